@@ -74,7 +74,7 @@ def main(precision: str, engine: str, hidden: int, layers: int) -> None:
             "--cache",
             folder / "cache",
         ]
-        result = subprocess.run(command, capture_output=True, text=True)
+        result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
         if result.returncode:
             sys.exit(result.stderr)
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024

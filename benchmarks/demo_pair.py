@@ -141,7 +141,9 @@ def main() -> None:
     print(f"{describe_hardware()}; k = {k}, {arguments.max_new_tokens} new tokens a prompt, greedy, fp32\n")
     print(table(rows))
     if arguments.json:
-        arguments.json.write_text(json.dumps({"hardware": describe_hardware(), "rows": rows}, indent=1) + "\n")
+        arguments.json.write_text(
+            json.dumps({"hardware": describe_hardware(), "rows": rows}, indent=1) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

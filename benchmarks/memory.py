@@ -52,7 +52,7 @@ def heaps() -> tuple[float, float, float]:
 
 
 def resident() -> float:
-    found = re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())
+    found = re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))
     assert found is not None
     return int(found[1]) / 1024
 

@@ -160,7 +160,7 @@ def main() -> None:
     )
     print(table)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"host": analysis.host, "rows": rows}, indent=1) + "\n")
+        arguments.json.write_text(json.dumps({"host": analysis.host, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

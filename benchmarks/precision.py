@@ -114,7 +114,7 @@ def perplexity(session: Session, texts: int) -> float:
     target, width = session.engine.target, session.bundle.manifest.contract.widest_step
     surprise, count = 0.0, 0
     for route in ("code", "prose"):
-        for line in (PROMPTS / f"{route}.jsonl").read_text().splitlines()[:texts]:
+        for line in (PROMPTS / f"{route}.jsonl").read_text(encoding="utf-8").splitlines()[:texts]:
             tokens = session.encode(json.loads(line)["prompt"])[: session.capacity]
             for start in range(0, len(tokens) - 1, width):
                 fed = tokens[start : start + width]
@@ -140,7 +140,9 @@ def apart(session: Session, width: int) -> float:
 
 def compare(sessions: dict[str, Session], routes: tuple[str, ...], limit: int, max_new_tokens: int) -> None:
     files = [path for path in sorted(PROMPTS.glob("*.jsonl")) if not routes or path.stem in routes]
-    prompts = [json.loads(line)["prompt"] for path in files for line in path.read_text().splitlines()[:limit]]
+    prompts = [
+        json.loads(line)["prompt"] for path in files for line in path.read_text(encoding="utf-8").splitlines()[:limit]
+    ]
     rates: dict[tuple[str, bool], list[float]] = {(name, drafts): [] for name in sessions for drafts in (False, True)}
     lengths: dict[str, list[float]] = {name: [] for name in sessions}
     equal = dict.fromkeys(sessions, 0)

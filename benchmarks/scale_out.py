@@ -72,7 +72,9 @@ def processes(bundle: Path, count: int) -> Iterator[list[int]]:
     try:
         for _ in range(count):
             command = [sys.executable, "-m", "specexport", "serve", str(bundle), "--port", "0", "--threads", "1"]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8"
+            )
             started.append(process)
         for process in started:
             assert process.stdout is not None
@@ -168,7 +170,9 @@ def most(bundle: Path, trials: int) -> None:
         speeds = []
         for count in (1, 2):
             command = [sys.executable, "-c", SESSION, str(bundle)]
-            running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+            running = [
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8") for _ in range(count)
+            ]
             speeds.append(sum(float(process.communicate()[0]) for process in running))
         found.append(speeds[1] / speeds[0])
     print(f"without servers, two over one: {interval(found)}")
@@ -263,7 +267,7 @@ def killed(port: int, replicas: int) -> None:
 
 def below(pid: int) -> Iterator[int]:
     """All descendants of the process, without `specexport serve`."""
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split():
         if b"specexport\0serve" not in Path(f"/proc/{child}/cmdline").read_bytes():
             yield int(child)
             yield from below(int(child))
@@ -280,13 +284,13 @@ def memory_and_idle(pid: int) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def own_memory(pid: int) -> int:
     """Memory of the process in bytes, with shared pages counted proportionally."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 

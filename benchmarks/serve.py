@@ -40,7 +40,9 @@ class Server:
         start = time.perf_counter()
         command = [sys.executable, "-m", "specexport", "serve", str(bundle), "--port", "0", *options]
         env = os.environ | ({} if cache is None else {"XDG_CACHE_HOME": cache})
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env, encoding="utf-8"
+        )
         assert self.process.stdout is not None
         self.port = json.loads(self.process.stdout.readline())["port"]
         self.ready_seconds = time.perf_counter() - start
@@ -149,7 +151,7 @@ def while_busy(server: Server) -> None:
 
 def held_up(bundle: Path) -> None:
     """One client repeatedly sends 32 requests of 900 kB at once, while another one tokenizes ten tokens."""
-    with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+    with tempfile.NamedTemporaryFile("w", suffix=".keys", encoding="utf-8") as keys:
         keys.write("one\ntwo\n")
         keys.flush()
         with Server(bundle, "--api-key-file", keys.name) as server:
@@ -175,7 +177,10 @@ def held_up(bundle: Path) -> None:
 
 def import_seconds(code: str) -> float:
     timed = f"import time; s = time.perf_counter(); {code}; print(time.perf_counter() - s)"
-    runs = [subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True) for _ in range(7)]
+    runs = [
+        subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True, encoding="utf-8")
+        for _ in range(7)
+    ]
     return min(float(run.stdout) for run in runs)
 
 

@@ -27,7 +27,11 @@ def whole(command: list[str]) -> float:
 
 
 def inner(code: str) -> float:
-    return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+    return float(
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True, encoding="utf-8"
+        ).stdout
+    )
 
 
 def main() -> None:

@@ -63,7 +63,9 @@ def serve(bundle: str, pool: str) -> None:
 class Process:
     def __init__(self, bundle: str, pool: str) -> None:
         command = [sys.executable, __file__, bundle, "--serve", pool]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+        )
         assert self._process.stdout is not None
         if self._process.stdout.readline() != "ready\n":
             raise SystemExit(f"{bundle} with the pool {pool} did not start")
@@ -107,7 +109,11 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.serve:
         return serve(arguments.bundles[0], arguments.serve)
-    lines = [line for route in ("code", "prose") for line in (PROMPTS / f"{route}.jsonl").read_text().splitlines()[:40]]
+    lines = [
+        line
+        for route in ("code", "prose")
+        for line in (PROMPTS / f"{route}.jsonl").read_text(encoding="utf-8").splitlines()[:40]
+    ]
     prompts = [json.loads(line)["prompt"] for line in lines[:: max(1, len(lines) // arguments.requests)]]
     print("| bundle | mode | pool | ms a token | to `global` (p10 to p90) |\n|---|---|---|---|---|")
     for bundle in arguments.bundles:

@@ -123,7 +123,7 @@ def memory(folder: Path) -> None:
     for process in Path("/proc").glob("[0-9]*"):
         command = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
         if any(str(folder) in part for part in command) and "triton" in command[0]:
-            lines = (process / "smaps_rollup").read_text().splitlines()
+            lines = (process / "smaps_rollup").read_text(encoding="utf-8").splitlines()
             size = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
             ran = " ".join(Path(part).name if part == command[0] else part for part in command[:2])
             print(f"{size / 1e3:6.1f} MB  {ran.replace(f'{folder}/models/', '')}")

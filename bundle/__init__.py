@@ -19,6 +19,7 @@ from .manifest import (
     RuleName,
     RuleSpec,
     TextSpec,
+    manifest_text,
     write_manifest,
 )
 from .models import FORMATS, ROLES, Family, Fidelity, Format, ModelSpec, Role
@@ -59,6 +60,7 @@ __all__ = [
     "check_name",
     "is_cache",
     "list_files",
+    "manifest_text",
     "sha256",
     "write_manifest",
 ]

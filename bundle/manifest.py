@@ -14,7 +14,7 @@ from .drafts import DraftSpec, DraftVocabulary, SharedVocabulary, check_name
 from .models import ROLES, ModelSpec, Role
 from .proofs import Proof
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 # The oldest that can be read: all fields that it lacks have defaults.
 OLDEST_SCHEMA = 7
 MANIFEST = "manifest.json"
@@ -22,12 +22,16 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class TextSpec:
-    """Tokenizer and chat template, as paths in the bundle. stop_token_ids: the tokens that end a generation."""
+    """Tokenizer and chat templates, as paths in the bundle. stop_token_ids: the tokens that end a generation.
+
+    tools_template: the chat template for messages with tools, where the model has another one for them.
+    """
 
     tokenizer: str
     chat_template: str | None
     special_tokens: dict[str, str]  # bos_token, eos_token, ... for the chat template
     stop_token_ids: tuple[int, ...]
+    tools_template: str | None = field(default=None, metadata=OPTIONAL)
 
 
 RuleName = Literal["select", "select_greedy", "accept_greedy", "accept_token", "accept_block"]
@@ -164,8 +168,7 @@ class Manifest:
         """Paths of all files that the manifest refers to, relative to the bundle."""
         yield from (self.text.tokenizer, *self.references.values(), *(rule.graph for rule in self.rules))
         yield from (plan.file for plan in self.plans)
-        if self.text.chat_template is not None:
-            yield self.text.chat_template
+        yield from (path for path in (self.text.chat_template, self.text.tools_template) if path is not None)
         if self.vocabulary is not None:
             yield self.vocabulary.maps
         for model in self.models.values():
@@ -176,5 +179,9 @@ class Manifest:
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
     """Write manifest.json into `root`, in the current schema even if it was read in an older one."""
+    (root / MANIFEST).write_text(manifest_text(manifest), encoding="utf-8")
+
+
+def manifest_text(manifest: Manifest) -> str:
     row = asdict(manifest) | {"schema_version": SCHEMA_VERSION}
-    (root / MANIFEST).write_text(json.dumps(row, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return json.dumps(row, indent=1, ensure_ascii=False) + "\n"

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from ..errors import BundleError, MissingPackageError, OutputError
 from ..runtime.costs.meter import CostMeter
 from ..runtime.drafting.names import FIRST
+from ..runtime.hub import bundle_name
 from ..runtime.policy.cost_model import COSTS, Costs
 from ..runtime.policy.files import check_writable, write_decision
 from ..runtime.policy.host_identity import bundle_identity, describe_host
@@ -206,7 +207,7 @@ def _analyze(session: Session, drafted: Sequence[Drafted], options: CalibrateOpt
     possible = replayed_of(session, options)
     criteria = Criteria(drafters_of(session, options), options.floor, options.mode)
     return Analysis(
-        bundle=str(session.bundle.root),
+        bundle=bundle_name(session.bundle.root) or str(session.bundle.root),
         command=command,
         made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         host=costs.host,

@@ -79,11 +79,11 @@ def bench(
     from ..calibration.bench.table import render
     from ..calibration.measuring.journal import Journal
     from ..calibration.measuring.prompts import choose
-    from ..runtime.load import load
     from ..runtime.policy.checks import stale
     from ..runtime.policy.cost_model import COSTS, Costs
     from ..runtime.policy.files import read_decision
     from ..runtime.text.prompt_file import read_prompt_lines
+    from .loading import load
 
     chosen = BenchOptions(**options)
     read = read_prompt_lines(prompts, skip_invalid)

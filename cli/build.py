@@ -115,6 +115,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     from ..exporter.request.options import BuildOptions
     from ..exporter.storage.atomic_folder import check_free
     from ..runtime.auto_precision import read_precision, table_lines
+    from ..runtime.provenance import command_line
 
     # Before the display and the slow imports, so that a wrong option is refused at once.
     plans = compile_options(options)
@@ -131,7 +132,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
         with timed.stage("import packages", 1):
             from ..exporter.build import build as run
 
-        report = run(target, draft, output, chosen, display, shlex.join(["specexport", *sys.argv[1:]]))
+        report = run(target, draft, output, chosen, display, command_line(sys.argv[1:]))
     for line in time_lines((*timed.times, *report.times), perf_counter() - start):
         click.echo(line, err=True)
     if vocabulary := report.bundle.manifest.vocabulary:

@@ -81,8 +81,9 @@ def calibrate(
     from ..calibration.reporting.report import write_report
     from ..calibration.reporting.sections import answer
     from ..calibration.reporting.summary import render
-    from ..runtime.load import load
+    from ..runtime.provenance import command_line
     from ..runtime.text.prompt_file import read_prompt_lines
+    from .loading import load
 
     start = perf_counter()
     chosen = CalibrateOptions(mode="fixed" if fixed else "adaptive", **options)
@@ -129,7 +130,7 @@ def calibrate(
     )
     try:
         with bar("calibrate, requests", "deciding by route") as advance:
-            analysis = run(session, requests, chosen, shlex.join(["specexport", *sys.argv[1:]]), advance)
+            analysis = run(session, requests, chosen, command_line(sys.argv[1:]), advance)
     except KeyboardInterrupt:
         click.echo("interrupted; run the same command again to resume", err=True)
         raise SystemExit(130) from None

@@ -38,8 +38,8 @@ def chat(
     """
     from rich.console import Console
 
-    from ..runtime.load import load
     from .conversation import Conversation
+    from .loading import load
 
     with suppress(ImportError):  # line editing, and one key for the colours
         import readline

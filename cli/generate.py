@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 @BUNDLE
 @click.option("--prompt", help="Text to continue; - reads stdin.")
 @click.option("--chat", metavar="TEXT", help="Message to answer, put into the model's chat template; - reads stdin.")
-@click.option("--messages", type=click.File(), help="JSON file with a list of chat messages {role, content}.")
+@click.option(
+    "--messages", type=click.File(encoding="utf-8-sig"), help="JSON file with a list of chat messages {role, content}."
+)
 @CHAT_TEMPLATE
 @click.option(
     "--prediction",
-    type=click.File(encoding="utf-8"),
+    type=click.File(encoding="utf-8-sig"),
     help="File with text that the output is likely to repeat, to draft from.",
 )
 @sampling_options
@@ -59,7 +61,7 @@ def generate(
         raise click.UsageError(f"{found}; give one of {', '.join(texts)}")
     if prediction is not None and prediction.name == "<stdin>" and "-" in (prompt, chat):
         raise click.UsageError("the prompt and the prediction cannot both come from stdin; give one as a file")
-    from ..runtime.load import load
+    from .loading import load
 
     if chat is not None:
         given: Any = [{"role": "user", "content": _stdin() if chat == "-" else chat}]
@@ -90,7 +92,7 @@ def generate(
     row = statistics.as_dict() if statistics else {}
     if as_json:
         result = {"text": text, "tokens": tokens, "finish_reason": finish_reason, "statistics": row}
-        click.echo(json.dumps(result, ensure_ascii=False))
+        click.echo(json.dumps(result))
     else:
         click.echo()
         if statistics:
@@ -144,7 +146,9 @@ def _text(file: Any) -> str:
 def _messages(file: Any) -> list[Any]:
     try:
         found = json.load(file)
-    except (ValueError, RecursionError) as error:  # also invalid UTF-8
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{file.name} is not UTF-8: {error}") from None
+    except (ValueError, RecursionError) as error:
         raise click.ClickException(f"{file.name} is not JSON: {error}") from None
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         raise click.ClickException(

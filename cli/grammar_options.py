@@ -11,11 +11,13 @@ import click
 from ..errors import GrammarError
 
 GRAMMARS = (
-    click.option("--json-schema", type=click.File(encoding="utf-8"), help="File with a JSON schema for the output."),
+    click.option(
+        "--json-schema", type=click.File(encoding="utf-8-sig"), help="File with a JSON schema for the output."
+    ),
     click.option("--regex", help="Regular expression that the whole output must match."),
     click.option("--choice", multiple=True, help="Allowed output; repeatable."),
     click.option(
-        "--grammar", "lark", type=click.File(encoding="utf-8"), help="File with a Lark grammar for the output."
+        "--grammar", "lark", type=click.File(encoding="utf-8-sig"), help="File with a Lark grammar for the output."
     ),
 )
 

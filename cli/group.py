@@ -10,7 +10,7 @@ import click
 from ..errors import SpecExportError
 from ..version import VERSION
 from .export_packages import EXPORTER_EXTRA
-from .stdout import drop
+from .streams import drop
 
 
 class Commands(click.Group):

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from .options import BUNDLE, CHAT_TEMPLATE, running
-from .stdout import drop
+from .streams import drop
 
 if TYPE_CHECKING:
     from ..serve.listen import Listener, Listening
@@ -55,7 +55,7 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded
 @click.option("--replica-name", "replica", help="Name of this replica, sent in x-specexport-replica.")
 @click.option(
     "--api-key-file",
-    type=click.File(encoding="utf-8", errors="surrogateescape"),
+    type=click.File(encoding="utf-8-sig", errors="surrogateescape"),
     help="File of API keys, one per line; $SPECEXPORT_API_KEY holds one more.",
 )
 @click.option("--no-auth", is_flag=True, help="Listen beyond this machine without an API key.")
@@ -150,10 +150,10 @@ def serve(
     'specexport[serve]'
     """
     from ..errors import GrammarError, MissingPackageError
-    from ..runtime.load import load
     from ..serve import ServerSettings
     from ..serve.listen import Listening
     from ..serve.settings import check_listening
+    from .loading import load
 
     listening = Listening(**{name: options.pop(name) for name in WHERE})
     if listening.uds is not None:

@@ -112,7 +112,7 @@ def tune(
     from ..exporter.tuning.split import split
     from ..exporter.tuning.tune import require_room, write_all
     from ..exporter.tuning.tune import tune as run
-    from ..runtime.load import load
+    from .loading import load
 
     check_free(output, None)
     session = load(bundle, **where)

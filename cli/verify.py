@@ -46,8 +46,8 @@ def verify(
     speculative with plain greedy output, at the same pass width and at width 1. L3, with --trials, compares sampled
     output, under both verification rules, with the target's exact distribution. --drafter applies to L1, L2 and L3.
     """
-    from ..runtime.load import load
     from ..runtime.proofs.verify import render, verify_session
+    from .loading import load
 
     result = verify_session(load(bundle, **where, policy=False), **options)
     click.echo(json.dumps(result.as_dict()) if as_json else render(result))

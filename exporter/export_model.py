@@ -17,6 +17,7 @@ from ..calibration.weights.fake_quant import fake_quantized
 from ..calibration.weights.search import recipe_steps
 from ..errors import ProofError
 from ..runtime.proofs.parity import save_reference
+from ..runtime.provenance import name_of
 from ..strict import parse, read_json
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.kept_tokens import KeptTokens
@@ -134,12 +135,11 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
             export.refuse_far(parse(Fidelity, read_json(refused / FIDELITY), FIDELITY))
         require_space(context.cache, export.weight_bytes(contract))
         parameters = checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"]
-        vocabulary = int(getattr(checkpoint.config.get_text_config(), "vocab_size", 0) or 0)
-        require_memory(parameters, contract.precision, export.quantizing is not None, vocabulary)
+        require_memory(parameters, contract.precision, export.quantizing is not None, checkpoint.vocab_size)
         with context.progress.stage(export.label, export.steps) as step:
             stage = make_stage(context.cache, key, lambda folder: _export(export, context, folder, step))
         gc.collect()  # models and graphs refer to each other in cycles, and hold the weights
-    spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": checkpoint.source}, SPEC)
+    spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": name_of(checkpoint.source)}, SPEC)
     export.check_states(spec.layers, contract.precision)  # a finished stage may be of a build for other engines
     if spec.fidelity is not None:
         export.refuse_far(spec.fidelity)  # a finished stage may be of a build that allowed more
@@ -190,7 +190,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     gc.collect()  # the graphs' memory, for the proof
     save_reference(folder / REFERENCE, reference)
     spec = ModelSpec(
-        source=checkpoint.source,
+        source=name_of(checkpoint.source),
         architecture=checkpoint.architecture,
         checkpoint_sha256=checkpoint.digest,
         num_parameters=parameters,
@@ -212,7 +212,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
             proofs.append(prove_layers(subject, dialect, folder / paths[dialect], recorded))
         spec = replace(spec, notes=chosen.recipe.notes, fidelity=chosen.fidelity, rounding=recorded.rounding)
         spec = replace(spec, layer_proofs=tuple(proofs))
-    (folder / SPEC).write_text(json.dumps(asdict(spec)))
+    (folder / SPEC).write_text(json.dumps(asdict(spec)), encoding="utf-8")
 
 
 def _refuse_far(export: ModelExport, context: BuildContext, fidelity: Fidelity) -> None:
@@ -229,4 +229,4 @@ def _refuse_far(export: ModelExport, context: BuildContext, fidelity: Fidelity) 
 
 
 def _write_far(place: Path, text: str) -> None:
-    (place / FIDELITY).write_text(text)
+    (place / FIDELITY).write_text(text, encoding="utf-8")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..bundle import MANIFEST, Bundle
+from ..bundle import MANIFEST, Bundle, manifest_text
 from ..errors import MissingPackageError, OutputError
 from ..runtime.hub import ON_HUB, hub_reason
+from ..runtime.provenance import name_of, without_paths
 
 CARD = "README.md"
 
@@ -14,8 +15,8 @@ CARD = "README.md"
 def push(bundle: Bundle, repository: str, private: bool = False) -> str:
     """Upload every file of the manifest, and a model card where the repository has none; returns the address.
 
-    What was measured on this host stays here: another one measures its own. private: a new repository is, whatever the
-    organization's setting. Files of an earlier bundle stay in the repository. Raises `OutputError` for an invalid
+    What was measured on this host stays here, and so do its paths, which earlier versions recorded. private: a new
+    repository is, whatever the organization's setting. Files of an earlier bundle stay in the repository. Raises `OutputError` for an invalid
     name, and where the hub refuses; `MissingPackageError` without huggingface_hub.
     """
     match = ON_HUB.fullmatch(repository)
@@ -26,13 +27,14 @@ def push(bundle: Bundle, repository: str, private: bool = False) -> str:
     except ModuleNotFoundError:
         raise MissingPackageError("huggingface_hub", "hub") from None
     api = HfApi(library_name="specexport")
+    manifest = manifest_text(without_paths(bundle.manifest))
     try:
         address = str(api.create_repo(repository, private=private or None, exist_ok=True))
         if not api.file_exists(repository, CARD):
             card = _card(bundle, repository).encode()
             api.upload_file(path_or_fileobj=card, path_in_repo=CARD, repo_id=repository)
-        files = [MANIFEST, *bundle.manifest.files]
-        api.upload_folder(repo_id=repository, folder_path=bundle.root, allow_patterns=files)
+        api.upload_folder(repo_id=repository, folder_path=bundle.root, allow_patterns=[*bundle.manifest.files])
+        api.upload_file(path_or_fileobj=manifest.encode(), path_in_repo=MANIFEST, repo_id=repository)
     except Exception as error:  # those of its HTTP library come through
         raise OutputError(
             f"{repository} could not be uploaded: {hub_reason(error)}; if you are not logged in: hf auth login"
@@ -45,11 +47,7 @@ def _card(bundle: Bundle, repository: str) -> str:
     sources = [model.source for model in manifest.models.values()]
     on_hub = [ON_HUB.fullmatch(source) is not None and not Path(source).exists() for source in sources]
     bases = "".join(f"- {source}\n" for source, known in zip(sources, on_hub, strict=True) if known)
-    # A path on this host tells others nothing, and may name its user.
-    made_of = [
-        source if known else Path(source).name or "a local folder"
-        for source, known in zip(sources, on_hub, strict=True)
-    ]
+    made_of = [name_of(source) for source in sources]
     drafts = f", with drafts from {made_of[1]}" if manifest.draft is not None else ""
     return f"""---
 library_name: specexport

@@ -65,7 +65,7 @@ def render(description: dict[str, Any]) -> str:
         f"prompt chunks of {contract['prompt_chunk']}, widths {' '.join(map(str, description['widths']))}, "
         f"spans {' '.join(map(str, description['spans']))}",
         f"stops at   token {', '.join(map(str, description['text']['stop_token_ids'])) or '-'}; "
-        f"chat template: {'yes' if description['text']['chat_template'] else 'no'}",
+        f"chat template: {_templates(description['text'])}",
     ]
     for role, memory in description["memory"].items():
         called = f"{description['draft_name']}: " if role == "draft" and description["draft_name"] != role else ""
@@ -106,6 +106,12 @@ def render_files(description: dict[str, Any]) -> str:
     lines = [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]
     lines.append("packages   " + ", ".join(f"{name} {number}" for name, number in description["packages"].items()))
     return "\n".join(lines)
+
+
+def _templates(text: dict[str, Any]) -> str:
+    if text["tools_template"]:
+        return "yes, and another for messages with tools" if text["chat_template"] else "for messages with tools only"
+    return "yes" if text["chat_template"] else "no"
 
 
 def _model(role: str, model: dict[str, Any], memory: dict[str, int], called: str = "") -> list[str]:

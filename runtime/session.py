@@ -129,19 +129,26 @@ class Session:
     @property
     def chats(self) -> bool:
         """Whether the session accepts messages: the model has a chat template."""
-        return self._encoder.chats
+        return self._encoder.chats()
+
+    @property
+    def chats_with_tools(self) -> bool:
+        """Whether it accepts messages together with tools, for which the model may have a template of their own."""
+        return self._encoder.chats(tools=True)
 
     @property
     def tool_format(self) -> ToolFormat:
         """How this model calls tools. Raises `ToolsError` if its chat template cannot, or not in a known form."""
         return self._encoder.tool_format
 
-    def thinking(self, prompt: Sequence[int], variables: Variables | None = None) -> Thinking | None:
+    def thinking(
+        self, prompt: Sequence[int], variables: Variables | None = None, tools: bool = False
+    ) -> Thinking | None:
         """How the model thinks after `prompt`, token ids of messages, for `Grammar.behind`; None where it does not.
 
-        variables: those that the messages were encoded with.
+        variables: those that the messages were encoded with. tools: whether they were encoded with tools.
         """
-        return self._encoder.thinking(prompt, variables)
+        return self._encoder.thinking(prompt, variables, tools)
 
     def prepare(self) -> None:
         """Do now what the first request would wait for: open the policy's drafts, or, if the bundle is not calibrated

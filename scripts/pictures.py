@@ -92,7 +92,11 @@ def draw_terminal(text: str, title: str, columns: int) -> str:
 def served(bundle: Path) -> Iterator[int]:
     """Run a server for the bundle; the value is its port."""
     process = subprocess.Popen(
-        [*COMMAND, "serve", str(bundle), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [*COMMAND, "serve", str(bundle), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        encoding="utf-8",
     )
     assert process.stdout is not None
     try:

@@ -29,7 +29,7 @@ def environment() -> dict[str, str] | str:
     python = Path(os.environ.get("SPECEXPORT_TRITON_PYTHON") or ROOT / ".venv/triton/bin/python")
     if not python.exists():
         return "needs nvidia-pytriton in an environment of its own: make triton"
-    done = subprocess.run([python, "-c", ASKED], capture_output=True, text=True, check=False)
+    done = subprocess.run([python, "-c", ASKED], capture_output=True, text=True, check=False, encoding="utf-8")
     return json.loads(done.stdout) if done.returncode == 0 else f"{python}: {done.stderr.splitlines()[-1]}"
 
 

@@ -202,7 +202,9 @@ def main() -> None:
             sys.exit(f"compare.py: {str(error).splitlines()[0]}")
     show(found)
     if arguments.json:
-        arguments.json.write_text(json.dumps(found | {"rows": [asdict(row) for row in found["rows"]]}, indent=1) + "\n")
+        arguments.json.write_text(
+            json.dumps(found | {"rows": [asdict(row) for row in found["rows"]]}, indent=1) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

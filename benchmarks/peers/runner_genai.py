@@ -44,9 +44,9 @@ def load(work: Path, models: dict[str, Path], threads: int) -> onnxruntime_genai
     """
     with TemporaryDirectory(dir=work) as name:
         folder = Path(name)
-        config = json.loads((models["decoder"] / "genai_config.json").read_text())
+        config = json.loads((models["decoder"] / "genai_config.json").read_text(encoding="utf-8"))
         for role, source in models.items():
-            part = json.loads((source / "genai_config.json").read_text())["model"]["decoder"]
+            part = json.loads((source / "genai_config.json").read_text(encoding="utf-8"))["model"]["decoder"]
             part["session_options"]["intra_op_num_threads"] = threads
             part["filename"] = f"{role}/{part['filename']}"
             config["model"][role] = part
@@ -55,7 +55,7 @@ def load(work: Path, models: dict[str, Path], threads: int) -> onnxruntime_genai
                 os.link(file, folder / role / file.name)
         if "draft" in models:
             config["model"]["type"] = "speculative"
-        (folder / "genai_config.json").write_text(json.dumps(config))
+        (folder / "genai_config.json").write_text(json.dumps(config), encoding="utf-8")
         return onnxruntime_genai.Model(name)
 
 

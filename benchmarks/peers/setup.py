@@ -31,7 +31,7 @@ def make_environment(name: str) -> None:
     """A virtual environment with exactly the listed versions."""
     folder, requirements = environment(name), HERE / f"requirements/{name}.txt"
     ready = folder / "ready"
-    if ready.exists() and ready.read_text() == requirements.read_text():
+    if ready.exists() and ready.read_text(encoding="utf-8") == requirements.read_text(encoding="utf-8"):
         return
     run(sys.executable, "-m", "venv", "--clear", folder)
     # The lists are complete: resolving again would add what they leave out, such as a torchvision for another torch.
@@ -44,7 +44,7 @@ def make_environment(name: str) -> None:
         "--requirement",
         requirements,
     )
-    ready.write_text(requirements.read_text())
+    ready.write_text(requirements.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def build_llamacpp(jobs: int) -> None:

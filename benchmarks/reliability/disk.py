@@ -137,7 +137,7 @@ def _together(folder: Path, build: Any) -> Row:
         ]
         ended = tuple(forks.wait(child) for child in both)
         codes[tuple(sorted(ended))] += 1
-        logs = [(place / f"log{one}").read_text(errors="replace") for one in range(2)]
+        logs = [(place / f"log{one}").read_text(errors="replace", encoding="utf-8") for one in range(2)]
         Bundle.open(output)
         fault = both_judged(ended, logs, [path.name for path in place.glob(".out.bundle*")])
         wrong += [fault] if fault else []
@@ -162,7 +162,7 @@ def _replaced(bundle: Path) -> Row:
             before = _said(server)
             served.rename(folder / "old")
             shutil.copytree(bundle, served)
-            (served / "manifest.json").write_text("{}")  # a server of the old one must not read this
+            (served / "manifest.json").write_text("{}", encoding="utf-8")  # a server of the old one must not read this
             shutil.rmtree(folder / "old")
             if before is None or _said(server) != before:
                 wrong.append("it answers otherwise than before")

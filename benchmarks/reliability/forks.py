@@ -65,7 +65,11 @@ def run(work: Work, log: Path, kill_after: float | None = None) -> Ended:
         if time.monotonic() - begun > PATIENCE:
             os.kill(child, signal.SIGKILL)
         time.sleep(0.01)
-    return Ended(os.waitstatus_to_exitcode(status), time.monotonic() - begun, log.read_text(errors="replace")[-2000:])
+    return Ended(
+        os.waitstatus_to_exitcode(status),
+        time.monotonic() - begun,
+        log.read_text(errors="replace", encoding="utf-8")[-2000:],
+    )
 
 
 def start(work: Work, log: Path) -> int:

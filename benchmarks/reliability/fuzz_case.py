@@ -102,7 +102,7 @@ def import_all(bundle: Path) -> None:
         finally:
             os._exit(0)
     os.close(writing)
-    with os.fdopen(reading) as told:
+    with os.fdopen(reading, encoding="utf-8") as told:
         names = told.read().split()
     os.waitpid(child, 0)
     for name in names:

@@ -126,7 +126,7 @@ def _servers(bundle: Path, count: int, seed: int) -> dict[str, Any]:
                 killed += 1
             except (OSError, RuntimeError) as error:
                 wrong.append(f"behind {killed} kills: {error}")
-        if "Traceback" in log.read_text(errors="replace"):
+        if "Traceback" in log.read_text(errors="replace", encoding="utf-8"):
             wrong.append("the log has a traceback")
         shutil.rmtree(cache, ignore_errors=True)
     told = f"{whole} starts behind kills answered the same, {len(wrong)} faults"

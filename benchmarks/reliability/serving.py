@@ -34,19 +34,21 @@ class Server:
         command = [*prefix, sys.executable, "-m", "specexport", "serve", str(bundle), "--port", "0", *options]
         environment = os.environ | {"XDG_CACHE_HOME": str(cache), "TOKENIZERS_PARALLELISM": "false"}
         with log.open("ab") as errors:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, encoding="utf-8"
+            )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             self.process.wait()
             self.process.stdout.close()
-            raise RuntimeError(f"the server did not start: {log.read_text(errors='replace')[-500:]}")
+            raise RuntimeError(f"the server did not start: {log.read_text(errors='replace', encoding='utf-8')[-500:]}")
         self.port = int(json.loads(line)["port"])
         self._begun = time.monotonic()
 
     def sample(self) -> Sample:
         folder = Path(f"/proc/{self.process.pid}")
-        status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+        status = dict(line.split(":", 1) for line in (folder / "status").read_text(encoding="utf-8").splitlines())
         return Sample(
             time.monotonic() - self._begun,
             int(status["VmRSS"].split()[0]) << 10,

@@ -96,8 +96,11 @@ def _calibrate(intact: Path, folder: Path, prompts: Path) -> Trial:
 
     def check() -> None:
         if not expected:
-            _in_fork(lambda: (folder / "expected").write_text(json.dumps(answers(intact, policy=False))), folder)
-            expected.extend(json.loads((folder / "expected").read_text()))
+            _in_fork(
+                lambda: (folder / "expected").write_text(json.dumps(answers(intact, policy=False)), encoding="utf-8"),
+                folder,
+            )
+            expected.extend(json.loads((folder / "expected").read_text(encoding="utf-8")))
         outcome = judge(bundle, expected, True, LIMIT)
         if outcome.kind != "right":
             raise AssertionError(f"{outcome.kind}: {outcome.told}")
@@ -124,7 +127,7 @@ def _tune(intact: Path, folder: Path, prompts: Path) -> Trial:
 
     def check() -> None:
         if output.exists():
-            json.loads((output / "config.json").read_text())
+            json.loads((output / "config.json").read_text(encoding="utf-8"))
             with safe_open(output / "model.safetensors", "np") as weights:
                 assert weights.keys()
 

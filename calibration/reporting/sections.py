@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..statistics.results import Analysis, RouteAnalysis
 from ..statistics.sample_size import what_samples_tell
-from ..verdicts.verdict import LEAST_REQUESTS, SHORTEST_RESPONSE
+from ..verdicts.verdict import LEAST_REQUESTS, SHORTEST_RESPONSE, on_these
 from .explanations import PREDICTION_TOLERANCE, SAMPLED, TITLES, explanation
 from .round_tables import acceptance_tables, cost_tables, length_tables, signal_tables
 from .speed_tables import (
@@ -68,6 +68,13 @@ def answer(analysis: Analysis) -> str:
     verdicts = [entry.policy.verdict for entry in analysis.routes]
     on, open_ones, all_of_them = verdicts.count("on"), verdicts.count("undecided"), len(verdicts)
     undecided = "Undecided"
+    clear = [entry for entry in analysis.routes if on_these(entry.policy, entry.judged, analysis.floor)]
+    words = {on_these(entry.policy, entry.judged, analysis.floor) for entry in clear}
+    if clear and open_ones == all_of_them and len(words) == 1:
+        which = f" on {len(clear)} of {all_of_them} routes" if len(clear) < all_of_them else ""
+        more = max(entry.missing for entry in clear)
+        each = " of each route" if len(clear) > 1 else ""
+        return f"{words.pop()} on these requests{which}; {more} more{each} make{'s' * (more == 1)} it a verdict"
     if all(one.policy.evidence and one.policy.evidence.requests < LEAST_REQUESTS for one in analysis.routes):
         undecided = "Too few requests to decide"
     if all_of_them == 1:
@@ -118,7 +125,7 @@ def _samples(entry: RouteAnalysis) -> str:
     counted = len(entry.speedups)
     short = entry.requests - counted
     left_out = (
-        f" ({short} of {entry.requests} with fewer than {SHORTEST_RESPONSE} tokens do not count for p10)"
+        f" ({short} of {entry.requests} requests do not count: their answers have fewer than {SHORTEST_RESPONSE} tokens)"
         if short
         else ""
     )

@@ -274,6 +274,15 @@ def in_words(
     return f"{words} {better.drafter} would give {better.speedup.value:.2f}x ({low:.2f} to {high:.2f}): --drafter all."
 
 
+def on_these(policy: RoutePolicy, judged: DraftCandidate, floor: float) -> str:
+    """`Faster` or `Slower` where too few requests for a verdict leave no doubt about themselves, else empty."""
+    if policy.verdict != "undecided" or policy.evidence is None or policy.evidence.requests >= LEAST_REQUESTS:
+        return ""
+    if judged.speedup.low > 1 and judged.p10 >= floor:
+        return "Faster"
+    return "Slower" if judged.speedup.high < 1 else ""
+
+
 def _in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: float) -> str:
     speedup = chosen.speedup
     between = (
@@ -289,14 +298,18 @@ def _in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: 
         if why and policy.mode == "adaptive":
             why = "; every fixed number of draft tokens loses, and adapting has no significant gain"
         return f"Do not speculate: the best setting is {setting}, {found}{why}."
-    answers = f"with {'answers' if lacking != 1 else 'an answer'} of {SHORTEST_RESPONSE} tokens or more"
+    long = f"of {SHORTEST_RESPONSE} tokens or more"
+    answers = f"with {'answers' if lacking != 1 else 'an answer'} {long}"
     more = f"{lacking} more request{'s' * (lacking != 1)}"
     speculates = policy.mode == "adaptive" or policy.num_draft_tokens
     meanwhile = f"meanwhile {setting}" if speculates else f"meanwhile plain decoding; the best setting is {setting}"
     if policy.evidence is not None and policy.evidence.requests < LEAST_REQUESTS:
+        if clear := on_these(policy, chosen, floor):
+            verdict = "makes" if lacking == 1 else "make"
+            return f"{clear} on these requests: {found}. {more} {answers} {verdict} it a verdict; {meanwhile}."
         return (
-            f"A verdict needs {LEAST_REQUESTS} requests and has {policy.evidence.requests}; {meanwhile}, {found}. "
-            f"Add at least {more} {answers}."
+            f"A verdict needs {LEAST_REQUESTS} requests with answers {long} and has {policy.evidence.requests}; "
+            f"{meanwhile}, {found}. Add at least {more}."
         )
     why = "P10 is near the floor" if speedup.low > 1 else "The interval includes 1"
     return f"{why}; {meanwhile}, {found}. About {more} {answers} would decide."

@@ -48,6 +48,6 @@ def _flags(cpuinfo: str) -> set[str]:
 
 def _read() -> str:
     try:
-        return CPUINFO.read_text()
+        return CPUINFO.read_text(encoding="utf-8")
     except OSError:
         return ""

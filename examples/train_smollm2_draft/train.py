@@ -121,7 +121,7 @@ class Display:
     def note(self, message: str) -> None:
         line = json.dumps({"seconds": round(time.monotonic() - self.start), "note": message})
         print(line, flush=True)
-        with self.log.open("a") as file:
+        with self.log.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
 

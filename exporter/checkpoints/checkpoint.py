@@ -27,6 +27,7 @@ from ...calibration.weights.experts import stack_experts
 from ...calibration.weights.layers import check_finite
 from ...errors import CheckpointError, UnsupportedModelError
 from ...runtime.hub import hub_reason
+from .beyond_vocabulary import notes_of_beyond
 from .half_precision import TORCH_DTYPES
 from .own_code import note_of_own_code, refuse_own_code
 from .source import check_folder, find_local, first_line, is_gguf
@@ -81,7 +82,7 @@ class Checkpoint:
     def warnings(self) -> tuple[str, ...]:
         """Warnings about a checkpoint that can be built."""
         note = note_of_own_code(self.source, self.folder, self.config.model_type)
-        return (note,) if note else ()
+        return ((note,) if note else ()) + tuple(notes_of_beyond(self))
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -102,6 +103,11 @@ class Checkpoint:
     @property
     def architecture(self) -> str:
         return str((self.config.architectures or [type(self.config).__name__])[0])
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens the model has embeddings of; 0 where its config does not say."""
+        return int(getattr(self.config.get_text_config(), "vocab_size", 0) or 0)
 
     @property
     def max_positions(self) -> int | None:

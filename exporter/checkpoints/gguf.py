@@ -29,6 +29,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from ...bundle import Precision
 from ...errors import CheckpointError, UnsupportedModelError
+from .beyond_vocabulary import notes_of_beyond
 from .checkpoint import Checkpoint, check_decoder, download, for_inference
 from .half_precision import TORCH_DTYPES
 from .source import INSTEAD, check_gguf, find_local, first_line
@@ -64,7 +65,7 @@ class GgufCheckpoint(Checkpoint):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return ()
+        return tuple(notes_of_beyond(self))
 
     @cached_property
     def header(self) -> Any:

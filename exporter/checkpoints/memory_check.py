@@ -73,14 +73,19 @@ def _require(needed: float, what: str, remedy: str) -> None:
 def available() -> int | None:
     """Bytes that this process can still get without swapping: of the host, or of its control group if less."""
     try:
-        lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
+        lines = dict(line.split(":", 1) for line in MEMINFO.read_text(encoding="utf-8").splitlines())
         free = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, LookupError, ValueError):
         return None
     try:
-        statistics = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
+        statistics = dict(line.split() for line in (GROUP / "memory.stat").read_text(encoding="utf-8").splitlines())
         # what was read of files is given back when needed
         files = int(statistics["inactive_file"]) + int(statistics["active_file"])
-        return min(free, int((GROUP / "memory.max").read_text()) - int((GROUP / "memory.current").read_text()) + files)
+        return min(
+            free,
+            int((GROUP / "memory.max").read_text(encoding="utf-8"))
+            - int((GROUP / "memory.current").read_text(encoding="utf-8"))
+            + files,
+        )
     except (OSError, LookupError, ValueError):  # no group, or one without a limit
         return free

@@ -13,6 +13,8 @@ from ...bundle import Bundle, Role
 from ...calibration.weights.texts import read_texts
 from ...errors import PairError, ParameterError
 from ...runtime.text.token_bytes import token_names
+from .beyond_vocabulary import refuse_beyond
+from .chat_templates import unused_templates
 from .checkpoint import Checkpoint
 from .shared_vocabulary import PURPOSES, Tokens, Translation
 
@@ -29,9 +31,13 @@ def check_models(
     """
     target, draft = models["target"], models.get("draft")
     _ = target.stop_token_ids  # refused here, and not when the models have been exported
+    refuse_beyond(target)
+    unused = unused_templates(target.tokenizer)
+    told = [f"{target.source}: {unused}"] if unused else []
     if draft is None:
-        return None, []
+        return None, told
     translation, warnings = translate(OwnTokens.of(target), draft, min_overlap, texts)
+    warnings = told + warnings
     if draft.fp32_bytes >= target.fp32_bytes:
         warnings.append(
             f"the draft's weights ({draft.fp32_bytes / 1e6:.1f} MB) are not smaller than the target's "

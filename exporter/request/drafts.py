@@ -1,7 +1,8 @@
-"""`--draft`, as it is given: a checkpoint, or `NAME=` and one."""
+"""`--draft`, as it is given: a checkpoint, or `NAME=` and one. What exists is a path, whatever its characters."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ UNNAMED = "draft"  # whose path gives no name
 def parse_draft(given: str, name: str | None = None) -> NamedDraft:
     """name: of an option of its own. Without any, it is the last word of the path. Raises `ParameterError`."""
     before, equals, source = given.partition("=")
-    if name is not None or not equals or "/" in before or not before:
+    if name is not None or not equals or "/" in before or not before or _exists(given):
         return NamedDraft(_usual_name(given) if name is None else name, given)
     if not source:
         raise ParameterError(f"--draft is {given}; expected NAME=PATH, or just a path")
@@ -57,7 +58,12 @@ def parse_drafts(given: Iterable[str]) -> tuple[NamedDraft, ...]:
     return tuple(found.values())
 
 
+def _exists(source: str) -> bool:
+    return os.path.lexists(os.path.expanduser(source))  # noqa: PTH111 - of Path, it refuses an unknown user
+
+
 def _usual_name(source: str) -> str:
-    word = re.split(r"[/:\\]", source.rstrip("/\\"))[-1].removesuffix(".gguf")
+    parts = r"[/\\]" if _exists(source) else r"[/:\\]"  # a colon comes after a hub id
+    word = re.split(parts, source.rstrip("/\\"))[-1].removesuffix(".gguf")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", word).lstrip("._-")[:LONGEST]
     return name if name and name not in RESERVED else UNNAMED

@@ -23,6 +23,7 @@ from ...bundle import (
     list_files,
 )
 from ...errors import PairError
+from ..checkpoints.chat_templates import chat_template, special_tokens
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.shared_vocabulary import Translation
 from .packages import package_versions
@@ -31,7 +32,7 @@ MAPS = "tokenizer/shared_vocabulary.npz"
 
 
 def write_text(target: Checkpoint, workplace: Path) -> TextSpec:
-    """The tokenizer as the runtime reads it: `tokenizer.json`, and the chat template where there is one."""
+    """The tokenizer as the runtime reads it: `tokenizer.json`, and the chat templates where there are any."""
     folder = workplace / "tokenizer"
     folder.mkdir()
     tokenizer = target.tokenizer
@@ -41,17 +42,19 @@ def write_text(target: Checkpoint, workplace: Path) -> TextSpec:
     plain.no_padding()
     # Not by its own save, which raises bare Exceptions when the disk is full.
     (folder / "tokenizer.json").write_text(plain.to_str(pretty=True), encoding="utf-8")
-    template = tokenizer.chat_template
-    if isinstance(template, dict):  # several by name, as transformers keeps them
-        template = template.get("default")
-    if template is not None:
-        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
-    special = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+
+    def written(file: str, template: str | None) -> str | None:
+        if template is None:
+            return None
+        (folder / file).write_text(template, encoding="utf-8")
+        return f"{folder.name}/{file}"
+
     return TextSpec(
         tokenizer="tokenizer/tokenizer.json",
-        chat_template="tokenizer/chat_template.jinja" if template is not None else None,
-        special_tokens=special,
+        chat_template=written("chat_template.jinja", chat_template(tokenizer, tools=False)),
+        special_tokens=special_tokens(tokenizer),
         stop_token_ids=target.stop_token_ids,
+        tools_template=written("tools_template.jinja", chat_template(tokenizer, tools=True)),
     )
 
 

@@ -65,7 +65,7 @@ def finished_stage(cache: Path, key: str) -> Path | None:
     """The stage's folder when it is there and unharmed; a harmed one is removed."""
     folder = cache / key
     try:
-        recorded = json.loads((folder / STAGE).read_text())
+        recorded = json.loads((folder / STAGE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         discard(folder)
         return None
@@ -84,7 +84,7 @@ def make_stage(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
     with temporary_sibling(folder) as temporary:
         make(temporary)
         recorded = {name: asdict(entry) for name, entry in list_files(temporary).items()}
-        (temporary / STAGE).write_text(json.dumps(recorded))
+        (temporary / STAGE).write_text(json.dumps(recorded), encoding="utf-8")
         try:
             temporary.rename(folder)
         except OSError:

@@ -18,9 +18,10 @@ from transformers import (
 
 from ...bundle import Bundle
 from ...errors import CheckpointError, PairError, ParameterError
+from ..checkpoints.chat_templates import DEFAULT, TOOL_USE
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import tokenizer_differences
-from ..checkpoints.source import is_gguf
+from ..checkpoints.source import find_local, is_gguf
 from .options import SMALL, Shape
 
 # Of a small draft that is tuned: at the rates of a new one it forgets more of other text (docs/internals/log.md).
@@ -51,6 +52,8 @@ def find_draft(bundle: Bundle, given: str | None) -> Checkpoint:
     source = given if given is not None else recorded.source  # type: ignore[union-attr]
     if is_gguf(source):
         raise CheckpointError(f"{source} is quantized; give --draft the checkpoint that it was made from")
+    if given is None and "/" not in source and find_local(source) is None:  # a folder's name alone
+        raise ParameterError(f"the bundle's draft was built from {source}, which is not here; give it with --draft")
     try:
         found = Checkpoint.find(source)
     except CheckpointError as error:
@@ -85,8 +88,10 @@ def new_draft(bundle: Bundle, shape: Shape, seed: int) -> Draft:
     manifest = bundle.manifest
     stops, special = list(manifest.text.stop_token_ids), manifest.text.special_tokens
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(bundle.path(manifest.text.tokenizer)), **special)
-    if manifest.text.chat_template is not None:
-        tokenizer.chat_template = bundle.path(manifest.text.chat_template).read_text(encoding="utf-8")
+    paths = {DEFAULT: manifest.text.chat_template, TOOL_USE: manifest.text.tools_template}
+    templates = {name: bundle.path(path).read_text(encoding="utf-8") for name, path in paths.items() if path}
+    if templates:
+        tokenizer.chat_template = templates[DEFAULT] if [*templates] == [DEFAULT] else templates
     heads = _heads(shape.width)
     config = LlamaConfig(
         vocab_size=manifest.target.vocab_size,

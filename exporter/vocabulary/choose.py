@@ -86,7 +86,7 @@ def choose_vocabulary(
 
             def make(folder: Path) -> None:
                 chosen = _choose(target, draft, asked, texts, context, step)
-                (folder / FILE).write_text(json.dumps(chosen))
+                (folder / FILE).write_text(json.dumps(chosen), encoding="utf-8")
 
             stage = make_stage(context.cache, key, make)
     found = read_json(stage / FILE)

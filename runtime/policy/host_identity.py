@@ -63,6 +63,6 @@ def _gpu(device: int) -> str:
 
 def _lines(path: str) -> list[str]:
     try:
-        return Path(path).read_text(errors="replace").splitlines()
+        return Path(path).read_text(errors="replace", encoding="utf-8").splitlines()
     except OSError:
         return []

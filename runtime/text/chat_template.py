@@ -121,7 +121,7 @@ def is_own(name: str) -> bool:
 def read_template(path: Path, special_tokens: Mapping[str, str]) -> ChatTemplate:
     """The template in a file. Raises `ParameterError` if there is none, or if it cannot render a message."""
     try:
-        template = ChatTemplate(path.read_text(encoding="utf-8"), special_tokens)
+        template = ChatTemplate(path.read_text(encoding="utf-8-sig"), special_tokens)
         written = template.render([{"role": "user", "content": SAID}])
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"

@@ -41,24 +41,24 @@ class PromptEncoder:
             self.tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises a bare Exception
             raise BundleError(f"{path} is not a tokenizer: {error}") from None
-        template = bundle.path(text.chat_template) if text.chat_template else None
-        try:
-            source = template.read_text(encoding="utf-8") if template else None
-        except (OSError, UnicodeDecodeError) as error:
-            raise BundleError(f"{template} cannot be read: {error}; build the bundle again") from None
-        self._template = ChatTemplate(source, text.special_tokens) if source is not None else None
         if chat_template is not None:
-            self._template = read_template(chat_template, text.special_tokens)
+            self._template = self._tools_template = read_template(chat_template, text.special_tokens)
+        else:
+            self._template = _template(bundle, text.chat_template)
+            self._tools_template = _template(bundle, text.tools_template) or self._template
 
-    @property
-    def chats(self) -> bool:
-        """Whether there is a template for messages."""
-        return self._template is not None
+    def chats(self, tools: bool = False) -> bool:
+        """Whether there is a template for messages, or for messages with tools."""
+        return self._template_for(tools) is not None
 
     @property
     def template_variables(self) -> frozenset[str]:
-        """The variables that the template reads besides messages and tools, and that `encode` may set."""
-        return self._template.variables if self._template is not None else frozenset()
+        """The variables that the templates read besides messages and tools, and that `encode` may set."""
+        found = (one.variables for one in (self._template, self._tools_template) if one is not None)
+        return frozenset[str]().union(*found)
+
+    def _template_for(self, tools: bool) -> ChatTemplate | None:
+        return self._tools_template if tools else self._template
 
     def encode(self, prompt: Prompt, tools: Sequence[Tool] = (), variables: Variables | None = None) -> list[int]:
         """tools: those that the template presents to the model. variables: of the template.
@@ -103,21 +103,26 @@ class PromptEncoder:
     @cached_property
     def tool_format(self) -> ToolFormat:
         """How the chat template writes tool calls. Raises `ToolsError`."""
-        if self._template is None:
+        if self._tools_template is None:
             raise ToolsError("this model has no chat template")
         special = self._special_tokens
-        form = recognize(self._template.render, special.atoms, special.ids.values())
+        form = recognize(self._tools_template.render, special.atoms, special.ids.values())
         for name in (name for name, number in special.ids.items() if number in self._manifest.text.stop_token_ids):
             form = replace(form, end=form.end.partition(name)[0])  # it ends the turn by itself
         return form
 
-    def thinking(self, prompt: Sequence[int], variables: Variables | None = None) -> Thinking | None:
-        """How the model thinks after the token ids of messages; None if it does not, or no longer."""
-        told = repr(sorted((variables or {}).items()))
+    def thinking(
+        self, prompt: Sequence[int], variables: Variables | None = None, tools: bool = False
+    ) -> Thinking | None:
+        """How the model thinks after the token ids of messages; None if it does not, or no longer.
+
+        tools: whether the messages were encoded with tools.
+        """
+        told = repr((tools, sorted((variables or {}).items())))
         try:
             found = self._thinking[told]
         except KeyError:
-            found = self._find_thinking(variables or {})
+            found = self._find_thinking(variables or {}, tools)
             if len(self._thinking) >= KEPT:
                 self._thinking.clear()
             self._thinking[told] = found
@@ -125,12 +130,13 @@ class PromptEncoder:
             return None
         return of_prompt(found, self.tokenizer.decode(list(prompt[-TAIL:]), skip_special_tokens=False))
 
-    def _find_thinking(self, variables: Variables) -> Thinking | None:
+    def _find_thinking(self, variables: Variables, tools: bool) -> Thinking | None:
         """With these variables, since a template may write thoughts only if they say so."""
-        if self._template is None:
+        template = self._template_for(tools)
+        if template is None:
             return None
         special = self._special_tokens
-        found = find_thinking(self._template.setting(variables), special.atoms, special.ids.values())
+        found = find_thinking(template.setting(variables), special.atoms, special.ids.values())
         stops = set(self._manifest.text.stop_token_ids)
         # If the end marker ends the answer as well, nothing follows it.
         return None if found is None or stops & {number for _, number in found.atoms} else found
@@ -156,18 +162,32 @@ class PromptEncoder:
 
     def _encode_messages(self, messages: Sequence[Message], tools: Sequence[Tool], variables: Variables) -> list[int]:
         """The template's special tokens become tokens; text of a message that looks like one stays text."""
-        if self._template is None:
-            raise BundleError("this model's tokenizer has no chat template; give a prompt as text instead of messages")
+        template = self._template_for(bool(tools))
+        if template is None:
+            lacks = "chat template for messages without tools" if self.chats(tools=True) else "chat template"
+            raise BundleError(
+                f"this model's tokenizer has no {lacks}; give one with --chat-template FILE, or a prompt as text"
+            )
         masked, mark = self._special_tokens.mask(messages)
         told = [self._special_tokens.mask_more(tool.told, mark) for tool in tools]
-        template = self._template.setting(self._special_tokens.mask_more(variables, mark))
-        text = template.render(masked, told or None)
+        set_template = template.setting(self._special_tokens.mask_more(variables, mark))
+        text = set_template.render(masked, told or None)
         with _unicode():
             return self._special_tokens.encode(text, mark)
 
     @cached_property
     def _special_tokens(self) -> SpecialTokens:
         return SpecialTokens(self.tokenizer)
+
+
+def _template(bundle: Bundle, name: str | None) -> ChatTemplate | None:
+    if name is None:
+        return None
+    path = bundle.path(name)
+    try:
+        return ChatTemplate(path.read_text(encoding="utf-8"), bundle.manifest.text.special_tokens)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BundleError(f"{path} cannot be read: {error}; build the bundle again") from None
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def write_checkpoint(folder: Path, model: Llama, seed: int, strangeness: float =
     places = {name: _file(index) for index, part in enumerate(parts) for name in part}
     size = sum(sum(part.values()) for part in parts)
     index_file = {"metadata": {"total_size": size}, "weight_map": places}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index_file))
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index_file), encoding="utf-8")
     _tokenizer().save_pretrained(folder)
     _config(model).save_pretrained(folder)  # last, as the sign that the checkpoint is complete
 

@@ -64,7 +64,9 @@ def _commit() -> str:
 
 def _output(command: list[str]) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=30, check=True, encoding="utf-8"
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
 
@@ -78,7 +80,7 @@ def _installed(package: str) -> str:
 
 def _processor() -> str:
     file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.exists() else []
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return next(
         (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
     )

@@ -115,7 +115,7 @@ def bytes_read(checkpoint: Path, precision: Precision) -> int:
     from specexport.exporter.checkpoints.checkpoint import Checkpoint
 
     elements = Checkpoint.find(str(checkpoint)).fp32_bytes // 4
-    config = json.loads((checkpoint / "config.json").read_text())
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     if not config.get("tie_word_embeddings"):
         elements -= config["vocab_size"] * config["hidden_size"]
     return ELEMENT_BYTES[precision] * elements
@@ -128,7 +128,7 @@ def stored_bytes_read(bundle: Bundle, checkpoint: Path) -> int:
     """
     target = bundle.manifest.target
     stored = bundle.manifest.files[target.weights].bytes
-    config = json.loads((checkpoint / "config.json").read_text())
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     if not config.get("tie_word_embeddings"):
         stored -= config["vocab_size"] * config["hidden_size"] // VALUES_A_BYTE[target.format]
     return stored

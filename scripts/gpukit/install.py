@@ -60,13 +60,13 @@ class Kit:
     pieces: tuple[Part, ...]
 
     def write(self, folder: Path) -> None:
-        (folder / MANIFEST).write_text(json.dumps({"format": FORMAT} | asdict(self), indent=1) + "\n")
+        (folder / MANIFEST).write_text(json.dumps({"format": FORMAT} | asdict(self), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Kit:
         path = folder / MANIFEST
         try:
-            found = json.loads(path.read_text())
+            found = json.loads(path.read_text(encoding="utf-8"))
             if found["format"] != FORMAT:
                 raise KitError(f"{path} has format {found['format']}, this is for {FORMAT}; pack the kit again")
             wheels, pieces = (tuple(Part(**entry) for entry in found[name]) for name in ("wheels", "pieces"))

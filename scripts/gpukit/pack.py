@@ -81,6 +81,6 @@ def sends(kit: Kit, beside: int, most: int) -> int:
 def checkout_bytes() -> int:
     """Bytes of the tracked files of this checkout; 0 outside of one."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
     files = (ROOT / name for name in done.stdout.split("\0") if name)
     return sum(file.stat().st_size for file in files if file.is_file())

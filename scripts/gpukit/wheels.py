@@ -76,7 +76,7 @@ def download(package: str, host: Host, folder: Path) -> Path:
         "--no-deps",
         package,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
     found = re.search(r"(?:Saved|File was already downloaded|filename=).*?([^/=\s]+\.whl)", done.stdout)
     if done.returncode or found is None:
         lines = [*done.stderr.splitlines(), *done.stdout.splitlines()]

@@ -64,7 +64,13 @@ class Tree:
         command += ["-m", marks, *tests]
         try:
             done = subprocess.run(
-                command, cwd=self.root, env=self._environment, capture_output=True, text=True, timeout=LONGEST
+                command,
+                cwd=self.root,
+                env=self._environment,
+                capture_output=True,
+                text=True,
+                timeout=LONGEST,
+                encoding="utf-8",
             )
         except subprocess.TimeoutExpired:
             return Outcome(True, f"no end after {LONGEST} s")

@@ -38,7 +38,8 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     service.check_model(request.model)
     if (request.prompt is None) == (request.messages is None):
         raise invalid("prompt", "give either prompt or messages")
-    check_template(request.messages is None or service.session.chats)
+    if request.messages is not None:
+        check_template(service.session, bool(request.tools))
     variables, _ = variables_of(request, service.session, strict)
     tools: list[Tool] = []
     prompt: Prompt = str(request.prompt)

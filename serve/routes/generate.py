@@ -41,7 +41,7 @@ async def chat(service: Service, exchange: Exchange) -> None:
     variables, unread = variables_of(parsed.request, service.session, service.settings.strict_fields)
     _note_ignored(service, exchange, [*parsed.ignored, *unread, *_unknown_route(service, parsed.request)])
     service.check_model(parsed.request.model)
-    check_template(service.session.chats)
+    check_template(service.session, bool(parsed.request.tools) and parsed.request.tool_choice != "none")
     if parsed.request.tools:  # off the event loop: there may be many long ones
         find = partial(calls_of, parsed.request, service.session)
         calls = await exchange.while_there(service.sessions.compilers.run(exchange.key, find))
@@ -85,7 +85,8 @@ async def _work(
     for prompt in given:
         check_size(prompt, service.limits, tools)
     encoded = [await service.sessions.encode(prompt, tools, variables, key=key) for prompt in given]
-    thinking = service.session.thinking(encoded[0], variables) if isinstance(request, ChatRequest) else None
+    chat = isinstance(request, ChatRequest)
+    thinking = service.session.thinking(encoded[0], variables, bool(tools)) if chat else None
     predicted = prediction_text(request, service.limits)
     prediction = await service.sessions.encode_prediction(predicted, key=key) if predicted else []
     if calls is None:

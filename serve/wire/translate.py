@@ -60,10 +60,11 @@ def chat_messages(
     return found
 
 
-def check_template(there: bool) -> None:
-    """Raises `ApiError` for messages to a model without a chat template."""
-    if not there:
-        raise unsupported("messages", "this model has no chat template; use /v1/completions")
+def check_template(session: Session, tools: bool) -> None:
+    """Raises `ApiError` for messages to a model without a chat template. tools: whether there are some."""
+    if not (session.chats_with_tools if tools else session.chats):
+        only = " for messages without tools" if session.chats_with_tools else ""
+        raise unsupported("messages", f"this model has no chat template{only}; use /v1/completions")
 
 
 def flat(content: str | Sequence[Part], where: str) -> str:
