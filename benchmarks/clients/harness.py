@@ -1,0 +1,102 @@
+"""What the scripts of all clients share: a check is a function, its result a line of JSON on stdout.
+
+It runs in each client's environment, so it needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import re
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+MODEL, ANOTHER_NAME, TOKENIZER = (os.environ.get(name, "") for name in ("MODEL", "ANOTHER_NAME", "TOKENIZER"))
+PLAIN_URL, TOOLS_URL = (os.environ.get(name, "") for name in ("PLAIN_URL", "TOOLS_URL"))
+PLAIN, TOOLS = f"{PLAIN_URL}/v1", f"{TOOLS_URL}/v1"
+
+PROMPT = "Why is the sky blue?"
+MESSAGES = [{"role": "user", "content": PROMPT}]
+TOO_LONG = "word " * 20_000
+LONG = 1800  # tokens: long enough to leave in the middle
+CITIES = ("Oslo", "Rome")  # a choice ends, whatever the model
+PLACE = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": list(CITIES)}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+WEATHER = {"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": PLACE}}
+
+checks: list[Callable[[], Any]] = []
+
+
+def check(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Its name is the check's; it may be a coroutine function, and returning is passing."""
+    checks.append(function)
+    return function
+
+
+def refusal(error: BaseException | None) -> bool:
+    """Whether `error`, or what it was raised from, is an answer with a status of 4xx."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        for status in (getattr(error, "status_code", None), getattr(response, "status_code", None)):
+            if isinstance(status, int) and 400 <= status < 500:
+                return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def outcome(function: Callable[[], Any]) -> dict[str, str]:
+    try:
+        found = function()
+        if inspect.isawaitable(found):
+            asyncio.run(found)  # type: ignore[arg-type]
+    except Exception as error:
+        kind = "refused" if refusal(error) else "fails"
+        return {"outcome": kind, "reason": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+    return {"outcome": "ok", "reason": ""}
+
+
+def main() -> None:
+    for function in checks:
+        print(json.dumps({"check": function.__name__} | outcome(function)), flush=True)
+
+
+def expect(holds: object, found: object) -> None:
+    """An assertion that stays under `python -O`, and says what it found."""
+    if not holds:
+        raise ValueError(f"unexpected: {found!r}")
+
+
+@contextmanager
+def refused_with(kind: type[BaseException], words: str = "") -> Iterator[None]:
+    """The block must raise just this; `words`: a regular expression that its text must have."""
+    try:
+        yield
+    except kind as error:
+        expect(re.search(words, str(error)), error)
+    else:
+        raise ValueError(f"no {kind.__name__} was raised")
+
+
+def left() -> int:
+    """How many requests ended because their client had left."""
+    with urllib.request.urlopen(f"{PLAIN_URL}/metrics", timeout=60) as answer:
+        found = re.findall(r'request_success_total\{.*"abort".*\} (\S+)', answer.read().decode())
+    return int(sum(map(float, found)))
+
+
+def wait_until_left(before: int) -> None:
+    """Wait until the server has noticed that one more client left."""
+    for _ in range(200):
+        if left() > before:
+            return
+        time.sleep(0.1)
+    raise ValueError("the server did not notice that the client left")
