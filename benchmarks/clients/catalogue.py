@@ -11,7 +11,7 @@ TEMPLATE = HERE.parent / "reliability/tools.jinja"  # for models whose own templ
 # Options of `specexport serve`, by the variable in which the script finds the server's address.
 PLAIN: dict[str, tuple[str, ...]] = {"PLAIN_URL": ()}
 TOOLS = PLAIN | {"TOOLS_URL": ("--chat-template", str(TEMPLATE))}
-SHORT: dict[str, tuple[str, ...]] = {"PLAIN_URL": ("--max-tokens", "16")}  # generated requests rarely limit themselves
+SHORT: dict[str, tuple[str, ...]] = {"PLAIN_URL": ("--max-tokens", "4")}  # generated requests rarely limit themselves
 
 ZOD = "zod@4.6.7"
 

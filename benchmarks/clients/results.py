@@ -44,7 +44,7 @@ def table(results: dict[str, list[Result]]) -> str:
     """Markdown: a row for each client."""
     rows = ["| client | works | does not |", "|---|---|---|"]
     for client, found in results.items():
-        works = ", ".join(result.check for result in found if result.outcome == "ok") or "–"
+        works = ", ".join(result.check for result in found if result.outcome == "ok") or "-"
         rest = [f"{one.check} ({one.outcome}: {cell(one.reason)})" for one in found if one.outcome != "ok"]
-        rows.append(f"| {client} | {works} | {'; '.join(rest) or '–'} |")
+        rows.append(f"| {client} | {works} | {'; '.join(rest) or '-'} |")
     return "\n".join(rows)

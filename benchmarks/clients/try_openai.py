@@ -17,6 +17,7 @@ from harness import (
     TOO_LONG,
     TOOLS,
     WEATHER,
+    UnexpectedError,
     check,
     expect,
     left,
@@ -155,6 +156,16 @@ def several_names() -> None:
 
 
 @check
+def unknown_fields() -> None:
+    """They are ignored, whatever they are called, and listed in a header."""
+    for name in ("unknown", "", " ", "a\r\nb", "\u00e9\u732b", "a" * 10_000):
+        answer = plain.chat.completions.with_raw_response.create(
+            **ASKED, max_tokens=1, extra_body={name: [], "also": 1}
+        )
+        expect("also" in answer.headers["x-specexport-ignored"], answer.headers)
+
+
+@check
 def errors() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
     with refused_with(openai.NotFoundError):
@@ -166,7 +177,7 @@ def errors() -> None:
     except openai.BadRequestError as error:
         expect(error.param == "temperature" and error.code == "invalid_value", error)
     else:
-        raise ValueError("a temperature of 3 was accepted")
+        raise UnexpectedError("a temperature of 3 was accepted")
 
 
 @check
@@ -178,7 +189,7 @@ def context_overflow() -> None:
             expect(error.code == "context_length_exceeded" and error.param == "messages", error)
             expect("maximum context length is" in str(error), error)  # OpenAI's words, which others look for
         else:
-            raise ValueError("a prompt beyond the context was accepted")
+            raise UnexpectedError("a prompt beyond the context was accepted")
 
 
 @check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Literal
 
 import openai
@@ -116,8 +117,7 @@ async def cancel() -> None:
     async for event in found.stream_events():
         if event.type == "raw_response_event":
             found.cancel()
-            break
-    wait_until_left(before)
+    await asyncio.to_thread(wait_until_left, before)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Literal
 
 from harness import (
@@ -83,7 +84,10 @@ async def tools() -> None:
     settings: Any = {"max_tokens": 300, "temperature": 0.0, "parallel_tool_calls": False}
     history: list[Any] = [ModelRequest.user_text_prompt(PROMPT)]
     called = await model_request(
-        model(TOOLS), history, model_settings=settings | {"tool_choice": "required"}, model_request_parameters=parameters()
+        model(TOOLS),
+        history,
+        model_settings=settings | {"tool_choice": "required"},
+        model_request_parameters=parameters(),
     )
     (call,) = [part for part in called.parts if isinstance(part, ToolCallPart)]
     found = ToolReturnPart(call.tool_name, weather(**call.args_as_dict()), call.tool_call_id)
@@ -128,7 +132,7 @@ async def cancel() -> None:
         async for _ in run.stream_text(delta=True, debounce_by=None):
             break
         await run.cancel()
-    wait_until_left(before)
+    await asyncio.to_thread(wait_until_left, before)
 
 
 if __name__ == "__main__":
