@@ -26,16 +26,17 @@ export async function failure(ask) {
   throw new Error(`no error, but ${JSON.stringify(found)}`)
 }
 
-/** How many requests ended because their client had left. */
-export async function left() {
+async function aborted() {
   const text = await (await fetch(`${env.PLAIN_URL}/metrics`)).text()
   return [...text.matchAll(/request_success_total\{.*"abort".*\} (\S+)/g)].reduce((sum, one) => sum + Number(one[1]), 0)
 }
 
-/** Wait until the server has noticed that one more client left. */
-export async function waitUntilLeft(before) {
+/** `leave` leaves a request; the server must notice. */
+export async function leaves(leave) {
+  const before = await aborted()
+  await leave()
   for (let turn = 0; turn < 200; turn++) {
-    if ((await left()) > before) return
+    if ((await aborted()) > before) return
     await setTimeout(100)
   }
   throw new Error('the server did not notice that the client left')

@@ -84,14 +84,17 @@ def expect(holds: object, found: object) -> None:
 
 
 @contextmanager
-def refused_with(kind: type[BaseException], words: str = "") -> Iterator[None]:
-    """The block must raise just this; `words`: a regular expression that its text must have."""
+def refused_with(kind: type[BaseException], words: str = "") -> Iterator[list[Any]]:
+    """The block must raise just this, which is then in the list. words: a regular expression that its text must have.
+
+    Raises `UnexpectedError`.
+    """
+    found: list[Any] = []
     try:
-        yield
+        yield found
     except kind as error:
-        expect(re.search(words, str(error)), error)
-    else:
-        raise UnexpectedError(f"no {kind.__name__} was raised")
+        found.append(error)
+    expect(found and re.search(words, str(found[0])), found or f"no {kind.__name__} was raised")
 
 
 def command(name: str, *options: str) -> None:
@@ -111,17 +114,28 @@ def tokenizer_folder() -> str:
     return str(folder)
 
 
-def left() -> int:
+def aborted() -> int:
     """How many requests ended because their client had left."""
     with urllib.request.urlopen(f"{PLAIN_URL}/metrics", timeout=60) as answer:
         found = re.findall(r'request_success_total\{.*"abort".*\} (\S+)', answer.read().decode())
     return int(sum(map(float, found)))
 
 
-def wait_until_left(before: int) -> None:
-    """Wait until the server has noticed that one more client left."""
-    for _ in range(200):
-        if left() > before:
-            return
-        time.sleep(0.1)
-    raise UnexpectedError("the server did not notice that the client left")
+class Leaves:
+    """A block in which the client leaves a request; at its end the server must notice. `with` or `async with`."""
+
+    def __enter__(self) -> None:
+        self.before = aborted()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        for _ in range(200 if kind is None else 0):
+            if aborted() > self.before:
+                return
+            time.sleep(0.1)
+        expect(kind, "the server did not notice that the client left")
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(self, *raised: object) -> None:
+        await asyncio.to_thread(self.__exit__, *raised)  # the loop goes on closing what the client left

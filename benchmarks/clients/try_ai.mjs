@@ -2,7 +2,7 @@
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
 import { APICallError, Output, generateText, stepCountIs, streamText, tool } from 'ai'
 import { z } from 'zod'
-import { CITIES, LONG, MODEL, PLAIN, PROMPT, TOO_LONG, TOOLS, expect, failure, left, run, waitUntilLeft } from './harness.mjs'
+import { CITIES, LONG, MODEL, PLAIN, PROMPT, TOO_LONG, TOOLS, expect, failure, leaves, run } from './harness.mjs'
 
 // Without supportsStructuredOutputs it leaves the schema out.
 const provider = (baseURL) =>
@@ -78,12 +78,11 @@ await run({
     expect(error.data?.error?.code === 'context_length_exceeded', error)
     expect(/maximum context length is/.test(error.message), error.message)
   },
-  cancel: async () => {
-    const before = await left()
-    const leaving = new AbortController()
-    const providerOptions = { server: { min_tokens: LONG } }
-    const answer = streamText({ ...asked, maxOutputTokens: LONG, providerOptions, abortSignal: leaving.signal })
-    for await (const part of answer.fullStream) if (part.type === 'text-delta') leaving.abort()
-    await waitUntilLeft(before)
-  },
+  cancel: () =>
+    leaves(async () => {
+      const leaving = new AbortController()
+      const providerOptions = { server: { min_tokens: LONG } }
+      const answer = streamText({ ...asked, maxOutputTokens: LONG, providerOptions, abortSignal: leaving.signal })
+      for await (const part of answer.fullStream) if (part.type === 'text-delta') leaving.abort()
+    }),
 })

@@ -6,21 +6,7 @@ from functools import reduce
 from operator import add
 from typing import Any, Literal
 
-from harness import (
-    CITIES,
-    LONG,
-    MODEL,
-    PLAIN,
-    PROMPT,
-    TOO_LONG,
-    TOOLS,
-    check,
-    expect,
-    left,
-    main,
-    refused_with,
-    wait_until_left,
-)
+from harness import CITIES, LONG, MODEL, PLAIN, PROMPT, TOO_LONG, TOOLS, Leaves, check, expect, main, refused_with
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
@@ -110,11 +96,10 @@ def context_overflow() -> None:
 
 @check
 def cancel() -> None:
-    before = left()
-    chunks = model.bind(max_tokens=LONG, extra_body={"min_tokens": LONG}).stream(PROMPT)
-    next(chunks)
-    chunks.close()
-    wait_until_left(before)
+    with Leaves():
+        chunks = model.bind(max_tokens=LONG, extra_body={"min_tokens": LONG}).stream(PROMPT)
+        next(chunks)
+        chunks.close()
 
 
 if __name__ == "__main__":

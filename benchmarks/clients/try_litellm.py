@@ -11,16 +11,16 @@ from harness import (
     LONG,
     MESSAGES,
     MODEL,
+    PLACE,
     PLAIN,
     TOO_LONG,
     TOOLS,
     WEATHER,
+    Leaves,
     check,
     expect,
-    left,
     main,
     refused_with,
-    wait_until_left,
 )
 from pydantic import BaseModel
 
@@ -60,7 +60,7 @@ def usage() -> None:
 
 @check
 def structured_output() -> None:
-    schema = {"name": "place", "schema": WEATHER["function"]["parameters"], "strict": True}  # type: ignore[index]
+    schema = {"name": "place", "schema": PLACE, "strict": True}
     answer = ask(response_format={"type": "json_schema", "json_schema": schema}, max_tokens=300)
     expect(Place.model_validate_json(answer.choices[0].message.content).city in CITIES, answer)
 
@@ -112,11 +112,10 @@ def context_overflow() -> None:
 
 @check
 def cancel() -> None:
-    before = left()
-    chunks = ask(stream=True, max_tokens=LONG, extra_body={"min_tokens": LONG})
-    next(chunks)
-    chunks.completion_stream.close()
-    wait_until_left(before)
+    with Leaves():
+        chunks = ask(stream=True, max_tokens=LONG, extra_body={"min_tokens": LONG})
+        next(chunks)
+        chunks.completion_stream.close()
 
 
 if __name__ == "__main__":

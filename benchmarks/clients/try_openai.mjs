@@ -2,7 +2,7 @@
 import OpenAI from 'openai'
 import { zodFunction, zodResponseFormat } from 'openai/helpers/zod'
 import { z } from 'zod'
-import { CITIES, LONG, MODEL, PLAIN, PROMPT, TOO_LONG, TOOLS, expect, failure, left, run, waitUntilLeft } from './harness.mjs'
+import { CITIES, LONG, MODEL, PLAIN, PROMPT, TOO_LONG, TOOLS, expect, failure, leaves, run } from './harness.mjs'
 
 const options = { apiKey: 'none', maxRetries: 0, timeout: 300000 }
 const plain = new OpenAI({ baseURL: PLAIN, ...options })
@@ -69,10 +69,9 @@ await run({
     const error = await failure(() => plain.chat.completions.create({ ...asked, messages }))
     expect(error.code === 'context_length_exceeded' && /maximum context length is/.test(error.message), error.message)
   },
-  cancel: async () => {
-    const before = await left()
-    const chunks = await plain.chat.completions.create({ ...asked, max_tokens: LONG, min_tokens: LONG, stream: true })
-    for await (const _ of chunks) break
-    await waitUntilLeft(before)
-  },
+  cancel: () =>
+    leaves(async () => {
+      const chunks = await plain.chat.completions.create({ ...asked, max_tokens: LONG, min_tokens: LONG, stream: true })
+      for await (const _ of chunks) break
+    }),
 })

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Literal
 
 import openai
 from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
-from harness import (
-    LONG,
-    MODEL,
-    PLAIN,
-    PROMPT,
-    TOO_LONG,
-    TOOLS,
-    check,
-    expect,
-    left,
-    main,
-    refused_with,
-    wait_until_left,
-)
+from harness import LONG, MODEL, PLAIN, PROMPT, TOO_LONG, TOOLS, Leaves, check, expect, main, refused_with
 from pydantic import BaseModel
 
 set_tracing_disabled(True)
@@ -112,12 +98,11 @@ async def context_overflow() -> None:
 
 @check
 async def cancel() -> None:
-    before = left()
-    found = Runner.run_streamed(agent(max_tokens=LONG, extra_body={"min_tokens": LONG}), PROMPT)
-    async for event in found.stream_events():
-        if event.type == "raw_response_event":
-            found.cancel()
-    await asyncio.to_thread(wait_until_left, before)
+    async with Leaves():
+        found = Runner.run_streamed(agent(max_tokens=LONG, extra_body={"min_tokens": LONG}), PROMPT)
+        async for event in found.stream_events():
+            if event.type == "raw_response_event":
+                found.cancel()
 
 
 if __name__ == "__main__":

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Literal
 
-from harness import (
-    CITIES,
-    LONG,
-    MODEL,
-    PLAIN,
-    PROMPT,
-    TOO_LONG,
-    TOOLS,
-    check,
-    expect,
-    left,
-    main,
-    refused_with,
-    wait_until_left,
-)
+from harness import CITIES, LONG, MODEL, PLAIN, PROMPT, TOO_LONG, TOOLS, Leaves, check, expect, main, refused_with
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput, Tool, ToolOutput
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import ModelContextWindowExceededError, ModelHTTPError
-from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
+from pydantic_ai.messages import ModelRequest, ToolReturnPart
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -74,39 +59,28 @@ async def structured_output() -> None:
         expect(isinstance(found.output, Place), found)
 
 
-def parameters() -> ModelRequestParameters:
-    return ModelRequestParameters(function_tools=[Tool(weather).tool_def])
+def calling(history: list[Any], choice: str) -> dict[str, Any]:
+    """The arguments of a direct request with the tool, in which `choice` says whether it is called."""
+    settings: Any = {"max_tokens": 300, "temperature": 0.0, "parallel_tool_calls": False, "tool_choice": choice}
+    offered = ModelRequestParameters(function_tools=[Tool(weather).tool_def])
+    return dict(model=model(TOOLS), messages=history, model_settings=settings, model_request_parameters=offered)
 
 
 @check
 async def tools() -> None:
-    """A call and its result; the first request needs a call, the second has none."""
-    settings: Any = {"max_tokens": 300, "temperature": 0.0, "parallel_tool_calls": False}
+    """A call, and with its result in the history an answer."""
     history: list[Any] = [ModelRequest.user_text_prompt(PROMPT)]
-    called = await model_request(
-        model(TOOLS),
-        history,
-        model_settings=settings | {"tool_choice": "required"},
-        model_request_parameters=parameters(),
-    )
-    (call,) = [part for part in called.parts if isinstance(part, ToolCallPart)]
+    called = await model_request(**calling(history, "required"))
+    (call,) = called.tool_calls
     found = ToolReturnPart(call.tool_name, weather(**call.args_as_dict()), call.tool_call_id)
-    history += [called, ModelRequest([found])]
-    answer = await model_request(
-        model(TOOLS), history, model_settings=settings | {"tool_choice": "none"}, model_request_parameters=parameters()
-    )
-    expect(isinstance(answer, ModelResponse) and not answer.tool_calls, answer)
+    answer = await model_request(**calling([*history, called, ModelRequest([found])], "none"))
+    expect(not answer.tool_calls, answer)
 
 
 @check
 async def streamed_tools() -> None:
-    settings: Any = {"max_tokens": 300, "temperature": 0.0, "parallel_tool_calls": False, "tool_choice": "required"}
-    async with model_request_stream(
-        model(TOOLS),
-        [ModelRequest.user_text_prompt(PROMPT)],
-        model_settings=settings,
-        model_request_parameters=parameters(),
-    ) as events:
+    history: list[Any] = [ModelRequest.user_text_prompt(PROMPT)]
+    async with model_request_stream(**calling(history, "required")) as events:
         async for _ in events:
             pass
         (call,) = events.get().tool_calls
@@ -127,12 +101,11 @@ async def context_overflow() -> None:
 
 @check
 async def cancel() -> None:
-    before = left()
-    async with agent(max_tokens=LONG, extra_body={"min_tokens": LONG}).run_stream(PROMPT) as run:
-        async for _ in run.stream_text(delta=True, debounce_by=None):
-            break
-        await run.cancel()
-    await asyncio.to_thread(wait_until_left, before)
+    async with Leaves():
+        async with agent(max_tokens=LONG, extra_body={"min_tokens": LONG}).run_stream(PROMPT) as run:
+            async for _ in run.stream_text(delta=True, debounce_by=None):
+                break
+            await run.cancel()
 
 
 if __name__ == "__main__":
