@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from catalogue import HERE, Client
+from clients import HERE, Client
 
 
 class SetupError(Exception):

@@ -18,7 +18,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from catalogue import CLIENTS
+from clients import CLIENTS
 from environments import SetupError, make
 from results import Result, read, table
 from servers import environment

@@ -34,9 +34,8 @@ def serving(bundle: Path, log: Path, options: tuple[str, ...]) -> Iterator[str]:
 def environment(bundle: Path, log: Path, servers: dict[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
     """The variables of a client's script, with all its servers running."""
     # Nothing of the caller's own accounts, and nothing that is looked up elsewhere.
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "PYTHON", "LANGSMITH_"))
-    }
+    own = ("OPENAI_", "PYTHON", "LANGSMITH_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     offline = dict(
         LITELLM_LOCAL_MODEL_COST_MAP="True",
         NO_PROXY="127.0.0.1",
