@@ -12,6 +12,7 @@ BOUNDS = ("tests/serve/test_grammar_bounds.py",)
 OPERATION = ("tests/serve/test_operation.py",)
 PAGE = ("tests/serve/test_page.py", "tests/serve/test_page_in_browser.py")
 VARIABLES = ("tests/serve/test_template_variables.py",)
+CLIENTS, OF_CLIENTS = "benchmarks/clients/", ("tests/test_clients.py",)
 
 SERVE = (
     Mutant(
@@ -209,6 +210,48 @@ SERVE = (
         "self._accepted.labels(*labels).inc(row.accepted)",
         "self._accepted.labels(*labels).inc(2 * row.accepted)",
         OPERATION,
+    ),
+    Mutant(
+        "a server's own error is called a refusal of the client",
+        f"{CLIENTS}harness.py",
+        "400 <= status < 500:",
+        "400 <= status:",
+        OF_CLIENTS,
+    ),
+    Mutant(
+        "a wrong refusal is called a refusal, and not a failed check",
+        f"{CLIENTS}harness.py",
+        "while error is not None and not isinstance(error, UnexpectedError):",
+        "while error is not None:",
+        OF_CLIENTS,
+    ),
+    Mutant(
+        "a server that never notices who leaves passes",
+        f"{CLIENTS}harness.py",
+        'expect(kind, "the server did not notice that the client left")',
+        "return",
+        OF_CLIENTS,
+    ),
+    Mutant(
+        "a client's script that dies half-way passes",
+        f"{CLIENTS}results.py",
+        "if code != 0 or not found:",
+        "if not found:",
+        OF_CLIENTS,
+    ),
+    Mutant(
+        "an environment keeps the packages that it was made with",
+        f"{CLIENTS}environments.py",
+        """ or (folder / "ready").read_text() != wanted:""",
+        ":",
+        OF_CLIENTS,
+    ),
+    Mutant(
+        "a client's script talks to the caller's own account",
+        f"{CLIENTS}servers.py",
+        " if not name.startswith(own)}",
+        "}",
+        OF_CLIENTS,
     ),
     Mutant(
         "masks may take as long as they like",
