@@ -25,6 +25,7 @@ from ...calibration.weights.layers import check_finite
 from ...errors import CheckpointError, UnsupportedModelError
 from ...runtime.hub import hub_reason
 from .half_precision import TORCH_DTYPES
+from .left_out import check_all_read, unfiltered
 from .own_code import note_of_own_code, refuse_own_code
 from .positions import max_positions, rotary
 from .source import check_folder, find_local, first_line, is_gguf
@@ -162,14 +163,23 @@ class Checkpoint:
         return (self.folder / "config.json", *self.weights)
 
     def load(self, precision: Precision) -> PreTrainedModel:
-        """The model in `precision` for inference. Raises `CheckpointError` for missing or unreadable weights."""
+        """The model in `precision` for inference. Raises `CheckpointError` for weights that are missing, unreadable, of
+        another shape, or no part of the model.
+        """
+        return self.load_noted(precision)[0]
+
+    def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
+        """The same, and notes of the weights that were left out."""
         options: dict[str, Any] = dict(config=self.config, dtype=TORCH_DTYPES[precision], output_loading_info=True)
         options |= dict(experts_implementation="batched_mm", use_safetensors=True, trust_remote_code=False)
         try:
-            model, info = AutoModelForCausalLM.from_pretrained(self.folder, **options)
+            with unfiltered() as unexpected:
+                # Sizes that do not match are refused below: transformers' error does not name them.
+                model, info = AutoModelForCausalLM.from_pretrained(self.folder, ignore_mismatched_sizes=True, **options)
         except Exception as error:
             raise CheckpointError(f"{self.source}: the weights cannot be loaded: {first_line(error)}") from None
-        return for_inference(self.source, model, info)
+        notes = check_all_read(self.source, model, self.config, info, unexpected, self.weights)
+        return for_inference(self.source, model, info), notes
 
 
 def for_inference(source: str, model: PreTrainedModel, info: dict[str, Any]) -> PreTrainedModel:
@@ -240,4 +250,3 @@ def check_decoder(source: str, config: Any) -> None:
             f"{source} has no layer that attends, its layers keep states alone; expected at "
             "least one with keys and values: choose a hybrid that has some, or a transformer"
         )
-

@@ -144,7 +144,7 @@ class GgufCheckpoint(Checkpoint):
     def _described(self) -> tuple[Path, ...]:
         return self.weights
 
-    def load(self, precision: Precision) -> PreTrainedModel:
+    def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
         config = self.config
         options: dict[str, Any] = dict(config=config, dtype=TORCH_DTYPES[precision], output_loading_info=True)
         options |= dict(experts_implementation="batched_mm", trust_remote_code=False)
@@ -157,7 +157,7 @@ class GgufCheckpoint(Checkpoint):
         for tensor in self.header.tensors:
             if tensor.name == ROTARY_DIVISORS:
                 _stretch(model, torch.from_numpy(np.array(tensor.data, np.float32)))
-        return for_inference(self.source, model, info)
+        return for_inference(self.source, model, info), ()
 
     @contextmanager
     def _quick_loader(self) -> Iterator[None]:
