@@ -29,7 +29,7 @@ OTHER_INPUTS = re.compile(
 )
 # Tables that are no longer stored, since they follow from the config.
 FREQUENCIES = "inv_freq"
-TABLES = re.compile(r"(.*\.)?(rotary_\w+\.inv_freq|inv_freq|position_ids)")
+TABLES = re.compile(r"(.*\.)?(inv_freq|position_ids)")
 # Causal masks; a bias of the same name has one dimension.
 MASKS = re.compile(r"(.*\.)?((attn|attention)\.(bias|masked_bias|causal_mask))")
 MASK_DIMENSIONS = (0, 4)
@@ -88,7 +88,7 @@ def check_all_read(
     if wrong:
         more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise CheckpointError(
-            f"{source}: {len(wrong)} weights are no part of the model that config.json describes: "
+            f"{source} has {len(wrong)} weight{'s' * (len(wrong) > 1)} that the model of config.json has no place for: "
             f"{', '.join(wrong[:SHOWN])}{more}; expected the config that they were trained with, download both again"
         )
     if any(name.endswith(FREQUENCIES) for name in found):
@@ -167,11 +167,11 @@ def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _check_tied(source: str, model: PreTrainedModel) -> None:
-    """Raises `CheckpointError` for two tables where the config says that both are one."""
-    inputs, outputs = model.get_input_embeddings(), model.get_output_embeddings()
-    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
-    if tied and outputs is not None and inputs is not None and outputs.weight is not inputs.weight:
+    """Raises `CheckpointError` for two different weights where the config says that both are one."""
+    expected = model.get_expanded_tied_weights_keys(all_submodels=True)
+    apart = sorted(expected.keys() - model.all_tied_weights_keys.keys())
+    if apart:
         raise CheckpointError(
-            f"{source}: the weights of the output layer (lm_head) are not those of the embeddings, as "
-            "tie_word_embeddings in config.json says; set it to false to use both, or remove those of the output layer"
+            f"{source}: {apart[0]} is not {expected[apart[0]]}, though tie_word_embeddings in config.json says that "
+            "both are one; set it to false to use both, or remove the weights that were not trained"
         )

@@ -53,17 +53,20 @@ def _indexed(index: Path) -> list[Path]:
 def _none_that_is_loaded(folder: Path) -> str:
     found = sorted(path.name for path in folder.glob(ALIKE))
     shards = [match for name in found if (match := SHARD.fullmatch(name))]
-    if shards:
-        count = int(shards[0]["count"])
+    count = max((int(match["count"]) for match in shards), default=1)
+    if count > 1:
         there = {int(match["number"]) for match in shards}
         lost = [number for number in range(1, count + 1) if number not in there]
-        and_these = f" and its shards {', '.join(map(str, lost))}" if lost else ""
+        and_these = f" and shard {', '.join(map(str, lost))}" if lost else ""
         return (
             f"has {len(there)} of {count} shards ({found[0]}), but not {INDEX}, which says what they hold; download "
             f"{INDEX}{and_these}"
         )
     if found:
-        return f"has {found[0]}, but neither {WEIGHTS} nor {INDEX}; rename it to {WEIGHTS} if it holds the whole model"
+        return (
+            f"has {found[0]}, but neither {WEIGHTS} nor {INDEX}; rename it to {WEIGHTS} if it holds the "
+            "whole model as save_pretrained writes it"
+        )
     other = next((path.name for kind in OTHER_FORMATS for path in sorted(folder.glob(kind))), "")
     return f"has no {ALIKE}{f', only {other}' * bool(other)}; save the weights with save_pretrained of transformers"
 
