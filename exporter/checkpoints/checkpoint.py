@@ -12,18 +12,18 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
-    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-from ...bundle import ELEMENT_BYTES, Precision, sha256
+from ...bundle import ELEMENT_BYTES, Defaults, Precision, sha256
 from ...calibration.weights.experts import stack_experts
 from ...calibration.weights.layers import check_finite
 from ...errors import CheckpointError, UnsupportedModelError
 from ...runtime.hub import hub_reason
+from .generation_config import GENERATION, defaults_of, read_generation_config
 from .half_precision import TORCH_DTYPES
 from .left_out import check_all_read, unfiltered
 from .own_code import note_of_own_code, refuse_own_code
@@ -34,7 +34,6 @@ from .weight_files import count_elements, find_weights, note_of_unread
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 UNWANTED = ["consolidated*", "*/*.safetensors"]  # the same weights again, in forms that transformers does not load
-GENERATION = "generation_config.json"
 # Forms of weights that transformers' kernels for GPUs read, as the checkpoints of gpt-oss and DeepSeek-V3 have them.
 PACKED = ("mxfp4", "fp8")
 
@@ -131,12 +130,12 @@ class Checkpoint:
             "config.json": getattr(self.config.get_text_config(), "eos_token_id", None),
             "the tokenizer": self.tokenizer.eos_token_id,
         }
-        if (self.folder / GENERATION).is_file():
-            try:
-                found[GENERATION] = GenerationConfig.from_pretrained(self.folder).eos_token_id
-            except Exception as error:
-                raise CheckpointError(f"{self.source}: {GENERATION} cannot be used: {first_line(error)}") from None
-        return found
+        return found | {GENERATION: read_generation_config(self.source, self.folder).get("eos_token_id")}
+
+    @cached_property
+    def defaults(self) -> Defaults:
+        """What requests have that do not say. Raises `CheckpointError`."""
+        return defaults_of(self.source, read_generation_config(self.source, self.folder))
 
     def _ids(self, place: str, value: Any) -> list[int]:
         ids = [] if value is None else value if isinstance(value, list | tuple) else [value]

@@ -27,7 +27,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from ...bundle import Precision
+from ...bundle import Defaults, Precision
 from ...errors import CheckpointError, UnsupportedModelError
 from .checkpoint import Checkpoint, check_decoder, download, for_inference
 from .half_precision import TORCH_DTYPES
@@ -65,6 +65,10 @@ class GgufCheckpoint(Checkpoint):
     @property
     def warnings(self) -> tuple[str, ...]:
         return ()
+
+    @property
+    def defaults(self) -> Defaults:
+        return Defaults()
 
     @cached_property
     def header(self) -> Any:

@@ -28,7 +28,8 @@ def check_models(
     that has less than `min_overlap` of the target's tokens in them.
     """
     target, draft = models["target"], models.get("draft")
-    _ = target.stop_token_ids, target.fp32_bytes  # refused here, and not when the models have been exported
+    # Refused here, and not when the models have been exported.
+    _ = target.stop_token_ids, target.defaults, target.fp32_bytes
     if draft is None:
         return None, []
     translation, warnings = translate(OwnTokens.of(target), draft, min_overlap, texts)

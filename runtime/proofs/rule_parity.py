@@ -224,7 +224,7 @@ def _adjust(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
         bias, stop_bias = np.zeros(vocab_size, np.float32), np.zeros(vocab_size, np.float32)
         for token, value in ADJUSTED.logit_bias.items():
             bias[token] = value
-        bias[list(ADJUSTED.banned_tokens)], stop_bias[list(STOPS)] = -np.inf, -np.inf
+        bias[list(ADJUSTED.banned_tokens or ())], stop_bias[list(STOPS)] = -np.inf, -np.inf
         arrays = {
             "logits": logits,
             "draft_tokens": np.array(drafted),
@@ -235,7 +235,7 @@ def _adjust(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
             "penalties": np.array(
                 [ADJUSTED.repetition_penalty, ADJUSTED.presence_penalty, ADJUSTED.frequency_penalty], np.float32
             ),
-            "forced_rows": np.array([max(0, ADJUSTED.min_new_tokens - emitted - first)]),
+            "forced_rows": np.array([max(0, (ADJUSTED.min_new_tokens or 0) - emitted - first)]),
         }
         found = run({name: array for name, array in arrays.items() if k or name != "draft_tokens"})["adjusted"].astype(
             np.float32

@@ -33,7 +33,7 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
 }
 # Fields of the object `specexport`. Its `route` is none: as a field of the request, it may be another server's.
-OWN = ("drafter", "num_draft_tokens", "speculate", "show_drafts")
+OWN = ("drafter", "num_draft_tokens", "speculate", "show_drafts", "banned_tokens")
 REFUSED: dict[str, str] = {
     "n": "one answer per request; send more requests for more",
     "best_of": "one answer at a time",
