@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -40,7 +38,7 @@ def older_python(patch: pytest.MonkeyPatch) -> str:
 
 
 def without_docstrings(patch: pytest.MonkeyPatch) -> str:
-    patch.setattr(sys, "flags", SimpleNamespace(optimize=2))
+    patch.setattr(export_packages, "NO_DOCSTRINGS", 0)
     return "building needs docstrings, .*; leave out -OO, or unset PYTHONOPTIMIZE"
 
 

@@ -51,7 +51,7 @@ def bundle_of(folder: Path, root: Path) -> Path:
 def settings_of(first: list[int]) -> dict[str, dict[str, Any]]:
     """Settings that change an answer that begins with these tokens."""
     return {
-        "penalty": dict(repetition_penalty=5.0),
+        "penalty": dict(repetition_penalty=0.2),
         "suppressed": dict(suppress_tokens=[first[0], first[3], 999]),
         "bad words": dict(bad_words_ids=[[first[0]], [first[2]], [1]], suppress_tokens=[first[1]]),
         "all": dict(repetition_penalty=1.3, suppress_tokens=[first[0]], min_new_tokens=5),
