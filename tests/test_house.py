@@ -109,7 +109,7 @@ def test_an_error_is_one_line_whatever_it_quotes() -> None:
 
 
 # What an assertion may call: an optimized Python leaves it out.
-PURE = {"isinstance", "len", "all", "any", "float", "float32", "array_equal", "is_initializer"}
+PURE = {"isinstance", "len", "all", "any", "float", "float32", "array_equal", "is_initializer", "rounded"}
 
 
 def product_files() -> Iterator[Path]:
