@@ -7,6 +7,7 @@ path, which is then renamed, so a bundle is either complete or absent.
 """
 
 from .contract import COUNTS, ELEMENT_BYTES, PRECISIONS, CacheLayer, Contract, Precision, State, is_cache
+from .defaults import Defaults
 from .digests import list_files, sha256
 from .drafts import RESERVED, DraftSpec, DraftVocabulary, SharedVocabulary, check_name
 from .manifest import (
@@ -39,6 +40,7 @@ __all__ = [
     "Bundle",
     "CacheLayer",
     "Contract",
+    "Defaults",
     "DraftSpec",
     "DraftVocabulary",
     "Family",

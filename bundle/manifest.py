@@ -10,6 +10,7 @@ from typing import Literal
 
 from ..strict import OPTIONAL
 from .contract import Contract
+from .defaults import Defaults
 from .drafts import DraftSpec, DraftVocabulary, SharedVocabulary, check_name
 from .models import ROLES, ModelSpec, Role
 from .proofs import Proof
@@ -85,7 +86,7 @@ class Manifest:
     """The content of manifest.json. Raises `ValueError` if its parts do not fit together.
 
     draft: the first draft, which requests use unless they name another. draft_name: its name. more_drafts: the others,
-    by name.
+    by name. defaults: of requests.
     """
 
     schema_version: int
@@ -106,6 +107,7 @@ class Manifest:
     files: dict[str, FileEntry]
     draft_name: str = field(default="draft", metadata=OPTIONAL)
     more_drafts: dict[str, DraftSpec] = field(default_factory=dict, metadata=OPTIONAL)
+    defaults: Defaults = field(default_factory=Defaults, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         for called in (self.draft_name, *self.more_drafts):

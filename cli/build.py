@@ -152,6 +152,8 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
             )
         for line in (*model.notes, *(layers.summary for layers in model.layer_proofs)):
             click.echo(f"{role}: {line}", err=True)
+    for line in report.bundle.manifest.defaults.lines:
+        click.echo(f"generation_config.json: {line}", err=True)
     proved = [(str(proof.role), proof) for proof in report.bundle.manifest.proofs]
     proved += [
         (f"draft {name}", proof) for name, draft in report.bundle.manifest.more_drafts.items() for proof in draft.proofs

@@ -11,6 +11,7 @@ from ..engines.versions import version_numbers
 
 EXPORTER_EXTRA = "pip install 'specexport[export]'"
 OLDEST_PYTHON = (3, 11)
+NO_DOCSTRINGS = 2  # as -OO and PYTHONOPTIMIZE=2 set it
 # The extra `export`, as pyproject.toml has it; a test compares the two.
 PACKAGES = {
     "torch": ">=2.10,<3",
@@ -29,6 +30,9 @@ def lacking() -> tuple[str, str] | None:
         needed = ".".join(map(str, OLDEST_PYTHON))
         found = f"building needs Python {needed} or newer, this is {platform.python_version()}"
         return found, "build where there is one and copy the bundle here, where it runs"
+    if sys.flags.optimize >= NO_DOCSTRINGS:
+        found = "building needs docstrings, which transformers reads, and this Python runs without them"
+        return found, "leave out -OO, or unset PYTHONOPTIMIZE (1 and -O are allowed)"
     wrong = [f"{name}{wanted} ({found})" for name, wanted in PACKAGES.items() if (found := _unfit(name, wanted))]
     return (f"building needs {', '.join(wrong)}", EXPORTER_EXTRA) if wrong else None
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..runtime.sampling.options import Biases, Choice, Flag, Number, Option, Texts, TokenIds, Whole
-from ..runtime.sampling.parameters import SamplingParameters
+from ..runtime.sampling.parameters import UNADJUSTED, SamplingParameters
 
 if TYPE_CHECKING:
     from ..runtime.session import Session
 
 
+OF_BUNDLE = "[default: the bundle's, see inspect]"
 OF_DRAFTS = ("num_draft_tokens", "num_leaves", "drafter", "prediction")
 
 
@@ -65,16 +66,23 @@ def _click_option(one: Field[Any], option: Option) -> Callable[[Callable[..., No
     elif isinstance(option, Flag):  # named for what it turns off
         settings |= {"is_flag": True, "default": False, "show_default": False, "callback": _negated}
     elif isinstance(option, TokenIds):
-        settings |= {"type": int, "multiple": True, "metavar": "ID"}
+        settings |= {"type": int, "multiple": True, "metavar": "ID", "callback": _given}
     elif isinstance(option, Biases):
         settings |= {"multiple": True, "metavar": "ID=BIAS", "callback": _biases}
     elif isinstance(option, Texts):
-        settings["multiple"] = True
+        settings |= {"multiple": True, "callback": _given}
+    if one.name in UNADJUSTED:
+        settings["help"] += f" {OF_BUNDLE}"
     return click.option(option.flag or f"--{one.name.replace('_', '-')}", one.name, **settings)
 
 
 def _negated(context: click.Context, parameter: click.Parameter, given: bool) -> bool:
     return not given
+
+
+def _given(context: click.Context, parameter: click.Parameter, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """None, which is the bundle's default, where the option was not given."""
+    return values or None
 
 
 def _biases(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[int, float]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .export_packages import lacking
 from .options import BUNDLE, JSON, LIMIT, SEED, SKIP_INVALID, running
 from .progress_bar import bar
 from .prompt_requests import requests_of
@@ -97,6 +98,8 @@ def tune(
     accepted more often there. If interrupted while answers are written, the same command resumes; if interrupted while
     training, the best draft so far is judged.
     """
+    if reasons := lacking():
+        raise click.ClickException("; ".join(reasons))
     from ..exporter.tuning.options import Shape, TuneOptions
 
     chosen = TuneOptions(**options)

@@ -187,7 +187,8 @@ def _write(
             rules = write_rules(workplace, contract, specs["target"].vocab_size, step)
     with progress.stage("write", 1):
         of_draft = vocabulary, found.vocabulary
-        contents = Contents(specs, text, options.engines, proofs, *of_draft, rules, draft_name=options.draft_name)
+        defaults = found.models["target"].defaults.within(specs["target"].vocab_size)
+        contents = Contents(specs, text, options.engines, proofs, *of_draft, rules, options.draft_name, defaults)
         write_manifest(workplace, make_manifest(contents, contract, workplace, command))
         return Bundle.open(workplace, check_digests=False)  # what was written must be readable
 

@@ -152,7 +152,7 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
 def _export(export: ModelExport, context: BuildContext, folder: Path, step: Callable[[str], None]) -> None:
     step("load")
     checkpoint, contract = export.checkpoint, context.contract.of(export.role)
-    model = checkpoint.load(contract.precision)
+    model, left_out = checkpoint.load_noted(contract.precision)
     layers = probe_cache(model)
     export.check_states(layers, contract.precision)
     dialects, has_states = export.dialects, any(layer.states for layer in layers)
@@ -200,7 +200,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         weights=f"graphs/{weights}",
         features=features,
         format=export.format,
-        notes=(),
+        notes=left_out,
         fidelity=None,
     )
     if chosen is not None:
@@ -210,7 +210,9 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         for dialect in dialects:
             step(f"prove {dialect} by layers")
             proofs.append(prove_layers(subject, dialect, folder / paths[dialect], recorded))
-        spec = replace(spec, notes=chosen.recipe.notes, fidelity=chosen.fidelity, rounding=recorded.rounding)
+        spec = replace(
+            spec, notes=(*left_out, *chosen.recipe.notes), fidelity=chosen.fidelity, rounding=recorded.rounding
+        )
         spec = replace(spec, layer_proofs=tuple(proofs))
     (folder / SPEC).write_text(json.dumps(asdict(spec)), encoding="utf-8")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..bundle import Bundle, DraftVocabulary, Fidelity, LayerProof, ModelSpec, Proof
+from ..bundle import Bundle, Defaults, DraftVocabulary, Fidelity, LayerProof, ModelSpec, Proof
 from .auto_precision import read_precision, table_lines
 from .policy.checks import check_policy, stale
 from .policy.cost_model import COSTS, Costs
@@ -67,6 +67,7 @@ def render(description: dict[str, Any]) -> str:
         f"stops at   token {', '.join(map(str, description['text']['stop_token_ids'])) or '-'}; "
         f"chat template: {_templates(description['text'])}",
     ]
+    lines += [f"defaults   {line}" for line in Defaults(**description["defaults"]).lines]
     for role, memory in description["memory"].items():
         called = f"{description['draft_name']}: " if role == "draft" and description["draft_name"] != role else ""
         lines += _model(role, description[role], memory, called)

@@ -63,6 +63,7 @@ def make_request(
     instead of parameters and policy. Raises `ParameterError`.
     """
     manifest, prompt, matcher = bundle.manifest, given.prompt, given.matcher
+    parameters = parameters.with_defaults(manifest.defaults)
     stops = parameters.stop_token_ids
     stop_tokens = frozenset(manifest.text.stop_token_ids if stops is None else cast(Sequence[int], stops))
     rule = make_rule(parameters, manifest.target.vocab_size, prompt, stop_tokens, matcher and matcher.copy())

@@ -37,6 +37,11 @@ def older_python(patch: pytest.MonkeyPatch) -> str:
     return r"building needs Python 3\.99 or newer, this is 3\.\d+\.\d+\S*; build where there is one"
 
 
+def without_docstrings(patch: pytest.MonkeyPatch) -> str:
+    patch.setattr(export_packages, "NO_DOCSTRINGS", 0)
+    return "building needs docstrings, .*; leave out -OO, or unset PYTHONOPTIMIZE"
+
+
 def version_of(name: str, found: str) -> Callable[[pytest.MonkeyPatch], str]:
     def older_package(patch: pytest.MonkeyPatch) -> str:
         version = export_packages.version
@@ -47,7 +52,14 @@ def version_of(name: str, found: str) -> Callable[[pytest.MonkeyPatch], str]:
 
 
 @pytest.mark.parametrize(
-    "host", [older_python, version_of("torch", "2.9.1+cpu"), version_of("torch", "3.0"), version_of("onnx-ir", "0.9")]
+    "host",
+    [
+        older_python,
+        without_docstrings,
+        version_of("torch", "2.9.1+cpu"),
+        version_of("torch", "3.0"),
+        version_of("onnx-ir", "0.9"),
+    ],
 )
 def test_doctor_and_build_say_the_same(
     host: Callable[[pytest.MonkeyPatch], str], monkeypatch: pytest.MonkeyPatch

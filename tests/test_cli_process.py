@@ -185,3 +185,36 @@ def test_threads_of_torch_wait_without_spinning(monkeypatch: pytest.MonkeyPatch)
     assert python(script).stdout == "passive\n"
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     assert python(script).stdout == "active\n"
+
+
+@pytest.mark.parametrize("level", ["1", "2"])
+def test_a_bundle_runs_and_is_proved_in_an_optimized_python(
+    level: str, built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("generate", built, "--prompt", "def", "--max-new-tokens", 8, "--threads", 1, "--json")
+    expected = json.loads(python(MAIN, *asked).stdout)["tokens"]
+    monkeypatch.setenv("PYTHONOPTIMIZE", level)
+    assert json.loads(python(MAIN, *asked).stdout)["tokens"] == expected
+    assert python(MAIN, "verify", built, "--threads", 1).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("build", "--target", "{model}", "-o", "{output}"),
+        ("add-draft", "{bundle}", "--draft", "one={model}"),
+        ("tune", "{bundle}", "--prompts", "{model}", "-o", "{output}"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_what_loads_models_says_what_keeps_it_from_that(
+    command: tuple[str, ...], built: Path, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers reads docstrings when it is imported."""
+    monkeypatch.setenv("PYTHONOPTIMIZE", "2")
+    places = dict(model=pair.target, bundle=built, output=tmp_path / "output")
+    result = python(MAIN, *(part.format(**places) for part in command))
+    assert (result.returncode, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: building needs docstrings")
+    assert "PYTHONOPTIMIZE" in line

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -104,3 +106,46 @@ def test_an_error_is_one_line_whatever_it_quotes() -> None:
     assert str(BundleError("the name a\nb\x00\ud800 of 日本語")) == "the name a\\nb\\x00\\ud800 of 日本語"
     assert str(ParameterError("two\nlines")) == "two\\nlines"
     assert str(BundleError()) == ""
+
+
+# What an assertion may call: an optimized Python leaves it out.
+PURE = {"isinstance", "len", "all", "any", "float", "float32", "array_equal", "is_initializer", "rounded"}
+
+
+def product_files() -> Iterator[Path]:
+    outside = {"tests", "examples", "benchmarks", "scripts", "build", "dist", "docs"}
+    yield from (path for path in ROOT.glob("[!.]*/**/*.py") if path.relative_to(ROOT).parts[0] not in outside)
+    yield from ROOT.glob("*.py")
+
+
+def carries_work(node: ast.AST) -> bool:
+    """Whether an assertion does something that is needed without it."""
+    if isinstance(node, ast.Call):
+        called = node.func
+        return (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) not in PURE
+    return isinstance(node, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("assert x is not None", False),
+        ("assert isinstance(x, int), f'{x}'", False),
+        ("assert (y := x)", True),
+        ("assert work.pop()", True),
+        ("assert all(check(x) for x in y)", True),
+    ],
+)
+def test_what_counts_as_work(text: str, expected: bool) -> None:
+    assert any(map(carries_work, ast.walk(ast.parse(text)))) == expected
+
+
+def test_no_assertion_carries_work() -> None:
+    """`python -O` runs none of them."""
+    found = [
+        f"{path.relative_to(ROOT)}:{statement.lineno}"
+        for path in product_files()
+        for statement in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(statement, ast.Assert) and any(map(carries_work, ast.walk(statement.test)))
+    ]
+    assert not found

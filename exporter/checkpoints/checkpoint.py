@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
-    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-from ...bundle import ELEMENT_BYTES, Precision, sha256
+from ...bundle import ELEMENT_BYTES, Defaults, Precision, sha256
 from ...calibration.weights.experts import stack_experts
 from ...calibration.weights.layers import check_finite
 from ...errors import CheckpointError, UnsupportedModelError
 from ...runtime.hub import hub_reason
 from .beyond_vocabulary import notes_of_beyond
+from .generation_config import GENERATION, defaults_of, read_generation_config
 from .half_precision import TORCH_DTYPES
+from .left_out import check_all_read, unfiltered
 from .own_code import note_of_own_code, refuse_own_code
+from .positions import max_positions, rotary
 from .source import check_folder, find_local, first_line, is_gguf
 from .states import keeps_states_alone
+from .weight_files import count_elements, find_weights, note_of_unread
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 UNWANTED = ["consolidated*", "*/*.safetensors"]  # the same weights again, in forms that transformers does not load
-WEIGHTS = "model.safetensors"
-GENERATION = "generation_config.json"
-INDEX = "model.safetensors.index.json"
 # Forms of weights that transformers' kernels for GPUs read, as the checkpoints of gpt-oss and DeepSeek-V3 have them.
 PACKED = ("mxfp4", "fp8")
 
@@ -81,8 +78,9 @@ class Checkpoint:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about a checkpoint that can be built."""
-        note = note_of_own_code(self.source, self.folder, self.config.model_type)
-        return ((note,) if note else ()) + tuple(notes_of_beyond(self))
+        own_code = note_of_own_code(self.source, self.folder, self.config.model_type)
+        notes = own_code, note_of_unread(self.source, self.folder, self.weights), *notes_of_beyond(self)
+        return tuple(note for note in notes if note)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -112,52 +110,17 @@ class Checkpoint:
     @property
     def max_positions(self) -> int | None:
         """Longest sequence that the checkpoint's positions allow, where its config says."""
-        text = self.config.get_text_config()
-        # Beyond this length the long factors would hold for the cached rows too, which were made with the short ones.
-        switches: list[int] = [
-            rope["original_max_position_embeddings"] for rope in _rotary(text) if rope.get("rope_type") == "longrope"
-        ]
-        # Within one chunk, attention that ends at its borders sees all that comes before.
-        if "chunked_attention" in (getattr(text, "layer_types", None) or ()):
-            switches.append(text.attention_chunk_size)
-        if switches:
-            return min(switches)
-        for name in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"):
-            value = getattr(text, name, None)
-            if isinstance(value, int) and value > 0:
-                return value
-        return None
+        return max_positions(self.config)
 
     @cached_property
     def weights(self) -> tuple[Path, ...]:
         """The files that transformers loads: the single one, or the shards of the index. Raises `CheckpointError`."""
-        if (self.folder / WEIGHTS).is_file():
-            return (self.folder / WEIGHTS,)
-        index = self.folder / INDEX
-        if not index.is_file():
-            return tuple(sorted(self.folder.glob("*.safetensors")))
-        try:
-            files = sorted({self.folder / name for name in json.loads(index.read_bytes())["weight_map"].values()})
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{index} cannot be used: {first_line(error)}") from None
-        for path in files:
-            if not path.is_file():
-                raise CheckpointError(f"{path} is missing; the checkpoint is incomplete, download it again")
-        return tuple(files)
+        return find_weights(self.source, self.folder)
 
     @cached_property
     def fp32_bytes(self) -> int:
-        """Size of the weights in fp32, from the headers of their files. Raises `CheckpointError` for damaged ones."""
-        elements = 0
-        for path in self.weights:
-            try:
-                with safe_open(path, "pt") as file:
-                    elements += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-            except SafetensorError as error:
-                raise CheckpointError(f"{path} is damaged: {error}") from None
-            except OSError as error:
-                raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
-        return 4 * elements
+        """Size of the weights in fp32. Raises `CheckpointError` for damaged files."""
+        return 4 * count_elements(self.weights)
 
     def weight_bytes(self, precision: Precision) -> int:
         return self.fp32_bytes * ELEMENT_BYTES[precision] // ELEMENT_BYTES["fp32"]
@@ -174,12 +137,12 @@ class Checkpoint:
             "config.json": getattr(self.config.get_text_config(), "eos_token_id", None),
             "the tokenizer": self.tokenizer.eos_token_id,
         }
-        if (self.folder / GENERATION).is_file():
-            try:
-                found[GENERATION] = GenerationConfig.from_pretrained(self.folder).eos_token_id
-            except Exception as error:
-                raise CheckpointError(f"{self.source}: {GENERATION} cannot be used: {first_line(error)}") from None
-        return found
+        return found | {GENERATION: read_generation_config(self.source, self.folder).get("eos_token_id")}
+
+    @cached_property
+    def defaults(self) -> Defaults:
+        """What requests have that do not say. Raises `CheckpointError`."""
+        return defaults_of(self.source, read_generation_config(self.source, self.folder))
 
     def _ids(self, place: str, value: Any) -> list[int]:
         ids = [] if value is None else value if isinstance(value, list | tuple) else [value]
@@ -206,14 +169,23 @@ class Checkpoint:
         return (self.folder / "config.json", *self.weights)
 
     def load(self, precision: Precision) -> PreTrainedModel:
-        """The model in `precision` for inference. Raises `CheckpointError` for missing or unreadable weights."""
+        """The model in `precision` for inference. Raises `CheckpointError` for weights that are missing, unreadable, of
+        another shape, or no part of the model.
+        """
+        return self.load_noted(precision)[0]
+
+    def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
+        """The same, and notes of the weights that were left out."""
         options: dict[str, Any] = dict(config=self.config, dtype=TORCH_DTYPES[precision], output_loading_info=True)
         options |= dict(experts_implementation="batched_mm", use_safetensors=True, trust_remote_code=False)
         try:
-            model, info = AutoModelForCausalLM.from_pretrained(self.folder, **options)
+            with unfiltered() as unexpected:
+                # Sizes that do not match are refused below: transformers' error does not name them.
+                model, info = AutoModelForCausalLM.from_pretrained(self.folder, ignore_mismatched_sizes=True, **options)
         except Exception as error:
             raise CheckpointError(f"{self.source}: the weights cannot be loaded: {first_line(error)}") from None
-        return for_inference(self.source, model, info)
+        notes = check_all_read(self.source, model, self.config, info, unexpected, self.weights)
+        return for_inference(self.source, model, info), notes
 
 
 def for_inference(source: str, model: PreTrainedModel, info: dict[str, Any]) -> PreTrainedModel:
@@ -274,7 +246,7 @@ def check_decoder(source: str, config: Any) -> None:
             f"{source} stores its weights in {stored}; expected bf16, fp16 or fp32: load it in transformers with "
             "dequantize=True, save that, and choose the bundle's own --precision"
         )
-    if any("dynamic" in str(rope.get("rope_type")) for rope in _rotary(config.get_text_config())):
+    if any("dynamic" in str(rope.get("rope_type")) for rope in rotary(config.get_text_config())):
         raise UnsupportedModelError(
             f"{source} changes its rotary frequencies with the sequence's length (rope_type dynamic), "
             "which cached rows cannot follow"
@@ -284,9 +256,3 @@ def check_decoder(source: str, config: Any) -> None:
             f"{source} has no layer that attends, its layers keep states alone; expected at "
             "least one with keys and values: choose a hybrid that has some, or a transformer"
         )
-
-
-def _rotary(config: Any) -> list[dict[str, Any]]:
-    """The rotary embeddings' parameters: one set, or one for each type of layer."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    return [rope, *(entry for entry in rope.values() if isinstance(entry, dict))]

@@ -27,7 +27,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from ...bundle import Precision
+from ...bundle import Defaults, Precision
 from ...errors import CheckpointError, UnsupportedModelError
 from .beyond_vocabulary import notes_of_beyond
 from .checkpoint import Checkpoint, check_decoder, download, for_inference
@@ -66,6 +66,10 @@ class GgufCheckpoint(Checkpoint):
     @property
     def warnings(self) -> tuple[str, ...]:
         return tuple(notes_of_beyond(self))
+
+    @property
+    def defaults(self) -> Defaults:
+        return Defaults()
 
     @cached_property
     def header(self) -> Any:
@@ -145,7 +149,7 @@ class GgufCheckpoint(Checkpoint):
     def _described(self) -> tuple[Path, ...]:
         return self.weights
 
-    def load(self, precision: Precision) -> PreTrainedModel:
+    def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
         config = self.config
         options: dict[str, Any] = dict(config=config, dtype=TORCH_DTYPES[precision], output_loading_info=True)
         options |= dict(experts_implementation="batched_mm", trust_remote_code=False)
@@ -158,7 +162,7 @@ class GgufCheckpoint(Checkpoint):
         for tensor in self.header.tensors:
             if tensor.name == ROTARY_DIVISORS:
                 _stretch(model, torch.from_numpy(np.array(tensor.data, np.float32)))
-        return for_inference(self.source, model, info)
+        return for_inference(self.source, model, info), ()
 
     @contextmanager
     def _quick_loader(self) -> Iterator[None]:

@@ -30,7 +30,8 @@ def check_models(
     that has less than `min_overlap` of the target's tokens in them.
     """
     target, draft = models["target"], models.get("draft")
-    _ = target.stop_token_ids  # refused here, and not when the models have been exported
+    # Refused here, and not when the models have been exported.
+    _ = target.stop_token_ids, target.defaults, target.fp32_bytes
     refuse_beyond(target)
     unused = unused_templates(target.tokenizer)
     told = [f"{target.source}: {unused}"] if unused else []

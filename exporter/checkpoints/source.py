@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...errors import CheckpointError, MissingPackageError
+from .weight_files import ALIKE, find_weights, refuse_adapter
 
 GGUF = ".gguf"
 MAGIC = b"GGUF"
@@ -72,12 +73,12 @@ def check_folder(source: str, folder: Path) -> None:
         raise CheckpointError(
             f"{source} is a file; give the folder that holds config.json and *.safetensors, or a *.gguf file"
         )
+    refuse_adapter(source, folder)
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{source} has no config.json; give a Hugging Face checkpoint: a folder or a hub id")
-    if not any(folder.glob("*.safetensors")):
-        if files := sorted(folder.glob(f"*{GGUF}")):
-            raise CheckpointError(f"{source} has no *.safetensors; give its GGUF file: {files[0]}")
-        raise CheckpointError(f"{source} has no *.safetensors; save the weights with save_pretrained of transformers")
+    if not any(folder.glob(ALIKE)) and (files := sorted(folder.glob(f"*{GGUF}"))):
+        raise CheckpointError(f"{source} has no {ALIKE}; give its GGUF file: {files[0]}")
+    find_weights(source, folder)
 
 
 def first_line(error: BaseException) -> str:

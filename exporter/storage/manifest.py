@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from ...bundle import (
     SCHEMA_VERSION,
     Contract,
+    Defaults,
     DraftVocabulary,
     Manifest,
     ModelSpec,
@@ -93,6 +94,7 @@ class Contents:
     draft_vocabulary: DraftVocabulary | None = None
     rules: tuple[RuleSpec, ...] = ()
     draft_name: str = "draft"
+    defaults: Defaults = field(default_factory=Defaults)
 
 
 def make_manifest(contents: Contents, contract: Contract, workplace: Path, command: str) -> Manifest:
@@ -115,4 +117,5 @@ def make_manifest(contents: Contents, contract: Contract, workplace: Path, comma
         proofs=contents.proofs,
         files=list_files(workplace),
         draft_name=contents.draft_name,
+        defaults=contents.defaults,
     )

@@ -50,7 +50,8 @@ class Streamer(Protocol):
 
 
 class CompiledCausalLM:
-    """Runs one sequence at a time, greedy unless `do_sample`. A checkpoint's generation config is not read."""
+    """Runs one sequence at a time, greedy unless `do_sample`. What the bundle has as defaults of the checkpoint's
+    generation config (`specexport inspect`) holds here too."""
 
     device = "cpu"  # of the ids that `generate` takes, whatever device the engine runs on
 

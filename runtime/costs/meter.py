@@ -26,7 +26,7 @@ from ..drafting.names import FIRST
 from ..policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from ..policy.host_identity import bundle_identity, describe_host
 from ..policy.schedule import FixedSchedule, Schedule
-from ..sampling.parameters import SamplingParameters
+from ..sampling.parameters import UNADJUSTED, SamplingParameters
 from ..state.context import CachedDecoder
 from ..stream import Stream
 
@@ -162,7 +162,7 @@ class CostMeter:
         number = session.max_draft_tokens + 1
         schedule = FixedSchedule(k)
         params = SamplingParameters(
-            stop_token_ids=(), max_new_tokens=(rounds + 2) * number, speculate=k > 0, drafter=self._draft
+            **UNADJUSTED, stop_token_ids=(), max_new_tokens=(rounds + 2) * number, speculate=k > 0, drafter=self._draft
         )
         stream = session.stream(prompt, params, schedule)
         statistics = next(stream).statistics

@@ -12,7 +12,7 @@ from ...errors import ParameterError
 from ..drafting.names import runnable_drafter
 from ..sampling.adjustment import LogitAdjustment
 from ..sampling.distribution import Distribution
-from ..sampling.parameters import SamplingParameters
+from ..sampling.parameters import UNADJUSTED, SamplingParameters
 from ..sampling.truncation import processed_distribution
 from ..session import Session
 from ..state.context import CachedDecoder
@@ -105,7 +105,8 @@ def sample_session(
     found: Counter[tuple[int, ...]] = Counter()
     rounds = accepted = drafted = 0
     # One round's tokens more than are examined, so that the last round that matters drafts as many as any other.
-    params = replace(params, max_new_tokens=length + session.max_draft_tokens, stop_token_ids=())
+    most = length + session.max_draft_tokens
+    params = replace(params, max_new_tokens=most, stop_token_ids=(), **UNADJUSTED)
     for seed in range(first_seed, first_seed + trials):
         generation = session.generate(prompt, params, seed=seed)
         found[generation.tokens[:length]] += 1

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ...engines.base import Decoder, Logits
-from ..sampling.parameters import SamplingParameters
+from ..sampling.parameters import UNADJUSTED, SamplingParameters
 from ..session import Session
 from ..state.context import CachedDecoder
 from .output import decode_request
@@ -56,6 +56,7 @@ def check_equality(
     It drafts the bundle's maximum per round, whatever the policy says: so what today's policy leaves out is proved too.
     """
     params = SamplingParameters(
+        **UNADJUSTED,
         stop_token_ids=(),
         max_new_tokens=max_new_tokens,
         drafter=drafter,

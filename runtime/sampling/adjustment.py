@@ -28,7 +28,7 @@ class LogitAdjustment:
         self._emitted = 0
         self._biased = np.fromiter(parameters.logit_bias, np.int64)
         self._bias = np.fromiter(parameters.logit_bias.values(), np.float32)
-        self._banned = np.asarray(parameters.banned_tokens, np.int64)
+        self._banned = np.asarray(parameters.banned_tokens or (), np.int64)
         self._stops = np.array([token for token in stop_tokens if 0 <= token < vocab_size], np.int64)
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -49,15 +49,15 @@ class LogitAdjustment:
             np.add.at(output, np.asarray(drafted, np.int64), 1)
         self._penalise(row, output[:size])
         row[self._banned[self._banned < size]] = -np.inf
-        if self._emitted + len(drafted) < self._parameters.min_new_tokens:
+        if self._emitted + len(drafted) < (self._parameters.min_new_tokens or 0):
             row[self._stops[self._stops < size]] = -np.inf
         return row
 
     def _penalise(self, row: Row, output: NDArray[np.int32]) -> None:
         parameters = self._parameters
-        if parameters.repetition_penalty != 1.0:
+        if (repetition := parameters.repetition_penalty or 1.0) != 1.0:
             seen = np.flatnonzero(self._prompt[: len(row)] | (output > 0))
-            logits, penalty = row[seen], np.float32(parameters.repetition_penalty)
+            logits, penalty = row[seen], np.float32(repetition)
             row[seen] = np.where(logits > 0, logits / penalty, logits * penalty)
         if parameters.frequency_penalty or parameters.presence_penalty:
             used = np.flatnonzero(output)

@@ -74,14 +74,19 @@ def option(kind: Option) -> dict[str, Option]:
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Option):
-    """From low to high; low itself is excluded with `above`. off: what the neutral value does."""
+    """From low to high; low itself is excluded with `above`. off: what the neutral value does. optional: may be
+    None.
+    """
 
     low: float
     high: float
     above: bool = False
     off: str
+    optional: bool = False
 
-    def check(self, name: str, value: Any) -> float:
+    def check(self, name: str, value: Any) -> float | None:
+        if value is None and self.optional:
+            return None
         number = real_number(name, value)
         if not ((self.low < number if self.above else self.low <= number) and number <= self.high):  # NaN fails as well
             allowed = f"above {self.low:g} and at most" if self.above else f"from {self.low:g} to"
@@ -149,11 +154,13 @@ class Text(Option):
 
 @dataclass(frozen=True, kw_only=True)
 class Texts(Option):
-    """One text or several, of at least one character each; None for none."""
+    """One text or several, of at least one character each; or None."""
 
-    def check(self, name: str, value: Any) -> tuple[str, ...]:
+    def check(self, name: str, value: Any) -> tuple[str, ...] | None:
+        if value is None:
+            return None
         # An iterator yields its items only once.
-        texts = (value,) if isinstance(value, str) else () if value is None else items(value)
+        texts = (value,) if isinstance(value, str) else items(value)
         if texts is None or not all(isinstance(text, str) for text in texts):
             raise ParameterError(f"{name} is {shown(value)}; it must be a text or a list of texts")
         if not all(texts):

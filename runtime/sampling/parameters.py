@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
+from ...bundle import Defaults
 from ...bundle.drafts import DRAFTERS_HELP
 from ...errors import ParameterError
 from ..grammar.grammar import Grammar
@@ -18,6 +19,8 @@ COMPILED: tuple[Verification, ...] = ("block", "token")
 SIBLINGS: tuple[Verification, ...] = ("spectr", "recursive")
 
 SEEDS = 2**64
+# A request without the bundle's defaults.
+UNADJUSTED: dict[str, Any] = dict(repetition_penalty=1.0, banned_tokens=(), min_new_tokens=0, stop=())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,9 @@ class SamplingParameters:
 
     seed: the same seed, parameters, bundle and engine give the same tokens, as long as the bundle's costs and policy
     stay the same. Any integer from -2**63 on; negative ones count modulo 2**64, as in torch.
+
+    repetition_penalty, banned_tokens, min_new_tokens, stop: None for the bundle's own, which are those of the target's
+    generation_config.json (`Bundle.manifest.defaults`), or else 1, `()`, 0 and `()`, which turn them off.
 
     stop: strings before which the text ends; the tokens include those that the string was made of. stop_token_ids: None
     for the model's own, `()` for none; the one that came is the last token and has no text.
@@ -81,9 +87,17 @@ class SamplingParameters:
     top_k: int = field(default=0, metadata=option(Whole(help="0 is off.")))
     top_p: float = field(default=1.0, metadata=option(Number(low=0.0, high=1.0, above=True, off="1 is off")))
     min_p: float = field(default=0.0, metadata=option(Number(low=0.0, high=1.0, off="0 is off")))
-    repetition_penalty: float = field(
-        default=1.0,
-        metadata=option(Number(low=0.01, high=100.0, off="1 is off", help="Penalty for tokens in prompt and output.")),
+    repetition_penalty: float | None = field(
+        default=None,
+        metadata=option(
+            Number(
+                low=0.01,
+                high=100.0,
+                off="1 is off",
+                optional=True,
+                help="Penalty for tokens in prompt and output.",
+            )
+        ),
     )
     presence_penalty: float = field(
         default=0.0,
@@ -96,11 +110,13 @@ class SamplingParameters:
     logit_bias: Mapping[int, float] = field(
         default_factory=dict, hash=False, metadata=option(Biases(help="Add BIAS to the logit of token ID; repeatable."))
     )
-    banned_tokens: Iterable[int] = field(
-        default=(), metadata=option(TokenIds(flag="--ban-token", help="Never generate this token; repeatable."))
+    banned_tokens: Iterable[int] | None = field(
+        default=None,
+        metadata=option(TokenIds(optional=True, flag="--ban-token", help="Never generate this token; repeatable.")),
     )
-    min_new_tokens: int = field(
-        default=0, metadata=option(Whole(help="Generate no stop token before this many tokens."))
+    min_new_tokens: int | None = field(
+        default=None,
+        metadata=option(Whole(optional=True, help="Generate no stop token before this many tokens.")),
     )
     seed: int | None = field(
         default=None, metadata=option(Whole(least=-SEEDS // 2, optional=True, help="Random seed. [default: random]"))
@@ -116,7 +132,7 @@ class SamplingParameters:
             )
         ),
     )
-    stop: str | Iterable[str] | None = field(default=(), metadata=option(Texts(help="Stop string; repeatable.")))
+    stop: str | Iterable[str] | None = field(default=None, metadata=option(Texts(help="Stop string; repeatable.")))
     stop_token_ids: int | Iterable[int] | None = field(
         default=None, metadata=option(TokenIds(optional=True, single=True, flag=""))
     )
@@ -158,7 +174,7 @@ class SamplingParameters:
     def __post_init__(self) -> None:
         for one in fields(self):
             object.__setattr__(self, one.name, one.metadata["option"].check(one.name, getattr(self, one.name)))
-        if self.min_new_tokens > self.max_new_tokens:
+        if (self.min_new_tokens or 0) > self.max_new_tokens:
             raise ParameterError(
                 f"min_new_tokens is {self.min_new_tokens}; "
                 f"it must be at most max_new_tokens, which is {self.max_new_tokens}"
@@ -173,6 +189,14 @@ class SamplingParameters:
                 f"min_new_tokens is {self.min_new_tokens} with a grammar, which may end earlier; leave one of them out"
             )
 
+    def with_defaults(self, defaults: Defaults) -> SamplingParameters:
+        """With what a bundle says where the request does not. A shorter answer, or a grammar, which may end it earlier,
+        is not refused for that.
+        """
+        least = 0 if self.grammar is not None else min(defaults.min_new_tokens, self.max_new_tokens)
+        given = asdict(defaults) | {"min_new_tokens": least}
+        return replace(self, **{name: given[name] for name in UNADJUSTED if getattr(self, name) is None})
+
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
@@ -180,8 +204,8 @@ class SamplingParameters:
     @property
     def adjusts_logits(self) -> bool:
         """Whether anything before the temperature changes a logit."""
-        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
-        return penalties or bool(self.logit_bias) or bool(self.banned_tokens) or self.min_new_tokens > 0
+        penalties = (self.repetition_penalty or 1.0, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+        return penalties or bool(self.logit_bias) or bool(self.banned_tokens) or bool(self.min_new_tokens)
 
     @property
     def needs_host(self) -> bool:
@@ -193,14 +217,15 @@ class SamplingParameters:
 
         stop_tokens: those of the request, which are the model's own unless it gives others.
         """
-        named = {"logit_bias": self.logit_bias, "banned_tokens": self.banned_tokens, "shown": self.shown}
+        banned = self.banned_tokens or ()
+        named = {"logit_bias": self.logit_bias, "banned_tokens": banned, "shown": self.shown}
         if self.stop_token_ids is not None:
             named["stop_token_ids"] = stop_tokens
         for name, tokens in named.items():
             for token in tokens:
                 if not 0 <= token < vocab_size:
                     raise ParameterError(f"{name} names token {token}; ids go from 0 to {vocab_size - 1}")
-        forbidden = {*self.banned_tokens, *(stop_tokens if self.min_new_tokens else ())}
+        forbidden = {*banned, *(stop_tokens if self.min_new_tokens else ())}
         if sum(0 <= token < vocab_size for token in forbidden) == vocab_size:
             raise ParameterError(f"banned_tokens and the stop tokens cover all {vocab_size} tokens; leave at least one")
 

@@ -13,6 +13,12 @@ ROWS, EXACT = "exporter/quantize/int8_rows.py", "exporter/quantize/batch_invaria
 NBITS, QDQ, APPLY = (f"exporter/quantize/{name}.py" for name in ("matmul_nbits", "qdq", "apply"))
 GRAPHS, PARTS = "exporter/rules/graphs.py", "exporter/rules/parts.py"
 VOCABULARY = "exporter/checkpoints/shared_vocabulary.py"
+LEFT_OUT, POSITIONS, GENERATION = (
+    f"exporter/checkpoints/{name}.py" for name in ("left_out", "positions", "generation_config")
+)
+LEFT_OUT_TESTS, POSITIONS_TESTS, GENERATION_TESTS = (
+    (f"tests/exporter/checkpoints/test_{name}.py",) for name in ("left_out", "positions", "generation_config")
+)
 FAMILIES = ("tests/exporter/test_families.py",)
 QUANTIZE, RULES = ("tests/exporter/quantize",), ("tests/exporter/rules",)
 
@@ -142,6 +148,90 @@ EXPORTER = (
         "return op.ReduceMin(op.Where(best, op.Range(0, vocab_size, 1), vocab_size), [1], keepdims=0)",
         "return op.ReduceMax(op.Where(best, op.Range(0, vocab_size, 1), -1), [1], keepdims=0)",
         RULES,
+    ),
+    Mutant(
+        "weights without a place are left out",
+        LEFT_OUT,
+        "            wrong.append(name)",
+        "            groups[name] += 1",
+        LEFT_OUT_TESTS,
+    ),
+    Mutant(
+        "a class hides a layer that predicts no tokens",
+        LEFT_OUT,
+        "if not group and name not in reported and not _beyond(name, config):",
+        "if not group and name not in reported:",
+        LEFT_OUT_TESTS,
+    ),
+    Mutant(
+        "what a class hides is not looked at",
+        LEFT_OUT,
+        "        found.update(loading.unexpected_keys)\n        return original(model, loading, *rest)\n",
+        "        original(model, loading, *rest)\n        found.update(loading.unexpected_keys)\n",
+        LEFT_OUT_TESTS,
+    ),
+    Mutant(
+        "biases called as old causal masks are left out",
+        LEFT_OUT,
+        "if any(size in MASK_DIMENSIONS and",
+        "if any(",
+        LEFT_OUT_TESTS,
+    ),
+    Mutant(
+        "rotary frequencies of another base",
+        LEFT_OUT,
+        "    if any(name.endswith(FREQUENCIES) for name in found):",
+        "    if False:",
+        LEFT_OUT_TESTS,
+    ),
+    Mutant(
+        "two tables where the config says one",
+        LEFT_OUT,
+        "    _check_tied(source, model)\n",
+        "",
+        LEFT_OUT_TESTS,
+    ),
+    Mutant(
+        "a weight twice with two values",
+        "exporter/checkpoints/weight_files.py",
+        "not bool((ours == theirs).all())",
+        "False",
+        ("tests/exporter/checkpoints/test_weight_files.py",),
+    ),
+    Mutant(
+        "shards without an index are found when they are loaded",
+        "exporter/checkpoints/source.py",
+        "    find_weights(source, folder)\n",
+        "",
+        ("tests/exporter/checkpoints/test_weight_files.py",),
+    ),
+    Mutant(
+        "positions stretched from a length that has the factor",
+        POSITIONS,
+        '(rope.get("original_max_position_embeddings") or length)',
+        "length",
+        POSITIONS_TESTS,
+    ),
+    Mutant(
+        "positions of the kind of layer that reaches furthest",
+        POSITIONS,
+        "max(length, min(",
+        "max(length, max(",
+        POSITIONS_TESTS,
+    ),
+    Mutant(
+        "a token that ends the text is a bad word",
+        GENERATION,
+        "if word not in alone]",
+        "if word]",
+        GENERATION_TESTS,
+    ),
+    Mutant(
+        "settings in config.json are not looked for",
+        GENERATION,
+        "if name in known}",
+        "if name == 'eos_token_id'}",
+        GENERATION_TESTS,
     ),
     Mutant(
         "one id of the draft for two of the target",

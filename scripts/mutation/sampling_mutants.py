@@ -7,6 +7,10 @@ from .mutant import Mutant
 ACCEPTANCE, DISTRIBUTION = "runtime/sampling/acceptance.py", "runtime/sampling/distribution.py"
 RULES, ADJUSTMENT = "runtime/sampling/rules.py", "runtime/sampling/adjustment.py"
 TRUNCATION = "runtime/sampling/truncation.py"
+PARAMETERS, GENERATION_CONFIG = (
+    "runtime/sampling/parameters.py",
+    ("tests/exporter/checkpoints/test_generation_config.py",),
+)
 TESTS = "tests/runtime/sampling"
 EXACT = ("tests/runtime/proofs/test_enumeration.py", f"{TESTS}/test_acceptance.py", f"{TESTS}/test_rules.py")
 
@@ -105,9 +109,30 @@ SAMPLING = (
     Mutant(
         "minimum length forgets the draft",
         ADJUSTMENT,
-        "if self._emitted + len(drafted) < self._parameters.min_new_tokens:",
-        "if self._emitted < self._parameters.min_new_tokens:",
+        "if self._emitted + len(drafted) < (self._parameters.min_new_tokens or 0):",
+        "if self._emitted < (self._parameters.min_new_tokens or 0):",
         (f"{TESTS}/test_adjustment.py",),
+    ),
+    Mutant(
+        "a bundle's defaults go over what a request says",
+        PARAMETERS,
+        "for name in UNADJUSTED if getattr(self, name) is None",
+        "for name in UNADJUSTED",
+        GENERATION_CONFIG,
+    ),
+    Mutant(
+        "a bundle's minimum length refuses shorter answers",
+        PARAMETERS,
+        "min(defaults.min_new_tokens, self.max_new_tokens)",
+        "defaults.min_new_tokens",
+        GENERATION_CONFIG,
+    ),
+    Mutant(
+        "proofs judge adjusted tokens by the logits before that",
+        "runtime/proofs/equality.py",
+        "        **UNADJUSTED,\n",
+        "",
+        GENERATION_CONFIG,
     ),
     Mutant(
         "top-k drops ties",

@@ -14,7 +14,7 @@ from .errors import ApiError, invalid, unsupported
 from .known_fields import ANY, FIELDS, NOTHING, OF_MESSAGES, OTHER_NAMES
 
 # Fields of the object `specexport`. Its `route` is none: as a field of the request, it may be another server's.
-OWN = ("drafter", "num_draft_tokens", "speculate", "show_drafts")
+OWN = ("drafter", "num_draft_tokens", "speculate", "show_drafts", "banned_tokens")
 PLACE = re.compile(r"\[\d+\]")
 MOST_TOKENS = 2**31 - 1  # reduced to what there is room for
 

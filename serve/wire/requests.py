@@ -131,6 +131,7 @@ class Extension(msgspec.Struct, forbid_unknown_fields=True):
     num_draft_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     speculate: bool | None = None
     show_drafts: bool | None = None
+    banned_tokens: Annotated[list[TokenId], Meta(max_length=65536)] | None = None
 
 
 class Common(msgspec.Struct, kw_only=True):

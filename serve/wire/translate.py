@@ -188,6 +188,7 @@ def parameters(
         "drafter": settings.drafter if extension.drafter is None else extension.drafter,
         "num_draft_tokens": extension.num_draft_tokens,
         "speculate": extension.speculate,
+        "banned_tokens": extension.banned_tokens,
         "prediction": prediction or None,
         "cache_salt": request.cache_salt,
         "grammar": grammar,

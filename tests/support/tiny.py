@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 import torch
 from filelock import FileLock
+from safetensors.torch import load_file, save_file
 from specexport.bundle import Contract, ModelSpec, Role
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
@@ -95,6 +96,23 @@ def save_checkpoint(
 
 def edit_json(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def shard(folder: Path) -> list[str]:
+    """Split the weights into two files and an index; give the files' names."""
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    for name, part in zip(names, (list(weights)[::2], list(weights)[1::2]), strict=True):
+        save_file({key: weights[key] for key in part}, folder / name, metadata={"format": "pt"})
+    places = {key: names[index % 2] for index, key in enumerate(weights)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return names
+
+
+def edit_weights(path: Path, **changes: torch.Tensor) -> None:
+    """Put weights into a file, or in the place of others."""
+    save_file(load_file(path) | changes, path, metadata={"format": "pt"})
 
 
 @dataclass

@@ -1,0 +1,41 @@
+"""How many positions a model has, and how far its rotary embeddings stretch them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
+
+
+def max_positions(config: Any) -> int | None:
+    """Longest sequence that the positions of `config` allow, where it says."""
+    text = config.get_text_config()
+    # Beyond this length the long factors would hold for the cached rows too, which were made with the short ones.
+    switches: list[int] = [
+        rope["original_max_position_embeddings"] for rope in rotary(text) if rope.get("rope_type") == "longrope"
+    ]
+    # Within one chunk, attention that ends at its borders sees all that comes before.
+    if "chunked_attention" in (getattr(text, "layer_types", None) or ()):
+        switches.append(text.attention_chunk_size)
+    if switches:
+        return min(switches)
+    lengths = (getattr(text, name, None) for name in LENGTHS)
+    length = next((value for value in lengths if isinstance(value, int) and value > 0), None)
+    if length is None:
+        return None
+    return max(length, min((_reach(rope, length) for rope in rotary(text)), default=length))
+
+
+def rotary(config: Any) -> list[dict[str, Any]]:
+    """The rotary embeddings' parameters: one set, or one for each type of layer."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    return [entry for entry in (rope, *rope.values()) if isinstance(entry, dict) and "rope_type" in entry]
+
+
+def _reach(rope: dict[str, Any], length: int) -> int:
+    """How far this embedding reaches. length: what the config says, in most checkpoints already with the factor; those
+    to which scaling was added by hand, as Qwen2.5's model card tells, still have the length before it.
+    """
+    if rope["rope_type"] not in ("yarn", "linear"):
+        return length
+    return int((rope.get("original_max_position_embeddings") or length) * (rope.get("factor") or 1))

@@ -1,0 +1,178 @@
+"""Weights that are no part of the model are refused by name; what a text model does without is left out and told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+from specexport.cli import main
+from specexport.errors import CheckpointError
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.left_out import unfiltered
+from support.messages import Refused
+from support.tiny import LLAMA, edit_json, edit_weights, save_checkpoint, save_model
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+MOE = LLAMA | dict(
+    n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, first_k_dense_replace=1
+)
+DEEPSEEK = MOE | dict(
+    num_key_value_heads=4, kv_lora_rank=8, q_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=8
+)
+GPT2 = dict(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=64)
+
+
+def weights_of(folder: Path) -> Path:
+    return folder / "model.safetensors"
+
+
+def notes_of(folder: Path) -> tuple[str, ...]:
+    return Checkpoint.find(str(folder)).load_noted("fp32")[1]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (dict(attention_bias=True), dict(attention_bias=False)),
+        (dict(mlp_bias=True), dict(mlp_bias=False)),
+        ({}, dict(num_hidden_layers=1)),
+        (dict(attention_bias=True), dict(attention_bias=False, num_hidden_layers=1)),
+    ],
+    ids=["biases", "biases of the MLP", "a layer", "both"],
+)
+def test_a_config_with_less_than_the_file(
+    refused: Refused, written: dict[str, Any], read: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = save_model(tmp_path, config=LLAMA | written)
+    edit_json(folder / "config.json", **read)
+    with refused(CheckpointError):
+        notes_of(folder)
+
+
+def test_norms_of_another_family(refused: Refused, tmp_path: Path) -> None:
+    """Qwen3 has norms of queries and keys, Llama none; all else has the same names."""
+    folder = save_model(tmp_path, "qwen3", config=LLAMA | dict(head_dim=8))
+    edit_json(folder / "config.json", model_type="llama", architectures=["LlamaForCausalLM"])
+    with refused(CheckpointError):
+        notes_of(folder)
+
+
+def test_a_config_with_more_than_the_file(refused: Refused, tmp_path: Path) -> None:
+    folder = save_model(tmp_path)
+    edit_json(folder / "config.json", num_hidden_layers=3)
+    with refused(CheckpointError):
+        notes_of(folder)
+
+
+@pytest.mark.parametrize("name", ["model.layers.0.self_attn.q_proj.weight_scale", "model.layers.0.mlp.up_proj.lora_A"])
+def test_what_another_tool_stores_beside_the_weights(refused: Refused, name: str, tmp_path: Path) -> None:
+    folder = save_model(tmp_path)
+    edit_weights(weights_of(folder), **{name: torch.ones(32)})
+    with refused(CheckpointError):
+        notes_of(folder)
+
+
+def test_an_output_layer_that_is_to_be_the_embeddings_and_is_not(refused: Refused, tmp_path: Path) -> None:
+    folder = save_model(tmp_path, config=LLAMA | dict(tie_word_embeddings=True))
+    embeddings = load_file(weights_of(folder))["model.embed_tokens.weight"]
+    edit_weights(weights_of(folder), **{"lm_head.weight": embeddings.clone()})
+    assert notes_of(folder) == ()
+    edit_weights(weights_of(folder), **{"lm_head.weight": embeddings + 0.01})
+    with refused(CheckpointError):
+        notes_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["mtp.layers.0.mlp.up_proj.weight", "mtp.fc.weight"], ["mtp.*"]),
+        (["model.mtp_block.0.norm.weight"], ["model.mtp_block.*"]),
+        (["model.visual.blocks.0.norm.weight", "vision_tower.a.weight"], ["model.visual.*", "vision_tower.*"]),
+        (["model.audio_tower.conv.bias"], ["model.audio_tower.*"]),
+        (["multi_modal_projector.linear_1.weight"], ["multi_modal_projector.*"]),
+        (["model.layers.2.eh_proj.weight", "model.layers.2.mlp.up_proj.weight"], ["model.layers.2.*"]),
+    ],
+)
+def test_what_a_text_model_does_without(names: list[str], told: list[str], tmp_path: Path) -> None:
+    folder = save_model(tmp_path)
+    edit_weights(weights_of(folder), **{name: torch.ones(4) for name in names})
+    notes = notes_of(folder)
+    assert [note.rpartition(", ")[2] for note in notes] == sorted(told)
+    assert sum(int(note.split()[2]) for note in notes) == len(names)
+
+
+def test_a_layer_that_the_class_is_not_to_report(refused: Refused, tmp_path: Path) -> None:
+    """transformers hides `model.layers.61` of every DeepSeek-V3, whatever is in it."""
+    folder = save_model(tmp_path, "deepseek_v3", config=DEEPSEEK)
+    hidden = "model.layers.61"
+    edit_weights(weights_of(folder), **{f"{hidden}.mlp.up_proj.weight": torch.ones(4)})
+    with refused(CheckpointError):
+        notes_of(folder)
+    edit_weights(weights_of(folder), **{f"{hidden}.eh_proj.weight": torch.ones(4)})
+    assert notes_of(folder) == (f"left out: 2 weights of multi-token prediction, {hidden}.*",)
+
+
+def test_what_the_class_is_not_to_report_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save_model(tmp_path)
+    edit_weights(weights_of(folder), **{"model.more": torch.ones(4)})
+    monkeypatch.setattr(PreTrainedModel, "_keys_to_ignore_on_load_unexpected", ["more"])
+    (told,) = notes_of(folder)
+    assert told.endswith("LlamaForCausalLM does not use, such as model.more")
+
+
+def test_masks_of_old_checkpoints_and_biases_of_their_names(refused: Refused, tmp_path: Path) -> None:
+    folder = save_model(tmp_path, "gpt2", config=GPT2)
+    masks = {f"h.{i}.attn.bias": torch.ones(1, 1, 64, 64).tril() for i in range(2)}
+    edit_weights(weights_of(folder), **masks, **{"h.0.attn.masked_bias": torch.tensor(-1e4)})
+    assert [note.rpartition(", ")[2] for note in notes_of(folder)] == ["*.bias", "*.masked_bias"]
+    folder = save_model(tmp_path / "other")
+    edit_weights(weights_of(folder), **{"model.layers.0.attention.bias": torch.ones(32)})
+    with refused(CheckpointError):
+        notes_of(folder)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_rotary_frequencies_are_those_of_the_config(refused: Refused, scaled: bool, tmp_path: Path) -> None:
+    rope = dict(rope_type="linear", factor=2.0) if scaled else dict(rope_type="default")
+    folder = save_model(tmp_path, config=LLAMA | dict(rope_parameters=rope | dict(rope_theta=5e5)))
+    frequencies = 5e5 ** (-torch.arange(4) / 4)
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    edit_weights(weights_of(folder), **{name: frequencies.bfloat16()})
+    assert notes_of(folder) == ("left out: 1 weight of tables that follow from the config, *.inv_freq",)
+    edit_weights(weights_of(folder), **{name: 1e4 ** (-torch.arange(4) / 4)})
+    with refused(CheckpointError):
+        notes_of(folder)
+
+
+def test_the_loader_is_as_it_was_even_after_an_error(tmp_path: Path) -> None:
+    def methods() -> object:
+        return PreTrainedModel._adjust_missing_and_unexpected_keys
+
+    before, folder = methods(), save_model(tmp_path)
+    with unfiltered() as found, pytest.raises(OSError, match="no file"):
+        AutoModelForCausalLM.from_pretrained(folder.parent / "none" if (folder / "x").exists() else _empty(folder))
+    assert methods() is before
+    assert not found
+
+
+def _empty(folder: Path) -> Path:
+    weights_of(folder).unlink()
+    return folder
+
+
+def test_build_and_inspect_tell_what_was_left_out(tmp_path: Path) -> None:
+    folder, bundle = save_checkpoint(tmp_path / "model"), str(tmp_path / "bundle")
+    edit_weights(weights_of(folder), **{"mtp.fc.weight": torch.ones(4)})
+    told = "left out: 1 weight of multi-token prediction, mtp.*"
+    for _ in range(2):  # the second time from the cache
+        made = ["build", "--target", str(folder), "--max-seq-len", "64", "-o", bundle, "--force"]
+        done = CliRunner().invoke(main, [*made, "--cache", str(tmp_path / "cache")])
+        assert done.exit_code == 0, done.output
+        assert f"target: {told}" in done.stderr
+    assert told in CliRunner().invoke(main, ["inspect", bundle]).stdout
+    assert json.loads(CliRunner().invoke(main, ["inspect", bundle, "--json"]).stdout)["target"]["notes"] == [told]
