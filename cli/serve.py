@@ -88,7 +88,7 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded
     help="Maximum waiting requests per API key, or else per address. [default: 4 with several keys, else all]",
 )
 @click.option(
-    "--queue-timeout", type=SECONDS, default=30.0, show_default=True, help="Longest wait in the queue, in seconds."
+    "--queue-timeout", type=SECONDS, default=600.0, show_default=True, help="Longest wait in the queue, in seconds."
 )
 @click.option(
     "--grammar-timeout",
@@ -185,7 +185,7 @@ def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
         if listening.uds is not None:
             own.append(listening.uds.stat().st_ino)
         where = {"uds": str(listening.uds)} if listening.uds else {"host": listening.host, "port": port}
-        print(json.dumps({"ready": True, **where, "model": app.state.service.name}), flush=True)
+        click.echo(json.dumps({"ready": True, **where, "model": app.state.service.name}))
 
     async def main() -> int:
         listener = Listener(app, listening)

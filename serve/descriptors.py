@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import resource
+from pathlib import Path
 
 from ..errors import EngineError
 
 SPARE_CONNECTIONS = 16  # besides two for each open request: a keep-alive and a health check
-SPARE_FILES = 24  # for libraries, and for connections that were accepted and not yet counted, or closed and not yet gone
+SPARE_FILES = 24  # for libraries, and for connections that are not counted yet, or closed and not gone
 
 
 def connections_of(requests: int) -> int:
@@ -21,7 +21,7 @@ def affordable(requests: int) -> int:
 
     Raises `EngineError` if there is no room for any.
     """
-    taken = len(os.listdir("/dev/fd")) + SPARE_FILES
+    taken = _open_files() + SPARE_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = taken + connections_of(requests)
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -38,3 +38,7 @@ def affordable(requests: int) -> int:
         least = taken + connections_of(1)
         raise EngineError(f"this process may open {soft} files; a server needs {least}: raise the limit (ulimit -n)")
     return min(found, requests)
+
+
+def _open_files() -> int:
+    return sum(1 for _ in Path("/dev/fd").iterdir())

@@ -1,5 +1,4 @@
-"""Accepts connections. asyncio's own server logs a traceback for each one that finds no descriptor, thousands a second.
-"""
+"""Accepts connections. Of each that finds no descriptor asyncio's server logs a traceback, thousands a second."""
 
 from __future__ import annotations
 

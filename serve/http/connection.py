@@ -26,7 +26,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_head()
-        make_room(self.connections, self.most)
+        make_room(self.connections, self.most, self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._head_timer is not None:
@@ -72,14 +72,14 @@ class Connection(H11Protocol):
         return self.client[0] if self.client else ""
 
 
-def make_room(connections: set[Any], most: int) -> int:
-    """Close as many as are above `most`. Returns how many were closed."""
+def make_room(connections: set[Any], most: int, newest: Connection | None = None) -> None:
+    """Close as many as are above `most`; the newest only if all others must stay."""
     if len(connections) <= most:
-        return 0
+        return
     there = [one for one in connections if not one.closed_for_others]
-    closed = 0
-    while len(there) > most and (found := least_needed(there)) is not None:
+    for _ in range(len(there) - most):
+        found = least_needed(one for one in there if one is not newest) or newest
+        if found is None:
+            return
         there.remove(found)
         found.close_for_others()
-        closed += 1
-    return closed
