@@ -68,6 +68,7 @@ def test_many_at_once_each_get_their_own(tmp_path: Path) -> None:
 def test_a_full_queue_refuses_at_once(tmp_path: Path, refused: Refused) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
         decoder.gate.clear()
+        sessions.thread.starts_in = lambda job=None: 2.5  # type: ignore[method-assign]
         running = sessions.submit([1, 2], max_new_tokens=2, key="a")
         await until(lambda: sessions.thread.running == 1)
         waiting = [sessions.submit([1, 2], max_new_tokens=2, key="a") for _ in range(2)]
@@ -174,6 +175,7 @@ def test_who_waits_too_long_is_refused(tmp_path: Path, refused: Refused) -> None
         first = asyncio.create_task(sessions.generate("first", max_new_tokens=2))
         await until(lambda: sessions.thread.running == 1)
         sessions.queue_timeout = 0.05  # not before: on a busy host the first one may wait as long
+        sessions.thread.starts_in = lambda job=None: 0.0  # type: ignore[method-assign]
         with refused(QueueError) as caught:
             await sessions.generate("second", max_new_tokens=2)
         assert caught.value.code == "queue_timeout"
