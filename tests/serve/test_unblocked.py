@@ -136,7 +136,7 @@ def test_streams_that_somebody_replaced_stay(monkeypatch: pytest.MonkeyPatch) ->
     ids=["logging", "warnings", "print", "a traceback", "asyncio"],
 )
 def test_a_process_goes_on_and_ends_although_nobody_reads(pipe: tuple[int, int], write: str) -> None:
-    reader, writer = pipe
+    writer = pipe[1]
     filled(writer)
     with Popen([sys.executable, "-c", CHILD.format(write=write)], stdout=writer, stderr=writer) as process:
         assert process.wait(PATIENCE) == 0
@@ -144,9 +144,9 @@ def test_a_process_goes_on_and_ends_although_nobody_reads(pipe: tuple[int, int],
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="descriptors are opened anew through /proc")
 def test_nor_do_libraries_wait_that_write_to_the_descriptor(pipe: tuple[int, int]) -> None:
-    reader, writer = pipe
+    writer = pipe[1]
     filled(writer)
-    write = "import ctypes; ctypes.CDLL(None).write(2, b'x' * 1000, 1000); ctypes.CDLL(None).write(1, b'x' * 1000, 1000)"
+    write = "import ctypes; [ctypes.CDLL(None).write(fd, b'x' * 1000, 1000) for fd in (1, 2)]"
     with Popen([sys.executable, "-c", CHILD.format(write=write)], stdout=writer, stderr=writer) as process:
         assert process.wait(PATIENCE) == 0
     assert os.get_blocking(writer)  # those that share it are left as they were
