@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,6 @@ import click
 from click.core import ParameterSource
 
 from .options import BUNDLE, CHAT_TEMPLATE, running
-from .streams import drop
 
 if TYPE_CHECKING:
     from ..serve.listen import Listener, Listening
@@ -93,7 +94,7 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded
     help="Maximum waiting requests per API key, or else per address. [default: 4 with several keys, else all]",
 )
 @click.option(
-    "--queue-timeout", type=SECONDS, default=30.0, show_default=True, help="Longest wait in the queue, in seconds."
+    "--queue-timeout", type=SECONDS, default=600.0, show_default=True, help="Longest wait in the queue, in seconds."
 )
 @click.option(
     "--grammar-timeout",
@@ -176,22 +177,29 @@ def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
     import os
 
     from ..serve import create_app
+    from ..serve.descriptors import affordable
     from ..serve.listen import Listener
+    from ..serve.unblocked import LAST_WRITES, Unblocked
 
-    app = create_app(session, settings)
+    app = create_app(session, replace(settings, max_requests=affordable(settings.max_requests)))
+    log = sys.stderr
+    if isinstance(log, Unblocked):
+        app.state.service.metrics.total("log_lines_dropped", "Lines of the log that nobody took.", lambda: log.dropped)
     own: list[int] = []  # the socket file's number
 
     def started(port: int) -> None:
         if listening.uds is not None:
             own.append(listening.uds.stat().st_ino)
         where = {"uds": str(listening.uds)} if listening.uds else {"host": listening.host, "port": port}
-        _say(json.dumps({"ready": True, **where, "model": app.state.service.name}))
+        click.echo(json.dumps({"ready": True, **where, "model": app.state.service.name}))
 
     async def main() -> int:
         listener = Listener(app, listening)
         _handle_signals(listener)
         await listener.run(started)
         if listener.hung:  # nothing ends the engine's thread, and all that is left would wait for it
+            if isinstance(log, Unblocked):
+                log.wait(LAST_WRITES)
             os._exit(1)
         return 0 if listener.clean else 1
 
@@ -200,14 +208,6 @@ def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
         if listening.uds is not None and listening.uds.stat().st_ino in own:
             listening.uds.unlink()
     return code
-
-
-def _say(line: str) -> None:
-    """Prints it to whoever still reads stdout: a server goes on without."""
-    try:
-        click.echo(line)
-    except BrokenPipeError:
-        drop()
 
 
 def _check_alone() -> None:
@@ -240,8 +240,10 @@ def _log_to_stderr() -> None:
     """Formats records as lines of JSON. The access log's records already are."""
     import logging
 
-    from ..serve.log_lines import LogLines
+    from ..serve.log_lines import LogLines, dropped
+    from ..serve.unblocked import unblock_standard_streams
 
+    unblock_standard_streams(dropped)
     handler = logging.StreamHandler()
     handler.setFormatter(LogLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -67,7 +67,12 @@ def create_app(session: Session | AsyncSession, settings: ServerSettings | None 
     app = Starlette(
         routes=[Route(path, Endpoint(service, handler), methods=[method]) for method, path, handler in ROUTES],
         middleware=[
-            Middleware(Access, settings=settings, rejected=service.metrics.rejected),
+            Middleware(
+                Access,
+                settings=settings,
+                rejected=service.metrics.rejected,
+                retry_after=service.sessions.thread.retry_after,
+            ),
             Middleware(Guard, settings=settings),
         ],
         exception_handlers={HTTPException: _unrouted},

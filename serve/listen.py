@@ -17,18 +17,19 @@ from prometheus_client import disable_created_metrics
 from starlette.applications import Starlette
 
 from ..errors import EngineError, MissingPackageError, QueueError
+from .descriptors import connections_of
+from .http.accepting import Acceptor
 from .http.access import MOST_HEADERS
 from .service import Service
 
 try:
     import uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    from .http.connection import Connection, make_room
 except ModuleNotFoundError as error:
     raise MissingPackageError(str(error.name), "serve") from None
 
 LOG = logging.getLogger("specexport.serve")
-HEAD_TIMEOUT = 30.0
-SPARE_CONNECTIONS = 16  # besides two for each open request: a keep-alive and a health check
 GRACE = 1.0  # seconds for sending the last bytes once no request runs
 TICK = 0.05
 SOCKET_MODE = 0o600
@@ -51,46 +52,6 @@ class Listening:
     trust_forwarded: bool = False
 
 
-class _Protocol(H11Protocol):
-    """Closes connections that do not finish the head of a request, the first or a later one, and connections over the
-    limit.
-    """
-
-    most = SPARE_CONNECTIONS
-    _head_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > self.most:
-            transport.abort()
-        else:
-            self._await_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-        super().connection_lost(exc)
-
-    def on_response_complete(self) -> None:
-        self._await_head()
-        super().on_response_complete()
-
-    def _await_head(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self._give_up)
-
-    def _give_up(self) -> None:
-        if not self.busy and not self.transport.is_closing():
-            self.transport.close()
-
-    @property
-    def busy(self) -> bool:
-        """Whether a request is open."""
-        begun: Any = self.cycle
-        return begun is not None and not begun.response_complete
-
-
 class _Server(uvicorn.Server):
     """Does nothing: signals are handled by the command."""
 
@@ -108,10 +69,10 @@ class Listener:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # of the process, which this command owns
         self._service: Service = app.state.service
         self._where = where
-        most = 2 * self._service.settings.max_requests + SPARE_CONNECTIONS
-        config = uvicorn.Config(
+        most = connections_of(self._service.settings.max_requests)
+        self._config = uvicorn.Config(
             app,
-            http=type("Protocol", (_Protocol,), {"most": most}),
+            http=type("Protocol", (Connection,), {"most": most}),
             proxy_headers=where.trust_forwarded,
             ws="none",
             loop="asyncio",
@@ -121,7 +82,8 @@ class Listener:
             timeout_keep_alive=30,
             h11_max_incomplete_event_size=MOST_HEADERS,
         )
-        self._server = _Server(config)
+        self._server = _Server(self._config)
+        self._acceptor: Acceptor | None = None
         self._stops = 0
         self._stopping: asyncio.Task[None] | None = None
         self._forced = asyncio.Event()
@@ -136,13 +98,15 @@ class Listener:
         then.
         """
         where = self._where
-        sockets = [_bound(where.host, where.port) if where.uds is None else _bound_path(where.uds)]
-        serving = asyncio.create_task(self._server.serve(sockets))
+        listening = _bound(where.host, where.port) if where.uds is None else _bound_path(where.uds)
+        serving = asyncio.create_task(self._server.serve(sockets=[]))
         while not self._server.started and not serving.done():
             await asyncio.sleep(TICK / 10)
         if self._server.started:
-            started(sockets[0].getsockname()[1] if where.uds is None else 0)
+            self._acceptor = Acceptor(listening, self._connection, self._make_room)
+            started(listening.getsockname()[1] if where.uds is None else 0)
         await serving
+        self._stop_listening()
         ending, forced = asyncio.create_task(self._end()), asyncio.create_task(self._forced.wait())
         await asyncio.wait({ending, forced}, return_when=asyncio.FIRST_COMPLETED)
         done, _ = await asyncio.wait({ending}, timeout=GRACE)
@@ -157,6 +121,20 @@ class Listener:
         if self._server.force_exit:
             await self._server.lifespan.shutdown()  # uvicorn skips this then: the engine thread would stay
 
+    def _connection(self) -> Connection:
+        server = self._server
+        return self._config.http_protocol_class(  # type: ignore[call-arg, return-value]  # as uvicorn's own server does
+            config=self._config, server_state=server.server_state, app_state=server.lifespan.state
+        )
+
+    def _stop_listening(self) -> None:
+        if self._acceptor is not None:
+            self._acceptor.close()
+
+    def _make_room(self, count: int) -> None:
+        connections = self._server.server_state.connections
+        make_room(connections, len(connections) - count)
+
     def stop(self) -> None:
         self._stops += 1
         if self._stops == 1:
@@ -169,6 +147,7 @@ class Listener:
         LOG.info("draining")
         if self._where.drain_delay:
             await asyncio.sleep(self._where.drain_delay)
+        self._stop_listening()
         self._server.should_exit = True
         end = monotonic() + self._where.drain_timeout
         self.clean = await self._service.sessions.drain(self._where.drain_timeout) and self.clean
@@ -186,6 +165,7 @@ class Listener:
     def _abandon(self) -> None:
         self.clean = False
         self._service.sessions.thread.cancel_all(QueueError("shutting_down", "this server is shutting down now", 1))
+        self._stop_listening()
         self._server.should_exit = self._server.force_exit = True
         self._forced.set()
 

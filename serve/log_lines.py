@@ -18,3 +18,10 @@ class LogLines(logging.Formatter):
         if record.exc_info:
             row["traceback"] = self.formatException(record.exc_info)
         return json.dumps({**head, **row})
+
+
+def dropped(count: int) -> str:
+    """The line that stands for `count` others."""
+    told = f"{count} lines of the log were dropped: nobody took them"
+    record = logging.LogRecord("specexport.serve", logging.WARNING, __file__, 0, told, (), None)
+    return LogLines().format(record) + "\n"

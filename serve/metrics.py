@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from ..runtime.state.statistics import Statistics
 
@@ -16,6 +18,16 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 ROUND = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 OTHER_ROUTES = "default"
+
+
+class _Total(Collector):
+    def __init__(self, name: str, told: str, model: str, value: Callable[[], float]) -> None:
+        self._name, self._told, self._labels, self._value = name, told, [model], value
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        family = CounterMetricFamily(self._name, self._told, labels=["model_name"])
+        family.add_metric(self._labels, self._value())
+        return [family]
 
 
 class Metrics:
@@ -59,6 +71,10 @@ class Metrics:
     def gauge(self, name: str, told: str, value: Callable[[], float]) -> None:
         gauge = Gauge(f"{self._prefix}:{name}", told, ["model_name"], registry=self.registry)
         gauge.labels(self._model).set_function(value)
+
+    def total(self, name: str, told: str, value: Callable[[], float]) -> None:
+        """A counter that something else keeps."""
+        self.registry.register(_Total(f"{self._prefix}:{name}", told, self._model, value))
 
     def info(self, **labels: str) -> None:
         Info(f"{self._prefix}:build", "Version, engine and bundle.", registry=self.registry).info(labels)

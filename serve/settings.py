@@ -16,6 +16,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ANY_HOST = "*"
 KEY_VARIABLE = "SPECEXPORT_API_KEY"
 PER_KEY = 4
+QUEUE_TIMEOUT = 600.0  # as long as openai's clients wait for an answer
 CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "model": checks.models,
     "api_keys": checks.keys,
@@ -52,7 +53,8 @@ class ServerSettings:
     see `AsyncSession`. max_queue_per_key: of one key, or without keys of one address; None for 4 with several keys, and
     for `max_queue` otherwise. stall_timeout: time without a prompt chunk or a round after which `/health` returns 503.
     send_timeout: a stream whose reader takes nothing for so long is ended. ping_interval: between comments in a silent
-    stream. header_timeout: how long a stream's status waits for the engine.
+    stream. header_timeout: how long a stream's status waits for the engine; a stream that has it is not refused any
+    more.
 
     allow_grammars: requests may contain context-free grammars (Lark), not only schemas, regexes and choices.
     strict_fields: unknown fields are refused instead of ignored. metrics_prefix: of the names at `/metrics`.
@@ -74,12 +76,12 @@ class ServerSettings:
     max_requests: int = 256
     max_queue: int = 16
     max_queue_per_key: int | None = None
-    queue_timeout: float = 30.0
+    queue_timeout: float = QUEUE_TIMEOUT
     grammar_timeout: float = 10.0
     stall_timeout: float = 60.0
     send_timeout: float = 60.0
     ping_interval: float = 10.0
-    header_timeout: float = 2.0
+    header_timeout: float = 20.0
     allow_grammars: bool = False
     strict_fields: bool = False
     metrics_prefix: str = "specexport"

@@ -11,6 +11,8 @@ ANSWERS = ("tests/serve/test_answers.py",)
 BOUNDS = ("tests/serve/test_grammar_bounds.py",)
 OPERATION = ("tests/serve/test_operation.py",)
 PAGE = ("tests/serve/test_page.py", "tests/serve/test_page_in_browser.py")
+CONNECTIONS = ("tests/serve/test_places.py", "tests/serve/test_connections.py")
+UNREAD = ("tests/serve/test_unblocked.py",)
 VARIABLES = ("tests/serve/test_template_variables.py",)
 CLIENTS, OF_CLIENTS = "benchmarks/clients/", ("tests/test_clients.py",)
 
@@ -35,6 +37,48 @@ SERVE = (
         "idle=self._running is None, again=again)",
         "idle=False, again=again)",
         IN_PROCESS,
+    ),
+    Mutant(
+        "an answer is expected to end at the mean, however long it is already",
+        f"{ENGINE}pace.py",
+        "max(self._tokens.value - tokens, tokens, parameters",
+        "max(self._tokens.value - tokens, parameters",
+        ("tests/serve/test_pace.py",),
+    ),
+    Mutant(
+        "what must be generated is not waited for",
+        f"{ENGINE}pace.py",
+        "parameters.min_new_tokens - tokens)",
+        "0)",
+        ("tests/serve/test_pace.py",),
+    ),
+    Mutant(
+        "a wait is that for the whole queue",
+        f"{ENGINE}thread.py",
+        "takewhile(lambda other: other is not job, self._queue)",
+        "iter(self._queue)",
+        IN_PROCESS,
+    ),
+    Mutant(
+        "who cannot start in time stays in the queue",
+        f"{ENGINE}thread.py",
+        "if expected > timeout and self.withdraw(job):",
+        "if expected > timeout:",
+        IN_PROCESS,
+    ),
+    Mutant(
+        "a stream gets its status although it cannot start in time",
+        "serve/routes/generate.py",
+        "            sessions.expect(output.job)",
+        "            pass",
+        ("tests/serve/test_overload.py",),
+    ),
+    Mutant(
+        "a stream that has its status is refused",
+        "serve/routes/generate.py",
+        "started = await output.job.started(settings.ping_interval)",
+        "started = await sessions.started(output.job, settings.ping_interval)",
+        ("tests/serve/test_overload.py",),
     ),
     Mutant(
         "a list of prompts is refused half-way",
@@ -105,6 +149,97 @@ SERVE = (
         "        if key:  # else",
         "        if False:  # else",
         (*IN_PROCESS, *OPERATION),
+    ),
+    Mutant(
+        "answers about the server's state keep their connections",
+        "serve/http/connection.py",
+        'return self.busy and bool(self.cycle.scope["state"].get(ADMITTED))',
+        "return self.busy",
+        CONNECTIONS,
+    ),
+    Mutant(
+        "a new connection makes room for itself",
+        "serve/http/connection.py",
+        "least_needed(one for one in there if one is not newest) or newest",
+        "least_needed(there)",
+        CONNECTIONS,
+    ),
+    Mutant(
+        "open requests lose their connections",
+        "serve/http/places.py",
+        "found = [one for one in connections if not one.kept]",
+        "found = list(connections)",
+        CONNECTIONS,
+    ),
+    Mutant(
+        "one address takes the places of others",
+        "serve/http/places.py",
+        "(-each[one.peer], one.stage, one.since)",
+        "(one.stage, one.since)",
+        CONNECTIONS,
+    ),
+    Mutant(
+        "requests over the limit keep their connections",
+        "serve/http/access.py",
+        ', "Connection": "close"}',
+        "}",
+        CONNECTIONS,
+    ),
+    Mutant(
+        "probes count as requests",
+        "serve/http/access.py",
+        "        self._open += admitted\n",
+        "        admitted = True\n        self._open += admitted\n",
+        CONNECTIONS,
+    ),
+    Mutant(
+        "each accept without a descriptor is logged",
+        "serve/http/accepting.py",
+        "if monotonic() - self._told_at >= LOG_INTERVAL:",
+        "if True:",
+        ("tests/serve/test_accepting.py",),
+    ),
+    Mutant(
+        "nothing makes room where descriptors run out",
+        "serve/http/accepting.py",
+        "        self._make_room(AT_ONCE)\n",
+        "",
+        ("tests/serve/test_accepting.py",),
+    ),
+    Mutant(
+        "the limit of descriptors is not known",
+        "serve/descriptors.py",
+        "return min(found, requests)",
+        "return requests",
+        ("tests/serve/test_accepting.py",),
+    ),
+    Mutant(
+        "a log has no bound",
+        "serve/unblocked.py",
+        "if self._size + len(line) > self._room:",
+        "if False:",
+        UNREAD,
+    ),
+    Mutant(
+        "dropped lines are not told",
+        "serve/unblocked.py",
+        "if missing and self._told is not None else",
+        "if False else",
+        UNREAD,
+    ),
+    Mutant(
+        "the exit waits for the log",
+        "serve/unblocked.py",
+        "not self._lines and not self._writing, timeout)",
+        "not self._lines and not self._writing, None)",
+        UNREAD,
+    ),
+    Mutant(
+        "libraries wait for who reads stderr",
+        "serve/unblocked.py",
+        "            _unblock_descriptor(own.fileno())\n",
+        "",
+        UNREAD,
     ),
     Mutant(
         "a client's leaving is not noticed",

@@ -20,6 +20,7 @@ from ...runtime.text.chat_template import Variables
 from ...runtime.text.encode import Prompt
 from ...runtime.tools.tool import Tool
 from .. import checks
+from ..settings import QUEUE_TIMEOUT
 from .job import Job
 from .thread import EngineThread
 from .workers import Workers
@@ -32,7 +33,8 @@ class AsyncSession:
     """Any number of tasks, of any event loop, may send requests at once; the session serves one at a time.
 
     max_queue: requests that may wait; max_queue_per_key: of one key, None for no separate limit. queue_timeout: seconds
-    after which a waiting request is refused. grammar_timeout: seconds in all that a request's grammar may take to
+    after which a waiting request is refused; one that is not expected to start by then is refused at once. By default
+    as long as openai's clients wait. grammar_timeout: seconds in all that a request's grammar may take to
     compute which tokens may follow; beyond that the request ends with a `GrammarError`.
 
     A request ends when its iteration is left or its task is cancelled: at once while it waits, else at the next prompt
@@ -45,7 +47,7 @@ class AsyncSession:
         session: Session,
         max_queue: int = 16,
         max_queue_per_key: int | None = None,
-        queue_timeout: float = 30.0,
+        queue_timeout: float = QUEUE_TIMEOUT,
         grammar_timeout: float = 10.0,
     ) -> None:
         self.session, self.queue_timeout = session, checks.seconds("queue_timeout", queue_timeout)
@@ -93,7 +95,7 @@ class AsyncSession:
         if key:  # else the time to the first token would reveal what others sent
             parameters = replace(parameters, cache_salt=_salt(key, parameters.cache_salt))
         job = Job(key, prompt, parameters, self.thread.withdraw)
-        self.thread.submit(job, again)
+        self.thread.submit(job, again, self.queue_timeout)
         return job
 
     async def started(self, job: Job, timeout: float | None = None) -> bool:
@@ -105,11 +107,17 @@ class AsyncSession:
             return await job.started(timeout)
         if await job.started(max(left, 0.0)):
             return True
-        job.cancel(self._timed_out())
+        job.cancel(self._timed_out(job))
         return await job.started()  # it may have been started meanwhile
 
-    def _timed_out(self) -> QueueError:
-        wait = self.thread.retry_after()
+    def expect(self, job: Job) -> None:
+        """Raises `QueueError` unless `job`, which waits, is expected to start within `queue_timeout`. For a caller that
+        says then that it will be answered, and waits for that however long it takes.
+        """
+        self.thread.expect(job, max(self.queue_timeout - job.waited, 0.0))
+
+    def _timed_out(self, job: Job) -> QueueError:
+        wait = self.thread.retry_after(job)
         told = f"the request waited {self.queue_timeout:g} s for its turn; retry in {wait} s"
         return QueueError("queue_timeout", told, wait)
 

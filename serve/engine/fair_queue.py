@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -58,7 +59,9 @@ class FairQueue(Generic[T]):
         return True
 
     def __iter__(self) -> Iterator[T]:
-        return iter([item for own in self._waiting.values() for item in own])
+        """In the order of their turns."""
+        turns = zip_longest(*map(tuple, self._waiting.values()))
+        return (item for turn in turns for item in turn if item is not None)
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))

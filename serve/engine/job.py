@@ -13,6 +13,7 @@ from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.state.statistics import Statistics
 from ...runtime.stream import Stream
 from ...runtime.text.encode import Prompt
+from .pace import Progress
 
 # A reader that lags this many rounds behind has stopped reading; its request is cancelled, so the engine never waits
 # for it.
@@ -42,8 +43,10 @@ class Job:
         self.error: QueueError | None = None  # the reason for cancelling, if it was not the client
         self.stream: Stream | None = None  # while it runs
         self.created = monotonic()
+        self.started_at: float | None = None
         self.queue_seconds = 0.0
         self.rounds: list[tuple[float, int]] = []
+        self.progress = Progress()
         self._noted = 0.0  # seconds, up to the last round
         self._withdraw = withdraw
         self._loop = asyncio.get_running_loop()
@@ -55,6 +58,11 @@ class Job:
     def waited(self) -> float:
         """Seconds since it was submitted."""
         return monotonic() - self.created
+
+    @property
+    def ran(self) -> float:
+        """Seconds since the engine started it."""
+        return 0.0 if self.started_at is None else monotonic() - self.started_at
 
     def cancel(self, error: QueueError | None = None) -> None:
         """Leave the queue at once, or end at the next prompt chunk or round; other requests are not affected.
@@ -78,6 +86,7 @@ class Job:
         """
         if chunk.tokens:
             self.rounds.append((chunk.statistics.total_seconds - self._noted, len(chunk.tokens)))
+            self.progress.add(*self.rounds[-1])
             self._noted = chunk.statistics.total_seconds
 
     def deliver(self, event: Event) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import takewhile
 from threading import Condition, Thread
 from time import monotonic
 from typing import Protocol
@@ -21,10 +22,10 @@ from ...runtime.stream import Stream
 from ...runtime.text.encode import Prompt
 from .fair_queue import FairQueue, Full
 from .job import STARTED, Event, Job
+from .pace import Pace
 
-LONGEST_RETRY = 60
+LONGEST_RETRY = 60  # seconds: openai's clients ignore longer ones, and come again at once
 SHUTTING_DOWN = "no new requests are taken during the shutdown; send this one to another replica, or later"
-SHARE_OF_NEWEST = 0.3  # in the running mean of the duration of requests
 
 
 class Streams(Protocol):
@@ -45,7 +46,7 @@ class EngineThread:
         self._thread: Thread | None = None
         self._running: Job | None = None
         self._stopped = self._draining = False
-        self._request_seconds = 1.0  # running mean
+        self._pace = Pace()
         self._seen: tuple[Job | None, int] = (None, 0)  # what ran at the last check, and its steps
         self._seen_at = monotonic()
         self._failed_in_a_row = 0
@@ -82,8 +83,10 @@ class EngineThread:
             self._seen, self._seen_at = seen, monotonic()
         return monotonic() - self._seen_at if job is not None else 0.0
 
-    def submit(self, job: Job, again: bool = False) -> None:
-        """Raises `QueueError`, and `SessionClosedError` once it was stopped. again: see `AsyncSession.submit`."""
+    def submit(self, job: Job, again: bool = False, timeout: float = math.inf) -> None:
+        """Raises `QueueError`, also if its turn is not expected within `timeout` seconds, and `SessionClosedError` once
+        it was stopped. again: see `AsyncSession.submit`.
+        """
         with self._changed:
             if self._stopped:
                 raise SessionClosedError("this AsyncSession is closed; make another one")
@@ -94,6 +97,8 @@ class EngineThread:
                 self._queue.put(job.key, job, idle=self._running is None, again=again)
             except Full as full:
                 raise self._refusal(full.of_key) from None
+            if not again:
+                self.expect(job, timeout)
             if self._thread is None:
                 self._thread = Thread(target=self._run, name="specexport-engine", daemon=True)
                 self._thread.start()
@@ -106,10 +111,26 @@ class EngineThread:
             return QueueError("too_many_requests", told, wait)
         return QueueError("queue_full", f"{len(self._queue)} requests are waiting; retry in {wait} s", wait)
 
-    def retry_after(self) -> int:
-        """Estimated seconds until the waiting requests are done, 1 to 60."""
-        seconds = self._request_seconds * (len(self._queue) + 1)
-        return min(max(math.ceil(seconds), 1), LONGEST_RETRY)
+    def starts_in(self, job: Job | None = None) -> float:
+        """Estimated seconds until the turn of `job`, which waits; without one, until nothing waits any more."""
+        with self._changed:
+            running = self._running
+            ahead = takewhile(lambda other: other is not job, self._queue)
+            left = 0.0 if running is None else self._pace.left(running.parameters, running.progress, running.ran)
+            return left + sum(self._pace.whole(other.parameters) for other in ahead)
+
+    def retry_after(self, job: Job | None = None) -> int:
+        """`starts_in` as whole seconds, 1 to 60."""
+        return min(max(math.ceil(self.starts_in(job)), 1), LONGEST_RETRY)
+
+    def expect(self, job: Job, timeout: float) -> None:
+        """Raises `QueueError` for a waiting `job` that is not expected to start within `timeout` seconds; it leaves."""
+        with self._changed:
+            expected, wait = self.starts_in(job), self.retry_after(job)
+            if expected > timeout and self.withdraw(job):
+                job.queue_seconds = job.waited
+                told = f"the engine is expected to be busy for another {expected:.0f} s, and a request may wait for "
+                raise QueueError("queue_timeout", f"{told}{timeout:.0f} s; retry in {wait} s", wait)
 
     def withdraw(self, job: Job) -> bool:
         """Returns whether the job was waiting; it no longer is."""
@@ -145,12 +166,11 @@ class EngineThread:
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
-            start = monotonic()
             try:
                 self._serve(job)
             finally:
-                self._request_seconds += SHARE_OF_NEWEST * (monotonic() - start - self._request_seconds)
                 with self._changed:
+                    self._pace.note(job.progress)
                     self._running = job.stream = None
                     self._changed.notify_all()
 
@@ -161,7 +181,8 @@ class EngineThread:
             return self._running
 
     def _serve(self, job: Job) -> None:
-        job.queue_seconds = monotonic() - job.created
+        job.started_at = monotonic()
+        job.queue_seconds = job.started_at - job.created
         try:
             with self._session.stream(job.prompt, job.parameters) as stream:
                 job.stream = stream

@@ -20,6 +20,7 @@ MOST_HEADERS = 32 * 1024
 REPLICA_HEADER = "x-specexport-replica"
 CLIENT_GONE = 499  # nginx's status for it, in logs only
 NEVER_REFUSED = ("/health", "/ready", "/metrics")
+ADMITTED = "admitted"  # in a request's state: it is one of `max_requests`
 
 
 class Access:
@@ -27,9 +28,13 @@ class Access:
     any text of prompt or answer. The path is a known route's, so clients cannot write log lines of their own.
     """
 
-    def __init__(self, app: Any, settings: ServerSettings, rejected: Callable[[str], None]) -> None:
-        """rejected: called with the code of each refusal that comes before a route."""
-        self._app, self._settings, self._rejected = app, settings, rejected
+    def __init__(
+        self, app: Any, settings: ServerSettings, rejected: Callable[[str], None], retry_after: Callable[[], int]
+    ) -> None:
+        """rejected: called with the code of each refusal that comes before a route. retry_after: seconds for those that
+        are too many.
+        """
+        self._app, self._settings, self._rejected, self._retry_after = app, settings, rejected, retry_after
         self._own = {} if settings.replica is None else {REPLICA_HEADER: settings.replica}
         self._open = 0
 
@@ -52,11 +57,9 @@ class Access:
                 message["headers"] = [*message["headers"], *lines]
             await send(message)
 
-        self._open += 1
         try:
             await self._answer(scope, receive, noted)
         finally:
-            self._open -= 1
             if self._settings.access_log and LOG.isEnabledFor(logging.INFO):
                 self._log(scope, notes, status or CLIENT_GONE, perf_counter() - start)
 
@@ -65,11 +68,16 @@ class Access:
         cors = _cors(exchange, self._settings.cors_origins)  # first: refusals have them too
         if cors:
             scope["state"]["cors"] = cors
-        free = exchange.path in NEVER_REFUSED or (cors and scope["method"] == "OPTIONS")
+        free = exchange.path in NEVER_REFUSED or (bool(cors) and scope["method"] == "OPTIONS")
+        admitted = not free and self._open < self._settings.max_requests
+        scope["state"][ADMITTED] = admitted
+        self._open += admitted
         try:
-            if self._open > self._settings.max_requests and not free:
-                told = f"{self._settings.max_requests} requests are open; retry in 1 s"
-                raise ApiError(429, "queue_full", told, headers={"Retry-After": "1"})
+            if not (free or admitted):
+                wait = self._retry_after()
+                told = f"{self._settings.max_requests} requests are open; retry in {wait} s"
+                # Closed, so that it makes room, and whoever reads no answers cannot send on.
+                raise ApiError(429, "queue_full", told, headers={"Retry-After": str(wait), "Connection": "close"})
             if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADERS:
                 raise ApiError(431, "headers_too_large", f"the headers have more than {MOST_HEADERS} bytes; send less")
             await self._app(scope, receive, send)
@@ -80,6 +88,8 @@ class Access:
             await exchange.fail(error)
         except Exception as error:
             await exchange.fail(of_engine(error))
+        finally:
+            self._open -= admitted
 
     @staticmethod
     def _log(scope: Scope, notes: dict[str, Any], status: int, seconds: float) -> None:

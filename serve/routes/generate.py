@@ -192,13 +192,16 @@ async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
 async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, output: Output) -> None:
     settings, sessions = work.service.settings, work.service.sessions
     if not exchange.begun:
-        # The status waits a little, so that a refusal by the engine has a status of its own.
+        # The status waits, so that a refusal has a status of its own, which clients retry; but not for so long that a
+        # proxy gives up. Who has it is answered, however long that takes.
         started = await sessions.started(output.job, settings.header_timeout)
+        if not started:
+            sessions.expect(output.job)
         await exchange.begin_events()
     else:
         started = False
     while not started:
-        started = await sessions.started(output.job, settings.ping_interval)
+        started = await output.job.started(settings.ping_interval)
         if not started:
             await exchange.ping()
     opened = False

@@ -32,6 +32,7 @@ def test_the_log_says_why_a_request_was_refused(tmp_path: Path, caplog: pytest.L
         first = raw(client, max_tokens=2)
         wait_for(lambda: running(client) == 1)
         sessions.queue_timeout = 0.2
+        sessions.thread.starts_in = lambda job=None: 0.0
         assert ask() == 503  # it waits too long
         sessions.queue_timeout = patient
         second = raw(client, max_tokens=2, stream=True)

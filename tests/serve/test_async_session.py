@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 from specexport.bundle import Contract
 from specexport.errors import EngineError, ParameterError, PromptError, QueueError, SessionClosedError
+from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.serve import AsyncSession
 from specexport.serve.engine.job import Job
+from specexport.serve.engine.pace import Progress
 from support.messages import Refused
-from support.serving import SlowDecoder, slow_session, wait_for
+from support.serving import PATIENCE, SlowDecoder, slow_session, wait_for
 
+SLOW = Progress(tokens=100, first=1000.0, later=990.0, later_tokens=99)
 CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 Use = Callable[[AsyncSession, SlowDecoder], Awaitable[Any]]
 
@@ -68,6 +71,7 @@ def test_many_at_once_each_get_their_own(tmp_path: Path) -> None:
 def test_a_full_queue_refuses_at_once(tmp_path: Path, refused: Refused) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
         decoder.gate.clear()
+        sessions.thread.starts_in = lambda job=None: 2.5  # type: ignore[method-assign]
         running = sessions.submit([1, 2], max_new_tokens=2, key="a")
         await until(lambda: sessions.thread.running == 1)
         waiting = [sessions.submit([1, 2], max_new_tokens=2, key="a") for _ in range(2)]
@@ -174,11 +178,64 @@ def test_who_waits_too_long_is_refused(tmp_path: Path, refused: Refused) -> None
         first = asyncio.create_task(sessions.generate("first", max_new_tokens=2))
         await until(lambda: sessions.thread.running == 1)
         sessions.queue_timeout = 0.05  # not before: on a busy host the first one may wait as long
+        sessions.thread.starts_in = lambda job=None: 0.0  # type: ignore[method-assign]
         with refused(QueueError) as caught:
             await sessions.generate("second", max_new_tokens=2)
         assert caught.value.code == "queue_timeout"
         decoder.gate.set()
         assert len((await first).tokens) == 2
+
+    run(tmp_path, use)
+
+
+def test_a_wait_is_estimated_from_what_is_ahead(tmp_path: Path) -> None:
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        thread, decoder.delay = sessions.thread, 0.0
+        thread._pace.note(SLOW)
+        assert thread.starts_in() == 0.0
+        decoder.gate.clear()
+        running = sessions.submit([1, 2], max_new_tokens=20)
+        await until(lambda: thread.running == 1)
+        waiting = [sessions.submit([1, 2], max_new_tokens=tokens, key=key) for tokens, key in ((5, "a"), (9, "a"))]
+        waiting.append(sessions.submit([1, 2], max_new_tokens=2, key="b"))
+        first = thread.starts_in(waiting[0])
+        assert 1000 - PATIENCE < first <= 1000 + 20 * 10
+        for job, ahead in ((waiting[2], 1050), (waiting[1], 2070), (None, 3160)):  # keys take turns
+            assert thread.starts_in(job) - first == pytest.approx(ahead, abs=PATIENCE)
+        assert thread.retry_after() == 60  # longer ones are ignored
+        decoder.gate.set()
+        for job in (running, *waiting):
+            assert [chunk.finish_reason async for chunk in job.chunks()][-1] == "length"
+        assert thread.starts_in() == 0.0
+        await until(lambda: thread._pace.whole(SamplingParameters(max_new_tokens=1)) < 900)  # these were faster
+
+    run(tmp_path, use, queue_timeout=1e9)
+
+
+def test_who_cannot_start_in_time_is_refused_at_once(tmp_path: Path, refused: Refused) -> None:
+    """Whoever is promised an answer then waits however long it takes."""
+
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        decoder.gate.clear()
+        running = sessions.submit([1, 2], max_new_tokens=2)
+        await until(lambda: sessions.thread.running == 1)
+        sessions.queue_timeout = 30.0
+        sessions.thread.starts_in = lambda job=None: 31.5  # type: ignore[method-assign]
+        with refused(QueueError) as caught:
+            sessions.submit([1, 2], max_new_tokens=2)
+        assert (caught.value.code, caught.value.retry_after) == ("queue_timeout", 32)
+        assert sessions.thread.waiting == 0
+        following = sessions.submit([1, 2], max_new_tokens=2, again=True)  # the next prompt of a list
+        sessions.thread.starts_in = lambda job=None: 0.0  # type: ignore[method-assign]
+        waiting = sessions.submit([1, 2], max_new_tokens=2)
+        sessions.expect(waiting)
+        sessions.thread.starts_in = lambda job=None: 31.5  # type: ignore[method-assign]
+        with refused(QueueError) as caught:
+            sessions.expect(waiting)
+        assert sessions.thread.waiting == 1
+        decoder.gate.set()
+        for job in (running, following):
+            assert [chunk.finish_reason async for chunk in job.chunks()][-1] == "length"
 
     run(tmp_path, use)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import stat
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ from specexport.bundle import Contract
 from specexport.errors import EngineError
 from specexport.runtime.session import Session
 from specexport.serve import ServerSettings
-from specexport.serve.listen import SPARE_CONNECTIONS
+from specexport.serve.descriptors import connections_of
+from specexport.serve.http.exchange import Exchange
 from support.messages import Refused
 from support.serving import Client, served, slow_session, wait_for
 
@@ -30,6 +34,12 @@ def session(tmp_path: Path) -> Session:
 
 def connected(client: Client) -> socket.socket:
     return socket.create_connection(("127.0.0.1", client.port), timeout=30)
+
+
+@contextmanager
+def several(client: Client, count: int) -> Iterator[list[socket.socket]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(connected(client)) for _ in range(count)]
 
 
 def question(line: str = "") -> bytes:
@@ -84,7 +94,7 @@ def test_half_of_a_body_does_not_hold_the_end_up(session: Session) -> None:
 
 def test_a_later_head_has_its_time_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the time of the first head ended while its request was open."""
-    monkeypatch.setattr("specexport.serve.listen.HEAD_TIMEOUT", 0.1)
+    monkeypatch.setattr("specexport.serve.http.connection.HEAD_TIMEOUT", 0.1)
     session, decoder = slow_session(tmp_path, CONTRACT)
     decoder.gate.clear()
     with served(session) as client, connected(client) as slow:
@@ -94,7 +104,7 @@ def test_a_later_head_has_its_time_too(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_later_request_may_take_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.serve.listen.HEAD_TIMEOUT", 0.2)
+    monkeypatch.setattr("specexport.serve.http.connection.HEAD_TIMEOUT", 0.2)
     session, decoder = slow_session(tmp_path, CONTRACT)
     decoder.gate.clear()
     with served(session) as client, connected(client) as patient:
@@ -103,21 +113,70 @@ def test_a_later_request_may_take_its_time(tmp_path: Path, monkeypatch: pytest.M
         assert read(patient).count(b"HTTP/1.1 200") == 2
 
 
-def test_no_more_connections_than_requests_need(session: Session) -> None:
-    most = 2 + SPARE_CONNECTIONS
-    with served(session, ServerSettings(max_requests=1)) as client:
+@pytest.mark.parametrize("said", [b"", HEALTH[:9], HEALTH], ids=["idle", "half a head", "kept alive"])
+def test_a_probe_gets_the_place_of_who_waits_for_nothing(session: Session, said: bytes) -> None:
+    most = connections_of(1)
+    with served(session, ServerSettings(max_requests=1)) as client, several(client, most) as held:
         connections: set[Any] = client.listener._server.server_state.connections  # type: ignore[attr-defined]
-        open_ones = [connected(client) for _ in range(most)]
+        first, *others = held
+        for one in held:
+            one.sendall(said)
+            while said == HEALTH and not one.recv(1000).endswith(b"}"):
+                pass
         wait_for(lambda: len(connections) == most)
-        with connected(client) as late:
-            assert read(late) == b""
-        open_ones.pop().close()
-        wait_for(lambda: len(connections) < most)
-        with connected(client) as fitting:
-            fitting.sendall(HEALTH)
-            assert fitting.recv(12) == b"HTTP/1.1 200"
-        for one in open_ones:
-            one.close()
+        for path in ("/health", "/ready", "/health"):
+            assert client.ask("GET", path)[0] == 200
+        assert read(first) == b""
+        assert others[-1].send(HEALTH[len(said) :] or HEALTH)
+        assert others[-1].recv(12) == b"HTTP/1.1 200"
+
+
+def test_a_request_keeps_its_place_and_one_too_many_gives_its_own_up(tmp_path: Path) -> None:
+    session, decoder = slow_session(tmp_path, CONTRACT)
+    decoder.gate.clear()
+    with served(session, ServerSettings(max_requests=1)) as client, connected(client) as asking:
+        asking.sendall(question("Connection: close\r\n"))
+        wait_for(lambda: client.metrics()["specexport:num_requests_running"] == 1)
+        with several(client, 2 * connections_of(1)), connected(client) as late:
+            late.sendall(question() * 3)
+            refusal = read(late)
+        assert refusal.count(b"HTTP/1.1 429") == 1
+        assert b"connection: close" in refusal.lower()
+        assert client.ask("GET", "/health")[0] == 200
+        decoder.gate.set()
+        assert read(asking).startswith(b"HTTP/1.1 200")
+
+
+def test_slow_bodies_keep_no_probe_out(session: Session) -> None:
+    with served(session, ServerSettings(max_requests=1, body_timeout=1000), drain_timeout=0.1) as client:
+        with several(client, 2 * connections_of(1)) as held:
+            for one in held:
+                one.sendall(HALF)
+            assert [client.ask("GET", path)[0] for path in ("/health", "/ready")] == [200, 200]
+            assert client.ask("POST", "/tokenize", {"prompt": "a"})[0] == 429
+        wait_for(lambda: client.ask("POST", "/tokenize", {"prompt": "a"})[0] == 200)
+
+
+def test_answers_that_nobody_reads_keep_no_probe_out(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do they count as requests, since those about the server's state are never refused."""
+    free, answer = threading.Event(), Exchange.answer
+
+    async def stuck(self: Exchange, *arguments: Any) -> None:
+        while self.path == "/metrics" and not free.is_set():
+            await asyncio.sleep(0.01)
+        await answer(self, *arguments)
+
+    monkeypatch.setattr(Exchange, "answer", stuck)
+    with served(session, ServerSettings(max_requests=1)) as client, several(client, connections_of(1)) as held:
+        connections: set[Any] = client.listener._server.server_state.connections  # type: ignore[attr-defined]
+        try:
+            for one in held:
+                one.sendall(HEALTH.replace(b"health", b"metrics"))
+            wait_for(lambda: sum(one.busy for one in connections) == len(held))
+            assert client.ask("GET", "/health")[0] == 200
+            assert client.ask("POST", "/tokenize", {"prompt": "a"})[0] == 200
+        finally:
+            free.set()
 
 
 def test_a_unix_socket_is_its_users_own(tmp_path: Path, refused: Refused) -> None:

@@ -17,6 +17,7 @@ def test_keys_take_turns_and_each_is_first_in_first_out() -> None:
     queue: FairQueue[str] = FairQueue(10, 10)
     for item in ("a1", "a2", "a3", "b1", "c1", "c2"):
         queue.put(item[0], item)
+    assert list(queue) == ["a1", "b1", "c1", "a2", "c2", "a3"]
     assert drained(queue) == ["a1", "b1", "c1", "a2", "c2", "a3"]
     assert len(queue) == 0
 

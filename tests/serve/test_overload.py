@@ -174,6 +174,47 @@ def test_a_wait_that_is_too_long(tmp_path: Path) -> None:
         first.close()
 
 
+@pytest.mark.parametrize("when", ["at once", "before its status", "its time is over"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_a_stream_that_cannot_start_in_time_is_refused_before_its_headers(tmp_path: Path, when: str, path: str) -> None:
+    with slow_server(tmp_path, header_timeout=0.05 if when == "before its status" else 9) as (client, decoder):
+        decoder.gate.clear()
+        first = raw(client, max_tokens=2)
+        wait_for(lambda: running(client) == 1)
+        sessions = client.app.state.service.sessions  # type: ignore[attr-defined]
+        sessions.queue_timeout = 0.1 if when == "its time is over" else 30.0
+        expected = iter([100.0, 100.0] if when == "at once" else [0.0, 0.0, 45.0, 45.0])
+        sessions.thread.starts_in = lambda job=None: next(expected)
+        body = {"messages": MESSAGES, "stream": True} if "chat" in path else {"prompt": "a", "stream": True}
+        status, headers, answer = client.ask("POST", path, body)
+        assert (status, json.loads(answer)["error"]["code"]) == (503, "queue_timeout")
+        assert headers["retry-after"] == {"at once": "60", "before its status": "45", "its time is over": "45"}[when]
+        assert waiting(client) == 0
+        decoder.gate.set()
+        assert first.recv(12) == b"HTTP/1.1 200"
+        first.close()
+
+
+def test_a_stream_that_has_its_status_is_answered_however_long_it_waits(tmp_path: Path) -> None:
+    with slow_server(tmp_path, header_timeout=0.02, ping_interval=0.02) as (client, decoder):
+        decoder.gate.clear()
+        first = raw(client, max_tokens=2)
+        wait_for(lambda: running(client) == 1)
+        second = raw(client, max_tokens=2, stream=True)
+        found = second.recv(1000)
+        sessions = client.app.state.service.sessions  # type: ignore[attr-defined]
+        sessions.queue_timeout, sessions.thread.starts_in = 0.0, lambda job=None: 1000.0
+        while found.count(b": ping\n\n") < 3:
+            found += second.recv(1000)
+        assert client.ask("POST", "/v1/chat/completions", {"messages": MESSAGES, "stream": True})[0] == 503
+        decoder.gate.set()
+        while b"[DONE]" not in found:
+            found += second.recv(1000)
+        assert b"error" not in found
+        for one in (first, second):
+            one.close()
+
+
 def test_a_silent_stream_is_kept_alive(tmp_path: Path) -> None:
     with slow_server(tmp_path, header_timeout=0.02, ping_interval=0.02) as (client, decoder):
         decoder.gate.clear()
@@ -259,7 +300,9 @@ def test_no_more_requests_than_allowed_are_open(tmp_path: Path) -> None:
         decoder.gate.clear()
         open_ones = [raw(client, max_tokens=2) for _ in range(2)]
         wait_for(lambda: running(client) + waiting(client) == 2)
+        client.app.state.service.sessions.thread.starts_in = lambda job=None: 7.5  # type: ignore[attr-defined]
         status, headers, body = client.ask("POST", "/tokenize", {"prompt": "a"}, {"Origin": PAGE})
+        assert headers["retry-after"] == "8"
         assert (status, json.loads(body)["error"]["code"]) == (429, "queue_full")
         assert headers["access-control-allow-origin"] == PAGE  # so that the page may read when to come again
         preflight = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
