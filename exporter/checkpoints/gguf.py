@@ -131,7 +131,7 @@ class GgufCheckpoint(Checkpoint):
         return tokenizer
 
     def _read_by_name(self) -> set[str]:
-        """The keys that transformers reads for this architecture alone, where it has a function that makes its config."""
+        """The keys that transformers' function for this architecture's config reads, where it has one."""
         architecture = self.values["general.architecture"]
         try:
             from transformers.integrations.gguf.gguf_config_mapping import GGUF_CONFIG_ARCHS

@@ -27,6 +27,8 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "attention.head_count_kv": ("num_key_value_heads", "num_kv_heads"),
     "attention.key_length": ("global_head_dim", "head_dim"),
     "attention.key_length_swa": ("head_dim",),
+    "attention.shared_kv_layers": ("num_kv_shared_layers",),
+    "embedding_length_per_layer_input": ("hidden_size_per_layer_input",),
     "attention.layer_norm_epsilon": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
     "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps", "layer_norm_epsilon"),
     "attention.clamp_kqv": ("clip_qkv",),
@@ -97,24 +99,20 @@ def apply_header(source: str, values: Mapping[str, Any], config: Any, read: Cont
     cannot be given.
     """
     architecture = str(values["general.architecture"])
-    own = {
-        key.removeprefix(f"{architecture}."): value
-        for key, value in values.items()
-        if key.startswith(f"{architecture}.") and key not in read
-    }
+    prefix = f"{architecture}."
+    every = {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
+    own = {key: value for key, value in every.items() if prefix + key not in read}
 
     def refuse(key: str, why: str = "which is not read from GGUF") -> UnsupportedModelError:
         name = f"{architecture}.{key}"
         return UnsupportedModelError(f"{source} says {name} = {_shown(values[name])}, {why}; {INSTEAD}")
 
     _check_others(source, values)
-    if read:  # the loader has a function for this architecture alone
-        _apply_attributes(own, config, refuse)
-        return
-    said = _defaults(own, config) | own
-    _apply_windows(architecture, said, config, refuse)
+    apply_rotary(every, config, refuse)
+    said = own if read else _defaults(own, config) | own  # the loader's function for one architecture knows its own
+    if not read or "attention.sliding_window" in own:
+        _apply_windows(architecture, said, config, refuse)
     _apply_attributes(said, config, refuse)
-    apply_rotary(said, config, refuse)
     if hasattr(config, "query_pre_attn_scalar"):
         wide = said["block_count"] == LARGEST.get(architecture)
         config.query_pre_attn_scalar = _width(said) if wide else said["attention.key_length"]
@@ -198,9 +196,11 @@ def _unknown(values: Mapping[str, Any]) -> Iterator[str]:
     kind = values.get("tokenizer.ggml.model")
     for key, value in values.items():
         space, _, name = key.partition(".")
-        if space in ("adapter", "clip", "diffusion", "xielu"):
-            yield key
-        elif (key == "general.type" and value != "model") or (key == "split.count" and value > 1):
+        if (
+            space in ("adapter", "clip", "diffusion", "xielu")
+            or (key == "general.type" and value != "model")
+            or (key == "split.count" and value > 1)
+        ):
             yield key
         elif space != "tokenizer" or name == "huggingface.json":  # that one repeats the others
             continue

@@ -67,6 +67,8 @@ def _apply_scaling(said: Mapping[str, Any], rope: dict[str, Any], refuse: Callab
         rope["rope_type"] = "default"
     elif kind == "linear":
         rope |= dict(rope_type="linear", factor=factor)
+    elif factor <= 1.0:
+        raise refuse("rope.scaling.type", "and no factor above 1")
     else:
         usual = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
         # llama.cpp and transformers take it for different things, where it is not the one that both compute.

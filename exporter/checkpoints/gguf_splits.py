@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tokenizers import Regex, pre_tokenizers
+
 _CONTRACTED = "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
-_LINES, _LINE = r"\s*[\r\n]+|", r"\s*[\r\n]|"
-_SPACES = _LINES + r"\s+(?!\S)|\s+"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _POWERS = "|".join(rf"\s{{{count}}}(?!\S)" for count in (512, 256, 128, 64, 32, 16, 8, 4, "1,2")) + r"|\s"
 _MARKS, _MARKS_OR_SLASH = (rf" ?[^\s\p{{L}}\p{{N}}]+[{end}]*" for end in (r"\r\n", r"\r\n/"))
 _WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -67,6 +68,11 @@ class Split:
     whole_words: bool = False
     add_bos: bool = False
 
+    @property
+    def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
+        pieces = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in self.patterns]
+        return pre_tokenizers.Sequence([*pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
 
 _FAMILIES = {
     Split((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")): "default",
@@ -76,14 +82,15 @@ _FAMILIES = {
     Split((_LLAMA3,), True, True): "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
     Split((_LLAMA3,), True): "glm4 glm5",
     Split((_LLAMA3,)): "dbrx smaug-bpe chatglm-bpe",
-    Split((_QWEN2,)): "qwen2 deepseek-r1-qwen kormo megrez stablelm2 hunyuan solar-open grok-2",
+    Split((_QWEN2,)): (
+        "qwen2 deepseek-r1-qwen kormo megrez stablelm2 hunyuan solar-open grok-2 bailingmoe bailingmoe2 llada-moe"
+    ),
     Split((_gpt4(_DIGIT, word=r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+", marks=_MARKS.replace(r"\s", r"\s\p{M}")),)): "qwen35",
     Split((_gpt4(_DIGIT, contracted=""),)): "ufakzeka",
     Split((r"[^\n]+|\n+", _QWEN2)): "laguna",
     Split((_THREE, _gpt4(r"\p{N}+")), True): "minicpm5",
     Split((_gpt4(_DIGIT, marks=r" ?[^\s\p{L}\p{N}\r\n]+"),)): "seed-coder",
-    Split((_gpt4(_DIGIT).replace(_LINES, _LINE),)): "bailingmoe bailingmoe2 llada-moe",
-    Split((_gpt4(_DIGIT, word=_PHRASE, marks=r" ?[^\s\p{L}\p{N}]+[\r\n/]?").replace(_LINES, _LINE),)): "exaone-moe",
+    Split((_gpt4(_DIGIT, word=_PHRASE, marks=r" ?[^\s\p{L}\p{N}]+[\r\n/]?"),)): "exaone-moe",
     Split((_LLAMA3.replace(r"\s+(?!\S)|\s+", _POWERS),)): "jais-2",
     Split((_gpt4o(_DIGIT, ""),), True, True): "tekken",
     Split((_gpt4o(_THREE, f"(?:{_CONTRACTED})?"),)): "gpt-4o llama4 kanana2 talkie minimax-m2",

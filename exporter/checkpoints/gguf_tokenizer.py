@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.tokenization_utils_base import generate_merges
 
@@ -71,12 +71,7 @@ def _byte_level(source: str, values: Mapping[str, Any], vocabulary: dict[str, in
         )
     split = SPLITS[name]
     tokenizer = Tokenizer(models.BPE(vocabulary, _merges(values), ignore_merges=split.whole_words))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in split.patterns),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    tokenizer.pre_tokenizer = split.pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer, split.add_bos
 
