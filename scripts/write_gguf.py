@@ -36,7 +36,7 @@ NAMES = {
 MARKS = "a\u0301b \u0915\u094d\u0937 "
 PROBE = (
     "I'll don'T it'so\n\n\n1. x = 12345.67e8 \r\n\tHTTPServer fooBar's =>== $a_b `c` |\n (x) //\n/ "
-    "\u4f60\u597d\u3042\u30a2 \u0e01 \u00bd\u00b2 1 2\t\t3    4 \n \n  --\n...!?\u3002,a 'a \u20ac5 foo  \n\nbar \uac00 "
+    "\u4f60\u597d\u3042\u30a2 \u0e01 \u00bd\u00b2 1 2\t\t3    4 \n \n  --\n...!?\u3002,a 'a \u20ac5 foo  \n\nb \uac00 "
 )
 ENDS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
@@ -70,7 +70,7 @@ def write_gguf(
     for key, value in values.items():
         writer.add_string(key, value)
     if tokenizer:
-        _add_tokenizer(writer, checkpoint, config)
+        add_tokenizer(writer, checkpoint, config)
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     for name, tensor in load_file(checkpoint / "model.safetensors").items():
         weight, called = tensor.float().numpy(), _gguf_name(name)
@@ -130,7 +130,7 @@ def adds_bos(checkpoint: Path, bos: int) -> bool:
     return Tokenizer.from_file(str(checkpoint / "tokenizer.json")).encode("a").ids[:1] == [bos]
 
 
-def _add_tokenizer(writer: Any, checkpoint: Path, config: dict[str, Any]) -> None:
+def add_tokenizer(writer: Any, checkpoint: Path, config: dict[str, Any]) -> None:
     content = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))
     special = {entry["content"]: entry["id"] for entry in content["added_tokens"] if entry["special"]}
     vocabulary = sorted((special | content["model"]["vocab"]).items(), key=lambda entry: entry[1])

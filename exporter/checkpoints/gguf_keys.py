@@ -113,6 +113,9 @@ def apply_header(source: str, values: Mapping[str, Any], config: Any, read: Cont
     if not read or "attention.sliding_window" in own:
         _apply_windows(architecture, said, config, refuse)
     _apply_attributes(said, config, refuse)
+    for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
+        if f"tokenizer.ggml.{key}_token_id" not in values:
+            setattr(config, f"{name}_token_id", None)  # not that of the class
     if hasattr(config, "query_pre_attn_scalar"):
         wide = said["block_count"] == LARGEST.get(architecture)
         config.query_pre_attn_scalar = _width(said) if wide else said["attention.key_length"]
@@ -144,7 +147,8 @@ def _apply_attributes(said: Mapping[str, Any], config: Any, refuse: Callable[...
         if key == "expert_gating_func":
             value = GATING.get(value, value)
         if key in ("attention.value_length", "attention.value_length_swa"):
-            if value != said.get(key.replace("value", "key"), getattr(config, "head_dim", value)):
+            length = said.get(key.replace("value", "key")) or getattr(config, "head_dim", None) or _width(said)
+            if value != length:
                 raise refuse(key, "another length than that of the keys")
         elif key == "tensor_data_layout" and value == "jploski" and said.get("attention.head_count_kv") != 1:
             raise refuse(key, "which transformers does not undo for several key-value heads")
@@ -168,7 +172,8 @@ def _apply_windows(
             if _flat(said.get(key, 0)) != [0]:
                 raise refuse(key)
         return
-    config.sliding_window = window or None
+    if window or types is None:  # else its layers say that none has one
+        config.sliding_window = window or None
     if types is None:
         if pattern is not None and _flat(pattern) != [bool(window)]:
             raise refuse("attention.sliding_window_pattern")
