@@ -62,6 +62,9 @@ def _piece(chance: random.Random) -> str:
     return "".join(character for character in drawn if unicodedata.category(character) != "Cn")
 
 
+_silent = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda level, text, data: None)
+
+
 class LlamaCpp:
     """llama.cpp's tokenizer of a file, which needs no weights."""
 
@@ -69,7 +72,7 @@ class LlamaCpp:
         import llama_cpp
 
         self.library = llama_cpp
-        llama_cpp.llama_log_set(SILENT, ctypes.c_void_p(0))
+        llama_cpp.llama_log_set(_silent, ctypes.c_void_p(0))
         options = llama_cpp.llama_model_default_params()
         options.vocab_only = True
         self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), options)
@@ -88,25 +91,27 @@ class LlamaCpp:
         self.library.llama_model_free(self.model)
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-def SILENT(level: int, text: bytes, data: Any) -> None:
-    pass
-
-
 def values_of(path: Path) -> dict[str, Any]:
     return {key: field.contents() for key, field in GGUFReader(path).fields.items()}
 
 
-def write_vocabulary(values: dict[str, Any], path: Path, pre: str) -> Path:
-    """A file without weights that splits text as `pre` says."""
+def write_vocabulary(values: dict[str, Any], path: Path) -> Path:
+    """A file without weights that has the tokenizer of `values`."""
     writer = GGUFWriter(path, "llama")
-    writer.add_tokenizer_model(values["tokenizer.ggml.model"])
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list(values["tokenizer.ggml.tokens"])
-    writer.add_token_types(values["tokenizer.ggml.token_type"])
-    writer.add_token_merges(values["tokenizer.ggml.merges"])
-    writer.add_bos_token_id(values["tokenizer.ggml.bos_token_id"])
-    writer.add_eos_token_id(values["tokenizer.ggml.eos_token_id"])
+    writer.add_name(values.get("general.name", path.stem))
+    lists = dict(tokens=writer.add_token_list, token_type=writer.add_token_types, scores=writer.add_token_scores)
+    lists["merges"] = writer.add_token_merges
+    for key, value in values.items():
+        if key.startswith("tokenizer.ggml."):
+            name = key.removeprefix("tokenizer.ggml.")
+            if name in lists:
+                lists[name](value)
+            elif isinstance(value, bool):
+                writer.add_bool(key, value)
+            elif isinstance(value, int):
+                writer.add_uint32(key, value)
+            else:
+                writer.add_string(key, value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
@@ -138,7 +143,9 @@ def main() -> None:
         for pre in SPLITS if arguments.every_pre else (None,):
             file = arguments.file
             if pre is not None:
-                file = write_vocabulary(values_of(arguments.file), Path(folder) / f"{pre}.gguf", pre)
+                # Whether a text begins with BOS is then left to the name.
+                values = {key: value for key, value in values_of(file).items() if not key.endswith("add_bos_token")}
+                file = write_vocabulary(values | {"tokenizer.ggml.pre": pre}, Path(folder) / f"{pre}.gguf")
             found = differences(file, lines)
             wrong += len(found)
             example = f", such as {min(found, key=len)!r}" if found else ""

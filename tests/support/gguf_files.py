@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFReader, GGUFWriter, get_tensor_name_map
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from write_gguf import add_tokenizer
 
-from support.tiny import make_tokenizer, save_model
+from support.tiny import LINES, make_tokenizer, save_model
 
 ONE_LESS = ("gemma2", "gemma3")  # the files hold their norms plus one
 TRANSPOSED = ("gpt2",)  # of which transformers keeps matrices as [input, output]
@@ -68,3 +69,21 @@ def finish(writer: GGUFWriter) -> None:
 
 def values_of(path: Path) -> dict[str, Any]:
     return {key: field.contents() for key, field in GGUFReader(path).fields.items()}
+
+
+def sentencepiece_values(spaces: bool = True) -> dict[str, Any]:
+    """The header's of a small SentencePiece vocabulary: pieces, bytes, tokens that are found whole. spaces: whether
+    two spaces are such a token, as in Gemma."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.train_from_iterator(LINES, trainers.BpeTrainer(vocab_size=300, show_progress=False))
+    whole = {"<unk>": 2, "<s>": 3, "</s>": 3, "<|user|>": 3, "<|endoftext|>": 3} | ({"  ": 4} if spaces else {})
+    pieces = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
+    tokens = [*whole, *(f"<0x{byte:02X}>" for byte in range(256)), *(piece for piece, _ in pieces)]
+    found: dict[str, Any] = {
+        "tokens": tokens,
+        "token_type": [*whole.values(), *[6] * 256, *[1] * len(pieces)],
+        "scores": [*[0.0] * (len(whole) + 256), *(-float(rank) for _, rank in pieces)],
+    }
+    found |= dict(model="llama", pre="default", bos_token_id=1, eos_token_id=2, unknown_token_id=0)
+    return {f"tokenizer.ggml.{key}": value for key, value in found.items()}
