@@ -237,6 +237,8 @@ EXPORTER = (
         "if name in known}",
         "if name == 'eos_token_id'}",
         GENERATION_TESTS,
+    ),
+    Mutant(
         "a GGUF file's rotary base is dropped",
         ROTARY,
         'every["rope_theta"] = said.get("rope.freq_base", BASE)',

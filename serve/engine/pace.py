@@ -69,5 +69,5 @@ class Pace:
 
     def _more(self, parameters: SamplingParameters, tokens: int) -> float:
         """Tokens to come, after so many."""
-        expected = max(self._tokens.value - tokens, tokens, parameters.min_new_tokens - tokens)
+        expected = max(self._tokens.value - tokens, tokens, (parameters.min_new_tokens or 0) - tokens)
         return min(expected, parameters.max_new_tokens - tokens)
