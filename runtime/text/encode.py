@@ -43,7 +43,7 @@ class PromptEncoder:
             raise BundleError(f"{path} is not a tokenizer: {error}") from None
         if chat_template is not None:
             self._template: ChatTemplate | None = read_template(chat_template, text.special_tokens)
-            self._tools_template = self._template
+            self._tools_template: ChatTemplate | None = self._template
         else:
             self._template = _template(bundle, text.chat_template)
             self._tools_template = _template(bundle, text.tools_template) or self._template
