@@ -243,7 +243,7 @@ def _granted(key: str, value: Any, said: Mapping[str, Any]) -> bool:
 
 def _width(said: Mapping[str, Any]) -> int:
     """Elements of the hidden state for each attention head."""
-    return int(said["embedding_length"]) // max(1, _one(said["attention.head_count"]))
+    return int(said["embedding_length"]) // max(1, int(_one(said["attention.head_count"])))
 
 
 def _one(value: Any) -> Any:
