@@ -56,11 +56,11 @@ def test_lookups_draft_where_the_answer_repeats_the_prompt(session: Session) -> 
 
 
 def test_an_answer_with_numbers_is_encoded_as_it_was_generated(session: Session) -> None:
-    """So that the next turn begins with the rows of this one. Split as GPT-2 does, half of them were lost."""
-    chat = [{"role": "user", "content": "Give me a numbered list of 5 fruits, one each line, and a price like 12.50."}]
+    """So that the next turn begins with the rows of this one. Split as GPT-2 does, only 64 of them were its own."""
+    chat = [{"role": "user", "content": "How do I bake bread? Give me the steps."}]
     session.reset()
     answer = session.generate(chat, max_new_tokens=96)
-    assert any(str(number) in answer.text for number in range(10))
+    assert "\n\n1." in answer.text
     cached = answer.statistics.prompt_tokens + answer.statistics.emitted
     chat += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": "Thanks."}]
     following = session.generate(chat, max_new_tokens=1)
@@ -76,16 +76,16 @@ def test_the_ids_are_those_of_llama_cpp(checkpoint: Checkpoint) -> None:
 
 # Pieces of its own tokenizer, which splits digits off and then text as GPT-2 does.
 PIECES = {
-    "Steps:\n\n1. one\n\n2. two": "Steps|:|ĊĊ|1|.|Ġone|ĊĊ|2|.|Ġtwo",
-    "x = 1\n    2": "x|Ġ=|Ġ|1|ĊĠĠĠ|Ġ|2",
-    "| a |  1 |": "||Ġa|Ġ||ĠĠ|1|Ġ||",
-    "In 2024": "In|Ġ|2|0|2|4",
+    "Steps:\n\n1. one\n\n2. two": "Steps : ĊĊ 1 . Ġone ĊĊ 2 . Ġtwo",
+    "x = 1\n    2": "x Ġ= Ġ 1 ĊĠĠĠĠ 2",
+    "| a |  1 |": "| Ġa Ġ| ĠĠ 1 Ġ|",
+    "In 2024": "In Ġ 2 0 2 4",
 }
 
 
 @pytest.mark.parametrize("text", PIECES)
 def test_digits_are_split_as_the_file_says(text: str, checkpoint: Checkpoint) -> None:
-    assert "|".join(checkpoint.tokenizer.tokenize(text)) == PIECES[text]
+    assert checkpoint.tokenizer.tokenize(text) == PIECES[text].split()
 
 
 def test_the_answer_ends_at_the_models_own_stop_token(session: Session) -> None:
