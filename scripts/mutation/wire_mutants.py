@@ -151,7 +151,7 @@ WIRE = (
         ("tests/serve/test_tools.py",),
     ),
     Mutant(
-        "a stop string is held back by a shorter one's beginning",
+        "of stop strings that end together the shortest counts",
         "runtime/text/detokenizer.py",
         "{*map(len, self._stops)}, reverse=True)",
         "{*map(len, self._stops)})",

@@ -66,7 +66,7 @@ BEYOND = [
     ({"temperature": 3.0}, "temperature"),
     ({"top_p": -0.1}, "top_p"),
     ({"max_tokens": 0}, "max_tokens"),
-    ({"stop_token_ids": [1] * 65}, "stop_token_ids"),
+    ({"stop_token_ids": [1, -1]}, "stop_token_ids[1]"),
     ({"messages": []}, "messages"),
     ({"messages": [{**HELLO, "name": "n" * 257}]}, "messages[0].name"),
     ({"logit_bias": {"7": 101}}, "logit_bias[...]"),  # msgspec does not say which one

@@ -413,7 +413,7 @@ def test_an_answer_is_copied(browser: Browser, server: ServerProcess, secure: bo
 def test_refusals_are_told_and_the_text_comes_back(browser: Browser, server: ServerProcess) -> None:
     visit(browser, server)
     say(browser, "<special> " * 3000)
-    browser.wait("document.getElementById('trouble').textContent.includes('capacity')")
+    browser.wait("document.getElementById('trouble').textContent.includes('too long')")
     assert browser.evaluate("document.getElementById('prompt').value.length") > 1000
     assert browser.evaluate("document.querySelectorAll('.message').length") == 0
 
