@@ -16,8 +16,8 @@ def push(bundle: Bundle, repository: str, private: bool = False) -> str:
     """Upload every file of the manifest, and a model card where the repository has none; returns the address.
 
     What was measured on this host stays here, and so do its paths, which earlier versions recorded. private: a new
-    repository is, whatever the organization's setting. Files of an earlier bundle stay in the repository. Raises `OutputError` for an invalid
-    name, and where the hub refuses; `MissingPackageError` without huggingface_hub.
+    repository is, whatever the organization's setting. Files of an earlier bundle stay in the repository. Raises
+    `OutputError` for an invalid name, and where the hub refuses; `MissingPackageError` without huggingface_hub.
     """
     match = ON_HUB.fullmatch(repository)
     if match is None or match["revision"]:

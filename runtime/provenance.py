@@ -45,13 +45,13 @@ def _reduced(argument: str) -> str:
 def without_paths(manifest: Manifest) -> Manifest:
     """For others: bundles of earlier versions hold paths."""
     try:
-        command = shlex.split(manifest.command)
-    except ValueError:  # cut off by hand
-        command = []
+        words = shlex.split(manifest.command)
+    except ValueError:  # edited by hand
+        words = []
     target, draft = manifest.target, manifest.draft
     return replace(
         manifest,
-        command=command_line(command[1:]) if command else "",
+        command=shlex.join(map(_reduced, words)),
         target=replace(target, source=name_of(target.source)),
         draft=None if draft is None else replace(draft, source=name_of(draft.source)),
         more_drafts={

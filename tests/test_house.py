@@ -37,6 +37,33 @@ def test_the_packages_of_the_wheel_are_those_of_the_tree() -> None:
     )
 
 
+def test_text_is_read_and_written_in_a_named_encoding() -> None:
+    """Whatever has text in it says in which encoding: the locale's would be another one on another host."""
+    found = []
+    outside = {"tests", "build", "dist"}
+    for path in ROOT.glob("[!.]*/**/*.py"):
+        if path.relative_to(ROOT).parts[0] in outside:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and _opens_text(node) and "encoding" not in _keywords(node):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not found
+
+
+def _keywords(call: ast.Call) -> dict[str | None, ast.expr]:
+    return {keyword.arg: keyword.value for keyword in call.keywords}
+
+
+def _opens_text(call: ast.Call) -> bool:
+    name = ast.unparse(call.func).rpartition(".")[2]
+    text, mode = _keywords(call).get("text"), call.args[1] if len(call.args) > 1 else _keywords(call).get("mode")
+    if isinstance(text, ast.Constant) and text.value is True:  # of a process
+        return True
+    if isinstance(call.func, ast.Name):
+        return name == "open" and not (isinstance(mode, ast.Constant) and "b" in str(mode.value))
+    return name in ("read_text", "write_text", "File", "TextIOWrapper")
+
+
 def run_without(packages: tuple[str, ...], code: str, folder: Path) -> str:
     block = f"import sys\nfor name in {packages!r}: sys.modules[name] = None\n"
     done = subprocess.run([sys.executable, "-c", block + code], capture_output=True, text=True, cwd=folder, check=False)

@@ -125,7 +125,7 @@ def _samples(entry: RouteAnalysis) -> str:
     counted = len(entry.speedups)
     short = entry.requests - counted
     left_out = (
-        f" ({short} of {entry.requests} requests do not count: their answers have fewer than {SHORTEST_RESPONSE} tokens)"
+        f" ({short} of {entry.requests} do not count: answers of fewer than {SHORTEST_RESPONSE} tokens)"
         if short
         else ""
     )

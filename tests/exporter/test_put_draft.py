@@ -86,6 +86,27 @@ def test_names_of_drafts(given: str, name: str, source: str) -> None:
     assert parse_draft(given) == NamedDraft(name, source)
 
 
+@pytest.mark.parametrize(
+    ("given", "there", "name", "source"),
+    [
+        ("lr=3e-4/ckpt", "lr=3e-4/ckpt", "ckpt", "lr=3e-4/ckpt"),
+        ("step=100", "step=100", "step-100", "step=100"),
+        ("step=100", "100", "step", "100"),  # the whole is no path here
+        ("code=lr=3e-4/ckpt", "lr=3e-4/ckpt", "code", "lr=3e-4/ckpt"),
+        ("run:5/a:b", "run:5/a:b", "a-b", "run:5/a:b"),
+        ("lr=1/q:4.gguf", "lr=1/q:4.gguf", "q-4", "lr=1/q:4.gguf"),
+        ("~/lr=1/ckpt", "lr=1/ckpt", "ckpt", "~/lr=1/ckpt"),
+    ],
+)
+def test_what_exists_is_a_path_whatever_its_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, there: str, name: str, source: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / there).mkdir(parents=True)
+    assert parse_draft(given) == NamedDraft(name, source)
+
+
 def test_lookup_is_a_draft_that_is_not_exported(refused: Refused) -> None:
     assert parse_drafts(("lookup",)) == ()
     assert [draft.name for draft in parse_drafts(("a/x", "lookup", "y=a/x"))] == ["x", "y"]
@@ -196,7 +217,7 @@ def test_add_draft_replaces_one_of_its_name(copy: Path, others: dict[str, Path],
     manifest = Bundle.open(copy).manifest
     assert manifest.draft_names == ("draft", "x")
     assert manifest.draft is not None
-    assert manifest.draft.source == str(others["small"])
+    assert manifest.draft.source == others["small"].name
     assert not list((copy / "graphs").glob("draft*"))
     with specexport.load(copy) as session:
         plain = session.generate(PROMPT, speculate=False, max_new_tokens=12)
