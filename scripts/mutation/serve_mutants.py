@@ -60,6 +60,13 @@ SERVE = (
         IN_PROCESS,
     ),
     Mutant(
+        "nothing is expected of those that wait before one has ended",
+        f"{ENGINE}thread.py",
+        "if self._pace.known else took for",
+        "if self._pace.known else 0.0 for",
+        IN_PROCESS,
+    ),
+    Mutant(
         "who cannot start in time stays in the queue",
         f"{ENGINE}thread.py",
         "if expected > timeout and self.withdraw(job):",

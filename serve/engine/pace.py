@@ -47,6 +47,10 @@ class Pace:
     _tokens: Mean = field(default_factory=Mean)
     _per_token: Mean = field(default_factory=Mean)
 
+    @property
+    def known(self) -> bool:
+        return self._tokens.known
+
     def note(self, done: Progress) -> None:
         """A request has ended, for whatever reason."""
         if done.tokens:

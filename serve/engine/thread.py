@@ -116,12 +116,17 @@ class EngineThread:
         with self._changed:
             running = self._running
             ahead = takewhile(lambda other: other is not job, self._queue)
-            left = 0.0 if running is None else self._pace.left(running.parameters, running.progress, running.ran)
-            return left + sum(self._pace.whole(other.parameters) for other in ahead)
+            left = took = 0.0
+            if running is not None:
+                left = self._pace.left(running.parameters, running.progress, running.ran)
+                took = running.ran + left  # as may the others, while nothing else is known of them
+            return left + sum(self._pace.whole(other.parameters) if self._pace.known else took for other in ahead)
 
     def retry_after(self, job: Job | None = None) -> int:
-        """`starts_in` as whole seconds, 1 to 60."""
-        return min(max(math.ceil(self.starts_in(job)), 1), LONGEST_RETRY)
+        """`starts_in` as whole seconds, 1 to 60. Before any request has ended, at least one for each."""
+        with self._changed:
+            least = 1 if self._pace.known else self.running + len(self._queue)
+            return min(max(math.ceil(self.starts_in(job)), least, 1), LONGEST_RETRY)
 
     def expect(self, job: Job, timeout: float) -> None:
         """Raises `QueueError` for a waiting `job` that is not expected to start within `timeout` seconds; it leaves."""

@@ -190,7 +190,7 @@ def test_who_waits_too_long_is_refused(tmp_path: Path, refused: Refused) -> None
 
 def test_a_wait_is_estimated_from_what_is_ahead(tmp_path: Path) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
-        thread, decoder.delay = sessions.thread, 0.0
+        thread = sessions.thread
         thread._pace.note(SLOW)
         assert thread.starts_in() == 0.0
         decoder.gate.clear()
@@ -210,6 +210,28 @@ def test_a_wait_is_estimated_from_what_is_ahead(tmp_path: Path) -> None:
         await until(lambda: thread._pace.whole(SamplingParameters(max_new_tokens=1)) < 900)  # these were faster
 
     run(tmp_path, use, queue_timeout=1e9)
+
+
+def test_while_nothing_is_known_all_are_expected_to_take_as_long_as_the_running_one(tmp_path: Path) -> None:
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        thread = sessions.thread
+        decoder.gate.clear()
+        jobs = [sessions.submit([1, 2], max_new_tokens=2)]
+        await until(lambda: thread.running == 1)
+        jobs += [sessions.submit([1, 2], max_new_tokens=2) for _ in range(5)]
+        assert thread.retry_after() >= 6  # a second each, at least
+        running = jobs[0]
+        assert running.started_at is not None
+        running.started_at -= 100.0  # in its prompt, which is expected to take as long again
+        assert 100 <= thread.starts_in(jobs[1]) < 100 + PATIENCE
+        assert 1100 <= thread.starts_in() < 1100 + 11 * PATIENCE
+        decoder.gate.set()
+        for job in jobs:
+            assert [chunk.finish_reason async for chunk in job.chunks()][-1] == "length"
+        await until(lambda: thread._pace.known)
+        assert thread.retry_after() == 1
+
+    run(tmp_path, use)
 
 
 def test_who_cannot_start_in_time_is_refused_at_once(tmp_path: Path, refused: Refused) -> None:
