@@ -74,6 +74,8 @@ def _compare(session: Session, request: Request, plain: Output, speculative: Out
     """Compare greedy outputs by tiers L1 and L2 of `runtime/proofs/equality.py`."""
     if speculative.tokens == plain.tokens:
         return "equal"
+    if SamplingParameters().with_defaults(session.bundle.manifest.defaults).adjusts_logits:
+        return "not comparable"  # by the target's own logits
     stop_tokens = session.bundle.manifest.text.stop_token_ids
     try:
         judged = judge(session, request.tokens, plain.tokens, speculative.tokens, speculative.widths, stop_tokens)

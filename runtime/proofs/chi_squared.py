@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ...bundle import Defaults
 from ...engines.base import Decoder
 from ...errors import ParameterError
 from ..drafting.names import runnable_drafter
 from ..sampling.adjustment import LogitAdjustment
 from ..sampling.distribution import Distribution
-from ..sampling.parameters import UNADJUSTED, SamplingParameters
+from ..sampling.parameters import SamplingParameters
 from ..sampling.truncation import processed_distribution
 from ..session import Session
 from ..state.context import CachedDecoder
@@ -106,7 +107,7 @@ def sample_session(
     rounds = accepted = drafted = 0
     # One round's tokens more than are examined, so that the last round that matters drafts as many as any other.
     most = length + session.max_draft_tokens
-    params = replace(params, max_new_tokens=most, stop_token_ids=(), **UNADJUSTED)
+    params = replace(params, max_new_tokens=most, stop_token_ids=()).with_defaults(Defaults())
     for seed in range(first_seed, first_seed + trials):
         generation = session.generate(prompt, params, seed=seed)
         found[generation.tokens[:length]] += 1
