@@ -41,14 +41,14 @@ SERVE = (
     Mutant(
         "an answer is expected to end at the mean, however long it is already",
         f"{ENGINE}pace.py",
-        "max(self._tokens.value - tokens, tokens, parameters",
-        "max(self._tokens.value - tokens, parameters",
+        "max(self._tokens.value - tokens, tokens, (parameters",
+        "max(self._tokens.value - tokens, (parameters",
         ("tests/serve/test_pace.py",),
     ),
     Mutant(
         "what must be generated is not waited for",
         f"{ENGINE}pace.py",
-        "parameters.min_new_tokens - tokens)",
+        "(parameters.min_new_tokens or 0) - tokens)",
         "0)",
         ("tests/serve/test_pace.py",),
     ),
@@ -111,8 +111,8 @@ SERVE = (
     Mutant(
         "thoughts are looked for without the template's variables",
         "runtime/text/encode.py",
-        "find_thinking(self._template.setting(variables), ",
-        "find_thinking(self._template, ",
+        "find_thinking(template.setting(variables), ",
+        "find_thinking(template, ",
         VARIABLES,
     ),
     Mutant(
