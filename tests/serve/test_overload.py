@@ -205,11 +205,13 @@ def test_a_stream_that_has_its_status_is_answered_however_long_it_waits(tmp_path
         sessions = client.app.state.service.sessions  # type: ignore[attr-defined]
         sessions.queue_timeout, sessions.thread.starts_in = 0.0, lambda job=None: 1000.0
         while found.count(b": ping\n\n") < 3:
-            found += second.recv(1000)
+            found += (part := second.recv(1000))
+            assert part
         assert client.ask("POST", "/v1/chat/completions", {"messages": MESSAGES, "stream": True})[0] == 503
         decoder.gate.set()
-        while b"[DONE]" not in found:
-            found += second.recv(1000)
+        while part and b"[DONE]" not in found:
+            found += (part := second.recv(1000))
+        assert b"[DONE]" in found
         assert b"error" not in found
         for one in (first, second):
             one.close()
