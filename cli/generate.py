@@ -12,6 +12,7 @@ import click
 from .grammar_options import grammars
 from .options import BUNDLE, CHAT_TEMPLATE, JSON, running
 from .sampling_options import note_route, sampling_options
+from .streams import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 @click.option("--prompt", help="Text to continue; - reads stdin.")
 @click.option("--chat", metavar="TEXT", help="Message to answer, put into the model's chat template; - reads stdin.")
 @click.option(
-    "--messages", type=click.File(encoding="utf-8-sig"), help="JSON file with a list of chat messages {role, content}."
+    "--messages", type=click.File(encoding="utf-8"), help="JSON file with a list of chat messages {role, content}."
 )
 @CHAT_TEMPLATE
 @click.option(
     "--prediction",
-    type=click.File(encoding="utf-8-sig"),
+    type=click.File(encoding="utf-8"),
     help="File with text that the output is likely to repeat, to draft from.",
 )
 @sampling_options
@@ -134,20 +135,16 @@ def _stdin() -> str:
 
 
 def _text(file: Any) -> str:
-    try:
-        text = str(file.read())
-    except UnicodeDecodeError as error:
-        raise click.ClickException(f"{file.name} is not UTF-8: {error}") from None
+    text = text_of(file)
     if not text:
         click.echo(f"{file.name} is empty, so nothing can be drafted from it; leave it out", err=True)
     return text
 
 
 def _messages(file: Any) -> list[Any]:
+    text = text_of(file)
     try:
-        found = json.load(file)
-    except UnicodeDecodeError as error:
-        raise click.ClickException(f"{file.name} is not UTF-8: {error}") from None
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise click.ClickException(f"{file.name} is not JSON: {error}") from None
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):

@@ -9,15 +9,14 @@ from typing import Any, TextIO
 import click
 
 from ..errors import GrammarError
+from .streams import text_of
 
 GRAMMARS = (
-    click.option(
-        "--json-schema", type=click.File(encoding="utf-8-sig"), help="File with a JSON schema for the output."
-    ),
+    click.option("--json-schema", type=click.File(encoding="utf-8"), help="File with a JSON schema for the output."),
     click.option("--regex", help="Regular expression that the whole output must match."),
     click.option("--choice", multiple=True, help="Allowed output; repeatable."),
     click.option(
-        "--grammar", "lark", type=click.File(encoding="utf-8-sig"), help="File with a Lark grammar for the output."
+        "--grammar", "lark", type=click.File(encoding="utf-8"), help="File with a Lark grammar for the output."
     ),
 )
 
@@ -38,13 +37,13 @@ def grammars(command: Callable[..., None]) -> Callable[..., None]:
         grammar, file = None, json_schema or lark
         try:
             if json_schema is not None:
-                grammar = Grammar.json_schema(_read(json_schema))
+                grammar = Grammar.json_schema(text_of(json_schema))
             elif regex is not None:
                 grammar = Grammar.regex(regex)
             elif choice:
                 grammar = Grammar.choice(choice)
             elif lark is not None:
-                grammar = Grammar.lark(_read(lark))
+                grammar = Grammar.lark(text_of(lark))
             command(grammar=grammar, **others)
         except GrammarError as error:  # some are found only when the command compiles it
             if file is None:
@@ -54,10 +53,3 @@ def grammars(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(GRAMMARS):
         run = option(run)
     return run
-
-
-def _read(file: TextIO) -> str:
-    try:
-        return file.read()
-    except UnicodeDecodeError as error:
-        raise click.ClickException(f"{file.name} is not UTF-8: {error}") from None

@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from .options import BUNDLE, CHAT_TEMPLATE, running
+from .streams import text_of
 
 if TYPE_CHECKING:
     from ..serve.listen import Listener, Listening
@@ -56,7 +57,7 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded
 @click.option("--replica-name", "replica", help="Name of this replica, sent in x-specexport-replica.")
 @click.option(
     "--api-key-file",
-    type=click.File(encoding="utf-8-sig", errors="surrogateescape"),
+    type=click.File(encoding="utf-8", errors="surrogateescape"),
     help="File of API keys, one per line; $SPECEXPORT_API_KEY holds one more.",
 )
 @click.option("--no-auth", is_flag=True, help="Listen beyond this machine without an API key.")
@@ -233,7 +234,7 @@ def _handle_signals(listener: Listener) -> None:
 def _keys(file: Any) -> tuple[str, ...]:
     from ..serve.settings import keys_of_host
 
-    return keys_of_host() if file is None else keys_of_host(file.read(), file.name)
+    return keys_of_host() if file is None else keys_of_host(text_of(file), file.name)
 
 
 def _log_to_stderr() -> None:

@@ -6,6 +6,9 @@ import codecs
 import os
 import sys
 from io import TextIOWrapper
+from typing import TextIO
+
+import click
 
 REPLACING = "specexport-replacing"
 SURROGATES = range(0xDC80, 0xDD00)  # how Python keeps the undecodable bytes of file names
@@ -29,6 +32,17 @@ def _replaced(error: UnicodeError) -> tuple[bytes, int]:
         raise error
     codes = map(ord, error.object[error.start : error.end])
     return bytes(code - 0xDC00 if code in SURROGATES else ord("?") for code in codes), error.end
+
+
+def text_of(file: TextIO) -> str:
+    """The text of a file opened as UTF-8, without the byte order mark that some editors begin it with.
+
+    Raises `click.ClickException` that names the file and the place.
+    """
+    try:
+        return file.read().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{file.name} is not UTF-8: {error}") from None
 
 
 def drop() -> None:

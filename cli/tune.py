@@ -34,7 +34,10 @@ SHIPPED_TOKENS = 64
     help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines, at least 20 different ones.',
 )
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Draft checkpoint to create.")
-@click.option("--draft", help="Checkpoint to tune. [default: the one that the bundle's draft was built from]")
+@click.option(
+    "--draft",
+    help="Checkpoint to tune. [default: the one that the bundle's draft was built from, if it is here or on the hub]",
+)
 @click.option("--fresh", metavar="LAYERSxWIDTH", help="Train a new draft of this shape instead, such as 4x512.")
 @click.option(
     "--judge",

@@ -52,9 +52,10 @@ def find_draft(bundle: Bundle, given: str | None) -> Checkpoint:
     source = given if given is not None else recorded.source  # type: ignore[union-attr]
     if is_gguf(source):
         raise CheckpointError(f"{source} is quantized; give --draft the checkpoint that it was made from")
-    if given is None and "/" not in source and find_local(source) is None:  # a folder's name alone
-        raise ParameterError(f"the bundle's draft was built from {source}, which is not here; give it with --draft")
     try:
+        # The name of a folder alone is not looked up on the hub.
+        if given is None and "/" not in source and find_local(source) is None:
+            raise CheckpointError(f"there is no folder {source}")
         found = Checkpoint.find(source)
     except CheckpointError as error:
         if given is not None:

@@ -165,10 +165,12 @@ class PromptEncoder:
         """The template's special tokens become tokens; text of a message that looks like one stays text."""
         template = self._template_for(bool(tools))
         if template is None:
-            lacks = "chat template for messages without tools" if self.chats(tools=True) else "chat template"
-            raise BundleError(
-                f"this model's tokenizer has no {lacks}; give one with --chat-template FILE, or a prompt as text"
-            )
+            lacks = "this model's tokenizer has no chat template"
+            if self.chats(tools=True):
+                raise BundleError(
+                    f"{lacks} for messages without tools; give one with --chat-template FILE, or a prompt as text"
+                )
+            raise BundleError(f"{lacks}; give a prompt as text instead of messages")
         masked, mark = self._special_tokens.mask(messages)
         told = [self._special_tokens.mask_more(tool.told, mark) for tool in tools]
         set_template = template.setting(self._special_tokens.mask_more(variables, mark))

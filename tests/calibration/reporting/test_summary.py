@@ -238,7 +238,7 @@ def test_without_details_the_verdicts_alone_are_shown() -> None:
 def test_requests_that_do_not_count_are_told() -> None:
     entry = replace(analyses.route("one", "on", 0.5), requests=62)
     text = " ".join(render(analyses.analysis([entry]), details=False).split())
-    assert f"(2 of 62 with fewer than {SHORTEST_RESPONSE} tokens do not count for p10)" in text
+    assert f"(2 of 62 do not count: answers of fewer than {SHORTEST_RESPONSE} tokens)" in text
 
 
 def test_latency_plain_and_speculative() -> None:

@@ -217,7 +217,8 @@ def test_a_route_where_adapting_comes_back_to_plain_is_off_and_keeps_watching() 
 @pytest.mark.parametrize(
     ("requests", "low", "mode", "drafted", "words"),
     [
-        (19, 1.1, "adaptive", 2, "A verdict needs 20 requests and has 19; meanwhile 2 draft tokens by model, 1.20x "),
+        (19, 1.1, "adaptive", 2, "Faster on these requests: 1.20x expected (1.10 to 1.50), p10 1.00x. 1 more request "),
+        (19, 0.9, "adaptive", 2, "A verdict needs 20 requests with answers of 8 tokens or more and has 19; meanwhile "),
         (20, 1.1, "adaptive", 2, "P10 is near the floor; meanwhile 2 draft tokens by model, 1.20x "),
         (20, 0.9, "adaptive", 0, "The interval includes 1; meanwhile 2 draft tokens by model, 1.20x "),
         (20, 0.9, "fixed", 0, "The interval includes 1; meanwhile plain decoding; the best setting is 2 draft tokens"),

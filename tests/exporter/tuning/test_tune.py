@@ -237,8 +237,11 @@ def test_rates_of_large_drafts_too(draft: Draft, noisy: Path, monkeypatch: pytes
     assert load_draft(Checkpoint.find(str(noisy))).rate == 1.0
 
 
-def test_drafts_that_cannot_be_tuned(built: Path, pair: Pair, tmp_path: Path, refused: Refused) -> None:
+def test_drafts_that_cannot_be_tuned(
+    built: Path, pair: Pair, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle = specexport.bundle.Bundle.open(built)
+    monkeypatch.chdir(pair.draft.parent)
     assert find_draft(bundle, None).digest == bundle.manifest.draft.checkpoint_sha256
     with refused(CheckpointError):
         find_draft(bundle, "somewhere/draft.Q4_0.gguf")
@@ -250,6 +253,9 @@ def test_drafts_that_cannot_be_tuned(built: Path, pair: Pair, tmp_path: Path, re
     make_tokenizer(VOCAB - 6, ["other words for other tokens"] * 2).save_pretrained(other)
     with refused(PairError):
         find_draft(bundle, str(other))
+    monkeypatch.chdir(tmp_path)  # the bundle knows the draft's name, not where it is
+    with refused(ParameterError):
+        find_draft(bundle, None)
 
 
 def test_a_disk_that_is_full_at_the_end(
