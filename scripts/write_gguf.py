@@ -70,7 +70,7 @@ def write_gguf(
     for key, value in values.items():
         writer.add_string(key, value)
     if tokenizer:
-        add_tokenizer(writer, checkpoint, config)
+        _add_tokenizer(writer, checkpoint, config)
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     for name, tensor in load_file(checkpoint / "model.safetensors").items():
         weight, called = tensor.float().numpy(), _gguf_name(name)
@@ -130,7 +130,7 @@ def adds_bos(checkpoint: Path, bos: int) -> bool:
     return Tokenizer.from_file(str(checkpoint / "tokenizer.json")).encode("a").ids[:1] == [bos]
 
 
-def add_tokenizer(writer: Any, checkpoint: Path, config: dict[str, Any]) -> None:
+def _add_tokenizer(writer: Any, checkpoint: Path, config: dict[str, Any]) -> None:
     content = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))
     special = {entry["content"]: entry["id"] for entry in content["added_tokens"] if entry["special"]}
     vocabulary = sorted((special | content["model"]["vocab"]).items(), key=lambda entry: entry[1])

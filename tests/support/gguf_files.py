@@ -10,7 +10,7 @@ import numpy as np
 from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFReader, GGUFWriter, get_tensor_name_map
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from write_gguf import add_tokenizer
+from write_gguf import _add_tokenizer
 
 from support.tiny import LINES, make_tokenizer, save_model
 
@@ -29,7 +29,7 @@ def write(folder: Path, path: Path, architecture: str, keys: dict[str, Any]) -> 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     layers = config.get("num_hidden_layers", config.get("n_layer"))
     writer = GGUFWriter(path, architecture)
-    add_tokenizer(writer, folder, config)
+    _add_tokenizer(writer, folder, config)
     for key, value in ({"block_count": layers} | keys).items():
         add(writer, key if key.startswith(("general.", "tokenizer.", "other.")) else f"{architecture}.{key}", value)
     names = get_tensor_name_map(next(arch for arch in MODEL_ARCH if MODEL_ARCH_NAMES[arch] == architecture), layers)
