@@ -87,7 +87,7 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(
         "export target        reused",
         "export draft         reused",
         "prove ",
-        "proved target onnx: ",
+        "proved target ort: ",
         "proved draft ort: ",
     ):
         assert line in result.stderr
@@ -516,7 +516,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[CompileOptions]:
     return given
 
 
-def test_compile(run: Run, bundle: Path, quick: list[CompileOptions]) -> None:
+def test_compile(run: Run, compilable: Path, tmp_path: Path, quick: list[CompileOptions]) -> None:
+    bundle = shutil.copytree(compilable, tmp_path / "copy.bundle")
     result = run(
         "compile", bundle, "--engine", "tensorrt-rtx", "--compute-capability", "8.9", "--compute-capability", "12.0"
     )

@@ -32,7 +32,7 @@ def make(name: str, client: Client) -> list[str]:
         raise SetupError(f"{name} needs node and npm, which are not here; install them, or name others with --only")
     # node looks for packages beside the script, so the script runs from a copy.
     script = folder / client.script if client.in_node else HERE / client.script
-    if not (folder / "ready").exists() or (folder / "ready").read_text() != wanted:
+    if not (folder / "ready").exists() or (folder / "ready").read_text(encoding="utf-8") != wanted:
         print(f"{name}: installing {', '.join(client.packages)} in {folder}", file=sys.stderr, flush=True)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -45,7 +45,7 @@ def make(name: str, client: Client) -> list[str]:
         for step in steps:
             if subprocess.run(step, stdout=sys.stderr, check=False).returncode:
                 raise SetupError(f"{name} could not be installed: {' '.join(step)} failed; its output is above")
-        (folder / "ready").write_text(wanted)
+        (folder / "ready").write_text(wanted, encoding="utf-8")
     if client.in_node:
         for source in HERE.glob("*.mjs"):
             shutil.copy(source, folder)

@@ -100,7 +100,9 @@ def refused_with(kind: type[BaseException], words: str = "") -> Iterator[list[An
 def command(name: str, *options: str) -> None:
     """Run a program of this environment, which must exit with 0."""
     program = Path(sys.executable).parent / name
-    done = subprocess.run([program, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(
+        [program, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, encoding="utf-8"
+    )
     print(done.stdout, file=sys.stderr)
     expect(done.returncode == 0, f"{name} exited with {done.returncode}: {done.stdout[-200:]}")
 
@@ -110,7 +112,7 @@ def tokenizer_folder() -> str:
     folder = Path("tokenizer").resolve()
     folder.mkdir(exist_ok=True)
     shutil.copy(Path(TOKENIZER) / "tokenizer.json", folder)
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
     return str(folder)
 
 

@@ -57,7 +57,9 @@ def attempt(name: str, command: list[str], arguments: argparse.Namespace, logs: 
             code = done.returncode
         except subprocess.TimeoutExpired:
             code = None
-    return read(output.read_text(errors="replace"), code, errors.read_text(errors="replace"))
+    return read(
+        output.read_text(errors="replace", encoding="utf-8"), code, errors.read_text(errors="replace", encoding="utf-8")
+    )
 
 
 def main() -> None:
@@ -78,7 +80,7 @@ def main() -> None:
     print(table(results))
     if arguments.json:
         kept = {client: [asdict(one) for one in found] for client, found in results.items()}
-        arguments.json.write_text(json.dumps(kept, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     sys.exit(any(one.outcome != "ok" for found in results.values() for one in found))
 
 

@@ -17,10 +17,12 @@ def profile(*options: str) -> None:
         "--tokenizer", tokenizer_folder(), "--use-server-token-count", "--request-count", "6", "--concurrency", "2",
         "--isl", "32", "--osl", str(OUTPUT_TOKENS), "--artifact-dir", "found", *options,
     )  # fmt: skip
-    found = json.loads(Path("found/profile_export_aiperf.json").read_text())
+    found = json.loads(Path("found/profile_export_aiperf.json").read_text(encoding="utf-8"))
     counts = [found[name]["avg"] for name in ("completed_request_count", "total_output_tokens", "request_error_rate")]
     expect(counts == [6, 6 * OUTPUT_TOKENS, 0], counts)
-    scraped = json.loads(Path("found/server_metrics_export.json").read_text())["summary"]["endpoints_successful"]
+    scraped = json.loads(Path("found/server_metrics_export.json").read_text(encoding="utf-8"))["summary"][
+        "endpoints_successful"
+    ]
     expect(scraped == [f"{PLAIN_URL}/metrics"], scraped)
 
 

@@ -20,7 +20,7 @@ def ignore_eos() -> None:
         "--profile", "kind=concurrent,streams=2", "--constraint", "kind=max_requests,count=6",
         "--data", f"kind=synthetic_text,prompt_tokens=32,output_tokens={OUTPUT_TOKENS}",
     )  # fmt: skip
-    (found,) = json.loads(Path("found.json").read_text())["benchmarks"]
+    (found,) = json.loads(Path("found.json").read_text(encoding="utf-8"))["benchmarks"]
     totals, requests = found["metrics"]["request_totals"], found["requests"]
     expect(totals["successful"] == 6 and not totals["errored"], [one["info"]["error"] for one in requests["errored"]])
     tokens = [one["output_metrics"]["text_tokens"] for one in requests["successful"]]
