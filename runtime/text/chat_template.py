@@ -124,7 +124,7 @@ def read_template(path: Path, special_tokens: Mapping[str, str]) -> ChatTemplate
         template = ChatTemplate(path.read_text(encoding="utf-8-sig"), special_tokens)
         written = template.render([{"role": "user", "content": SAID}])
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or f"it is not UTF-8: {error}"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ParameterError(f"chat_template {path} cannot be read: {reason}; give a file with a template") from None
     except (BundleError, PromptError) as error:
         raise ParameterError(f"chat_template {path} cannot be used: {error}") from None

@@ -53,7 +53,7 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     "structured_outputs.disable_additional_properties": ((False,), "say additionalProperties: false in the schema"),
     "grammar_lazy": ((False,), LARK),
     "grammar_triggers": (([],), LARK),
-    **_all("bad_words bad_words_ids suppress_tokens begin_suppress_tokens banned_tokens", ([],), BANS),
+    **_all("bad_words bad_words_ids suppress_tokens begin_suppress_tokens", ([],), BANS),
     **_all("banned_strings custom_token_bans", ([], ""), BANS),
     **_all("allowed_token_ids force_words_ids", ([],), "give structured_outputs instead: a regex, or choices"),
     **_all("logits_processors logit_processors", ([],), "give logit_bias instead"),

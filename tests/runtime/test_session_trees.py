@@ -58,7 +58,7 @@ def session(bundle: Path) -> Session:
 
 def test_the_build_proves_trees(bundle: Path) -> None:
     proofs = [proof for proof in Bundle.open(bundle).manifest.proofs if proof.dialect.endswith("trees")]
-    assert [(proof.role, proof.dialect) for proof in proofs] == [("target", "onnx, trees"), ("target", "ort, trees")]
+    assert [(proof.role, proof.dialect) for proof in proofs] == [("target", "ort, trees")]
     assert all(proof.passed and proof.max_error < 1e-4 for proof in proofs)
 
 

@@ -18,7 +18,6 @@ CHANGE: dict[str, tuple[Any, Any]] = {
     "allowed_token_ids": ([5], []),
     "bad_words": (["Sure"], []),
     "banned_strings": (["a"], []),
-    "banned_tokens": ([5], []),
     "suppress_tokens": ([5], []),
     "logits_processors": (["a.b"], []),
     "custom_logit_processor": ("x", ""),
