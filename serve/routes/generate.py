@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -34,6 +35,7 @@ from .work import Work
 IGNORED_HEADER = "x-specexport-ignored"
 RELAXED_HEADER = "x-specexport-relaxed"
 LONGEST_HEADER = 1000
+LISTABLE = re.compile("[!-+\\--~]+")  # visible ASCII without a comma, which stands between names
 
 
 async def chat(service: Service, exchange: Exchange) -> None:
@@ -254,10 +256,11 @@ def _unknown_route(service: Service, request: ChatRequest | CompletionRequest) -
 def _note_ignored(service: Service, exchange: Exchange, ignored: list[str]) -> None:
     if ignored:
         service.metrics.ignored(len(ignored))
-        exchange.headers[IGNORED_HEADER] = _listed([name for name in ignored if name.isascii() and name.isprintable()])
+        exchange.headers[IGNORED_HEADER] = _listed(ignored)
 
 
 def _listed(names: list[str]) -> str:
-    """As many names as a header holds, never part of one."""
+    """As many names as a header holds, never part of one. What a header cannot hold is counted only."""
+    names = [name for name in names if LISTABLE.fullmatch(name)]
     sizes = accumulate(len(name) + len(", ") for name in names)
     return ", ".join(name for name, size in zip(names, sizes, strict=True) if size <= LONGEST_HEADER)

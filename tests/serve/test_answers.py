@@ -226,6 +226,10 @@ def test_the_fields_of_a_request(server: ServerProcess) -> None:
             "tools": [],
             "top_k": -1,
             "weird": 3,
+            "": 1,
+            " blank ": 1,
+            "a,b": 1,
+            "\n": 1,
             "metadata": {"a": "b"},
         },
     )
