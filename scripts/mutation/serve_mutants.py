@@ -384,7 +384,7 @@ SERVE = (
     Mutant(
         "an environment keeps the packages that it was made with",
         f"{CLIENTS}environments.py",
-        """ or (folder / "ready").read_text() != wanted:""",
+        """ or (folder / "ready").read_text(encoding="utf-8") != wanted:""",
         ":",
         OF_CLIENTS,
     ),
