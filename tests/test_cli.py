@@ -469,7 +469,7 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     "newer schema": (lambda b: edit(b, lambda m: m.update(schema_version=99)), "has schema version 99"),
     "older schema": (
         lambda b: edit(b, lambda m: m.update(schema_version=1)),
-        "has schema version 1, this specexport reads 7 to 8; build the",
+        "has schema version 1, this specexport reads 7 to 9; build the",
     ),
     "escaping path": (
         lambda b: edit(b, lambda m: m["files"].update({"../x": {"bytes": 1, "sha256": ""}})),
