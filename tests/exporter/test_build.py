@@ -63,7 +63,7 @@ def test_a_bundle_says_what_it_is(built: Path, pair: Pair) -> None:
         4,
         16,
     )
-    assert (manifest.target.source, manifest.draft.source) == (str(pair.target), str(pair.draft))
+    assert (manifest.target.source, manifest.draft.source) == (pair.target.name, pair.draft.name)
     assert (len(manifest.target.layers), len(manifest.draft.layers)) == (2, 1)
     assert manifest.engines == ("onnxruntime",)
     assert manifest.text.stop_token_ids == (1,)

@@ -176,11 +176,11 @@ def test_a_pass_looks_at_the_least_span_that_holds_its_rows(
         ladder._bindings.pop((7, span))
 
 
-def test_a_sequence_up_to_the_last_row(decoder: OrtDecoder, opened: Bundle) -> None:
+def test_a_sequence_up_to_the_last_row(decoder: OrtDecoder, pair: Pair) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(opened.manifest.target.source)
+    model = AutoModelForCausalLM.from_pretrained(pair.target)
     with torch.no_grad():
         expected = model(input_ids=torch.tensor([TOKENS])).logits[0, -5:].numpy()
     np.testing.assert_allclose(feed(decoder, 16, 16, 16, 11, 5), expected, atol=1e-3)
@@ -235,9 +235,9 @@ def test_bf16_is_for_other_engines(refused: Refused, opened: Bundle) -> None:
 
 
 @pytest.fixture(scope="module")
-def half(opened: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+def half(opened: Bundle, pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     contract = dataclasses.replace(opened.manifest.contract, precision="fp16")
-    return export_cached(Path(opened.manifest.target.source), tmp_path_factory.mktemp("half"), contract=contract)
+    return export_cached(pair.target, tmp_path_factory.mktemp("half"), contract=contract)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
