@@ -97,7 +97,7 @@ def test_auto_leaves_what_moves_too_far(pair: Pair, tmp_path: Path, monkeypatch:
         BuildOptions(64, prompt_chunk=16, cache=cache, precision="auto", max_divergence=0),
     )
     manifest = Bundle.open(tmp_path / "auto.bundle").manifest
-    assert (manifest.target.format, set(manifest.target.graphs), manifest.draft) == ("float", {"onnx", "ort"}, None)
+    assert (manifest.target.format, set(manifest.target.graphs), manifest.draft) == ("float", {"ort"}, None)
     table = json.loads((tmp_path / "auto.bundle" / PRECISION).read_text())
     assert [row["target"] for row in table["candidates"]] == ["float"]
     assert [line.partition(": ")[0] for line in table["left_out"]] == ["target in int8", "target in int4"]

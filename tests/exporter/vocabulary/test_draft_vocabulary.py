@@ -85,7 +85,7 @@ def test_the_draft_has_no_mass_elsewhere_and_the_checkpoints_logits_on_what_it_k
 def test_all_dialects_are_proved_and_a_wrong_map_is_found(cut: Path) -> None:
     bundle = Bundle.open(cut)
     proofs = [proof for proof in bundle.manifest.proofs if proof.role == "draft"]
-    assert {proof.dialect for proof in proofs} == {"ort", "onnx"}
+    assert {proof.dialect for proof in proofs} == {"ort"}
     assert all(proof.max_error < 1e-4 for proof in proofs)
     reference = load_reference(cut / "reference/draft.npz")
     session = specexport.load(cut)
