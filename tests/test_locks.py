@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 from specexport import locks
+from specexport.atomic import new_folder, temporary_sibling
 from specexport.calibration.measuring.journal import Journal
 from specexport.errors import OutputError
-from specexport.exporter.storage.atomic_folder import new_folder, temporary_sibling
 
 IMPORTS = """
 import sys
 sys.modules["fcntl"] = None  # as on Windows
 from specexport.calibration.measuring import journal
-from specexport.exporter.storage import atomic_folder
+from specexport import atomic
 """
 
 

@@ -7,10 +7,10 @@ import os
 import shutil
 from pathlib import Path
 
+from ...atomic import check_free, new_folder
 from ...bundle import Bundle
+from ...bundle.files import clone_or_copy
 from ...errors import OutputError
-from ...exporter.storage.atomic_folder import check_free, new_folder
-from ...exporter.storage.copy_on_write import clone_or_copy
 from .config import streaming_config, whole_config
 from .layout import BUNDLE, CONFIG, ENTRY, PATHS
 from .options import RepositoryOptions

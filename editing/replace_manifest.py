@@ -1,0 +1,106 @@
+"""Changes of a bundle that is there: another manifest in one step, and a draft less.
+
+Another manifest for a bundle that is there, in one step. Needs no torch.
+
+`specexport remove-draft`: remove a draft other than the first from a bundle, which is otherwise unchanged.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from ..atomic import discard, temporary_sibling
+from ..bundle import MANIFEST, SCHEMA_VERSION, Bundle, Manifest, write_manifest
+from ..errors import OutputError, ParameterError
+from ..locks import lock
+from ..runtime.drafting.names import FIRST
+from ..runtime.policy.files import forget_decisions
+
+# Where additional drafts have their folders.
+DRAFTS = "drafts"
+
+
+def replace_manifest(
+    bundle: Bundle, manifest: Manifest, scratch: Path, moved: tuple[Path, Path] | None = None
+) -> Bundle:
+    """In one step, and then remove the files that nobody names any more.
+
+    scratch: a folder on the bundle's disk. moved: a folder of new files, and where in the bundle it goes. Until the
+    step the bundle is unchanged. Raises `OutputError` where another command changes it, or changed it meanwhile.
+    """
+    manifest = replace(manifest, schema_version=SCHEMA_VERSION)
+    with _alone(bundle.root):
+        if _on_disk(bundle) != bundle.manifest:
+            raise OutputError(f"{bundle.root} was changed by another command in the meantime; run this command again")
+        try:
+            if moved is not None and moved[1].name not in _folders(bundle.manifest):
+                discard(moved[1])  # of a run that was killed
+                moved[0].rename(moved[1])
+            write_manifest(scratch, manifest)
+            if set(bundle.manifest.files) - set(manifest.files) or bundle.manifest.draft != manifest.draft:
+                forget_decisions(bundle)  # which speak of another draft
+            (scratch / MANIFEST).replace(bundle.root / MANIFEST)
+        except BaseException:
+            if moved is not None and moved[1].name not in _folders(_on_disk(bundle)):
+                discard(moved[1])
+            raise
+        with suppress(OSError):  # what cannot be removed only takes room
+            _remove_unnamed(bundle, manifest)
+    return Bundle(bundle.root, manifest)
+
+
+def _remove_unnamed(bundle: Bundle, manifest: Manifest) -> None:
+    for name in set(bundle.manifest.files) - set(manifest.files):
+        (bundle.root / name).unlink(missing_ok=True)
+    for folder in (bundle.root / DRAFTS).iterdir():
+        if folder.name not in _folders(manifest) and not folder.name.startswith("."):  # of another run, which is at it
+            discard(folder)
+
+
+def _folders(manifest: Manifest) -> set[str]:
+    return {name.split("/")[1] for name in manifest.files if name.startswith(f"{DRAFTS}/")}
+
+
+def _on_disk(bundle: Bundle) -> Manifest:
+    return Bundle.open(bundle.root, check_digests=False).manifest
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Raises `OutputError` while another command is at the same bundle."""
+    folder = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            lock(folder)
+        except BlockingIOError:
+            raise OutputError(f"{root} is being changed by another command; run this command again") from None
+        yield
+    finally:
+        os.close(folder)
+
+
+def remove_draft(bundle: Bundle, name: str) -> Bundle:
+    """Calibration results are removed too: they may name the draft. Raises `ParameterError`, `OutputError`."""
+    manifest = bundle.manifest
+    if name not in manifest.more_drafts:
+        others = ", ".join(manifest.more_drafts) or "none"
+        first = manifest.draft is not None and name in (manifest.draft_name, FIRST)
+        found = (
+            "is the bundle's first, which cannot be removed; add-draft can replace it"
+            if first
+            else "is not in the bundle"
+        )
+        raise ParameterError(f"draft {name!r} {found}; drafts that can be removed: {others}")
+    more = {other: draft for other, draft in manifest.more_drafts.items() if other != name}
+    gone = set(manifest.more_drafts[name].files())
+    files = {path: entry for path, entry in manifest.files.items() if path not in gone}
+    try:
+        with temporary_sibling(bundle.root / DRAFTS / name) as scratch:
+            return replace_manifest(bundle, replace(manifest, more_drafts=more, files=files), scratch)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(f"{error.filename2 or error.filename}: {reason}; the bundle is unchanged") from None
