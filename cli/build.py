@@ -108,8 +108,8 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     start = perf_counter()
     if reasons := lacking():
         raise click.ClickException("; ".join(reasons))
-    from ..atomic import check_free
     from ..bundle.auto_precision import read_precision, table_lines
+    from ..bundle.output import check_free
     from ..editing.display import BuildDisplay
     from ..editing.progress import Silent, Timed
     from ..exporter.checkpoints.source import find_local

@@ -112,7 +112,7 @@ def tune(
             "--draft and --fresh are both given; give the one to tune, or the shape of a new one"
         )
     _check_packages()
-    from ..atomic import check_free
+    from ..bundle.output import check_free
     from ..calibration.measuring.prompts import choose
     from ..exporter.tuning.drafts import find_draft, load_draft, new_draft
     from ..exporter.tuning.options import split

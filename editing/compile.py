@@ -5,22 +5,22 @@ Needs no torch.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ..atomic import temporary_sibling
-from ..bundle import MANIFEST, Bundle, FileEntry, Plan, sha256, write_manifest
+from ..atomic import output_errors, temporary_folder
+from ..bundle import Bundle, FileEntry, Plan, sha256
 from ..engines.catalogue import LIBRARIES
 from ..engines.cuda.driver import find_gpu
 from ..engines.tensorrt.api import Library, dialect_for
 from ..engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, compiler, model_profiles
 from ..engines.tensorrt.monitor import STEPS_PER_GRAPH
 from ..engines.tensorrt.network_checks import check_model, check_rule
-from ..errors import BundleError, EngineError, OutputError
+from ..errors import BundleError, EngineError
 from .progress import BuildProgress
+from .replace_manifest import ENGINES, UNCHANGED, replace_manifest
 
 
 def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progress: BuildProgress) -> Bundle:
@@ -30,8 +30,7 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
     whatever happens, the bundle is unchanged.
 
     Raises `EngineError` when this host or the library cannot, `BundleError` for a bundle without the graphs that are
-    needed,
-    `OutputError` when something cannot be written.
+    needed, `OutputError` when something cannot be written.
     """
     if engine not in LIBRARIES:
         raise EngineError(
@@ -41,17 +40,13 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
     lib = compiler(engine, options)
     jobs = _jobs(bundle, lib)
     template = _template(lib, engine, options)
-    folder = bundle.root / "engines" / engine
-    try:
-        with temporary_sibling(folder) as temporary:
-            with progress.stage(f"compile {engine}", STEPS_PER_GRAPH * len(jobs)) as step:
-                for graph, job in jobs.items():
-                    announce = partial(_announce, step, job.graph.stem)
-                    compile_graph(lib, job, temporary / _plan_name(graph), options, announce)
-            compiled = _put_into_place(bundle, template, list(jobs), temporary, folder)
-    except OSError as error:
-        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
-        raise OutputError(f"{error.filename2 or error.filename or folder}: {reason}; the bundle is unchanged") from None
+    folder = bundle.root / ENGINES / engine
+    with output_errors(UNCHANGED, folder), temporary_folder(folder) as temporary:
+        with progress.stage(f"compile {engine}", STEPS_PER_GRAPH * len(jobs)) as step:
+            for graph, job in jobs.items():
+                announce = partial(_announce, step, job.graph.stem)
+                compile_graph(lib, job, temporary / _plan_name(graph), options, announce)
+        compiled = _put_into_place(bundle, template, list(jobs), temporary)
     for path in folder.glob("*.plan"):  # earlier plans, and what a killed process left
         if path.relative_to(bundle.root).as_posix() not in compiled.manifest.files:
             path.unlink(missing_ok=True)
@@ -102,33 +97,22 @@ def _announce(step: Callable[[str], None], name: str, phase: str) -> None:
     step(f"{name}: {phase}")
 
 
-def _put_into_place(bundle: Bundle, template: Plan, graphs: list[str], temporary: Path, folder: Path) -> Bundle:
-    """Move the plans into `folder` and replace the manifest. If that fails, the plans are removed again."""
+def _put_into_place(bundle: Bundle, template: Plan, graphs: list[str], temporary: Path) -> Bundle:
+    """Move the plans into the bundle and replace the manifest."""
     root, manifest = bundle.root, bundle.manifest
     replaced = [plan.file for plan in manifest.plans if plan.engine == template.engine]
-    plans, entries = [], {}
-    try:
-        folder.mkdir(exist_ok=True)
-        for graph in graphs:
-            made = temporary / _plan_name(graph)
-            digest = sha256(made)
-            # Named by content, so that no file of the bundle as it was is touched.
-            place = folder / f"{made.stem}-{digest[:8]}.plan"
-            name = place.relative_to(root).as_posix()
-            plans.append(replace(template, graph=graph, file=name))
-            entries[name] = FileEntry(made.stat().st_size, digest)
-            made.replace(place)
-        # Placed first, so that it is the first choice of a host that can run it.
-        engines = manifest.engines if template.engine in manifest.engines else (template.engine, *manifest.engines)
-        files = {name: entry for name, entry in manifest.files.items() if name not in replaced}
-        others = (plan for plan in manifest.plans if plan.engine != template.engine)
-        compiled = replace(manifest, engines=engines, plans=(*others, *plans), files=files | entries)
-        write_manifest(temporary, compiled)
-        if Bundle.open(root, check_digests=False, without_plans=template.engine).manifest != manifest:
-            raise OutputError(f"{root} was changed by another command in the meantime; compile it again")
-        (temporary / MANIFEST).replace(root / MANIFEST)
-    except BaseException:
-        for name in set(entries) - set(manifest.files):
-            (root / name).unlink(missing_ok=True)
-        raise
-    return Bundle(root, compiled)
+    plans, entries, moved = [], {}, {}
+    for graph in graphs:
+        made = temporary / _plan_name(graph)
+        digest = sha256(made)
+        # Named by content, so that no file of the bundle as it was is touched.
+        name = f"{ENGINES}/{template.engine}/{made.stem}-{digest[:8]}.plan"
+        plans.append(replace(template, graph=graph, file=name))
+        entries[name] = FileEntry(made.stat().st_size, digest)
+        moved[made] = root / name
+    # Placed first, so that it is the first choice of a host that can run it.
+    engines = manifest.engines if template.engine in manifest.engines else (template.engine, *manifest.engines)
+    files = {name: entry for name, entry in manifest.files.items() if name not in replaced}
+    others = (plan for plan in manifest.plans if plan.engine != template.engine)
+    compiled = replace(manifest, engines=engines, plans=(*others, *plans), files=files | entries)
+    return replace_manifest(bundle, compiled, temporary, moved, template.engine)

@@ -1,90 +1,81 @@
-"""Changes of a bundle that is there: another manifest in one step, and a draft less.
-
-Another manifest for a bundle that is there, in one step. Needs no torch.
-
-`specexport remove-draft`: remove a draft other than the first from a bundle, which is otherwise unchanged.
-"""
+"""Changes of a bundle that is there: another manifest in one step, and a draft less."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ..atomic import discard, temporary_sibling
+from ..atomic import discard, locked, output_errors, temporary_folder
 from ..bundle import MANIFEST, SCHEMA_VERSION, Bundle, Manifest, write_manifest
 from ..errors import OutputError, ParameterError
-from ..locks import lock
 from ..runtime.drafting.names import FIRST
 from ..runtime.policy.files import forget_decisions
 
-# Where additional drafts have their folders.
-DRAFTS = "drafts"
+# Where additional drafts have their folders, and engines those of their plans.
+DRAFTS, ENGINES = "drafts", "engines"
+UNCHANGED = "the bundle is unchanged"
 
 
 def replace_manifest(
-    bundle: Bundle, manifest: Manifest, scratch: Path, moved: tuple[Path, Path] | None = None
+    bundle: Bundle,
+    manifest: Manifest,
+    scratch: Path,
+    moved: Mapping[Path, Path] | None = None,
+    recompiled: str | None = None,
 ) -> Bundle:
     """In one step, and then remove the files that nobody names any more.
 
-    scratch: a folder on the bundle's disk. moved: a folder of new files, and where in the bundle it goes. Until the
-    step the bundle is unchanged. Raises `OutputError` where another command changes it, or changed it meanwhile.
+    scratch: a folder on the bundle's disk. moved: new files and folders, and where in the bundle each goes. recompiled:
+    the engine whose earlier plans need not be whole. Until the step the bundle is unchanged. Raises `OutputError` where
+    another command changes it, or changed it meanwhile.
     """
     manifest = replace(manifest, schema_version=SCHEMA_VERSION)
-    with _alone(bundle.root):
-        if _on_disk(bundle) != bundle.manifest:
-            raise OutputError(f"{bundle.root} was changed by another command in the meantime; run this command again")
-        try:
-            if moved is not None and moved[1].name not in _folders(bundle.manifest):
-                discard(moved[1])  # of a run that was killed
-                moved[0].rename(moved[1])
-            write_manifest(scratch, manifest)
-            if set(bundle.manifest.files) - set(manifest.files) or bundle.manifest.draft != manifest.draft:
-                forget_decisions(bundle)  # which speak of another draft
-            (scratch / MANIFEST).replace(bundle.root / MANIFEST)
-        except BaseException:
-            if moved is not None and moved[1].name not in _folders(_on_disk(bundle)):
-                discard(moved[1])
-            raise
-        with suppress(OSError):  # what cannot be removed only takes room
-            _remove_unnamed(bundle, manifest)
+    try:
+        with locked(bundle.root):
+            _replace(bundle, manifest, scratch, moved or {}, recompiled)
+    except BlockingIOError:
+        raise OutputError(f"{bundle.root} is being changed by another command; run this command again") from None
     return Bundle(bundle.root, manifest)
 
 
-def _remove_unnamed(bundle: Bundle, manifest: Manifest) -> None:
-    for name in set(bundle.manifest.files) - set(manifest.files):
-        (bundle.root / name).unlink(missing_ok=True)
-    for folder in (bundle.root / DRAFTS).iterdir():
-        if folder.name not in _folders(manifest) and not folder.name.startswith("."):  # of another run, which is at it
-            discard(folder)
-
-
-def _folders(manifest: Manifest) -> set[str]:
-    return {name.split("/")[1] for name in manifest.files if name.startswith(f"{DRAFTS}/")}
-
-
-def _on_disk(bundle: Bundle) -> Manifest:
-    return Bundle.open(bundle.root, check_digests=False).manifest
-
-
-@contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """Raises `OutputError` while another command is at the same bundle."""
-    folder = os.open(root, os.O_RDONLY)
+def _replace(
+    bundle: Bundle, manifest: Manifest, scratch: Path, moved: Mapping[Path, Path], recompiled: str | None
+) -> None:
+    root = bundle.root
+    if _on_disk(root, recompiled) != bundle.manifest:
+        raise OutputError(f"{root} was changed by another command in the meantime; run this command again")
     try:
-        try:
-            lock(folder)
-        except BlockingIOError:
-            raise OutputError(f"{root} is being changed by another command; run this command again") from None
-        yield
-    finally:
-        os.close(folder)
+        for made, place in moved.items():
+            if not _names(bundle.manifest, root, place):
+                place.parent.mkdir(exist_ok=True)
+                discard(place)  # of a run that was killed
+                made.rename(place)
+        write_manifest(scratch, manifest)
+        gone = set(bundle.manifest.files) - set(manifest.files)
+        if bundle.manifest.draft != manifest.draft or any(not name.startswith(f"{ENGINES}/") for name in gone):
+            forget_decisions(bundle)  # which speak of another draft
+        (scratch / MANIFEST).replace(root / MANIFEST)
+    except BaseException:
+        named = _on_disk(root, recompiled)
+        for place in moved.values():
+            if not _names(named, root, place):
+                discard(place)
+        raise
+    with suppress(OSError):  # what cannot be removed only takes room
+        for name in gone:
+            (root / name).unlink(missing_ok=True)
+        for folder in (root / DRAFTS).iterdir():
+            if not folder.name.startswith(".") and not _names(manifest, root, folder):  # of another run, which is at it
+                discard(folder)
 
 
 def remove_draft(bundle: Bundle, name: str) -> Bundle:
-    """Calibration results are removed too: they may name the draft. Raises `ParameterError`, `OutputError`."""
+    """Remove a draft other than the first; the bundle is otherwise unchanged.
+
+    Calibration results are removed too: they may name the draft. Raises `ParameterError`, `OutputError`.
+    """
     manifest = bundle.manifest
     if name not in manifest.more_drafts:
         others = ", ".join(manifest.more_drafts) or "none"
@@ -98,9 +89,15 @@ def remove_draft(bundle: Bundle, name: str) -> Bundle:
     more = {other: draft for other, draft in manifest.more_drafts.items() if other != name}
     gone = set(manifest.more_drafts[name].files())
     files = {path: entry for path, entry in manifest.files.items() if path not in gone}
-    try:
-        with temporary_sibling(bundle.root / DRAFTS / name) as scratch:
-            return replace_manifest(bundle, replace(manifest, more_drafts=more, files=files), scratch)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"{error.filename2 or error.filename}: {reason}; the bundle is unchanged") from None
+    with output_errors(UNCHANGED), temporary_folder(bundle.root / DRAFTS / name) as scratch:
+        return replace_manifest(bundle, replace(manifest, more_drafts=more, files=files), scratch)
+
+
+def _on_disk(root: Path, recompiled: str | None) -> Manifest:
+    return Bundle.open(root, check_digests=False, without_plans=recompiled).manifest
+
+
+def _names(manifest: Manifest, root: Path, place: Path) -> bool:
+    """Whether the manifest names the file, or a file in the folder, at `place`."""
+    path = place.relative_to(root).as_posix()
+    return any(name == path or name.startswith(f"{path}/") for name in manifest.files)

@@ -9,20 +9,19 @@ whatever happens, the bundle is unchanged.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ..atomic import temporary_sibling
+from ..atomic import output_errors, temporary_folder
 from ..bundle import Bundle, DraftSpec, FileEntry, Manifest, ModelSpec, Role, list_files
 from ..bundle.files import require_space_for
 from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
-from ..editing.replace_manifest import DRAFTS, replace_manifest
+from ..editing.replace_manifest import DRAFTS, UNCHANGED, replace_manifest
 from ..engines.onnxruntime.cpu import NAME
-from ..errors import OutputError, ParameterError
+from ..errors import ParameterError
 from ..user_cache import user_cache
 from .bundle_files import reference_path, write_maps
 from .checkpoints.checkpoint import Checkpoint
@@ -84,7 +83,7 @@ def put_draft(
     Raises what an export and a proof raise, and `OutputError` where another command changed the bundle meanwhile.
     """
     manifest, contract, folder = bundle.manifest, bundle.manifest.contract, bundle.root / DRAFTS / draft.name
-    with temporary_sibling(folder) as workplace:
+    with temporary_folder(folder) as workplace:
         require_space_for({export.key(contract): export.weight_bytes(contract)}, cache, workplace)
         context = BuildContext(contract, workplace, cache, progress)
         spec = export_model(export, context)
@@ -101,7 +100,7 @@ def put_draft(
         made = DraftSpec(spec, vocabulary, reference_path("draft"), proofs).inside(inside)
         added = {f"{inside}/{name}": entry for name, entry in files.items()}
         changed = with_draft(manifest, draft.name, made, added)
-        return replace_manifest(bundle, changed, workplace.parent, (workplace, place))
+        return replace_manifest(bundle, changed, workplace.parent, {workplace: place})
 
 
 def with_draft(manifest: Manifest, name: str, draft: DraftSpec, files: Mapping[str, FileEntry]) -> Manifest:
@@ -179,9 +178,6 @@ def add_draft(
     if named.name in manifest.draft_names:
         timed.note(f"replaces the draft {named.name}")
     export = found.export(building.numbers, texts)
-    try:
+    with output_errors(UNCHANGED):
         added = put_draft(bundle, found, export, asked.min_overlap, cache, timed)
-    except OSError as error:
-        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
-        raise OutputError(f"{error.filename2 or error.filename}: {reason}; the bundle is unchanged") from None
     return BuildReport(added, tuple(timed.times), found.warnings)

@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..atomic import new_folder, scratch_beside
 from ..bundle import Bundle, Contract, DraftVocabulary, Role, RuleSpec, write_manifest
 from ..bundle.files import require_space_for
+from ..bundle.output import new_folder, scratch_beside
 from ..editing.compile import compile_bundle
 from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
 from ..engines.catalogue import LIBRARIES

@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..atomic import discard, remove_left, temporary_sibling
+from ..atomic import discard, remove_left, temporary_folder
 from ..bundle import list_files
 from ..errors import OutputError
 
@@ -107,7 +107,7 @@ def make_stage(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
     """Run `make(folder)` in a temporary folder and keep the result under `key`."""
     _prune(open_cache(cache))
     folder = cache / key
-    with temporary_sibling(folder) as temporary:
+    with temporary_folder(folder) as temporary:
         make(temporary)
         recorded = {name: asdict(entry) for name, entry in list_files(temporary).items()}
         (temporary / STAGE).write_text(json.dumps(recorded), encoding="utf-8")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from safetensors import SafetensorError
 
-from ...atomic import temporary_sibling
+from ...atomic import temporary_folder
 from ...calibration.measuring.journal import Journal
 from ...calibration.measuring.progress import Progress
 from ...errors import OutputError
@@ -152,7 +152,7 @@ def tune(
 
 def _save(draft: Draft, output: Path) -> None:
     try:
-        with temporary_sibling(output) as folder:
+        with temporary_folder(output) as folder:
             save_draft(draft, folder)
             if os.path.lexists(output):
                 raise OutputError(f"{output} was created in the meantime; nothing was kept of the draft")

@@ -7,9 +7,9 @@ import os
 import shutil
 from pathlib import Path
 
-from ...atomic import check_free, new_folder
 from ...bundle import Bundle
 from ...bundle.files import clone_or_copy
+from ...bundle.output import check_free, new_folder
 from ...errors import OutputError
 from .config import streaming_config, whole_config
 from .layout import BUNDLE, CONFIG, ENTRY, PATHS

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from specexport.atomic import temporary_sibling
+from specexport.atomic import temporary_folder
 from specexport.bundle import files as disk_space
 from specexport.bundle.files import require_space, require_space_for
 from specexport.errors import OutputError
@@ -51,7 +51,7 @@ def test_a_temporary_folder_is_called_by_the_name_that_was_given(
     refused: Refused, tmp_path: Path, free: Callable[[int], None]
 ) -> None:
     free(GB)
-    with refused(OutputError), temporary_sibling(tmp_path / "pair.bundle") as made:
+    with refused(OutputError), temporary_folder(tmp_path / "pair.bundle") as made:
         require_space(made, 2 * GB)
 
 

@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 
 import pytest
+from specexport.atomic import lock
 from specexport.errors import OutputError
 from specexport.exporter import stage_cache
 from specexport.exporter.stage_cache import UNUSED_DAYS, finished_stage, make_stage, open_cache, stage_key
-from specexport.locks import lock
 from specexport.user_cache import user_cache
 from support.messages import Refused
 
@@ -103,15 +103,15 @@ def test_stages_unused_for_long_go_and_used_ones_stay(tmp_path: Path) -> None:
 
 
 def test_what_killed_builds_left_of_any_stage_goes(tmp_path: Path) -> None:
-    left, living = (tmp_path / f".{'c' * 32}.tmp-{name}" for name in ("abc_1234", "abc_5678"))
+    left, living = (tmp_path / f".{'c' * 32}.tmp-{name}" for name in ("abc01234", "abc05678"))
     left.mkdir()
-    (tmp_path / ".photos.tmp-abc_1234").mkdir()
+    (tmp_path / ".photos.tmp-abc01234").mkdir()
     living.mkdir()
     descriptor = os.open(living, os.O_RDONLY)
     lock(descriptor)
     make_stage(tmp_path, KEY, write)
     os.close(descriptor)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([living.name, ".photos.tmp-abc_1234", KEY])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([living.name, ".photos.tmp-abc01234", KEY])
 
 
 def test_nothing_of_the_users_is_ever_removed(tmp_path: Path) -> None:

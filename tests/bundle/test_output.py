@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from specexport.atomic import NEW, OLD, new_folder, temporary_sibling
+from specexport.atomic import NEW, OLD, temporary_folder
 from specexport.bundle import MANIFEST
+from specexport.bundle.output import new_folder
 from specexport.errors import OutputError
 from support.messages import Refused
 
@@ -22,8 +23,8 @@ def names(folder: Path) -> list[str]:
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[Path]:
     """The temporary folder of a build of `out` that is at work in another process."""
-    script = "import pathlib, sys; from specexport.atomic import temporary_sibling\n"
-    script += "with temporary_sibling(pathlib.Path(sys.argv[1])) as folder:"
+    script = "import pathlib, sys; from specexport.atomic import temporary_folder\n"
+    script += "with temporary_folder(pathlib.Path(sys.argv[1])) as folder:"
     script += " print(folder.parent, flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", script, str(tmp_path / "out")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -149,10 +150,11 @@ def test_an_error_names_the_file_and_never_the_output_instead(refused: Refused, 
 def test_a_place_that_nothing_can_be_written_to_is_named_as_it_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forbidden(prefix: str, dir: Path) -> str:
-        raise PermissionError(errno.EACCES, "Permission denied", f"{dir}/{prefix}x1y2z3")
+    def forbidden(folder: Path, **options: bool) -> None:
+        if not options:
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
 
-    monkeypatch.setattr("tempfile.mkdtemp", forbidden)
+    monkeypatch.setattr(Path, "mkdir", forbidden)
     with pytest.raises(OutputError) as caught, new_folder(tmp_path / "out", False):
         pass
     assert str(caught.value) == f"{tmp_path}: Permission denied; nothing was kept"
@@ -195,48 +197,20 @@ def test_the_new_folder_has_the_usual_permissions(tmp_path: Path) -> None:
     assert (tmp_path / "out").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
-LEFT = "tmp-abc_1234"  # of a build that was killed: nobody holds its lock
+LEFT = "tmp-abc01234"  # of a build that was killed: nobody holds its lock
 
 
 def test_what_a_killed_build_left_goes_with_the_next(tmp_path: Path, held: Path) -> None:
     for name in (f".out.{LEFT}", f".other.{LEFT}", ".out.tmp-of-mine"):
         (tmp_path / name).mkdir()
-    with temporary_sibling(tmp_path / "out"):
+    with temporary_folder(tmp_path / "out"):
         pass
     assert names(tmp_path) == sorted([f".other.{LEFT}", ".out.tmp-of-mine", held.name])
     assert names(held) == [NEW]
 
 
-def test_a_folder_that_was_not_locked_yet_goes_too(tmp_path: Path) -> None:
-    """Of a process that was killed in between; one that lives makes another."""
-    for name in ("new-abc_1234", "new-with_one"):
-        (tmp_path / f".out.{name}").mkdir()
-    (tmp_path / ".out.new-with_one" / "file").touch()
-    with temporary_sibling(tmp_path / "out"):
-        pass
-    assert names(tmp_path) == [".out.new-with_one"]
-
-
-def test_a_folder_that_another_process_takes_for_left_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken, rename = list[Path](), Path.rename
-
-    def late(path: Path, target: Path) -> Path:
-        if not taken:
-            taken.append(path)
-            path.rmdir()
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", late)
-    with temporary_sibling(tmp_path / "out") as folder:
-        assert folder.is_dir()
-    assert taken
-    assert names(tmp_path) == []
-
-
 def test_two_builds_in_one_process_leave_each_other_alone(tmp_path: Path) -> None:
-    with temporary_sibling(tmp_path / "out") as first, temporary_sibling(tmp_path / "out") as second:
+    with temporary_folder(tmp_path / "out") as first, temporary_folder(tmp_path / "out") as second:
         assert first != second
         assert first.is_dir()
     assert names(tmp_path) == []
@@ -244,11 +218,11 @@ def test_two_builds_in_one_process_leave_each_other_alone(tmp_path: Path) -> Non
 
 def test_a_bundle_put_aside_by_a_killed_replacement_comes_back(tmp_path: Path) -> None:
     make_bundle(tmp_path / f".out.{LEFT}" / OLD)
-    with temporary_sibling(tmp_path / "out"):
+    with temporary_folder(tmp_path / "out"):
         pass
     assert names(tmp_path) == ["out"]
     make_bundle(tmp_path / f".out.{LEFT}" / OLD, "older")
-    with temporary_sibling(tmp_path / "out"):
+    with temporary_folder(tmp_path / "out"):
         pass
     assert names(tmp_path) == ["out"]
     assert (tmp_path / "out" / MANIFEST).read_text() == "old"
@@ -257,6 +231,6 @@ def test_a_bundle_put_aside_by_a_killed_replacement_comes_back(tmp_path: Path) -
 def test_the_name_of_the_output_is_no_pattern(tmp_path: Path) -> None:
     (tmp_path / f".out[1].{LEFT}").mkdir()
     (tmp_path / f".out1.{LEFT}").mkdir()
-    with temporary_sibling(tmp_path / "out[1]"):
+    with temporary_folder(tmp_path / "out[1]"):
         pass
     assert names(tmp_path) == [f".out1.{LEFT}"]

@@ -1,4 +1,7 @@
-"""Files that appear whole: what a killed process leaves goes with the next write, and what a living one has stays."""
+"""What appears whole: what a killed process leaves goes with the next write, and what a living one has stays.
+
+Locks end with their process (tests/exporter/test_killed.py); here also a system that has none.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from specexport import temporary_files
+from specexport import atomic
+from specexport.atomic import lock, remove_left, temporary_file, temporary_folder, write_whole
+from specexport.calibration.measuring.journal import Journal
 from specexport.errors import OutputError
-from specexport.locks import lock
-from specexport.temporary_files import remove_left, temporary_file, write_whole
 
 LEFT = "tmp-0123abcd"  # of a process that was killed: nobody holds its lock
 WRITES = """
 import sys
 from pathlib import Path
-from specexport.temporary_files import temporary_file
+from specexport.atomic import temporary_file
 with temporary_file(Path(sys.argv[1]), b"half"):
     print("writing", flush=True)
     sys.stdin.read()
@@ -66,7 +69,7 @@ def test_only_ours_goes(tmp_path: Path) -> None:
     (tmp_path / ".a.tmp-00000001").mkdir()
     (tmp_path / ".a.tmp-00000002").symlink_to("a")
     write_whole(tmp_path / "a", b"")
-    assert names(tmp_path) == sorted(["a", *others, ".a.tmp-00000001", ".a.tmp-00000002"])
+    assert names(tmp_path) == sorted(["a", *others, ".a.tmp-00000002"])
     remove_left(tmp_path)
     assert f".b.{LEFT}" not in names(tmp_path)
 
@@ -86,8 +89,9 @@ def test_a_write_that_fails_leaves_what_was(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("removed", [True, False])
-def test_a_file_that_another_process_takes_for_left_is_made_again(
-    removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("folder", [False, True])
+def test_what_another_process_takes_for_left_is_made_again(
+    folder: bool, removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between its creation and its lock. removed: already, or about to be."""
     locked, taken = lock, list[int]()
@@ -96,16 +100,16 @@ def test_a_file_that_another_process_takes_for_left_is_made_again(
         if not taken:
             (path,) = tmp_path.iterdir()
             if removed:
-                path.unlink()
+                path.rmdir() if folder else path.unlink()
             else:
                 taken.append(os.open(path, os.O_RDONLY))
                 locked(taken[0])
         locked(file)
         taken.append(-1)
 
-    monkeypatch.setattr(temporary_files, "lock", lock_late)
-    with temporary_file(tmp_path / "a", b"text") as made:
-        assert made.read_bytes() == b"text"
+    monkeypatch.setattr(atomic, "lock", lock_late)
+    with temporary_folder(tmp_path / "a") if folder else temporary_file(tmp_path / "a", b"text") as made:
+        assert made.is_dir() if folder else made.read_bytes() == b"text"
         assert len(names(tmp_path)) == 1 + (not removed)
     if not removed:
         os.close(taken[0])
@@ -119,6 +123,39 @@ def test_without_locks_it_writes_and_what_was_left_stays(
         raise error
 
     (tmp_path / f".a.{LEFT}").touch()
-    monkeypatch.setattr(temporary_files, "lock", none)
+    monkeypatch.setattr(atomic, "lock", none)
     write_whole(tmp_path / "a", json.dumps("x").encode())
     assert names(tmp_path) == [f".a.{LEFT}", "a"]
+
+
+IMPORTS = """
+import sys
+sys.modules["fcntl"] = None  # as on Windows
+from specexport.calibration.measuring import journal
+from specexport import atomic
+from specexport.bundle import output
+"""
+
+
+def build(folder: Path) -> None:
+    with temporary_folder(folder / "out"):
+        pass
+
+
+def measure(folder: Path) -> None:
+    Journal.open(folder / "journal.jsonl", {})
+
+
+@pytest.mark.parametrize("use", [build, measure])
+def test_a_system_without_locks_is_named(
+    use: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atomic, "fcntl", None)
+    with pytest.raises(OutputError, match=sys.platform) as caught:
+        use(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_locks_imports_without_them() -> None:
+    subprocess.run([sys.executable, "-c", IMPORTS], check=True, capture_output=True)
