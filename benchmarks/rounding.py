@@ -16,17 +16,16 @@ from typing import Any
 import click
 import torch
 from hardware import describe_hardware
-from specexport.calibration.weights import search
-from specexport.calibration.weights.collect_activations import observe
-from specexport.calibration.weights.fidelity import measure_fidelity, split
-from specexport.calibration.weights.gptq import DAMPING
-from specexport.calibration.weights.mixing import BUDGET, bytes_of
-from specexport.calibration.weights.recipe import Recipe
-from specexport.calibration.weights.sensitivity import Candidates, divergences
-from specexport.calibration.weights.texts import read_texts
-from specexport.calibration.weights.tokens import calibration_tokens
 from specexport.errors import SpecExportError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.weights import search
+from specexport.exporter.weights.collect_activations import observe
+from specexport.exporter.weights.fidelity import calibration_tokens, measure_fidelity, split
+from specexport.exporter.weights.gptq import DAMPING
+from specexport.exporter.weights.mixing import BUDGET, bytes_of
+from specexport.exporter.weights.recipe import Recipe
+from specexport.exporter.weights.sensitivity import Candidates, divergences
+from specexport.exporter.weights.texts import read_texts
 from torch import Tensor
 
 

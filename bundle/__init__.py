@@ -8,8 +8,8 @@ path, which is then renamed, so a bundle is either complete or absent.
 
 from .contract import COUNTS, ELEMENT_BYTES, PRECISIONS, CacheLayer, Contract, Precision, State, is_cache
 from .defaults import Defaults
-from .digests import list_files, sha256
 from .drafts import RESERVED, DraftSpec, DraftVocabulary, SharedVocabulary, check_name
+from .files import list_files, sha256
 from .manifest import (
     MANIFEST,
     OLDEST_SCHEMA,

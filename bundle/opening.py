@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import BundleError
 from ..strict import parse, read_json
-from .digests import sha256
+from .files import sha256
 from .manifest import MANIFEST, OLDEST_SCHEMA, SCHEMA_VERSION, Manifest
 
 

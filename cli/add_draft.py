@@ -41,9 +41,9 @@ def add_draft(bundle: Path, draft: str, name: str | None, **options: Any) -> Non
     if reasons := lacking():
         raise click.ClickException("; ".join(reasons))
     from ..bundle import Bundle
-    from ..exporter.display import BuildDisplay
-    from ..exporter.progress import Timed
-    from ..exporter.request.drafts import LOOKUP, UNNAMED, parse_draft
+    from ..editing.display import BuildDisplay
+    from ..editing.progress import Timed
+    from ..exporter.options import LOOKUP, UNNAMED, parse_draft
 
     if draft == LOOKUP:
         raise click.ClickException(
@@ -58,8 +58,8 @@ def add_draft(bundle: Path, draft: str, name: str | None, **options: Any) -> Non
         with timed.stage("check the bundle", 1):
             opened = Bundle.open(bundle)
         with timed.stage("import packages", 1):
-            from ..exporter.add_draft import AddOptions
-            from ..exporter.add_draft import add_draft as add
+            from ..exporter.additional_drafts import AddOptions
+            from ..exporter.additional_drafts import add_draft as add
 
         report = add(opened, named, AddOptions(**options), display)
     for line in time_lines((*timed.times, *report.times), perf_counter() - start):

@@ -108,13 +108,12 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     start = perf_counter()
     if reasons := lacking():
         raise click.ClickException("; ".join(reasons))
+    from ..bundle.auto_precision import read_precision, table_lines
+    from ..bundle.output import check_free
+    from ..editing.display import BuildDisplay
+    from ..editing.progress import Silent, Timed
     from ..exporter.checkpoints.source import find_local
-    from ..exporter.display import BuildDisplay
-    from ..exporter.progress import Silent, Timed
-    from ..exporter.request.drafts import parse_drafts
-    from ..exporter.request.options import BuildOptions
-    from ..exporter.storage.atomic_folder import check_free
-    from ..runtime.auto_precision import read_precision, table_lines
+    from ..exporter.options import BuildOptions, parse_drafts
     from ..runtime.provenance import command_line
 
     # Before the display and the slow imports, so that a wrong option is refused at once.

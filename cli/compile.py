@@ -21,10 +21,10 @@ def compile_plans(bundle: Path, engine: str, **options: Any) -> None:
     that engine. Needs neither torch nor the checkpoints.
     """
     from ..bundle import Bundle
-    from ..exporter.display import BuildDisplay
+    from ..editing.display import BuildDisplay
 
     with BuildDisplay() as display:
-        from ..exporter.compile import compile_bundle
+        from ..editing.compile import compile_bundle
 
         chosen = compile_options(options)
         with display.stage("check the bundle", 1):

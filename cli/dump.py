@@ -22,7 +22,7 @@ def dump(bundle: Path, output: Path, model: str, dialect: str | None, step: int 
     see docs/debugging.md.
     """
     from ..bundle import Bundle
-    from ..exporter.proving.dump_choice import choose_model
+    from ..exporter.proving.dump_pass import choose_model
 
     choose_model(Bundle.open(bundle, check_digests=False), model)  # refused before gigabytes are read
     from ..exporter.proving.dump_pass import dump_pass, write_pass

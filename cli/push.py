@@ -20,6 +20,6 @@ def push(bundle: Path, repository: str, private: bool) -> None:
     calibrated on this host stays here. Log in first: hf auth login.
     """
     from ..bundle import Bundle
-    from ..exporter.push import push as upload
+    from ..editing.push import push as upload
 
     click.echo(upload(Bundle.open(bundle), repository, private))

@@ -18,7 +18,7 @@ def remove_draft(bundle: Path, name: str) -> None:
     The first draft cannot be removed. Calibration results are removed too; target and other drafts stay as they are.
     """
     from ..bundle import Bundle
-    from ..exporter.remove_draft import remove_draft as remove
+    from ..editing.replace_manifest import remove_draft as remove
     from ..runtime.policy.routes import POLICY
 
     opened = Bundle.open(bundle)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..exporter.progress import StageTime
+    from ..editing.progress import StageTime
 
 
 def time_lines(stages: Sequence[StageTime], seconds: float) -> list[str]:

@@ -112,10 +112,10 @@ def tune(
             "--draft and --fresh are both given; give the one to tune, or the shape of a new one"
         )
     _check_packages()
+    from ..bundle.output import check_free
     from ..calibration.measuring.prompts import choose
-    from ..exporter.storage.atomic_folder import check_free
     from ..exporter.tuning.drafts import find_draft, load_draft, new_draft
-    from ..exporter.tuning.split import split
+    from ..exporter.tuning.options import split
     from ..exporter.tuning.tune import require_room, write_all
     from ..exporter.tuning.tune import tune as run
     from .loading import load
@@ -177,7 +177,7 @@ def _requests(session: Session, path: Path, max_new_tokens: int, skip_invalid: b
 def _shipped(session: Session, max_new_tokens: int) -> list[Request]:
     """The first parts of the built-in texts."""
     from ..calibration.measuring.prompts import Request
-    from ..calibration.weights.texts import read_texts
+    from ..exporter.weights.texts import read_texts
 
     starts = [session.tokenizer.encode(text).ids[:SHIPPED_TOKENS] for text in read_texts(None)]
     room = session.capacity - SHIPPED_TOKENS

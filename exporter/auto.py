@@ -6,34 +6,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..bundle import ELEMENT_BYTES, Bundle, Format, ModelSpec, Proof, Role
-from ..calibration.precision_search import (
-    PROMPTS,
-    PrecisionPair,
-    Speeds,
-    is_close,
-    measure_speeds,
-    pick,
-    slower,
-    spread,
-)
+from ..bundle.auto_precision import PrecisionCandidate, PrecisionTable
+from ..bundle.files import require_space_for
 from ..engines.base import Engine
 from ..engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder
 from ..engines.onnxruntime.graphs import open_graph
 from ..errors import ProofError
-from ..runtime.auto_precision import PrecisionCandidate, PrecisionTable
 from ..runtime.policy.host_identity import describe_host
 from ..runtime.session import Session
+from .bundle_files import Contents, make_manifest, write_maps, write_text
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.memory_check import require_memory_for_all
 from .checkpoints.shared_vocabulary import Translation
 from .context import BuildContext
 from .export_model import ModelExport, export_model
+from .options import BuildOptions, CalibrationTexts
+from .precision import Numbers
+from .precision_search import PROMPTS, PrecisionPair, Speeds, is_close, measure_speeds, pick, slower, spread
 from .proving.prove import prove
 from .recipe_choice import Quantizing
-from .request.options import BuildOptions, CalibrationTexts
-from .request.precision_choice import Numbers
-from .storage.disk_space import require_space_for
-from .storage.manifest import Contents, make_manifest, write_maps, write_text
 
 FORMATS: tuple[Format, ...] = ("float", "int8", "int4")
 # Of the user's, which are run if a call is close. Of the shipped ones, nobody's requests, no more than PROMPTS.

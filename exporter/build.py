@@ -8,42 +8,33 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..bundle import Bundle, Contract, DraftVocabulary, Role, RuleSpec, write_manifest
-from ..calibration.precision_search import write_precision
-from ..calibration.weights.tokens import calibration_tokens
+from ..bundle.files import require_space_for
+from ..bundle.output import new_folder, scratch_beside
+from ..editing.compile import compile_bundle
+from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
 from ..engines.catalogue import LIBRARIES
 from ..errors import ParameterError
 from ..user_cache import user_cache
+from .additional_drafts import FoundDraft, put_draft
 from .auto import measure_precisions
+from .bundle_files import Contents, make_manifest, write_maps, write_text
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.pair import OwnTokens, check_capacity, check_models
 from .checkpoints.shared_vocabulary import Translation
-from .compile import compile_bundle
 from .context import BuildContext
 from .dialects import Dialect
+from .draft_vocabulary import check_vocabulary, choose_vocabulary
 from .early_check import refuse_states
 from .export_model import ModelExport, export_model
-from .progress import BuildProgress, Silent, StageTime, Timed
+from .options import BuildOptions, CalibrationTexts, parse_vocabulary
+from .precision import AUTO, Numbers, Targets
+from .precision_search import write_precision
 from .prompt_chunk import prompt_chunk, require_memory_for_copies
 from .proving.prove import prove
-from .put_draft import FoundDraft, put_draft
 from .recipe_choice import Quantizing
-from .request.draft_vocabulary import parse_vocabulary
-from .request.engine_requirements import Targets
-from .request.options import BuildOptions, CalibrationTexts
-from .request.precision_choice import AUTO, Numbers
-from .rules.write import number_of_rules, write_rules
-from .storage.atomic_folder import new_folder, scratch_beside
-from .storage.disk_space import require_space_for
-from .storage.manifest import Contents, make_manifest, write_maps, write_text
-from .storage.stage_cache import open_cache
-from .vocabulary.choose import check_vocabulary, choose_vocabulary
-
-
-@dataclass(frozen=True)
-class BuildReport:
-    bundle: Bundle
-    times: tuple[StageTime, ...]
-    warnings: tuple[str, ...]
+from .rules.graphs import number_of_rules, write_rules
+from .stage_cache import open_cache
+from .weights.fidelity import calibration_tokens
 
 
 @dataclass(frozen=True)

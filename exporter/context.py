@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..bundle import Contract
-from .progress import Timed
+from ..editing.progress import Timed
 
 
 @dataclass(frozen=True)

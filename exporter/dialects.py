@@ -5,11 +5,18 @@
 `ort`   `com.microsoft::GroupQueryAttention` does both and costs by the used length. For ONNX Runtime.
 `rows`  MatMul and Softmax over the first C rows of the cache and over the new rows, which are returned for the caller
         to place. For TensorRT 10.3 to 10.14, which has neither operator of the `onnx` dialect.
+
+Which engines run models whose layers keep states.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
+
+from ..bundle import Precision
+from ..engines.catalogue import ENGINES
+from ..errors import UnsupportedModelError
 
 Dialect = Literal["onnx", "ort", "rows"]
 DIALECTS: tuple[Dialect, ...] = ("onnx", "ort", "rows")
@@ -17,3 +24,22 @@ DIALECTS: tuple[Dialect, ...] = ("onnx", "ort", "rows")
 # com.microsoft: 21 is for int4's blocked DequantizeLinear, and ONNX Runtime 1.23, the last with wheels for Python 3.10,
 # reads up to 23.
 OPSETS: dict[Dialect, int] = {"onnx": 24, "ort": 21, "rows": 18}
+
+
+def refuse_engines(model: str, engines: Iterable[str], dialects: Iterable[Dialect], precision: Precision) -> None:
+    """Raises `UnsupportedModelError` where one of the engines cannot run a model that keeps states.
+
+    model: its architecture, for the message. dialects: of the graphs that the engines ask for. precision: the
+    bundle's.
+    """
+    keeps = f"{model} keeps recurrent or convolution states"
+    if "rows" in dialects:
+        raise UnsupportedModelError(
+            f"{keeps}, which TensorRT before 10.15 cannot run yet; build it with --engine onnxruntime"
+        )
+    for engine in engines:
+        runs = ENGINES[engine].states if engine in ENGINES else (precision,)
+        if precision not in runs:
+            raise UnsupportedModelError(
+                f"{keeps}, which {engine} runs in {' and '.join(runs)} only; build it with --precision {runs[-1]}"
+            )

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..bundle import Role
-from .dialects import Dialect
-from .request.options import BuildOptions
-from .request.states import refuse_engines
+from .dialects import Dialect, refuse_engines
+from .options import BuildOptions
 
 if TYPE_CHECKING:
     from .checkpoints.checkpoint import Checkpoint
@@ -19,7 +18,7 @@ def refuse_states(models: Mapping[Role, Checkpoint], options: BuildOptions, dial
 
     By the configs alone. What these do not tell is refused when the model is exported.
     """
-    from .checkpoints.states import keeps_states
+    from .checkpoints.config import keeps_states
     from .tracing.trees import refuse_trees
 
     for role, model in models.items():

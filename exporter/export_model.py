@@ -13,17 +13,17 @@ from typing import Any
 import onnx_ir as ir
 
 from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Fidelity, Format, ModelSpec, Precision, Role
-from ..calibration.weights.fake_quant import fake_quantized
-from ..calibration.weights.search import recipe_steps
+from ..bundle.files import clone_or_copy, require_space
 from ..errors import ProofError
 from ..runtime.proofs.parity import save_reference
 from ..runtime.provenance import name_of
 from ..strict import parse, read_json
+from .bundle_files import reference_path
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.kept_tokens import KeptTokens
 from .checkpoints.memory_check import RUN_BYTES, require_memory
 from .context import BuildContext
-from .dialects import Dialect
+from .dialects import Dialect, refuse_engines
 from .passes.lint import refuse_traps
 from .passes.optimize import optimize, save
 from .proving.prove_layers import Recorded, Subject, prove_layers
@@ -31,13 +31,11 @@ from .proving.reference import continued_logits, record_reference
 from .quantize.apply import by_every_name, quantize
 from .quantize.stored_weights import Made
 from .recipe_choice import Quantizing, choose_recipe
-from .request.states import refuse_engines
-from .storage.copy_on_write import clone_or_copy
-from .storage.disk_space import require_space
-from .storage.manifest import reference_path
-from .storage.stage_cache import finished_stage, make_stage, stage_key
+from .stage_cache import finished_stage, make_stage, stage_key
 from .tracing.confidence_head import HEADED, probe_features
 from .tracing.trace import probe_cache, trace
+from .weights.fake_quant import fake_quantized
+from .weights.search import recipe_steps
 
 SPEC = "spec.json"
 REFERENCE = "reference.npz"

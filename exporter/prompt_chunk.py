@@ -13,11 +13,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ..bundle import ELEMENT_BYTES, Role
-from ..calibration.weights.experts import bare_stacks
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.memory_check import require_memory_for_copied
-from .request.options import BuildOptions
-from .request.precision_choice import AUTO
+from .options import BuildOptions
+from .precision import AUTO
+from .weights.experts import bare_stacks
 
 # Of what one product copies in a pass, if no chunk is asked for: about a third of what Python with torch takes at a
 # build. Chosen for memory: at 64 rows and at 128 of the mixture in docs/quantization.md, prompts took as long.

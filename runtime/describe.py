@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..bundle import Bundle, Defaults, DraftVocabulary, Fidelity, LayerProof, ModelSpec, Proof
-from .auto_precision import read_precision, table_lines
+from ..bundle.auto_precision import read_precision, table_lines
 from .policy.checks import check_policy, stale
 from .policy.cost_model import COSTS, Costs
 from .policy.files import read_decision

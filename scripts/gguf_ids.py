@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gguf import GGUFReader, GGUFWriter
-from specexport.exporter.checkpoints.gguf_splits import SPLITS
-from specexport.exporter.checkpoints.gguf_tokenizer import read_tokenizer
+from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS, read_tokenizer
 
 ROOT = Path(__file__).parents[1]
 FILES = ("*.md", "docs/**/*.md", "exporter/**/*.py", "runtime/**/*.py"), ("*.py", "json/*.py", "email/*.py")

@@ -17,7 +17,7 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 from numpy.typing import NDArray
 from safetensors.torch import load_file
-from specexport.exporter.checkpoints.gguf_splits import SPLITS, Split
+from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS, Split
 from tokenizers import Tokenizer
 
 NAMES = {

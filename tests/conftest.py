@@ -82,7 +82,7 @@ def built(pair: Pair, cache: Path, once: Once) -> Path:
 
     def make(folder: Path) -> None:
         from specexport.exporter.build import build
-        from specexport.exporter.request.options import BuildOptions
+        from specexport.exporter.options import BuildOptions
 
         folder.mkdir(exist_ok=True)  # a worker before this one may have failed
         options = BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache)
@@ -98,7 +98,7 @@ def compilable(pair: Pair, cache: Path, once: Once) -> Path:
     def make(folder: Path) -> None:
         from specexport.bundle import write_manifest
         from specexport.exporter.build import build
-        from specexport.exporter.request.options import BuildOptions
+        from specexport.exporter.options import BuildOptions
 
         folder.mkdir(exist_ok=True)
         options = BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache, engines=("onnxruntime", "tensorrt"))
@@ -114,7 +114,7 @@ def demo_bundle(cache: Path, once: Once) -> Path:
 
     def make(folder: Path) -> None:
         from specexport.exporter.build import build
-        from specexport.exporter.request.options import BuildOptions
+        from specexport.exporter.options import BuildOptions
 
         folder.mkdir(exist_ok=True)
         pair = Path(__file__).parent.parent / "examples/demo_pair"
@@ -129,7 +129,7 @@ def served_bundle(cache: Path, once: Callable[..., Path]) -> Path:
 
     def make(folder: Path) -> None:
         from specexport.exporter.build import build
-        from specexport.exporter.request.options import BuildOptions
+        from specexport.exporter.options import BuildOptions
         from support.tiny import save_checkpoint
 
         size: dict[str, Any] = {"max_position_embeddings": 2048}
@@ -156,7 +156,7 @@ def smollm2_bundle(cache: Path, once: Once) -> Path:
 
     def make(folder: Path) -> None:
         from specexport.exporter.build import build
-        from specexport.exporter.request.options import BuildOptions
+        from specexport.exporter.options import BuildOptions
 
         folder.mkdir(exist_ok=True)
         options = BuildOptions(max_seq_len=256, max_draft_tokens=8, cache=cache)

@@ -504,7 +504,7 @@ def test_a_bundle_whose_name_is_too_long(refused: Refused, run: Run) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> list[CompileOptions]:
     """Plans of four bytes, for what is not about compiling; the options that each was given."""
     pytest.importorskip("tensorrt_rtx")
-    from specexport.exporter import compile as module
+    from specexport.editing import compile as module
 
     given: list[CompileOptions] = []
 

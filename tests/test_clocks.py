@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from specexport.bundle import Contract
-from specexport.exporter.storage.stage_cache import finished_stage, make_stage
+from specexport.exporter.stage_cache import finished_stage, make_stage
 from specexport.serve import ServerSettings
 from support.serving import served, slow_session
 
@@ -25,8 +25,8 @@ WALL = {
 # What the date is for.
 DATED = {
     "calibration/calibrate.py": "when a calibration was made",
-    "exporter/storage/manifest.py": "when a bundle was built",
-    "exporter/storage/stage_cache.py": "files' dates, to drop stages that nobody used for a week",
+    "exporter/bundle_files.py": "when a bundle was built",
+    "exporter/stage_cache.py": "files' dates, to drop stages that nobody used for a week",
     "runtime/costs/meter.py": "when costs were measured",
     "runtime/text/chat_template.py": "the date that templates write",
     "scripts/gpucheck/report.py": "when the check ran",

@@ -17,7 +17,7 @@ from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.engines.tensorrt.engine import load_bundle
 from specexport.errors import EngineError
 from specexport.exporter.build import build
-from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.options import BuildOptions
 from specexport.runtime.session import Session
 from specexport.runtime.state.context import Context
 from support.fake_device import FakeDevice

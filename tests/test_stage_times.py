@@ -6,7 +6,7 @@ import random
 
 import pytest
 from specexport.cli.stage_times import time_lines
-from specexport.exporter.progress import StageTime
+from specexport.editing.progress import StageTime
 
 
 def numbers(lines: list[str]) -> list[float]:

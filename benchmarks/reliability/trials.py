@@ -10,7 +10,7 @@ from safetensors import safe_open
 from specexport.bundle import Bundle
 from specexport.cli import main
 from specexport.exporter.build import build
-from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.options import BuildOptions
 
 from . import forks
 from .fuzz_case import answers, judge

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ...atomic import lock, require_locks
 from ...errors import OutputError
-from ...locks import lock, require_locks
 
 VERSION = 1
 START = b'{"journal": '

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+from ...atomic import write_whole
 from ...errors import MissingPackageError, OutputError
 from ...runtime.hub import bundle_name
-from ...temporary_files import write_whole
 from ..statistics.results import Analysis
 from .figures import figures
 from .sections import answer, sections

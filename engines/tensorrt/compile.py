@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...atomic import write_whole
 from ...bundle import Contract
 from ...errors import EngineError, ParameterError
-from ...temporary_files import write_whole
 from ..catalogue import LIBRARIES
 from ..cuda.driver import find_gpu
 from .api import TITLES, Library, dialect_for, library

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...temporary_files import remove_left, write_whole
+from ...atomic import remove_left, write_whole
 from ...user_cache import user_cache
 
 

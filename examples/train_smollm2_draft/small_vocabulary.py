@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from specexport.exporter.checkpoints.shared_vocabulary import PURPOSES, Tokens, Translation
+from specexport.exporter.draft_vocabulary import ranked
 from specexport.exporter.tuning.answers import Answer
-from specexport.exporter.vocabulary.ranking import ranked
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 

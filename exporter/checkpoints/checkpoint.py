@@ -19,19 +19,16 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from ...bundle import ELEMENT_BYTES, Defaults, Precision, sha256
-from ...calibration.weights.experts import stack_experts
-from ...calibration.weights.layers import check_finite
 from ...errors import CheckpointError, UnsupportedModelError
 from ...runtime.hub import hub_reason
-from .beyond_vocabulary import notes_of_beyond
+from ..weights.experts import stack_experts
+from ..weights.layers import check_finite
+from .chat_templates import notes_of_beyond
+from .config import keeps_states_alone, max_positions, note_of_own_code, refuse_own_code, rotary
 from .generation_config import GENERATION, defaults_of, read_generation_config
 from .half_precision import TORCH_DTYPES
 from .left_out import check_all_read, unfiltered
-from .own_code import note_of_own_code, refuse_own_code
-from .positions import max_positions, rotary
-from .source import check_folder, find_local, first_line, is_gguf
-from .states import keeps_states_alone
-from .weight_files import count_elements, find_weights, note_of_unread
+from .source import check_folder, count_elements, find_local, find_weights, first_line, is_gguf, note_of_unread
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 UNWANTED = ["consolidated*", "*/*.safetensors"]  # the same weights again, in forms that transformers does not load

@@ -29,7 +29,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from ...bundle import Defaults, Precision
 from ...errors import CheckpointError, SpecExportError, UnsupportedModelError
-from .beyond_vocabulary import notes_of_beyond
+from .chat_templates import notes_of_beyond
 from .checkpoint import Checkpoint, check_decoder, download, for_inference
 from .gguf_keys import apply_header, unread
 from .gguf_tokenizer import OWN, read_tokenizer

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from transformers import PreTrainedModel
 
 from ...errors import CheckpointError
-from .positions import rotary
+from .config import rotary
 
 SHOWN = 3
 # Layers for multi-token prediction: modules of this name, or a layer after the last that has this projection.

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...bundle import ELEMENT_BYTES, Format, Precision
-from ...calibration.weights.fidelity import MOST_TOKENS as HELD_OUT_TOKENS
-from ...calibration.weights.tokens import BATCH_TOKENS
 from ...errors import OutputError
+from ..weights.fidelity import BATCH_TOKENS
+from ..weights.fidelity import MOST_HELD_OUT_TOKENS as HELD_OUT_TOKENS
 
 # Python with torch, and the reference's activations.
 BASE = 700_000_000

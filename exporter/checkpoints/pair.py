@@ -10,11 +10,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from ...bundle import Bundle, Role
-from ...calibration.weights.texts import read_texts
 from ...errors import PairError, ParameterError
 from ...runtime.text.token_bytes import token_names
-from .beyond_vocabulary import refuse_beyond
-from .chat_templates import unused_templates
+from ..weights.texts import read_texts
+from .chat_templates import refuse_beyond, unused_templates
 from .checkpoint import Checkpoint
 from .shared_vocabulary import PURPOSES, Tokens, Translation
 

@@ -14,15 +14,9 @@ from onnxscript.rewriter.ort_fusions.skip_normalization import fuse_skip_layer_n
 from onnxscript.rewriter.rules import common as rules
 
 from ..dialects import Dialect
-from .clean_up import CLEAN_UP, adopt_constants
-from .fuse_skip import fuse_skip_rms_normalization
-from .fuse_transpose import fuse_transpose_into_matmul
-from .gqa_lengths import keep_lengths_on_device
-from .narrow_splits import narrow_splits
-from .node_names import name_nodes
-from .standard_norms import expand_rms_normalization
-from .state_counts import keep_counts_on_host
-from .weight_names import PREFIX
+from .clean_up import CLEAN_UP, PREFIX, adopt_constants, name_nodes
+from .cuda_graphs import keep_counts_on_host, keep_lengths_on_device, narrow_splits
+from .fusions import expand_rms_normalization, fuse_skip_rms_normalization, fuse_transpose_into_matmul
 
 # Tensors from this size on live in the weights file.
 EXTERNAL_BYTES = 1024

@@ -2,6 +2,8 @@
 
 For graphs that a builder gets wrong: `polygraphy run` compares backends over them, `polygraphy debug reduce` cuts the
 graph down to the node at fault. Random inputs would not do: tokens, positions and cached rows must fit together.
+
+Which model of a bundle is dumped. Imports nothing heavy, so that what cannot be dumped is refused at once.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...bundle import Bundle, Contract, ModelSpec
+from ...bundle import Bundle, Contract, ModelSpec, Role
 from ...engines.base import Arrays
 from ...engines.onnxruntime.cpu import DIALECT, NUMPY_DTYPES, OrtDecoder
 from ...engines.onnxruntime.trees import chain_inputs
@@ -28,8 +30,30 @@ from ...runtime.proofs.parity import (
     load_reference,
     spread,
 )
-from .dump_choice import choose_model
 from .prove import widened
+
+
+def choose_model(bundle: Bundle, model: str) -> tuple[Role, Bundle]:
+    """Its role; and of a draft's name, the bundle with that draft as its first.
+
+    Raises `ParameterError` for a model that the bundle lacks, and for one whose layers keep states.
+    """
+    role, bundle = _found(bundle, model)
+    if bundle.manifest.models[role].has_states:
+        raise ParameterError(f"layers of the {model} keep states, which cannot be dumped; dump a model without them")
+    return role, bundle
+
+
+def _found(bundle: Bundle, model: str) -> tuple[Role, Bundle]:
+    manifest = bundle.manifest
+    if model == "target":
+        return "target", bundle
+    if manifest.draft is None or (model != "draft" and model not in manifest.draft_names):
+        raise ParameterError(
+            f"the bundle has no model {model!r}; it has target{''.join(f', {name}' for name in manifest.draft_names)}"
+        )
+    return "draft", bundle if model in ("draft", manifest.draft_name) else bundle.with_draft(model)
+
 
 INPUTS, OUTPUTS = "inputs.json", "outputs.json"
 REFERENCE = "huggingface"  # a runner, in polygraphy's words

@@ -7,7 +7,7 @@ is rounded in torch. What the next layer reads (through norms, attention over th
 biases) must then be what the graph's next layer read, to the exactness of fp32. That finds a layer that reads the wrong
 value, a residual or a bias that is missing, gains that were swapped, a mask or a position that is off.
 
-A router's choice is the graph's too (`choices.py`): where two experts count nearly the same, either is right.
+A router's choice is the graph's too (`told.py`): where two experts count nearly the same, either is right.
 
 Layers that keep states cannot be rolled back with the library's cache. Such a model is fed the whole sequence in each
 pass, its earlier rows with what the graph gave for them then, which its states are made of (`told.py`).
@@ -26,16 +26,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...calibration.weights.experts import ExpertLayer, expert_layers
-from ...calibration.weights.fake_quant import restored
-from ...calibration.weights.layers import LinearLayer, linear_layers, tables
-from ...calibration.weights.recipe import Recipe
 from ...errors import ProofError
 from ..checkpoints.half_precision import fp32_arithmetic
-from .choices import imposed, routed
+from ..weights.experts import ExpertLayer, expert_layers
+from ..weights.fake_quant import restored
+from ..weights.layers import LinearLayer, linear_layers, tables
+from ..weights.recipe import Recipe
 from .reference import Continued, Evaluated, Repeated
 from .sites import Site
-from .told import Tapped, Told
+from .told import Tapped, Told, imposed, routed
 
 
 @dataclass(frozen=True)

@@ -11,21 +11,22 @@ The allowance is arithmetic. With u = 2^-24, the error of one rounding of fp32:
   between two steps may become either. Only for such a value the difference of the two, times its weight, is allowed.
 
 No format or model has a tolerance of its own, and a scale that is wrong by two thousandths is seen in each of them.
+
+Some rows of what a product of a graph read and gave, as the proof's passes go by.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from ...calibration.weights.floats import LARGEST
-from ...calibration.weights.integers import Float32, row_slices
-from ...calibration.weights.recipe import WeightRecipe
 from ...errors import ProofError
+from ..weights.formats import LARGEST, Float32, row_slices
+from ..weights.recipe import WeightRecipe
 
 Float64 = NDArray[np.float64]
 
@@ -154,3 +155,27 @@ def _int8(steps: Float64) -> Float64:
 def _fp8(steps: Float64) -> Float64:
     # by way of fp32, as a graph casts it
     return np.clip(steps, -LARGEST, LARGEST).astype(np.float32).astype(ml_dtypes.float8_e4m3fn).astype(np.float64)
+
+
+@dataclass
+class Sampled:
+    """inputs: each [R, K]. outputs: each [R, N]. experts: each [R], the one that a row goes to, of stacks only."""
+
+    inputs: list[Float32] = field(default_factory=list)
+    outputs: list[Float32] = field(default_factory=list)
+    experts: list[NDArray[np.int64]] = field(default_factory=list)
+
+    def keep(
+        self,
+        inputs: Float32,
+        outputs: Float32,
+        count: int,
+        picking: np.random.Generator,
+        experts: NDArray[np.int64] | None = None,
+    ) -> None:
+        """So many rows of a pass, or all there are."""
+        rows = picking.permutation(inputs.size // inputs.shape[-1])[:count]
+        self.inputs.append(inputs.reshape(-1, inputs.shape[-1])[rows])
+        self.outputs.append(outputs.reshape(-1, outputs.shape[-1])[rows])
+        if experts is not None:
+            self.experts.append(experts.reshape(-1)[rows])

@@ -13,7 +13,7 @@ from ...bundle import Contract, ModelSpec, Proof, Role
 from ...engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder
 from ...runtime.proofs.parity import Arithmetic, Rounding, arithmetic, load_reference, prove_decoder
 from ...runtime.proofs.tree_parity import prove_trees
-from ..storage.manifest import reference_path
+from ..bundle_files import reference_path
 from .widen import widen
 
 

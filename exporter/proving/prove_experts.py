@@ -14,11 +14,10 @@ import numpy as np
 import onnx_ir as ir
 from transformers import PreTrainedModel
 
-from ...calibration.weights.experts import expert_layers
-from ...calibration.weights.recipe import Recipe, WeightRecipe
 from ...engines.onnxruntime.graphs import open_graph
-from .layer_arithmetic import Passed, layer_error, require_explained
-from .sampled import Sampled
+from ..weights.experts import expert_layers
+from ..weights.recipe import Recipe, WeightRecipe
+from .layer_arithmetic import Passed, Sampled, layer_error, require_explained
 from .sites import Site
 
 # Rows for each expert, and those that are multiplied at once: each of them copies a weight.

@@ -17,8 +17,6 @@ import onnx_ir as ir
 from transformers import PreTrainedModel
 
 from ...bundle import Contract, LayerProof, ModelSpec
-from ...calibration.weights.layers import linear_layers
-from ...calibration.weights.recipe import Recipe
 from ...engines.base import Logits
 from ...engines.onnxruntime.cpu import DIALECT, OrtDecoder
 from ...engines.onnxruntime.graphs import open_graph
@@ -26,10 +24,11 @@ from ...errors import ProofError
 from ...runtime.proofs.divergence import divergence
 from ...runtime.proofs.parity import LOGIT_TOLERANCE, POISON, Exact, ReferenceStep
 from ..dialects import Dialect
+from ..weights.layers import linear_layers
+from ..weights.recipe import Recipe
 from .forced import Forced, Strayed, forced
-from .layer_arithmetic import REPORT, ROUNDING, ROUNDINGS, Passed, layer_error, require_explained
+from .layer_arithmetic import REPORT, ROUNDING, ROUNDINGS, Passed, Sampled, layer_error, require_explained
 from .prove_experts import check_experts
-from .sampled import Sampled
 from .sites import Site, Table, sites, tables
 from .widen import widen
 

@@ -21,7 +21,7 @@ from ...errors import UnsupportedModelError
 from ...runtime.proofs.parity import ReferenceStep, Step, contexts, schedule
 from ..checkpoints.half_precision import fp32_arithmetic
 from ..checkpoints.source import first_line
-from ..tracing.cache_argument import cache_argument
+from ..tracing.probe import cache_argument
 
 
 def record_reference(

@@ -54,7 +54,7 @@ def tables(graph: ir.Graph) -> list[Table]:
 
 
 def _integers(node: ir.Node) -> Iterator[Site]:
-    """`quantize/int8_rows.py`: QuantizeLinear, MatMulInteger, Cast, Mul by the row's scale, Mul by the outputs'."""
+    """`quantize/for_onnxruntime.py`: QuantizeLinear, MatMulInteger, Cast, Mul by the row's scale and the outputs'."""
     yield from _expert_integers(node)
     stored = _stored(node.inputs[1])
     if stored is None:
@@ -111,14 +111,14 @@ def _factor(product: ir.Value, value: ir.Value) -> ir.Value | None:
 
 
 def _blocks(node: ir.Node) -> Iterator[Site]:
-    """`quantize/matmul_nbits.py`."""
+    """`quantize/for_onnxruntime.py`."""
     stored = _stored(node.inputs[1])
     if stored is not None:
         yield Site(node.op_type, stored[1], _name(node.inputs[0]), _name(node.outputs[0]))
 
 
 def _dequantized(node: ir.Node) -> Iterator[Site]:
-    """`quantize/qdq.py`, `quantize/weight_only_dq.py`: a product with a DequantizeLinear. Its inputs may be rounded."""
+    """`quantize/for_tensorrt.py`: a product with a DequantizeLinear. Its inputs may be rounded."""
     yield from _expert_matrices(node)
     weight = _through(node.inputs[1], "Transpose")
     producer = weight.producer() if weight is not None else None

@@ -5,22 +5,17 @@ from __future__ import annotations
 import onnx_ir as ir
 from torch.nn import Module
 
-from ...calibration.weights.recipe import Recipe
 from ...errors import UnsupportedModelError
 from ..dialects import Dialect
-from ..passes.clean_up import CLEAN_UP
-from ..passes.weight_names import parameter_name
-from .angle_tables import look_angles_up
-from .batch_invariant import attend_over_two_rows
+from ..passes.clean_up import CLEAN_UP, parameter_name
+from ..weights.recipe import Recipe
+from .batch_invariant import attend_over_two_rows, look_angles_up, spell_softplus_out
 from .embedding_tables import quantize_tables
 from .expert_stacks import quantize_expert_rows
+from .for_onnxruntime import quantize_nbits, quantize_rows
 from .for_tensorrt import quantize_for_tensorrt
-from .int8_rows import quantize_rows
 from .linears import FLOATS
-from .matmul_nbits import quantize_nbits
-from .pack_qkv import pack_attention
-from .rotary import absorb_rotary
-from .softplus import spell_softplus_out
+from .rotary import absorb_rotary, pack_attention
 from .stored_weights import Made
 
 

@@ -4,15 +4,32 @@ ONNX Runtime's kernel multiplies a matrix of one row in another order than one o
 orders are the same. A difference of 1e-7 is nothing by itself, but before quantized layers it rounds some values
 the other way, and those round more: plain decoding, in passes of one row, would stray from verification. So a single
 row is followed by a row of zeros. It is written into the cache where the next pass writes, and no row sees it.
+
+Cosines and sines of a rotary embedding that attention does not compute itself, looked up by position.
+
+ONNX Runtime's kernels of `Cos` and `Sin` give the last elements of an array other bits than the rest, so that a row's
+angles would depend on how many rows a pass has. And there are dozens of small operators around them, as for positions
+in three parts (Qwen3.5), of which a text needs one.
+
+Softplus by operators that give an element the same bits wherever it lies.
+
+ONNX Runtime's kernels of `Softplus` and `Log` compute the last elements of an array in another way than the rest, so
+that a row's bits would depend on how many rows a pass has. Those of `Exp` and `Atanh` do not.
+
+    log(1 + exp(x)) = max(x, 0) + log(1 + u),  u = exp(-|x|),  log(1 + u) = 2 atanh(u / (2 + u))
+
+which is also exact for small u, as of a step size of a selective scan, where 1 + u has lost them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import onnx_ir as ir
 
-from .constants import constant
-from .rotary import ATTENTION
+from .linears import constant
+from .rotary import ATTENTION, EQUAL, Table, evaluate
 
 
 def attend_over_two_rows(model: ir.Model) -> int:
@@ -37,7 +54,7 @@ def attend_over_two_rows(model: ir.Model) -> int:
         last, total = node.inputs[5:7]
         assert last is not None
         assert total is not None
-        # the capacity, by `passes/gqa_lengths.py`; were it the length, it would have to grow too
+        # the capacity, by `passes/cuda_graphs.py`; were it the length, it would have to grow too
         assert total.is_initializer()
         if last not in longer:
             longer[last] = _placed(graph, node, ir.node("Add", [last, narrow]), last)
@@ -61,3 +78,97 @@ def _placed(graph: ir.Graph, before: ir.Node, node: ir.Node, like: ir.Value | No
         node.outputs[0].type = like.type
     graph.insert_before(before, node)
     return node.outputs[0]
+
+
+ANGLES = ("Cos", "Sin")
+# A pass within the table, to see whether its rows are what the graph computes there: position, and number of tokens.
+ELSEWHERE = (5, 3)
+
+
+def look_angles_up(model: ir.Model, capacity: int) -> int:
+    """Returns the number of values that are rows of a table now. capacity: rows of the tables.
+
+    A value stays as it is that is not made of positions row by row.
+    """
+    graph = model.graph
+    found = list(_angles(graph))
+    if not found or capacity < sum(ELSEWHERE):
+        return 0
+    start, count = ELSEWHERE
+    whole, part = evaluate(model, tuple(found), capacity), evaluate(model, tuple(found), count, start)
+    places: ir.Value | None = None
+    changed = 0
+    for number, (value, table, rows) in enumerate(zip(found, whole, part, strict=True)):
+        axes = [axis for axis, length in enumerate(table.shape) if length != rows.shape[axis]]
+        if len(axes) != 1 or not _same(table.take(range(start, start + count), axes[0]), rows):
+            continue
+        places = places or _positions(graph)
+        _pick(graph, value, constant(graph, f"angles.{number}", np.asarray(table, np.float32)), places, axes[0])
+        changed += 1
+    return changed
+
+
+def _same(found: Table, wanted: Table) -> bool:
+    return np.allclose(found, wanted, rtol=0, atol=EQUAL)
+
+
+def _angles(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Values that are made of positions and constants alone, of cosines or sines among them, and read by others."""
+    placed = {value for value in graph.inputs if value.name == "position"}
+    turned: set[ir.Value] = set()
+    for node in graph:
+        read = [value for value in node.inputs if value is not None and not value.is_initializer()]
+        shape = node.op_type == "Shape" and read[0].name == "tokens"
+        if (shape or placed.issuperset(read)) and not any(value.is_graph_output() for value in node.outputs):
+            placed.update(node.outputs)
+            if node.op_type in ANGLES or not turned.isdisjoint(read):
+                turned.update(node.outputs)
+    for node in graph:
+        for value in node.outputs:
+            if value in turned and not all(placed.issuperset(use.node.outputs) for use in value.uses()):
+                yield value
+
+
+def _positions(graph: ir.Graph) -> ir.Value:
+    """Of the tokens of a pass, `[T]`."""
+    inputs = {value.name: value for value in graph.inputs}
+    zero, one = (constant(graph, f"angles.{name}", np.array(name == "one", np.int64)) for name in ("zero", "one"))
+    width = ir.node("Shape", [inputs["tokens"]], {"start": 1, "end": 2})
+    count = ir.node("Squeeze", [width.outputs[0]])
+    rows = ir.node("Range", [zero, count.outputs[0], one])
+    places = ir.node("Add", [rows.outputs[0], inputs["position"]])
+    graph.insert_before(graph[0], [width, count, rows, places])
+    return places.outputs[0]
+
+
+def _pick(graph: ir.Graph, value: ir.Value, table: ir.Value, places: ir.Value, axis: int) -> None:
+    made_by = value.producer()
+    assert made_by is not None
+    picked = ir.node("Gather", [table, places], {"axis": axis})
+    picked.outputs[0].type, picked.outputs[0].shape = value.type, value.shape
+    graph.insert_after(made_by, picked)
+    for use in list(value.uses()):
+        use.node.replace_input_with(use.idx, picked.outputs[0])
+
+
+def spell_softplus_out(model: ir.Model) -> int:
+    """Returns the number of Softplus nodes that are others now."""
+    graph = model.graph
+    found = [node for node in graph if node.op_type == "Softplus"]
+    for node in found:
+        value, old = node.inputs[0], node.outputs[0]
+        two = constant(graph, "softplus.two", np.array(2, np.float32))
+        size = ir.node("Abs", [value])
+        away = ir.node("Neg", [size.outputs[0]])
+        power = ir.node("Exp", [away.outputs[0]])
+        below = ir.node("Add", [power.outputs[0], two])
+        part = ir.node("Div", [power.outputs[0], below.outputs[0]])
+        area = ir.node("Atanh", [part.outputs[0]])
+        logarithm = ir.node("Mul", [area.outputs[0], two])
+        linear = ir.node("Relu", [value])
+        result = ir.node("Add", [linear.outputs[0], logarithm.outputs[0]])
+        nodes = [size, away, power, below, part, area, logarithm, linear, result]
+        for new in nodes:
+            new.outputs[0].type, new.outputs[0].shape = old.type, old.shape
+        ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, [old], [result.outputs[0]])
+    return len(found)

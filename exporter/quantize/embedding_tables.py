@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ...calibration.weights.recipe import Recipe
-from ..passes.weight_names import parameter_name
-from .constants import MICROSOFT, constant
-from .linears import FLOATS
-from .matmul_nbits import block_scales, packed
+from ..passes.clean_up import parameter_name
+from ..weights.recipe import Recipe
+from .for_onnxruntime import block_scales, packed
+from .linears import FLOATS, MICROSOFT, constant
 
 
 def quantize_tables(model: ir.Model, recipe: Recipe) -> int:

@@ -1,8 +1,8 @@
 """Stacks of experts [E, N, K]: each row of a pass is multiplied with the weight of the expert that it goes to.
 
 On ONNX Runtime the weight is picked as int8 and multiplied in integers, by activations that are rounded row by row as
-in `int8_rows.py`: a row has the same bits whatever other rows run, and neither copies nor products are of fp32. For
-TensorRT the stack is stored as one matrix of all experts' outputs before a DequantizeLinear, and picked from that.
+in `for_onnxruntime.py`: a row has the same bits whatever other rows run, and neither copies nor products are of fp32.
+For TensorRT the stack is stored as one matrix of all experts' outputs before a DequantizeLinear, and picked from that.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ...calibration.weights.recipe import Recipe, WeightRecipe
-from ..passes.weight_names import parameter_name
-from .constants import constant
-from .int8_rows import STEPS_OF_ONE, integer_product, rounded_rows, scaled
-from .linears import FLOATS
+from ..passes.clean_up import parameter_name
+from ..weights.recipe import Recipe, WeightRecipe
+from .for_onnxruntime import STEPS_OF_ONE, integer_product, rounded_rows, scaled
+from .linears import FLOATS, constant
 from .stored_weights import Made, stored_matrix
 
 

@@ -2,6 +2,8 @@
 
 Su et al. 2021 (arXiv 2104.09864), as transformers writes it: `x * cos + turned(x) * sin` with `turned(x) = [-x2, x1]`
 over the halves of a head. That is about twenty small operators a layer, whose calls cost more than their arithmetic.
+
+Queries, keys and values that one product gives go to `GroupQueryAttention` as they come, without being split.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from .constants import constant
+from .linears import constant
 
 ATTENTION = "GroupQueryAttention"
 # A table's halves must be equal: in fp32, of numbers between -1 and 1 times the embedding's scaling.
@@ -166,3 +168,66 @@ def _bounds(node: ir.Node) -> tuple[int | None, int | None]:
         return None, None
     start, end, axis, step = (int(constant.item()) for constant in [*constants, np.ones(1)][:4])  # type: ignore[union-attr]
     return (start, end) if axis in (-1, 3) and step == 1 else (None, None)
+
+
+def pack_attention(model: ir.Model) -> int:
+    """Returns the number of attention layers that take one packed input `[1, T, (H + 2 * H_kv) * D]` now.
+
+    Biases that an Add brings to each of the three become one.
+    """
+    graph = model.graph
+    changed = 0
+    for node in list(graph):
+        if node.op_type != ATTENTION or any(value is None for value in node.inputs[:3]):
+            continue
+        parts = [_part(value) for value in node.inputs[:3]]  # type: ignore[arg-type]
+        splits = {part.producer() for part, _ in parts}
+        split = splits.pop()
+        if splits or split is None or split.op_type != "Split" or list(split.outputs) != [part for part, _ in parts]:
+            continue
+        biases = [bias for _, bias in parts if bias is not None]
+        if len(biases) not in (0, 3) or not _only_used(parts, node):
+            continue
+        merged = split.inputs[0]
+        assert merged is not None
+        if biases:
+            values = np.concatenate([bias.const_value.numpy().reshape(-1) for bias in biases])  # type: ignore[union-attr]
+            add = ir.node("Add", [merged, constant(graph, "+".join(bias.name or "" for bias in biases), values)])
+            add.outputs[0].type = merged.type
+            graph.insert_before(node, add)
+            merged = add.outputs[0]
+        for index, packed in enumerate((merged, None, None)):
+            node.replace_input_with(index, packed)
+        changed += 1
+    return changed
+
+
+def _part(value: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+    """The value, or what a stored bias was added to, and that bias. Looks through Reshapes to `[1, T, n]`."""
+    node = value.producer()
+    if node is not None and node.op_type == "Reshape" and node.inputs[0] is not None:
+        return _part(node.inputs[0])
+    if node is not None and node.op_type == "Add":
+        for one, other in ((0, 1), (1, 0)):
+            bias = node.inputs[other]
+            if (
+                bias is not None
+                and bias.is_initializer()
+                and bias.const_value is not None
+                and node.inputs[one] is not None
+            ):
+                return node.inputs[one], bias  # type: ignore[return-value]
+    return value, None
+
+
+def _only_used(parts: list[tuple[ir.Value, ir.Value | None]], attention: ir.Node) -> bool:
+    """Whether nothing but the attention reads the three."""
+    pending = [part for part, _ in parts]
+    while pending:
+        for use in pending.pop().uses():
+            if use.node is attention:
+                continue
+            if use.node.op_type not in ("Add", "Reshape"):
+                return False
+            pending += use.node.outputs
+    return True

@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from ...calibration.weights.recipe import Format, WeightRecipe
-from ..passes.weight_names import parameter_name
+from ..passes.clean_up import parameter_name
+from ..weights.recipe import Format, WeightRecipe
 
 TYPES: dict[Format, ir.DataType] = {"int8": ir.DataType.INT8, "int4": ir.DataType.INT4, "fp8": ir.DataType.FLOAT8E4M3FN}
 

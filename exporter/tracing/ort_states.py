@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.onnx.ops import symbolic, symbolic_multi_out
 
 from ..dialects import OPSETS
-from .open_states import OpenStates
-from .recurrences import Recurrence
+from .recurrences import OpenStates, Recurrence
 
 VERSION = OPSETS["ort"]
 END = torch.iinfo(torch.int64).max

@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...errors import UnsupportedModelError
-from .open_states import OpenStates
-from .recurrences import Recurrence
+from .recurrences import OpenStates, Recurrence
 
 NEVER = -1e9  # exp of it is 0
 LARGEST, NAN = torch.finfo(torch.float32).max, math.nan

@@ -26,8 +26,7 @@ from ...errors import UnsupportedModelError
 from ..dialects import Dialect
 from . import ort_states, standard_states
 from .attention import StaticCache
-from .open_states import OpenStates, Place
-from .recurrences import RECURRENCES, Recurrence
+from .recurrences import RECURRENCES, OpenStates, Place, Recurrence
 
 # What emits `convolve` and `advance` in a dialect.
 EMITTERS: dict[Dialect, ModuleType] = {"ort": ort_states, "onnx": standard_states}

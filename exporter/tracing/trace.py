@@ -26,12 +26,10 @@ from ..checkpoints.kept_tokens import KeptTokens
 from ..checkpoints.source import first_line
 from ..dialects import OPSETS, Dialect
 from .attention import static_cache_attention
-from .cache_argument import cache_argument, cache_of
 from .complex_numbers import complex_as_pairs
 from .confidence_head import HEADED, OUTPUTS, WEIGHTS, confidence, embeddings_seen
-from .open_states import OpenStates
-from .probe_states import probe_states, state_tensors
-from .seen_by_attention import own_code, seen_by_attention
+from .probe import cache_argument, cache_of, own_code, probe_states, seen_by_attention, state_tensors
+from .recurrences import OpenStates
 from .states import EMITTERS, StateCache, static_states
 from .trees import ANCESTOR, DEPTH, Tree, refuse_trees
 

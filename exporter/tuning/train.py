@@ -13,10 +13,8 @@ from transformers import PreTrainedModel
 
 from ...calibration.measuring.progress import Progress
 from .answers import Answer
-from .judge import judge, rate
-from .loss import loss_of, terms
+from .judge import Batch, at_temperature, batches, judge, logits_at, loss_of, rate, terms
 from .options import SMALL, TuneOptions
-from .rows import Batch, at_temperature, batches, logits_at
 
 # Tokens of a step, and at most at once in memory.
 SMALL_STEP, STEP, AT_ONCE = 4096, 16384, 4096

@@ -14,16 +14,15 @@ from typing import Any, Protocol
 import torch
 from safetensors import SafetensorError
 
+from ...atomic import temporary_folder
 from ...calibration.measuring.journal import Journal
 from ...calibration.measuring.progress import Progress
 from ...errors import OutputError
 from ...runtime.session import Session
-from ..storage.atomic_folder import temporary_sibling
 from .answers import BYTES_PER_TOKEN, Answer, up_to, write_answers
 from .drafts import Draft, round_off, save_draft
 from .judge import Comparison, by_route, compare, judge
-from .options import TuneOptions
-from .split import Split, check_length
+from .options import Split, TuneOptions, check_length
 from .train import Trained, train
 
 ALL = "all"
@@ -153,7 +152,7 @@ def tune(
 
 def _save(draft: Draft, output: Path) -> None:
     try:
-        with temporary_sibling(output) as folder:
+        with temporary_folder(output) as folder:
             save_draft(draft, folder)
             if os.path.lexists(output):
                 raise OutputError(f"{output} was created in the meantime; nothing was kept of the draft")

@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 from ...bundle import Bundle
+from ...bundle.files import clone_or_copy
+from ...bundle.output import check_free, new_folder
 from ...errors import OutputError
-from ...exporter.storage.atomic_folder import check_free, new_folder
-from ...exporter.storage.copy_on_write import clone_or_copy
 from .config import streaming_config, whole_config
 from .layout import BUNDLE, CONFIG, ENTRY, PATHS
 from .options import RepositoryOptions

@@ -14,9 +14,9 @@ from hashlib import sha256
 from pathlib import Path
 from statistics import StatisticsError
 
+from ...atomic import remove_left, temporary_file
 from ...errors import BundleError, EngineError, ParameterError
 from ...strict import parse, read_json
-from ...temporary_files import remove_left, temporary_file
 from ...user_cache import user_cache
 from ..drafting.names import FIRST
 from ..policy.cost_model import Costs

@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
+from ...atomic import remove_left, temporary_file, write_whole
 from ...bundle import Bundle
 from ...errors import BundleError, OutputError
 from ...strict import parse, read_json
-from ...temporary_files import remove_left, temporary_file, write_whole
 from .cost_model import COSTS, Costs
 from .host_identity import bundle_identity
 from .route_belief import ROUTING, Routing

@@ -9,11 +9,11 @@ from typing import Literal
 
 import torch
 from specexport.bundle import Contract
+from specexport.editing.progress import Silent, Timed
 from specexport.errors import ProofError, SpecExportError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.context import BuildContext
 from specexport.exporter.export_model import ModelExport, export_model
-from specexport.exporter.progress import Silent, Timed
 from specexport.exporter.proving.prove import prove
 from transformers import AutoModelForCausalLM
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from specexport import Session, load
 from specexport.exporter.build import build
-from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.options import BuildOptions
 from specexport.runtime.proofs.equality import judge
 from specexport.runtime.proofs.output import decode_request
 from specexport.runtime.sampling.parameters import SamplingParameters

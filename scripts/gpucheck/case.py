@@ -10,12 +10,12 @@ from pathlib import Path
 from time import perf_counter
 
 from specexport.bundle import ELEMENT_BYTES, Bundle, Role
+from specexport.bundle.files import require_space
 from specexport.engines.catalogue import LIBRARIES
 from specexport.errors import EngineError
 from specexport.exporter.build import build
-from specexport.exporter.request.options import BuildOptions
-from specexport.exporter.storage.disk_space import require_space
-from specexport.exporter.storage.stage_cache import stage_key
+from specexport.exporter.options import BuildOptions
+from specexport.exporter.stage_cache import stage_key
 
 from .apart import one_line
 from .environment import clocks

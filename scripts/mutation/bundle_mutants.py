@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-OPENING, STRICT, STAGES = "bundle/opening.py", "strict.py", "exporter/storage/stage_cache.py"
+OPENING, STRICT, STAGES = "bundle/opening.py", "strict.py", "exporter/stage_cache.py"
 TESTS = ("tests/test_bundle.py",)
 
 BUNDLE = (
@@ -31,7 +31,7 @@ BUNDLE = (
     ),
     Mutant(
         "an equals sign splits a path that exists",
-        "exporter/request/drafts.py",
+        "exporter/options.py",
         "or not before or _exists(given):",
         "or not before:",
         ("tests/exporter/test_put_draft.py",),
@@ -52,7 +52,7 @@ BUNDLE = (
     ),
     Mutant(
         "the first id without an embedding counts as one that has it",
-        "exporter/checkpoints/beyond_vocabulary.py",
+        "exporter/checkpoints/chat_templates.py",
         "if token >= size}",
         "if token > size}",
         ("tests/exporter/checkpoints/test_chat_templates.py",),
@@ -66,10 +66,10 @@ BUNDLE = (
     ),
     Mutant(
         "push uploads the paths of an earlier version",
-        "exporter/push.py",
+        "editing/push.py",
         "manifest_text(without_paths(bundle.manifest))",
         "manifest_text(bundle.manifest)",
-        ("tests/exporter/test_push.py",),
+        ("tests/editing/test_push.py",),
     ),
     Mutant(
         "few requests that were partly slower are called faster",
@@ -132,13 +132,13 @@ BUNDLE = (
         STAGES,
         "    if found != recorded:",
         "    if not found:",
-        ("tests/exporter/storage",),
+        ("tests/exporter/test_stage_cache.py",),
     ),
     Mutant(
         "sources in nested folders are no part of a stage's key",
         STAGES,
         '"exporter/**/*.py"',
         '"exporter/*.py"',
-        ("tests/exporter/storage",),
+        ("tests/exporter/test_stage_cache.py",),
     ),
 )

@@ -7,21 +7,19 @@ from .mutant import Mutant
 ATTENTION, LINT, LENGTHS = (
     "exporter/tracing/attention.py",
     "exporter/passes/lint.py",
-    "exporter/passes/gqa_lengths.py",
+    "exporter/passes/cuda_graphs.py",
 )
-ROWS, EXACT = "exporter/quantize/int8_rows.py", "exporter/quantize/batch_invariant.py"
-NBITS, QDQ, APPLY = (f"exporter/quantize/{name}.py" for name in ("matmul_nbits", "qdq", "apply"))
+ROWS, EXACT = "exporter/quantize/for_onnxruntime.py", "exporter/quantize/batch_invariant.py"
+NBITS, QDQ, APPLY = (f"exporter/quantize/{name}.py" for name in ("for_onnxruntime", "for_tensorrt", "apply"))
 GRAPHS, PARTS = "exporter/rules/graphs.py", "exporter/rules/parts.py"
 VOCABULARY = "exporter/checkpoints/shared_vocabulary.py"
 LEFT_OUT, POSITIONS, GENERATION = (
-    f"exporter/checkpoints/{name}.py" for name in ("left_out", "positions", "generation_config")
+    f"exporter/checkpoints/{name}.py" for name in ("left_out", "config", "generation_config")
 )
 LEFT_OUT_TESTS, POSITIONS_TESTS, GENERATION_TESTS = (
     (f"tests/exporter/checkpoints/test_{name}.py",) for name in ("left_out", "positions", "generation_config")
 )
-KEYS, ROTARY, SPLITS, TOKENIZER = (
-    f"exporter/checkpoints/gguf_{name}.py" for name in ("keys", "rotary", "splits", "tokenizer")
-)
+KEYS, ROTARY, TOKENIZER = (f"exporter/checkpoints/gguf_{name}.py" for name in ("keys", "rotary", "tokenizer"))
 OF_KEYS = ("tests/exporter/checkpoints/test_gguf_keys.py",)
 OF_TOKENIZERS = ("tests/exporter/checkpoints/test_gguf_tokenizer.py",)
 FAMILIES = ("tests/exporter/test_families.py",)
@@ -198,7 +196,7 @@ EXPORTER = (
     ),
     Mutant(
         "a weight twice with two values",
-        "exporter/checkpoints/weight_files.py",
+        "exporter/checkpoints/source.py",
         "not bool((ours == theirs).all())",
         "False",
         ("tests/exporter/checkpoints/test_weight_files.py",),
@@ -300,7 +298,7 @@ EXPORTER = (
     ),
     Mutant(
         "digits are split as GPT-2 does",
-        SPLITS,
+        TOKENIZER,
         'Split((_DIGIT, _GPT2)): "smollm',
         'Split((_GPT2, _GPT2)): "smollm',
         OF_TOKENIZERS,

@@ -15,8 +15,8 @@ APPLIED, TOLD = "exporter/quantize/apply.py", "exporter/proving/told.py"
 QUANTIZED = ("tests/exporter/proving/test_prove_states.py",)
 CAPTURES, ON_DEVICE = "engines/onnxruntime/captures.py", ("tests/engines/onnxruntime/test_cuda_states.py",)
 MEMORY = "engines/onnxruntime/state_memory.py"
-SPLITS, SPLIT = "exporter/passes/narrow_splits.py", ("tests/exporter/passes/test_narrow_splits.py",)
-ON_HOST, HELD = "exporter/passes/state_counts.py", ("tests/exporter/passes/test_state_counts.py",)
+SPLITS, SPLIT = "exporter/passes/cuda_graphs.py", ("tests/exporter/passes/test_narrow_splits.py",)
+ON_HOST, HELD = "exporter/passes/cuda_graphs.py", ("tests/exporter/passes/test_state_counts.py",)
 
 STATES = (
     Mutant(

@@ -21,7 +21,7 @@ from specexport.engines.tensorrt.network_checks import check_model
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
-from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.options import BuildOptions
 from specexport.exporter.tracing import attention, complex_numbers
 from specexport.exporter.tracing.attention import Layer
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE

@@ -12,17 +12,18 @@ import pytest
 import specexport
 import torch
 from specexport.bundle import Bundle
+from specexport.bundle import files as copy_on_write
+from specexport.bundle import files as disk_space
+from specexport.editing import compile as compile_module
 from specexport.engines.tensorrt.api import plans_of
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import EngineError, OutputError, PairError, ParameterError, ProofError
 from specexport.exporter import build as build_module
-from specexport.exporter import compile as compile_module
 from specexport.exporter.build import BuildReport, build
+from specexport.exporter.bundle_files import write_text
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.export_model import SPEC
-from specexport.exporter.request.options import BuildOptions
-from specexport.exporter.storage import copy_on_write, disk_space
-from specexport.exporter.storage.manifest import write_text
+from specexport.exporter.options import BuildOptions
 from specexport.strict import read_json
 from support.messages import Refused
 from support.pair import Notes, Pair

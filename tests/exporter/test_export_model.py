@@ -11,15 +11,15 @@ from typing import Any
 import onnx
 import pytest
 from specexport.bundle import Contract, Fidelity, ModelSpec, Role
+from specexport.editing.progress import Timed
 from specexport.errors import ProofError, UnsupportedModelError
 from specexport.exporter import export_model as model_module
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.context import BuildContext
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.export_model import ModelExport, export_model
-from specexport.exporter.progress import Timed
+from specexport.exporter.options import CalibrationTexts
 from specexport.exporter.recipe_choice import Quantizing
-from specexport.exporter.request.options import CalibrationTexts
 from specexport.exporter.tracing import attention
 from specexport.exporter.tracing.attention import Layer
 from support.messages import Refused

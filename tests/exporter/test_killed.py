@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from specexport.bundle import Bundle
 from specexport.exporter.build import build
-from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.options import BuildOptions
 from support.pair import Pair
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ from specexport.exporter import build
 from specexport.exporter import prompt_chunk as chunks
 from specexport.exporter.checkpoints import memory_check
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.options import BuildOptions
 from specexport.exporter.prompt_chunk import copied_weights, prompt_chunk
-from specexport.exporter.request.options import BuildOptions
 from support.messages import Refused
 from support.tiny import LLAMA, save_model
 from transformers import AutoConfig

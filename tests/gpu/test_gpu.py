@@ -11,7 +11,7 @@ from specexport.engines.cuda.driver import find_gpu
 from specexport.engines.registry import engine_module
 from specexport.errors import EngineError
 from specexport.exporter.build import build
-from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.options import BuildOptions
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 

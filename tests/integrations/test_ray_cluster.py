@@ -26,7 +26,7 @@ def quantized_bundle(cache: Path, served_bundle: Path, once: Callable[..., Path]
 
     def make(folder: Path) -> None:
         from specexport.exporter.build import build
-        from specexport.exporter.request.options import BuildOptions
+        from specexport.exporter.options import BuildOptions
 
         pair = [str(served_bundle.parent / role) for role in ("target", "draft")]
         options = BuildOptions(max_seq_len=1200, prompt_chunk=64, precision="int8", cache=cache)

@@ -15,7 +15,7 @@ from specexport import Session, load
 from specexport.bundle import Bundle
 from specexport.errors import ParameterError
 from specexport.exporter.build import build
-from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.options import BuildOptions
 from specexport.runtime.grammar.grammar import Grammar
 from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.proofs.equality import judge

@@ -14,7 +14,7 @@ from specexport.bundle import Bundle, RuleSpec
 from specexport.engines.base import Engine
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter.dialects import Dialect
-from specexport.exporter.rules.write import _rules
+from specexport.exporter.rules.graphs import _rules
 from specexport.runtime.session import Session
 from transformers import AutoModelForCausalLM
 

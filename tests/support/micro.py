@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from specexport.bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision, RuleSpec
 from specexport.engines.base import Engine, Logits
-from specexport.exporter.rules.write import _rules
+from specexport.exporter.rules.graphs import _rules
 
 from support.doubles import write_bundle
 from support.rolls_back import RollsBack

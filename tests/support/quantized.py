@@ -8,9 +8,6 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 from specexport.bundle import Contract, Format, LayerProof, ModelSpec, Precision
-from specexport.calibration.weights.fake_quant import fake_quantized
-from specexport.calibration.weights.layers import linear_layers, tables
-from specexport.calibration.weights.recipe import Recipe, WeightRecipe
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import Dialect
@@ -18,8 +15,11 @@ from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove_layers import Recorded, Subject, prove_layers
 from specexport.exporter.proving.reference import continued_logits, record_reference
 from specexport.exporter.quantize.apply import by_every_name, quantize
-from specexport.exporter.quantize.scales import in_precision
+from specexport.exporter.recipe_choice import in_precision
 from specexport.exporter.tracing.trace import probe_cache, trace
+from specexport.exporter.weights.fake_quant import fake_quantized
+from specexport.exporter.weights.layers import linear_layers, tables
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from transformers import PreTrainedModel
 
 from support.hybrids import save_hybrid

@@ -8,12 +8,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
-from specexport.calibration.weights.recipe import Recipe, WeightRecipe
 from specexport.engines.onnxruntime.cpu import open_graph
 from specexport.exporter.passes.optimize import save
 from specexport.exporter.proving.widen import widen
 from specexport.exporter.quantize.for_tensorrt import quantize_for_tensorrt
 from specexport.exporter.quantize.stored_weights import Made
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 
 WIDTH = 64  # inputs and outputs alike, so that no shape betrays a wrong axis
 TYPES = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}

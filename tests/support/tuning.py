@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 from specexport.calibration.measuring.progress import Progress, silent
 from specexport.calibration.measuring.prompts import Request
-from specexport.exporter.tuning.options import TuneOptions
-from specexport.exporter.tuning.split import Split, split
+from specexport.exporter.tuning.options import Split, TuneOptions, split
 
 from support.tiny import VOCAB
 

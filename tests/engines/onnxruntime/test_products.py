@@ -54,7 +54,7 @@ def test_it_is_this_host_that_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_weights_beyond_the_limit_are_stored_unsigned_and_exact(
     limit: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As `exporter/quantize/int8_rows.py` writes products, of a weight and of a transposed table."""
+    """As `exporter/quantize/for_onnxruntime.py` writes products, of a weight and of a transposed table."""
     monkeypatch.setattr(products, "saturates", lambda: True)
     numbers = np.random.default_rng(0)
     weight = np.where(numbers.random((256, 48)) < 0.5, limit, -limit).astype(np.int8)

@@ -38,7 +38,7 @@ def short_spans() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def kept(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A bundle of the pair with every dialect, as a build leaves it but for the manifest on disk."""
-    from specexport.exporter.rules.write import write_rules
+    from specexport.exporter.rules.graphs import write_rules
     from support.tiny import VOCAB, export_cached
 
     root = tmp_path_factory.mktemp("device")

@@ -94,7 +94,7 @@ def test_a_head_of_its_own(tmp_path: Path) -> None:
 
 def test_a_bundle_is_built_and_speaks(file: Path, folder: Path, cache: Path, tmp_path: Path) -> None:
     from specexport.exporter.build import build
-    from specexport.exporter.request.options import BuildOptions
+    from specexport.exporter.options import BuildOptions
 
     options = BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache)
     build(str(file), None, tmp_path / "gguf.bundle", options)

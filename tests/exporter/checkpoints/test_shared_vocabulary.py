@@ -428,7 +428,7 @@ def test_the_maps_are_the_same_bytes_every_time(
     translated: Translated, pair: Pair, tmp_path: Path, cache: Path
 ) -> None:
     from specexport.exporter.build import build
-    from specexport.exporter.request.options import BuildOptions
+    from specexport.exporter.options import BuildOptions
 
     report = build(
         str(pair.target),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 import pytest
-from specexport.exporter.passes.fuse_skip import fuse_skip_rms_normalization
+from specexport.exporter.passes.fusions import fuse_skip_rms_normalization
 
 FLOAT, FLOAT16 = ir.DataType.FLOAT, ir.DataType.FLOAT16
 

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_ir import serde
 from specexport.engines.onnxruntime.graphs import open_session
-from specexport.exporter.passes.fuse_transpose import fuse_transpose_into_matmul
+from specexport.exporter.passes.fusions import fuse_transpose_into_matmul
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)  # [out, in]
 INPUT = np.arange(8, dtype=np.float32).reshape(2, 4)

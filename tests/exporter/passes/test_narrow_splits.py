@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_ir import serde
 from specexport.engines.onnxruntime.graphs import open_session
-from specexport.exporter.passes.narrow_splits import narrow_splits
+from specexport.exporter.passes.cuda_graphs import narrow_splits
 
 
 def model(sizes: list[int], **how: Any) -> onnx.ModelProto:

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
-from specexport.exporter.passes.standard_norms import expand_rms_normalization
+from specexport.exporter.passes.fusions import expand_rms_normalization
 
 FLOAT, FLOAT16 = ir.DataType.FLOAT, ir.DataType.FLOAT16
 EPSILON = 1e-2  # large enough to be seen

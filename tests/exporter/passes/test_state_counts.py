@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_ir import serde
 from specexport.engines.onnxruntime.graphs import open_session
-from specexport.exporter.passes.state_counts import keep_counts_on_host
+from specexport.exporter.passes.cuda_graphs import keep_counts_on_host
 from support.placement import copies
 
 ROWS = np.arange(24, dtype=np.float32).reshape(1, 8, 3)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from specexport.calibration.weights.recipe import WeightRecipe
 from specexport.exporter.proving.layer_arithmetic import Passed, layer_error
+from specexport.exporter.weights.recipe import WeightRecipe
 
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((48, 96)).astype(np.float32)

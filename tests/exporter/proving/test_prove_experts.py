@@ -13,13 +13,14 @@ import onnx_ir as ir
 import pytest
 import torch
 from specexport.bundle import Format, Precision
-from specexport.calibration.weights.experts import expert_layers
-from specexport.calibration.weights.recipe import Recipe
 from specexport.errors import ProofError
 from specexport.exporter.dialects import Dialect
-from specexport.exporter.proving import choices, forced
-from specexport.exporter.proving.sampled import Sampled
+from specexport.exporter.proving import forced
+from specexport.exporter.proving import told as choices
+from specexport.exporter.proving.layer_arithmetic import Sampled
 from specexport.exporter.proving.sites import sites
+from specexport.exporter.weights.experts import expert_layers
+from specexport.exporter.weights.recipe import Recipe
 from support.quantized import Damage, Quantized, change, load, plain_recipe, stored
 from support.tiny import CONTRACT, LLAMA, save_model
 from torch import Tensor, nn

@@ -10,12 +10,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from specexport.bundle import Format, Precision
-from specexport.calibration.weights.recipe import Recipe, WeightRecipe
 from specexport.errors import ProofError
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.proving.layer_arithmetic import ROUNDED, Rounded
 from specexport.exporter.proving.prove_layers import prove_layers
 from specexport.exporter.proving.sites import sites
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from support.quantized import (
     Damage,
     Quantized,

@@ -9,11 +9,10 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
-from specexport.calibration.weights.recipe import WeightRecipe
 from specexport.engines.onnxruntime.cpu import open_graph
-from specexport.exporter.proving.widen import widen
-from specexport.exporter.proving.widen_quantized import widen_quantized
-from specexport.exporter.quantize.scales import in_precision
+from specexport.exporter.proving.widen import widen, widen_quantized
+from specexport.exporter.recipe_choice import in_precision
+from specexport.exporter.weights.recipe import WeightRecipe
 from support.small_tied import TOKENS, WIDTH, graph, recipe, written
 
 ZEROS: dict[str, Any] = {"int8": np.zeros((), np.int8), "fp8": np.zeros((), ml_dtypes.float8_e4m3fn)}

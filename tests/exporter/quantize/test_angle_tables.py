@@ -9,8 +9,8 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 from specexport.exporter.passes.clean_up import CLEAN_UP
-from specexport.exporter.quantize import angle_tables
-from specexport.exporter.quantize.angle_tables import look_angles_up
+from specexport.exporter.quantize import batch_invariant as angle_tables
+from specexport.exporter.quantize.batch_invariant import look_angles_up
 from support.hybrids import save_hybrid
 from support.tiny import CONTRACT, LLAMA, save_model, traced
 

@@ -11,20 +11,21 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from specexport.bundle import Format, ModelSpec
-from specexport.calibration.weights.fake_quant import fake_quantized
-from specexport.calibration.weights.layers import linear_layers, tables
-from specexport.calibration.weights.recipe import Recipe, WeightRecipe
-from specexport.calibration.weights.turning import Turn
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.errors import ProofError, UnsupportedModelError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.passes.optimize import save
 from specexport.exporter.proving.prove_layers import Recorded, Subject, prove_layers
 from specexport.exporter.proving.reference import record_reference
-from specexport.exporter.quantize import apply, matmul_nbits
+from specexport.exporter.quantize import apply
+from specexport.exporter.quantize import for_onnxruntime as matmul_nbits
 from specexport.exporter.quantize.apply import by_every_name, quantize
 from specexport.exporter.quantize.rotary import absorb_rotary
 from specexport.exporter.tracing.trace import probe_cache
+from specexport.exporter.weights.fake_quant import fake_quantized
+from specexport.exporter.weights.layers import linear_layers, tables
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from specexport.exporter.weights.turning import Turn
 from specexport.runtime.proofs.parity import max_error
 from support.messages import Refused
 from support.tiny import CONTRACT, LLAMA, save_model, trace_now, traced
@@ -216,7 +217,7 @@ def test_turned_inputs_are_one_product_of_rows_that_keep_their_bits(tmp_path: Pa
 
 
 def test_layers_of_two_formats_are_proved_and_rows_keep_their_bits(tmp_path: Path) -> None:
-    """As `calibration/weights/mixing.py` leaves a model: int8 beside int4, some of it turned, groups whole."""
+    """As `exporter/weights/mixing.py` leaves a model: int8 beside int4, some of it turned, groups whole."""
     raised = {
         f"model.layers.0.{name}.weight": WeightRecipe("int8", limit=127)
         for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.down_proj")

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from specexport.calibration.weights.experts import expert_layers
-from specexport.calibration.weights.recipe import Recipe
 from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.exporter.weights.experts import expert_layers
+from specexport.exporter.weights.recipe import Recipe
 from support.quantized import Quantized, load, plain_recipe
 from support.tiny import CONTRACT, LLAMA, save_model
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from specexport.calibration.weights.recipe import Recipe, WeightRecipe
 from specexport.exporter.quantize.embedding_tables import quantize_tables
-from specexport.exporter.quantize.int8_rows import quantize_rows
-from specexport.exporter.quantize.matmul_nbits import packed, quantize_nbits
+from specexport.exporter.quantize.for_onnxruntime import packed, quantize_nbits, quantize_rows
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from support.small_graphs import graph, operators, run, weight
 
 INT4 = WeightRecipe("int4", block=16)

@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
-from specexport.calibration.weights.recipe import Recipe, WeightRecipe
 from specexport.exporter.quantize.for_tensorrt import quantize_for_tensorrt
-from specexport.exporter.quantize.scales import in_precision
+from specexport.exporter.recipe_choice import in_precision
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from support.small_tied import NAMES, TOKENS, expected, graph, recipe, run, weights, written
 
 FORMATS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 from specexport.engines.onnxruntime.cpu import OrtGraph, open_graph
-from specexport.exporter.quantize.softplus import spell_softplus_out
+from specexport.exporter.quantize.batch_invariant import spell_softplus_out
 
 
 def spelled_out(folder: Path) -> OrtGraph:

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from specexport.exporter.tracing.open_states import OpenStates
-from specexport.exporter.tracing.recurrences import Recurrence
+from specexport.exporter.tracing.recurrences import OpenStates, Recurrence
 from specexport.exporter.tracing.standard_states import Order, _solved, advance, convolve
 from torch import Tensor
 

@@ -13,7 +13,7 @@ from specexport.calibration.measuring.progress import silent
 from specexport.errors import OutputError
 from specexport.exporter.tuning import answers as answering
 from specexport.exporter.tuning.answers import BYTES_PER_TOKEN, Job, write_answers
-from specexport.exporter.tuning.split import split
+from specexport.exporter.tuning.options import split
 from specexport.exporter.tuning.tune import require_room, write_all
 from specexport.runtime.session import Session
 from support.messages import Refused
@@ -38,7 +38,7 @@ def test_an_answer_is_known_by_all_that_it_depends_on() -> None:
 
 @pytest.fixture
 def short_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.exporter.tuning.split.LEAST_TOKENS", 1)
+    monkeypatch.setattr("specexport.exporter.tuning.options.LEAST_TOKENS", 1)
 
 
 def test_a_killed_run_resumes(session: Session, tmp_path: Path) -> None:

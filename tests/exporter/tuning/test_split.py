@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from specexport.errors import ParameterError
 from specexport.exporter.tuning.answers import TOP, Answer
-from specexport.exporter.tuning.options import TuneOptions
-from specexport.exporter.tuning.split import check_length, split
+from specexport.exporter.tuning.options import TuneOptions, check_length, split
 from support.messages import Refused
 from support.tuning import requests
 

@@ -10,8 +10,9 @@ import pytest
 from specexport.bundle import Contract, RuleSpec
 from specexport.engines.base import Arrays
 from specexport.engines.onnxruntime.graphs import open_graph
-from specexport.exporter.rules import graphs, parts, write
-from specexport.exporter.rules.builder import RuleGraph
+from specexport.exporter.rules import graphs, parts
+from specexport.exporter.rules import graphs as write
+from specexport.exporter.rules.parts import RuleGraph
 from specexport.runtime.proofs import rule_parity
 from specexport.runtime.proofs.rule_parity import RuleProof, measure_rule
 

@@ -1,0 +1,79 @@
+"""Where a command puts what it makes: a folder that appears when it is whole, and replaces nothing but a bundle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from ..atomic import discard, output_errors, swap, temporary_folder
+from ..errors import OutputError
+from .manifest import MANIFEST
+
+SCRATCH = "scratch"
+
+
+@contextmanager
+def new_folder(final: Path, force: bool | None) -> Iterator[Path]:
+    """Like `temporary_folder`, and put into place at the end. SIGTERM cleans up as an interrupt does.
+
+    force: replace a bundle that is there; None where the command has no such option.
+
+    Raises `OutputError` when `final` exists without `force`, is not a bundle, or a file cannot be written.
+    """
+    with output_errors("nothing was kept"):
+        check_free(final, force)
+        with _terminate_as_exit(), temporary_folder(final) as temporary:
+            yield temporary
+            if os.path.lexists(final):
+                if not force:
+                    raise OutputError(f"{final} was created in the meantime; nothing was kept")
+                check_free(final, force)  # what lies there now need not be what lay there at the start
+            swap(temporary, final)
+
+
+@contextmanager
+def scratch_beside(workplace: Path) -> Iterator[Path]:
+    """A folder on the same disk as what `new_folder` gave, which goes with it if the process is killed."""
+    scratch = workplace.parent / SCRATCH
+    scratch.mkdir()
+    try:
+        yield scratch
+    finally:
+        discard(scratch)
+
+
+def check_free(final: Path, force: bool | None) -> None:
+    """Raises `OutputError` where nothing can be put at `final`. force: as of `new_folder`."""
+    for parent in final.parents:
+        if parent.exists() and not parent.is_dir():
+            raise OutputError(f"{parent} is a file, so {final} cannot be made; choose another --output")
+    if final.exists() or final.is_symlink():
+        if not force:
+            instead = "" if force is None else ", or replace it with --force"
+            raise OutputError(f"{final} exists; choose another --output{instead}")
+        if not (final / MANIFEST).is_file():
+            raise OutputError(
+                f"{final} exists and is not a bundle (it has no {MANIFEST}); --force replaces bundles only"
+            )
+
+
+@contextmanager
+def _terminate_as_exit() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit, so that `finally` runs; signals can only be set in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

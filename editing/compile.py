@@ -1,0 +1,118 @@
+"""`specexport compile`: the plans of a bundle for TensorRT or TensorRT-RTX, made where the library is.
+
+Needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from ..atomic import output_errors, temporary_folder
+from ..bundle import Bundle, FileEntry, Plan, sha256
+from ..engines.catalogue import LIBRARIES
+from ..engines.cuda.driver import find_gpu
+from ..engines.tensorrt.api import Library, dialect_for
+from ..engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, compiler, model_profiles
+from ..engines.tensorrt.monitor import STEPS_PER_GRAPH
+from ..engines.tensorrt.network_checks import check_model, check_rule
+from ..errors import BundleError, EngineError
+from .progress import BuildProgress
+from .replace_manifest import ENGINES, UNCHANGED, replace_manifest
+
+
+def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progress: BuildProgress) -> Bundle:
+    """Compile the bundle's models, and the rules that rounds need, for `engine`, and remove its earlier plans.
+
+    Plans are new files under `engines/`. When all are written, the manifest is replaced in one step. Until then,
+    whatever happens, the bundle is unchanged.
+
+    Raises `EngineError` when this host or the library cannot, `BundleError` for a bundle without the graphs that are
+    needed, `OutputError` when something cannot be written.
+    """
+    if engine not in LIBRARIES:
+        raise EngineError(
+            f"there is nothing to compile for {engine!r}; "
+            f"plans are made for {' and '.join(LIBRARIES)}, name one of them"
+        )
+    lib = compiler(engine, options)
+    jobs = _jobs(bundle, lib)
+    template = _template(lib, engine, options)
+    folder = bundle.root / ENGINES / engine
+    with output_errors(UNCHANGED, folder), temporary_folder(folder) as temporary:
+        with progress.stage(f"compile {engine}", STEPS_PER_GRAPH * len(jobs)) as step:
+            for graph, job in jobs.items():
+                announce = partial(_announce, step, job.graph.stem)
+                compile_graph(lib, job, temporary / _plan_name(graph), options, announce)
+        compiled = _put_into_place(bundle, template, list(jobs), temporary)
+    for path in folder.glob("*.plan"):  # earlier plans, and what a killed process left
+        if path.relative_to(bundle.root).as_posix() not in compiled.manifest.files:
+            path.unlink(missing_ok=True)
+    return compiled
+
+
+def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
+    """By the graph's path in the bundle."""
+    manifest, contract = bundle.manifest, bundle.manifest.contract
+    dialect, engine = dialect_for(lib.name, lib.version), lib.name.replace("_", "-")
+    jobs = {}
+    for model in manifest.models.values():
+        if dialect not in model.graphs:
+            if model.format != "float" and lib.name != "tensorrt":
+                raise BundleError(
+                    f"{bundle.root} has {model.source} in the {model.format} of another engine; "
+                    f"build a separate bundle with --engine {engine}"
+                )
+            version = ".".join(map(str, lib.version[:2]))
+            again = f"--engine {engine}" + (f" --tensorrt-version {version}" if engine == "tensorrt" else "")
+            raise BundleError(
+                f"{bundle.root} has no {dialect} graph of {model.source}, which {lib.title} needs; "
+                f"build it again with {again}"
+            )
+        check = partial(check_model, trt=lib.trt, spec=model, contract=contract, dialect=dialect)
+        graph = model.graphs[dialect]
+        jobs[graph] = CompileJob(bundle.path(graph), model_profiles(contract), check)
+    rules = [rule.graph for rule in manifest.rules]
+    return jobs | {graph: CompileJob(bundle.path(graph), (), check_rule) for graph in rules}
+
+
+def _plan_name(graph: str) -> str:
+    return f"{Path(graph).stem}.plan"
+
+
+def _template(lib: Library, engine: str, options: CompileOptions) -> Plan:
+    """A plan but for its graph and its file."""
+    capabilities = options.compute_capabilities
+    if engine == "tensorrt":  # compiled for the GPU at hand
+        major, minor = find_gpu().compute_capability
+        capabilities = (f"{major}.{minor}",)
+    return Plan(
+        engine, "", "", lib.trt.__version__, capabilities, options.version_compatible, options.hardware_compatible
+    )
+
+
+def _announce(step: Callable[[str], None], name: str, phase: str) -> None:
+    step(f"{name}: {phase}")
+
+
+def _put_into_place(bundle: Bundle, template: Plan, graphs: list[str], temporary: Path) -> Bundle:
+    """Move the plans into the bundle and replace the manifest."""
+    root, manifest = bundle.root, bundle.manifest
+    replaced = [plan.file for plan in manifest.plans if plan.engine == template.engine]
+    plans, entries, moved = [], {}, {}
+    for graph in graphs:
+        made = temporary / _plan_name(graph)
+        digest = sha256(made)
+        # Named by content, so that no file of the bundle as it was is touched.
+        name = f"{ENGINES}/{template.engine}/{made.stem}-{digest[:8]}.plan"
+        plans.append(replace(template, graph=graph, file=name))
+        entries[name] = FileEntry(made.stat().st_size, digest)
+        moved[made] = root / name
+    # Placed first, so that it is the first choice of a host that can run it.
+    engines = manifest.engines if template.engine in manifest.engines else (template.engine, *manifest.engines)
+    files = {name: entry for name, entry in manifest.files.items() if name not in replaced}
+    others = (plan for plan in manifest.plans if plan.engine != template.engine)
+    compiled = replace(manifest, engines=engines, plans=(*others, *plans), files=files | entries)
+    return replace_manifest(bundle, compiled, temporary, moved, template.engine)

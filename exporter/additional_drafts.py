@@ -1,0 +1,183 @@
+"""One more draft for a bundle that is there: its own export and proof, and a new manifest.
+
+Its files have a folder of their own, `drafts/NAME-DIGEST`: graphs, weights, the reference of the proof, and maps where
+it has another tokenizer. The folder is put into place first, and then the manifest, in one step: until then,
+whatever happens, the bundle is unchanged.
+
+`specexport add-draft`: add a draft to a bundle without rebuilding the target.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from ..atomic import output_errors, temporary_folder
+from ..bundle import Bundle, DraftSpec, FileEntry, Manifest, ModelSpec, Role, list_files
+from ..bundle.files import require_space_for
+from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
+from ..editing.replace_manifest import DRAFTS, UNCHANGED, replace_manifest
+from ..engines.onnxruntime.cpu import NAME
+from ..errors import ParameterError
+from ..user_cache import user_cache
+from .bundle_files import reference_path, write_maps
+from .checkpoints.checkpoint import Checkpoint
+from .checkpoints.pair import OwnTokens, translate
+from .checkpoints.shared_vocabulary import Translation
+from .context import BuildContext
+from .export_model import ModelExport, export_model
+from .options import BuildOptions, CalibrationTexts, NamedDraft
+from .precision import Numbers
+from .prompt_chunk import require_memory_for_copies
+from .proving.prove import prove
+from .recipe_choice import Quantizing
+from .stage_cache import open_cache
+
+
+@dataclass(frozen=True)
+class FoundDraft:
+    """A draft as it was found, fit for the bundle's target. translation: where it has another tokenizer."""
+
+    name: str
+    checkpoint: Checkpoint
+    translation: Translation | None
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def find(cls, named: NamedDraft, target: OwnTokens, min_overlap: float, texts: CalibrationTexts) -> FoundDraft:
+        """Raises `CheckpointError`, and `PairError` for a draft of too many other tokens."""
+        checkpoint = Checkpoint.find(named.source)
+        translation, warnings = translate(target, checkpoint, min_overlap, texts.texts)
+        told = tuple(f"draft {named.name}: {line}" for line in (*checkpoint.warnings, *warnings))
+        return cls(named.name, checkpoint, translation, told)
+
+    def export(self, numbers: Numbers, texts: CalibrationTexts) -> ModelExport:
+        """As engine `onnxruntime` runs it, the only one that runs drafts other than the first."""
+        quantizing = Quantizing.of(numbers, "draft", texts)
+        return ModelExport(self.checkpoint, "draft", ("ort",), quantizing, engines=(NAME,), name=self.name)
+
+
+def check_addable(manifest: Manifest, name: str) -> None:
+    """Raises `ParameterError` where the bundle cannot have one more draft, or not this one."""
+    if NAME not in manifest.engines:
+        raise ParameterError(
+            f"additional drafts run only with --engine {NAME}, and the bundle was built for "
+            f"{', '.join(manifest.engines)}; build it for {NAME} too"
+        )
+    first = manifest.draft is None or name == manifest.draft_name
+    if first and manifest.engines != (NAME,):
+        raise ParameterError(
+            f"{name!r} would be the bundle's first draft, which is also built for {', '.join(manifest.engines)}; "
+            "build the bundle again, or give the draft another name"
+        )
+
+
+def put_draft(
+    bundle: Bundle, draft: FoundDraft, export: ModelExport, min_overlap: float, cache: Path, progress: Timed
+) -> Bundle:
+    """Export, prove and add it, or replace the one of its name. export: of `draft`.
+
+    Raises what an export and a proof raise, and `OutputError` where another command changed the bundle meanwhile.
+    """
+    manifest, contract, folder = bundle.manifest, bundle.manifest.contract, bundle.root / DRAFTS / draft.name
+    with temporary_folder(folder) as workplace:
+        require_space_for({export.key(contract): export.weight_bytes(contract)}, cache, workplace)
+        context = BuildContext(contract, workplace, cache, progress)
+        spec = export_model(export, context)
+        vocabulary = None
+        if draft.translation is not None:
+            (workplace / "tokenizer").mkdir()
+            models: dict[Role, ModelSpec] = {"target": manifest.target, "draft": spec}
+            vocabulary = write_maps(draft.translation, models, min_overlap, workplace)
+        with progress.stage(f"prove {draft.name}", len(spec.graphs)) as step:
+            proofs = prove(workplace, {"draft": spec}, contract, (NAME,), step)
+        files = list_files(workplace)
+        place = folder.with_name(f"{draft.name}-{_digest(files)}")
+        inside = f"{DRAFTS}/{place.name}"
+        made = DraftSpec(spec, vocabulary, reference_path("draft"), proofs).inside(inside)
+        added = {f"{inside}/{name}": entry for name, entry in files.items()}
+        changed = with_draft(manifest, draft.name, made, added)
+        return replace_manifest(bundle, changed, workplace.parent, {workplace: place})
+
+
+def with_draft(manifest: Manifest, name: str, draft: DraftSpec, files: Mapping[str, FileEntry]) -> Manifest:
+    """The manifest with `draft`, whose files are `files`, and without the one that it replaces."""
+    if manifest.draft is None or name == manifest.draft_name:
+        changed = manifest.with_first(name, draft)
+    else:
+        changed = replace(manifest, more_drafts=manifest.more_drafts | {name: draft})
+    kept = {**manifest.files, **files}
+    gone = set(manifest.referenced_files()) - set(changed.referenced_files())
+    return replace(changed, files={path: entry for path, entry in kept.items() if path not in gone})
+
+
+def _digest(files: Mapping[str, FileEntry]) -> str:
+    text = json.dumps({name: asdict(entry) for name, entry in files.items()}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True)
+class AddOptions:
+    """precision: of the draft's weights. The default is the first draft's, or the target's if there is no draft.
+
+    The others as of `BuildOptions`.
+    """
+
+    precision: str | None = None
+    min_overlap: float = 0.5
+    calibration_texts: Path | None = None
+    cache: Path | None = None
+
+    def of(self, manifest: Manifest) -> BuildOptions:
+        """The options for building this bundle on the CPU. Raises `ParameterError`."""
+        contract = manifest.contract
+        return BuildOptions(
+            max_seq_len=contract.capacity,
+            max_draft_tokens=contract.max_draft_tokens,
+            prompt_chunk=contract.prompt_chunk,
+            min_overlap=self.min_overlap,
+            precision=stored_as(manifest, "target"),
+            draft_precision=self.precision or stored_as(manifest, "target" if manifest.draft is None else "draft"),
+            calibration_texts=self.calibration_texts,
+            cache=self.cache,
+        )
+
+
+def stored_as(manifest: Manifest, role: Role) -> str:
+    """What `--precision` calls the weights of a model."""
+    form = manifest.models[role].format
+    return manifest.contract.precision if form == "float" else form
+
+
+def add_draft(
+    bundle: Bundle, named: NamedDraft, options: AddOptions | None = None, progress: BuildProgress | None = None
+) -> BuildReport:
+    """Export and prove a draft, and add it to the bundle, or replace the one of its name.
+
+    Calibration results stay unless a draft is replaced. Raises `ParameterError`, `CheckpointError`, `PairError`,
+    `ProofError`, `OutputError`; the bundle is then unchanged.
+    """
+    asked, manifest = options or AddOptions(), bundle.manifest
+    check_addable(manifest, named.name)
+    building = asked.of(manifest)
+    timed, cache, texts = Timed(progress or Silent()), open_cache(asked.cache or user_cache()), building.texts
+    with timed.stage("check the draft", 1):
+        found = FoundDraft.find(named, OwnTokens.of_bundle(bundle), asked.min_overlap, texts)
+        limit, capacity = found.checkpoint.max_positions, manifest.contract.capacity
+        if limit and limit < capacity:
+            raise ParameterError(
+                f"the bundle's sequences have up to {capacity} tokens, but {named.source} has only {limit} positions; "
+                f"choose another draft, or build the bundle again with --max-seq-len {limit}"
+            )
+        require_memory_for_copies({"draft": found.checkpoint}, building, manifest.contract.prompt_chunk)
+    for warning in found.warnings:
+        timed.note(f"warning: {warning}")
+    if named.name in manifest.draft_names:
+        timed.note(f"replaces the draft {named.name}")
+    export = found.export(building.numbers, texts)
+    with output_errors(UNCHANGED):
+        added = put_draft(bundle, found, export, asked.min_overlap, cache, timed)
+    return BuildReport(added, tuple(timed.times), found.warnings)

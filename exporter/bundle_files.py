@@ -1,0 +1,121 @@
+"""A bundle's files other than graphs: the tokenizer, a map between vocabularies, and the manifest over all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from ..bundle import (
+    SCHEMA_VERSION,
+    Contract,
+    Defaults,
+    DraftVocabulary,
+    Manifest,
+    ModelSpec,
+    Proof,
+    Role,
+    RuleSpec,
+    SharedVocabulary,
+    TextSpec,
+    list_files,
+)
+from ..errors import PairError
+from .checkpoints.chat_templates import chat_template, special_tokens
+from .checkpoints.checkpoint import Checkpoint
+from .checkpoints.shared_vocabulary import Translation
+from .stage_cache import package_versions
+
+MAPS = "tokenizer/shared_vocabulary.npz"
+
+
+def write_text(target: Checkpoint, workplace: Path) -> TextSpec:
+    """The tokenizer as the runtime reads it: `tokenizer.json`, and the chat templates where there are any."""
+    folder = workplace / "tokenizer"
+    folder.mkdir()
+    tokenizer = target.tokenizer
+    plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    # Left over from training in some checkpoints; transformers resets both on every call.
+    plain.no_truncation()
+    plain.no_padding()
+    # Not by its own save, which raises bare Exceptions when the disk is full.
+    (folder / "tokenizer.json").write_text(plain.to_str(pretty=True), encoding="utf-8")
+
+    def written(file: str, template: str | None) -> str | None:
+        if template is None:
+            return None
+        (folder / file).write_text(template, encoding="utf-8")
+        return f"{folder.name}/{file}"
+
+    return TextSpec(
+        tokenizer="tokenizer/tokenizer.json",
+        chat_template=written("chat_template.jinja", chat_template(tokenizer, tools=False)),
+        special_tokens=special_tokens(tokenizer),
+        stop_token_ids=target.stop_token_ids,
+        tools_template=written("tools_template.jinja", chat_template(tokenizer, tools=True)),
+    )
+
+
+def write_maps(
+    translation: Translation, specs: dict[Role, ModelSpec], min_overlap: float, workplace: Path
+) -> SharedVocabulary:
+    """The draft's translation, as wide as the logits turned out to be."""
+    target_size, draft_size = specs["target"].vocab_size, specs["draft"].vocab_size
+    to_draft, shared = translation.maps(target_size, draft_size)
+    overlap = translation.overlap_of(shared[0].tolist())
+    if not shared.size or overlap < min_overlap:  # ids beyond the logits cannot be proposed
+        raise PairError(
+            f"the models can give {overlap:.1%} of the tokens in the calibration texts, fewer than their tokenizers; "
+            f"--min-overlap asks for {min_overlap:.1%}; choose a draft of the target's family, "
+            "or leave out --draft to use prompt lookup"
+        )
+    np.savez(workplace / MAPS, allow_pickle=False, to_draft=to_draft, shared=shared)
+    return SharedVocabulary(
+        MAPS, shared.shape[1], translation.target.count(target_size), translation.draft.count(draft_size)
+    )
+
+
+def reference_path(role: Role) -> str:
+    return f"reference/{role}.npz"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What was made for a bundle. specs: of its models. engines: that it is built for."""
+
+    specs: dict[Role, ModelSpec]
+    text: TextSpec
+    engines: tuple[str, ...]
+    proofs: tuple[Proof, ...]
+    vocabulary: SharedVocabulary | None = None
+    draft_vocabulary: DraftVocabulary | None = None
+    rules: tuple[RuleSpec, ...] = ()
+    draft_name: str = "draft"
+    defaults: Defaults = field(default_factory=Defaults)
+
+
+def make_manifest(contents: Contents, contract: Contract, workplace: Path, command: str) -> Manifest:
+    """workplace: the folder with all files of the bundle but the manifest."""
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        command=command,
+        packages=package_versions(),
+        contract=contract,
+        target=contents.specs["target"],
+        draft=contents.specs.get("draft"),
+        vocabulary=contents.vocabulary,
+        draft_vocabulary=contents.draft_vocabulary,
+        text=contents.text,
+        engines=contents.engines,
+        rules=contents.rules,
+        plans=(),
+        references={role: reference_path(role) for role in contents.specs},
+        proofs=contents.proofs,
+        files=list_files(workplace),
+        draft_name=contents.draft_name,
+        defaults=contents.defaults,
+    )

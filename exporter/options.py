@@ -1,0 +1,262 @@
+"""What a build is asked for.
+
+Imports nothing heavy, so that a wrong option is refused at once.
+
+`--draft-vocabulary`, as it is given.
+
+`--draft`, as it is given: a checkpoint, or `NAME=` and one. What exists is a path, whatever its characters.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from ..bundle import RESERVED, check_name
+from ..engines.catalogue import LIBRARIES
+from ..engines.tensorrt.compile import CompileOptions
+from ..errors import ParameterError
+from .precision import AUTO, Numbers, Targets, choose_numbers, choose_targets, parse_version
+from .weights.texts import read_texts
+
+
+def parse_vocabulary(given: str) -> int | None:
+    """The number of tokens, or None for `auto`. Raises `ParameterError`."""
+    if given == AUTO:
+        return None
+    if not given.isascii() or not given.isdigit() or not int(given):
+        raise ParameterError(f"--draft-vocabulary is {given}; it must be a number of tokens, at least 1, or {AUTO}")
+    return int(given)
+
+
+# This value means that nothing is exported: drafts are looked up in the text with every bundle.
+LOOKUP = "lookup"
+LONGEST = 32
+
+
+@dataclass(frozen=True)
+class NamedDraft:
+    """source: a folder or a hub id. Raises `ParameterError` for a name that no draft can have."""
+
+    name: str
+    source: str
+
+    def __post_init__(self) -> None:
+        try:
+            check_name(self.name)
+        except ValueError as error:
+            raise ParameterError(f"--draft: {error}") from None
+
+
+UNNAMED = "draft"  # whose path gives no name
+
+
+def parse_draft(given: str, name: str | None = None) -> NamedDraft:
+    """name: of an option of its own. Without any, it is the last word of the path. Raises `ParameterError`."""
+    before, equals, source = given.partition("=")
+    if name is not None or not equals or "/" in before or not before or _exists(given):
+        return NamedDraft(_usual_name(given) if name is None else name, given)
+    if not source:
+        raise ParameterError(f"--draft is {given}; expected NAME=PATH, or just a path")
+    return NamedDraft(before, source)
+
+
+def parse_drafts(given: Iterable[str]) -> tuple[NamedDraft, ...]:
+    """Raises `ParameterError` for two of one name."""
+    found: dict[str, NamedDraft] = {}
+    for one in given:
+        if one == LOOKUP:
+            continue
+        draft = parse_draft(one)
+        if draft.name in found:
+            raise ParameterError(
+                f"two drafts are called {draft.name!r}, {found[draft.name].source} and {draft.source}; "
+                "name one of them with --draft NAME=PATH"
+            )
+        found[draft.name] = draft
+    return tuple(found.values())
+
+
+def _exists(source: str) -> bool:
+    return os.path.lexists(os.path.expanduser(source))  # noqa: PTH111 - of Path, it refuses an unknown user
+
+
+def _usual_name(source: str) -> str:
+    parts = r"[/\\]" if _exists(source) else r"[/:\\]"  # a colon comes after a hub id
+    word = re.split(parts, source.rstrip("/\\"))[-1].removesuffix(".gguf")
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", word).lstrip("._-")[:LONGEST]
+    return name if name and name not in RESERVED else UNNAMED
+
+
+# Wide products pay on a CPU, where a last chunk is as wide as what is left of the prompt (docs/benchmarks.md). On a GPU
+# it is padded to a whole one.
+CPU_CHUNK, CHUNK = 256, 64
+# Beyond these values, costs rise and hardly anything is caught.
+MOST_TREE_ROWS = 32
+# Nats; int4 moves models that take to it by 0.01 to 0.02.
+MAX_DIVERGENCE = 0.02
+
+
+@dataclass(frozen=True)
+class CalibrationTexts:
+    """What a model reads while its layers are observed. own: the user's, not the shipped ones."""
+
+    texts: tuple[str, ...] = ()
+    own: bool = False
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """max_seq_len None takes what the models' positions allow, up to 4096. prompt_chunk: tokens per prefill pass; None
+    is 256 for the CPU alone and 64 for GPUs.
+
+    precision: a name of `numbers.NAMES`, or `auto`, which measures and lets the target move by max_divergence nats
+    (None: 0.02).
+    tree_rows: most leaves of a round, in rows of a step in addition to its chain; 0 for chains alone.
+    draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
+    min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
+    draft_vocabulary: how many tokens the draft's output layer keeps, or `auto`; None for all.
+    draft_name: what the first draft is called. more_drafts: additional ones, for engine `onnxruntime`.
+    compiling: for the engines that run plans. tensorrt_version: the one on the device, by default that of this host.
+    """
+
+    max_seq_len: int | None = None
+    max_draft_tokens: int = 4
+    tree_rows: int = 0
+    prompt_chunk: int | None = None
+    min_overlap: float = 0.5
+    draft_vocabulary: str | None = None
+    precision: str = "fp32"
+    draft_precision: str | None = None
+    max_divergence: float | None = None
+    calibration_texts: Path | None = None
+    engines: tuple[str, ...] = ("onnxruntime",)
+    compiling: CompileOptions = field(default_factory=CompileOptions)
+    tensorrt_version: str | None = None
+    force: bool = False
+    cache: Path | None = None
+    draft_name: str = "draft"
+    more_drafts: tuple[NamedDraft, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_draft_tokens <= 32:
+            raise ParameterError(f"--max-draft-tokens is {self.max_draft_tokens}; it must be from 1 to 32")
+        if self.tree_rows:
+            self._check_trees()
+        if self.prompt_chunk is not None and self.prompt_chunk < 1:
+            raise ParameterError(f"--prompt-chunk is {self.prompt_chunk}; it must be at least 1")
+        if not 0 <= self.min_overlap <= 1:  # also: NaN
+            raise ParameterError(
+                f"--min-overlap is {self.min_overlap}; it must be from 0 to 1 (0.5: half of the texts' tokens)"
+            )
+        names = [self.draft_name, *(one.name for one in self.more_drafts)]
+        if len(set(names)) < len(names):
+            raise ParameterError(f"the drafts are called {', '.join(names)}; each needs a unique name")
+        if not self.engines:
+            raise ParameterError("no --engine is given; name at least one")
+        if self.draft_vocabulary is not None:
+            parse_vocabulary(self.draft_vocabulary)
+        if self.calibration_texts is not None and not self._reads_texts:
+            raise ParameterError(
+                "--calibration-prompts is for quantized weights and --draft-vocabulary; "
+                f"--precision is {self.precision}"
+            )
+        if self.max_divergence is not None and self.precision != AUTO:
+            raise ParameterError(
+                f"--max-divergence is for --precision auto, and --precision is {self.precision}; leave out "
+                "--max-divergence"
+            )
+        if self.max_divergence is not None and not 0 <= self.max_divergence < math.inf:  # also: NaN
+            raise ParameterError(
+                f"--max-divergence is {self.max_divergence}; it must be 0 or more, and finite, in nats"
+            )
+        for option, *_ in self.compiling.arguments:
+            if not set(LIBRARIES) & set(self.engines):
+                raise ParameterError(
+                    f"{option} is for engines that run plans; add --engine {' or --engine '.join(LIBRARIES)}"
+                )
+        if self.tensorrt_version is not None:
+            parse_version(self.tensorrt_version)
+            if "tensorrt" not in self.engines:
+                raise ParameterError("--tensorrt-version is for --engine tensorrt; add it, or leave the version out")
+
+    def _check_trees(self) -> None:
+        if not 0 <= self.tree_rows <= MOST_TREE_ROWS:
+            raise ParameterError(f"--tree-rows is {self.tree_rows}; it must be from 0 (off) to {MOST_TREE_ROWS}")
+        if self.engines != ("onnxruntime",):
+            raise ParameterError(
+                f"--tree-rows is only for --engine onnxruntime; the engines are {', '.join(self.engines)}"
+            )
+        if self.precision == AUTO or self.numbers.formats["target"] != "float":
+            # a quantized row has the same bits in a pass of any width, which a row outside the chain would break
+            raise ParameterError(
+                f"--tree-rows is for fp32 and fp16; --precision is {self.precision}, whose rows must have the "
+                "same bits in "
+                "every pass"
+            )
+
+    @property
+    def numbers(self) -> Numbers:
+        return choose_numbers(self.engines, self.precision, self.draft_precision)
+
+    @property
+    def chunk(self) -> int:
+        """Tokens per prefill pass; fewer by default where experts are copied for each (`prompt_chunk`)."""
+        if self.prompt_chunk is not None:
+            return self.prompt_chunk
+        return CPU_CHUNK if self.engines == ("onnxruntime",) else CHUNK
+
+    @property
+    def divergence_allowed(self) -> float:
+        """Of `auto`, in nats."""
+        return MAX_DIVERGENCE if self.max_divergence is None else self.max_divergence
+
+    @property
+    def _reads_texts(self) -> bool:
+        return self.numbers.quantized or self.precision == AUTO or self.draft_vocabulary is not None
+
+    @cached_property
+    def texts(self) -> CalibrationTexts:
+        """Empty where nothing needs them. Read once, so that a pipe can be given. Raises `ParameterError`."""
+        if not self._reads_texts:
+            return CalibrationTexts()
+        return CalibrationTexts(read_texts(self.calibration_texts), self.calibration_texts is not None)
+
+    def check(self, draft: str | None, output: str) -> Targets:
+        """What the engines ask for.
+
+        Raises `ParameterError` and `EngineError` for what can be seen to fail before a model is read.
+        """
+        if draft is None and self.draft_precision is not None:
+            raise ParameterError(f"--draft-precision is {self.draft_precision}, but there is no --draft; leave it out")
+        if draft is None and self.draft_vocabulary is not None:
+            raise ParameterError(
+                f"--draft-vocabulary is {self.draft_vocabulary}, but there is no --draft; leave it out"
+            )
+        if draft is None and self.tree_rows:
+            raise ParameterError(
+                f"--tree-rows is {self.tree_rows}, but there is no --draft to give leaves for them; leave it out"
+            )
+        if self.more_drafts and "onnxruntime" not in self.engines:
+            raise ParameterError(
+                f"{len(self.more_drafts) + 1} --draft options are given; additional drafts run only with --engine "
+                "onnxruntime, "
+                f"and this build is for {', '.join(self.engines)}; add that engine, or give one draft"
+            )
+        if self.more_drafts and self.draft_vocabulary is not None:
+            raise ParameterError(
+                f"--draft-vocabulary is {self.draft_vocabulary}, which works with one draft; build with that one, "
+                "and add the others with specexport add-draft"
+            )
+        _ = self.texts
+        return self.targets(self.numbers, output)
+
+    def targets(self, numbers: Numbers, output: str) -> Targets:
+        """See `choose_targets`. numbers: those of the options, or what `auto` chose."""
+        version = parse_version(self.tensorrt_version) if self.tensorrt_version else None
+        return choose_targets(self.engines, numbers, self.compiling, version, output)

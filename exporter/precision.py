@@ -1,0 +1,218 @@
+"""What the engines that a bundle is built for ask of the build: dialects, a precision, and plans now or later.
+
+What `--precision` and `--draft-precision` mean on the engines that a bundle is built for.
+
+Which engine runs which precision, and why not.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import cast, get_args
+
+from ..bundle import FORMATS, PRECISIONS, Family, Format, Precision, Role
+from ..engines.catalogue import ENGINES, LIBRARIES, Capability
+from ..engines.onnxruntime.cpu import availability as proving
+from ..engines.tensorrt.api import dialect_for
+from ..engines.tensorrt.compile import CompileOptions, check_options, compiler
+from ..engines.versions import dotted
+from ..errors import EngineError, ParameterError
+from .dialects import Dialect
+
+# What quantized models compute in between their layers, and keep in their caches.
+ELEMENT: dict[Family, Precision] = {"onnxruntime": "fp32", "tensorrt": "fp16"}
+NAMES: tuple[str, ...] = (*PRECISIONS, *(name for name in FORMATS if name != "float"))
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """precision: of everything but quantized weights. formats: of each model's weights.
+
+    family: whose graphs quantized ones are.
+    """
+
+    precision: Precision
+    formats: dict[Role, Format]
+    family: Family
+
+    def name(self, role: Role) -> str:
+        """What the role's weights are called on the command line."""
+        form = self.formats[role]
+        return self.precision if form == "float" else form
+
+    @property
+    def quantized(self) -> bool:
+        return any(form != "float" for form in self.formats.values())
+
+
+def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: str | None) -> Numbers:
+    """Raises `ParameterError` for names that there are not, and for two that do not go together.
+
+    Of `auto`, what it starts from: what it chooses in the end is measured.
+    """
+    if precision == AUTO:
+        if others := [engine for engine in engines if engine != "onnxruntime"]:
+            raise ParameterError(
+                f"--precision auto measures on this CPU, for --engine onnxruntime; name a precision for {others[0]}"
+            )
+        if draft_precision is not None:
+            raise ParameterError(
+                f"--precision auto chooses the draft's precision too; leave out --draft-precision {draft_precision}"
+            )
+        precision = ELEMENT["onnxruntime"]
+    named: dict[Role, str] = {"target": precision, "draft": draft_precision or precision}
+    for option, name in (("--precision", named["target"]), ("--draft-precision", named["draft"])):
+        if name not in NAMES:
+            raise ParameterError(
+                f"{option} is {name}; it must be one of {', '.join(NAMES)}{', auto' * (option == '--precision')}"
+            )
+    compiled = [engine for engine in engines if engine in LIBRARIES]
+    family = ENGINES[compiled[0]].family if compiled else "onnxruntime"
+    formats: dict[Role, Format] = {role: name if name in FORMATS else "float" for role, name in named.items()}
+    numbers = Numbers(ELEMENT[family], formats, family)
+    if not numbers.quantized:
+        if named["draft"] != precision:
+            raise ParameterError(
+                f"--draft-precision is {named['draft']}, --precision {precision}; "
+                "they must be equal unless one is quantized"
+            )
+        return Numbers(cast(Precision, precision), formats, family)
+    for role, name in named.items():
+        if name in PRECISIONS and name != numbers.precision:
+            raise ParameterError(
+                f"the {role}'s precision is {name}; next to a quantized model on {', '.join(engines)} "
+                f"it must be {numbers.precision}, or quantized too"
+            )
+    if compiled and len(compiled) < len(engines):
+        other = next(engine for engine in engines if engine not in compiled)
+        raise ParameterError(
+            f"--precision is {precision}: {other} and {compiled[0]} round differently "
+            "and would give different text; "
+            "build one bundle for each"
+        )
+    return numbers
+
+
+def formats_of(engine: str, capability: Capability | None = None) -> tuple[str, ...]:
+    """What `engine` runs, on any GPU or on one of that compute capability."""
+    info = ENGINES[engine]
+    return tuple(name for name in info.formats if capability is None or info.least.get(name, capability) <= capability)
+
+
+def refusal(engine: str, precision: str, capability: Capability | None = None, option: str = "--precision") -> str:
+    """Why `engine` cannot run it, in one line that says what can; empty when it can."""
+    if precision in formats_of(engine, capability):
+        return ""
+    info = ENGINES[engine]
+    known = ", ".join(formats_of(engine, capability))
+    if capability is not None and precision in info.formats:
+        needed, given = (".".join(map(str, numbers)) for numbers in (info.least[precision], capability))
+        where = f"on compute capability {given}; that takes {needed} or later"
+    else:
+        others = [name for name, other in ENGINES.items() if precision in other.formats]
+        where = f"; {precision} runs on {', '.join(others)}" if others else ""
+        return f"{option} is {precision}, which engine {engine} cannot run; it runs {known}{where}"
+    return f"{option} is {precision}, which engine {engine} cannot run {where}; it runs {known}"
+
+
+# What a device has if nobody says: the graphs are for TensorRT from 10.15 on.
+NEWEST = (10, 15)
+OPTIONS: dict[Role, str] = {"target": "--precision", "draft": "--draft-precision"}
+
+
+@dataclass(frozen=True)
+class Targets:
+    """dialects: of the model graphs to make. compiled: engines whose plans are made at once.
+
+    notes: what is left to do elsewhere.
+    """
+
+    dialects: tuple[Dialect, ...]
+    compiled: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def choose_targets(
+    engines: tuple[str, ...],
+    numbers: Numbers,
+    options: CompileOptions,
+    tensorrt_version: tuple[int, ...] | None,
+    output: str,
+) -> Targets:
+    """Raises `EngineError` and `ParameterError` for what this host, or an engine, cannot do.
+
+    tensorrt_version: the one on the device, by default that of this host. A plan is made here only if it can be run
+    there.
+    """
+    _check_precision(engines, numbers, options.compute_capabilities)
+    usable = proving()
+    if not usable.usable:
+        raise EngineError(f"the graphs cannot be proved on this host: {usable.detail}; {usable.remedy}")
+    wanted: set[Dialect] = set()
+    if any(engine not in LIBRARIES for engine in engines):
+        wanted.add("ort")
+    compiled, notes = [], []
+    if "tensorrt-rtx" in engines:
+        library = compiler("tensorrt-rtx", options)  # compiles anywhere, so what it lacks is worth an error at once
+        wanted.add(dialect_for(library.name, library.version))
+        compiled.append("tensorrt-rtx")
+    if "tensorrt" in engines:
+        version = tensorrt_version
+        check_options("tensorrt", options)
+        try:
+            lib = compiler("tensorrt", options)
+            problem = _misfit(lib.version, tensorrt_version)
+        except EngineError as error:
+            problem = str(error).partition(";")[0]
+        else:
+            if not problem:
+                version = lib.version
+                compiled.append("tensorrt")
+        wanted.add(dialect_for("tensorrt", version or NEWEST))
+        if problem:
+            arguments = [part for argument in options.arguments for part in argument]
+            command = shlex.join(["specexport", "compile", output, "--engine", "tensorrt", *arguments])
+            older = (
+                "" if tensorrt_version else " (TensorRT older than 10.15 needs a bundle built with --tensorrt-version)"
+            )
+            notes.append(f"tensorrt: no plans are made here: {problem}; on the device, run: {command}{older}")
+    if "rows" in wanted and "int4" in numbers.formats.values():
+        option = OPTIONS["target" if numbers.formats["target"] == "int4" else "draft"]
+        raise ParameterError(
+            f"{option} is int4, which TensorRT before 10.15 is not known to read; use int8, or a newer TensorRT"
+        )
+    dialects = tuple(dialect for dialect in get_args(Dialect) if dialect in wanted)
+    return Targets(dialects, tuple(engine for engine in engines if engine in compiled), tuple(notes))
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """`10.3` or longer. Raises `ParameterError`."""
+    if not re.fullmatch(r"\d+(\.\d+){1,3}", text):
+        raise ParameterError(f"--tensorrt-version is {text}; it must look like 10.3")
+    return tuple(int(part) for part in text.split("."))
+
+
+def _check_precision(engines: tuple[str, ...], numbers: Numbers, capabilities: tuple[str, ...]) -> None:
+    for engine in engines:
+        if engine not in ENGINES:
+            raise EngineError(f"there is no engine {engine!r}; the engines are {', '.join(ENGINES)}")
+        for role, option in OPTIONS.items():
+            for capability in (None, *map(_capability, capabilities if engine in LIBRARIES else ())):
+                if problem := refusal(engine, numbers.name(role), capability, option):
+                    raise ParameterError(problem)
+
+
+def _capability(text: str) -> Capability | None:
+    """None for one that is none, which the compiler's own check names."""
+    major, _, minor = text.partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+
+
+def _misfit(installed: tuple[int, ...], wanted: tuple[int, ...] | None) -> str:
+    """Why a plan made here would not run there, empty when it does."""
+    if wanted is None or installed[: len(wanted)] == wanted:
+        return ""
+    return f"this host has TensorRT {dotted(installed)}, not {dotted(wanted)}"

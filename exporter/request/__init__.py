@@ -1,1 +1,0 @@
-"""What a build is asked for, and what the engines make of it."""

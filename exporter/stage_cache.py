@@ -1,0 +1,132 @@
+"""Finished stages of earlier builds, kept by what they were made from.
+
+A stage is a folder of files under the cache folder, named by a digest of everything its content depends on: checkpoint,
+contract, the exporter's own sources and the versions of the packages that trace. It is written next to its place and
+renamed, so one that is there is whole; its files are compared with their recorded digests before they are used again.
+
+Versions of the packages whose behaviour ends up in a bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ..atomic import discard, remove_left, temporary_folder
+from ..bundle import list_files
+from ..errors import OutputError
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "onnx",
+    "onnx-ir",
+    "onnxscript",
+    "onnxruntime",
+    "numpy",
+    "ml_dtypes",
+    "gguf",
+)
+
+
+def package_versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+UNUSED_DAYS = 7
+# Of the package: what a stage is made by.
+SOURCES = (
+    "*.py",
+    "bundle/*.py",
+    "exporter/**/*.py",
+    "exporter/weights/**/*.py",
+    "runtime/proofs/parity.py",
+    "runtime/proofs/divergence.py",
+)
+STAGE = "stage.json"
+KEY = re.compile(r"[0-9a-f]{32}")
+
+
+def open_cache(cache: Path) -> Path:
+    """Make the folder if need be. Raises `OutputError` when it is none, or cannot be written."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "a file is in its way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        raise OutputError(f"the cache folder {cache} cannot be created: {reason}; choose another --cache") from None
+    if not os.access(cache, os.W_OK | os.X_OK):
+        raise OutputError(f"the cache folder {cache} cannot be written; choose another --cache")
+    return cache
+
+
+def stage_key(**inputs: Any) -> str:
+    """Digest of `inputs` (JSON values), of the exporter's sources and of the tracing packages' versions."""
+    inputs["sources"] = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources()]
+    inputs["packages"] = package_versions()
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def sources() -> list[Path]:
+    """The files of the package that a stage depends on."""
+    package = Path(__file__).parents[1]
+    return sorted([path for pattern in SOURCES for path in package.glob(pattern)])
+
+
+def finished_stage(cache: Path, key: str) -> Path | None:
+    """The stage's folder when it is there and unharmed; a harmed one is removed."""
+    folder = cache / key
+    try:
+        recorded = json.loads((folder / STAGE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        discard(folder)
+        return None
+    found = {name: asdict(entry) for name, entry in list_files(folder).items() if name != STAGE}
+    if found != recorded:
+        discard(folder)
+        return None
+    os.utime(folder)
+    return folder
+
+
+def make_stage(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
+    """Run `make(folder)` in a temporary folder and keep the result under `key`."""
+    _prune(open_cache(cache))
+    folder = cache / key
+    with temporary_folder(folder) as temporary:
+        make(temporary)
+        recorded = {name: asdict(entry) for name, entry in list_files(temporary).items()}
+        (temporary / STAGE).write_text(json.dumps(recorded), encoding="utf-8")
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if finished_stage(cache, key) is None:  # else another process was first, with the same content
+                raise
+    return folder
+
+
+def _prune(cache: Path) -> None:
+    """Discard what killed builds left, and what is ours and long unused. The folder is the user's choice and may hold
+    anything else.
+
+    Stages are dated by the wall clock: if it was wrong, some are made once more, or kept for longer.
+    """
+    remove_left(cache, KEY)
+    limit = time.time() - UNUSED_DAYS * 86400
+    for folder in cache.iterdir():
+        if KEY.fullmatch(folder.name) and folder.is_dir() and folder.stat().st_mtime < limit:
+            discard(folder)

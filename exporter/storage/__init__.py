@@ -1,1 +1,0 @@
-"""What lands on disk: folders that appear whole, the stage cache, the manifest."""

@@ -1,1 +1,0 @@
-"""Which tokens a draft's output layer keeps (`specexport build --draft-vocabulary`)."""

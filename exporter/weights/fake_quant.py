@@ -1,0 +1,94 @@
+"""The fake-quantized model in torch: the reference for proving quantized graphs and for measuring their quality.
+
+Activations rounded in torch as the compiled graph rounds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .experts import ExpertLayer, expert_layers
+from .formats import LARGEST
+from .layers import LinearLayer, linear_layers
+from .recipe import Recipe, WeightRecipe
+
+INT8_LOW, INT8_HIGH = -128, 127
+
+
+def rounded_activations(x: Tensor, recipe: WeightRecipe) -> Tensor:
+    """x `[..., K]` quantized and dequantized by `recipe`, in x's dtype. For int4, float and weight-only recipes: x
+    itself.
+
+    Without a static scale each row gets its own: max|x| / 127 (448 in fp8), or 1 for a row of zeros. With one, values
+    beyond the range are clipped to [-128, 127], like QuantizeLinear saturates.
+    """
+    if recipe.format not in ("int8", "fp8") or recipe.weight_only:
+        return x
+    wide = x.float()
+    limit = INT8_HIGH if recipe.format == "int8" else LARGEST
+    if recipe.input_scale is None:
+        scale = wide.abs().amax(-1, keepdim=True) / limit
+        scale = torch.where(scale >= torch.finfo(torch.float32).tiny, scale, torch.ones_like(scale))
+    else:
+        scale = torch.tensor(recipe.input_scale)
+    if recipe.format == "int8":
+        values = (wide / scale).round().clamp(INT8_LOW, INT8_HIGH)
+    else:
+        values = (wide / scale).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn).float()
+    return (values * scale).to(x.dtype)
+
+
+@contextmanager
+def fake_quantized(model: nn.Module, recipe: Recipe) -> Iterator[None]:
+    """A context in which `model` has its weights quantized and dequantized by `recipe`, and rounds activations.
+
+    Embedding tables are quantized and dequantized too, but what they output is not rounded. Weights are fp32 inside the
+    context, so a model in half precision needs an fp32 context as well. On exit every weight is restored bit for bit.
+    """
+    parameters = dict(model.named_parameters())
+    layers = linear_layers(model)
+    stacks = expert_layers(model)
+    transposed = {layer.weight for layer in layers if layer.transposed}
+    kept: dict[str, Tensor] = {}
+    hooks = []
+    try:
+        for name, of_weight in recipe.weights.items():
+            if of_weight.format != "float":
+                parameter = parameters[name]
+                kept[name] = parameter.data
+                parameter.data = restored(parameter.data, of_weight, name in transposed)
+        rounding: list[LinearLayer | ExpertLayer] = [*layers, *stacks]
+        for layer in rounding:
+            of_layer = recipe.weights.get(layer.weight)
+            if of_layer is not None and of_layer.format in ("int8", "fp8"):
+                hooks.append(layer.module.register_forward_pre_hook(_rounding(of_layer)))
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for name, data in kept.items():
+            parameters[name].data = data
+
+
+def restored(weight: Tensor, recipe: WeightRecipe, transposed: bool = False) -> Tensor:
+    """The weight, quantized and dequantized, in fp32.
+
+    weight: [N, K], or [K, N] if transposed, or a stack [E, N, K], of any float dtype.
+    """
+    if weight.ndim == 3:
+        return restored(weight.flatten(0, 1), recipe).reshape(weight.shape)
+    matrix = weight.T if transposed else weight
+    back = torch.from_numpy(recipe.restore(matrix.float().contiguous().numpy()))
+    return back.T.contiguous() if transposed else back
+
+
+def _rounding(recipe: WeightRecipe) -> Any:
+    def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return rounded_activations(args[0], recipe), *args[1:]
+
+    return hook

@@ -1,0 +1,112 @@
+"""How quantization changes a model's output distributions, on text it was not calibrated on.
+
+Calibration texts as batches of tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...bundle import Fidelity
+from ...errors import ParameterError
+from .fake_quant import fake_quantized
+from .recipe import Recipe
+
+# Fewer tokens do not show which channels are large. More change nothing measurable and take minutes on large models.
+FEWEST_TOKENS = 512
+MOST_CALIBRATION_TOKENS = 8192
+BATCH_TOKENS = 256
+
+
+def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = BATCH_TOKENS) -> list[Tensor]:
+    """Batches [1, T] int64, T <= length, of at most MOST_CALIBRATION_TOKENS in all, taken evenly from the texts.
+
+    tokenizer: Hugging Face's. Every batch begins with the tokenizer's leading special token, as prompts do, so that
+    channels that only the first token makes large are seen. Raises `ParameterError` for fewer than FEWEST_TOKENS.
+    """
+    pieces: list[list[int]] = []
+    for text in texts:
+        tokens = list(tokenizer(text, verbose=False)["input_ids"])
+        first = tokens[:1] if tokens and tokens[0] == tokenizer.bos_token_id else []
+        rest, room = tokens[len(first) :], length - len(first)
+        pieces += [first + rest[start : start + room] for start in range(0, len(rest), room)]
+    found = sum(map(len, pieces))
+    if found < FEWEST_TOKENS:
+        raise ParameterError(
+            f"the calibration prompts have {found} tokens, expected at least {FEWEST_TOKENS}; "
+            "give more or longer ones, or leave out --calibration-prompts to use the built-in set"
+        )
+    followed = [piece for piece in pieces if len(piece) > 1]  # a single token has no next token to predict
+    return [torch.tensor([piece]) for piece in _evenly(followed or pieces, MOST_CALIBRATION_TOKENS)]
+
+
+def _evenly(pieces: list[list[int]], most: int) -> list[list[int]]:
+    """Every nth piece, with the smallest n that keeps the tokens within `most`; at least the first piece."""
+    for step in range(1, len(pieces) + 1):
+        taken = pieces[::step]
+        if sum(map(len, taken)) <= most:
+            return taken
+    return pieces[:1]
+
+
+# One batch in this many is held out of calibration.
+EVERY = 4
+MOST_HELD_OUT_TOKENS = 1024
+
+
+def split(batches: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """(batches to calibrate on, at most MOST_HELD_OUT_TOKENS held out). Of two or three, the last is held out."""
+    held = list(batches[EVERY - 1 :: EVERY]) or list(batches[-1:])
+    used = [batch for batch in batches if not any(batch is other for other in held)]
+    kept: list[Tensor] = []
+    total = 0
+    for batch in held:
+        if kept and total + batch.shape[-1] > MOST_HELD_OUT_TOKENS:
+            break
+        kept.append(batch)
+        total += batch.shape[-1]
+    return used or list(batches), kept
+
+
+def measure_fidelity(
+    model: nn.Module, recipe: Recipe, batches: Sequence[Tensor], own_texts: bool, rows: Tensor | None = None
+) -> Fidelity:
+    """Compare `model` under `recipe` with itself unquantized.
+
+    batches: each [1, T] int64, T at least 2. own_texts: whether they are the user's, not the built-in set. rows
+    `[vocab]`: for a reduced output layer with n rows, the row of each token, n for tokens without one; the perplexity
+    is then over the tokens that have a row.
+    """
+    exact = [_log_probs(model, batch) for batch in batches]
+    surprise = exact_surprise = divergence = 0.0
+    agreed = tokens = judged = 0
+    with fake_quantized(model, recipe):
+        for batch, theirs in zip(batches, exact, strict=True):
+            ours = _log_probs(model, batch)
+            following = batch[0, 1:, None] if rows is None else rows[batch[0, 1:, None]]
+            known = (following < ours.shape[1])[:, 0]
+            surprise -= float(ours[:-1][known].gather(1, following[known]).double().sum())
+            exact_surprise -= float(theirs[:-1][known].gather(1, following[known]).double().sum())
+            judged += int(known.sum())
+            divergence += float((theirs.exp() * (theirs - ours)).sum(-1).double().mean()) * following.shape[0]
+            agreed += int((ours[:-1].argmax(-1) == theirs[:-1].argmax(-1)).sum())
+            tokens += following.shape[0]
+    return Fidelity(
+        tokens,
+        own_texts,
+        math.exp(surprise / max(judged, 1)),
+        math.exp(exact_surprise / max(judged, 1)),
+        divergence / tokens,
+        agreed / tokens,
+    )
+
+
+def _log_probs(model: nn.Module, batch: Tensor) -> Tensor:
+    """Log-probabilities `[T, vocab] fp32` of a batch [1, T]."""
+    with torch.no_grad():
+        return torch.log_softmax(model(input_ids=batch, use_cache=False).logits[0].float(), -1)

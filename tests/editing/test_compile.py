@@ -1,0 +1,347 @@
+"""`compile_bundle` through TensorRT-RTX: what the bundle holds afterwards, and that it stays what it was until then."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import onnx
+import pytest
+from specexport.bundle import MANIFEST, Bundle, list_files, sha256
+from specexport.editing import compile as module
+from specexport.editing import replace_manifest as replacing
+from specexport.editing.compile import compile_bundle
+from specexport.editing.progress import Silent
+from specexport.engines.cuda.driver import Gpu
+from specexport.engines.registry import load_engine
+from specexport.engines.tensorrt.api import Library, library, plans_of
+from specexport.engines.tensorrt.compile import CompileJob, CompileOptions
+from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH
+from specexport.errors import BundleError, EngineError, OutputError
+from support.messages import Refused
+from support.pair import Notes
+
+trt = pytest.importorskip("tensorrt_rtx")
+
+ENGINE = "tensorrt-rtx"
+# What a round needs for k of 1 to 4.
+RULES = {"select", "select_greedy"} | {
+    f"accept_{rule}_{k}" for rule in ("greedy", "token", "block") for k in range(1, 5)
+}
+
+
+@pytest.fixture
+def bundle(compilable: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(compilable, tmp_path / "copy.bundle"))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Plans of a few bytes, for what is not about compiling. What was asked for, in order."""
+    asked: list[str] = []
+
+    def compile_graph(lib: Library, job: CompileJob, plan: Path, *given: Any) -> None:
+        asked.append(job.graph.name)
+        plan.write_bytes(os.urandom(8))
+
+    monkeypatch.setattr(module, "compile_graph", compile_graph)
+    return asked
+
+
+def compiled(root: Path, engine: str = ENGINE, progress: Any = None, **options: Any) -> Bundle:
+    return compile_bundle(Bundle.open(root), engine, CompileOptions(**options), progress or Silent())
+
+
+def content(root: Path) -> dict[str, str]:
+    return {path.relative_to(root).as_posix(): sha256(path) for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_a_compiled_bundle(bundle: Path) -> None:
+    before, inode = Bundle.open(bundle).manifest, (bundle / MANIFEST).stat().st_ino
+    progress = Notes()
+    returned = compiled(bundle, progress=progress)
+    assert (bundle / MANIFEST).stat().st_ino != inode  # replaced in one step, not written over
+    opened = Bundle.open(bundle)  # with every digest
+    assert opened.manifest == returned.manifest
+    assert opened.manifest.engines == (ENGINE, "onnxruntime")  # the first choice, where it can run
+    assert dataclasses.replace(opened.manifest, engines=before.engines, plans=(), files=before.files) == before
+    assert set(opened.manifest.files) == set(list_files(bundle))
+
+    plans = plans_of(opened, ENGINE)
+    graphs = {model.graphs["onnx"] for model in before.models.values()} | {
+        f"graphs/rules/{name}.onnx" for name in RULES
+    }
+    assert set(plans) == graphs
+    for graph, plan in plans.items():
+        assert plan.file.startswith(f"engines/{ENGINE}/{Path(graph).stem}-")
+        assert (plan.version, plan.compute_capabilities) == (trt.__version__, ())
+        assert (plan.version_compatible, plan.hardware_compatible) == (False, False)
+        # That it is a plan, and of this version, is all that can be told without a GPU.
+        runtime = trt.Runtime(library("tensorrt_rtx").logger)
+        assert runtime.get_engine_validity((bundle / plan.file).read_bytes())[1] == 0
+    assert progress.stages == [(f"compile {ENGINE}", STEPS_PER_GRAPH * len(graphs))]
+    assert len(progress.steps) == STEPS_PER_GRAPH * len(graphs)
+    assert progress.steps[0] == f"compile {ENGINE}: target-onnx: building engine"
+
+
+def test_compiling_again_replaces_the_plans(bundle: Path, quick: list[str]) -> None:
+    first = compiled(bundle, compute_capabilities=("8.9",))
+    assert {plan.compute_capabilities for plan in first.manifest.plans} == {("8.9",)}
+    stray = bundle / f"engines/{ENGINE}/killed-12345678.plan"
+    stray.touch()
+    second = compiled(bundle)
+    assert len(second.manifest.plans) == len(first.manifest.plans)
+    assert {plan.compute_capabilities for plan in second.manifest.plans} == {()}
+    assert second.manifest.engines == first.manifest.engines
+    names = {plan.file for plan in second.manifest.plans}
+    assert {path.relative_to(bundle).as_posix() for path in (bundle / "engines").rglob("*.plan")} == names
+    assert set(Bundle.open(bundle).manifest.files) == set(list_files(bundle))
+
+
+class Renamed:
+    """TensorRT-RTX under another version: a TensorRT that compiles here."""
+
+    def __init__(self, version: str) -> None:
+        self.__version__ = version
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(trt, name)
+
+
+@pytest.fixture
+def orin(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    def install(version: str) -> None:
+        lib = Library("tensorrt", Renamed(version))
+        monkeypatch.setattr(module, "compiler", lambda engine, options: lib)
+        monkeypatch.setattr(module, "find_gpu", lambda: Gpu("Orin", (8, 7), "12.6", 8))
+
+    return install
+
+
+def test_another_engine_keeps_its_plans(bundle: Path, quick: list[str], orin: Callable[[str], None]) -> None:
+    rtx = compiled(bundle).manifest
+    orin("10.16.1")
+    both = compiled(bundle, "tensorrt", version_compatible=True)
+    assert both.manifest.engines == ("tensorrt", ENGINE, "onnxruntime")
+    assert set(both.manifest.plans) > set(rtx.plans)
+    for plan in plans_of(both, "tensorrt").values():
+        assert (plan.version, plan.compute_capabilities) == ("10.16.1", ("8.7",))
+        assert (plan.version_compatible, plan.hardware_compatible) == (True, False)
+    assert set(plans_of(Bundle.open(bundle), ENGINE)) == {plan.graph for plan in rtx.plans}
+
+
+def test_a_version_whose_graphs_the_bundle_lacks(
+    refused: Refused, bundle: Path, quick: list[str], orin: Callable[[str], None]
+) -> None:
+    orin("10.13.3.9")
+    before = content(bundle)
+    with refused(BundleError):
+        compiled(bundle, "tensorrt")
+    assert content(bundle) == before
+
+
+def test_a_bundle_without_graphs_for_plans(refused: Refused, built: Path, quick: list[str]) -> None:
+    before = content(built)
+    with refused(BundleError):
+        compiled(built)
+    assert (content(built), quick) == (before, [])
+
+
+LOOP = """<ir_version: 8, opset_import: ["": 18]>
+rule (float[8] x, int64 count) => (float[8] y) {
+    go = Constant <value = bool {1}> ()
+    y = Loop (count, go, x) <body = step (int64 i, bool before, float[8] a) => (bool after, float[8] b) {
+        after = Identity (before)
+        b = Add (a, a)
+    }>
+}"""
+
+
+def test_graphs_that_are_not_what_the_manifest_says(
+    refused: Refused, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every graph is checked when it is parsed; see test_tensorrt_checks.py."""
+
+    def refuses(opened: Bundle, message: str) -> None:
+        with refused(EngineError):
+            compile_bundle(opened, ENGINE, CompileOptions(), Silent())
+
+    opened, jobs = Bundle.open(bundle), module._jobs
+    target = dataclasses.replace(opened.manifest.target, layers=opened.manifest.target.layers[:1])
+    refuses(
+        Bundle(bundle, dataclasses.replace(opened.manifest, target=target)),
+        "target-onnx.onnx must not be compiled: found 2 attention layers, expected 1",
+    )
+    rule = opened.manifest.rules[0]
+    (bundle / rule.graph).write_bytes(onnx.parser.parse_model(LOOP).SerializeToString())
+    monkeypatch.setattr(module, "_jobs", lambda bundle, lib: {rule.graph: jobs(bundle, lib)[rule.graph]})
+    refuses(opened, f"{Path(rule.graph).name} must not be compiled: .* a CUDA graph cannot hold")
+
+
+def test_without_a_draft(bundle: Path, quick: list[str]) -> None:
+    path = bundle / MANIFEST
+    manifest = json.loads(path.read_text()) | {"draft": None}
+    manifest["proofs"] = [proof for proof in manifest["proofs"] if proof["role"] == "target"]
+    del manifest["references"]["draft"]
+    path.write_text(json.dumps(manifest))
+    compiled(bundle)
+    assert {Path(name).stem for name in quick} == RULES | {"target-onnx"}
+
+
+def test_engines_that_have_no_plans(refused: Refused, bundle: Path) -> None:
+    with refused(EngineError):
+        compiled(bundle, "onnxruntime")
+
+
+def test_options_are_checked_first(refused: Refused, bundle: Path, quick: list[str]) -> None:
+    with refused(EngineError):
+        compiled(bundle, timing_cache=Path("times"))
+    assert quick == []
+
+
+def fail(*arguments: Any) -> None:
+    raise OSError(28, "No space left on device", "some.plan")
+
+
+@pytest.mark.parametrize("place", ["compile_graph", "write_manifest", "sha256"])
+def test_a_full_disk_leaves_the_bundle_as_it_was(
+    refused: Refused, place: str, bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled(bundle)
+    before = content(bundle)
+    monkeypatch.setattr(replacing if place == "write_manifest" else module, place, fail)
+    with refused(OutputError):
+        compiled(bundle)
+    assert content(bundle) == before
+
+
+def test_plans_that_come_out_the_same_are_kept_when_the_rest_fails(
+    bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have the names of those that the bundle holds."""
+    monkeypatch.setattr(module, "compile_graph", lambda lib, graph, plan, *given: plan.write_bytes(b"the same"))
+    compiled(bundle)
+    before = content(bundle)
+    monkeypatch.setattr(replacing, "write_manifest", fail)
+    with pytest.raises(OutputError):
+        compiled(bundle)
+    assert content(bundle) == before
+
+
+def test_a_graph_that_fails_leaves_the_bundle_as_it_was(
+    refused: Refused, bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = content(bundle)
+    made = module.compile_graph
+
+    def stop(lib: Library, job: CompileJob, *given: Any) -> None:
+        if job.graph.stem == "accept_block_2":
+            raise EngineError("no kernel")
+        made(lib, job, *given)
+
+    monkeypatch.setattr(module, "compile_graph", stop)
+    with refused(EngineError):
+        compiled(bundle)
+    assert len(quick) > 2
+    assert content(bundle) == before
+
+
+def test_a_bundle_that_changes_meanwhile(
+    refused: Refused, bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another command has compiled for another engine: what it wrote must not be lost."""
+    opened = Bundle.open(bundle)
+    path = bundle / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": "of another"}))
+    before = content(bundle)
+    with refused(OutputError):
+        compile_bundle(opened, ENGINE, CompileOptions(), Silent())
+    assert content(bundle) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("place", ["module.compile_graph", "replacing.write_manifest"])
+def test_a_killed_compilation(number: signal.Signals, place: str, bundle: Path, quick: list[str]) -> None:
+    compiled(bundle)
+    before = content(bundle)
+    script = f"""
+        import signal, time
+        from pathlib import Path
+        from specexport.bundle import Bundle
+        from specexport.editing import compile as module, replace_manifest as replacing
+        from specexport.editing.progress import Silent
+
+        def hang(*args):
+            print("hanging", flush=True)
+            time.sleep(600)
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        module.compile_graph = lambda lib, graph, plan, *rest: plan.write_bytes(str(plan).encode())
+        {place} = hang
+        module.compile_bundle(Bundle.open({str(bundle)!r}), {ENGINE!r}, module.CompileOptions(), Silent())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "hanging\n"
+        process.send_signal(number)
+        assert process.wait() != 0
+    assert {name: digest for name, digest in content(bundle).items() if name in before} == before
+    assert Bundle.open(bundle).manifest.plans
+    compiled(bundle)
+    assert set(Bundle.open(bundle).manifest.files) == set(list_files(bundle))  # nothing is left of it
+
+
+def test_without_torch(bundle: Path) -> None:
+    """A Jetson compiles with numpy, tokenizers and its TensorRT."""
+    blocked = (
+        "torch",
+        "transformers",
+        "safetensors",
+        "onnx",
+        "onnx_ir",
+        "onnxscript",
+        "onnxruntime",
+        "jinja2",
+        "click",
+        "rich",
+        "tokenizers",
+    )
+    code = f"""
+        import sys
+        sys.modules.update(dict.fromkeys({blocked!r}))
+        from specexport.bundle import Bundle
+        from specexport.editing import compile as module
+        from specexport.editing.progress import Silent
+        module.compile_graph = lambda lib, graph, plan, *rest: plan.write_bytes(b"plan")
+        opened = Bundle.open({str(bundle)!r})
+        print(len(module.compile_bundle(opened, {ENGINE!r}, module.CompileOptions(), Silent()).manifest.plans))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("16\n", "")
+
+
+def test_an_engine_without_plans_says_how_to_make_them(
+    refused: Refused, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Bundle.open(bundle)
+    with refused(EngineError):
+        load_engine(opened, ENGINE)
+    named = Bundle(bundle, dataclasses.replace(opened.manifest, engines=(ENGINE,)))
+    usable = SimpleNamespace(
+        availability=lambda: SimpleNamespace(usable=True), load=lambda bundle, *_: plans_of(bundle, ENGINE)
+    )
+    monkeypatch.setattr("specexport.engines.registry.engine_module", lambda name: usable)
+    with refused(EngineError):
+        load_engine(named)

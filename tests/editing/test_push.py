@@ -1,0 +1,113 @@
+"""What is uploaded of a bundle, and what is not; the hub's client is a double."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specexport.bundle import Bundle, DraftSpec
+from specexport.editing.push import push
+from specexport.errors import OutputError
+from support.messages import Refused
+
+huggingface_hub = pytest.importorskip("huggingface_hub")
+
+
+class FakeHub:
+    def __init__(self, **_: object) -> None:
+        self.has_card = False
+        self.private: bool | None = None
+        self.asked = False
+        self.card = ""
+        self.manifest = ""
+        self.uploaded: list[str] = []
+        self.broken = False
+
+    def create_repo(self, repository: str, private: bool | None, exist_ok: bool) -> str:
+        assert exist_ok
+        if self.broken:
+            raise RuntimeError("401\nsecond line")
+        self.private, self.asked = private, True
+        return f"https://hub/{repository}"
+
+    def file_exists(self, repository: str, name: str) -> bool:
+        return self.has_card
+
+    def upload_file(self, path_or_fileobj: bytes, path_in_repo: str, repo_id: str) -> None:
+        if path_in_repo == "README.md":
+            self.card = path_or_fileobj.decode()
+        else:
+            assert path_in_repo == "manifest.json"
+            self.manifest = path_or_fileobj.decode()
+
+    def upload_folder(self, repo_id: str, folder_path: Path, allow_patterns: list[str]) -> None:
+        names = [path.relative_to(folder_path).as_posix() for path in folder_path.rglob("*") if path.is_file()]
+        self.uploaded = [name for name in names if any(fnmatch(name, pattern) for pattern in allow_patterns)]
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    fake = FakeHub()
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda **_: fake)
+    return fake
+
+
+def test_the_manifest_s_files_go_and_what_was_measured_here_stays(hub: FakeHub, built: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(built, tmp_path / "b.bundle"))
+    for name in ("policy.json", "costs.json", "report.html", "calibration.journal"):
+        (folder / name).write_text("of this host")
+    bundle = Bundle.open(folder)
+    assert push(bundle, "org/tiny", private=True) == "https://hub/org/tiny"
+    assert sorted(hub.uploaded) == sorted(bundle.manifest.files)
+    assert hub.manifest == (folder / "manifest.json").read_text(encoding="utf-8")
+    assert hub.private is True
+    assert "library_name: specexport" in hub.card
+    assert "base_model" not in hub.card  # the checkpoints are folders
+
+
+def test_a_card_that_is_there_is_kept(hub: FakeHub, built: Path) -> None:
+    hub.has_card = True
+    push(Bundle.open(built), "org/tiny")
+    assert (hub.card, hub.private) == ("", None)  # the organization's own setting
+
+
+@pytest.mark.parametrize("name", ["tiny", "a/b/c", "org/tiny@main", "../x"])
+def test_a_wrong_name_is_refused_before_the_hub_is_asked(
+    refused: Refused, hub: FakeHub, built: Path, name: str
+) -> None:
+    with refused(OutputError):
+        push(Bundle.open(built), name)
+    assert not hub.asked
+
+
+def test_what_the_hub_says_is_one_line(refused: Refused, hub: FakeHub, built: Path) -> None:
+    hub.broken = True
+    with refused(OutputError):
+        push(Bundle.open(built), "org/tiny")
+
+
+def test_checkpoints_of_the_hub_are_the_base_models(hub: FakeHub, built: Path) -> None:
+    from dataclasses import replace
+
+    bundle = Bundle.open(built)
+    target: Any = replace(bundle.manifest.target, source="org/target")
+    push(Bundle(bundle.root, replace(bundle.manifest, target=target)), "org/tiny")
+    assert "base_model:\n- org/target\n---" in hub.card
+
+
+def test_paths_that_an_earlier_version_recorded_stay_here(hub: FakeHub, built: Path) -> None:
+    from dataclasses import replace
+
+    bundle = Bundle.open(built)
+    told = "specexport build --target /home/jo/t --draft=n=/home/jo/d --draft org/d -o '/home/jo/my bundle'"
+    model: Any = replace(bundle.manifest.target, source="/home/jo/models/t")
+    proofs = tuple(proof for proof in bundle.manifest.proofs if proof.role == "draft")
+    more = {"more": DraftSpec(replace(model, source="../../home/d"), None, "reference/draft.npz", proofs)}
+    old = replace(bundle.manifest, command=told, target=model, draft=model, more_drafts=more)
+    push(Bundle(bundle.root, old), "org/tiny")
+    assert "home" not in hub.manifest
+    assert json.loads(hub.manifest)["command"] == "specexport build --target t --draft=n=d --draft org/d -o 'my bundle'"

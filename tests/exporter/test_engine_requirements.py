@@ -1,0 +1,157 @@
+"""What engines ask of a build, and what a host that cannot compile for them is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from specexport.bundle import Precision
+from specexport.engines.base import Availability
+from specexport.engines.tensorrt.compile import CompileOptions
+from specexport.errors import EngineError, MissingPackageError, ParameterError
+from specexport.exporter import precision as engine_requirements
+from specexport.exporter.precision import Targets, choose_numbers, choose_targets, parse_version
+from support.messages import Refused
+
+pytest.importorskip("tensorrt_rtx")
+
+
+def choose(*engines: str, precision: Precision = "fp32", version: str | None = None, **options: Any) -> Targets:
+    wanted = parse_version(version) if version else None
+    return choose_targets(
+        engines, choose_numbers(engines, precision, None), CompileOptions(**options), wanted, "out dir/my.bundle"
+    )
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Put a TensorRT that can compile on this host."""
+    real = engine_requirements.compiler
+
+    def install(version: str) -> None:
+        lib = SimpleNamespace(version=parse_version(version))
+        monkeypatch.setattr(
+            engine_requirements,
+            "compiler",
+            lambda engine, options: lib if engine == "tensorrt" else real(engine, options),
+        )
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("engines", "dialects", "compiled"),
+    [
+        (("onnxruntime",), ("ort",), ()),
+        (("tensorrt-rtx",), ("onnx",), ("tensorrt-rtx",)),
+        (("onnxruntime", "tensorrt-rtx"), ("onnx", "ort"), ("tensorrt-rtx",)),
+    ],
+)
+def test_dialects_and_plans(engines: tuple[str, ...], dialects: tuple[str, ...], compiled: tuple[str, ...]) -> None:
+    assert choose(*engines) == Targets(dialects, compiled, ())
+
+
+def test_onnxruntime_on_cuda_takes_the_same_dialect() -> None:
+    assert choose("onnxruntime-cuda", precision="fp16").dialects == ("ort",)
+
+
+def test_a_host_without_tensorrt_makes_the_graphs_and_says_what_to_run() -> None:
+    found = choose("tensorrt", hardware_compatible=True, timing_cache="my times")
+    assert (found.dialects, found.compiled) == (("onnx",), ())
+    (note,) = found.notes
+    assert note == (
+        "tensorrt: no plans are made here: the package tensorrt is not installed; on the device, run: "
+        "specexport compile 'out dir/my.bundle' --engine tensorrt --hardware-compatible --timing-cache 'my times' "
+        "(TensorRT older than 10.15 needs a bundle built with --tensorrt-version)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "dialects"),
+    [("10.3", ("rows",)), ("10.14.1", ("rows",)), ("10.15", ("onnx",)), ("11.4.0.106", ("onnx",))],
+)
+def test_the_version_on_the_device_chooses_the_dialect(version: str, dialects: tuple[str, ...]) -> None:
+    found = choose("tensorrt", version=version)
+    assert (found.dialects, found.compiled) == (dialects, ())
+    assert "needs a bundle" not in found.notes[0]
+
+
+def test_the_version_of_this_host(here: Callable[[str], None]) -> None:
+    here("10.16.1.11")
+    assert choose("tensorrt") == Targets(("onnx",), ("tensorrt",), ())
+    assert choose("tensorrt", version="10.16") == Targets(("onnx",), ("tensorrt",), ())
+    for both in (("tensorrt-rtx", "tensorrt"), ("tensorrt", "tensorrt-rtx")):
+        assert choose(*both).compiled == both
+    here("10.13.3.9")
+    assert choose("tensorrt") == Targets(("rows",), ("tensorrt",), ())
+
+
+def test_no_plan_is_made_by_another_version(here: Callable[[str], None]) -> None:
+    here("10.16.1.11")
+    found = choose("tensorrt", version="10.3")
+    assert (found.dialects, found.compiled) == (("rows",), ())
+    assert found.notes[0].startswith(
+        "tensorrt: no plans are made here: this host has TensorRT 10.16.1.11, not 10.3; on the device, run: "
+    )
+    assert choose("tensorrt", version="10.16.2").compiled == ()
+    assert choose("tensorrt", version="10.17").compiled == ()
+
+
+def test_version_compatible_plans_are_for_the_lean_runtime_of_the_same_version(here: Callable[[str], None]) -> None:
+    here("10.15.1")
+    for version, compiled in (("10.15", ("tensorrt",)), ("10.16", ()), ("10.3", ()), ("11.0", ())):
+        assert choose("tensorrt", version=version, version_compatible=True).compiled == compiled
+
+
+@pytest.mark.parametrize("version", ["10", "10.x", "", "ten", "10.3.0.26.1", "-10.3"])
+def test_versions_that_are_none(refused: Refused, version: str) -> None:
+    with refused(ParameterError):
+        parse_version(version)
+
+
+@pytest.mark.parametrize(
+    ("engines", "given", "error"),
+    [
+        (("onnxruntime",), dict(precision="bf16"), ParameterError),
+        (("tensorrt-rtx", "onnxruntime"), dict(precision="bf16"), ParameterError),
+        (("onnxruntime-cuda",), dict(precision="fp32"), ParameterError),
+        (("tensorrt", "cuda"), {}, EngineError),
+        (("tensorrt",), dict(version="10.2"), EngineError),
+        (("tensorrt",), dict(compute_capabilities=("8.9",)), EngineError),
+        (("tensorrt-rtx",), dict(version_compatible=True), EngineError),
+        (("tensorrt-rtx",), dict(compute_capabilities=("8.7",)), EngineError),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_built(
+    refused: Refused, engines: tuple[str, ...], given: dict[str, Any], error: type[Exception]
+) -> None:
+    with refused(error):
+        choose(*engines, **given)
+
+
+def test_bf16_for_tensorrt() -> None:
+    assert choose("tensorrt", "tensorrt-rtx", precision="bf16").compiled == ("tensorrt-rtx",)
+
+
+def test_rtx_that_is_missing_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It compiles on any host, so nothing is left for later."""
+
+    def missing(engine: str, options: CompileOptions) -> None:
+        raise MissingPackageError("tensorrt_rtx", "tensorrt-rtx")
+
+    monkeypatch.setattr(engine_requirements, "compiler", missing)
+    with pytest.raises(MissingPackageError):
+        choose("tensorrt-rtx")
+    assert choose("tensorrt").compiled == ()
+
+
+def test_graphs_are_proved_on_onnx_runtime_whatever_they_are_for(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        engine_requirements, "proving", lambda: Availability(False, "onnxruntime is not installed", "install it")
+    )
+    with refused(EngineError):
+        choose("tensorrt-rtx")

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+from specexport.errors import ParameterError
+from specexport.exporter.precision import Numbers, choose_numbers
+from support.messages import Refused
+
+CPU = ("onnxruntime",)
+RTX = ("tensorrt-rtx",)
+
+
+@pytest.mark.parametrize(
+    ("engines", "precision", "draft", "found"),
+    [
+        (CPU, "fp32", None, Numbers("fp32", {"target": "float", "draft": "float"}, "onnxruntime")),
+        (("onnxruntime", "tensorrt"), "fp16", None, Numbers("fp16", {"target": "float", "draft": "float"}, "tensorrt")),
+        (CPU, "int8", None, Numbers("fp32", {"target": "int8", "draft": "int8"}, "onnxruntime")),
+        (CPU, "int8", "int4", Numbers("fp32", {"target": "int8", "draft": "int4"}, "onnxruntime")),
+        (CPU, "fp32", "int8", Numbers("fp32", {"target": "float", "draft": "int8"}, "onnxruntime")),
+        (RTX, "int4", "fp16", Numbers("fp16", {"target": "int4", "draft": "float"}, "tensorrt")),
+        (CPU, "auto", None, Numbers("fp32", {"target": "float", "draft": "float"}, "onnxruntime")),
+    ],
+)
+def test_what_names_mean(engines: tuple[str, ...], precision: str, draft: str | None, found: Numbers) -> None:
+    assert choose_numbers(engines, precision, draft) == found
+
+
+@pytest.mark.parametrize(
+    ("engines", "precision", "draft"),
+    [
+        (CPU, "int3", None),
+        (CPU, "int8", "auto"),
+        (CPU, "fp32", "fp16"),
+        (CPU, "int8", "fp16"),
+        (RTX, "fp32", "int4"),
+        (("onnxruntime", "tensorrt"), "int8", None),
+        (RTX, "auto", None),
+        (("onnxruntime", "tensorrt"), "auto", None),
+        (CPU, "auto", "int8"),
+    ],
+)
+def test_names_that_do_not_go_together(
+    refused: Refused, engines: tuple[str, ...], precision: str, draft: str | None
+) -> None:
+    with refused(ParameterError):
+        choose_numbers(engines, precision, draft)

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from specexport.atomic import lock
+from specexport.errors import OutputError
+from specexport.exporter import stage_cache
+from specexport.exporter.stage_cache import UNUSED_DAYS, finished_stage, make_stage, open_cache, stage_key
+from specexport.user_cache import user_cache
+from support.messages import Refused
+
+KEY = "0123456789abcdef" * 2
+LONG_AGO = time.time() - (UNUSED_DAYS + 1) * 86400
+
+
+def write(folder: Path) -> None:
+    (folder / "weights").write_bytes(b"abc")
+
+
+def age(folder: Path) -> Path:
+    os.utime(folder, (LONG_AGO, LONG_AGO))
+    return folder
+
+
+def test_a_stage_is_found_again(tmp_path: Path) -> None:
+    assert finished_stage(tmp_path, KEY) is None
+    folder = make_stage(tmp_path / "cache", KEY, write)
+    assert finished_stage(tmp_path / "cache", KEY) == folder
+    assert (folder / "weights").read_bytes() == b"abc"
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [KEY]
+
+
+def test_a_failed_stage_leaves_nothing(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        write(folder)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        make_stage(tmp_path, KEY, fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("harm", ["flip", "remove", "add", "record", "bytes", "no record"])
+def test_a_harmed_stage_is_removed(harm: str, tmp_path: Path) -> None:
+    folder = make_stage(tmp_path, KEY, write)
+    if harm == "flip":
+        (folder / "weights").write_bytes(b"abd")
+    elif harm == "remove":
+        (folder / "weights").unlink()
+    elif harm == "add":
+        (folder / "more").touch()
+    elif harm == "record":
+        (folder / stage_cache.STAGE).write_text("{")
+    elif harm == "bytes":
+        (folder / stage_cache.STAGE).write_bytes(b"\xff")
+    else:
+        (folder / stage_cache.STAGE).unlink()
+    assert finished_stage(tmp_path, KEY) is None
+    assert not folder.exists()
+
+
+def test_a_stage_is_made_anew_over_a_harmed_one(tmp_path: Path) -> None:
+    (make_stage(tmp_path, KEY, write) / "weights").write_bytes(b"abd")
+    assert finished_stage(tmp_path, KEY) is None
+    assert (make_stage(tmp_path, KEY, write) / "weights").read_bytes() == b"abc"
+
+
+def test_a_stage_that_another_process_finished_first_is_kept(tmp_path: Path) -> None:
+    def slow(folder: Path) -> None:
+        write(folder)
+        theirs.append((make_stage(tmp_path, KEY, write) / "weights").stat().st_ino)
+
+    theirs: list[int] = []
+    assert [(make_stage(tmp_path, KEY, slow) / "weights").stat().st_ino] == theirs
+    assert [path.name for path in tmp_path.iterdir()] == [KEY]
+
+
+def test_a_stage_that_cannot_be_put_into_place(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Not a directory"):
+        make_stage(tmp_path, KEY, lambda folder: (tmp_path / KEY).touch())
+
+
+def test_a_cache_that_is_no_folder(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_cache(tmp_path / "deep" / "cache").is_dir()
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "cache"):
+        with refused(OutputError):
+            make_stage(path, KEY, write)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    with refused(OutputError):
+        open_cache(tmp_path)
+
+
+def test_stages_unused_for_long_go_and_used_ones_stay(tmp_path: Path) -> None:
+    age(make_stage(tmp_path, "a" * 32, write))
+    used = age(make_stage(tmp_path, "b" * 32, write))
+    assert finished_stage(tmp_path, "b" * 32) == used
+    make_stage(tmp_path, KEY, write)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["b" * 32, KEY])
+
+
+def test_what_killed_builds_left_of_any_stage_goes(tmp_path: Path) -> None:
+    left, living = (tmp_path / f".{'c' * 32}.tmp-{name}" for name in ("abc01234", "abc05678"))
+    left.mkdir()
+    (tmp_path / ".photos.tmp-abc01234").mkdir()
+    living.mkdir()
+    descriptor = os.open(living, os.O_RDONLY)
+    lock(descriptor)
+    make_stage(tmp_path, KEY, write)
+    os.close(descriptor)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([living.name, ".photos.tmp-abc01234", KEY])
+
+
+def test_nothing_of_the_users_is_ever_removed(tmp_path: Path) -> None:
+    """--cache may name any folder."""
+    mine = tmp_path / "photos"
+    mine.mkdir()
+    (mine / "one").touch()
+    age(mine)
+    make_stage(tmp_path, KEY, write)
+    assert (mine / "one").exists()
+
+
+def test_the_key_depends_on_inputs_versions_and_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = stage_key(role="draft")
+    assert key == stage_key(role="draft")
+    assert len(key) == 32
+    assert key != stage_key(role="target")
+    monkeypatch.setattr(stage_cache, "package_versions", lambda: {"torch": "0"})
+    assert key != stage_key(role="draft")
+
+
+def test_every_file_of_the_exporter_is_a_source() -> None:
+    """At any depth: else exports of older code would be taken for today's."""
+    package = Path(stage_cache.__file__).parents[2]
+    assert set(stage_cache.sources()) >= set((package / "exporter").rglob("*.py"))
+
+
+def test_the_default_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert user_cache() == tmp_path / "specexport"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert user_cache() == tmp_path / "home" / ".cache" / "specexport"

@@ -1,0 +1,78 @@
+"""What the layers read, against a plain recording of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from specexport.exporter.weights import collect_activations as module
+from specexport.exporter.weights.collect_activations import observe
+from torch import Tensor
+from transformers import PreTrainedModel
+
+Make = Callable[..., PreTrainedModel]
+
+
+def recorded(model: PreTrainedModel, path: str, batches: list[Tensor]) -> list[Tensor]:
+    kept: list[Tensor] = []
+    hook = model.get_submodule(path).register_forward_pre_hook(lambda _, args: kept.append(args[0][0].clone()))
+    with torch.no_grad():
+        for batch in batches:
+            model(input_ids=batch)
+    hook.remove()
+    return kept
+
+
+def test_layers_of_one_input_are_a_group(make: Make, batches: list[Tensor]) -> None:
+    found = observe(make("llama", tie_word_embeddings=True), batches)
+    layer = "model.layers.0."
+    names = [tuple(layer.weight for layer in group.layers) for group in found.groups]
+    assert names[:4] == [
+        tuple(f"{layer}self_attn.{part}_proj.weight" for part in "qkv"),
+        (f"{layer}self_attn.o_proj.weight",),
+        (f"{layer}mlp.gate_proj.weight", f"{layer}mlp.up_proj.weight"),
+        (f"{layer}mlp.down_proj.weight",),
+    ]
+    assert names[-1] == ("model.embed_tokens.weight",)  # the head's, by the name of its table
+    assert len(names) == 9
+    assert all(group.calls == 1 for group in found.groups)
+    assert found.tokens == 96
+
+
+def test_attention_and_feed_forward_side_by_side_are_one_group(make: Make, batches: list[Tensor]) -> None:
+    assert [len(group.layers) for group in observe(make("cohere"), batches).groups][:3] == [5, 1, 1]
+
+
+def test_the_statistics(make: Make, batches: list[Tensor]) -> None:
+    model = make("llama")
+    group = observe(model, batches).groups[3]
+    passes = recorded(model, "model.layers.0.mlp.down_proj", batches)
+    rows = torch.cat(passes)
+    assert torch.equal(group.largest, rows.abs().amax(0))
+    assert group.tensor_largest == rows.abs().max()
+    torch.testing.assert_close(group.mean_square, rows.square().mean(0))
+    torch.testing.assert_close(group.mean_magnitude, rows.abs().mean(0))
+    assert torch.equal(group.elsewhere, torch.cat(passes[::2]).abs().amax(0))
+    assert torch.equal(group.rows, torch.cat(passes[1::2]))
+
+
+def test_rows_are_bounded_and_evenly_spread(make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("llama")
+    passes = recorded(model, "model.layers.0.mlp.down_proj", batches)
+    monkeypatch.setattr(module, "SAMPLED_ROWS", (8, 10))
+    assert torch.equal(observe(model, batches).groups[3].rows, torch.cat(passes[1::2])[::5])
+
+
+def test_one_batch_is_both_halves_and_a_second_look_sees_the_same(make: Make, batches: list[Tensor]) -> None:
+    model = make("gpt2")
+    first, second = observe(model, batches[:1]), observe(model, batches[:1])
+    assert torch.equal(first.groups[0].elsewhere, first.groups[0].largest)
+    assert all(torch.equal(a.rows, b.rows) for a, b in zip(first.groups, second.groups, strict=True))
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_weights_that_are_used_twice_are_counted(make: Make, batches: list[Tensor]) -> None:
+    model = make("llama")
+    model.model.layers[1] = model.model.layers[0]
+    assert [group.calls for group in observe(model, batches).groups] == [2, 2, 2, 2, 1]

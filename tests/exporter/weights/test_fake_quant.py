@@ -1,0 +1,92 @@
+"""The fake-quantized model computes with restored weights and rounded inputs, and gives everything back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from specexport.exporter.checkpoints.half_precision import fp32_arithmetic
+from specexport.exporter.weights.fake_quant import fake_quantized, rounded_activations
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from torch import Tensor
+from transformers import PreTrainedModel
+
+Make = Callable[..., PreTrainedModel]
+INT8, INT4 = WeightRecipe("int8"), WeightRecipe("int4", block=16)
+UP = "model.layers.0.mlp.up_proj"
+
+
+def io(model: PreTrainedModel, path: str, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    kept: list[tuple[Tensor, Tensor]] = []
+    # always first: in front of fake_quantized's own hook
+    before: list[Tensor] = []
+    module = model.get_submodule(path)
+    hooks = [
+        module.register_forward_pre_hook(lambda _, args: before.append(args[0]), prepend=True),
+        module.register_forward_hook(lambda _, args, output: kept.append((before[-1], output))),
+    ]
+    with torch.no_grad():
+        model(input_ids=tokens)
+    for hook in hooks:
+        hook.remove()
+    return kept[0]
+
+
+@pytest.mark.parametrize(
+    "recipe", [INT8, INT4, WeightRecipe("int8", limit=127, input_scale=0.02), WeightRecipe("fp8", input_scale=0.01)]
+)
+def test_a_layer_of_the_twin(make: Make, batches: list[Tensor], recipe: WeightRecipe) -> None:
+    model = make("llama")
+    weight = model.get_submodule(UP).weight.detach().clone()
+    with fake_quantized(model, Recipe({f"{UP}.weight": recipe})):
+        x, y = io(model, UP, batches[0])
+    expected = rounded_activations(x, recipe) @ torch.from_numpy(recipe.restore(weight.numpy())).T
+    torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-5)
+    assert (y - x @ weight.T).abs().max() > 1e-3
+
+
+def test_transposed_weights(make: Make, batches: list[Tensor]) -> None:
+    model = make("gpt2")
+    layer = model.transformer.h[0].mlp.c_fc
+    weight = layer.weight.detach().clone()  # [K, N]
+    with fake_quantized(model, Recipe({"transformer.h.0.mlp.c_fc.weight": INT8})):
+        assert torch.equal(layer.weight.data, torch.from_numpy(INT8.restore(weight.T.contiguous().numpy())).T)
+    assert torch.equal(layer.weight, weight)
+
+
+def test_a_tied_table_is_restored_in_both_places_and_rounds_the_head_alone(make: Make, batches: list[Tensor]) -> None:
+    model = make("llama", tie_word_embeddings=True)
+    table = model.get_input_embeddings().weight.detach().clone()
+    with fake_quantized(model, Recipe({"model.embed_tokens.weight": INT8})):
+        restored = torch.from_numpy(INT8.restore(table.numpy()))
+        assert torch.equal(model.get_input_embeddings()(batches[0]), restored[batches[0]])
+        x, y = io(model, "lm_head", batches[0])
+        torch.testing.assert_close(y, rounded_activations(x, INT8) @ restored.T, rtol=1e-5, atol=1e-4)
+
+
+def test_everything_is_given_back_even_behind_an_error(make: Make) -> None:
+    model = make("llama")
+    before = [(parameter.data_ptr(), parameter.clone()) for parameter in model.parameters()]
+    recipe = Recipe({f"{UP}.weight": INT8, "model.embed_tokens.weight": INT4, "lm_head.weight": WeightRecipe("float")})
+    with pytest.raises(RuntimeError), fake_quantized(model, recipe):
+        model.get_submodule(UP)(torch.zeros(1, 3))  # of the wrong shape
+    with pytest.raises(KeyError), fake_quantized(model, Recipe({f"{UP}.weight": INT8, "no.such.weight": INT8})):
+        pass
+    after = [(parameter.data_ptr(), parameter) for parameter in model.parameters()]
+    assert all(a[0] == b[0] and torch.equal(a[1], b[1]) for a, b in zip(before, after, strict=True))
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_model_in_half_precision(make: Make, batches: list[Tensor], inside: bool) -> None:
+    model = make("llama").bfloat16()
+    recipe = Recipe({f"{UP}.weight": INT8})
+    wide = make("llama").bfloat16().float()
+    with fake_quantized(wide, recipe), torch.no_grad():
+        expected = wide(input_ids=batches[0]).logits
+    outer, inner = fp32_arithmetic(model), fake_quantized(model, recipe)
+    with outer if inside else inner, inner if inside else outer, torch.no_grad():
+        found = model(input_ids=batches[0]).logits
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert all(parameter.dtype == torch.bfloat16 for parameter in model.parameters())

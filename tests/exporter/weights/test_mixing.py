@@ -1,0 +1,223 @@
+"""Which layers of an int4 model are raised to int8."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from specexport.exporter.weights import mixing, search, turning
+from specexport.exporter.weights.experts import expert_layers, stack_experts
+from specexport.exporter.weights.fake_quant import fake_quantized
+from specexport.exporter.weights.mixing import Upgrade, bytes_of, choose_upgrades
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from specexport.exporter.weights.search import RecipeOptions, choose
+from specexport.exporter.weights.sensitivity import Candidates
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+Make = Callable[..., PreTrainedModel]
+OPTIONS = RecipeOptions(block=16, limit=127)
+
+
+def up(name: str, saved: float, size: float) -> Upgrade:
+    return Upgrade((name,), saved, size)
+
+
+def names(chosen: list[Upgrade]) -> list[str]:
+    return [name for one in chosen for name in one.weights]
+
+
+def test_what_saves_most_by_byte_comes_first_and_what_does_not_fit_is_passed_over() -> None:
+    offers = [up("large", 9, 10), up("best", 2, 1), up("wide", 8, 8), up("small", 0.5, 1)]
+    assert names(choose_upgrades(offers, 11, 20, 0)) == ["best", "wide", "small"]
+    assert names(choose_upgrades(offers, 9, 20, 0)) == ["best", "wide"]
+    assert names(choose_upgrades(offers, 0.5, 20, 0)) == []
+
+
+def test_of_equal_ones_the_first_and_none_that_harms() -> None:
+    offers = [up("one", 1, 2), up("two", 2, 4), up("three", 1, 2), up("harm", -1, 1), up("nothing", 0, 1)]
+    assert names(choose_upgrades(offers, 100, 20, 0)) == ["one", "two", "three"]
+    assert names(choose_upgrades(offers, 4, 20, 0)) == ["one", "three"]
+
+
+def test_no_byte_is_spent_where_the_rest_is_near_enough() -> None:
+    offers = [up("one", 3, 1), up("two", 2, 1), up("three", 1, 1)]
+    assert names(choose_upgrades(offers, 100, 6, 1)) == ["one", "two"]
+    assert names(choose_upgrades(offers, 100, 1, 1)) == []
+
+
+def sizes(model: PreTrainedModel, recipe: Recipe) -> float:
+    """Bytes of all weights over those of fp32."""
+    parameters = dict(model.named_parameters())
+    total = 0.0
+    for name, parameter in parameters.items():
+        own = recipe.weights.get(name)
+        count = parameter.numel()
+        if own is None:
+            total += 4 * count
+        elif own.format == "int8":
+            total += count + 4 * parameter.shape[0]
+        else:
+            total += count / 2 + 4 * count / own.block
+    return total / 4 / sum(parameter.numel() for parameter in parameters.values())
+
+
+def divergence(model: PreTrainedModel, recipe: Recipe, batches: list[Tensor]) -> float:
+    """Of the layers, without table and head."""
+    with torch.no_grad():
+        exact = torch.cat([model(input_ids=batch).logits[0].log_softmax(-1) for batch in batches])
+        with fake_quantized(model, Recipe({name: own for name, own in recipe.weights.items() if "layers" in name})):
+            found = torch.cat([model(input_ids=batch).logits[0].log_softmax(-1) for batch in batches])
+    return float((exact.exp() * (exact - found)).sum(-1).mean())
+
+
+def calm(model: PreTrainedModel) -> PreTrainedModel:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter *= 0.5
+    return model
+
+
+def test_within_the_budget_and_layers_of_one_input_together(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
+    four = choose(calm(make("llama", num_hidden_layers=4)), batches, "int4", "onnxruntime", OPTIONS)
+    model = calm(make("llama", num_hidden_layers=4))
+    least = sizes(model, Recipe({name: WeightRecipe("int4", block=16) for name in four.weights}))
+    budget = least + 0.01
+    recipe = choose(model, batches, "int4", "onnxruntime", replace(OPTIONS, budget=budget))
+    raised = [name for name, own in recipe.weights.items() if own.format == "int8"]
+    assert raised
+    assert sizes(model, recipe) <= budget
+    assert all(recipe.weights[name].stored is not None for name in raised)
+    assert all(recipe.weights[name].stored[0].dtype == "int8" for name in raised)
+    for index in range(4):
+        for parts in (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj")):
+            formats = {recipe.weights[f"model.layers.{index}.{part}.weight"].format for part in parts}
+            assert len(formats) == 1
+    (note,) = (note for note in recipe.notes if "int4 costs most" in note)
+    assert note.startswith(f"{len(raised)} of 29 layers are kept in int8, where int4 costs most: by estimate ")
+
+
+def test_it_is_nearer_than_int4_and_than_what_is_raised_at_random(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
+
+    def off(options: RecipeOptions) -> float:
+        model = calm(make("llama", num_hidden_layers=4))
+        return divergence(model, choose(model, batches, "int4", "onnxruntime", options), batches)
+
+    options = replace(OPTIONS, budget=0.23)
+    mixed = off(options)
+    assert mixed < 0.8 * off(replace(options, mixing=False))
+
+    def backwards(model: nn.Module, tokens: list[Tensor], candidates: Candidates) -> dict[str, dict[str, float]]:
+        return {
+            name: {"int4": 1 / own["int4"], "int8": 0.0} for name, own in estimated(model, tokens, candidates).items()
+        }
+
+    estimated = mixing.divergences
+    monkeypatch.setattr(mixing, "divergences", backwards)
+    assert mixed < off(options)
+
+
+def test_a_robust_model_stays_in_int4(make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixing, "ENOUGH", 1e9)
+    recipe = choose(make("llama"), batches, "int4", "onnxruntime", OPTIONS)
+    assert not any("int4 costs most" in note for note in recipe.notes)
+    assert {own.format for name, own in recipe.weights.items() if "layers" in name} == {"int4"}
+
+
+def test_inputs_of_raised_layers_only_are_turned(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turning, "WORTH", 10.0)
+    monkeypatch.setattr(mixing, "ENOUGH", 0.0)
+    model = calm(make("llama", num_hidden_layers=3))
+    with torch.no_grad():
+        exact = model(input_ids=batches[0]).logits
+    recipe = choose(model, batches, "int4", "onnxruntime", replace(OPTIONS, budget=0.24))
+    turned = {
+        f"{path}.weight"
+        for path, module in model.named_modules()
+        if any(isinstance(hook, turning.Turn) for hook in module._forward_pre_hooks.values())
+    }
+    single = {name for name in recipe.weights if "down_proj" in name or "o_proj" in name}
+    assert turned == {name for name in single if recipe.weights[name].format == "int8"}
+    assert 0 < len(turned) < len(single)
+    assert f"of these, {len(turned)} rotate their inputs by Hadamard matrices at run time" in recipe.notes
+    with torch.no_grad():
+        off = (model(input_ids=batches[0]).logits - exact).abs().max()
+    assert off < 1e-4 * exact.std()
+
+
+def test_for_tensorrt_raised_layers_have_static_scales_and_are_not_turned(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turning, "WORTH", 10.0)
+    monkeypatch.setattr(mixing, "ENOUGH", 0.0)
+    model = calm(make("llama", num_hidden_layers=3, hidden_size=64, intermediate_size=128))
+    recipe = choose(model, batches, "int4", "tensorrt", RecipeOptions(budget=9.0))
+    single = [own for name, own in recipe.weights.items() if "down_proj" in name or "o_proj" in name]
+    raised = [own for own in single if own.format == "int8"]
+    assert raised
+    assert all(own.input_scale is not None for own in raised)
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_bytes_of_a_weight_that_is_stored_the_other_way_round(make: Make) -> None:
+    model = make("gpt2")  # Conv1D: [K, N]
+    name = "transformer.h.0.mlp.c_fc.weight"
+    inputs, outputs = model.get_parameter(name).shape
+    assert (inputs, outputs) == (32, 128)
+    rest = bytes_of(model, {}) - 4 * inputs * outputs
+    assert bytes_of(model, {name: WeightRecipe("int8")}) == rest + inputs * outputs + 4 * outputs
+    assert bytes_of(model, {name: WeightRecipe("int4")}) == rest + inputs * outputs / 2 + 4 * outputs
+    table = "transformer.wpe.weight"
+    rows, width = model.get_parameter(table).shape
+    assert bytes_of(model, {table: WeightRecipe("int8")}) == bytes_of(model, {}) - 3 * rows * width + 4 * rows
+
+
+def test_weights_that_are_used_twice_or_looked_up_stay(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
+    monkeypatch.setattr(mixing, "ENOUGH", 0.0)
+    model = calm(make("llama", tie_word_embeddings=True))
+    model.model.layers[1].self_attn.o_proj.weight = model.model.layers[0].self_attn.o_proj.weight
+    recipe = choose(model, batches, "int4", "onnxruntime", replace(OPTIONS, budget=9.0))
+    assert recipe.weights["model.layers.0.self_attn.o_proj.weight"].format == "int4"
+    assert recipe.weights["model.embed_tokens.weight"].format == "int4"
+    assert recipe.weights["model.layers.0.mlp.down_proj.weight"].format == "int8"
+
+
+def test_a_mixture_is_mixed_without_its_experts_which_are_in_int8_anyway(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
+
+    def chosen(budget: float) -> tuple[PreTrainedModel, Recipe, list[str]]:
+        model = calm(make("mixtral"))
+        stack_experts(model)
+        recipe = choose(model, batches, "int4", "onnxruntime", replace(OPTIONS, budget=budget))
+        stacks = {layer.weight for layer in expert_layers(model)}
+        assert {recipe.weights[name].format for name in stacks} == {"int8"}
+        raised = [name for name, own in recipe.weights.items() if own.format == "int8" and name not in stacks]
+        return model, recipe, raised
+
+    model, recipe, raised = chosen(0.24)
+    assert raised
+    part = bytes_of(model, recipe.weights) / bytes_of(model, {})
+    assert part > 0.24
+    note = f"experts are not in int4, nor in its budget: all weights take {part:.3f} of their bytes in fp32"
+    assert note in recipe.notes
+    stacks = {layer.weight for layer in expert_layers(model)}
+    assert bytes_of(model, recipe.weights, stacks) <= 0.24 * bytes_of(model, {}, stacks)
+    monkeypatch.setattr(mixing, "divergences", lambda *_: pytest.fail("estimated what does not fit"))
+    monkeypatch.setattr(mixing, "worthwhile_turns", lambda *_: pytest.fail("judged what does not fit"))
+    assert chosen(0.1)[2] == []

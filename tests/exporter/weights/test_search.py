@@ -1,0 +1,281 @@
+"""The recipe of a whole model: what each weight becomes, and what is said of those that become something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from specexport.bundle import Family, Format
+from specexport.errors import CheckpointError, ParameterError
+from specexport.exporter.weights import output_error, search, turning
+from specexport.exporter.weights.fake_quant import fake_quantized
+from specexport.exporter.weights.layers import check_finite, linear_layers
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from specexport.exporter.weights.search import RecipeOptions, choose, recipe_steps
+from support.messages import Refused
+from torch import Tensor
+from transformers import PreTrainedModel
+
+Make = Callable[..., PreTrainedModel]
+DOWN = "model.layers.0.mlp.down_proj.weight"
+QUERY = "model.layers.0.self_attn.q_proj.weight"
+BLOCK_16 = RecipeOptions(block=16)
+UNMOVED = RecipeOptions(migrating=False, rotating=False, turning=False, second_order=False, mixing=False)
+# What leaves every bit of the logits, where rows do not have scales of their own.
+EXACT = replace(UNMOVED, migrating=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_outliers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "outlier" not in request.node.name:
+        monkeypatch.setattr(output_error, "OUTLIER", 1e9)
+
+
+def divergence(model: PreTrainedModel, recipe: Recipe, exact: list[Tensor], batches: list[Tensor]) -> float:
+    with fake_quantized(model, recipe), torch.no_grad():
+        found = [model(input_ids=batch).logits.log_softmax(-1) for batch in batches]
+    return sum(
+        float((known.exp() * (known - own)).sum(-1).mean()) for known, own in zip(exact, found, strict=True)
+    ) / len(batches)
+
+
+@pytest.mark.parametrize(
+    ("form", "family", "limit", "static"),
+    [
+        ("int8", "onnxruntime", 64, False),
+        ("int8", "tensorrt", 127, True),
+        ("fp8", "tensorrt", 127, True),
+        ("int4", "tensorrt", 64, False),
+    ],
+)
+def test_every_layer_and_the_table_have_their_recipe(
+    make: Make,
+    batches: list[Tensor],
+    form: Format,
+    family: Family,
+    limit: int,
+    static: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
+    monkeypatch.setitem(search.BLOCKS, "tensorrt", (32, 16))
+    model = make("llama", tie_word_embeddings=True)
+    with torch.no_grad():
+        exact = [model(input_ids=batch).logits for batch in batches]
+    recipe = choose(model, batches, form, family, EXACT)
+    assert list(recipe.weights) == [name for name, parameter in model.named_parameters() if parameter.ndim == 2]
+    for found in recipe.weights.values():
+        assert found.format == form
+        assert (found.input_scale is not None) == static
+        assert form != "int8" or found.limit == limit
+        assert not found.signed
+    # Layers of one input share its scale: there is one rounding in front of them.
+    keys = [QUERY.replace("q_proj", part) for part in ("q_proj", "k_proj", "v_proj")]
+    assert len({recipe.weights[key].input_scale for key in keys}) == 1
+    with torch.no_grad():
+        for batch, known in zip(batches, exact, strict=True):
+            off = (model(input_ids=batch).logits - known).abs().max()
+            assert off == 0 or (family == "onnxruntime" and off < 1e-4 * known.std())
+    assert recipe.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("form", "family"), [("int8", "onnxruntime"), ("int8", "tensorrt"), ("int4", "onnxruntime"), ("fp8", "tensorrt")]
+)
+def test_the_quantized_model_answers_nearly_as_before(
+    make: Make, batches: list[Tensor], form: Format, family: Family
+) -> None:
+    model = make("llama")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter *= 0.5
+        exact = [model(input_ids=batch).logits.log_softmax(-1) for batch in batches]
+    options = RecipeOptions(block=16 if family == "onnxruntime" else 32)
+    steps: list[str] = []
+    recipe = choose(model, batches, form, family, options, steps.append)
+    assert tuple(steps) == recipe_steps(form)
+    assert divergence(model, recipe, exact, batches) < (0.3 if form == "int4" else 0.05)
+
+
+@pytest.mark.parametrize("family", ["onnxruntime", "tensorrt"])
+def test_rotated_and_rounded_to_second_order_it_answers_better(
+    make: Make, batches: list[Tensor], family: Family
+) -> None:
+    def off(options: RecipeOptions) -> float:
+        model = make("llama")
+        with torch.no_grad():
+            exact = [model(input_ids=batch).logits.log_softmax(-1) for batch in batches]
+        return divergence(model, choose(model, batches, "int8", family, options), exact, batches)
+
+    assert off(RecipeOptions()) < 0.8 * off(RecipeOptions(rotating=False, second_order=False))
+
+
+@pytest.mark.parametrize(("form", "family"), [("int4", "onnxruntime"), ("int4", "tensorrt"), ("fp8", "tensorrt")])
+def test_others_are_not_rotated(
+    make: Make, batches: list[Tensor], form: Format, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "rotate", lambda *_: pytest.fail("rotated"))
+    recipe = choose(make("llama"), batches, form, family)
+    assert (recipe.weights[QUERY].stored is not None) == (form == "int4")
+
+
+def test_what_was_done_is_noted_and_tables_are_rounded_to_nearest(make: Make, batches: list[Tensor]) -> None:
+    model = make("llama", tie_word_embeddings=False)
+    recipe = choose(model, batches, "int8", "onnxruntime", RecipeOptions(limit=127))
+    assert recipe.notes == (
+        "15 of 16 weights are rounded by GPTQ",
+        "the residual stream is rotated (5 norms folded into the layers that read them)",
+        "weights use int8 up to 127: CPUs without VNNI (x86) or dot products (ARM) run them by slower kernels, "
+        "with the same results",
+    )
+    table = recipe.weights["model.embed_tokens.weight"]
+    assert (table.format, table.block, table.stored) == ("int8", 32, None)  # looked up only: a finer scale is free
+    tied = choose(make("llama", tie_word_embeddings=True), batches, "int8", "onnxruntime", UNMOVED)
+    assert tied.weights["model.embed_tokens.weight"].block == 0  # a product too
+    other = choose(make("llama", tie_word_embeddings=False), batches, "int8", "tensorrt", UNMOVED)
+    assert other.weights["model.embed_tokens.weight"].block == 0
+    values, _ = recipe.weights[DOWN].quantize(model.get_parameter(DOWN).detach().numpy())
+    assert np.abs(values).max() == 127
+    assert values is recipe.weights[DOWN].stored[0]
+    assert choose(make("llama"), batches, "int8", "onnxruntime").weights[DOWN].limit == 64
+
+
+def test_layers_that_are_turned_are_noted(make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turning, "WORTH", 10.0)
+    recipe = choose(make("llama"), batches, "int8", "onnxruntime")
+    assert recipe.notes[0] == "4 layers rotate their inputs by Hadamard matrices at run time"
+    for form, family in (("int8", "tensorrt"), ("int4", "onnxruntime")):
+        assert not any(
+            "turned" in note for note in choose(make("llama"), batches, form, family, RecipeOptions(mixing=False)).notes
+        )
+
+
+def test_the_same_model_gives_the_same_recipe(make: Make, batches: list[Tensor]) -> None:
+    one, two = (choose(make("gpt2"), batches, "int8", "tensorrt") for _ in range(2))
+    assert one.weights.keys() == two.weights.keys()
+    assert all(one.weights[name].input_scale == two.weights[name].input_scale for name in one.weights)
+
+
+def test_int4_takes_the_block_that_divides_and_int8_where_none_does(make: Make, batches: list[Tensor]) -> None:
+    recipe = choose(make("llama", intermediate_size=36), batches, "int4", "onnxruntime", UNMOVED)
+    assert recipe.weights[QUERY].block == 32
+    assert recipe.weights[QUERY].importance is not None
+    assert recipe.weights[QUERY].signed
+    assert recipe.weights[DOWN].format == "int8"
+    assert recipe.notes[0].startswith(
+        f"{DOWN} (36 inputs), model.layers.1.mlp.down_proj.weight (36 inputs) kept in int8"
+    )
+    assert (
+        choose(make("llama", intermediate_size=48), batches, "int4", "onnxruntime", UNMOVED).weights[DOWN].block == 16
+    )
+    assert (
+        choose(make("llama", intermediate_size=48), batches, "int4", "tensorrt", UNMOVED).weights[DOWN].format == "int8"
+    )
+
+
+def test_a_head_that_int4_would_harm_is_int8(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = choose(
+        make("llama", tie_word_embeddings=False),
+        batches,
+        "int4",
+        "onnxruntime",
+        replace(UNMOVED, block=16),
+    )
+    assert recipe.weights["lm_head.weight"].format == "int8"
+    assert recipe.weights["model.embed_tokens.weight"].format == "int4"  # a table of its own
+    assert "lm_head.weight kept in int8: the last layer in int4 alone moves" in recipe.notes[-1]
+    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 10.0)
+    assert (
+        choose(make("llama"), batches, "int4", "onnxruntime", RecipeOptions(block=16, migrating=False))
+        .weights["lm_head.weight"]
+        .format
+        == "int4"
+    )
+
+
+def test_an_outlier_is_kept_in_a_higher_format_with_its_whole_group(make: Make, batches: list[Tensor]) -> None:
+    model = make("gpt2", tie_word_embeddings=True)
+    with torch.no_grad():  # two weights that cancel, and drown the rest of every row
+        layer = model.transformer.h[1].mlp.c_proj
+        layer.weight[3] *= 1e-4
+        model.transformer.h[1].mlp.c_fc.bias[3] += 1e4
+    recipe = choose(model, batches, "int8", "tensorrt", RecipeOptions(migrating=False))
+    assert recipe.weights["transformer.h.1.mlp.c_proj.weight"].format == "float"
+    assert recipe.weights["transformer.h.0.mlp.c_proj.weight"].format == "int8"
+    assert recipe.notes[0].startswith("transformer.h.1.mlp.c_proj.weight kept in float: ")
+
+
+def test_static_activations_where_they_are_as_good(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make("llama")
+    monkeypatch.setattr(
+        search, "static_is_enough", lambda group, recipe: 0.5 if "down" in group.layers[0].weight else None
+    )
+    scales = {name: found.input_scale for name, found in choose(model, batches, "int8", "onnxruntime").weights.items()}
+    assert set(scales.values()) == {None}
+    recipe = choose(model, batches, "int8", "onnxruntime", replace(EXACT, static_activations=True))
+    assert {name for name, found in recipe.weights.items() if found.input_scale == 0.5} == {
+        DOWN,
+        DOWN.replace("0", "1"),
+    }
+    (note,) = recipe.notes
+    assert note.startswith("2 of 15 layers ")
+
+
+def test_tables_of_positions_stay_and_long_batches_are_cut(make: Make) -> None:
+    long = [torch.arange(2, 92)[None]]  # 90 tokens, 64 positions
+    recipe = choose(make("gpt2"), long, "int8", "onnxruntime")
+    assert "transformer.wpe.weight" not in recipe.weights
+    assert "transformer.wte.weight" in recipe.weights
+
+
+def test_bare_experts_stay_and_layers_that_nothing_reaches_too(make: Make, batches: list[Tensor]) -> None:
+    model = make("mixtral")
+    model.idle = torch.nn.Linear(32, 32)
+    model.convolution = torch.nn.Conv1d(4, 4, 3)
+    recipe = choose(model, batches, "int8", "onnxruntime")
+    assert not any("experts" in name for name in recipe.weights)
+    assert recipe.notes[0] == "idle.weight kept in float: no calibration text reached them"
+    assert recipe.notes[1].startswith("model.layers.0.mlp.experts.gate_up_proj, model.layers.0.mlp.experts.down_proj, ")
+    assert recipe.notes[1].endswith(" and 1 more kept in float: experts that are not stacked")
+    assert len(recipe.notes) == 3  # of a parameter of three axes that is no expert's, nothing is said
+
+
+def test_nothing_is_quantized_to_float(make: Make, batches: list[Tensor]) -> None:
+    assert choose(make("llama"), batches, "float", "onnxruntime").weights == {}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_not_finite_are_named(make: Make, value: float) -> None:
+    model = make("llama")
+    with torch.no_grad():
+        model.get_submodule("model.layers.1.mlp.up_proj").weight[3, 4] = value
+        model.get_submodule("lm_head").weight[0] = value
+    with pytest.raises(CheckpointError) as caught:
+        check_finite(model)
+    assert str(caught.value).startswith(
+        "model.layers.1.mlp.up_proj.weight: 1 of its 1536 weights are NaN or infinite, expected finite"
+    )
+
+
+def test_what_there_is_not(refused: Refused, make: Make, batches: list[Tensor]) -> None:
+    model = make("llama")
+    with refused(ParameterError):
+        choose(model, batches, "fp8", "onnxruntime")
+    with refused(ParameterError):
+        choose(model, batches, "int4", "tensorrt", BLOCK_16)
+
+
+def test_layers_are_those_of_the_model(make: Make) -> None:
+    assert all(
+        layer.matrix.shape == (layer.parameter.shape[1], layer.parameter.shape[0])
+        for layer in linear_layers(make("gpt2"))[:-1]
+    )
+    assert WeightRecipe("int8").limit == 64

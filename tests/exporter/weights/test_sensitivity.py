@@ -1,0 +1,167 @@
+"""What a layer's rounding does to the output, estimated by one pass back, against what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from specexport.exporter.checkpoints.half_precision import fp32_arithmetic
+from specexport.exporter.weights import sensitivity
+from specexport.exporter.weights.fake_quant import fake_quantized
+from specexport.exporter.weights.formats import int8_per_output
+from specexport.exporter.weights.layers import linear_layers
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from specexport.exporter.weights.sensitivity import Candidates, divergences
+from specexport.exporter.weights.turning import Turn
+from torch import Tensor
+from transformers import PreTrainedModel
+
+Make = Callable[..., PreTrainedModel]
+INT8 = WeightRecipe("int8", limit=127)
+DOWN = "model.layers.0.mlp.down_proj.weight"
+QUERY = "model.layers.0.self_attn.q_proj.weight"
+
+
+def texts() -> list[Tensor]:
+    numbers = torch.Generator().manual_seed(2)
+    return list(torch.randint(2, 96, (24, 1, 40), generator=numbers))
+
+
+def stored(matrix: Tensor, limit: int = 63) -> WeightRecipe:
+    """Called int4, in finer steps: what is estimated holds for small changes."""
+    return WeightRecipe("int4", stored=int8_per_output(matrix.detach().float().contiguous().numpy(), limit))
+
+
+def calm(model: PreTrainedModel) -> PreTrainedModel:
+    """With weights so small that nothing saturates."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter *= 0.4
+    return model
+
+
+def both(model: PreTrainedModel) -> Candidates:
+    return Candidates(
+        {layer.weight: {"int4": stored(layer.matrix), "int8": INT8} for layer in linear_layers(model)}, {}
+    )
+
+
+def moved(model: PreTrainedModel, weights: dict[str, WeightRecipe], batches: list[Tensor]) -> float:
+    """What is estimated: the mean divergence over all tokens."""
+    with torch.no_grad():
+        exact = torch.cat([model(input_ids=batch).logits[0].log_softmax(-1) for batch in batches])
+        with fake_quantized(model, Recipe(weights)):
+            found = torch.cat([model(input_ids=batch).logits[0].log_softmax(-1) for batch in batches])
+    return float((exact.exp() * (exact - found)).sum(-1).mean())
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_it_is_near_the_true_divergence_of_each_layer(make: Make, family: str) -> None:
+    """But for scatter, and for rows that are not independent. A missing half would be 2 everywhere."""
+    model = calm(make(family, tie_word_embeddings=False))
+    candidates = both(model)
+    found = divergences(model, texts(), candidates)
+    ratios = []
+    for layer in linear_layers(model):
+        for form, recipe in candidates.recipes[layer.weight].items():
+            true = moved(model, {layer.weight: recipe}, texts())
+            ratios.append(found[layer.weight][form] / true)
+    assert min(ratios) > 0.25
+    assert max(ratios) < 3
+    assert 0.75 < torch.tensor(ratios).log().mean().exp() < 1.33
+
+
+def test_activations_that_int8_rounds_count(make: Make) -> None:
+    model = calm(make("llama"))
+    exact = WeightRecipe("int8", limit=127, stored=int8_per_output(model.get_parameter(QUERY).detach().numpy(), 127))
+    with torch.no_grad():
+        model.get_parameter(QUERY).copy_(torch.from_numpy(exact.restore(model.get_parameter(QUERY).detach().numpy())))
+    asked = Candidates({QUERY: {"int8": exact, "int4": replace(exact, format="int4")}}, {})
+    (found,) = divergences(model, texts(), asked).values()
+    assert found["int4"] < 1e-6 * found["int8"]  # the same weights, no rounded activations
+    assert found["int8"] == pytest.approx(moved(model, {QUERY: exact}, texts()), rel=0.5)
+
+
+def test_a_turn_is_of_int8_only_and_changes_nothing_else(make: Make) -> None:
+    model = make("llama")
+    turn = Turn(16)
+    weight = model.get_parameter(DOWN).detach()
+    plain, turned = (divergences(model, texts(), replace(both(model), turns=turns)) for turns in ({}, {DOWN: turn}))
+    assert plain[QUERY] == turned[QUERY]
+    assert plain[DOWN]["int4"] == turned[DOWN]["int4"]
+    assert plain[DOWN]["int8"] != turned[DOWN]["int8"]
+    with torch.no_grad():
+        layer = model.get_submodule(DOWN.removesuffix(".weight"))
+        before = weight.clone()
+        layer.register_forward_pre_hook(turn)
+        model.get_parameter(DOWN).copy_(turn.apply(before))
+    assert divergences(model, texts(), both(model))[DOWN]["int8"] == pytest.approx(turned[DOWN]["int8"], rel=1e-2)
+
+
+def test_the_model_is_as_it_was_and_the_estimate_repeats(make: Make) -> None:
+    model = make("llama")
+    model.get_parameter(QUERY).requires_grad_(False)
+    wanted = [parameter.requires_grad for parameter in model.parameters()]
+    with torch.no_grad():
+        before = model(input_ids=texts()[0]).logits
+        one, two = (divergences(model, texts(), both(model)) for _ in range(2))
+        assert torch.equal(model(input_ids=texts()[0]).logits, before)
+    assert one == two
+    assert [parameter.requires_grad for parameter in model.parameters()] == wanted
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_embeddings_that_a_model_scales_in_place(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CTRL does: a leaf of the gradient must not be changed."""
+    model = calm(make("llama"))
+    forward = model.model.forward
+
+    def scaling(*arguments: Any, input_ids: Tensor, **options: Any) -> Any:
+        embedded = model.model.embed_tokens(input_ids)
+        embedded *= 1.0
+        return forward(*arguments, **(options | {"inputs_embeds": embedded}))
+
+    expected = divergences(model, texts()[:2], both(model))
+    monkeypatch.setattr(model.model, "forward", scaling)
+    assert divergences(model, texts()[:2], both(model)) == expected
+
+
+def test_half_precision_is_widened_on_the_way_back_too(make: Make) -> None:
+    model = make("llama").half()
+    wide = make("llama").half().float()
+    with fp32_arithmetic(model):
+        found = divergences(model, texts()[:4], both(model))
+    assert all(parameter.dtype == torch.float16 for parameter in model.parameters())
+    expected = divergences(wide, texts()[:4], both(wide))
+    assert found[QUERY]["int4"] == pytest.approx(expected[QUERY]["int4"], rel=1e-3)
+
+
+def test_experts_and_layers_that_no_text_reaches(make: Make) -> None:
+    model = make("mixtral")
+    model.idle = torch.nn.Linear(32, 32)
+    found = divergences(model, texts()[:2], both(model))
+    assert "idle.weight" not in found
+    assert QUERY in found
+
+
+def test_a_weight_is_rounded_once_for_all_texts(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounded: list[int] = []
+    plain = WeightRecipe.quantize
+    monkeypatch.setattr(WeightRecipe, "quantize", lambda own, weight: rounded.append(1) or plain(own, weight))
+    candidates = Candidates({QUERY: {"int8": INT8, "int4": WeightRecipe("int4", block=16)}}, {})
+    divergences(make("llama"), texts()[:3], candidates)
+    assert len(rounded) == 2
+
+
+def test_tokens_are_bounded_and_evenly_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensitivity, "TOKENS", 100)
+    lengths = [40, 10, 40, 10, 40, 10, 20]
+    batches = [torch.zeros(1, length, dtype=torch.int64) for length in lengths]
+    assert [batch.shape[1] for batch in sensitivity.some(batches)] == [40, 10, 20]
+    monkeypatch.setattr(sensitivity, "TOKENS", 5)
+    assert len(sensitivity.some(batches)) == 1

@@ -1,0 +1,98 @@
+"""What is read in calibration: the shipped set, the user's file, and what is wrong with too little of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specexport.errors import ParameterError
+from specexport.exporter.weights.fidelity import FEWEST_TOKENS, MOST_CALIBRATION_TOKENS, calibration_tokens
+from specexport.exporter.weights.texts import DEFAULT, read_texts
+from support.messages import Refused
+from support.tiny import make_tokenizer
+
+
+def written(folder: Path, *lines: dict[str, Any]) -> Path:
+    path = folder / "prompts.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    return path
+
+
+def test_the_shipped_set() -> None:
+    texts = read_texts(None)
+    assert DEFAULT.suffix == ".jsonl"
+    assert 38 <= len(texts) <= 60
+    assert len(set(texts)) == len(texts)
+    # A byte-level vocabulary of a hundred thousand tokens takes some four characters of English and two of Chinese a
+    # token.
+    assert sum(map(len, texts)) > 20_000
+    assert all(
+        any(part in text for text in texts) for part in ("def ", "#include", "SELECT", "User:", "茶", "снег", "Zug")
+    )
+
+
+def test_texts_and_the_contents_of_messages(refused: Refused, tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
+    path = written(tmp_path, {"route": "a", "prompt": "text"}, {"route": "b", "messages": messages})
+    assert read_texts(path) == ("text", "one\n\ntwo")
+    parts = [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]
+    assert read_texts(written(tmp_path, {"messages": parts})) == ("one\ntwo",)
+    with refused(ParameterError):
+        read_texts(written(tmp_path, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}))
+
+
+def test_token_ids_are_refused(refused: Refused, tmp_path: Path) -> None:
+    path = written(tmp_path, {"route": "a", "prompt": "text"}, {"route": "a", "prompt": [1, 2]})
+    with refused(ParameterError):
+        read_texts(path)
+
+
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_an_empty_file(refused: Refused, tmp_path: Path, content: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(content)
+    with refused(ParameterError):
+        read_texts(path)
+
+
+def test_too_few_tokens_are_told() -> None:
+    tokenizer = make_tokenizer()
+    with pytest.raises(ParameterError) as caught:
+        calibration_tokens(tokenizer, ["x" * 100, "y" * 50])
+    assert str(caught.value).startswith(
+        "the calibration prompts have 150 tokens, expected at least 512; give more or longer ones"
+    )
+    assert sum(batch.numel() for batch in calibration_tokens(tokenizer, ["xy" * (FEWEST_TOKENS // 2)])) == FEWEST_TOKENS
+
+
+def test_pieces_hold_every_token_in_order() -> None:
+    tokenizer = make_tokenizer()
+    texts = ["abc" * 200, "", "xyz" * 50]
+    batches = calibration_tokens(tokenizer, texts, length=256)
+    assert [tuple(batch.shape) for batch in batches] == [(1, 256), (1, 256), (1, 88), (1, 150)]
+    assert all(batch.dtype == torch.int64 for batch in batches)
+    assert tokenizer.decode(torch.cat(batches[:3], dim=1)[0]) == texts[0]
+
+
+def test_every_piece_begins_as_a_prompt_does() -> None:
+    class Marked:
+        bos_token_id = 7
+
+        def __call__(self, text: str, verbose: bool) -> dict[str, list[int]]:
+            return {"input_ids": [7, *range(10, 10 + len(text))]}
+
+    batches = calibration_tokens(Marked(), ["x" * 600], length=256)
+    assert [batch.shape[1] for batch in batches] == [256, 256, 91]
+    assert all(int(batch[0, 0]) == 7 for batch in batches)
+    assert torch.cat([batch[0, 1:] for batch in batches]).tolist() == list(range(10, 610))
+
+
+def test_many_texts_are_thinned_evenly() -> None:
+    tokenizer = make_tokenizer()
+    texts = [chr(97 + index % 26) * 100 for index in range(300)]
+    batches = calibration_tokens(tokenizer, texts)
+    assert 0.6 * MOST_CALIBRATION_TOKENS < sum(batch.numel() for batch in batches) <= MOST_CALIBRATION_TOKENS
+    assert tokenizer.decode(batches[1][0]) == texts[4]

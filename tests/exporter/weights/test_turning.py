@@ -1,0 +1,126 @@
+"""Inputs with outliers are spread in front of a layer, and the model's answers stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from specexport.exporter.weights import turning
+from specexport.exporter.weights.collect_activations import InputGroup, Observations, observe
+from specexport.exporter.weights.fake_quant import fake_quantized
+from specexport.exporter.weights.layers import LinearLayer
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from specexport.exporter.weights.turning import Turn, turn_inputs
+from torch import Tensor
+from transformers import PreTrainedModel
+
+Make = Callable[..., PreTrainedModel]
+INT8 = WeightRecipe("int8", limit=127)
+
+
+def by_row(group: InputGroup, layer: LinearLayer) -> WeightRecipe:
+    return INT8
+
+
+def loud(make: Make) -> PreTrainedModel:
+    """Few channels of the gated activations are open, others for each token, as in trained models."""
+    model = make("llama", intermediate_size=512)
+    numbers = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            for linear, power in ((layer.mlp.gate_proj, 1), (layer.mlp.up_proj, 5)):
+                linear.weight.copy_(torch.randn(512, 32, generator=numbers).pow(power))
+            layer.mlp.down_proj.weight.copy_(torch.randn(32, 512, generator=numbers) / 512)
+    return model
+
+
+def logits(model: PreTrainedModel, batches: list[Tensor]) -> Tensor:
+    with torch.no_grad():
+        return torch.cat([model(input_ids=batch).logits for batch in batches], 1)
+
+
+def turned(model: PreTrainedModel, batches: list[Tensor]) -> tuple[Observations, tuple[str, ...]]:
+    return turn_inputs(model, observe(model, batches), batches[0], by_row)
+
+
+def test_answers_stay_and_rounding_harms_less(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turning, "WORTH", 0.5)  # of 512 channels there are fewer outliers than of 1536
+    model = loud(make)
+    down = [f"model.layers.{index}.mlp.down_proj" for index in range(2)]
+    recipe = Recipe({f"{path}.weight": INT8 for path in down})
+    exact = logits(model, batches)
+
+    def off() -> float:
+        with fake_quantized(model, recipe):
+            return float((logits(model, batches) - exact).square().mean())
+
+    before = off()
+    observations, paths = turned(model, batches)
+    assert set(down) <= set(paths)
+    assert not any("q_proj" in path or "gate" in path for path in paths)  # they read norms, whose gains are freer
+    assert (logits(model, batches) - exact).abs().max() < 1e-5 * exact.std()
+    assert off() < 0.5 * before
+    # Whoever reads the layer's inputs sees what is multiplied.
+    for told, seen in zip(observations.groups, observe(model, batches).groups, strict=True):
+        near = 1e-3 * float(seen.rows.abs().max())
+        torch.testing.assert_close(told.rows, seen.rows, rtol=0, atol=near)
+        assert torch.all(told.largest <= seen.largest + near)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [WeightRecipe("int8", input_scale=0.1), WeightRecipe("int4", block=32), WeightRecipe("float")],
+    ids=["static", "int4", "float"],
+)
+def test_only_layers_whose_rows_have_scales_of_their_own(
+    make: Make, batches: list[Tensor], recipe: WeightRecipe
+) -> None:
+    model = loud(make)
+    assert turn_inputs(model, observe(model, batches), batches[0], lambda *_: recipe)[1] == ()
+
+
+def test_not_where_it_gains_little_or_no_block_divides(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = loud(make)
+    before = [parameter.clone() for parameter in model.parameters()]
+    monkeypatch.setattr(turning, "WORTH", 0.001)
+    assert turned(model, batches)[1] == ()
+    monkeypatch.setattr(turning, "WORTH", 1.0)
+    monkeypatch.setattr(turning, "BLOCKS", (1024,))
+    assert turned(model, batches)[1] == ()
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_a_weight_that_is_used_twice_is_left_alone(make: Make, batches: list[Tensor]) -> None:
+    model = loud(make)
+    model.model.layers[1] = model.model.layers[0]
+    assert turned(model, batches)[1] == ()
+
+
+def test_blocks(make: Make) -> None:
+    values = torch.randn(2, 3, 96, generator=torch.Generator().manual_seed(0))
+    turn = Turn(32)
+    whole = turn.apply(values)
+    assert whole.shape == values.shape
+    torch.testing.assert_close(turn.apply(whole), values)  # its own inverse
+    torch.testing.assert_close(turn.apply(values[0, 0]), whole[0, 0])
+    only = turn.apply(torch.nn.functional.one_hot(torch.tensor(40), 96).float())
+    assert (only[32:64].abs() > 0.1).all()
+    assert not only[:32].any()
+    assert not only[64:].any()
+
+
+def test_what_is_not_turned_keeps_its_statistics(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turning, "WORTH", 0.5)
+    model = loud(make)
+    before = observe(model, batches)
+    after, _ = turn_inputs(model, before, batches[0], by_row)
+    kept = [(old, new) for old, new in zip(before.groups, after.groups, strict=True) if old is new]
+    assert 5 <= len(kept) <= 7
+    assert after.tokens == before.tokens

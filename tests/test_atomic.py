@@ -1,0 +1,161 @@
+"""What appears whole: what a killed process leaves goes with the next write, and what a living one has stays.
+
+Locks end with their process (tests/exporter/test_killed.py); here also a system that has none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from specexport import atomic
+from specexport.atomic import lock, remove_left, temporary_file, temporary_folder, write_whole
+from specexport.calibration.measuring.journal import Journal
+from specexport.errors import OutputError
+
+LEFT = "tmp-0123abcd"  # of a process that was killed: nobody holds its lock
+WRITES = """
+import sys
+from pathlib import Path
+from specexport.atomic import temporary_file
+with temporary_file(Path(sys.argv[1]), b"half"):
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@contextmanager
+def writer(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process in the middle of a write."""
+    command = [sys.executable, "-c", WRITES, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_what_a_killed_process_left_goes_and_what_a_living_one_has_stays(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    with writer(path) as process:
+        (half,) = names(tmp_path)
+        assert half.startswith(".costs.json.tmp-")
+        write_whole(path, b"whole")
+        assert names(tmp_path) == [half, "costs.json"]
+        process.kill()
+        process.wait()
+        assert names(tmp_path) == [half, "costs.json"]
+        write_whole(path, b"newer")
+    assert names(tmp_path) == ["costs.json"]
+    assert path.read_bytes() == b"newer"
+
+
+def test_only_ours_goes(tmp_path: Path) -> None:
+    others = (f".b.{LEFT}", ".a.tmp-0123abc", ".a.tmp-mine", f"a.{LEFT}", f".a.{LEFT}.x")
+    for name in (f".a.{LEFT}", *others):
+        (tmp_path / name).touch()
+    (tmp_path / ".a.tmp-00000001").mkdir()
+    (tmp_path / ".a.tmp-00000002").symlink_to("a")
+    write_whole(tmp_path / "a", b"")
+    assert names(tmp_path) == sorted(["a", *others, ".a.tmp-00000002"])
+    remove_left(tmp_path)
+    assert f".b.{LEFT}" not in names(tmp_path)
+
+
+def test_a_write_that_fails_leaves_what_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(path, b"new")
+    assert names(tmp_path) == ["a"]
+    assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("removed", [True, False])
+@pytest.mark.parametrize("folder", [False, True])
+def test_what_another_process_takes_for_left_is_made_again(
+    folder: bool, removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its creation and its lock. removed: already, or about to be."""
+    locked, taken = lock, list[int]()
+
+    def lock_late(file: int) -> None:
+        if not taken:
+            (path,) = tmp_path.iterdir()
+            if removed:
+                path.rmdir() if folder else path.unlink()
+            else:
+                taken.append(os.open(path, os.O_RDONLY))
+                locked(taken[0])
+        locked(file)
+        taken.append(-1)
+
+    monkeypatch.setattr(atomic, "lock", lock_late)
+    with temporary_folder(tmp_path / "a") if folder else temporary_file(tmp_path / "a", b"text") as made:
+        assert made.is_dir() if folder else made.read_bytes() == b"text"
+        assert len(names(tmp_path)) == 1 + (not removed)
+    if not removed:
+        os.close(taken[0])
+
+
+@pytest.mark.parametrize("error", [OSError(95, "Operation not supported"), OutputError("no locks")])
+def test_without_locks_it_writes_and_what_was_left_stays(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(file: int) -> None:
+        raise error
+
+    (tmp_path / f".a.{LEFT}").touch()
+    monkeypatch.setattr(atomic, "lock", none)
+    write_whole(tmp_path / "a", json.dumps("x").encode())
+    assert names(tmp_path) == [f".a.{LEFT}", "a"]
+
+
+IMPORTS = """
+import sys
+sys.modules["fcntl"] = None  # as on Windows
+from specexport.calibration.measuring import journal
+from specexport import atomic
+from specexport.bundle import output
+"""
+
+
+def build(folder: Path) -> None:
+    with temporary_folder(folder / "out"):
+        pass
+
+
+def measure(folder: Path) -> None:
+    Journal.open(folder / "journal.jsonl", {})
+
+
+@pytest.mark.parametrize("use", [build, measure])
+def test_a_system_without_locks_is_named(
+    use: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atomic, "fcntl", None)
+    with pytest.raises(OutputError, match=sys.platform) as caught:
+        use(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_locks_imports_without_them() -> None:
+    subprocess.run([sys.executable, "-c", IMPORTS], check=True, capture_output=True)
