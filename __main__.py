@@ -16,7 +16,7 @@ def main() -> None:
     # three times slower (docs/benchmarks.md). OpenMP reads this once, when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from .cli import main as command
-    from .cli.streams import use_utf8
+    from .cli.group import use_utf8
 
     use_utf8()
     command(prog_name="specexport")

@@ -20,8 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 import specexport
-from specexport.integrations.triton.options import RepositoryOptions
-from specexport.integrations.triton.repository import write_repository
+from specexport.integrations.triton.repository import RepositoryOptions, write_repository
 from start_tritonserver import environment
 from support.triton_server import PATIENCE, TritonServer, asked, python_path
 

@@ -3,43 +3,28 @@
 A command imports what it needs when it is called, so that `--help` and a wrong option are answered at once.
 """
 
-from . import (
-    add_draft,
-    bench,
-    build,
-    calibrate,
-    chat,
-    compile,
-    completion,
-    doctor,
-    dump,
-    generate,
-    inspect,
-    push,
-    remove_draft,
-    serve,
-    triton_repository,
-    tune,
-    verify,
-)
-from .group import main
+from . import bench, build, bundle, calibrate, chat, doctor, drafts, generate, serve, tune
+from .group import completion, main
 
 __all__ = ["main"]
 
-main.add_command(add_draft.add_draft)
-main.add_command(bench.bench)
-main.add_command(build.build)
-main.add_command(calibrate.calibrate)
-main.add_command(chat.chat)
-main.add_command(compile.compile_plans)
-main.add_command(completion.completion)
-main.add_command(doctor.doctor)
-main.add_command(dump.dump)
-main.add_command(generate.generate)
-main.add_command(inspect.inspect)
-main.add_command(push.push)
-main.add_command(remove_draft.remove_draft)
-main.add_command(serve.serve)
-main.add_command(triton_repository.triton_repository)
-main.add_command(tune.tune)
-main.add_command(verify.verify)
+for command in (
+    drafts.add_draft,
+    bench.bench,
+    build.build,
+    calibrate.calibrate,
+    chat.chat,
+    bundle.compile_plans,
+    completion,
+    doctor.doctor,
+    bundle.dump,
+    generate.generate,
+    bundle.inspect,
+    bundle.push,
+    drafts.remove_draft,
+    serve.serve,
+    serve.triton_repository,
+    tune.tune,
+    bench.verify,
+):
+    main.add_command(command)

@@ -1,4 +1,4 @@
-"""`specexport bench`."""
+"""`specexport bench` and `verify`: whether speculation is faster, and whether it changes nothing."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .busy_host import note_busy_host
 from .options import BUNDLE, DRAFTER, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, running
-from .progress_bar import bar
-from .prompt_requests import requests_of
+from .progress import bar, note_busy_host, requests_of
 
 if TYPE_CHECKING:
     from ..calibration.measuring.journal import Journal
@@ -83,7 +81,7 @@ def bench(
     from ..runtime.policy.cost_model import COSTS, Costs
     from ..runtime.policy.files import read_decision
     from ..runtime.text.prompt_file import read_prompt_lines
-    from .loading import load
+    from .progress import load
 
     chosen = BenchOptions(**options)
     read = read_prompt_lines(prompts, skip_invalid)
@@ -123,3 +121,47 @@ def _say_resumed(journal: Journal, pairs: int) -> None:
     elif journal.finished:
         done = len(journal.finished)
         click.echo(f"resuming after {done} of {pairs} pairs in {journal.path}; delete it to start over", err=True)
+
+
+@click.command()
+@BUNDLE
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path),
+    help='JSONL file of {"prompt" or "messages": ...} lines. [default: the tokens of the export\'s proof]',
+)
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Maximum new tokens, unless a prompt's line says otherwise.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(0),
+    default=0,
+    help="Sampled generations for L3: hundreds at least; 10000 find small errors. [default: no L3]",
+)
+@DRAFTER
+@running
+@JSON
+def verify(
+    bundle: Path,
+    where: dict[str, Any],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Prove losslessness on this host.
+
+    L0 enumerates the verification rules. Parity compares the graphs with the Hugging Face model. L1 and L2 compare
+    speculative with plain greedy output, at the same pass width and at width 1. L3, with --trials, compares sampled
+    output, under both verification rules, with the target's exact distribution. --drafter applies to L1, L2 and L3.
+    """
+    from ..runtime.proofs.verify import render, verify_session
+    from .progress import load
+
+    result = verify_session(load(bundle, **where, policy=False), **options)
+    click.echo(json.dumps(result.as_dict()) if as_json else render(result))
+    if not result.passed:
+        raise SystemExit(1)

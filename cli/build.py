@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .export_packages import lacking
+from .doctor import lacking
 from .options import CACHE, MIN_OVERLAP, compile_options, compiling
-from .stage_times import time_lines
+from .progress import time_lines
 
 if TYPE_CHECKING:
     from ..bundle import Bundle

@@ -13,10 +13,8 @@ from typing import Any
 
 import click
 
-from .busy_host import note_busy_host
 from .options import BUNDLE, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, running
-from .progress_bar import bar
-from .prompt_requests import requests_of
+from .progress import bar, note_busy_host, requests_of
 
 
 @click.command()
@@ -83,7 +81,7 @@ def calibrate(
     from ..calibration.reporting.summary import render
     from ..runtime.provenance import command_line
     from ..runtime.text.prompt_file import read_prompt_lines
-    from .loading import load
+    from .progress import load
 
     start = perf_counter()
     chosen = CalibrateOptions(mode="fixed" if fixed else "adaptive", **options)

@@ -1,19 +1,32 @@
-"""`specexport chat`."""
+"""`specexport chat`: a conversation in the terminal."""
 
 from __future__ import annotations
 
+import signal
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import BUNDLE, CHAT_TEMPLATE, running
-from .sampling_options import note_route, sampling_options
+from ..errors import PromptError, SpecExportError
+from .options import BUNDLE, CHAT_TEMPLATE, note_route, running, sampling_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..runtime.loop.chunks import Chunk
+    from ..runtime.session import Session
+    from ..runtime.state.statistics import Statistics
+    from ..runtime.stream import Stream
 
 PROBE = [{"role": "user", "content": "a"}]
 KEY = "\\C-t"  # as readline writes Ctrl-T
+HELP = "/plain, /colour (Ctrl-T), /system TEXT, /reset, /quit (Ctrl-D); Ctrl-C stops an answer"
+ACCEPTED = "green"
+Message = dict[str, str]
 
 
 @click.command()
@@ -38,8 +51,7 @@ def chat(
     """
     from rich.console import Console
 
-    from .conversation import Conversation
-    from .loading import load
+    from .progress import load
 
     with suppress(ImportError):  # line editing, and one key for the colours
         import readline
@@ -63,3 +75,133 @@ def _ask() -> str | None:
         if sys.stdin.isatty():
             print()  # noqa: T201 - the shell's prompt begins a line
         return None
+
+
+class Conversation:
+    """Messages so far, and how the next ones are answered.
+
+    parameters: keywords of `Session.stream`, max_new_tokens among them. Where the messages outgrow the bundle's
+    capacity, the oldest are left out.
+    """
+
+    def __init__(self, session: Session, console: Console, system: str | None, parameters: dict[str, Any]) -> None:
+        self.session, self.console, self.parameters = session, console, parameters
+        self.messages: list[Message] = []
+        self.system = system
+        self.colour = True
+
+    def run(self, ask: Callable[[], str | None]) -> None:
+        """ask: returns the user's next line, None at the end of the input. Its `KeyboardInterrupt` and
+        `UnicodeDecodeError` end nothing.
+        """
+        self.say(HELP)
+        while True:
+            try:
+                line = ask()
+            except KeyboardInterrupt:
+                self.say("Ctrl-D leaves")
+                continue
+            except UnicodeDecodeError as error:
+                self.say(f"found text that is not {error.encoding.upper()}; it is left out")
+                continue
+            if line is None or line.strip() == "/quit":
+                return
+            if line.startswith("/"):
+                command, _, text = line.partition(" ")
+                self.obey(command, text.strip())
+            elif line.strip():
+                self.answer(line)
+
+    def obey(self, command: str, text: str = "") -> None:
+        if text and command in ("/plain", "/colour", "/reset", "/quit"):
+            self.say(f"{command} takes no text; put a space before a message that begins with /")
+        elif command == "/plain":
+            self.parameters["speculate"] = not self.parameters.get("speculate", True)
+            self.say("speculative" if self.parameters["speculate"] else "plain: one token per pass of the target")
+        elif command == "/colour":
+            self.colour = not self.colour
+            self.say(f"colours {'on' if self.colour else 'off'}")
+        elif command == "/system":
+            had, self.system = self.system, text or None
+            gone = "the system message is removed" if had else "there is no system message; /system TEXT sets one"
+            self.say("the system message is set; /reset drops the conversation before it" if text else gone)
+        elif command == "/reset":
+            self.messages.clear()
+            self.session.reset()
+            self.say("a new conversation" + (" with the same system message" if self.system else ""))
+        else:
+            self.say(
+                f"there is no command {command}; the commands are {HELP}; put a space before it to send it as a message"
+            )
+
+    def answer(self, line: str) -> None:
+        """Stream the answer to `line`. A refused line leaves the conversation unchanged."""
+        messages = [*self.messages, {"role": "user", "content": line}]
+        text, last = "", None
+        try:
+            messages = self._fitting(messages)
+            stream = self.session.stream(self._with_system(messages), **self.parameters)
+            with _cancelled_by_ctrl_c(stream):
+                for last in stream:
+                    text += last.text
+                    self.show(last)
+        except SpecExportError as error:
+            self.say(str(error))
+            return
+        if not text and last is not None and last.finish_reason == "cancelled":
+            self.say("stopped before the answer began")
+            return
+        if len(messages) <= len(self.messages):
+            self.say("the conversation is longer than the bundle's --max-seq-len; its oldest turns were dropped")
+        self.messages = [*messages, {"role": "assistant", "content": text}]
+        self.console.print()
+        if last is not None:
+            self.say(status(last.statistics, str(last.finish_reason)))
+
+    def show(self, chunk: Chunk) -> None:
+        for place, piece in enumerate(chunk.pieces):
+            drafted = self.colour and place < chunk.accepted
+            self.console.print(piece, style=ACCEPTED if drafted else None, end="", markup=False)
+
+    def say(self, line: str) -> None:
+        from rich.markup import escape
+
+        self.console.print(escape(line), style="dim")
+
+    def _with_system(self, messages: list[Message]) -> list[Message]:
+        return [{"role": "system", "content": self.system}, *messages] if self.system else messages
+
+    def _fitting(self, messages: list[Message]) -> list[Message]:
+        """The newest messages that leave room for an answer. Whole turns are dropped, the oldest first."""
+        capacity = self.session.capacity
+        room = min(int(self.parameters["max_new_tokens"]), capacity // 4)
+        while len(messages) > 2 and self._length(messages) + room > capacity:
+            messages = messages[2:]
+        return messages
+
+    def _length(self, messages: list[Message]) -> int:
+        """Length in tokens. A prompt refused as too long counts as the whole capacity."""
+        try:
+            return len(self.session.encode(self._with_system(messages)))
+        except PromptError:
+            return self.session.capacity
+
+
+def status(statistics: Statistics, finish_reason: str) -> str:
+    row = statistics
+    parts = [f"{row.emitted} tokens", f"{row.tokens_per_second:.1f} tokens/s"]
+    if row.drafted:
+        parts += [f"{row.mean_acceptance_length:.2f} tokens/round", f"accepted {row.acceptance_rate:.0%}"]
+    parts += [f"first after {row.first_token_seconds * 1e3:.0f} ms"]
+    return ", ".join(parts) + {"stop": "", "length": "; stopped at its limit", "cancelled": "; stopped"}[finish_reason]
+
+
+@contextmanager
+def _cancelled_by_ctrl_c(stream: Stream) -> Iterator[None]:
+    """Ctrl-C ends the answer at its next round, but not the program."""
+    before = signal.signal(signal.SIGINT, lambda *_: stream.cancel())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        stream.close()

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .grammar_options import grammars
-from .options import BUNDLE, CHAT_TEMPLATE, JSON, running
-from .sampling_options import note_route, sampling_options
-from .streams import text_of
+from .options import BUNDLE, CHAT_TEMPLATE, JSON, grammars, note_route, running, sampling_options, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +59,7 @@ def generate(
         raise click.UsageError(f"{found}; give one of {', '.join(texts)}")
     if prediction is not None and prediction.name == "<stdin>" and "-" in (prompt, chat):
         raise click.UsageError("the prompt and the prediction cannot both come from stdin; give one as a file")
-    from .loading import load
+    from .progress import load
 
     if chat is not None:
         given: Any = [{"role": "user", "content": _stdin() if chat == "-" else chat}]

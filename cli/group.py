@@ -1,16 +1,26 @@
-"""The command group, and how it reports errors."""
+"""The command group, how it reports errors, and the standard streams.
+
+Piped text is UTF-8, what a terminal cannot show is replaced, and readers may leave.
+"""
 
 from __future__ import annotations
 
+import codecs
+import os
+import sys
 import warnings
+from io import TextIOWrapper
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
 from ..errors import SpecExportError
 from ..version import VERSION
-from .export_packages import EXPORTER_EXTRA
-from .streams import drop
+from .doctor import EXPORTER_EXTRA
+
+REPLACING = "specexport-replacing"
+SURROGATES = range(0xDC80, 0xDD00)  # how Python keeps the undecodable bytes of file names
 
 
 class Commands(click.Group):
@@ -44,3 +54,46 @@ class Commands(click.Group):
 @click.version_option(VERSION, prog_name="specexport")
 def main() -> None:
     """Compiled speculative decoding at batch 1."""
+
+
+def use_utf8() -> None:
+    """Piped input is UTF-8 whatever the locale, as files are; a terminal types in its own encoding.
+
+    Output keeps the encoding of the locale, and no character ends it: what the encoding lacks becomes a question mark.
+    """
+    codecs.register_error(REPLACING, _replaced)
+    if isinstance(sys.stdin, TextIOWrapper) and not sys.stdin.isatty():
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors=REPLACING)
+
+
+def _replaced(error: UnicodeError) -> tuple[bytes, int]:
+    """A handler for codecs. Bytes of file names stay what they are, so that a script finds the file."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    codes = map(ord, error.object[error.start : error.end])
+    return bytes(code - 0xDC00 if code in SURROGATES else ord("?") for code in codes), error.end
+
+
+def drop() -> None:
+    """Sends further output nowhere once nobody reads it, so that Python's own flush at exit does not complain."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print a script for completion in a shell.
+
+    \b
+    bash: eval "$(specexport completion bash)" in ~/.bashrc
+    zsh:  eval "$(specexport completion zsh)" in ~/.zshrc
+    fish: specexport completion fish > ~/.config/fish/completions/specexport.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(context.find_root().command, {}, "specexport", "_SPECEXPORT_COMPLETE").source())

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from ..bundle.drafts import DRAFTERS_HELP
+from ..errors import GrammarError
+from ..runtime.sampling.options import Biases, Choice, Flag, Number, Option, Texts, TokenIds, Whole
+from ..runtime.sampling.parameters import UNADJUSTED, SamplingParameters
 
 if TYPE_CHECKING:
     from ..engines.tensorrt.compile import CompileOptions
+    from ..runtime.session import Session
 
 BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
 RUNNING = (
@@ -80,6 +84,29 @@ COMPILING = (
 )
 
 
+OF_BUNDLE = "[default: the bundle's, see inspect]"
+OF_DRAFTS = ("num_draft_tokens", "num_leaves", "drafter", "prediction")
+GRAMMARS = (
+    click.option("--json-schema", type=click.File(encoding="utf-8"), help="File with a JSON schema for the output."),
+    click.option("--regex", help="Regular expression that the whole output must match."),
+    click.option("--choice", multiple=True, help="Allowed output; repeatable."),
+    click.option(
+        "--grammar", "lark", type=click.File(encoding="utf-8"), help="File with a Lark grammar for the output."
+    ),
+)
+
+
+def text_of(file: TextIO) -> str:
+    """The text of a file opened as UTF-8, without the byte order mark that some editors begin it with.
+
+    Raises `click.ClickException` that names the file and the place.
+    """
+    try:
+        return file.read().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{file.name} is not UTF-8: {error}") from None
+
+
 def running(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the options for where a session runs. The command gets them as one `where`: keywords of `load`."""
 
@@ -104,3 +131,116 @@ def compile_options(options: dict[str, Any]) -> CompileOptions:
     from ..engines.tensorrt.compile import CompileOptions
 
     return CompileOptions(**{field.name: options.pop(field.name) for field in fields(CompileOptions)})
+
+
+def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds them; the command gets each under its field's name. --plain with an option of drafts is a usage error."""
+
+    @wraps(command)
+    def run(**options: Any) -> None:
+        given = next((name for name in OF_DRAFTS if options.get(name)), None)
+        if given is not None and not options["speculate"]:
+            raise click.UsageError(
+                f"--{given.replace('_', '-')} is for drafts, and --plain does not draft; give only one"
+            )
+        command(**options)
+
+    found: Callable[..., None] = run
+    for one in reversed(fields(SamplingParameters)):
+        if one.metadata["option"].flag != "":
+            found = _click_option(one, one.metadata["option"])(found)
+    return found
+
+
+def note_route(session: Session, route: str | None) -> None:
+    """Says on stderr that a route has no effect, where the policy does not know it."""
+    policy = session.decisions.policy
+    if route is None or (policy is not None and route in policy.routes):
+        return
+    if policy is None:
+        told = "this bundle has no policy; specexport calibrate --prompts FILE makes one"
+    else:
+        told = (
+            f"the policy has {', '.join(policy.routes) or 'no routes'}; the request is decoded like one without a route"
+        )
+    click.echo(f"--route {route} has no effect: {told}", err=True)
+
+
+def _click_option(one: Field[Any], option: Option) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    settings: dict[str, Any] = {"help": option.help}
+    if one.default is not MISSING and one.default is not None:
+        settings |= {"default": one.default, "show_default": one.default != ()}
+    if isinstance(option, Number):
+        settings |= {"type": float, "help": f"{option.help.removesuffix('.')}; {option.off}.".removeprefix("; ")}
+    elif isinstance(option, Whole):
+        settings["type"] = int
+    elif isinstance(option, Choice):
+        settings["type"] = click.Choice(option.names)
+    elif isinstance(option, Flag):  # named for what it turns off
+        settings |= {"is_flag": True, "default": False, "show_default": False, "callback": _negated}
+    elif isinstance(option, TokenIds):
+        settings |= {"type": int, "multiple": True, "metavar": "ID", "callback": _given}
+    elif isinstance(option, Biases):
+        settings |= {"multiple": True, "metavar": "ID=BIAS", "callback": _biases}
+    elif isinstance(option, Texts):
+        settings |= {"multiple": True, "callback": _given}
+    if one.name in UNADJUSTED:
+        settings["help"] += f" {OF_BUNDLE}"
+    return click.option(option.flag or f"--{one.name.replace('_', '-')}", one.name, **settings)
+
+
+def _negated(context: click.Context, parameter: click.Parameter, given: bool) -> bool:
+    return not given
+
+
+def _given(context: click.Context, parameter: click.Parameter, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """None, which is the bundle's default, where the option was not given."""
+    return values or None
+
+
+def _biases(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for text in given:
+        token, _, bias = text.partition("=")
+        try:
+            number, value = int(token), float(bias)
+        except ValueError:
+            raise click.BadParameter(f"{text!r} is not ID=BIAS, such as 15=-2.5") from None
+        if number in found:
+            raise click.BadParameter(f"token {number} is given twice; give each token once")
+        found[number] = value
+    return found
+
+
+def grammars(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options; the command gets them as one `grammar`, None without any."""
+
+    @wraps(command)
+    def run(
+        *, json_schema: TextIO | None, regex: str | None, choice: tuple[str, ...], lark: TextIO | None, **others: Any
+    ) -> None:
+        given = {"--json-schema": json_schema, "--regex": regex, "--choice": choice or None, "--grammar": lark}
+        names = [name for name, value in given.items() if value is not None]
+        if len(names) > 1:
+            raise click.UsageError(f"{names[0]} and {names[1]} cannot be combined; give one of them")
+        from ..runtime.grammar.grammar import Grammar
+
+        grammar, file = None, json_schema or lark
+        try:
+            if json_schema is not None:
+                grammar = Grammar.json_schema(text_of(json_schema))
+            elif regex is not None:
+                grammar = Grammar.regex(regex)
+            elif choice:
+                grammar = Grammar.choice(choice)
+            elif lark is not None:
+                grammar = Grammar.lark(text_of(lark))
+            command(grammar=grammar, **others)
+        except GrammarError as error:  # some are found only when the command compiles it
+            if file is None:
+                raise
+            raise GrammarError(f"{file.name}: {error}", error.code) from None
+
+    for option in reversed(GRAMMARS):
+        run = option(run)
+    return run

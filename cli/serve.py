@@ -1,4 +1,4 @@
-"""`specexport serve`."""
+"""`specexport serve`, and `triton-repository` for Triton's server."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from shlex import join
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from .options import BUNDLE, CHAT_TEMPLATE, running
-from .streams import text_of
+from .options import BUNDLE, CHAT_TEMPLATE, running, text_of
 
 if TYPE_CHECKING:
     from ..serve.listen import Listener, Listening
     from ..serve.settings import ServerSettings
+
+
+LONGEST_TIME = 1e9  # as of `ServerSettings`; 30 years
+WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded")
 
 
 class Seconds(click.FloatRange):
@@ -30,9 +34,7 @@ class Seconds(click.FloatRange):
         return found
 
 
-LONGEST_TIME = 1e9  # as of `ServerSettings`; 30 years
 SECONDS = Seconds(min=0)
-WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded")
 
 
 @click.command()
@@ -155,7 +157,7 @@ def serve(
     from ..serve import ServerSettings
     from ..serve.listen import Listening
     from ..serve.settings import check_listening
-    from .loading import load
+    from .progress import load
 
     listening = Listening(**{name: options.pop(name) for name in WHERE})
     if listening.uds is not None:
@@ -178,9 +180,9 @@ def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
     import os
 
     from ..serve import create_app
-    from ..serve.descriptors import affordable
+    from ..serve.http.accepting import affordable
     from ..serve.listen import Listener
-    from ..serve.unblocked import LAST_WRITES, Unblocked
+    from ..serve.log import LAST_WRITES, Unblocked
 
     app = create_app(session, replace(settings, max_requests=affordable(settings.max_requests)))
     log = sys.stderr
@@ -241,11 +243,62 @@ def _log_to_stderr() -> None:
     """Formats records as lines of JSON. The access log's records already are."""
     import logging
 
-    from ..serve.log_lines import LogLines, dropped
-    from ..serve.unblocked import unblock_standard_streams
+    from ..serve.log import LogLines, dropped, unblock_standard_streams
 
     unblock_standard_streams(dropped)
     handler = logging.StreamHandler()
     handler.setFormatter(LogLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+@click.command("triton-repository")
+@BUNDLE
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder to create.")
+@click.option("--name", help="Name of the model. [default: the bundle's]")
+@click.option(
+    "--instances",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Number of processes on the CPU.",
+)
+@click.option("--gpu", "gpus", type=click.IntRange(0), multiple=True, help="GPU to run an instance on; repeatable.")
+@click.option("--engine", help="Engine to run on. [default: the first of the bundle that the server's host can run]")
+@click.option(
+    "--threads",
+    type=click.IntRange(0, 1024),
+    default=0,
+    help="CPU threads per instance. [default: the engine's choice; an equal share where several share the cores]",
+)
+@click.option(
+    "--prompt-cache-mib",
+    type=click.IntRange(0),
+    help="Host memory per instance for the cache rows of earlier conversations, in MiB. [default: 512 on a CPU, "
+    "else 0]",
+)
+@click.option("--queue", type=int, default=16, show_default=True, help="Maximum waiting requests.")
+@click.option(
+    "--queue-timeout", type=float, default=30.0, show_default=True, help="Longest wait in the queue, in seconds."
+)
+@click.option(
+    "--python-path",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Folder of packages for Triton's interpreter, which ignores PYTHONPATH; repeatable.",
+)
+@click.option("--hard-links", is_flag=True, help="Link the bundle's files instead of copying them.")
+def triton_repository(bundle: Path, output: Path, **options: Any) -> None:
+    """Write a model repository for Triton.
+
+    It has two models: NAME streams one response per round, and NAME_whole returns a single response. Run it with:
+    tritonserver --model-repository DIR --disable-auto-complete-config
+    """
+    from ..integrations.triton.repository import RepositoryOptions, write_repository
+
+    chosen = RepositoryOptions(**options)
+    names = write_repository(bundle, output, chosen)
+    click.echo(f"models {' and '.join(names)}", err=True)
+    start = join(["tritonserver", "--model-repository", str(output), "--disable-auto-complete-config"])
+    click.echo(f"next: {start}", err=True)
+    click.echo(str(output))

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .export_packages import lacking
+from .doctor import lacking
 from .options import BUNDLE, JSON, LIMIT, SEED, SKIP_INVALID, running
-from .progress_bar import bar
-from .prompt_requests import requests_of
+from .progress import bar, requests_of
 
 if TYPE_CHECKING:
     from ..calibration.measuring.progress import Progress
@@ -118,7 +117,7 @@ def tune(
     from ..exporter.tuning.options import split
     from ..exporter.tuning.tune import require_room, write_all
     from ..exporter.tuning.tune import tune as run
-    from .loading import load
+    from .progress import load
 
     check_free(output, None)
     session = load(bundle, **where)

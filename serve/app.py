@@ -1,8 +1,8 @@
-"""The ASGI app of one session."""
+"""The ASGI app of one session, and its routes."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,16 +13,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ..errors import SpecExportError
 from ..runtime.session import Session
 from .engine.async_session import AsyncSession
 from .http.access import Access
+from .http.exchange import Exchange, Receive, Scope, Send
 from .http.guard import Guard
 from .routes import about, page
-from .routes.endpoint import Endpoint, Handler
 from .routes.generate import chat, completions
 from .service import Service
 from .settings import ServerSettings
-from .wire.errors import ApiError
+from .wire.errors import ApiError, of_engine
 
 ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/chat/completions", chat),
@@ -46,6 +47,9 @@ INSTEAD = {
     **dict.fromkeys(("/api/generate", "/completion", "/generate", "/v1/fim/completions"), "/v1/completions"),
     **dict.fromkeys(("/api/tags", "/api/models", "/props"), "/v1/models"),
 }
+
+
+Handler = Callable[[Service, Exchange], Awaitable[None]]
 
 
 def create_app(session: Session | AsyncSession, settings: ServerSettings | None = None) -> Starlette:
@@ -107,3 +111,19 @@ async def _unrouted(request: Request, error: Exception) -> Response:
     headers: dict[str, Any] = dict(error.headers or {})
     body = ApiError(error.status_code, code, told).body
     return Response(body, error.status_code, headers, media_type="application/json")
+
+
+class Endpoint:
+    """Turns errors of the handler into answers, and counts them."""
+
+    def __init__(self, service: Service, handler: Handler) -> None:
+        self._service, self._handler = service, handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send, self._service.settings)
+        try:
+            await self._handler(self._service, exchange)
+        except (ApiError, SpecExportError) as error:
+            told = of_engine(error)
+            self._service.metrics.rejected(told.code)
+            await exchange.fail(told)

@@ -17,8 +17,7 @@ from prometheus_client import disable_created_metrics
 from starlette.applications import Starlette
 
 from ..errors import EngineError, MissingPackageError, QueueError
-from .descriptors import connections_of
-from .http.accepting import Acceptor
+from .http.accepting import Acceptor, connections_of
 from .http.access import MOST_HEADERS
 from .service import Service
 

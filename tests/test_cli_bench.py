@@ -349,7 +349,7 @@ def test_a_result_that_cannot_be_printed_is_kept(run: Run, monkeypatch: pytest.M
     def broken(_: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("specexport.cli.streams.os.dup2", lambda *_: None)
+    monkeypatch.setattr("specexport.cli.group.os.dup2", lambda *_: None)
     with monkeypatch.context() as patch:
         patch.setattr(module.Bench, "as_dict", broken)
         assert run("--json").exit_code == 1

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from specexport.cli import export_packages, main
-from specexport.cli.export_packages import OLDEST_PYTHON, PACKAGES, lacking
+from specexport.cli import doctor, main
+from specexport.cli.doctor import OLDEST_PYTHON, PACKAGES, lacking
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
 
@@ -33,20 +33,20 @@ def test_this_host_can_build() -> None:
 
 
 def older_python(patch: pytest.MonkeyPatch) -> str:
-    patch.setattr(export_packages, "OLDEST_PYTHON", (3, 99))
+    patch.setattr(doctor, "OLDEST_PYTHON", (3, 99))
     return r"building needs Python 3\.99 or newer, this is 3\.\d+\.\d+\S*; build where there is one"
 
 
 def without_docstrings(patch: pytest.MonkeyPatch) -> str:
-    patch.setattr(export_packages, "NO_DOCSTRINGS", 0)
+    patch.setattr(doctor, "NO_DOCSTRINGS", 0)
     return "building needs docstrings, .*; leave out -OO, or unset PYTHONOPTIMIZE"
 
 
 def version_of(name: str, found: str) -> Callable[[pytest.MonkeyPatch], str]:
     def older_package(patch: pytest.MonkeyPatch) -> str:
-        version = export_packages.version
-        patch.setattr(export_packages, "version", lambda asked: found if asked == name else version(asked))
-        return re.escape(f"building needs {name}{PACKAGES[name]} (found {found}); {export_packages.EXPORTER_EXTRA}")
+        version = doctor.version
+        patch.setattr(doctor, "version", lambda asked: found if asked == name else version(asked))
+        return re.escape(f"building needs {name}{PACKAGES[name]} (found {found}); {doctor.EXPORTER_EXTRA}")
 
     return older_package
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from specexport.cli.busy_host import note_busy_host
+from specexport.cli.progress import note_busy_host
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 from specexport.cli import main
-from specexport.cli.conversation import Conversation
+from specexport.cli.chat import Conversation
 from specexport.runtime.load import load
 from specexport.runtime.loop.chunks import Chunk
 from specexport.runtime.session import Session

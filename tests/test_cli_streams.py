@@ -73,7 +73,7 @@ def test_what_is_not_utf8_is_one_line(
     refused.says(done.stderr.decode().strip().replace(str(file), "<file>"))
 
 
-SHOW = "from specexport.cli.streams import use_utf8; use_utf8(); print('é世\\udcff\\ud800')"
+SHOW = "from specexport.cli.group import use_utf8; use_utf8(); print('é世\\udcff\\ud800')"
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import rich.console
-from specexport.cli import loading
+from specexport.cli import progress
 from specexport.errors import BundleError
+from specexport.runtime import load as loader
 
 
 @pytest.fixture
@@ -33,13 +34,13 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     started = Event()
     monkeypatch.setattr(rich.console, "Console", terminal)
-    monkeypatch.setattr(loading.loader, "load", lambda *_, **__: started.wait(30))
+    monkeypatch.setattr(loader, "load", lambda *_, **__: started.wait(30))
     return found
 
 
 def test_a_terminal_is_told_what_takes_a_moment(shown: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "MOMENT", 0.01)
-    assert loading.load(Path("x[b].bundle"))
+    monkeypatch.setattr(progress, "MOMENT", 0.01)
+    assert progress.load(Path("x[b].bundle"))
     assert shown == ["loading x\\[b].bundle: preparing its graphs"]
 
 
@@ -47,17 +48,17 @@ def test_what_is_loaded_at_once_or_fails_says_nothing(shown: list[str], monkeypa
     def fail(*_: Any, **__: Any) -> None:
         raise BundleError("none")
 
-    monkeypatch.setattr(loading.loader, "load", lambda *_, **__: 7)
-    assert loading.load(Path("x.bundle")) == 7
-    monkeypatch.setattr(loading.loader, "load", fail)
+    monkeypatch.setattr(loader, "load", lambda *_, **__: 7)
+    assert progress.load(Path("x.bundle")) == 7
+    monkeypatch.setattr(loader, "load", fail)
     with pytest.raises(BundleError):
-        loading.load(Path("x.bundle"))
+        progress.load(Path("x.bundle"))
     assert shown == []
 
 
 def test_without_a_terminal_nothing_is_said(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     waited = Event()
-    monkeypatch.setattr(loading, "MOMENT", 0.0)
-    monkeypatch.setattr(loading.loader, "load", lambda *_, **__: not waited.wait(0.2))
-    assert loading.load(Path("x.bundle"))
+    monkeypatch.setattr(progress, "MOMENT", 0.0)
+    monkeypatch.setattr(loader, "load", lambda *_, **__: not waited.wait(0.2))
+    assert progress.load(Path("x.bundle"))
     assert capfd.readouterr() == ("", "")

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from specexport.cli import progress_bar
+from specexport.cli import progress
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Its only element is the time."""
     now = [100.0]
-    monkeypatch.setattr(progress_bar, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(progress, "perf_counter", lambda: now[0])
     return now
 
 
 def test_a_line_now_and_then_with_what_is_left(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar.bar("calibrate", "deciding") as advance:
+    with progress.bar("calibrate", "deciding") as advance:
         for done in range(11):
             advance(done, 10)
             clock[0] += 10
@@ -31,7 +31,7 @@ def test_a_line_now_and_then_with_what_is_left(clock: list[float], capsys: pytes
 
 
 def test_what_is_over_at_once_says_nothing(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar.bar("bench") as advance:
+    with progress.bar("bench") as advance:
         advance(0, 2)
         advance(2, 2)
     assert capsys.readouterr() == ("", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from specexport.cli.stage_times import time_lines
+from specexport.cli.progress import time_lines
 from specexport.editing.progress import StageTime
 
 

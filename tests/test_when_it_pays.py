@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import NormalDist
 
 import pytest
-from specexport.calibration.reporting.explanations import PREDICTION_TOLERANCE, TITLES
+from specexport.calibration.reporting.sections import TITLES
+from specexport.calibration.reporting.tables import PREDICTION_TOLERANCE
 from specexport.calibration.statistics.sample_size import FEW, USUAL, quantile_ranks
 from specexport.calibration.verdicts.verdict import BETTER_BY, LEAST_REQUESTS, SHORTEST_RESPONSE
 

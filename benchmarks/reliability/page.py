@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from specexport.calibration.reporting import svg
+from specexport.calibration.reporting import figures
 
 TITLES = {
     "soak": "A server under random requests",
@@ -17,17 +16,17 @@ TITLES = {
     "disk": "Disks that are full or read-only, files that change",
 }
 KINDS = ("error", "right", "wrong", "traceback", "crash", "hang")
-WIDTH = (4.6, 2.6)  # inches
+SIZE = (4.6, 2.6)  # inches
 
 
 def render(found: dict[str, Any]) -> str:
     """The HTML page. found: the figures of each part, by its name."""
-    parts = "".join(_part(name, found[name], number) for number, name in enumerate(TITLES) if name in found)
+    parts = "".join(_part(name, found[name]) for name in TITLES if name in found)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>Reliability</title>
@@ -42,17 +41,16 @@ def render(found: dict[str, Any]) -> str:
 
 
 def _style() -> str:
-    template = Path(svg.__file__).with_name("report.html.j2").read_text(encoding="utf-8")
-    found = re.search(r"<style>.*?</style>", template, re.DOTALL)
-    assert found is not None
-    return found[0]
+    style = Path(figures.__file__).with_name("report.css.j2").read_text(encoding="utf-8")
+    return f"<style>\n{style}</style>"
 
 
-def _part(name: str, found: dict[str, Any], number: int) -> str:
+def _part(name: str, found: dict[str, Any]) -> str:
     body = {"soak": _soak, "fuzz": _fuzz}.get(name, _rows)(found)
-    verdict = '<b class="verdict on">passed</b>' if found["passed"] else '<b class="verdict off">failed</b>'
+    kind, word = ("on", "passed") if found["passed"] else ("off", "failed")
+    verdict = f'<span class="{kind}"><b class="verdict">{word}</b></span>'
     host = f'<span class="quiet">{escape(found["host"])}</span>'
-    return f"<h2>{TITLES[name]}</h2>\n<p>{verdict} {host}</p>\n{body}".replace(svg.ID, f"p{number}-")
+    return f"<h2>{TITLES[name]}</h2>\n<p>{verdict} {host}</p>\n{body}"
 
 
 def _soak(found: dict[str, Any]) -> str:
@@ -85,10 +83,10 @@ def _soak(found: dict[str, Any]) -> str:
 def _series(found: dict[str, Any], name: str, label: str) -> str:
     minutes, line = [seconds / 60 for seconds in found["times"]], found["slopes"][name]
     begin = minutes[len(minutes) // 4]
-    with svg.drawing(label, WIDTH) as (axes, drawn):
-        axes.plot(minutes, found["series"][name], color=svg.SERIES[0], linewidth=0.8)
+    with figures.drawing(*SIZE) as (axes, drawn):
+        axes.plot(minutes, found["series"][name], color="C0", linewidth=0.8)
         end = line["start"] + line["per_hour"] * (minutes[-1] - begin) / 60
-        axes.plot([begin, minutes[-1]], [line["start"], end], color=svg.SERIES[1])
+        axes.plot([begin, minutes[-1]], [line["start"], end], color="C1")
         axes.set_ylim(bottom=0)
         axes.set_xlabel("minutes")
         axes.set_ylabel(label)
@@ -114,18 +112,16 @@ def _fuzz(found: dict[str, Any]) -> str:
         if not entry["another_model"]
     ]
     labels = [f"{Path(file).name}{' *' if fixed else ''}" for file, fixed in names]
-    with svg.drawing("outcomes by file", (4.6, 0.6 + 0.22 * len(names))) as (axes, drawn):
-        axes.set_position((0.42, 0.16, 0.55, 0.82))
+    with figures.drawing(4.6, 1.2 + 0.22 * len(names)) as (axes, drawn):
         left = [0] * len(names)
         for index, kind in enumerate(KINDS):
             widths = [table.get((file, fixed, kind), 0) for file, fixed in names]
-            axes.barh(labels, widths, left=left, color=svg.SERIES[index])
+            axes.barh(labels, widths, left=left, color=f"C{index}", label=kind)
             left = [one + other for one, other in zip(left, widths, strict=True)]
         axes.set_xlabel("mutations")
-    legend = ", ".join(f"series {index}: {kind}" for index, kind in enumerate(KINDS))
     return (
         f"<p>{escape(text)}</p>\n"
-        + _panels(_figure(drawn[0], f"outcomes by file; * with the digest put right ({legend})"))
+        + _panels(_figure(drawn[0], "outcomes by file; * with the digest put right"))
         + _table(["file", "digest", *KINDS], rows)
         + _findings(bad)
     )
@@ -138,7 +134,8 @@ def _rows(found: dict[str, Any]) -> str:
 
 
 def _figure(drawn: str, caption: str) -> str:
-    return f"<figure><figcaption>{escape(caption)}</figcaption>{drawn}</figure>"
+    told = escape(caption)
+    return f'<figure><figcaption>{told}</figcaption><img src="{drawn}" alt="{told}"></figure>'
 
 
 def _panels(*figures: str) -> str:
@@ -161,4 +158,4 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1
 
 def _findings(lines: Iterable[str]) -> str:
     found = "".join(f"<li>{escape(line[:600])}</li>\n" for line in lines)
-    return f'<ul class="findings">{found}</ul>\n' if found else ""
+    return f"<ul>{found}</ul>\n" if found else ""

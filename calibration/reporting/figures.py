@@ -1,172 +1,205 @@
-"""The figures of an analysis.
-
-Names of routes appear in the page's legends and captions and in titles written by an XML writer, never in text that
-matplotlib lays out: it would read some of them as formulas.
-"""
+"""The report's figures, drawn by matplotlib: what a token takes, how often drafts are accepted, where time goes."""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Iterable
-from typing import Any
+import warnings
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from ...runtime.drafting.names import model_of
+from ...errors import MissingPackageError
 from ..statistics.intervals import UNBOUNDED
-from ..statistics.results import Analysis, DraftCandidate, Interval, RouteAnalysis, SignalQuality
-from .styles import Entry, Figure, Style, positions
-from .svg import DASHES, INK, MUTED, PANEL, SERIES, WIDE, drawing, swatch
-from .tables import percent, printable
+from ..statistics.results import Analysis, Interval, RouteAnalysis
+from .tables import milliseconds, printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# The routes with the most requests are shown; the others are only in the tables.
+MOST_ROUTES = 12
+LONGEST_NAME = 44
+MARKERS = "os^Dv"
+# Names of routes are no formulas; texts stay texts, in the reader's own fonts.
+SETTINGS: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "specexport",
+    "text.parse_math": False,
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.4,
+    "lines.markersize": 4,
+}
 
 
-def figures(analysis: Analysis) -> dict[str, tuple[Figure, ...]]:
-    """Figures by the key of their section. Raises `MissingPackageError` without matplotlib."""
-    drafters = sorted({candidate.drafter for route in analysis.routes for candidate in route.candidates})
-    styles = {drafter: Style(index) for index, drafter in enumerate(drafters)}
-    speedups = [_speedup(route, styles, _ceiling(analysis)) for route in analysis.routes]
-    return {
-        "costs": (_cost_curve(analysis), *(_break_even(route) for route in analysis.routes)),
-        "speedups": tuple(speedups),
-        "distribution": tuple(_distribution(route, _reach(analysis)) for route in analysis.routes),
-        "signals": tuple(_reliability(quality, quality.signal == analysis.signal) for quality in analysis.signals),
-    }
+@dataclass(frozen=True)
+class Figure:
+    """image: a data URL, since the page loads nothing. words: how to read it."""
+
+    title: str
+    words: str
+    image: str
 
 
-def _cost_curve(analysis: Analysis) -> Figure:
-    """A round's time by k, in plain rounds: the break-even line of the draft model, and that of lookups."""
+def figures(analysis: Analysis) -> tuple[Figure, ...]:
+    """Raises `MissingPackageError` without matplotlib."""
+    biggest = sorted(analysis.routes, key=lambda one: -one.requests)[:MOST_ROUTES]
+    routes = [one for one in analysis.routes if one in biggest]
+    story = _cost_of_a_token(routes), _acceptance(routes), _time_of_a_round(analysis, routes)
+    return *story, *(_speedup(one) for one in routes)
+
+
+@contextmanager
+def drawing(width: float = 6.0, height: float = 3.2) -> Iterator[tuple[Axes, list[str]]]:
+    """Axes to draw on, in inches. The image, a data URL, is appended to the list when the block ends.
+
+    Raises `MissingPackageError` without matplotlib.
+    """
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure as Canvas
+    except ImportError:
+        raise MissingPackageError("matplotlib", "calibrate") from None
+
+    drawn: list[str] = []
+    with rc_context(SETTINGS), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of characters that matplotlib's own font lacks
+        canvas = Canvas(figsize=(width, height), layout="constrained")
+        axes = canvas.subplots()
+        yield axes, drawn
+        if handles := axes.get_legend_handles_labels()[0]:
+            canvas.legend(handles=handles, loc="outside upper left", ncols=2, frameon=False)
+        buffer = io.BytesIO()
+        canvas.savefig(buffer, format="svg", metadata={"Date": None})
+    drawn.append("data:image/svg+xml;base64," + b64encode(buffer.getvalue()).decode())
+
+
+def _cost_of_a_token(routes: Sequence[RouteAnalysis]) -> Figure:
+    with drawing(height=1.2 + 0.5 * len(routes)) as (axes, drawn):
+        for row, one in enumerate(routes):
+            speedup = one.judged.speedup
+            plain, time = _per_token(one, 1.0), _per_token(one, speedup.value)
+            low, high = _bounds(one, speedup)
+            looks: tuple[dict[str, Any], ...] = ({"color": "0.7"}, {"color": "C0"})
+            ways = zip((row - 0.2, row + 0.2), (plain, time), (plain, high), looks, strict=True)
+            for place, length, end, look in ways:
+                axes.barh(place, length, height=0.36, **look)
+                axes.text(end, place, f"  {milliseconds(length / 1000)}", va="center")
+            axes.errorbar([time], [row + 0.2], xerr=[[time - low], [high - time]], color="black", capsize=2)
+        axes.set_yticks(range(len(routes)), [_short(one.route) for one in routes])
+        axes.invert_yaxis()
+        axes.set_xlabel("ms per token after the first; shorter is faster")
+    words = (
+        "Grey: plain decoding, the median request. Blue: that time divided by the speedup that calibration expects, "
+        "with its 95 % interval. Where the interval reaches the grey bar, the gain is not certain."
+    )
+    return Figure("Time per token", words, drawn[0])
+
+
+def _acceptance(routes: Sequence[RouteAnalysis]) -> Figure:
+    with drawing() as (axes, drawn):
+        for index, one in enumerate(routes):
+            shares = [100 * share for share in one.acceptance]
+            axes.plot(range(1, len(shares) + 1), shares, **_line(index, one.route))
+        axes.set_ylim(0, 103)
+        _positions(axes, "position in the draft")
+        axes.set_ylabel("accepted, % of reached")
+    words = (
+        "How well the draft predicts the target's tokens. A token is reached if all before it were accepted. A rising "
+        "line means that the text has easy stretches: rounds that get that far tend to get further." + _drafter(routes)
+    )
+    return Figure("Acceptance by position", words, drawn[0])
+
+
+def _time_of_a_round(analysis: Analysis, routes: Sequence[RouteAnalysis]) -> Figure:
     points = analysis.costs.points
-    looked_up = any(model_of(candidate.drafter) is None for route in analysis.routes for candidate in route.candidates)
-    ways: dict[str, Any] = {"color": MUTED, "linestyle": DASHES[1], "linewidth": 1.2}
-    with drawing("A round's time by the number of draft tokens, in plain rounds", WIDE) as (axes, drawn):
-        for index, point in enumerate(points):
-            plain, counts = point.rounds[0].median, range(len(point.rounds))
-            low, middle, high = (
-                [getattr(measured, name) / plain for measured in point.rounds] for name in ("p10", "median", "p90")
-            )
-            axes.fill_between(counts, low, high, color=SERIES[index % len(SERIES)], alpha=0.15, linewidth=0)
-            axes.plot(counts, middle, **Style(index).line)
-            if looked_up:
-                costs = [
-                    (verify.median + host.median) / plain for verify, host in zip(point.verify, point.host, strict=True)
-                ]
-                axes.plot(counts, [1.0, *costs[1:]], **ways)
-        axes.set_ylim(bottom=0.8)
-        positions(axes, analysis.costs.max_draft_tokens, "draft tokens per round, k", first=0)
-        axes.set_ylabel("time over a plain round = a*(k)")
-    legend = [
-        Entry(swatch(Style(index).line), f"{point.context} tokens of context") for index, point in enumerate(points)
-    ]
-    if looked_up:
-        legend.append(Entry(swatch(ways), "prompt lookup, no draft model"))
-    return Figure(drawn[0], "The band covers p10 to p90 of the measured rounds.", tuple(legend), wide=True)
-
-
-def _break_even(route: RouteAnalysis) -> Figure:
-    """a(k) of the route's best drafter against a*(k)."""
-    candidates = _of(route, route.chosen.drafter)
-    counts = [candidate.num_draft_tokens for candidate in candidates]
-    lengths = [candidate.acceptance_length for candidate in candidates]
-    needed = [candidate.break_even for candidate in candidates]
-    replayed = route.chosen.drafter == route.recorded_drafter  # alpha is that of the recorded runs' drafter
-    name = f"Tokens per round of {printable(route.route)} against the break-even line"
-    drawn_as, expected_as = {"color": INK, "linestyle": DASHES[1]}, {"color": MUTED, "linestyle": DASHES[2]}
-    with drawing(name, PANEL) as (axes, drawn):
-        above = [one > other for one, other in zip(lengths, needed, strict=True)]
-        axes.fill_between(
-            counts, needed, lengths, where=above, interpolate=True, color=SERIES[2], alpha=0.2, linewidth=0
-        )
-        axes.fill_between(
-            counts,
-            needed,
-            lengths,
-            where=[not up for up in above],
-            interpolate=True,
-            color=SERIES[1],
-            alpha=0.2,
-            linewidth=0,
-        )
-        axes.plot(counts, needed, **drawn_as)
-        if replayed:
-            axes.plot(counts, [route.textbook[count] for count in counts], **expected_as)
-        axes.plot(counts, lengths, **Style(0).line)
-        axes.set_ylim(bottom=0.8)
-        positions(axes, max(counts, default=0), "draft tokens per round, k")
-        axes.set_ylabel("tokens per round")
-    legend = (
-        Entry(swatch(Style(0).line), "a(k) on your text"),
-        Entry(swatch(drawn_as), "a*(k) break-even"),
-        *([Entry(swatch(expected_as), "textbook tau")] if replayed else []),
+    point = points[(len(points) - 1) // 2]
+    counts = list(range(len(point.rounds)))
+    parts = {
+        "verify pass of the target": [one.median for one in point.verify],
+        "draft passes": [k * point.draft.median for k in counts],
+        "host": [one.median for one in point.host],
+    }
+    with drawing() as (axes, drawn):
+        bottom = [0.0] * len(counts)
+        for shade, (name, seconds) in zip(("0.85", "0.65", "0.4"), parts.items(), strict=True):
+            if any(seconds):
+                heights = [1000 * one for one in seconds]
+                axes.bar(counts, heights, bottom=bottom, color=shade, width=0.62, label=name)
+                bottom = [one + other for one, other in zip(bottom, heights, strict=True)]
+        for index, one in enumerate(routes):
+            lengths = {0: 1.0} | {
+                of.num_draft_tokens: of.acceptance_length for of in one.candidates if of.drafter == one.recorded_drafter
+            }
+            worth = [1000 * point.rounds[0].median * lengths[k] for k in sorted(lengths)]
+            axes.plot(sorted(lengths), worth, **_line(index, one.route))
+        _positions(axes, "draft tokens per round, k")
+        axes.set_ylabel("ms per round")
+        axes.set_ylim(bottom=0)
+    words = (
+        f"Bars: where the time of a round goes, at {point.context} tokens of context. Lines: how long plain decoding "
+        "takes for the tokens that such a round yields, on each route. The distance of a line above the bars is time "
+        "saved; k is best where it is largest." + _drafter(routes)
     )
-    return Figure(drawn[0], f"{printable(route.route)} ({printable(route.chosen.drafter)})", legend)
+    return Figure("The time of a round", words, drawn[0])
 
 
-def _speedup(route: RouteAnalysis, styles: dict[str, Style], ceiling: float) -> Figure:
-    """S(k) with intervals: one line per drafter, with a ring around the best k."""
-    drafters = [drafter for drafter in styles if _of(route, drafter)]
-    with drawing(f"Expected speedup of {printable(route.route)} by the number of draft tokens", PANEL) as (axes, drawn):
-        axes.axhline(1, color=INK, linewidth=1)
-        for index, drafter in enumerate(drafters):
-            candidates = _of(route, drafter)
-            aside = 0.08 * (index - (len(drafters) - 1) / 2)
-            places = [candidate.num_draft_tokens + aside for candidate in candidates]
-            values = [candidate.speedup.value for candidate in candidates]
-            spread = [_bars(candidate.speedup) for candidate in candidates]
-            axes.errorbar(
-                places, values, yerr=list(zip(*spread, strict=True)), capsize=2, elinewidth=0.9, **styles[drafter].line
-            )
-            if drafter == route.chosen.drafter:
-                best = route.chosen.num_draft_tokens + aside
-                axes.plot([best], [route.chosen.speedup.value], marker="o", markersize=9, fillstyle="none", color=INK)
-        axes.set_ylim(0, ceiling)
-        positions(
-            axes,
-            max((candidate.num_draft_tokens for candidate in route.candidates), default=0),
-            "draft tokens per round, k",
-        )
+def _speedup(route: RouteAnalysis) -> Figure:
+    """S(k) with intervals, a line for each drafter."""
+    with drawing() as (axes, drawn):
+        axes.axhline(1, color="black", linewidth=1)
+        for index, drafter in enumerate(sorted({one.drafter for one in route.candidates})):
+            found = sorted((one.num_draft_tokens, one.speedup) for one in route.candidates if one.drafter == drafter)
+            values = [speedup.value for _, speedup in found]
+            bars = [_bars(speedup) for _, speedup in found]
+            spread = {"yerr": list(zip(*bars, strict=True)), "capsize": 2, "elinewidth": 0.9}
+            axes.errorbar([k for k, _ in found], values, **spread, **_line(index, drafter))
+        axes.set_ylim(bottom=0)
+        _positions(axes, "draft tokens per round, k")
         axes.set_ylabel("S(k), speedup")
-    legend = (Entry(swatch(styles[drafter].line), printable(drafter)) for drafter in drafters)
-    ring = Entry(
-        swatch({"marker": "o", "markersize": 8, "fillstyle": "none", "color": INK, "linestyle": "none"}), "best"
-    )
-    return Figure(drawn[0], printable(route.route), (*legend, ring))
+    name, best = _short(route.route), route.chosen
+    words = f"Best fixed k: {best.num_draft_tokens} by {printable(best.drafter)}. The line at 1 is plain decoding."
+    return Figure(f"Expected speedup of {name}", words, drawn[0])
 
 
-def _distribution(route: RouteAnalysis, reach: tuple[float, float]) -> Figure:
-    """Cumulative distribution of the requests' speedups: expected of the best candidate, and measured."""
-    expected, measured = ({"color": SERIES[0], "linestyle": dashes} for dashes in (DASHES[0], DASHES[1]))
-    mark: dict[str, Any] = {"color": SERIES[1], "marker": "D", "linestyle": "none", "markersize": 5}
-    with drawing(f"Speedups of single requests of {printable(route.route)}", PANEL) as (axes, drawn):
-        axes.axvline(1, color=INK, linewidth=1)
-        for values, look in ((route.measured.speedups, measured), (route.speedups, expected)):
-            if finite := [value for value in values if math.isfinite(value)]:
-                axes.ecdf(finite, **look)
-        axes.plot([route.judged.p10], [0.1], **mark)
-        axes.set_xlim(*reach)
-        axes.set_ylim(0, 1.03)
-        axes.set_yticks([0, 0.1, 0.25, 0.5, 0.75, 1], ["0", "10 %", "25 %", "50 %", "75 %", "100 %"])
-        axes.set_xlabel("speedup of a request")
-        axes.set_ylabel("share of requests")
-    legend = (Entry(swatch(expected), "expected"), Entry(swatch(measured), "measured"), Entry(swatch(mark), "p10"))
-    return Figure(drawn[0], f"{printable(route.route)}, slower: {percent(route.judged.slower)}", legend)
+def _drafter(routes: Sequence[RouteAnalysis]) -> str:
+    """A sentence if the recorded runs had another drafter than one of the verdicts, else empty."""
+    recorded = routes[0].recorded_drafter
+    same = all(one.judged.drafter == recorded for one in routes)
+    return "" if same else f" Shown for {printable(recorded)}, which drafted the recorded runs."
 
 
-def _reliability(quality: SignalQuality, chosen: bool) -> Figure:
-    """Reliability diagram: observed share by estimated probability; larger dots stand for more tokens."""
-    most = max((tokens for _, _, tokens in quality.reliability), default=1)
-    with drawing(f"Reliability of the signal {printable(quality.signal)}", PANEL) as (axes, drawn):
-        axes.plot([0, 1], [0, 1], color=INK, linewidth=1)
-        places, observed = ([entry[index] for entry in quality.reliability] for index in (0, 1))
-        sizes = [4 + 60 * tokens / max(most, 1) for _, _, tokens in quality.reliability]
-        axes.plot(places, observed, color=SERIES[0], linewidth=0.8)
-        axes.scatter(places, observed, s=sizes, color=SERIES[0], alpha=0.6, linewidths=0)
-        axes.set_xlim(-0.02, 1.02)
-        axes.set_ylim(-0.02, 1.02)
-        axes.set_xlabel("estimated probability")
-        axes.set_ylabel("share accepted")
-    return Figure(drawn[0], printable(quality.signal) + (", chosen" if chosen else ""))
+def _line(index: int, name: str) -> dict[str, Any]:
+    """The look of a series; matplotlib leaves names that begin with _ out of legends."""
+    shown = _short(name)
+    label = f"\N{ZERO WIDTH SPACE}{shown}" if shown.startswith("_") else shown
+    style = ("-", "--", ":")[index // 10 % 3]
+    return {"color": f"C{index % 10}", "linestyle": style, "marker": MARKERS[index % len(MARKERS)], "label": label}
 
 
-def _of(route: RouteAnalysis, drafter: str) -> list[DraftCandidate]:
-    return sorted((one for one in route.candidates if one.drafter == drafter), key=lambda one: one.num_draft_tokens)
+def _positions(axes: Axes, label: str) -> None:
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel(label)
+
+
+def _per_token(route: RouteAnalysis, speedup: float) -> float:
+    """Milliseconds per token at this speedup; 0 if the speedup is not known."""
+    known = math.isfinite(speedup) and speedup > 0
+    return 1000 * route.measured.latency_plain.p50 / speedup if known else 0.0
+
+
+def _bounds(route: RouteAnalysis, speedup: Interval) -> tuple[float, float]:
+    """(lower, upper) bound of the time per token; both are the time itself if the interval is unbounded."""
+    time = _per_token(route, speedup.value)
+    if not (0 < speedup.low <= speedup.value <= speedup.high < UNBOUNDED):
+        return time, time
+    return _per_token(route, speedup.high), _per_token(route, speedup.low)
 
 
 def _bars(interval: Interval) -> tuple[float, float]:
@@ -176,22 +209,6 @@ def _bars(interval: Interval) -> tuple[float, float]:
     return max(0.0, interval.value - interval.low), max(0.0, interval.high - interval.value)
 
 
-def _ceiling(analysis: Analysis) -> float:
-    """The top of the scale, the same for all routes, so that panels can be compared. Intervals of very few requests may
-    exceed it.
-    """
-    speedups = [candidate.speedup for route in analysis.routes for candidate in route.candidates]
-    largest = max(_only_finite([1.2, *(speedup.value for speedup in speedups)]))
-    return 1.08 * max(_only_finite([largest, *(min(speedup.high, 2 * largest) for speedup in speedups)]))
-
-
-def _reach(analysis: Analysis) -> tuple[float, float]:
-    values = _only_finite(
-        value for route in analysis.routes for value in (*route.speedups, *route.measured.speedups, route.judged.p10)
-    )
-    low, high = min([*values, 0.9]), max([*values, 1.1])
-    return max(0.0, low - 0.05 * (high - low)), high + 0.05 * (high - low)
-
-
-def _only_finite(values: Iterable[float]) -> list[float]:
-    return [value for value in values if math.isfinite(value)]
+def _short(name: str) -> str:
+    name = printable(name)
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -1,8 +1,7 @@
-"""An analysis as one self-contained HTML file: the answer, a story in three figures, then all figures and tables."""
+"""An analysis as one self-contained HTML file: the answer, the verdicts, figures, then all tables."""
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 from ...atomic import write_whole
@@ -11,13 +10,7 @@ from ...runtime.hub import bundle_name
 from ..statistics.results import Analysis
 from .figures import figures
 from .sections import answer, sections
-from .story import story
-from .svg import ID
 from .tables import printable
-
-TEMPLATE = "report.html.j2"
-# Tables with more rows are folded on screen; print shows them whole.
-LONG = 20
 
 
 def write_report(analysis: Analysis, path: Path) -> None:
@@ -33,30 +26,22 @@ def write_report(analysis: Analysis, path: Path) -> None:
 
 
 def render(analysis: Analysis) -> str:
-    """The page. The template escapes every name; figures escape their own. Raises `MissingPackageError`."""
+    """The page. The template escapes every name. Raises `MissingPackageError`."""
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
-        from markupsafe import Markup
     except ImportError:
         raise MissingPackageError("jinja2", "calibrate") from None
 
+    folder = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    number = itertools.count()
-    environment.filters["figure"] = lambda svg: Markup(svg.replace(ID, f"f{next(number)}-"))
-    return environment.get_template(TEMPLATE).render(
+    return environment.get_template("report.html.j2").render(
         bundle=printable(bundle_name(Path(analysis.bundle)) or analysis.bundle),
         made=printable(analysis.made[:16].replace("T", " ")),
         host=printable(analysis.host),
         requests=sum(entry.requests for entry in analysis.routes),
         answer=answer(analysis),
-        story=story(analysis),
-        sections=sections(analysis),
         figures=figures(analysis),
-        long=LONG,
+        sections=sections(analysis),
     )

@@ -24,8 +24,7 @@ def render(analysis: Analysis, details: bool = True) -> str:
         for one in section.decided:
             lines += _wrapped(f"{one.verdict} {one.route}: {one.words}")
         if not section.tables:
-            for words in section.words:
-                lines += _wrapped(words)
+            lines += _wrapped(section.words)
         for table in section.tables:
             if table.rows:
                 lines += ["", *_table(table)]

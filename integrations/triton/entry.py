@@ -17,7 +17,7 @@ if PATHS.exists():
 
 try:
     import triton_python_backend_utils  # of Triton; needs numpy
-    from specexport.integrations.triton.load import Model, load_model
+    from specexport.integrations.triton.models import Model, load_model
 except ImportError as error:
     raise ImportError(
         f"{error}; the interpreter is Python {sys.version.split()[0]} of {sys.prefix}, which ignores PYTHONPATH: "

@@ -10,21 +10,21 @@ TESTS = ("tests/test_bundle.py",)
 BUNDLE = (
     Mutant(
         "piped input is read in the locale's encoding",
-        "cli/streams.py",
+        "cli/group.py",
         'sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")',
         "pass",
         ("tests/test_cli_streams.py",),
     ),
     Mutant(
         "a character that the terminal lacks ends a command",
-        "cli/streams.py",
+        "cli/group.py",
         "sys.stdout.reconfigure(errors=REPLACING)",
         "pass",
         ("tests/test_cli_streams.py",),
     ),
     Mutant(
         "a byte order mark is text",
-        "cli/streams.py",
+        "cli/options.py",
         'file.read().removeprefix("\\ufeff")',
         "file.read()",
         ("tests/test_cli_streams.py",),
@@ -76,7 +76,7 @@ BUNDLE = (
         "calibration/verdicts/verdict.py",
         "if judged.speedup.low > 1 and judged.p10 >= floor:",
         "if judged.speedup.low > 1:",
-        ("tests/calibration/reporting/test_story.py",),
+        ("tests/calibration/reporting/test_answer.py",),
     ),
     Mutant(
         "digests are not compared",

@@ -39,14 +39,14 @@ WIRE = (
     ),
     Mutant(
         "1.5 is an integer",
-        "serve/wire/whole_numbers.py",
+        "serve/wire/body.py",
         "if wanted and not exact and raw.is_integer() else raw",
         "if wanted and not exact else raw",
         OTHERS,
     ),
     Mutant(
         "in a list integers have no point",
-        "serve/wire/whole_numbers.py",
+        "serve/wire/body.py",
         "[_whole(one, items) for one in raw] if items else raw",
         "raw",
         OTHERS,

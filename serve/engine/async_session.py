@@ -21,9 +21,9 @@ from ...runtime.text.encode import Prompt
 from ...runtime.tools.tool import Tool
 from .. import checks
 from ..settings import QUEUE_TIMEOUT
+from .fair_queue import Workers
 from .job import Job
 from .thread import EngineThread
-from .workers import Workers
 
 ENCODERS = 2  # threads; the tokenizer releases the interpreter's lock
 COMPILERS = 4  # one compiles at a time, but known grammars do not wait for the others

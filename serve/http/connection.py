@@ -1,14 +1,18 @@
-"""A connection of `specexport serve`: how long it may take for a head, and how it makes room for the next one."""
+"""A connection of `specexport serve`: how long it may take for a head, and which one makes room.
+
+So a probe never waits for a place, whoever holds the others.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .access import ADMITTED
-from .places import least_needed
 
 HEAD_TIMEOUT = 30.0
 
@@ -83,3 +87,28 @@ def make_room(connections: set[Any], most: int, newest: Connection | None = None
             return
         there.remove(found)
         found.close_for_others()
+
+
+class Held(Protocol):
+    """kept: it must stay. stage: how far its request is; lower ones end first. since: when it came to wait."""
+
+    @property
+    def kept(self) -> bool: ...
+    @property
+    def peer(self) -> str: ...
+    @property
+    def stage(self) -> int: ...
+    @property
+    def since(self) -> float: ...
+
+
+H = TypeVar("H", bound=Held)
+
+
+def least_needed(connections: Iterable[H]) -> H | None:
+    """One of the address that has the most, so that nobody takes the places of others; of these the oldest that waits
+    for a request. None if all must stay.
+    """
+    found = [one for one in connections if not one.kept]
+    each = Counter(one.peer for one in found)
+    return min(found, key=lambda one: (-each[one.peer], one.stage, one.since), default=None)

@@ -15,8 +15,7 @@ from ..wire.errors import ApiError, invalid
 from ..wire.openapi import describe
 from ..wire.requests import DetokenizeRequest, TokenizeRequest
 from ..wire.tools import form_of, offered
-from ..wire.translate import chat_messages, check_size, check_template
-from ..wire.variables import variables_of
+from ..wire.translate import chat_messages, check_size, check_template, variables_of
 
 encode = msgspec.json.encode
 

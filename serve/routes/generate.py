@@ -26,8 +26,15 @@ from ..wire.calls import Calls, bounded, calls_of
 from ..wire.constraints import grammar_of, relaxed
 from ..wire.errors import ApiError, named_as_given, of_engine, of_grammar
 from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
-from ..wire.translate import chat_messages, check_size, check_template, parameters, prediction_text, prompts
-from ..wire.variables import variables_of
+from ..wire.translate import (
+    chat_messages,
+    check_size,
+    check_template,
+    parameters,
+    prediction_text,
+    prompts,
+    variables_of,
+)
 from .output import Output, Piece
 from .shapes import ChatShape, Shape, TextShape, Whole
 from .work import Work

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec import inspect
 
+from .allowed import parts
 from .errors import ApiError, invalid, named_as_given, of_validation
 from .fields import check_fields, renamed, unknown
 from .requests import Extension
-from .whole_numbers import whole_numbers
 
 T = TypeVar("T")
+_type = cache(inspect.type_info)
 
 
 @dataclass(frozen=True)
@@ -111,3 +114,32 @@ def _unknown(made: Any, raw: Any, where: str) -> Iterator[tuple[str, Any]]:
 
 def _names(struct: Any) -> tuple[str, ...]:
     return struct.__struct_fields__  # type: ignore[no-any-return]  # `msgspec.structs.fields` reads all annotations
+
+
+def whole_numbers(raw: Any, kind: type) -> Any:
+    """`raw` with whole floats as integers, wherever a struct of that kind has an integer.
+
+    Values of any type, such as a schema's, stay as they are.
+    """
+    return _whole(raw, (_type(kind),))
+
+
+def _whole(raw: Any, kinds: Sequence[inspect.Type]) -> Any:
+    """kinds: what it may be, one of a union."""
+    found = [part for kind in kinds for part in parts(kind)]
+    if isinstance(raw, float):
+        exact = any(isinstance(part, inspect.FloatType | inspect.AnyType) for part in found)
+        wanted = any(isinstance(part, inspect.IntType) for part in found)
+        return int(raw) if wanted and not exact and raw.is_integer() else raw
+    if isinstance(raw, list):
+        items = [part.item_type for part in found if isinstance(part, inspect.ListType)]
+        return [_whole(one, items) for one in raw] if items else raw
+    if isinstance(raw, dict):
+        fields = {
+            field.encode_name: field.type
+            for part in found
+            if isinstance(part, inspect.StructType)
+            for field in part.fields
+        }
+        return {name: _whole(value, (fields[name],)) if name in fields else value for name, value in raw.items()}
+    return raw

@@ -1,4 +1,4 @@
-"""From a request's struct to the input of a session: prompts and `SamplingParameters`."""
+"""From a request's struct to the input of a session: prompts, template variables, and `SamplingParameters`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from typing import Any
 from ...runtime.grammar.grammar import Grammar
 from ...runtime.sampling.parameters import SEEDS, SamplingParameters
 from ...runtime.session import Session
-from ...runtime.text.chat_template import Variables
+from ...runtime.text.chat_template import Variables, is_own
 from ...runtime.text.encode import Prompt
 from ...runtime.text.thinking import KEYS
 from ...runtime.tools.tool import Tool
 from ..settings import ServerSettings
-from .errors import invalid, too_long, unsupported
-from .requests import ChatRequest, Common, CompletionRequest, Extension, Message, Part
+from .errors import ApiError, invalid, too_long, unsupported
+from .requests import ChatRequest, Common, CompletionRequest, Extension, Message, Part, TokenizeRequest
 from .tools import History
 
 MOST_PROMPTS = 64
+
+
+FIELD, EFFORT = "chat_template_kwargs", "reasoning_effort"
 
 
 @dataclass(frozen=True)
@@ -217,3 +220,25 @@ def _biases(given: dict[str, float]) -> dict[int, float]:
     if wrong is not None:
         raise invalid("logit_bias", f"logit_bias names {wrong[:32]!r}; its keys are token ids")
     return {int(token): bias for token, bias in given.items()}
+
+
+def variables_of(
+    request: ChatRequest | TokenizeRequest, session: Session, strict: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """(variables that the template reads, names of fields that it does not read).
+
+    Raises `ApiError` for a variable that requests may not set; with `strict` for one that the template does not read.
+    """
+    given: dict[str, Any] = dict(request.chat_template_kwargs or {})
+    own = next(filter(is_own, given), None)
+    if own is not None:
+        where = f"{FIELD}.{own}"
+        raise invalid(where, f"{where} cannot be set by requests: it comes from messages, tools and the model")
+    names = {name: f"{FIELD}.{name}" for name in given}
+    if request.reasoning_effort is not None and EFFORT not in given:
+        given[EFFORT], names[EFFORT] = request.reasoning_effort, EFFORT
+    read = session.template_variables
+    unread = [names[name] for name in given if name not in read]
+    if unread and strict:
+        raise ApiError(400, "unknown_parameter", f"{unread[0]!r} is not read by the chat template", unread[0])
+    return {name: value for name, value in given.items() if name in read}, unread

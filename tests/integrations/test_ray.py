@@ -112,7 +112,7 @@ class Replicas:
         self.loaded: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         self.root, self.target = root, FakeDecoder()
         self.made: list[Any] = []
-        patch.setattr(import_module("specexport.integrations.ray.replica"), "load", self._load)
+        patch.setattr(import_module("specexport.integrations.ray.application"), "load", self._load)
 
     def _load(self, *arguments: Any, **options: Any) -> Session:
         self.loaded.append((arguments, options))

@@ -31,7 +31,7 @@ def session(tmp_path: Path) -> Session:
 @pytest.fixture
 def triton(session: Session) -> FakeTriton:
     """A server with the model `demo` over `session`, and with `demo_whole`."""
-    from specexport.integrations.triton.whole import WholeAnswers
+    from specexport.integrations.triton.models import WholeAnswers
 
     fake = FakeTriton()
     fake.models["demo"] = Streams(fake.module, session, ARGS)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import specexport
-from specexport.integrations.triton.options import RepositoryOptions
-from specexport.integrations.triton.repository import write_repository
+from specexport.integrations.triton.repository import RepositoryOptions, write_repository
 from start_tritonserver import environment
 from support.triton_server import TritonServer, python_path
 

@@ -11,9 +11,8 @@ import socket
 
 import pytest
 from specexport.errors import EngineError
-from specexport.serve import descriptors
-from specexport.serve.descriptors import SPARE_FILES, affordable, connections_of
-from specexport.serve.http.accepting import AT_ONCE, Acceptor
+from specexport.serve.http import accepting
+from specexport.serve.http.accepting import AT_ONCE, SPARE_FILES, Acceptor, affordable, connections_of
 
 
 class Exhausted(socket.socket):
@@ -82,7 +81,7 @@ def test_it_stops_while_it_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> int:
     """As if so many descriptors were open or set aside."""
-    monkeypatch.setattr(descriptors, "_open_files", lambda: 10)
+    monkeypatch.setattr(accepting, "_open_files", lambda: 10)
     return 10 + SPARE_FILES
 
 

@@ -14,7 +14,7 @@ import pytest
 from specexport.bundle import Contract
 from specexport.errors import QueueError, SessionClosedError
 from specexport.serve import AsyncSession, ServerSettings
-from specexport.serve.engine.workers import Workers
+from specexport.serve.engine.fair_queue import Workers
 from support import tool_templates as templates
 from support.messages import Refused
 from support.scripted import scripted_session, tell

@@ -16,7 +16,7 @@ from specexport.bundle import Contract
 from specexport.errors import EngineError
 from specexport.runtime.session import Session
 from specexport.serve import ServerSettings
-from specexport.serve.descriptors import connections_of
+from specexport.serve.http.accepting import connections_of
 from specexport.serve.http.exchange import Exchange
 from support.messages import Refused
 from support.serving import Client, served, slow_session, wait_for

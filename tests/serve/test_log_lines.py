@@ -7,7 +7,7 @@ import logging
 import sys
 from datetime import datetime, timedelta
 
-from specexport.serve.log_lines import LogLines
+from specexport.serve.log import LogLines
 
 
 def line(name: str, message: str, exc_info: object = None) -> dict[str, object]:

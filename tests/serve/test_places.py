@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specexport.serve.http.places import least_needed
+from specexport.serve.http.connection import least_needed
 
 
 @dataclass

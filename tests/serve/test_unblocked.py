@@ -11,14 +11,13 @@ from contextlib import suppress
 from subprocess import PIPE, Popen
 
 import pytest
-from specexport.serve.log_lines import dropped
-from specexport.serve.unblocked import Unblocked, unblock_standard_streams
+from specexport.serve.log import Unblocked, dropped, unblock_standard_streams
 from support.serving import PATIENCE, wait_for
 
 CHILD = """
 import logging, os, sys, threading, warnings
-from specexport.serve.log_lines import dropped
-from specexport.serve.unblocked import unblock_standard_streams
+from specexport.serve.log import dropped
+from specexport.serve.log import unblock_standard_streams
 unblock_standard_streams(dropped)
 logging.basicConfig(level=logging.INFO)
 for place in range(1000):

@@ -1,161 +1,122 @@
-"""What the figures draw, asked of axes that only write down."""
+"""What the report's figures show, read from matplotlib's own axes."""
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from specexport.calibration.reporting import figures as module
-from specexport.calibration.reporting.figures import figures
-from specexport.calibration.reporting.styles import Figure
-from specexport.calibration.reporting.svg import INK, SERIES
+from specexport.calibration.reporting.figures import LONGEST_NAME, MOST_ROUTES, Figure, figures
 from specexport.calibration.statistics.intervals import UNBOUNDED
-from specexport.calibration.statistics.results import Analysis, Interval, RouteAnalysis
+from specexport.calibration.statistics.results import Interval
 from support import analyses
-from support.paper import Paper, papers_of
 
 
 @pytest.fixture
-def papers(monkeypatch: pytest.MonkeyPatch) -> list[Paper]:
-    return papers_of(module, monkeypatch)
+def axes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Those that were drawn on, in order."""
+    found, drawing = [], module.drawing
+
+    @contextmanager
+    def kept(*size: float, **named: float) -> Iterator[tuple[Any, list[str]]]:
+        with drawing(*size, **named) as (one, drawn):
+            found.append(one)
+            yield one, drawn
+
+    monkeypatch.setattr(module, "drawing", kept)
+    return found
 
 
-def drawn(papers: list[Paper], analysis: Analysis) -> dict[str, list[tuple[Paper, Figure]]]:
-    """By section. The papers are told apart by their titles."""
-    begin = {
-        "costs": ("A round", "Tokens per round"),
-        "speedups": ("Expected speedup",),
-        "distribution": ("Speedups of",),
-        "signals": ("Reliability",),
-    }
-    found = figures(analysis)
-    return {
-        key: list(zip([paper for paper in papers if paper.title.startswith(begin[key])], found[key], strict=True))
-        for key in found
-    }
+def texts(figure: Figure) -> list[str]:
+    svg = b64decode(figure.image.removeprefix("data:image/svg+xml;base64,")).decode()
+    return re.findall(r"<text[^>]*>(.*?)</text>", svg)
 
 
-@pytest.fixture
-def code() -> RouteAnalysis:
-    return analyses.route("code", "on", 0.8)
+def points(line: Any) -> list[tuple[float, float]]:
+    return [tuple(map(float, point)) for point in line.get_xydata()]
 
 
-def test_costs_are_over_a_plain_round_with_their_spread(papers: list[Paper], code: RouteAnalysis) -> None:
-    analysis = analyses.analysis([code])
-    paper, figure = drawn(papers, analysis)["costs"][0]
-    point = analysis.costs.points[1]
-    plain = point.rounds[0].median
-    _, (band, _), _ = paper.of("fill_between")
-    assert band == (
-        [0, 1, 2, 3, 4],
-        [one.p10 / plain for one in point.rounds],
-        [one.p90 / plain for one in point.rounds],
-    )
-    lines = paper.of("plot")
-    assert len(lines) == 6
-    assert lines[2][0] == ([0, 1, 2, 3, 4], [one.median / plain for one in point.rounds])
-    looked_up = [1.0, *[(point.verify[k].median + point.host[k].median) / plain for k in range(1, 5)]]
-    assert lines[3][0] == ([0, 1, 2, 3, 4], looked_up)
-    assert [str(keywords) for _, keywords in (lines[0], lines[2], lines[4], lines[1])] == [
-        entry.svg for entry in figure.legend
-    ]
+def test_a_token_s_time_is_plain_time_over_the_speedup(axes: list[Any]) -> None:
+    analysis = analyses.analysis()
+    shown = texts(figures(analysis)[0])
+    for index, route in enumerate(analysis.routes):
+        plain, speedup = 1000 * route.measured.latency_plain.p50, route.judged.speedup
+        bars = [bar.get_width() for bar in axes[0].patches[2 * index : 2 * index + 2]]
+        assert bars == pytest.approx([plain, plain / speedup.value])
+        ((start, end),) = axes[0].collections[index].get_segments()
+        assert (start[0], end[0]) == pytest.approx((plain / speedup.high, plain / speedup.low))
+        assert any(f"{plain / speedup.value:.2f}" in text for text in shown)
 
 
-def test_lookups_have_a_line_only_where_they_were_tried(papers: list[Paper]) -> None:
-    entry = analyses.route("code", "on", 0.8, drafters=("model", "ngram+model"))
-    paper, figure = drawn(papers, analyses.analysis([entry]))["costs"][0]
-    assert len(paper.of("plot")) == 3
-    assert "looked up" not in figure.legend[-1].name
+@pytest.mark.parametrize("speedup", [Interval(1.2, 0.0, UNBOUNDED), Interval(1.2, 0.0, 1.5)])
+def test_an_interval_without_an_end_is_not_drawn(axes: list[Any], speedup: Interval) -> None:
+    entry = analyses.route("one", "undecided", 0.5, k_max=1)
+    figures(analyses.analysis([replace(entry, chosen=replace(entry.chosen, speedup=speedup))], k_max=1))
+    ((start, end),) = axes[0].collections[0].get_segments()
+    assert start[0] == end[0]
 
 
-def test_tokens_a_round_against_the_break_even_line(papers: list[Paper]) -> None:
-    entry = analyses.route("chat", "undecided", 0.36)
-    ((paper, figure),) = drawn(papers, analyses.analysis([entry]))["costs"][1:]
-    candidates = [one for one in entry.candidates if one.drafter == entry.chosen.drafter]
-    lengths, needed = [one.acceptance_length for one in candidates], [one.break_even for one in candidates]
-    needed_line, textbook, line = (arguments for arguments, _ in paper.of("plot"))
-    assert needed_line == ([1, 2, 3, 4], needed)
-    assert textbook == ([1, 2, 3, 4], list(entry.textbook[1:]))
-    assert line == ([1, 2, 3, 4], lengths)
-    (_, gain), (_, loss) = paper.of("fill_between")
-    assert (gain["color"], loss["color"]) == (SERIES[2], SERIES[1])  # green, red
-    assert gain["where"] == [one > other for one, other in zip(lengths, needed, strict=True)]
-    assert set(gain["where"]) == {True, False}
-    assert [one != other for one, other in zip(gain["where"], loss["where"], strict=True)] == [True] * 4
-    assert [entry.name for entry in figure.legend] == ["a(k) on your text", "a*(k) break-even", "textbook tau"]
+def test_acceptance_is_in_per_cent_by_position(axes: list[Any]) -> None:
+    analysis = analyses.analysis()
+    figures(analysis)
+    for line, route in zip(axes[1].lines, analysis.routes, strict=True):
+        assert points(line) == [(place, 100 * share) for place, share in enumerate(route.acceptance, start=1)]
 
 
-def test_candidates_are_drawn_by_rising_k(papers: list[Paper], code: RouteAnalysis) -> None:
-    turned = replace(code, candidates=code.candidates[:4][::-1])
-    assert drawn(papers, analyses.analysis([turned]))["costs"][1][0].of("plot")[-1][0][0] == [1, 2, 3, 4]
+def test_the_parts_of_a_round_stand_on_each_other_under_what_its_tokens_take_plain(axes: list[Any]) -> None:
+    analysis = analyses.analysis()
+    figures(analysis)
+    point, k_max = analysis.costs.points[1], analysis.max_draft_tokens
+    bars = axes[2].patches
+    tops = [bar.get_y() + bar.get_height() for bar in bars[-(k_max + 1) :]]
+    assert tops == pytest.approx([1000 * one.median for one in point.rounds])
+    plain = 1000 * point.rounds[0].median
+    for line, route in zip(axes[2].lines, analysis.routes, strict=True):
+        lengths = [one.acceptance_length for one in route.candidates if one.drafter == route.recorded_drafter]
+        assert points(line) == [(k, pytest.approx(plain * a)) for k, a in enumerate([1.0, *lengths])]
 
 
-def test_speedups_with_intervals_and_the_line_one(papers: list[Paper], code: RouteAnalysis) -> None:
-    ((paper, figure),) = drawn(papers, analyses.analysis([code]))["speedups"]
-    assert paper.one("axhline") == (1,)
-    for drafter, ((places, values), keywords), entry in zip(
-        ("model", "ngram"), paper.of("errorbar"), figure.legend, strict=False
-    ):
-        candidates = [one for one in code.candidates if one.drafter == drafter]
-        assert [round(place) for place in places] == [1, 2, 3, 4]
-        assert values == [one.speedup.value for one in candidates]
-        below, above = keywords["yerr"]
-        assert list(below) == pytest.approx([one.speedup.value - one.speedup.low for one in candidates])
-        assert list(above) == pytest.approx([one.speedup.high - one.speedup.value for one in candidates])
-        assert entry.name == drafter
-    ring = paper.one("plot")
-    assert [round(place) for place in ring[0]] == [code.chosen.num_draft_tokens]
-    assert ring[1] == [code.chosen.speedup.value]
+def test_speedups_by_k_with_intervals(axes: list[Any]) -> None:
+    analysis = analyses.analysis()
+    shown = figures(analysis)[3:]
+    assert [one.title for one in shown] == [f"Expected speedup of {route.route}" for route in analysis.routes]
+    for panel, route in zip(axes[3:], analysis.routes, strict=True):
+        drafters = sorted({one.drafter for one in route.candidates})
+        for bars, drafter in zip(panel.containers, drafters, strict=True):
+            wanted = [one for one in route.candidates if one.drafter == drafter]
+            assert points(bars.lines[0]) == [(one.num_draft_tokens, one.speedup.value) for one in wanted]
+            ends = [float(end[1]) for segment in bars.lines[2][0].get_segments() for end in segment]
+            assert ends == pytest.approx([end for one in wanted for end in (one.speedup.low, one.speedup.high)])
 
 
-def test_panels_share_a_scale_that_holds_every_interval(papers: list[Paper], code: RouteAnalysis) -> None:
-    other = analyses.route("other", "off", 0.1)
-    panels = drawn(papers, analyses.analysis([code, other]))["speedups"]
-    (bottom, top), again = (paper.one("set_ylim") for paper, _ in panels)
-    assert again == (bottom, top)
-    highest = max(one.speedup.high for one in code.candidates)
-    assert bottom == 0
-    assert highest < top < 1.2 * highest
+def test_without_a_draft_model_no_draft_passes_are_drawn() -> None:
+    assert "draft passes" in texts(figures(analyses.analysis())[2])
+    assert "draft passes" not in texts(figures(analyses.lookups_only())[2])
 
 
-@pytest.mark.parametrize("high", [UNBOUNDED, 1e6])
-def test_an_interval_of_a_few_requests_does_not_flatten_the_figure(
-    papers: list[Paper], code: RouteAnalysis, high: float
-) -> None:
-    wide = replace(code.chosen, speedup=Interval(code.chosen.speedup.value, 0.0, high))
-    entry = replace(code, chosen=wide, candidates=(wide,))
-    ((paper, _),) = drawn(papers, analyses.analysis([entry]))["speedups"]
-    assert paper.one("set_ylim")[1] < 5
-    bars = [list(bar) for bar in paper.of("errorbar")[0][1]["yerr"]]
-    assert (bars == [[0.0], [0.0]]) == (high == UNBOUNDED)
+def test_of_many_routes_those_with_the_most_requests(axes: list[Any]) -> None:
+    routes = [analyses.route(f"r{count}", "off", 0.1, requests=20 + count, k_max=1) for count in range(MOST_ROUTES + 2)]
+    figures(analyses.analysis(routes, k_max=1))
+    assert [label.get_text() for label in axes[0].get_yticklabels()] == [one.route for one in routes[2:]]
 
 
-def test_single_requests_expected_and_measured(papers: list[Paper], code: RouteAnalysis) -> None:
-    ((paper, figure),) = drawn(papers, analyses.analysis([code]))["distribution"]
-    assert paper.one("axvline") == (1,)
-    measured, expected = paper.of("ecdf")
-    assert expected[0] == (list(code.speedups),)
-    assert measured[0] == (list(code.measured.speedups),)
-    assert [entry.svg for entry in figure.legend[:2]] == [str(expected[1]), str(measured[1])]
-    assert paper.one("plot") == ([code.chosen.p10], [0.1])
-    low, high = paper.one("set_xlim")
-    assert low < min(*code.speedups, *code.measured.speedups, 1) < max(*code.speedups, 1) < high
-    assert figure.caption == f"code, slower: {100 * code.chosen.slower:.0f} %"
+@pytest.mark.parametrize("name", ["$\\frac{1}{2}$", "_hidden", "\N{CJK UNIFIED IDEOGRAPH-4E2D}", "\x1b[31m", "x" * 99])
+def test_any_name_of_a_route_is_text(name: str) -> None:
+    wanted = name.replace("\x1b", "\N{REPLACEMENT CHARACTER}")
+    wanted = wanted if len(wanted) <= LONGEST_NAME else wanted[: LONGEST_NAME - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    shown = figures(analyses.analysis([analyses.route(name, "off", 0.2, k_max=1)], k_max=1))
+    for figure in shown[:3]:
+        assert wanted in [text.lstrip("\N{ZERO WIDTH SPACE}") for text in texts(figure)]
 
 
-def test_reliability_against_the_diagonal(papers: list[Paper], code: RouteAnalysis) -> None:
-    analysis = analyses.analysis([code])
-    for (paper, _), quality in zip(drawn(papers, analysis)["signals"], analysis.signals, strict=True):
-        (diagonal, look), (line, _) = paper.of("plot")
-        assert (diagonal, look["color"]) == (([0, 1], [0, 1]), INK)
-        assert line == ([bin[0] for bin in quality.reliability], [bin[1] for bin in quality.reliability])
-        sizes = paper.of("scatter")[0][1]["s"]
-        assert sizes == sorted(sizes)
-        assert sizes[-1] > 2 * sizes[0]
+def test_drawing_leaves_matplotlib_as_it_was() -> None:
+    from matplotlib import rcParams
 
-
-@pytest.mark.parametrize(("last", "ticks"), [(1, [1]), (4, [1, 2, 3, 4]), (32, list(range(1, 33, 3)))])
-def test_positions_are_whole_numbers_that_do_not_crowd(papers: list[Paper], last: int, ticks: list[int]) -> None:
-    entry = analyses.route("one", "on", 0.5, k_max=last, drafters=("ngram",))
-    ((paper, _),) = drawn(papers, analyses.analysis([entry], k_max=last))["speedups"]
-    assert paper.one("set_xticks") == (ticks,)
+    before = dict(rcParams)
+    figures(analyses.lookups_only())
+    assert dict(rcParams) == before

@@ -11,7 +11,7 @@ from support.browser import Browser, chromium
 
 PROGRAM = chromium()
 OVERFLOWING = """[...document.querySelectorAll("body *")].filter(element =>
-    element.getBoundingClientRect().right > 360 && !element.closest(".scroll, svg")
+    element.getBoundingClientRect().right > 360 && !element.closest(".scroll")
 ).map(element => element.tagName)"""
 
 

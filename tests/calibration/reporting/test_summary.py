@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
-from specexport.calibration.reporting.explanations import NO_SIGNALS, TITLES
-from specexport.calibration.reporting.figures import figures
-from specexport.calibration.reporting.sections import sections
+from specexport.calibration.reporting.sections import NO_SIGNALS, TITLES, sections
 from specexport.calibration.reporting.summary import WIDTH, _table, render
 from specexport.calibration.reporting.tables import Table, printable
 from specexport.calibration.statistics.intervals import UNBOUNDED
@@ -128,8 +126,6 @@ def test_the_textbook_is_of_the_recorded_drafter() -> None:
     entry = replace(entry, chosen=lookup)
     (section,) = (one for one in sections(analyses.analysis([entry])) if one.key == "acceptance")
     assert {row[1] for row in section.tables[1].rows} == {"model"}
-    panel = figures(analyses.analysis([entry]))["costs"][1]
-    assert [one.name for one in panel.legend] == ["a(k) on your text", "a*(k) break-even"]
 
 
 def test_an_interval_that_says_nothing() -> None:

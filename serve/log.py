@@ -1,15 +1,21 @@
-"""Standard streams that nobody has to read: writers never wait, and lines that find no room are dropped and counted."""
+"""The log of `specexport serve`, one line of JSON for each record, and streams that nobody has to read.
+
+Writers never wait: lines that find no room are dropped and counted.
+"""
 
 from __future__ import annotations
 
 import atexit
 import io
+import json
+import logging
 import os
 import stat
 import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from select import select
 from threading import Condition, Thread
 from typing import TextIO
@@ -142,3 +148,23 @@ def _write_all(fd: int, data: bytes) -> None:
             data = data[os.write(fd, data) :]
         except BlockingIOError:  # whoever shares it made it so
             select([], [fd], [])
+
+
+class LogLines(logging.Formatter):
+    """`time` (ISO 8601, UTC with its offset), `level`, `logger`, then `message`, or what the access log's line says."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        row = json.loads(message) if record.name == "specexport.access" else {"message": message}
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        head = {"time": time, "level": record.levelname.lower(), "logger": record.name}
+        if record.exc_info:
+            row["traceback"] = self.formatException(record.exc_info)
+        return json.dumps({**head, **row})
+
+
+def dropped(count: int) -> str:
+    """The line that stands for `count` others."""
+    told = f"{count} lines of the log were dropped: nobody took them"
+    record = logging.LogRecord("specexport.serve", logging.WARNING, __file__, 0, told, (), None)
+    return LogLines().format(record) + "\n"

@@ -1,4 +1,4 @@
-"""`specexport add-draft`."""
+"""`specexport add-draft` and `remove-draft`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from .export_packages import lacking
+from .doctor import lacking
 from .options import BUNDLE, CACHE, MIN_OVERLAP
-from .stage_times import time_lines
+from .progress import time_lines
 
 
 @click.command("add-draft")
@@ -74,4 +74,25 @@ def add_draft(bundle: Path, draft: str, name: str | None, **options: Any) -> Non
             )
     drafts = ", ".join(report.bundle.manifest.draft_names)
     click.echo(f"{bundle} has the drafts {drafts}; specexport calibrate measures where each one pays", err=True)
+    click.echo(str(bundle))
+
+
+@click.command("remove-draft")
+@BUNDLE
+@click.option("--draft", "name", required=True, metavar="NAME", help="Name of the draft.")
+def remove_draft(bundle: Path, name: str) -> None:
+    """Remove a draft from a bundle.
+
+    The first draft cannot be removed. Calibration results are removed too; target and other drafts stay as they are.
+    """
+    from ..bundle import Bundle
+    from ..editing.replace_manifest import remove_draft as remove
+    from ..runtime.policy.routes import POLICY
+
+    opened = Bundle.open(bundle)
+    calibrated = opened.path(POLICY).exists()
+    left = remove(opened, name)
+    click.echo(f"removed {name}; left: {', '.join(left.manifest.draft_names)}", err=True)
+    if calibrated:
+        click.echo("the calibration may have used it and was removed; run specexport calibrate again", err=True)
     click.echo(str(bundle))

@@ -1,0 +1,129 @@
+"""What a command says on stderr meanwhile: that a bundle is loading, how far it is, that the host is busy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from threading import Timer
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..calibration.measuring.prompts import Request
+    from ..editing.progress import StageTime
+    from ..runtime.session import Session
+    from ..runtime.text.prompt_file import PromptLine
+
+MOMENT = 1.0  # seconds until a terminal is told that a bundle is loading
+# Between lines where there is no terminal to draw a bar on.
+SECONDS = 15.0
+# What the rest is estimated from: steps may take a minute each.
+WINDOW = 600.0
+# Processes beyond one for every CPU that are not worth a warning: the load counts the last minute, and this command.
+SPARE = 0.5
+
+
+@contextmanager
+def bar(label: str, then: str = "") -> Iterator[Callable[[int, int], None]]:
+    """Told (steps done, steps in all), shows how many are done and about how long the others take.
+
+    then: what follows the last step, shown as soon as it is done. Shows something only when told: a thread that
+    draws would disturb measurements.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        auto_refresh=False,
+        speed_estimate_period=WINDOW,
+        disable=not console.is_terminal,
+        get_time=perf_counter,
+    ) as progress:
+        task = progress.add_task(label, total=None)
+        told = perf_counter()
+
+        def advance(done: int, total: int) -> None:
+            nonlocal told
+            ended = done == total and then != ""
+            progress.update(task, completed=done, total=total, description=then if ended else label, refresh=True)
+            if console.is_terminal or not (ended or perf_counter() - told > SECONDS):
+                return
+            told = perf_counter()
+            left = progress.tasks[0].time_remaining
+            rest = f", {then}" if ended else f", about {timedelta(seconds=round(left))} left" if left else ""
+            console.print(f"{label}: {done} of {total}{rest}", highlight=False)
+
+        yield advance
+
+
+def load(bundle: Path, **options: Any) -> Session:
+    """As `runtime.load`. Its seconds are ONNX Runtime's, which prepares the graphs."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from ..runtime import load as loader
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return loader.load(bundle, **options)
+    status = console.status(f"loading {escape(str(bundle))}: preparing its graphs")
+    timer = Timer(MOMENT, status.start)
+    timer.start()
+    try:
+        return loader.load(bundle, **options)
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
+
+
+def time_lines(stages: Sequence[StageTime], seconds: float) -> list[str]:
+    """One line per stage, one for the time between stages, and their sum. seconds: the command's total time."""
+    told = [round(stage.seconds, 1) for stage in stages]
+    rest = max(0.0, round(seconds - sum(told), 1))
+    shown = ["reused" if stage.reused else f"{time:6.1f} s" for stage, time in zip(stages, told, strict=True)]
+    lines = [(stage.label, time) for stage, time in zip(stages, shown, strict=True)]
+    lines += [("everything else", f"{rest:6.1f} s"), ("total", f"{sum(told) + rest:6.1f} s")]
+    return [f"{label:<20} {time}" for label, time in lines]
+
+
+def note_busy_host() -> None:
+    """Says on stderr that other processes need the CPUs, if they do."""
+    try:
+        load = os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return
+    cpus = os.cpu_count() or 1
+    if load > cpus + SPARE:
+        click.echo(
+            f"this host may be busy: its load over the last minute is {load:.1f} on {cpus} CPU{'s' * (cpus > 1)}, so "
+            "times vary more than usual; fewer --threads may be faster",
+            err=True,
+        )
+
+
+def requests_of(
+    session: Session, read: tuple[Sequence[PromptLine], Sequence[str]], max_new_tokens: int, skip_invalid: bool
+) -> list[Request]:
+    """The requests of a file that `session` can run. What was left out is reported on stderr.
+
+    read: by `read_prompt_lines`, so that a file that cannot be used is refused before a bundle is loaded. Raises as
+    `fit` does.
+    """
+    from ..calibration.measuring.prompts import fit
+
+    lines, broken = read
+    requests, refused = fit(session, lines, max_new_tokens, skip_invalid)
+    for message in (*broken, *refused):
+        click.echo(f"left out: {message}", err=True)
+    return requests
