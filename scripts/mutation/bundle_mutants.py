@@ -141,4 +141,53 @@ BUNDLE = (
         '"exporter/*.py"',
         ("tests/exporter/storage",),
     ),
+    Mutant(
+        "a digest of a file's last block has what was before it", "bundle/digests.py", "buffer[:count]", "buffer", TESTS
+    ),
+    Mutant(
+        "a span that ends with the pass is too short for it", "bundle/contract.py", "span >= end", "span > end", TESTS
+    ),
+    Mutant(
+        "a sequence may fill the row behind a quantized pass",
+        "bundle/manifest.py",
+        "self.contract.capacity - spare",
+        "self.contract.capacity",
+        TESTS,
+    ),
+    Mutant(
+        "a manifest is written in the schema that it was read in",
+        "bundle/manifest.py",
+        'asdict(manifest) | {"schema_version": SCHEMA_VERSION}',
+        "asdict(manifest)",
+        TESTS,
+    ),
+    Mutant(
+        "an error that is not a number is within its tolerance",
+        "bundle/proofs.py",
+        "self.max_error <= (self.tolerance or 0.0)",
+        "not self.max_error > (self.tolerance or 0.0)",
+        TESTS,
+    ),
+    Mutant("a draft may be called lookup", "bundle/drafts.py", "if name in RESERVED:", "if False:", TESTS),
+    Mutant(
+        "the token after the last is banned",
+        "bundle/defaults.py",
+        "0 <= token < vocab_size",
+        "0 <= token <= vocab_size",
+        TESTS,
+    ),
+    Mutant(
+        "a cache row has keys only",
+        "bundle/models.py",
+        "2 * ELEMENT_BYTES[contract.precision]",
+        "ELEMENT_BYTES[contract.precision]",
+        TESTS,
+    ),
+    Mutant(
+        "an older bundle's retired rules are refused",
+        "bundle/opening.py",
+        'isinstance(rule, dict) and rule.get("rule") == "adjust"',
+        "False",
+        TESTS,
+    ),
 )

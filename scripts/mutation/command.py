@@ -27,8 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--set",
         choices=("named", "fast", "all"),
         default="all",
-        help="tests that may catch a mutant: those of `make test` in the files that it names; or if they do not, all of "
-        "`make test`; or if they do not, all tests (default)",
+        help="tests that may catch a mutant: those of `make test` in the files that it names; or if they do not, all "
+        "of `make test`; or if they do not, all tests (default)",
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many mutants at a time (default: 1)")
     parser.add_argument("--every", action="store_true", help="run on after a failure; print every test that fails")
