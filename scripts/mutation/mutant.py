@@ -44,7 +44,7 @@ class Mutant:
     def versions(self, text: str) -> list[str]:
         """The text with the fault, for each place where the fault can be planted."""
         found = replaced(text, self.old, self.new, self.within) if self.file.endswith(".py") else []
-        if len(found) != 1 and not self.within and text.count(self.old) == 1:
+        if not found and not self.within and text.count(self.old) == 1:
             return [text.replace(self.old, self.new)]
         return found
 
