@@ -32,8 +32,8 @@ BUNDLE = (
     Mutant(
         "an equals sign splits a path that exists",
         "exporter/options.py",
-        "or not before or _exists(given):",
-        "or not before:",
+        'name is not None or not equals or "/" in before or not before or _exists(given)',
+        'name is not None or not equals or "/" in before or not before',
         ("tests/exporter/test_put_draft.py",),
     ),
     Mutant(
@@ -53,15 +53,15 @@ BUNDLE = (
     Mutant(
         "the first id without an embedding counts as one that has it",
         "exporter/checkpoints/chat_templates.py",
-        "if token >= size}",
-        "if token > size}",
+        "token >= size",
+        "token > size",
         ("tests/exporter/checkpoints/test_chat_templates.py",),
     ),
     Mutant(
         "a manifest holds the checkpoint's path",
         "exporter/export_model.py",
-        '{"source": name_of(checkpoint.source)}, SPEC)',
-        '{"source": checkpoint.source}, SPEC)',
+        '{"source": name_of(checkpoint.source)}',
+        '{"source": checkpoint.source}',
         ("tests/test_telltale.py",),
     ),
     Mutant(
@@ -95,15 +95,15 @@ BUNDLE = (
     Mutant(
         "a name may lead out of the bundle",
         OPENING,
-        'or ".." in pure.parts or',
-        "or",
+        'not name.isprintable() or pure.is_absolute() or ".." in pure.parts or "\\\\" in name',
+        'not name.isprintable() or pure.is_absolute() or "\\\\" in name',
         TESTS,
     ),
     Mutant(
         "older schemas are read",
         OPENING,
-        "not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:",
-        "version > SCHEMA_VERSION:",
+        "not OLDEST_SCHEMA <= version <= SCHEMA_VERSION",
+        "version > SCHEMA_VERSION",
         TESTS,
     ),
     Mutant(
@@ -140,5 +140,54 @@ BUNDLE = (
         '"exporter/**/*.py"',
         '"exporter/*.py"',
         ("tests/exporter/test_stage_cache.py",),
+    ),
+    Mutant(
+        "a digest of a file's last block has what was before it", "bundle/digests.py", "buffer[:count]", "buffer", TESTS
+    ),
+    Mutant(
+        "a span that ends with the pass is too short for it", "bundle/contract.py", "span >= end", "span > end", TESTS
+    ),
+    Mutant(
+        "a sequence may fill the row behind a quantized pass",
+        "bundle/manifest.py",
+        "self.contract.capacity - spare",
+        "self.contract.capacity",
+        TESTS,
+    ),
+    Mutant(
+        "a manifest is written in the schema that it was read in",
+        "bundle/manifest.py",
+        'asdict(manifest) | {"schema_version": SCHEMA_VERSION}',
+        "asdict(manifest)",
+        TESTS,
+    ),
+    Mutant(
+        "an error that is not a number is within its tolerance",
+        "bundle/proofs.py",
+        "self.max_error <= (self.tolerance or 0.0)",
+        "not self.max_error > (self.tolerance or 0.0)",
+        TESTS,
+    ),
+    Mutant("a draft may be called lookup", "bundle/drafts.py", "if name in RESERVED:", "if False:", TESTS),
+    Mutant(
+        "the token after the last is banned",
+        "bundle/defaults.py",
+        "0 <= token < vocab_size",
+        "0 <= token <= vocab_size",
+        TESTS,
+    ),
+    Mutant(
+        "a cache row has keys only",
+        "bundle/models.py",
+        "2 * ELEMENT_BYTES[contract.precision]",
+        "ELEMENT_BYTES[contract.precision]",
+        TESTS,
+    ),
+    Mutant(
+        "an older bundle's retired rules are refused",
+        "bundle/opening.py",
+        'isinstance(rule, dict) and rule.get("rule") == "adjust"',
+        "False",
+        TESTS,
     ),
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from .bundle_mutants import BUNDLE
+from .calibration_mutants import CALIBRATION
+from .command_mutants import COMMANDS
 from .engine_mutants import ENGINES
 from .exporter_mutants import EXPORTER
 from .grammar_mutants import GRAMMAR
@@ -14,4 +16,18 @@ from .serve_mutants import SERVE
 from .state_mutants import STATES
 from .wire_mutants import WIRE
 
-MUTANTS = (*SAMPLING, *LOOP, *LEAVES, *GRAMMAR, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES, *SERVE, *STATES, *WIRE)
+MUTANTS = (
+    *SAMPLING,
+    *LOOP,
+    *LEAVES,
+    *GRAMMAR,
+    *PROOFS,
+    *BUNDLE,
+    *EXPORTER,
+    *ENGINES,
+    *SERVE,
+    *STATES,
+    *WIRE,
+    *CALIBRATION,
+    *COMMANDS,
+)

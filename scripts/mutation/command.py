@@ -6,8 +6,12 @@ import argparse
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from queue import SimpleQueue
 
 from .catalogue import MUTANTS
 from .mutant import Mutant, StaleMutantError
@@ -21,52 +25,70 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
     parser.add_argument(
         "--set",
-        choices=("fast", "all"),
+        choices=("named", "fast", "all"),
         default="all",
-        help="tests that may catch a mutant: those of `make test`, or if they do not, all tests (default)",
+        help="tests that may catch a mutant: those of `make test` in the files that it names; or if they do not, all "
+        "of `make test`; or if they do not, all tests (default)",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="mutants, by default every one of them")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many mutants at a time (default: 1)")
+    parser.add_argument("--every", action="store_true", help="run on after a failure; print every test that fails")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mutants, or what their files' paths begin with")
     given = parser.parse_args(arguments)
-    known = {mutant.name: mutant for mutant in MUTANTS}
-    unknown = [name for name in given.names if name not in known]
-    if unknown:
-        print(f"there is no mutant {unknown[0]!r}; there are {', '.join(known)}", file=sys.stderr)
-        return 2
-    chosen = [known[name] for name in given.names] or list(MUTANTS)
+    for name in given.names:
+        if not any(_is_named(mutant, name) for mutant in MUTANTS):
+            print(f"there is no mutant {name!r}; there are {', '.join(one.name for one in MUTANTS)}", file=sys.stderr)
+            return 2
+    chosen = [one for one in MUTANTS if not given.names or any(_is_named(one, name) for name in given.names)]
+    sets = {"named": (FAST,), "fast": (FAST,), "all": (FAST, SLOW)}[given.set]
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        tree = Tree(CHECKOUT, Path(folder))
+        places = [Path(folder) / str(index) for index in range(given.jobs)]
+        trees = [Tree(CHECKOUT, place, cache=Path(folder) / "cache", every=given.every) for place in places]
         try:
-            return _report(tree, chosen, given.set == "all")
+            return _report(trees, chosen, sets, whole=given.set != "named")
         except (StaleMutantError, BrokenRunError) as error:
             print(error, file=sys.stderr)
             return 2
 
 
-def _report(tree: Tree, mutants: Sequence[Mutant], slow_too: bool) -> int:
+def _is_named(mutant: Mutant, name: str) -> bool:
+    return name == mutant.name or mutant.file.startswith(name)
+
+
+def _report(trees: Sequence[Tree], mutants: Sequence[Mutant], sets: Sequence[str], whole: bool) -> int:
     for mutant in mutants:
-        mutant.planted(tree.root)  # raises for a stale mutant, before the first run
+        mutant.planted(CHECKOUT)  # raises for a stale mutant, before the first run
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     print(f"{len(mutants)} mutants; first without any", flush=True)
-    whole = tree.run(tests, FAST, workers="auto")
-    if whole.failed:
-        raise BrokenRunError(f"{whole.first} fails without any mutant; mend that first")
-    caught = {"fast": 0, "slow": 0, "none": 0}
+    failed = trees[0].run(tests, FAST, workers="auto")
+    if failed:
+        raise BrokenRunError(f"{failed[0]} fails without any mutant; mend that first")
+    free: SimpleQueue[Tree] = SimpleQueue()
+    for tree in trees:
+        free.put(tree)
+
+    def tried(mutant: Mutant) -> tuple[str, float, Sequence[str]]:
+        tree, start = free.get(), time.monotonic()
+        with ExitStack() as stack:
+            stack.callback(free.put, tree)
+            stack.enter_context(tree.with_fault(mutant))
+            by, failed = _caught_by(tree, mutant, sets, whole, alone=len(trees) == 1)
+            return by, time.monotonic() - start, failed
+
+    caught: Counter[str] = Counter()
     width = max(len(mutant.name) for mutant in mutants)
-    for mutant in mutants:
-        start = time.monotonic()
-        with tree.with_fault(mutant):
-            by, first = _caught_by(tree, mutant, slow_too)
-        caught[by] += 1
-        print(f"{mutant.name:{width}}  {by:4}  {time.monotonic() - start:4.0f} s  {first}", flush=True)
+    with ThreadPoolExecutor(len(trees)) as pool:
+        for mutant, (by, seconds, failed) in zip(mutants, pool.map(tried, mutants), strict=True):
+            caught[by] += 1
+            print(f"{mutant.name:{width}}  {by:4}  {seconds:4.0f} s  {' '.join(failed)}", flush=True)
     print(f"caught by the fast set {caught['fast']}, by the slow set {caught['slow']}, by none {caught['none']}")
     return int(caught["none"] > 0)
 
 
-def _caught_by(tree: Tree, mutant: Mutant, slow_too: bool) -> tuple[str, str]:
-    """(the set of tests, the first test that failed). The most likely tests run first, then the whole set."""
-    for by, marks in (("fast", FAST), ("slow", SLOW))[: 1 + slow_too]:
-        for tests, workers in ((mutant.tests, "0"), ((), "auto")):
-            outcome = tree.run(tests, marks, workers)
-            if outcome.failed:
-                return by, outcome.first
-    return "none", ""
+def _caught_by(tree: Tree, mutant: Mutant, sets: Sequence[str], whole: bool, alone: bool) -> tuple[str, Sequence[str]]:
+    """(the set of tests, those that failed). The tests that the mutant names run first, then the whole set."""
+    for marks in sets:
+        for tests in (mutant.tests, ())[: 1 + whole]:
+            failed = tree.run(tests, marks, workers="auto" if alone and not tests else "0")
+            if failed:
+                return "slow" if marks == SLOW else "fast", failed
+    return "none", ()

@@ -40,10 +40,10 @@ ENGINES = (
     Mutant(
         "work is captured before it has run",
         GRAPH_CACHE,
-        """        work()
-        self._device.synchronize()
-        self._graphs[key]""",
-        "        self._graphs[key]",
+        """work()
+self._device.synchronize()
+self._graphs[key] = self._device.capture(work)""",
+        "self._graphs[key] = self._device.capture(work)",
         (*ON_CUDA, *ON_TENSORRT),
     ),
     Mutant(
@@ -77,8 +77,8 @@ ENGINES = (
     Mutant(
         "a round's graph is known by its rule and width alone",
         ROUND,
-        "self._replay.run((rule, k, span), lambda:",
-        "self._replay.run((rule, k), lambda:",
+        "(rule, k, span)",
+        "(rule, k)",
         ON_TENSORRT,
     ),
     Mutant(

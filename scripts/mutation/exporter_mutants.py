@@ -113,8 +113,8 @@ EXPORTER = (
     Mutant(
         "a weight that stays as it was goes unnoticed",
         APPLY,
-        'own.format != "float" and value.dtype in FLOATS and value.uses()',
-        "not value.uses()",
+        'own is not None and own.format != "float" and value.dtype in FLOATS and value.uses()',
+        "own is not None and not value.uses()",
         QUANTIZE,
     ),
     Mutant(
@@ -176,8 +176,8 @@ EXPORTER = (
     Mutant(
         "biases called as old causal masks are left out",
         LEFT_OUT,
-        "if any(size in MASK_DIMENSIONS and",
-        "if any(",
+        "size in MASK_DIMENSIONS and _same_name(key, name)",
+        "_same_name(key, name)",
         LEFT_OUT_TESTS,
     ),
     Mutant(
@@ -218,22 +218,22 @@ EXPORTER = (
     Mutant(
         "positions of the kind of layer that reaches furthest",
         POSITIONS,
-        "max(length, min(",
-        "max(length, max(",
+        "min((_reach(rope, length) for rope in rotary(text)), default=length)",
+        "max((_reach(rope, length) for rope in rotary(text)), default=length)",
         POSITIONS_TESTS,
     ),
     Mutant(
         "a token that ends the text is a bad word",
         GENERATION,
-        "if word not in alone]",
-        "if word]",
+        "word not in alone",
+        "word",
         GENERATION_TESTS,
     ),
     Mutant(
         "settings in config.json are not looked for",
         GENERATION,
-        "if name in known}",
-        "if name == 'eos_token_id'}",
+        "name in known",
+        "name == 'eos_token_id'",
         GENERATION_TESTS,
     ),
     Mutant(
@@ -292,29 +292,29 @@ EXPORTER = (
     Mutant(
         "a GGUF file's settings of a tokenizer that nobody reads",
         KEYS,
-        "*TOKENIZER_WITHOUT_EFFECT) or not _truth(value)",
-        "*TOKENIZER_WITHOUT_EFFECT) or key",
+        "not _truth(value)",
+        "key",
         OF_KEYS,
     ),
     Mutant(
         "digits are split as GPT-2 does",
         TOKENIZER,
-        'Split((_DIGIT, _GPT2)): "smollm',
-        'Split((_GPT2, _GPT2)): "smollm',
+        "(_DIGIT, _GPT2)",
+        "(_GPT2, _GPT2)",
         OF_TOKENIZERS,
     ),
     Mutant(
         "tokens that are words are merged from their parts",
         TOKENIZER,
-        "ignore_merges=split.whole_words",
-        "ignore_merges=False",
+        "split.whole_words",
+        "False",
         OF_TOKENIZERS,
     ),
     Mutant(
         "user-defined tokens are cut",
         TOKENIZER,
-        "if kind in (UNKNOWN, CONTROL, USER_DEFINED) or",
-        "if kind in (UNKNOWN, CONTROL) or",
+        "kind in (UNKNOWN, CONTROL, USER_DEFINED)",
+        "kind in (UNKNOWN, CONTROL)",
         OF_TOKENIZERS,
     ),
     Mutant(
@@ -341,15 +341,15 @@ EXPORTER = (
     Mutant(
         "ids that the draft's model lacks are shared",
         VOCABULARY,
-        "if ours < target_size and theirs < draft_size]",
-        "if ours < target_size]",
+        "ours < target_size and theirs < draft_size",
+        "ours < target_size",
         ("tests/exporter/checkpoints/test_shared_vocabulary.py",),
     ),
     Mutant(
         "special tokens are text",
         VOCABULARY,
-        "if written[token] and token not in self.special",
-        "if written[token]",
+        "written[token] and token not in self.special",
+        "written[token]",
         ("tests/exporter/checkpoints/test_shared_vocabulary.py",),
     ),
 )

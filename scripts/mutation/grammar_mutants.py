@@ -28,8 +28,18 @@ GRAMMAR = (
     Mutant(
         "the grammar's state does not follow the draft",
         RULES,
-        "row = self._row(known, self._drafted)\n            except",
-        "row = self._row(known, [])\n            except",
+        """try:
+    if self._constraint.over(self._drafted):
+        return None
+    row = self._row(known, self._drafted)
+except GrammarError:  # of a position that the output may never reach
+    return None""",
+        """try:
+    if self._constraint.over(self._drafted):
+        return None
+    row = self._row(known, [])
+except GrammarError:  # of a position that the output may never reach
+    return None""",
         EXACT,
     ),
     Mutant(
@@ -43,8 +53,8 @@ GRAMMAR = (
         "the row behind the whole draft is not masked",
         RULES,
         "row = logits if self._constraint is None else self._constraint.mask(logits, drafted)",
-        "free = self._constraint is None or len(drafted) == len(self._drafted) > 0\n"
-        "        row = logits if free else self._constraint.mask(logits, drafted)",
+        """free = self._constraint is None or len(drafted) == len(self._drafted) > 0
+row = logits if free else self._constraint.mask(logits, drafted)""",
         EXACT,
     ),
     Mutant(
@@ -74,8 +84,8 @@ GRAMMAR = (
     Mutant(
         "greedy takes every argmax",
         RULES,
-        "if math.isfinite(row[token]) and self._constraint.allows(token, drafted) else None",
-        "if math.isfinite(row[token]) else None",
+        "math.isfinite(row[token]) and self._constraint.allows(token, drafted)",
+        "math.isfinite(row[token])",
         EXACT,
     ),
     Mutant(
@@ -102,9 +112,10 @@ GRAMMAR = (
     Mutant(
         "a grammar ends with its lexer",
         GUIDED,
-        "copy._source, copy._begun, copy._tokens = self._source,",
-        "copy._source, copy._begun, copy._tokens = None,",
+        "self._source",
+        "None",
         (f"{TESTS}/test_compiler.py",),
+        within="GuidedMatcher._copy",
     ),
     Mutant(
         "one token is accepted where another is forced",
@@ -116,8 +127,8 @@ GRAMMAR = (
     Mutant(
         "a compiler that hangs is waited for",
         COMPILER,
-        "timeout=0 if self._late is not None else DEADLINE",
-        "timeout=DEADLINE",
+        "0 if self._late is not None else DEADLINE",
+        "DEADLINE",
         (f"{TESTS}/test_compiler.py",),
     ),
     Mutant(
@@ -144,29 +155,29 @@ GRAMMAR = (
     Mutant(
         "text up to an end goes on behind it",
         "runtime/grammar/lark.py",
-        "_end[lazy]: TEXT",
-        "_end: TEXT",
+        'f"{name}_end[lazy]: TEXT {json.dumps(end)}"',
+        'f"{name}_end: TEXT {json.dumps(end)}"',
         ("tests/runtime/tools/test_lossless.py",),
     ),
     Mutant(
         "an opening of thoughts that other tokens spell is an answer's",
         "runtime/grammar/thinking.py",
-        "opened[lazy]: ",
-        "opened: ",
+        "f\"opened[lazy]: {' | '.join(json.dumps(lead + thinking.opening) for lead in leads)}\"",
+        "f\"opened: {' | '.join(json.dumps(lead + thinking.opening) for lead in leads)}\"",
         (f"{TESTS}/test_thinking.py",),
     ),
     Mutant(
         "thoughts may be all there is of an answer to a schema",
         "runtime/grammar/thinking.py",
-        "thinking.free, thinking.may_stop)",
-        "thinking.free, True)",
+        'lark.until("thought", thinking.end, then, atoms, thinking.free, thinking.may_stop)',
+        'lark.until("thought", thinking.end, then, atoms, thinking.free, True)',
         (f"{TESTS}/test_thinking.py",),
     ),
     Mutant(
         "a strict tool is relaxed",
         "serve/wire/calls.py",
-        "place for place in self.places if place not in self.strict",
-        "place for place in self.places",
+        "[place for place in self.places if place not in self.strict]",
+        "[place for place in self.places]",
         ("tests/serve/test_tools.py",),
     ),
 )

@@ -58,8 +58,8 @@ LOOP = (
     Mutant(
         "a kept prefix reaches behind the first difference",
         CONTEXT,
-        "if cached.decoder.has_states else common)",
-        "if cached.decoder.has_states else common + 1)",
+        "min(common, cached.last(prompt)) if cached.decoder.has_states else common",
+        "min(common, cached.last(prompt)) if cached.decoder.has_states else common + 1",
         (*IN_LOOP, "tests/runtime/test_session.py"),
     ),
     Mutant(
@@ -72,8 +72,8 @@ LOOP = (
     Mutant(
         "kept costs are of any number of threads",
         "runtime/costs/first.py",
-        "engine.name, session.threads]",
-        "engine.name]",
+        "[bundle_identity(bundle), describe_host(engine.name, engine.device), engine.name, session.threads]",
+        "[bundle_identity(bundle), describe_host(engine.name, engine.device), engine.name]",
         ("tests/runtime/costs/test_first.py",),
     ),
     Mutant(
@@ -135,8 +135,8 @@ LOOP = (
     Mutant(
         "a lookup behind the model's tokens looks behind the text's last",
         DRAFTERS,
-        "found = self._lookup.find(tokens, count, drafted) if count",
-        "found = self._lookup.find(tokens, count) if count",
+        "self._lookup.find(tokens, count, drafted)",
+        "self._lookup.find(tokens, count)",
         ("tests/runtime/drafting",),
     ),
     Mutant(
@@ -165,8 +165,8 @@ LOOP = (
     Mutant(
         "a lookup takes more than its match is long",
         LOOKUP,
-        "_continued(tokens, drafted, place, min(count, best)) if best",
-        "_continued(tokens, drafted, place, count) if best",
+        "min(count, best)",
+        "count",
         ("tests/runtime/drafting/test_lookup.py",),
     ),
     Mutant(
@@ -401,8 +401,9 @@ LOOP = (
     Mutant(
         "chat without the start of the assistant's turn",
         CHAT,
-        "add_generation_prompt=True",
-        "add_generation_prompt=False",
+        "True",
+        "False",
         ("tests/runtime/text",),
+        within="ChatTemplate.as_given",
     ),
 )

@@ -27,15 +27,15 @@ PROOFS = (
     Mutant(
         "parity allows a thousand times as much",
         PARITY,
-        '"fp32": 1e-3,',
-        '"fp32": 1.0,',
+        "1e-3",
+        "1.0",
         (f"{TESTS}/test_parity.py", "tests/exporter/test_families.py", "tests/exporter/proving"),
     ),
     Mutant(
         "parity does not climb the ladder of spans",
         PARITY,
-        "for edge in [span for span in contract.spans if span in room][:1]:",
-        "for edge in [span for span in contract.spans if span in room][:0]:",
+        "[span for span in contract.spans if span in room][:1]",
+        "[span for span in contract.spans if span in room][:0]",
         (f"{TESTS}/test_parity.py", "tests/exporter/test_families.py"),
     ),
     Mutant(
@@ -90,8 +90,8 @@ PROOFS = (
     Mutant(
         "what cannot be is only unlikely",
         CHI_SQUARED,
-        'statistic = float("inf") if impossible else sum(',
-        "statistic = sum(",
+        'float("inf") if impossible else sum((count - mean) ** 2 / mean for mean, count in cells)',
+        "sum((count - mean) ** 2 / mean for mean, count in cells)",
         ("tests/runtime/sampling/test_distribution.py",),
     ),
 )

@@ -39,8 +39,8 @@ SAMPLING = (
     Mutant(
         "block rule's residual not scaled",
         ACCEPTANCE,
-        "return accepted, _follow(target(accepted), accepted_ratio,",
-        "return accepted, _follow(target(accepted), 1.0,",
+        "_follow(target(accepted), accepted_ratio, draft_probs[accepted], uniforms[-1])",
+        "_follow(target(accepted), 1.0, draft_probs[accepted], uniforms[-1])",
         EXACT,
     ),
     Mutant(
@@ -67,8 +67,8 @@ SAMPLING = (
     Mutant(
         "a uniform of zero draws what has no mass",
         DISTRIBUTION,
-        'side="right"',
-        'side="left"',
+        '"right"',
+        '"left"',
         (f"{TESTS}/test_distribution_class.py", *EXACT),
     ),
     Mutant(
@@ -116,8 +116,8 @@ SAMPLING = (
     Mutant(
         "a bundle's defaults go over what a request says",
         PARAMETERS,
-        "for name in UNADJUSTED if getattr(self, name) is None",
-        "for name in UNADJUSTED",
+        "{name: given[name] for name in UNADJUSTED if getattr(self, name) is None}",
+        "{name: given[name] for name in UNADJUSTED}",
         GENERATION_CONFIG,
     ),
     Mutant(
@@ -130,8 +130,19 @@ SAMPLING = (
     Mutant(
         "proofs judge adjusted tokens by the logits before that",
         "runtime/proofs/equality.py",
-        "        **UNADJUSTED,\n",
-        "",
+        """params = SamplingParameters(
+    **UNADJUSTED,
+    stop_token_ids=(),
+    max_new_tokens=max_new_tokens,
+    drafter=drafter,
+    num_draft_tokens=session.max_draft_tokens,
+)""",
+        """params = SamplingParameters(
+    stop_token_ids=(),
+    max_new_tokens=max_new_tokens,
+    drafter=drafter,
+    num_draft_tokens=session.max_draft_tokens,
+)""",
         GENERATION_CONFIG,
     ),
     Mutant(
@@ -151,15 +162,15 @@ SAMPLING = (
     Mutant(
         "min-p in front of the temperature",
         TRUNCATION,
-        "floor = top + temperature * math.log(parameters.min_p)",
-        "floor = top + math.log(parameters.min_p)",
+        "temperature * math.log(parameters.min_p)",
+        "math.log(parameters.min_p)",
         (f"{TESTS}/test_truncation.py",),
     ),
     Mutant(
         "a nucleus of one token more than it needs",
         TRUNCATION,
-        ".cumsum().searchsorted(goal))",
-        '.cumsum().searchsorted(goal, side="right"))',
+        "_weights(ranked, top, temperature).cumsum().searchsorted(goal)",
+        '_weights(ranked, top, temperature).cumsum().searchsorted(goal, side="right")',
         (f"{TESTS}/test_truncation.py",),
     ),
 )

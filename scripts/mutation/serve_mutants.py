@@ -34,22 +34,23 @@ SERVE = (
     Mutant(
         "a burst loses the place of the one that is about to run",
         f"{ENGINE}thread.py",
-        "idle=self._running is None, again=again)",
-        "idle=False, again=again)",
+        "self._running is None",
+        "False",
         IN_PROCESS,
+        within="EngineThread.submit",
     ),
     Mutant(
         "an answer is expected to end at the mean, however long it is already",
         f"{ENGINE}pace.py",
-        "max(self._tokens.value - tokens, tokens, (parameters",
-        "max(self._tokens.value - tokens, (parameters",
+        "max(self._tokens.value - tokens, tokens, (parameters.min_new_tokens or 0) - tokens)",
+        "max(self._tokens.value - tokens, (parameters.min_new_tokens or 0) - tokens)",
         ("tests/serve/test_pace.py",),
     ),
     Mutant(
         "what must be generated is not waited for",
         f"{ENGINE}pace.py",
-        "(parameters.min_new_tokens or 0) - tokens)",
-        "0)",
+        "(parameters.min_new_tokens or 0) - tokens",
+        "0",
         ("tests/serve/test_pace.py",),
     ),
     Mutant(
@@ -62,8 +63,8 @@ SERVE = (
     Mutant(
         "nothing is expected of those that wait before one has ended",
         f"{ENGINE}thread.py",
-        "if self._pace.known else took for",
-        "if self._pace.known else 0.0 for",
+        "self._pace.whole(other.parameters) if self._pace.known else took",
+        "self._pace.whole(other.parameters) if self._pace.known else 0.0",
         IN_PROCESS,
     ),
     Mutant(
@@ -111,8 +112,8 @@ SERVE = (
     Mutant(
         "thoughts are looked for without the template's variables",
         "runtime/text/encode.py",
-        "find_thinking(template.setting(variables), ",
-        "find_thinking(template, ",
+        "template.setting(variables)",
+        "template",
         VARIABLES,
     ),
     Mutant(
@@ -139,8 +140,8 @@ SERVE = (
     Mutant(
         "a bug in a request ends the engine thread",
         f"{ENGINE}thread.py",
-        "except BaseException as error:  # a bug ends its request, not the thread",
-        "except SystemExit as error:",
+        "BaseException",
+        "SystemExit",
         IN_PROCESS,
     ),
     Mutant(
@@ -188,8 +189,8 @@ SERVE = (
     Mutant(
         "requests over the limit keep their connections",
         "serve/http/access.py",
-        ', "Connection": "close"}',
-        "}",
+        '{"Retry-After": str(wait), "Connection": "close"}',
+        '{"Retry-After": str(wait)}',
         CONNECTIONS,
     ),
     Mutant(
@@ -230,15 +231,15 @@ SERVE = (
     Mutant(
         "dropped lines are not told",
         "serve/log.py",
-        "if missing and self._told is not None else",
-        "if False else",
+        "missing and self._told is not None",
+        "False",
         UNREAD,
     ),
     Mutant(
         "the exit waits for the log",
         "serve/log.py",
-        "not self._lines and not self._writing, timeout)",
-        "not self._lines and not self._writing, None)",
+        "timeout",
+        "None",
         UNREAD,
     ),
     Mutant(
@@ -342,8 +343,8 @@ SERVE = (
     Mutant(
         "usage comes unasked",
         "serve/routes/shapes.py",
-        "usage=None if self.with_usage else msgspec.UNSET",
-        "usage=None",
+        "None if self.with_usage else msgspec.UNSET",
+        "None",
         ANSWERS,
     ),
     Mutant(
@@ -356,8 +357,8 @@ SERVE = (
     Mutant(
         "a server's own error is called a refusal of the client",
         f"{CLIENTS}harness.py",
-        "400 <= status < 500:",
-        "400 <= status:",
+        "400 <= status < 500",
+        "400 <= status",
         OF_CLIENTS,
     ),
     Mutant(
@@ -384,15 +385,15 @@ SERVE = (
     Mutant(
         "an environment keeps the packages that it was made with",
         f"{CLIENTS}environments.py",
-        """ or (folder / "ready").read_text(encoding="utf-8") != wanted:""",
-        ":",
+        'not (folder / "ready").exists() or (folder / "ready").read_text(encoding="utf-8") != wanted',
+        'not (folder / "ready").exists()',
         OF_CLIENTS,
     ),
     Mutant(
         "a client's script talks to the caller's own account",
         f"{CLIENTS}servers.py",
-        " if not name.startswith(own)}",
-        "}",
+        "{name: value for name, value in os.environ.items() if not name.startswith(own)}",
+        "{name: value for name, value in os.environ.items()}",
         OF_CLIENTS,
     ),
     Mutant(
@@ -405,8 +406,8 @@ SERVE = (
     Mutant(
         "a compiler that hangs is the client's fault",
         "serve/wire/errors.py",
-        'case GrammarError(code="grammar_busy"):',
-        'case GrammarError(code="never"):',
+        '"grammar_busy"',
+        '"never"',
         BOUNDS,
     ),
     Mutant(
@@ -415,5 +416,71 @@ SERVE = (
         "if len(found) < len(pairs):",
         "if len(found) > len(pairs):",
         ("tests/serve/test_refusals.py",),
+    ),
+    Mutant(
+        "a wait that was used up begins again",
+        f"{ENGINE}async_session.py",
+        "self.queue_timeout - job.waited",
+        "self.queue_timeout",
+        IN_PROCESS,
+        "AsyncSession.started",
+    ),
+    Mutant(
+        "keys and salts that are one text together share rows",
+        f"{ENGINE}async_session.py",
+        "ascii((key, own))",
+        'ascii(f"{key}{own}")',
+        IN_PROCESS,
+    ),
+    Mutant(
+        "an engine that recovered counts as failing",
+        f"{ENGINE}thread.py",
+        "self._failed_in_a_row = 0",
+        "pass",
+        IN_PROCESS,
+        "EngineThread._end",
+    ),
+    Mutant(
+        "clients are told to come back in an hour",
+        f"{ENGINE}thread.py",
+        "min(max(math.ceil(self.starts_in(job)), least, 1), LONGEST_RETRY)",
+        "max(math.ceil(self.starts_in(job)), least, 1)",
+        IN_PROCESS,
+    ),
+    Mutant(
+        "a long answer is a stall",
+        f"{ENGINE}thread.py",
+        "job is None or seen != self._seen",
+        "job is None or seen[0] is not self._seen[0]",
+        IN_PROCESS,
+    ),
+    Mutant(
+        "a round takes as long as all before it",
+        f"{ENGINE}job.py",
+        "self._noted = chunk.statistics.total_seconds",
+        "pass",
+        (*IN_PROCESS, *OPERATION),
+    ),
+    Mutant(
+        "an answer's first round is one of the others",
+        f"{ENGINE}pace.py",
+        "done.later / done.later_tokens",
+        "done.later / done.tokens",
+        ("tests/serve/test_pace.py",),
+    ),
+    Mutant(
+        "who leaves before an encoder is free keeps a place",
+        f"{ENGINE}workers.py",
+        "self._queue.remove(key, begin)",
+        "pass",
+        ("tests/serve/test_before_the_queue.py",),
+    ),
+    Mutant("a key without requests has a turn", f"{ENGINE}fair_queue.py", "if not own:", "if False:", IN_PROCESS),
+    Mutant(
+        "a reader that stopped reading holds the engine's chunks",
+        f"{ENGINE}job.py",
+        "if len(self._events) > MOST_UNREAD:",
+        "if False:",
+        IN_PROCESS,
     ),
 )

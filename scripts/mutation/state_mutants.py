@@ -36,9 +36,9 @@ STATES = (
     Mutant(
         "a pass that fails leaves rows that count",
         ROWS,
-        """        self.start = self.end = 0
-        return pending""",
-        "        return pending",
+        """self.start = self.end = 0
+return pending, self.certain(pending, count, prompt)""",
+        "return pending, self.certain(pending, count, prompt)",
         (*COUNTED, *SESSIONS),
     ),
     Mutant(
@@ -81,16 +81,17 @@ STATES = (
     Mutant(
         "in standard operators: a state that was committed decays twice",
         STANDARD,
-        "state = faded * before",
-        "state = faded * faded * before",
+        "faded * before",
+        "faded * faded * before",
         ALONE,
     ),
     Mutant(
         "in standard operators: open rows are kept a row early",
         STANDARD,
-        "states.certain + torch.arange(window), states, 0",
-        "states.certain - 1 + torch.arange(window), states, 0",
+        "states.certain",
+        "states.certain - 1",
         ALONE,
+        within="advance",
     ),
     Mutant(
         "in standard operators: a convolution lags behind what was accepted",
@@ -102,8 +103,10 @@ STATES = (
     Mutant(
         "in standard operators: the largest block is not inverted",
         STANDARD,
-        "    for below in rest:",
-        "    for below in rest[:-1]:",
+        """for below in rest:
+    inverse = inverse - inverse @ (below @ inverse)""",
+        """for below in rest[:-1]:
+    inverse = inverse - inverse @ (below @ inverse)""",
         ALONE,
     ),
     Mutant(
@@ -116,8 +119,8 @@ STATES = (
     Mutant(
         "in standard operators: a row that counts and is no number is left out",
         STANDARD,
-        "return torch.where(silent[window:, None], NAN, output)",
-        "return output",
+        "torch.where(silent[window:, None], NAN, output)",
+        "output",
         ALONE,
     ),
     Mutant(
@@ -130,8 +133,8 @@ STATES = (
     Mutant(
         "on the device: a sequence begins with the states of the last",
         DEVICE,
-        "        if not position:\n            self._device.fill",
-        "        if position < 0:\n            self._device.fill",
+        "not position",
+        "position < 0",
         ROUNDS,
     ),
     Mutant(
@@ -158,15 +161,16 @@ STATES = (
     Mutant(
         "states are saved as those of a row early",
         ARRAYS,
-        "return SavedStates(self._rows.start, end,",
-        "return SavedStates(self._rows.start + 1, end,",
+        "self._rows.start",
+        "self._rows.start + 1",
         ("tests/runtime/test_hybrid_places.py",),
+        within="OrtStates.read",
     ),
     Mutant(
         "a place reaches over tokens that the states have not taken in",
         CONTEXT,
-        "mark(which, decoder, self.tokens[: cached.rows], self.salt, shared)",
-        "mark(which, decoder, self.tokens, self.salt, shared)",
+        "self.tokens[: cached.rows]",
+        "self.tokens",
         PLACES,
     ),
     Mutant(
@@ -230,8 +234,16 @@ STATES = (
     Mutant(
         "of two counts only the first stays on the host",
         ON_HOST,
-        "    for count in counts:\n        readers",
-        "    for count in counts[:1]:\n        readers",
+        """for count in counts:
+    readers = list(count.uses())
+    kept = tape.op("Add", [count, zero])
+    for node, place in readers:
+        node.replace_input_with(place, kept)""",
+        """for count in counts[:1]:
+    readers = list(count.uses())
+    kept = tape.op("Add", [count, zero])
+    for node, place in readers:
+        node.replace_input_with(place, kept)""",
         HELD,
     ),
     Mutant(
@@ -258,14 +270,8 @@ STATES = (
     Mutant(
         "a state on the device is written where nobody reads it",
         MEMORY,
-        """io.bind_ortvalue_output(f"present.{name}", self._value)
-
-    def settle(self) -> None:
-        \"\"\"Nothing""",
-        """io.bind_output(f"present.{name}", "cuda")
-
-    def settle(self) -> None:
-        \"\"\"Nothing""",
+        'io.bind_ortvalue_output(f"present.{name}", self._value)',
+        'io.bind_output(f"present.{name}", "cuda")',
         ON_DEVICE,
     ),
 )

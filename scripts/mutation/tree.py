@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from .mutant import Mutant
@@ -20,23 +19,19 @@ FAST, SLOW = "not slow and not gpu", "slow and not gpu"
 LONGEST = 3600
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of one run: whether a test failed, and the first one that did."""
-
-    failed: bool
-    first: str
-
-
 class BrokenRunError(Exception):
     """Raised if pytest ended without tests that pass or fail."""
 
 
 class Tree:
-    """A copy of the tracked files as they are in the checkout, committed or not."""
+    """A copy of the tracked files as they are in the checkout, committed or not.
 
-    def __init__(self, checkout: Path, folder: Path) -> None:
+    cache: pytest's, which copies share. every: run on after the first failure.
+    """
+
+    def __init__(self, checkout: Path, folder: Path, cache: Path, every: bool = False) -> None:
         self.root = folder / "specexport"
+        self._options = ["-o", f"cache_dir={cache}", *(() if every else ("-x",))]
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=checkout, check=True, capture_output=True).stdout
         for name in filter(None, os.fsdecode(listed).split("\0")):
             if (checkout / name).is_file():
@@ -58,10 +53,10 @@ class Tree:
         finally:
             path.write_text(before, encoding="utf-8")
 
-    def run(self, tests: Sequence[str], marks: str, workers: str = "0") -> Outcome:
-        """Run tests until the first failure. Raises `BrokenRunError` if pytest could not run them."""
-        command = [sys.executable, "-m", "pytest", "-x", "-rfE", "--tb=no", "-n", workers, "--dist", "worksteal"]
-        command += ["-m", marks, *tests]
+    def run(self, tests: Sequence[str], marks: str, workers: str = "0") -> list[str]:
+        """The tests that failed, at most the first unless `every`. Raises `BrokenRunError` if pytest ran none."""
+        command = [sys.executable, "-m", "pytest", *self._options, "-rfE", "--tb=no", "-n", workers]
+        command += ["--dist", "worksteal", "-m", marks, *tests]
         try:
             done = subprocess.run(
                 command,
@@ -73,8 +68,8 @@ class Tree:
                 encoding="utf-8",
             )
         except subprocess.TimeoutExpired:
-            return Outcome(True, f"no end after {LONGEST} s")
+            return [f"no end after {LONGEST} s"]
         if done.returncode not in (CAUGHT, PASSED, NONE_COLLECTED):
             raise BrokenRunError(f"pytest ended with status {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
-        first = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-        return Outcome(done.returncode == CAUGHT, first[1] if first else "")
+        found = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+        return found or ["a test without a name"] if done.returncode == CAUGHT else []

@@ -22,7 +22,13 @@ WIRE = (
         OTHERS,
     ),
     Mutant("in other objects no field is known", FIELDS, 'PLACE.sub("[]", name)', "name", OTHERS),
-    Mutant("true is 1", FIELDS, " and not isinstance(one, bool) for one", " for one", OTHERS),
+    Mutant(
+        "true is 1",
+        FIELDS,
+        "isinstance(one, int | float) and not isinstance(one, bool)",
+        "isinstance(one, int | float)",
+        OTHERS,
+    ),
     Mutant(
         "of two names of one thing the last counts",
         FIELDS,
@@ -40,8 +46,8 @@ WIRE = (
     Mutant(
         "1.5 is an integer",
         "serve/wire/body.py",
-        "if wanted and not exact and raw.is_integer() else raw",
-        "if wanted and not exact else raw",
+        "wanted and not exact and raw.is_integer()",
+        "wanted and not exact",
         OTHERS,
     ),
     Mutant(
@@ -61,16 +67,16 @@ WIRE = (
     Mutant(
         "ignore_eos ends at none of the request's tokens either",
         TRANSLATE,
-        "() if request.stop_token_ids is None and request.ignore_eos",
-        "() if request.ignore_eos",
+        "request.stop_token_ids is None and request.ignore_eos",
+        "request.ignore_eos",
         LENIENT,
     ),
     Mutant("top_p 0 is off", TRANSLATE, "    if request.top_p == 0:", "    if request.top_p == -1:", LENIENT),
     Mutant(
         "a refusal is left out of the history",
         TRANSLATE,
-        "for one in (message.content, message.refusal) if one",
-        "for one in (message.content,) if one",
+        "(message.content, message.refusal)",
+        "(message.content,)",
         LENIENT,
     ),
     Mutant(
@@ -83,15 +89,16 @@ WIRE = (
     Mutant(
         "strict schemas are relaxed",
         "serve/wire/constraints.py",
-        "if not loose or wanted is None or wanted.strict or (",
-        "if not loose or wanted is None or (",
+        "not loose or wanted is None or wanted.strict or "
+        "(wanted.json_schema is not None and wanted.json_schema.strict)",
+        "not loose or wanted is None or (wanted.json_schema is not None and wanted.json_schema.strict)",
         CONSTRAINED,
     ),
     Mutant(
         "a schema beside json_object is ignored",
         "serve/wire/constraints.py",
-        'given = [name for name in ("json_schema", "schema", "value", "pattern")',
-        'given = [name for name in ("json_schema", "value", "pattern")',
+        '("json_schema", "schema", "value", "pattern")',
+        '("json_schema", "value", "pattern")',
         CONSTRAINED,
     ),
     Mutant(
@@ -118,8 +125,8 @@ WIRE = (
     Mutant(
         "schemas that are joined are closed",
         "runtime/tools/closing.py",
-        "    return bool(others) or not (",
-        "    return not (",
+        'bool(others) or not (one or (keyword == "oneOf" and _told_apart(ways, root)))',
+        'not (one or (keyword == "oneOf" and _told_apart(ways, root)))',
         CLOSING,
     ),
     Mutant(
@@ -153,15 +160,15 @@ WIRE = (
     Mutant(
         "of stop strings that end together the shortest counts",
         "runtime/text/detokenizer.py",
-        "{*map(len, self._stops)}, reverse=True)",
-        "{*map(len, self._stops)})",
+        "sorted({*map(len, self._stops)}, reverse=True)",
+        "sorted({*map(len, self._stops)})",
         STOPS,
     ),
     Mutant(
         "a stop string that begins in the text before is missed",
         "runtime/text/detokenizer.py",
-        "for size in range(most, 0, -1)",
-        "for size in range(min(most, 1), 0, -1)",
+        "range(most, 0, -1)",
+        "range(min(most, 1), 0, -1)",
         STOPS,
     ),
     Mutant(
@@ -170,8 +177,8 @@ WIRE = (
     Mutant(
         "the description says that no key is needed",
         "serve/routes/about.py",
-        "describe(bool(settings.api_keys), ",
-        "describe(False, ",
+        "bool(settings.api_keys)",
+        "False",
         ("tests/serve/test_openapi.py",),
     ),
     Mutant(

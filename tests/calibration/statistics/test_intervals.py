@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from specexport.calibration.statistics.intervals import (
     FEW,
+    STUDENT,
     UNBOUNDED,
     _student_quantile,
     difference_interval,
@@ -158,6 +159,7 @@ def test_differences_hold_their_mean_as_often_as_they_say() -> None:
 def test_differences_of_one_request_and_of_none(refused: Refused) -> None:
     one = difference_interval([2.0], [4.0])
     assert (one.value, one.low, one.high) == (0.5, -UNBOUNDED, UNBOUNDED)
+    assert difference_interval([1.0, 3.0], [1.0, 1.0]).high == pytest.approx(2.0 + STUDENT[0])  # a deviation of 1
     for differences, sizes in (([], []), ([1.0], [0.0])):
         with refused(ParameterError):
             difference_interval(differences, sizes)

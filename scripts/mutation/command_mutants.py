@@ -1,0 +1,276 @@
+"""Faults in the command line and in the integrations."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+CLI, OF_CLI, OF_BENCH = "cli/", ("tests/test_cli.py",), ("tests/test_cli_bench.py",)
+CHAT, SERVE = ("tests/test_cli_chat.py",), ("tests/serve/test_real_server.py",)
+SETTINGS = ("tests/serve/test_settings.py", "tests/test_cli.py")
+RAY, OF_RAY = "integrations/ray/", ("tests/integrations/test_ray.py",)
+TRITON, OF_TRITON = "integrations/triton/", ("tests/integrations/test_triton_models.py",)
+REPOSITORY = ("tests/integrations/test_triton_repository.py",)
+GENERATE, OF_GENERATE = "integrations/transformers/model.py", ("tests/integrations/test_transformers.py",)
+
+COMMANDS = (
+    Mutant(
+        "different outputs are a success of bench", f"{CLI}bench.py", "if not result.passed:", "if False:", OF_BENCH
+    ),
+    Mutant("a failed proof is a success of verify", f"{CLI}verify.py", "if not result.passed:", "if False:", OF_CLI),
+    Mutant(
+        "verify follows the policy",
+        f"{CLI}verify.py",
+        "load(bundle, **where, policy=False)",
+        "load(bundle, **where)",
+        OF_CLI,
+    ),
+    Mutant(
+        "bench runs every route",
+        f"{CLI}bench.py",
+        "choose(requests_of(session, read, chosen.max_new_tokens, skip_invalid), routes, limit)",
+        "choose(requests_of(session, read, chosen.max_new_tokens, skip_invalid), (), limit)",
+        OF_BENCH,
+    ),
+    Mutant(
+        "bench predicts by costs of another host",
+        f"{CLI}bench.py",
+        "costs is not None and not stale(costs, session.engine.name, session.threads, session.engine.device)",
+        "costs is not None",
+        OF_BENCH,
+    ),
+    Mutant("a finished benchmark leaves its journal", f"{CLI}bench.py", "kept.remove()", "kept.close()", OF_BENCH),
+    Mutant(
+        "every host is busy",
+        f"{CLI}busy_host.py",
+        "load > cpus + SPARE",
+        "load > SPARE",
+        ("tests/test_cli_busy_host.py",),
+    ),
+    Mutant(
+        "a fixed policy is not asked for",
+        f"{CLI}calibrate.py",
+        '"fixed" if fixed else "adaptive"',
+        '"adaptive"',
+        ("tests/test_cli_calibrate.py",),
+    ),
+    Mutant(
+        "a calibration that was interrupted is a success",
+        f"{CLI}calibrate.py",
+        "SystemExit(130)",
+        "SystemExit(0)",
+        ("tests/test_cli_calibrate.py",),
+    ),
+    Mutant(
+        "an answer that was stopped is a success",
+        f"{CLI}generate.py",
+        'if finish_reason == "cancelled":',
+        "if False:",
+        (*OF_CLI, "tests/test_cli_process.py"),
+    ),
+    Mutant(
+        "a prediction is not passed on",
+        f"{CLI}generate.py",
+        "session.stream(given, prediction=expected, **options)",
+        "session.stream(given, **options)",
+        OF_CLI,
+    ),
+    Mutant(
+        "a template is not passed on",
+        f"{CLI}generate.py",
+        "load(bundle, chat_template=chat_template, **where)",
+        "load(bundle, **where)",
+        CHAT,
+    ),
+    Mutant(
+        "half a turn is left out of a long conversation", f"{CLI}conversation.py", "messages[2:]", "messages[1:]", CHAT
+    ),
+    Mutant(
+        "a long conversation leaves no room for an answer",
+        f"{CLI}conversation.py",
+        "self._length(messages) + room > capacity",
+        "self._length(messages) > capacity",
+        CHAT,
+    ),
+    Mutant(
+        "a refused line stays in the conversation",
+        f"{CLI}conversation.py",
+        '[*self.messages, {"role": "user", "content": line}]',
+        'self.messages.append({"role": "user", "content": line}) or [*self.messages]',
+        CHAT,
+    ),
+    Mutant(
+        "a cache of MiB has as many KiB", f"{CLI}serve.py", "prompt_cache_mib << 20", "prompt_cache_mib << 10", SERVE
+    ),
+    Mutant("the first request waits for the engine", f"{CLI}serve.py", "session.prepare()", "None", SERVE),
+    Mutant(
+        "a server that lost answers ends as a success",
+        f"{CLI}serve.py",
+        "0 if listener.clean else 1",
+        "0",
+        ("tests/serve/test_shutdown.py",),
+    ),
+    Mutant(
+        "a server listens beyond this machine without a key",
+        f"{CLI}serve.py",
+        "check_listening(listening.host, settings, no_auth)",
+        "None",
+        SETTINGS,
+    ),
+    Mutant(
+        "a timeout that is not a number is taken",
+        f"{CLI}serve.py",
+        "if not found <= LONGEST_TIME:",
+        "if found > LONGEST_TIME:",
+        SETTINGS,
+    ),
+    Mutant(
+        "the access log cannot be turned off",
+        f"{CLI}serve.py",
+        "not no_access_log",
+        "True",
+        ("tests/serve/test_access_log.py", *SERVE),
+    ),
+    Mutant("a token's bias is given twice", f"{CLI}sampling_options.py", "if number in found:", "if False:", OF_CLI),
+    Mutant(
+        "no stop string is none at all, not the bundle's",
+        f"{CLI}sampling_options.py",
+        "values or None",
+        "values",
+        OF_CLI,
+    ),
+    Mutant(
+        "a reader that goes away is an error in the end",
+        f"{CLI}group.py",
+        "drop()",
+        "None",
+        ("tests/test_cli_process.py",),
+    ),
+    Mutant(
+        "lines that are no prompts are left out in silence",
+        f"{CLI}prompt_requests.py",
+        "(*broken, *refused)",
+        "refused",
+        OF_BENCH,
+    ),
+    Mutant("a bundle on the hub is not inspected", f"{CLI}inspect.py", "local_bundle(bundle)", "bundle", OF_CLI),
+    Mutant(
+        "a package of the next major version will do",
+        f"{CLI}export_packages.py",
+        "version_numbers(found) < version_numbers(ceiling)",
+        "version_numbers(found) <= version_numbers(ceiling)",
+        ("tests/test_cli_build_host.py",),
+    ),
+    Mutant(
+        "threads are not passed on",
+        f"{CLI}options.py",
+        '{"engine": engine, "threads": threads, "device": device}',
+        '{"engine": engine, "device": device}',
+        ("tests/test_cli_process.py",),
+    ),
+    Mutant(
+        "no replica is a number of replicas",
+        f"{RAY}config.py",
+        "if getattr(self, name) < 1:",
+        "if getattr(self, name) < 0:",
+        OF_RAY,
+    ),
+    Mutant(
+        "a replica finds out that its settings are wrong", f"{RAY}config.py", 'config.settings("check")', "None", OF_RAY
+    ),
+    Mutant("Ray reserves one core for any number of threads", f"{RAY}application.py", "config.threads", "1", OF_RAY),
+    Mutant("Ray's queue has no bound", f"{RAY}application.py", "config.max_queued_requests", "-1", OF_RAY),
+    Mutant("every replica loads the first bundle", f"{RAY}config.py", "rank % len(self.paths)", "0", OF_RAY),
+    Mutant(
+        "a file of keys is not read",
+        f"{RAY}config.py",
+        'keys_of_host(text, f"api_key_file {self.api_key_file}")',
+        "keys_of_host()",
+        OF_RAY,
+    ),
+    Mutant("a lost engine is healthy", f"{RAY}replica.py", "if trouble is not None:", "if False:", OF_RAY),
+    Mutant(
+        "a replica's cache has bytes for MiB",
+        f"{RAY}replica.py",
+        "config.prompt_cache_mib << 20",
+        "config.prompt_cache_mib",
+        OF_RAY,
+    ),
+    Mutant(
+        "Ray's counters count again what they counted",
+        f"{RAY}metrics.py",
+        "self._counted[key] = sample.value",
+        "pass",
+        OF_RAY,
+    ),
+    Mutant(
+        "Triton keeps requests for ever",
+        f"{TRITON}streams.py",
+        "sender.send(last, flags=self._backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)",
+        "sender.send(last)",
+        OF_TRITON,
+    ),
+    Mutant(
+        "a wrong request is the server's fault", f"{TRITON}streams.py", "codes.INVALID_ARG", "codes.INTERNAL", OF_TRITON
+    ),
+    Mutant(
+        "an error of the model that streams is swallowed",
+        f"{TRITON}whole.py",
+        "if one.has_error():",
+        "if False:",
+        OF_TRITON,
+    ),
+    Mutant(
+        "every instance runs on the first GPU",
+        f"{TRITON}streams.py",
+        'int(args["model_instance_device_id"]) if on_gpu else None',
+        "0 if on_gpu else None",
+        REPOSITORY,
+    ),
+    Mutant(
+        "an instance's cache has bytes for MiB", f"{TRITON}streams.py", "int(budget) << 20", "int(budget)", REPOSITORY
+    ),
+    Mutant(
+        "two instances on one GPU",
+        f"{TRITON}options.py",
+        "if len(set(self.gpus)) != len(self.gpus):",
+        "if False:",
+        REPOSITORY,
+    ),
+    Mutant(
+        "a bundle for the CPU gets GPUs",
+        f"{TRITON}options.py",
+        "any(one in ENGINES and ENGINES[one].on_gpu for one in candidates)",
+        "any(one in ENGINES for one in candidates)",
+        REPOSITORY,
+    ),
+    Mutant(
+        "a hard link to another file system is a traceback",
+        f"{TRITON}repository.py",
+        "if error.errno != errno.EXDEV:",
+        "if error.errno == errno.EXDEV:",
+        REPOSITORY,
+    ),
+    Mutant(
+        "transformers' default beats the caller's temperature",
+        GENERATE,
+        '{"temperature": 1.0, "top_k": TOP_K} | asked',
+        'asked | {"temperature": 1.0, "top_k": TOP_K}',
+        OF_GENERATE,
+    ),
+    Mutant(
+        "padding is decoded as text",
+        GENERATE,
+        "if attention_mask is not None and not np.asarray(attention_mask).all():",
+        "if False:",
+        OF_GENERATE,
+    ),
+    Mutant("max_length does not count the prompt", GENERATE, "max_length - prompt_tokens", "max_length", OF_GENERATE),
+    Mutant("greedy search samples at a temperature", GENERATE, "if not do_sample:", "if False:", OF_GENERATE),
+    Mutant(
+        "optimum's options are dropped",
+        "integrations/optimum/register_specexport.py",
+        "*asked.options",
+        "*()",
+        ("tests/integrations/test_optimum.py",),
+    ),
+)
