@@ -142,7 +142,7 @@ BUNDLE = (
         ("tests/exporter/test_stage_cache.py",),
     ),
     Mutant(
-        "a digest of a file's last block has what was before it", "bundle/digests.py", "buffer[:count]", "buffer", TESTS
+        "a digest of a file's last block has what was before it", "bundle/files.py", "buffer[:count]", "buffer", TESTS
     ),
     Mutant(
         "a span that ends with the pass is too short for it", "bundle/contract.py", "span >= end", "span > end", TESTS

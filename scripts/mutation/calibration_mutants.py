@@ -16,8 +16,8 @@ CALIBRATE, IN_CALIBRATE = f"{OF}calibrate.py", (f"{TESTS}test_calibrate.py",)
 VERDICT, IN_VERDICT = f"{OF}verdicts/verdict.py", (f"{TESTS}verdicts/test_verdict.py",)
 CURVES, FIT, IN_FIT = f"{OF}survival/curves.py", f"{OF}survival/fit.py", (f"{TESTS}survival/test_fit.py",)
 PRECISIONS, IN_PRECISIONS = f"{OF}precision_search.py", (f"{TESTS}test_precision_search.py",)
-GPTQ, IN_GPTQ = f"{OF}weights/gptq.py", (f"{TESTS}weights/test_gptq.py",)
-SMOOTHING, IN_SMOOTHING = f"{OF}weights/smoothing.py", (f"{TESTS}weights/test_smoothing.py",)
+IN_GPTQ = ("tests/exporter/weights/test_gptq.py",)
+IN_SMOOTHING = ("tests/exporter/weights/test_smoothing.py",)
 MODEL, IN_MODEL = "runtime/policy/cost_model.py", ("tests/runtime/policy/test_cost_model.py",)
 METER, IN_METER = "runtime/costs/meter.py", ("tests/runtime/costs/test_meter.py",)
 HOST, IN_DECISIONS = "runtime/policy/host_identity.py", ("tests/runtime/policy/test_decisions.py",)
@@ -346,10 +346,16 @@ CALIBRATION = (
         "(predicted - observed)",
         (f"{TESTS}survival/test_quality.py",),
     ),
-    Mutant("the warm-up of a precision counts", PRECISIONS, "if number:", "if number >= 0:", IN_PRECISIONS),
+    Mutant(
+        "the warm-up of a precision counts",
+        "exporter/precision_search.py",
+        "if number:",
+        "if number >= 0:",
+        IN_PRECISIONS,
+    ),
     Mutant(
         "the fastest precision, however wrong",
-        PRECISIONS,
+        "exporter/precision_search.py",
         "drafts and divergences[pair.target] <= max_divergence",
         "drafts",
         IN_PRECISIONS,
@@ -357,39 +363,41 @@ CALIBRATION = (
     ),
     Mutant(
         "later columns do not compensate for a block",
-        GPTQ,
+        "exporter/weights/gptq.py",
         "work[end:].addmm_(factor[start:end, end:].T, errors, alpha=-1)",
         "pass",
         IN_GPTQ,
     ),
-    Mutant("damping does not follow the inputs' size", GPTQ, "damping * mean", "damping", IN_GPTQ),
+    Mutant(
+        "damping does not follow the inputs' size", "exporter/weights/gptq.py", "damping * mean", "damping", IN_GPTQ
+    ),
     Mutant(
         "the rows with the largest outputs decide",
-        SMOOTHING,
+        "exporter/weights/smoothing.py",
         "relative(group.rows, matrices)",
         "group.rows",
         IN_SMOOTHING,
     ),
     Mutant(
         "a migration is judged on the rows that it was chosen on",
-        SMOOTHING,
+        "exporter/weights/smoothing.py",
         "(rows[:middle], rows[middle:]) if middle else (rows, rows)",
         "(rows, rows)",
         IN_SMOOTHING,
     ),
     Mutant(
         "a block of int4 that does not divide the inputs",
-        f"{OF}weights/search.py",
+        "exporter/weights/search.py",
         "block <= self.options.block and inputs % block == 0",
         "block <= self.options.block",
-        (f"{TESTS}weights/test_search.py",),
+        ("tests/exporter/weights/test_search.py",),
     ),
     Mutant(
         "the quantized model is compared with itself",
-        f"{OF}weights/fidelity.py",
+        "exporter/weights/fidelity.py",
         "theirs - ours",
         "theirs - theirs",
-        (f"{TESTS}weights/test_fidelity.py",),
+        ("tests/exporter/weights/test_fidelity.py",),
     ),
     Mutant(
         "costs between two contexts are those of the other end",

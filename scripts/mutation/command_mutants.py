@@ -14,12 +14,24 @@ GENERATE, OF_GENERATE = "integrations/transformers/model.py", ("tests/integratio
 
 COMMANDS = (
     Mutant(
-        "different outputs are a success of bench", f"{CLI}bench.py", "if not result.passed:", "if False:", OF_BENCH
+        "different outputs are a success of bench",
+        f"{CLI}bench.py",
+        "if not result.passed:",
+        "if False:",
+        OF_BENCH,
+        "bench",
     ),
-    Mutant("a failed proof is a success of verify", f"{CLI}verify.py", "if not result.passed:", "if False:", OF_CLI),
+    Mutant(
+        "a failed proof is a success of verify",
+        "cli/bench.py",
+        "if not result.passed:",
+        "if False:",
+        OF_CLI,
+        "verify",
+    ),
     Mutant(
         "verify follows the policy",
-        f"{CLI}verify.py",
+        "cli/bench.py",
         "load(bundle, **where, policy=False)",
         "load(bundle, **where)",
         OF_CLI,
@@ -41,7 +53,7 @@ COMMANDS = (
     Mutant("a finished benchmark leaves its journal", f"{CLI}bench.py", "kept.remove()", "kept.close()", OF_BENCH),
     Mutant(
         "every host is busy",
-        f"{CLI}busy_host.py",
+        "cli/progress.py",
         "load > cpus + SPARE",
         "load > SPARE",
         ("tests/test_cli_busy_host.py",),
@@ -81,19 +93,17 @@ COMMANDS = (
         "load(bundle, **where)",
         CHAT,
     ),
-    Mutant(
-        "half a turn is left out of a long conversation", f"{CLI}conversation.py", "messages[2:]", "messages[1:]", CHAT
-    ),
+    Mutant("half a turn is left out of a long conversation", "cli/chat.py", "messages[2:]", "messages[1:]", CHAT),
     Mutant(
         "a long conversation leaves no room for an answer",
-        f"{CLI}conversation.py",
+        "cli/chat.py",
         "self._length(messages) + room > capacity",
         "self._length(messages) > capacity",
         CHAT,
     ),
     Mutant(
         "a refused line stays in the conversation",
-        f"{CLI}conversation.py",
+        "cli/chat.py",
         '[*self.messages, {"role": "user", "content": line}]',
         'self.messages.append({"role": "user", "content": line}) or [*self.messages]',
         CHAT,
@@ -130,10 +140,10 @@ COMMANDS = (
         "True",
         ("tests/serve/test_access_log.py", *SERVE),
     ),
-    Mutant("a token's bias is given twice", f"{CLI}sampling_options.py", "if number in found:", "if False:", OF_CLI),
+    Mutant("a token's bias is given twice", "cli/options.py", "if number in found:", "if False:", OF_CLI),
     Mutant(
         "no stop string is none at all, not the bundle's",
-        f"{CLI}sampling_options.py",
+        "cli/options.py",
         "values or None",
         "values",
         OF_CLI,
@@ -147,15 +157,15 @@ COMMANDS = (
     ),
     Mutant(
         "lines that are no prompts are left out in silence",
-        f"{CLI}prompt_requests.py",
+        "cli/progress.py",
         "(*broken, *refused)",
         "refused",
         OF_BENCH,
     ),
-    Mutant("a bundle on the hub is not inspected", f"{CLI}inspect.py", "local_bundle(bundle)", "bundle", OF_CLI),
+    Mutant("a bundle on the hub is not inspected", "cli/bundle.py", "local_bundle(bundle)", "bundle", OF_CLI),
     Mutant(
         "a package of the next major version will do",
-        f"{CLI}export_packages.py",
+        "cli/doctor.py",
         "version_numbers(found) < version_numbers(ceiling)",
         "version_numbers(found) <= version_numbers(ceiling)",
         ("tests/test_cli_build_host.py",),
@@ -186,18 +196,21 @@ COMMANDS = (
         'keys_of_host(text, f"api_key_file {self.api_key_file}")',
         "keys_of_host()",
         OF_RAY,
+        "_options",
     ),
-    Mutant("a lost engine is healthy", f"{RAY}replica.py", "if trouble is not None:", "if False:", OF_RAY),
+    Mutant(
+        "a lost engine is healthy", "integrations/ray/application.py", "if trouble is not None:", "if False:", OF_RAY
+    ),
     Mutant(
         "a replica's cache has bytes for MiB",
-        f"{RAY}replica.py",
+        "integrations/ray/application.py",
         "config.prompt_cache_mib << 20",
         "config.prompt_cache_mib",
         OF_RAY,
     ),
     Mutant(
         "Ray's counters count again what they counted",
-        f"{RAY}metrics.py",
+        "integrations/ray/application.py",
         "self._counted[key] = sample.value",
         "pass",
         OF_RAY,
@@ -214,7 +227,7 @@ COMMANDS = (
     ),
     Mutant(
         "an error of the model that streams is swallowed",
-        f"{TRITON}whole.py",
+        "integrations/triton/models.py",
         "if one.has_error():",
         "if False:",
         OF_TRITON,
@@ -231,14 +244,14 @@ COMMANDS = (
     ),
     Mutant(
         "two instances on one GPU",
-        f"{TRITON}options.py",
+        "integrations/triton/repository.py",
         "if len(set(self.gpus)) != len(self.gpus):",
         "if False:",
         REPOSITORY,
     ),
     Mutant(
         "a bundle for the CPU gets GPUs",
-        f"{TRITON}options.py",
+        "integrations/triton/repository.py",
         "any(one in ENGINES and ENGINES[one].on_gpu for one in candidates)",
         "any(one in ENGINES for one in candidates)",
         REPOSITORY,

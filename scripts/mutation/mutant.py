@@ -51,7 +51,8 @@ class Mutant:
     def _elsewhere(self, root: Path) -> str:
         word = max(re.findall(r"\w+", self.old), key=len)
         for path in sorted(root.glob("[a-z]*/**/*" + Path(self.file).suffix)):
-            text = path.read_text(encoding="utf-8") if "tests" not in path.parts and path.is_file() else ""
+            elsewhere = path.relative_to(root).parts[0] in ("tests", "scripts", "benchmarks") or not path.is_file()
+            text = "" if elsewhere else path.read_text(encoding="utf-8")
             if word in text and len(self.versions(text)) == 1:
                 return f"; it is in {path.relative_to(root).as_posix()} now"
         return "; say what stands there now"

@@ -470,7 +470,7 @@ SERVE = (
     ),
     Mutant(
         "who leaves before an encoder is free keeps a place",
-        f"{ENGINE}workers.py",
+        "serve/engine/fair_queue.py",
         "self._queue.remove(key, begin)",
         "pass",
         ("tests/serve/test_before_the_queue.py",),
