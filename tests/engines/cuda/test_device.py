@@ -3,15 +3,13 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from types import ModuleType
 
 import numpy as np
 import pytest
 from specexport.engines.cuda.device import CudaDevice
-from specexport.engines.cuda.driver import Driver, Gpu, find_gpu, load_driver, size_text
+from specexport.engines.cuda.driver import Driver, find_gpu, load_driver
 from specexport.engines.cuda.protocol import ALIGNMENT
 from specexport.engines.tensorrt.place_rows import PTX
 from specexport.errors import EngineError, MissingPackageError
@@ -40,11 +38,6 @@ def arguments(fake: FakeDriver, name: str) -> list[tuple[object, ...]]:
 
 
 # What is found, and what is missing.
-
-
-def test_the_gpu_that_is_found(fake: FakeDriver) -> None:
-    assert find_gpu(0, Driver(fake)) == Gpu("Fake GPU", (8, 7), "13.0", 1 << 20)
-    assert fake.live == {}, "looking must not make a context"
 
 
 def test_without_the_package(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,30 +86,13 @@ def test_a_driver_without_a_gpu(refused: Refused) -> None:
         find_gpu(0, Driver(FakeDriver(devices=0)))
 
 
-@pytest.mark.parametrize("index", [-1, 1])
-def test_a_gpu_that_is_not_there(refused: Refused, index: int) -> None:
-    with refused(EngineError):
-        CudaDevice(index, Driver(FakeDriver()))
-
-
 def test_a_driver_of_an_older_major_version(refused: Refused) -> None:
     with refused(EngineError):
         find_gpu(0, Driver(FakeDriver(version=11080)))
 
 
-def test_a_driver_of_an_older_minor_version_is_no_problem() -> None:
-    assert FakeDriver.CUDA_VERSION == 12090
-    assert find_gpu(0, Driver(FakeDriver(version=12020))).driver == "12.2"
-
-
 def test_an_error_has_the_drivers_words(refused: Refused, fake: FakeDriver, device: CudaDevice) -> None:
     fake.failures["cuEventSynchronize"] = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
-    with refused(EngineError):
-        device.synchronize()
-
-
-def test_an_error_that_has_no_words_yet(refused: Refused, fake: FakeDriver, device: CudaDevice) -> None:
-    fake.failures["cuEventSynchronize"] = 12345
     with refused(EngineError):
         device.synchronize()
 
@@ -166,13 +142,6 @@ def test_closing_releases_everything_and_the_context_last(fake: FakeDriver, devi
     ]
 
 
-def test_closing_twice_is_harmless(fake: FakeDriver, device: CudaDevice) -> None:
-    device.close()
-    fake.calls.clear()
-    device.close()
-    assert fake.calls == []
-
-
 # The contexts of others.
 
 
@@ -199,44 +168,6 @@ def test_another_library_may_make_its_context_current(fake: FakeDriver, device: 
     assert fake.live == {foreign: "context"}
 
 
-def test_a_thread_keeps_the_context_that_it_had(fake: FakeDriver) -> None:
-    _, foreign = fake.cuDevicePrimaryCtxRetain(1)
-    for current in (foreign, 0):
-        fake.cuCtxSetCurrent(current)
-        device = CudaDevice(driver=Driver(fake))
-        assert fake.cuCtxGetCurrent() == (0, current)
-        with suppress(StopError), device.entered():
-            everything_else(device)
-            raise StopError
-        assert fake.cuCtxGetCurrent() == (0, current)
-        device.close()
-        assert fake.cuCtxGetCurrent() == (0, current)
-
-
-def test_closing_goes_on_after_a_fault_of_the_gpu(fake: FakeDriver, device: CudaDevice) -> None:
-    everything(device)
-    device.close()
-    releases = [name for name in names(fake) if re.search("Destroy$|Free|Unload|Release$|StreamSynchronize", name)]
-    broken = FakeDriver()
-    device = CudaDevice(driver=Driver(broken))
-    everything(device)
-    contexts = ["cuCtxGetCurrent", "cuCtxSetCurrent"]
-    broken.failures.update(dict.fromkeys((*releases, *contexts), CUresult.CUDA_ERROR_ILLEGAL_ADDRESS))
-    broken.calls.clear()
-    device.close()
-    assert names(broken) == releases[-len(names(broken)) :], "each was asked for, and refused"
-    assert len(names(broken)) == 8
-    device.close()  # twice is harmless
-
-
-def test_another_thread_may_close(fake: FakeDriver, device: CudaDevice) -> None:
-    everything(device)
-    thread = threading.Thread(target=device.close)
-    thread.start()
-    thread.join()
-    assert fake.live == {}
-
-
 CALLS: list[Callable[[CudaDevice], object]] = [
     lambda device: device.memory(),
     lambda device: device.allocate(1, "a test"),
@@ -260,26 +191,6 @@ def test_nothing_may_be_called_after_close(
         call(device)
 
 
-def test_another_thread_may_call(device: CudaDevice) -> None:
-    """A context is current in one thread only: without more, every call from a server's thread would fail."""
-    found: list[object] = []
-
-    def work() -> None:
-        try:
-            address = device.allocate(8, "a test")
-            device.copy(device.pinned(8).ctypes.data, address, 8)
-            device.synchronize()
-            found.append(device.memory())
-            device.close()
-        except EngineError as error:
-            found.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert found == [((1 << 20) - 8, 1 << 20)]
-
-
 # Memory and copies.
 
 
@@ -293,39 +204,10 @@ def test_memory_is_zeros_and_aligned(fake: FakeDriver, device: CudaDevice) -> No
     assert device.memory() == ((1 << 20) - 1000, 1 << 20)
 
 
-def test_nothing_has_an_address_too(device: CudaDevice) -> None:
-    assert device.allocate(0, "a test") != 0
-
-
 def test_too_little_memory_says_what_to_do(refused: Refused, device: CudaDevice) -> None:
     device.allocate(1 << 19, "the target's cache")
     with refused(EngineError):
         device.allocate(3 << 20, "the draft's cache")
-
-
-def test_too_little_page_locked_memory(refused: Refused, fake: FakeDriver, device: CudaDevice) -> None:
-    fake.failures["cuMemHostAlloc"] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
-    with refused(EngineError):
-        device.pinned(2048)
-
-
-@pytest.mark.parametrize(
-    ("call", "function"), [(CALLS[1], "cuMemAlloc"), (CALLS[2], "cuMemHostAlloc"), (CALLS[0], "cuMemGetInfo")]
-)
-def test_other_refusals_of_memory(
-    refused: Refused, fake: FakeDriver, device: CudaDevice, call: Callable[[CudaDevice], object], function: str
-) -> None:
-    fake.failures[function] = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
-    with refused(EngineError):
-        call(device)
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (5 << 20, "5.0 MiB"), (24 << 30, "24.0 GiB")],
-)
-def test_sizes_are_told_in_readable_units(size: int, text: str) -> None:
-    assert size_text(size) == text
 
 
 def test_copies_go_in_every_direction_and_in_order(device: CudaDevice) -> None:
@@ -406,28 +288,6 @@ def test_work_that_fails_ends_the_capture(fake: FakeDriver, device: CudaDevice) 
     assert fake.memory.view(address, 4).tolist() == [2] * 4
 
 
-def test_what_a_capture_does_not_allow(refused: Refused, fake: FakeDriver, device: CudaDevice) -> None:
-    with refused(EngineError):
-        device.capture(lambda: device.allocate(8, "a test") and None)
-    assert not fake.capturing
-
-
-def test_a_capture_that_was_broken_in_silence(refused: Refused, fake: FakeDriver, device: CudaDevice) -> None:
-    def work() -> None:
-        fake.cuEventSynchronize(0)  # what a library does, and hides
-
-    with refused(EngineError):
-        device.capture(work)
-    device.synchronize()
-
-
-def test_a_graph_that_cannot_be_instantiated(refused: Refused, fake: FakeDriver, device: CudaDevice) -> None:
-    fake.failures["cuGraphInstantiate"] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
-    with refused(EngineError):
-        device.capture(lambda: None)
-    assert "graph" not in fake.live.values()
-
-
 # Kernels and time.
 
 
@@ -441,11 +301,6 @@ def test_a_kernel_is_given_its_arguments(fake: FakeDriver, device: CudaDevice, m
     launch((1, 1, 1), (1, 1, 1), (0, 1))
     device.synchronize()
     assert given == [((3, 2, 1), (32, 8, 1), 2**63 + 5, 7), ((1, 1, 1), (1, 1, 1), 0, 1)]
-
-
-def test_a_kernel_that_the_text_has_not(refused: Refused, device: CudaDevice) -> None:
-    with refused(EngineError):
-        device.kernel(PTX, "place_columns")
 
 
 def test_time_is_that_of_the_work_alone(fake: FakeDriver, device: CudaDevice) -> None:

@@ -103,11 +103,3 @@ def test_a_core_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     options = ort.SessionOptions()
     configure(options, 0)
     assert options.intra_op_num_threads == 2, "a number of our own: no pinned workers"
-
-
-def test_hardware_threads_where_the_system_does_not_tell_cores_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cpus, "CPUS", tmp_path)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 5})
-    assert physical_cores() == 3

@@ -83,17 +83,6 @@ def test_the_rules_parse_and_build(builder: Any, rule: str, arguments: tuple[Any
     assert builder.build_serialized_network(network, builder.create_builder_config()) is not None
 
 
-def test_what_it_cannot_parse_is_an_error(builder: Any) -> None:
-    """TopK ends at 3840: why the rules search and do not sort."""
-    topk = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 18]>
-        top (float[1, 32000] logits) => (float[1, 5000] values)
-        <int64[1] k = {5000}> { values, places = TopK(logits, k) }"""
-    )
-    network, _parser, errors = parsed(builder, topk)
-    assert errors or builder.build_serialized_network(network, builder.create_builder_config()) is None
-
-
 PAIR = Path(__file__).parents[3] / "examples" / "demo_pair"
 CONTRACT = Contract(capacity=1024, max_draft_tokens=4, prompt_chunk=64, precision="fp32")
 # Kernels of a profile, which take as much in a plan whatever the model's size; a bit more in the dialect `rows`.
