@@ -19,7 +19,6 @@ from specexport.engines.tensorrt.api import library
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, model_profiles
 from specexport.engines.tensorrt.network_checks import check_model
 from specexport.exporter.build import build
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.request.options import BuildOptions
 from specexport.exporter.tracing import attention, complex_numbers
@@ -141,31 +140,6 @@ def test_a_wrong_graph_fails_the_proof_by_far(
 ) -> None:
     plant(monkeypatch)
     assert export(checkpoints(family), tmp_path / "graphs", (dialect,)).error(dialect) > 10 * TOL
-
-
-def test_attention_in_chunks_ends_the_positions_at_the_first(checkpoints: Checkpoints) -> None:
-    """Up to there it sees all that came before, as the graph does."""
-    checkpoint = Checkpoint.find(str(checkpoints("complex")))
-    checkpoint.config.attention_chunk_size = 48
-    assert checkpoint.max_positions == 48
-    checkpoint.config.layer_types = ["full_attention"] * 2
-    assert checkpoint.max_positions == 128
-
-
-def test_a_complex_number_turns_a_pair() -> None:
-    """Against torch's own, in all that models do with them."""
-    generator = torch.Generator().manual_seed(0)
-    pairs, angles = torch.randn(2, 3, 4, 2, generator=generator), torch.randn(3, 4, generator=generator)
-
-    def turned() -> torch.Tensor:
-        by = (torch.polar(torch.ones_like(angles), angles) * 1.5).to("cpu")
-        return torch.view_as_real(torch.view_as_complex(pairs) * by.unsqueeze(0)[:, :, :])
-
-    exact = turned()
-    with complex_numbers.complex_as_pairs():
-        ours = turned()
-    assert torch.polar is not complex_numbers.polar
-    torch.testing.assert_close(ours, exact)
 
 
 def test_a_pair_of_both_kinds_through_a_session(checkpoints: Checkpoints, tmp_path: Path) -> None:

@@ -9,8 +9,6 @@ import pytest
 from click.testing import CliRunner
 from specexport.bundle import Bundle, CacheLayer, State, write_manifest
 from specexport.cli import main
-from specexport.errors import ParameterError
-from specexport.exporter.proving.dump_choice import choose_model
 from support.doubles import write_bundle
 from support.messages import Refused
 
@@ -35,9 +33,3 @@ def test_states_are_refused_before_a_file_is_read(
     assert isinstance(result.exception, SystemExit)
     assert result.exit_code == 1
     refused.says(result.stderr.strip())
-
-
-def test_the_model_beside_it_can_be_dumped(hybrid: Bundle) -> None:
-    assert choose_model(hybrid, "draft") == ("draft", hybrid)
-    with pytest.raises(ParameterError):
-        choose_model(hybrid, "target")
