@@ -22,8 +22,29 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first: the workers share what is left at the end in halves, and a long one there would run alone."""
-    items.sort(key=lambda item: (item.get_closest_marker("real") is None, item.get_closest_marker("slow") is None))
+    """Long tests first: the workers share what is left at the end in halves, and a long one there would run alone."""
+    items.sort(key=lambda item: [item.get_closest_marker(mark) is None for mark in ("real", "nightly", "slow")])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part-times", action="store_true", help="tell how long the tests of each folder took")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """By folder, summed over workers, and within it what only `make test-all` runs."""
+    if not config.getoption("--part-times"):
+        return
+    times: dict[str, list[float]] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                part = report.nodeid.split("::")[0].removeprefix("tests/").rpartition("/")[0] or "."
+                found = times.setdefault(part, [0.0, 0.0])
+                found[0] += report.duration
+                found[1] += report.duration * ("nightly" in report.keywords)
+    terminalreporter.section("seconds by part, in all workers, and of them nightly")
+    for part, (all_, nightly) in sorted(times.items(), key=lambda item: -item[1][0]):
+        terminalreporter.write_line(f"{all_:8.1f} {nightly:8.1f}  {part}")
 
 
 @pytest.fixture(scope="session", autouse=True)

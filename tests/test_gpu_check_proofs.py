@@ -34,7 +34,7 @@ from gpucheck.report import Outcome
 from gpucheck.session_under_test import Subject
 from gpucheck.shapes import Shape
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 MODEL = Llama(2, 32, 4, 2, 48, 16, tied=False, positions=64, spread=0.35)
 SHAPE = Shape("tiny", MODEL, MODEL, capacity=64, max_draft_tokens=2, strangeness=0.1, sampled=True, walks=True)

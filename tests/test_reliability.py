@@ -51,7 +51,7 @@ def test_some_damaged_bundles(built: Path) -> None:
     assert sum(count for *_, count in found["counts"]) == 20
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_server_under_random_requests(demo_bundle: Path) -> None:
     """What an hour of it says is in docs/reliability.md; memory is not judged in a minute."""
     found = soak(demo_bundle, SoakOptions(minutes=0.5, seed=1, distinct=30))
@@ -59,7 +59,7 @@ def test_a_server_under_random_requests(demo_bundle: Path) -> None:
     assert found["compared"]["answers"] > 20  # more than the warm-up's
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_writes_a_page_and_keeps_other_parts(built: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.with_suffix(".json").write_text(json.dumps({"other": {"passed": True}}))

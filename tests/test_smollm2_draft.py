@@ -101,7 +101,7 @@ def test_the_shipped_draft_knows_how_such_answers_go_on() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_shipped_draft_helps_its_target(smollm2_bundle: Path, held_out: dict[str, list[str]]) -> None:
     from specexport.runtime.load import load
 

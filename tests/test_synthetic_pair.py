@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from synthetic_pair import Found, Shape, make_pair, read_prompts
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 SHAPE = Shape(layers=4, hidden=64, heads=4, kv_heads=2, intermediate=128, outliers=8)
 NEW_TOKENS = 16

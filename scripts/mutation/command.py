@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .catalogue import MUTANTS
 from .mutant import Mutant, StaleMutantError
-from .tree import FAST, SLOW, BrokenRunError, Tree
+from .tree import SETS, BrokenRunError, Tree
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -21,9 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
     parser.add_argument(
         "--set",
-        choices=("fast", "all"),
+        choices=tuple(SETS),
         default="all",
-        help="tests that may catch a mutant: those of `make test`, or if they do not, all tests (default)",
+        help="tests that may catch a mutant: those of `make test`, of `.ci/run`, or all (default), in turn",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants, by default every one of them")
     given = parser.parse_args(arguments)
@@ -36,37 +36,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Tree(CHECKOUT, Path(folder))
         try:
-            return _report(tree, chosen, given.set == "all")
+            return _report(tree, chosen, tuple(SETS)[: tuple(SETS).index(given.set) + 1])
         except (StaleMutantError, BrokenRunError) as error:
             print(error, file=sys.stderr)
             return 2
 
 
-def _report(tree: Tree, mutants: Sequence[Mutant], slow_too: bool) -> int:
+def _report(tree: Tree, mutants: Sequence[Mutant], sets: Sequence[str]) -> int:
     for mutant in mutants:
         mutant.planted(tree.root)  # raises for a stale mutant, before the first run
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     print(f"{len(mutants)} mutants; first without any", flush=True)
-    whole = tree.run(tests, FAST, workers="auto")
+    whole = tree.run(tests, SETS["fast"], workers="auto")
     if whole.failed:
         raise BrokenRunError(f"{whole.first} fails without any mutant; mend that first")
-    caught = {"fast": 0, "slow": 0, "none": 0}
+    caught = dict.fromkeys((*sets, "none"), 0)
     width = max(len(mutant.name) for mutant in mutants)
     for mutant in mutants:
         start = time.monotonic()
         with tree.with_fault(mutant):
-            by, first = _caught_by(tree, mutant, slow_too)
+            by, first = _caught_by(tree, mutant, sets)
         caught[by] += 1
         print(f"{mutant.name:{width}}  {by:4}  {time.monotonic() - start:4.0f} s  {first}", flush=True)
-    print(f"caught by the fast set {caught['fast']}, by the slow set {caught['slow']}, by none {caught['none']}")
+    print("caught by " + ", ".join(f"{name} {count}" for name, count in caught.items()))
     return int(caught["none"] > 0)
 
 
-def _caught_by(tree: Tree, mutant: Mutant, slow_too: bool) -> tuple[str, str]:
+def _caught_by(tree: Tree, mutant: Mutant, sets: Sequence[str]) -> tuple[str, str]:
     """(the set of tests, the first test that failed). The most likely tests run first, then the whole set."""
-    for by, marks in (("fast", FAST), ("slow", SLOW))[: 1 + slow_too]:
+    for by in sets:
         for tests, workers in ((mutant.tests, "0"), ((), "auto")):
-            outcome = tree.run(tests, marks, workers)
+            outcome = tree.run(tests, SETS[by], workers)
             if outcome.failed:
                 return by, outcome.first
     return "none", ""

@@ -66,14 +66,14 @@ Checkpoints = Callable[[str], Path]
 
 @pytest.mark.parametrize(
     "family",
-    ["sinks", "latent, complex", *(pytest.param(name, marks=pytest.mark.slow) for name in ("latent", "complex"))],
+    ["sinks", "latent, complex", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("latent", "complex"))],
 )
 def test_every_dialect_gives_the_logits_of_hugging_face(family: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
     exported = export_cached(checkpoints(family), tmp_path / "graphs")
     assert {dialect: exported.error(dialect) <= TOL / 10 for dialect in DIALECTS} == dict.fromkeys(DIALECTS, True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("family", "precision"), [("sinks", "fp16"), ("latent, complex", "bf16")])
 def test_every_dialect_in_half_precision(
     family: str, precision: Precision, checkpoints: Checkpoints, tmp_path: Path
@@ -128,7 +128,7 @@ MORE_WRONG: list[tuple[str, Dialect, Callable[[pytest.MonkeyPatch], None]]] = [
 
 
 @pytest.mark.parametrize(
-    ("family", "dialect", "plant"), [*WRONG, *(pytest.param(*wrong, marks=pytest.mark.slow) for wrong in MORE_WRONG)]
+    ("family", "dialect", "plant"), [*WRONG, *(pytest.param(*wrong, marks=pytest.mark.nightly) for wrong in MORE_WRONG)]
 )
 def test_a_wrong_graph_fails_the_proof_by_far(
     family: str,
@@ -157,7 +157,7 @@ def test_a_pair_of_both_kinds_through_a_session(checkpoints: Checkpoints, tmp_pa
             assert speculative.statistics.drafted > speculative.statistics.accepted
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", ["sinks", "latent, complex", "softcap"])  # each kind of attention and rotation once
 def test_tensorrt_rtx_builds_them(family: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
     trt = pytest.importorskip("tensorrt_rtx")

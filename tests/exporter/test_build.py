@@ -93,7 +93,7 @@ def test_a_repeated_build_reuses_its_stages(run: Callable[..., BuildReport]) -> 
     assert len([step for step in progress.steps if step.startswith("prove")]) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_harmed_stage_is_made_again(
     run: Callable[..., BuildReport], built: Path, cache: Path, tmp_path: Path
 ) -> None:
@@ -243,7 +243,7 @@ def test_an_unknown_engine(refused: Refused, run: Callable[..., BuildReport], ou
     assert left(output) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_bundle_with_plans(run: Callable[..., BuildReport], output: Path) -> None:
     """Compiled by TensorRT-RTX behind the proof; what runs without a GPU runs as before."""
     pytest.importorskip("tensorrt_rtx")
@@ -262,7 +262,7 @@ def test_a_bundle_with_plans(run: Callable[..., BuildReport], output: Path) -> N
     assert len(specexport.load(output).generate([5, 6, 7], max_new_tokens=5, stop_token_ids=()).tokens) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_bundle_for_a_device_with_tensorrt(
     refused: Refused, run: Callable[..., BuildReport], pair: Pair, output: Path
 ) -> None:
@@ -292,7 +292,7 @@ def test_a_compilation_that_fails_leaves_nothing(
     assert left(output) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_smallest_capacity_and_a_chunk_beyond_it(run: Callable[..., BuildReport], pair: Pair, output: Path) -> None:
     report = run(target=pair.draft, max_seq_len=16, max_draft_tokens=1, prompt_chunk=1000)
     assert report.bundle.manifest.contract.widths == (1, 2, 16)

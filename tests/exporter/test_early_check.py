@@ -35,7 +35,7 @@ def attempt(target: Path, draft: Path | None, output: Path, **options: Any) -> N
 
 
 @pytest.mark.parametrize(
-    "kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE | OPTIONS | SHARED)]
+    "kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.nightly) for kind in MORE | OPTIONS | SHARED)]
 )
 def test_the_config_alone_says_what_the_model_shows(kind: str, tmp_path: Path) -> None:
     checkpoint = Checkpoint.find(str(save_hybrid(tmp_path / "checkpoint", kind)))

@@ -81,7 +81,7 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 OWN_ATTENTION = ("sliding_window", "attention_multiplier", "n_head")
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_FAMILIES)])
+@pytest.mark.parametrize("family", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.nightly) for name in MORE_FAMILIES)])
 def test_every_dialect_gives_the_logits_of_hugging_face(family: str, tmp_path: Path) -> None:
     model_type, config = (FAMILIES | MORE_FAMILIES)[family]
     own = family in FAMILIES or any(name in config for name in OWN_ATTENTION)
@@ -95,8 +95,8 @@ def test_every_dialect_gives_the_logits_of_hugging_face(family: str, tmp_path: P
 
 HALVES = [
     pytest.param("gpt2, learned positions", "bf16"),
-    pytest.param("gemma2, softcap", "bf16", marks=pytest.mark.slow),
-    pytest.param("mixtral", "fp16", marks=pytest.mark.slow),
+    pytest.param("gemma2, softcap", "bf16", marks=pytest.mark.nightly),
+    pytest.param("mixtral", "fp16", marks=pytest.mark.nightly),
 ]
 
 
@@ -152,7 +152,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize(
     ("mutant", "family", "dialect", "precision"),
-    [*WRONG, *(pytest.param(*wrong, marks=pytest.mark.slow) for wrong in MORE_WRONG)],
+    [*WRONG, *(pytest.param(*wrong, marks=pytest.mark.nightly) for wrong in MORE_WRONG)],
 )
 def test_a_wrong_attention_fails_the_proof_by_far(
     mutant: str,
@@ -200,7 +200,7 @@ def test_the_ladder_is_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert exported.error("onnx") > 10 * TOL
 
 
-@pytest.mark.parametrize("ignored", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ignored", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_window_wider_than_the_first_steps_is_proved_too(
     ignored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,7 +81,7 @@ def test_a_sequence_may_fill_all_but_one_row(mixed: Path) -> None:
         assert len(prompt) + len(made.tokens) == session.capacity
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_auto_leaves_what_moves_too_far(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And finds out before it makes a graph of it."""
 
@@ -114,7 +114,7 @@ def test_auto_leaves_what_moves_too_far(pair: Pair, tmp_path: Path, monkeypatch:
         build(str(pair.draft), None, tmp_path / "wide.bundle", replace(options, max_divergence=9.0))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_auto_goes_on_without_a_format_whose_graphs_are_wrong(
     pair: Pair, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_precision_for_no_draft(refused: Refused, pair: Pair, cache: Path, tmp
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_auto_measures_every_pair_and_takes_one_that_keeps_the_quality(pair: Pair, cache: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(made(pair, tmp_path / "auto.bundle", cache, precision="auto", max_divergence=10.0))
     table = json.loads((bundle.root / PRECISION).read_text())

@@ -52,7 +52,7 @@ def hybrids(tmp_path_factory: pytest.TempPathFactory) -> Hybrids:
     return exported
 
 
-ALL = [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE | OPTIONS | SHARED)]
+ALL = [*KINDS, *(pytest.param(kind, marks=pytest.mark.nightly) for kind in MORE | OPTIONS | SHARED)]
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -180,7 +180,7 @@ def test_wrong_counts_are_found(
         assert "Non-zero status code" in str(error)  # noqa: PT017
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_decay_that_is_applied_twice_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = states.advance
 
@@ -224,7 +224,7 @@ def test_a_build_of_a_hybrid(tmp_path: Path) -> None:
         session.prepare()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_quantized_build_of_a_hybrid(kind: str, precision: Any, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def choice(server: ServerProcess, **fields: Any) -> dict[str, Any]:
 
 # 200 schemas at both temperatures are the slow ones; each seed is another schema.
 @pytest.mark.parametrize(
-    "seeds", [range(12), pytest.param(range(12, 200), marks=pytest.mark.slow)], ids=["few", "many"]
+    "seeds", [range(12), pytest.param(range(12, 200), marks=pytest.mark.nightly)], ids=["few", "many"]
 )
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_every_answer_that_stops_validates(server: ServerProcess, seeds: range, temperature: int) -> None:

@@ -12,7 +12,7 @@ from support.serving import ServerProcess
 
 pytest.importorskip("llguidance")
 jsonschema = pytest.importorskip("jsonschema")
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.real, pytest.mark.nightly]
 CHAT = "/v1/chat/completions"
 QUESTIONS = [
     "Repeat this sentence three times: The quick brown fox jumps over the lazy dog near the river bank.",

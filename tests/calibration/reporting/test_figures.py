@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from specexport.calibration.reporting import figures as module
 from specexport.calibration.reporting.figures import figures
 from specexport.calibration.reporting.styles import Figure
 from specexport.calibration.reporting.svg import INK, SERIES
-from specexport.calibration.statistics.intervals import UNBOUNDED
-from specexport.calibration.statistics.results import Analysis, Interval, RouteAnalysis
+from specexport.calibration.statistics.results import Analysis, RouteAnalysis
 from support import analyses
 from support.paper import Paper, papers_of
 
@@ -61,13 +58,6 @@ def test_costs_are_over_a_plain_round_with_their_spread(papers: list[Paper], cod
     ]
 
 
-def test_lookups_have_a_line_only_where_they_were_tried(papers: list[Paper]) -> None:
-    entry = analyses.route("code", "on", 0.8, drafters=("model", "ngram+model"))
-    paper, figure = drawn(papers, analyses.analysis([entry]))["costs"][0]
-    assert len(paper.of("plot")) == 3
-    assert "looked up" not in figure.legend[-1].name
-
-
 def test_tokens_a_round_against_the_break_even_line(papers: list[Paper]) -> None:
     entry = analyses.route("chat", "undecided", 0.36)
     ((paper, figure),) = drawn(papers, analyses.analysis([entry]))["costs"][1:]
@@ -83,11 +73,6 @@ def test_tokens_a_round_against_the_break_even_line(papers: list[Paper]) -> None
     assert set(gain["where"]) == {True, False}
     assert [one != other for one, other in zip(gain["where"], loss["where"], strict=True)] == [True] * 4
     assert [entry.name for entry in figure.legend] == ["a(k) on your text", "a*(k) break-even", "textbook tau"]
-
-
-def test_candidates_are_drawn_by_rising_k(papers: list[Paper], code: RouteAnalysis) -> None:
-    turned = replace(code, candidates=code.candidates[:4][::-1])
-    assert drawn(papers, analyses.analysis([turned]))["costs"][1][0].of("plot")[-1][0][0] == [1, 2, 3, 4]
 
 
 def test_speedups_with_intervals_and_the_line_one(papers: list[Paper], code: RouteAnalysis) -> None:
@@ -106,28 +91,6 @@ def test_speedups_with_intervals_and_the_line_one(papers: list[Paper], code: Rou
     ring = paper.one("plot")
     assert [round(place) for place in ring[0]] == [code.chosen.num_draft_tokens]
     assert ring[1] == [code.chosen.speedup.value]
-
-
-def test_panels_share_a_scale_that_holds_every_interval(papers: list[Paper], code: RouteAnalysis) -> None:
-    other = analyses.route("other", "off", 0.1)
-    panels = drawn(papers, analyses.analysis([code, other]))["speedups"]
-    (bottom, top), again = (paper.one("set_ylim") for paper, _ in panels)
-    assert again == (bottom, top)
-    highest = max(one.speedup.high for one in code.candidates)
-    assert bottom == 0
-    assert highest < top < 1.2 * highest
-
-
-@pytest.mark.parametrize("high", [UNBOUNDED, 1e6])
-def test_an_interval_of_a_few_requests_does_not_flatten_the_figure(
-    papers: list[Paper], code: RouteAnalysis, high: float
-) -> None:
-    wide = replace(code.chosen, speedup=Interval(code.chosen.speedup.value, 0.0, high))
-    entry = replace(code, chosen=wide, candidates=(wide,))
-    ((paper, _),) = drawn(papers, analyses.analysis([entry]))["speedups"]
-    assert paper.one("set_ylim")[1] < 5
-    bars = [list(bar) for bar in paper.of("errorbar")[0][1]["yerr"]]
-    assert (bars == [[0.0], [0.0]]) == (high == UNBOUNDED)
 
 
 def test_single_requests_expected_and_measured(papers: list[Paper], code: RouteAnalysis) -> None:
@@ -152,10 +115,3 @@ def test_reliability_against_the_diagonal(papers: list[Paper], code: RouteAnalys
         sizes = paper.of("scatter")[0][1]["s"]
         assert sizes == sorted(sizes)
         assert sizes[-1] > 2 * sizes[0]
-
-
-@pytest.mark.parametrize(("last", "ticks"), [(1, [1]), (4, [1, 2, 3, 4]), (32, list(range(1, 33, 3)))])
-def test_positions_are_whole_numbers_that_do_not_crowd(papers: list[Paper], last: int, ticks: list[int]) -> None:
-    entry = analyses.route("one", "on", 0.5, k_max=last, drafters=("ngram",))
-    ((paper, _),) = drawn(papers, analyses.analysis([entry], k_max=last))["speedups"]
-    assert paper.one("set_xticks") == (ticks,)

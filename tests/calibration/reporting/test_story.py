@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 from specexport.calibration.reporting import story as module
-from specexport.calibration.reporting.report import render
 from specexport.calibration.reporting.sections import answer
-from specexport.calibration.reporting.story import LONGEST_NAME, MOST_ROUTES, story
+from specexport.calibration.reporting.story import MOST_ROUTES, story
 from specexport.calibration.statistics.intervals import UNBOUNDED
 from specexport.calibration.statistics.results import Interval, RouteAnalysis
 from specexport.runtime.policy.routes import Verdict
@@ -74,18 +73,6 @@ def test_an_interval_without_an_end_is_not_drawn(papers: list[Paper], speedup: I
     assert keywords["xerr"] == [[0.0], [0.0]]
 
 
-def test_acceptance_is_in_per_cent_by_position(papers: list[Paper]) -> None:
-    analysis = analyses.analysis()
-    chapter = story(analysis)[1]
-    for route, (arguments, keywords), entry in zip(
-        analysis.routes, papers[1].of("plot"), chapter.figure.legend, strict=True
-    ):
-        assert arguments == ([1, 2, 3, 4], [100 * share for share in route.acceptance])
-        assert entry.svg == str(keywords)  # the legend looks as the line does
-        assert entry.name == route.route
-    assert "78 % of the time on code, 8 % on " in chapter.headline
-
-
 def test_the_parts_of_a_round_stand_on_each_other_under_what_its_tokens_take_plain(papers: list[Paper]) -> None:
     analysis = analyses.analysis()
     chapter = story(analysis)[2]
@@ -106,23 +93,11 @@ def test_the_parts_of_a_round_stand_on_each_other_under_what_its_tokens_take_pla
     assert f"{point.rounds[4].median / point.rounds[0].median:.2f} plain rounds" in chapter.headline
 
 
-def test_without_a_draft_model_no_draft_passes_are_drawn(papers: list[Paper]) -> None:
-    names = [entry.name for entry in story(analyses.lookups_only())[2].figure.legend]
-    assert names == ["verify pass of the target", "host", "quotes"]
-
-
 def test_of_many_routes_those_with_the_most_requests(papers: list[Paper]) -> None:
     routes = [analyses.route(f"r{number:02}", "off", 0.2, requests=20 + number % 15, k_max=1) for number in range(15)]
     names = [entry.name for entry in story(analyses.analysis(routes, k_max=1))[1].figure.legend]
     assert names == [f"r{number:02}" for number in range(3, 15)]
     assert len(names) == MOST_ROUTES
-
-
-def test_the_names_of_routes_are_not_laid_out_and_are_cut() -> None:
-    formula = "$\\frac{1}{2}$ \N{CJK UNIFIED IDEOGRAPH-4E2D} " + "x" * LONGEST_NAME
-    svg = story(analyses.analysis([analyses.route(formula, "off", 0.2, k_max=1)], k_max=1))[0].figure.svg
-    assert f">{formula[: LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}</text>" in svg
-    assert "route-0" not in svg
 
 
 @pytest.mark.parametrize(
@@ -142,19 +117,6 @@ def test_the_answer_in_a_line(verdicts: list[str], line: str) -> None:
     entry = analyses.route("one", "on", 0.5, k_max=1)
     routes = [replace(entry, policy=replace(entry.policy, verdict=verdict)) for verdict in verdicts]
     assert answer(analyses.analysis(routes, k_max=1)) == line
-
-
-def test_the_answer_says_that_more_requests_are_needed() -> None:
-    few, many = (
-        unclear(analyses.route(f"of {count}", "undecided", 0.5, requests=count, k_max=1)) for count in (19, 20)
-    )
-    assert answer(analyses.analysis([few], k_max=1)) == "Too few requests to decide"
-    assert answer(analyses.analysis([few, few], k_max=1)) == "Too few requests to decide on all 2 routes"
-    assert answer(analyses.analysis([few, many], k_max=1)) == "Undecided on all 2 routes"
-
-
-def unclear(entry: RouteAnalysis) -> RouteAnalysis:
-    return replace(entry, chosen=replace(entry.chosen, speedup=Interval(1.1, 0.9, 1.3)))
 
 
 def few(low: float, high: float, missing: int, p10: float = 1.0) -> RouteAnalysis:
@@ -178,8 +140,3 @@ def few(low: float, high: float, missing: int, p10: float = 1.0) -> RouteAnalysi
 )
 def test_the_answer_says_first_what_few_requests_show(routes: list[RouteAnalysis], line: str) -> None:
     assert answer(analyses.analysis(routes, k_max=1)) == line
-
-
-def test_the_page_begins_with_the_answer() -> None:
-    page = render(analyses.analysis())
-    assert page.index("<h1>Speculation pays on 1 of 3 routes, 1 undecided</h1>") < page.index('<section id="verdicts">')

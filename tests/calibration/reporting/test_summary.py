@@ -5,14 +5,11 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 from specexport.calibration.reporting.explanations import NO_SIGNALS, TITLES
-from specexport.calibration.reporting.figures import figures
 from specexport.calibration.reporting.sections import sections
-from specexport.calibration.reporting.summary import WIDTH, _table, render
-from specexport.calibration.reporting.tables import Table, printable
-from specexport.calibration.statistics.intervals import UNBOUNDED
-from specexport.calibration.statistics.results import Bucket, Interval
+from specexport.calibration.reporting.summary import WIDTH, render
+from specexport.calibration.reporting.tables import printable
+from specexport.calibration.statistics.results import Interval
 from specexport.calibration.survival.fit import LEAST_TOKENS
-from specexport.calibration.verdicts.verdict import SHORTEST_RESPONSE
 from support import analyses
 
 ANALYSIS = analyses.analysis()
@@ -68,37 +65,6 @@ def test_no_line_is_too_wide_and_columns_stay_aligned(name: str, k_max: int) -> 
     assert not any(line != line.rstrip() for line in text.splitlines())
 
 
-def test_numbers_stand_below_each_other() -> None:
-    table = Table(
-        ("route", "n", "speedup", "remark"),
-        (("a", "1", "10.00x", "x"), ("long name", "1000", "0.97x", "")),
-        remark=True,
-    )
-    assert list(_table(table)) == [
-        "route         n  speedup  remark",
-        "a             1   10.00x  x",
-        "long name  1000    0.97x",
-    ]
-
-
-def test_what_does_not_fit_is_continued_behind_the_name() -> None:
-    columns = ("route", *(f"token {number}" for number in range(1, 21)))
-    shown = list(_table(Table(columns, (("code", *(f"{number} %" for number in range(20))),))))
-    assert shown[0].startswith("route  token 1  ")
-    assert shown[2] == ""
-    assert [line.split()[0] for line in (shown[1], shown[4])] == ["code", "code"]
-    assert "token 20" in shown[3]
-    for number in range(20):
-        assert sum(f" {number} %" in line for line in shown) == 1
-
-
-def test_a_long_name_is_cut_before_numbers_are() -> None:
-    shown = list(_table(Table(("route", *["1234567"] * 9), (("x" * 80, *["1234567"] * 9),))))
-    assert len(shown) == 2
-    assert shown[1].startswith("x" * 20)
-    assert "\N{HORIZONTAL ELLIPSIS}  1234567" in shown[1]
-
-
 def test_names_cannot_command_the_terminal() -> None:
     entry = replace(analyses.route("\x1b[2J\rcode\u202e", "on", 0.5), words="see\x07\nOFF code")
     text = render(replace(analyses.analysis([entry]), command="a\x1b]0;b"))
@@ -108,10 +74,6 @@ def test_names_cannot_command_the_terminal() -> None:
     assert printable("naïve 路由 ✓") == "naïve 路由 ✓"
 
 
-def test_no_colours() -> None:
-    assert render(ANALYSIS).isascii() or "\x1b" not in render(ANALYSIS)
-
-
 def test_the_textbook_stands_beside_the_measurement() -> None:
     entry = analyses.route("code", "on", 0.8)
     (section,) = (one for one in sections(analyses.analysis([entry])) if one.key == "acceptance")
@@ -119,25 +81,6 @@ def test_the_textbook_stands_beside_the_measurement() -> None:
     assert [row[2] for row in rows] == ["1", "2", "3", "4"]
     assert rows[3][3:6] == ("0.80", "3.36", f"{entry.chosen.acceptance_length:.2f}")  # (1 - 0.8 ** 5) / (1 - 0.8)
     assert rows[3][6] == f"{entry.chosen.acceptance_length - (1 - 0.8**5) / 0.2:+.2f}"
-
-
-def test_the_textbook_is_of_the_recorded_drafter() -> None:
-    """alpha is the recorded model's, so lookups must not be compared with it, even where they were chosen."""
-    entry = analyses.route("code", "on", 0.8)
-    lookup = next(one for one in entry.candidates if one.drafter == "ngram")
-    entry = replace(entry, chosen=lookup)
-    (section,) = (one for one in sections(analyses.analysis([entry])) if one.key == "acceptance")
-    assert {row[1] for row in section.tables[1].rows} == {"model"}
-    panel = figures(analyses.analysis([entry]))["costs"][1]
-    assert [one.name for one in panel.legend] == ["a(k) on your text", "a*(k) break-even"]
-
-
-def test_an_interval_that_says_nothing() -> None:
-    entry = analyses.route("one", "undecided", 0.5)
-    chosen = replace(entry.chosen, speedup=Interval(1.2, 0.0, UNBOUNDED))
-    text = render(analyses.analysis([replace(entry, chosen=chosen, candidates=(chosen,))]))
-    assert "1.20x  unknown" in text
-    assert "0000" not in text
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
@@ -171,31 +114,6 @@ def test_prediction_and_measurement_that_do_not_agree() -> None:
     assert [row[-2:] for row in section.tables[0].rows] == [("+4.9 %", ""), ("-6.0 %", "more than 5 % apart")]
 
 
-def test_what_a_bucket_can_tell() -> None:
-    sizes = {19: "says little", 20: "fewer than usual", 499: "fewer than usual", 500: ""}
-    buckets = tuple(Bucket("prompt", 64, 128, size, Interval(2.0, 1.0, 3.0)) for size in sizes)
-    entry = replace(
-        analyses.route("one", "on", 0.5),
-        buckets=(*buckets, Bucket("response", 128, None, 500, Interval(2.0, 1.0, 3.0))),
-    )
-    (section,) = (one for one in sections(analyses.analysis([entry])) if one.key == "lengths")
-    rows = section.tables[1].rows
-    assert [row[-1] for row in rows] == [*sizes.values(), ""]
-    assert rows[0][1:6] == ("prompt", "64 to 127", "19", "2.00", "1.00 to 3.00")
-    assert rows[-1][1:3] == ("response", "128 or more")
-
-
-def test_single_requests_of_both_kinds() -> None:
-    entry = analyses.route("one", "on", 0.5)
-    entry = replace(entry, measured=replace(entry.measured, speedups=(0.5, 1.0, 1.5, 2.0, 3.0)))
-    (section,) = (one for one in sections(analyses.analysis([entry])) if one.key == "distribution")
-    expected, measured = section.tables[0].rows
-    chosen = entry.chosen
-    assert expected[:6] == ("one", "expected", chosen.drafter, str(chosen.num_draft_tokens), "60", f"{chosen.p10:.2f}x")
-    assert expected[-1] == f"{100 * chosen.slower:.0f} %"
-    assert measured == ("one", "measured", "model", "4", "5", "0.70x", "1.50x", "2.60x", "20 %")
-
-
 def test_the_chosen_signal_and_its_errors() -> None:
     (section,) = (one for one in sections(ANALYSIS) if one.key == "signals")
     assert section.tables[0].rows == (
@@ -207,19 +125,6 @@ def test_the_chosen_signal_and_its_errors() -> None:
     )
 
 
-def test_what_was_chosen_is_marked_once() -> None:
-    (section,) = (one for one in sections(ANALYSIS) if one.key == "speedups")
-    marked = {row[:3]: row[-1] for row in section.tables[0].rows if row[-1]}
-    assert marked == {
-        (route.route, route.chosen.drafter, str(route.chosen.num_draft_tokens)): (
-            "judged, but not used" if route.policy.verdict == "off" else "chosen"
-        )
-        for route in ANALYSIS.routes
-    }
-    assert set(marked.values()) == {"judged, but not used", "chosen"}
-    assert len(section.tables[0].rows) == sum(len(route.candidates) for route in ANALYSIS.routes)
-
-
 def test_drafters_that_adapt_are_compared_too() -> None:
     entry = analyses.route("one", "on", 0.5)
     adapting = tuple(replace(entry.chosen, drafter=name, adapts=True) for name in ("model", "ngram"))
@@ -228,24 +133,6 @@ def test_drafters_that_adapt_are_compared_too() -> None:
     rows = [(row[1], row[2], row[-1]) for row in section.tables[0].rows]
     assert rows[:2] == [("model", "adaptive", ""), ("ngram", "adaptive", "chosen")]
     assert (entry.chosen.drafter, str(entry.chosen.num_draft_tokens), "best fixed k") in rows
-
-
-def test_without_details_the_verdicts_alone_are_shown() -> None:
-    assert render(ANALYSIS).startswith(render(ANALYSIS, details=False))
-    assert not any(TITLES[key] in render(ANALYSIS, details=False).splitlines() for key in TITLES if key != "verdicts")
-
-
-def test_requests_that_do_not_count_are_told() -> None:
-    entry = replace(analyses.route("one", "on", 0.5), requests=62)
-    text = " ".join(render(analyses.analysis([entry]), details=False).split())
-    assert f"(2 of 62 do not count: answers of fewer than {SHORTEST_RESPONSE} tokens)" in text
-
-
-def test_latency_plain_and_speculative() -> None:
-    (section,) = (one for one in sections(ANALYSIS) if one.key == "latency")
-    plain, speculative = section.tables[0].rows[:2]
-    assert plain == ("code", "plain", "60", "31.00", "2.10", "2.20", "2.60", "3.90")
-    assert speculative[:4] == ("code", "speculative", "60", "33.00")
 
 
 def test_how_it_was_measured() -> None:
@@ -263,12 +150,6 @@ def test_how_it_was_measured() -> None:
         assert f"engine: onnxruntime, {told}\n" in render(replace(ANALYSIS, costs=costs))
 
 
-def test_a_draft_of_too_few_judged_tokens_is_not_called_none() -> None:
-    shown = " ".join(render(replace(ANALYSIS, signals=(), signal=None)).split())
-    assert f"That needs a draft model whose confidence can be read, and at least {LEAST_TOKENS} of its tokens" in shown
-    assert "no draft model" not in shown
-
-
 def test_a_wrong_prediction_is_told_beside_the_verdicts() -> None:
     """Not one within the interval of what was measured."""
     within, outside = analyses.route("within", "on", 0.5), analyses.route("outside", "on", 0.5)
@@ -279,10 +160,3 @@ def test_a_wrong_prediction_is_told_beside_the_verdicts() -> None:
     told = f"with k = {k} was predicted at 0.89x and measured at 1.00x: measure again on a quiet host"
     assert f"outside: {outside.recorded_drafter} {told}" in text
     assert text.count("was predicted at") == 1
-
-
-def test_a_session_that_adapts_has_no_k() -> None:
-    entry = analyses.route("one", "on", 0.5)
-    entry = replace(entry, adaptive=replace(entry.chosen, adapts=True))
-    (section,) = (one for one in sections(analyses.analysis([entry])) if one.key == "distribution")
-    assert [row[3] for row in section.tables[0].rows] == ["adaptive", str(entry.measured.num_draft_tokens)]

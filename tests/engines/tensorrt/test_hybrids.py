@@ -131,7 +131,7 @@ def test_what_is_checked_of_a_network(refused: Refused, exports: Exports, tmp_pa
         _compile("convolution", exports, tmp_path / "model.plan", replace(spec, layers=(first, *spec.layers[1:])))
 
 
-@pytest.mark.parametrize("kind", ["delta rule", "convolution", pytest.param("scan", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["delta rule", "convolution", pytest.param("scan", marks=pytest.mark.nightly)])
 def test_tensorrt_rtx_builds_a_hybrid(kind: str, exports: Exports, tmp_path: Path) -> None:
     """For every width of a round and for prompt chunks, with nothing that a CUDA graph cannot hold."""
     pytest.importorskip("tensorrt_rtx")

@@ -141,7 +141,7 @@ def plan_bytes(
     return plan.stat().st_size, (folder / spec.weights).stat().st_size
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("role", "precision", "dialect"),
     [
@@ -158,7 +158,7 @@ def test_the_demo_pair_builds(role: str, precision: Precision, dialect: str, gra
     assert weights < plan < weights + KERNELS * len(contract.widths)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_weights_are_stored_once(graphs: Graphs) -> None:
     """Of the widths 1 and 2; a static width of 1 stores them again in another layout, which is why it is not static."""
     contract = replace(CONTRACT, max_draft_tokens=1, prompt_chunk=2)

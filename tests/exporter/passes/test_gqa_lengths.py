@@ -127,7 +127,7 @@ ROLES: tuple[Role, ...] = ("target", "draft")  # a draft has a confidence head
 @pytest.mark.parametrize(
     ("family", "role"),
     [
-        pytest.param(family, role, marks=[pytest.mark.slow] * ((family, role) not in FAST))
+        pytest.param(family, role, marks=[pytest.mark.nightly] * ((family, role) not in FAST))
         for family in FAMILIES
         for role in ROLES
     ],

@@ -50,7 +50,7 @@ def test_what_the_bundle_lacks_is_refused(refused: Refused, built: Path) -> None
             dump_pass(bundle, **wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_polygraphy_runs_what_the_command_prints(compilable: Path, tmp_path: Path) -> None:
     folder = tmp_path / "a folder"
     done = CliRunner().invoke(main, ["dump", str(compilable), "-o", str(folder), "--dialect", "onnx"])

@@ -40,7 +40,7 @@ SLOW: list[tuple[Format, Dialect, Precision]] = [
     ("int4", "rows", "fp32"),
     ("fp8", "onnx", "bf16"),
 ]
-FORMS = [*FAST, *(pytest.param(form, marks=pytest.mark.slow, id="-".join(form)) for form in SLOW)]
+FORMS = [*FAST, *(pytest.param(form, marks=pytest.mark.nightly, id="-".join(form)) for form in SLOW)]
 # What the last layer adds to its residual, where no norm is fused with that.
 LAST = "linear_13"
 # Of the second layer: what is wrong there has passed the first.

@@ -36,7 +36,7 @@ SLOW: list[Form] = [
     *((kind, form) for kind in KINDS for form in ("int8", "int4") if (kind, form) not in FAST),
     *zip(MORE, cycle(("int8", "int4"))),
 ]
-FORMS = [*FAST, *(pytest.param(form, marks=pytest.mark.slow, id=" in ".join(form)) for form in SLOW)]
+FORMS = [*FAST, *(pytest.param(form, marks=pytest.mark.nightly, id=" in ".join(form)) for form in SLOW)]
 # Of the layer that keeps a state: what goes into it, and what comes out; and what follows it.
 INTO = {"delta rule": "linear_attn.in_proj_qkv", "scan": "mamba.in_proj"}
 OUT = {"delta rule": "linear_attn.out_proj", "scan": "mamba.out_proj"}
@@ -77,7 +77,7 @@ def test_a_right_graph_passes(form: Form, make: Make) -> None:
     assert end_to_end.passed
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", [("delta rule", "int8"), ("scan", "int4"), ("convolution", "int8")], ids=" in ".join)
 def test_a_right_graph_for_tensorrt_passes(form: Form, tmp_path: Path) -> None:
     kind, numbers = form

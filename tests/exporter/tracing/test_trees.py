@@ -135,7 +135,7 @@ def one_too_many(self: trees.Tree, places: Tensor, position: Tensor, window: int
 visible = trees.Tree.visible
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("mutant", [places_in_the_cache, one_too_many])
 def test_mutants_of_the_mask_fail_the_proof(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: Callable[..., Tensor]

@@ -104,7 +104,7 @@ def test_the_output_is_the_targets_own(cut: Path) -> None:
             assert drafted.tokens == plain.tokens
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_quantized_drafts_are_cut_too(precision: str, run: Build) -> None:
     report = run(precision=precision)

@@ -125,7 +125,7 @@ def test_speculative_output_is_plain_constrained_output(make_session: MakeSessio
     assert found["drafted"] > found["accepted"] > 100
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", range(8))
 def test_200_schemas_by_every_drafter(make_session: MakeSession, part: int) -> None:
     session = make_session(part)

@@ -21,7 +21,7 @@ from specexport.runtime.sampling.sibling_rules import (
     judge_spectr,
 )
 
-SLOW = pytest.mark.slow
+SLOW = pytest.mark.nightly
 TARGET, DRAFT = Chain(3, 33), Chain(3, 133)
 
 

@@ -130,7 +130,7 @@ PENALTIES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("trials", "cells"), [(TRIALS, 40), pytest.param(MOST_TRIALS, 100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("trials", "cells"), [(TRIALS, 40), pytest.param(MOST_TRIALS, 100, marks=pytest.mark.nightly)])
 def test_the_default_way_has_the_targets_distribution(session: Session, trials: int, cells: int) -> None:
     result = sample(session, SamplingParameters(temperature=1.0), trials)
     assert result.passed, result
@@ -158,7 +158,7 @@ MORE_WAYS: list[dict[str, Any]] = [
     ("options", "trials"),
     [
         *((way, TRIALS) for way in WAYS),
-        *(pytest.param(way, MORE_TRIALS, marks=pytest.mark.slow) for way in (*WAYS, *MORE_WAYS)),
+        *(pytest.param(way, MORE_TRIALS, marks=pytest.mark.nightly) for way in (*WAYS, *MORE_WAYS)),
     ],
 )
 def test_sampled_output_has_the_targets_distribution(session: Session, options: dict[str, Any], trials: int) -> None:
@@ -172,8 +172,8 @@ def test_sampled_output_has_the_targets_distribution(session: Session, options: 
     ("options", "trials"),
     [
         ({"temperature": 1.0, "top_k": 9, **PENALTIES}, TRIALS),
-        pytest.param({"temperature": 1.0}, MORE_TRIALS, marks=pytest.mark.slow),
-        pytest.param({"temperature": 1.0, "top_k": 9, **PENALTIES}, MORE_TRIALS, marks=pytest.mark.slow),
+        pytest.param({"temperature": 1.0}, MORE_TRIALS, marks=pytest.mark.nightly),
+        pytest.param({"temperature": 1.0, "top_k": 9, **PENALTIES}, MORE_TRIALS, marks=pytest.mark.nightly),
     ],
 )
 def test_a_draft_of_another_tokenizer_leaves_the_distribution_alone(
@@ -194,8 +194,8 @@ LEAF_WAYS: list[dict[str, Any]] = [
     ("options", "trials"),
     [
         ({}, TRIALS),
-        pytest.param({}, MOST_TRIALS, marks=pytest.mark.slow),
-        *(pytest.param(way, MORE_TRIALS, marks=pytest.mark.slow) for way in LEAF_WAYS),
+        pytest.param({}, MOST_TRIALS, marks=pytest.mark.nightly),
+        *(pytest.param(way, MORE_TRIALS, marks=pytest.mark.nightly) for way in LEAF_WAYS),
     ],
 )
 def test_leaves_leave_the_distribution_alone(branching: Session, options: dict[str, Any], trials: int) -> None:
@@ -209,7 +209,7 @@ def test_leaves_leave_the_distribution_alone(branching: Session, options: dict[s
 
 
 @pytest.mark.parametrize("verification", ["spectr", "recursive"])
-@pytest.mark.parametrize("trials", [MUTANT_TRIALS, pytest.param(MOST_TRIALS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("trials", [MUTANT_TRIALS, pytest.param(MOST_TRIALS, marks=pytest.mark.nightly)])
 def test_candidates_beside_the_draft_leave_the_distribution_alone(
     branching: Session, verification: Any, trials: int
 ) -> None:
