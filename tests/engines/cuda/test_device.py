@@ -6,11 +6,9 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
-import numpy as np
 import pytest
 from specexport.engines.cuda.device import CudaDevice
 from specexport.engines.cuda.driver import Driver, find_gpu, load_driver
-from specexport.engines.cuda.protocol import ALIGNMENT
 from specexport.engines.tensorrt.place_rows import PTX
 from specexport.errors import EngineError, MissingPackageError
 from support.fake_driver import CUresult, FakeDriver
@@ -191,103 +189,6 @@ def test_nothing_may_be_called_after_close(
         call(device)
 
 
-# Memory and copies.
-
-
-def test_memory_is_zeros_and_aligned(fake: FakeDriver, device: CudaDevice) -> None:
-    address, host = device.allocate(1000, "a test"), device.pinned(1000)
-    assert address % ALIGNMENT == 0
-    assert host.dtype == np.uint8
-    assert not host.any()
-    device.synchronize()
-    assert not fake.memory.view(address, 1000).any()
-    assert device.memory() == ((1 << 20) - 1000, 1 << 20)
-
-
-def test_too_little_memory_says_what_to_do(refused: Refused, device: CudaDevice) -> None:
-    device.allocate(1 << 19, "the target's cache")
-    with refused(EngineError):
-        device.allocate(3 << 20, "the draft's cache")
-
-
-def test_copies_go_in_every_direction_and_in_order(device: CudaDevice) -> None:
-    first, second = device.allocate(8, "a test"), device.allocate(8, "a test")
-    source, back = device.pinned(8), device.pinned(8)
-    source[:] = range(8)
-    device.copy(first, source.ctypes.data, 8)
-    device.copy(second, first + 4, 4)
-    device.copy(back.ctypes.data, second, 8)
-    assert not back.any(), "nothing has been waited for"
-    device.synchronize()
-    assert back.tolist() == [4, 5, 6, 7, 0, 0, 0, 0]
-
-
-@pytest.mark.parametrize(("width", "dtype"), [(1, np.uint8), (2, np.uint16), (4, np.uint32)])
-def test_a_fill_writes_the_low_bits(device: CudaDevice, width: int, dtype: type[np.generic]) -> None:
-    address, back = device.allocate(16, "a test"), device.pinned(16)
-    device.fill(address + width, 0x1122334455, 2, width)
-    device.copy(back.ctypes.data, address, 16)
-    device.synchronize()
-    low = 0x1122334455 & ((1 << 8 * width) - 1)
-    assert back.view(dtype)[:4].tolist() == [0, low, low, 0]
-
-
-def test_waiting_waits_for_what_was_enqueued(fake: FakeDriver, device: CudaDevice) -> None:
-    device.synchronize()
-    device.copy(device.pinned(4).ctypes.data, device.allocate(4, "a test"), 4)
-    fake.calls.clear()
-    device.synchronize()
-    assert names(fake) == ["cuEventRecord", "cuEventSynchronize"]
-    assert fake.time == 2  # the fill of the allocation, and the copy
-
-
-# Graphs.
-
-
-def test_a_graph_is_replayed_on_what_the_memory_then_holds(fake: FakeDriver, device: CudaDevice) -> None:
-    address, source, back = device.allocate(4, "a test"), device.pinned(4), device.pinned(4)
-
-    def work() -> None:
-        device.copy(address, source.ctypes.data, 4)
-        device.copy(back.ctypes.data, address, 4)
-
-    graph = device.capture(work)
-    assert arguments(fake, "cuStreamBeginCapture") == [
-        (device.stream, fake.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-    ]
-    assert "graph" not in fake.live.values(), "what was instantiated is no longer needed"
-    source[:] = 7
-    device.synchronize()
-    assert not back.any(), "capturing runs nothing"
-    for value in (8, 9):
-        source[:] = value
-        fake.calls.clear()
-        device.launch(graph)
-        device.synchronize()
-        assert names(fake) == ["cuGraphLaunch", "cuEventRecord", "cuEventSynchronize"]
-        assert back.tolist() == [value] * 4
-
-
-class StopError(Exception):
-    pass
-
-
-def test_work_that_fails_ends_the_capture(fake: FakeDriver, device: CudaDevice) -> None:
-    address = device.allocate(4, "a test")
-
-    def work() -> None:
-        device.fill(address, 1, 4, 1)
-        raise StopError
-
-    with pytest.raises(StopError):
-        device.capture(work)
-    assert not fake.capturing
-    assert "graph" not in fake.live.values()
-    device.fill(address, 2, 4, 1)
-    device.synchronize()
-    assert fake.memory.view(address, 4).tolist() == [2] * 4
-
-
 # Kernels and time.
 
 
@@ -301,18 +202,6 @@ def test_a_kernel_is_given_its_arguments(fake: FakeDriver, device: CudaDevice, m
     launch((1, 1, 1), (1, 1, 1), (0, 1))
     device.synchronize()
     assert given == [((3, 2, 1), (32, 8, 1), 2**63 + 5, 7), ((1, 1, 1), (1, 1, 1), 0, 1)]
-
-
-def test_time_is_that_of_the_work_alone(fake: FakeDriver, device: CudaDevice) -> None:
-    address = device.allocate(4, "a test")
-
-    def work() -> None:
-        for _ in range(3):
-            device.fill(address, 1, 4, 1)
-
-    device.fill(address, 1, 4, 1)
-    assert device.elapsed(work) == 3.0
-    assert [kind for kind in fake.live.values() if kind == "event"] == ["event"], "its events were released"
 
 
 # The real bindings, where they are installed.
