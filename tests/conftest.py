@@ -51,21 +51,30 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def cache(pytestconfig: pytest.Config) -> Iterator[Path]:
     """The stages of this run and of earlier ones, never the user's own. Their keys hash the exporter's sources.
 
-    Tests about reuse take a folder of their own.
+    Tests about reuse take a folder of their own. TEST_STAGES: a folder that outlives this checkout.
     """
     with pytest.MonkeyPatch.context() as patch:
-        base = pytestconfig.cache.mkdir("stages")
+        base = Path(os.environ.get("TEST_STAGES") or pytestconfig.cache.mkdir("stages"))
         patch.setenv("XDG_CACHE_HOME", str(base))
         yield base / "specexport"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_clock_decides() -> Iterator[None]:
-    """Sessions that nobody calibrated draft the maximum here: what a clock decides, `tests/runtime/costs` tests."""
+def quiet_host() -> Iterator[None]:
+    """What `calibrate` and `bench` warn of."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specexport.runtime.session.first_costs", lambda session, draft="model": None)
-        patch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))  # what `calibrate` and `bench` warn of
+        patch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+        if how := os.environ.get("TEST_COSTS"):
+            
+            from support.calibrated import flat_costs
+            patch.setattr("specexport.runtime.session.first_costs", lambda session, draft="model": flat_costs(3.0 if how == "never" else 0.01, most=session.max_draft_tokens))
         yield
+
+
+@pytest.fixture
+def drafts_the_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For sessions of `load` that nobody calibrated, which otherwise draft what pays by costs that they measure."""
+    monkeypatch.setattr("specexport.runtime.session.first_costs", lambda session, draft="model": None)
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks/clients"))
 import harness
+import pytest
 from harness import UnexpectedError, outcome, refused_with
 from results import Result, read
 

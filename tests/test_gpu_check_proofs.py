@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specexport.bundle import Bundle
-from specexport.engines.base import Chances, Engine, RoundResult
-from specexport.engines.tensorrt.engine import load_bundle
-from specexport.exporter.build import build
-from specexport.exporter.request.options import BuildOptions
-from specexport.runtime.session import Session
-from support.fake_device import FakeDevice
-from support.fake_engine import ENGINE, fake_library, with_plans
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-
 from gpucheck.case import News, examine
 from gpucheck.finding import Finding
 from gpucheck.llama import Llama
@@ -33,6 +21,14 @@ from gpucheck.proofs.rounds import prove_rounds
 from gpucheck.report import Outcome
 from gpucheck.session_under_test import Subject
 from gpucheck.shapes import Shape
+from specexport.bundle import Bundle
+from specexport.engines.base import Chances, Engine, RoundResult
+from specexport.engines.tensorrt.engine import load_bundle
+from specexport.exporter.build import build
+from specexport.exporter.request.options import BuildOptions
+from specexport.runtime.session import Session
+from support.fake_device import FakeDevice
+from support.fake_engine import ENGINE, fake_library, with_plans
 
 pytestmark = pytest.mark.nightly
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks/peers"))
 from divergence import Divergence
 from figures import markdown, rows
 from interleave import Measured, Request, System, run

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import random
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from specexport.errors import BundleError
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from reliability import forks, fuzz_case, kills
 from reliability.forks import Ended
 from reliability.kills import Trial
+from specexport.errors import BundleError
 
 FINE = Ended(0, 2.0, "")
 KILLED = Ended(-signal.SIGKILL, 0.1, "")

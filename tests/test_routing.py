@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import random
-import sys
 from dataclasses import replace
-from pathlib import Path
 
+from extended_replay import costs
+from routing import MOST, specialists, told
 from specexport.calibration.measuring.routed_replay import Priced, Runs, replay_routed
 from specexport.calibration.measuring.trace_replay import plain_seconds
 from specexport.calibration.measuring.traces import Trace, cached
 from specexport.calibration.verdicts.routing import Stream, known, routed, unrouted
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from extended_replay import costs
-from routing import MOST, specialists, told
 
 ROUTES = ("a", "b")
 PRICES = Priced(costs(0.12, 1.4, MOST))

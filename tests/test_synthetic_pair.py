@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from synthetic_pair import Found, Shape, make_pair, read_prompts
+from transformers import LlamaForCausalLM
 
 pytestmark = pytest.mark.nightly
 

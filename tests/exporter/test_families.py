@@ -81,7 +81,9 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 OWN_ATTENTION = ("sliding_window", "attention_multiplier", "n_head")
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.nightly) for name in MORE_FAMILIES)])
+@pytest.mark.parametrize(
+    "family", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.nightly) for name in MORE_FAMILIES)]
+)
 def test_every_dialect_gives_the_logits_of_hugging_face(family: str, tmp_path: Path) -> None:
     model_type, config = (FAMILIES | MORE_FAMILIES)[family]
     own = family in FAMILIES or any(name in config for name in OWN_ATTENTION)
