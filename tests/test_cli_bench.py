@@ -275,20 +275,6 @@ def test_outputs_that_differ_are_exit_code_1(run: Run, monkeypatch: pytest.Monke
     assert json.loads(run("--json").stdout)["passed"] is False
 
 
-def test_a_result_that_cannot_be_printed_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch, journal: Path) -> None:
-    """The reader of stdout is gone."""
-
-    def broken(_: object) -> None:
-        raise BrokenPipeError
-
-    monkeypatch.setattr("specexport.cli.streams.os.dup2", lambda *_: None)
-    with monkeypatch.context() as patch:
-        patch.setattr(module.Bench, "as_dict", broken)
-        assert run("--json").exit_code == 1
-    assert len(journal.read_text().splitlines()) == 5
-    assert state(run())[:3] == ("resuming", 4, 4)
-
-
 def test_bench_needs_no_torch_and_nothing_to_calibrate_with(built: Path, prompts: Path, journal: Path) -> None:
     blocked = (
         "torch",

@@ -15,9 +15,7 @@ from typing import Any
 
 import pytest
 from specexport.errors import SessionBusyError, SessionClosedError
-from specexport.runtime import session as session_module
 from specexport.runtime.session import Session
-from specexport.runtime.state.context import Context
 from specexport.runtime.stream import Stream
 from support.doubles import CONTRACT, FakeDecoder, check_invariant, fake_session, greedy_tokens
 
@@ -343,37 +341,6 @@ def test_the_second_to_close_waits_for_the_first(session: Session) -> None:
     first.join(10)
     second.join(10)
     assert found == [1]
-
-
-def test_closing_from_within_a_reset_or_the_call_of_stream_is_refused(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a signal handler: the thread that it would wait for is its own."""
-    refused: list[type[BaseException]] = []
-
-    def closing(method: Callable[..., Any]) -> Callable[..., Any]:
-        def closes_first(*given: Any) -> Any:
-            with pytest.raises(SessionBusyError) as caught:
-                session.close()
-            refused.append(caught.type)
-            return method(*given)
-
-        return closes_first
-
-    for owner, name, call in (
-        (Context, "truncate", session.reset),
-        (session_module, "Stream", lambda: session.generate([1, 2], max_new_tokens=2)),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, closing(getattr(owner, name)))
-            thread, found = in_thread(call)
-            thread.join(10)
-            assert not thread.is_alive()
-            assert not any(isinstance(value, BaseException) for value in found)
-        assert refused
-        refused.clear()
-    assert session.generate(PROMPT, max_new_tokens=9).tokens == expected(session, PROMPT, 9)
-    session.close()
 
 
 def test_closing_that_is_interrupted_while_it_waits_leaves_the_session_open(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -314,19 +314,6 @@ def test_a_special_token_in_chat_is_text_and_in_a_text_prompt_a_token(make_sessi
     spelled = [{"role": "user", "content": "<eos>"}]
     assert session.encode(spelled) == [BOS, *b"[user]<eos>"]
     assert session.encode("[user]<eos>") == [*b"[user]", EOS]
-
-
-def test_parameters_as_an_object_as_keywords_or_both(refused: Refused, make_session: MakeSession) -> None:
-    session = make_session()
-    params = SamplingParameters(temperature=1.0, seed=3, max_new_tokens=9)
-    wanted = session.generate(PROMPT, temperature=1.0, seed=3, max_new_tokens=9).tokens
-    assert session.generate(PROMPT, params).tokens == wanted
-    assert session.generate(PROMPT, replace(params, seed=4), seed=3).tokens == wanted
-    assert tuple(token for chunk in session.stream(PROMPT, params) for token in chunk.tokens) == wanted
-    with pytest.raises(TypeError, match="temprature"):
-        session.stream(PROMPT, temprature=1.0)
-    with refused(ParameterError):
-        session.stream(PROMPT, {"temperature": 1.0})
 
 
 def test_every_parameter_stands_in_the_signature() -> None:

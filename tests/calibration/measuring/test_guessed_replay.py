@@ -9,7 +9,7 @@ import pytest
 from specexport.calibration.measuring.guessed_replay import UNKNOWN, _Recorded
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import from_row, record, to_row
-from specexport.calibration.measuring.trace_replay import replay, round_seconds
+from specexport.calibration.measuring.trace_replay import replay
 from specexport.calibration.measuring.traces import Guesser, Trace, cached
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
@@ -87,19 +87,6 @@ def test_what_a_smaller_draft_says_is_known_behind_the_text_and_its_own_misses()
     assert guess.find((1, 2), 1, [3, 4, 5]) == [92]
     assert guess.find((1, 2), 2, [3, 4, 80]) == [UNKNOWN, UNKNOWN]
     assert guess.find((1, 2), 2, [7]) == [UNKNOWN, UNKNOWN]
-
-
-def test_a_round_is_charged_what_its_passes_took() -> None:
-    """Three tokens in one pass of three rows, where both guesses are right."""
-    text = (1, 2, 3, 4, 1, 2)
-    trace = Trace(1, "code", 6, (*text, 3, 4, 1, 2), (True,) * 4, 4)
-    one = next(iter(replay(trace, "ngram:model", 3)))
-    assert (one.num_drafted, one.num_accepted, one.passes, one.saved, one.guess_rows) == (3, 3, 3, 2, 2)
-    costs = flat_costs(0.2, draft_row=0.01)
-    assert round_seconds(one, cached(costs)) == pytest.approx(1.0 + 0.2 + 2 * 0.01)
-    by_small = replace(trace, guessers={"small": Guesser(trace, cached(flat_costs(0.05, draft_row=0.001)))})
-    one = next(iter(replay(by_small, "small:model", 3)))
-    assert (one.saved, one.guess_seconds) == (2, pytest.approx(2 * 0.05))
 
 
 def test_a_smaller_draft_pays_for_the_rows_that_it_catches_up_on() -> None:

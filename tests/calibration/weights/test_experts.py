@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import torch
 from specexport.calibration.weights import expert_rounding
 from specexport.calibration.weights.activations import rounded_activations
 from specexport.calibration.weights.expert_rounding import choose_expert_integers
-from specexport.calibration.weights.experts import ExpertStack, bare_stacks, expert_layers, stack_experts
+from specexport.calibration.weights.experts import ExpertStack, expert_layers, stack_experts
 from specexport.calibration.weights.fake_quant import fake_quantized
 from specexport.calibration.weights.gptq import rounded
 from specexport.calibration.weights.mixing import bytes_of
@@ -41,27 +40,6 @@ def test_a_model_with_stacks_answers_as_before(make: Make, batches: list[Tensor]
     assert len(expert_layers(model)) == 2 * model.config.num_hidden_layers
     assert (after - before).abs().max() < 1e-4 * before.std()
     assert not any(name.endswith(("gate_up_proj", "down_proj")) for name, _ in model.named_parameters())
-
-
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        ("is_transposed", "stored as [E, K, N]"),
-        ("has_bias", "with biases"),
-        ("has_post_expert_norm", "with norms of their own"),
-    ],
-)
-def test_stacks_that_are_stored_another_way_stay_bare(other: str, said: str) -> None:
-    module = nn.Module()
-    flags = dict(has_gate=True, is_transposed=False, has_bias=False, has_post_expert_norm=False) | {other: True}
-    for name, value in flags.items():
-        setattr(module, name, value)
-    module.config = SimpleNamespace(_experts_implementation="batched_mm")  # type: ignore[assignment]
-    module.gate_up_proj = nn.Parameter(torch.zeros(2, 3, 4))
-    stack_experts(module)
-    assert not expert_layers(module)
-    assert [name for name, _ in module.named_parameters()] == ["gate_up_proj"]
-    assert bare_stacks(nn.Sequential(module)) == {"0.gate_up_proj": said}
 
 
 def test_inputs_of_stacks_are_rounded_where_the_engine_rounds_them(make: Make, batches: list[Tensor]) -> None:

@@ -73,31 +73,6 @@ def test_a_plan_and_its_progress(graph: Path) -> None:
     assert sorted(path.name for path in graph.parent.iterdir()) == ["graph.onnx", "graph.plan"]
 
 
-def test_all_of_several_errors(graph: Path) -> None:
-    """Parsers of other versions go on behind the first; errors of older ones have no operator."""
-
-    class Parser:
-        num_errors = 3
-
-        def __init__(self, network: Any, logger: Any) -> None:
-            pass
-
-        def parse_from_file(self, path: str) -> bool:
-            return False
-
-        def get_error(self, index: int) -> Any:
-            return SimpleNamespace(desc=lambda: ("no\n  Scatter", "no Cumsum", "no Cumsum")[index])
-
-    module = SimpleNamespace(
-        **{name: getattr(trt, name) for name in ("ILogger", "Builder", "NetworkDefinitionCreationFlag", "__version__")}
-    )
-    module.OnnxParser = Parser
-    assert (
-        refusal(graph, lib=Library("tensorrt", module))
-        == f"TensorRT {trt.__version__} cannot read graph.onnx: no Scatter, no Cumsum"
-    )
-
-
 def test_a_network_that_a_check_refuses(graph: Path) -> None:
     def check(network: Any) -> Iterator[str]:
         yield f"{network.get_input(0).name} is wrong"

@@ -23,7 +23,6 @@ from specexport.engines.cuda.driver import Driver
 from specexport.engines.registry import load_engine
 from specexport.engines.tensorrt import enterprise, rtx
 from specexport.engines.tensorrt.api import LEAN, Library
-from specexport.engines.tensorrt.engine import load_bundle
 from specexport.engines.tensorrt.plan import LoadedPlan
 from specexport.errors import EngineError, MissingPackageError
 from specexport.runtime.session import Session
@@ -37,7 +36,6 @@ from support.micro import Micro, micro_bundle
 
 CONTRACT = Contract(capacity=16, max_draft_tokens=1, prompt_chunk=4, precision="fp32")
 VERSIONS = {"tensorrt": "10.16.1", "tensorrt-rtx": "1.7.1"}
-GIB = 1 << 30
 
 
 @pytest.fixture(scope="module")
@@ -232,52 +230,6 @@ def test_too_little_memory_for_the_plan(host: Host, unplanned: Bundle) -> None:
     assert host.device.driver.live == {}
 
 
-def test_weights_that_may_be_streamed_leave_room_for_all_else(
-    host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The smallest plan is loaded first, and each leaves what the larger ones, the caches, the logits and the libraries
-    need.
-    """
-    bundle = planned(unplanned)
-    loaded: list[tuple[str, int]] = []
-    make = LoadedPlan.__init__
-
-    def noted(self: LoadedPlan, library: Any, file: Path, device: Any, settings: Any = None, reserved: int = 0) -> None:
-        loaded.append((file.name, reserved))
-        make(self, library, file, device, settings, reserved)
-
-    monkeypatch.setattr(LoadedPlan, "__init__", noted)
-    load_engine(bundle).close()
-    sizes = sorted(bundle.path(plan.file).stat().st_size for plan in bundle.manifest.plans)
-    assert [bundle.path(f"engines/tensorrt/{name}").stat().st_size for name, _ in loaded] == sizes
-    models = sum(model.cache_bytes(CONTRACT) + 4 * 2 * VOCAB for model in bundle.manifest.models.values())
-    assert {reserved for _, reserved in loaded} == {models + (512 << 20)}
-
-
-def test_a_draft_that_fits_is_not_streamed(host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs k times a round and its target once, so what is streamed must be the target's weights."""
-    bundle = planned(unplanned)
-    sizes = {"target": 10 * GIB, "draft": 100 << 20}
-    files = bundle.manifest.files
-    for role, size in sizes.items():
-        name = f"engines/tensorrt/{role}-onnx.plan"
-        files = files | {name: replace(files[name], bytes=size)}
-    kind = fake_tensorrt.ICudaEngine
-    budgets: dict[str, int] = {}
-    monkeypatch.setattr(
-        kind, "streamable_weights_size", property(lambda self: sizes.get(self.name.partition("-")[0], 0)), raising=False
-    )
-    monkeypatch.setattr(
-        kind, "get_weight_streaming_automatic_budget", lambda self: self.streamable_weights_size, raising=False
-    )
-    budget = property(lambda self: 0, lambda self, size: budgets.update({self.name: size}))
-    monkeypatch.setattr(kind, "weight_streaming_budget_v2", budget, raising=False)
-    bundle = replace(bundle, manifest=replace(bundle.manifest, files=files))
-    load_bundle("tensorrt", bundle, host.library("tensorrt"), host.device).close()
-    assert 0 < budgets["target-onnx"] < GIB
-    assert budgets["draft-onnx"] == sizes["draft"]
-
-
 def test_a_bundle_without_plans(host: Host, unplanned: Bundle) -> None:
     bundle = on_disk(replace(unplanned, manifest=replace(unplanned.manifest, engines=("tensorrt",))))
     remedy = f"make them with: specexport compile {bundle.root} --engine tensorrt"
@@ -408,37 +360,6 @@ def test_a_load_that_fails_gives_everything_back(host: Host, unplanned: Bundle, 
     assert host.device.driver.free == host.device.driver.total
 
 
-@pytest.mark.parametrize("dialect", ["onnx", "rows"])
-def test_memory_that_ends_at_any_place(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: str
-) -> None:
-    """At each allocation in turn: named, and all that was taken is given back."""
-    version = "10.16.1" if dialect == "onnx" else "10.3.0"
-    bundle = planned(micro_bundle(tmp_path / "b", CONTRACT, dialect=dialect), dialect=dialect, version=version)
-    host.libraries["tensorrt"] = Library("tensorrt", FakeTensorRT(host.device, version))
-    load_engine(bundle).close()
-    asked = [
-        line.removeprefix("allocate ").split(" for ", 1) for line in host.device.log if line.startswith("allocate")
-    ]
-    assert len(asked) > 30 if dialect == "rows" else 20
-    largest = max(bundle.path(plan.file).stat().st_size for plan in bundle.manifest.plans)
-    taken = 0
-    for size, purpose in asked:
-        device = host.give(FakeDevice(memory=GIB))
-        device.driver.free = taken + int(size) - 1
-        monkeypatch.setattr(
-            device, "memory", lambda device=device: (max(device.driver.free, largest), device.driver.total)
-        )
-        with pytest.raises(EngineError, match=f"out of device memory for {purpose}: "):
-            load_engine(bundle)
-        assert device.driver.live == {}
-        taken += int(size)
-    device = host.give(FakeDevice(memory=GIB))
-    device.driver.free = taken
-    monkeypatch.setattr(device, "memory", lambda: (max(device.driver.free, largest), device.driver.total))
-    load_engine(bundle).close()
-
-
 # TensorRT-RTX's cache of kernels.
 
 
@@ -466,17 +387,6 @@ def test_kernels_that_requests_add_are_kept_too(host: Host, unplanned: Bundle, k
 
 
 # Other parts of an engine.
-
-
-@pytest.mark.parametrize("larger", ["target-onnx", "select", "accept_block_1"])
-def test_the_scratch_memory_is_enough_for_every_pass(host: Host, unplanned: Bundle, larger: str) -> None:
-    bundle = planned(unplanned)
-    (file,) = (bundle.path(plan.file) for plan in bundle.manifest.plans if Path(plan.file).stem == larger)
-    file.write_bytes(json.dumps(json.loads(file.read_bytes()) | {"device_memory": 9000}).encode())
-    session = Session(on_disk(bundle), load_engine(on_disk(bundle)))
-    session.generate([5, 6, 7], max_new_tokens=4, temperature=1.0, seed=1)
-    assert "allocate 9000 for what passes need while they run" in host.device.log
-    session.close()
 
 
 def test_a_graph_that_is_opened_gives_arrays_of_its_own(host: Host, unplanned: Bundle) -> None:

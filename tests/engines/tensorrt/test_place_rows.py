@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specexport.engines.tensorrt.place_rows import PTX, RowPlacer
-from support.fake_device import FakeDevice
-from support.fake_kernels import KERNELS, place_rows
+from specexport.engines.tensorrt.place_rows import PTX
 from support.host_memory import HostMemory
 from support.ptx import Kernel
 
@@ -108,47 +106,3 @@ def test_the_assembler_takes_the_kernel(tmp_path: Path, architecture: str) -> No
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("kernel", [place_rows, Kernel(PTX, "place_rows").run])
-@pytest.mark.parametrize("count", [1, 5, 9])
-def test_one_launch_places_the_rows_of_every_cache(monkeypatch: pytest.MonkeyPatch, kernel: Any, count: int) -> None:
-    """With the grid and the block of the real launch, at a position that changes between replays of one graph."""
-    monkeypatch.setitem(KERNELS, "place_rows", kernel)
-    device, capacity = FakeDevice(), 12
-    shapes = [(2, 8), (3, 136)]  # the second one is more than a warp copies at once
-    entries = []
-    for heads, row_bytes in shapes:
-        addresses = (
-            device.allocate(heads * 9 * row_bytes, "new rows"),
-            device.allocate(heads * capacity * row_bytes, "a cache"),
-        )
-        entries.append((*addresses, heads, row_bytes))
-    position, host = device.allocate(8, "the position"), device.pinned(8)
-    placer = RowPlacer(device, entries, capacity)
-    device.synchronize()
-    expected = [np.zeros((heads, capacity, row_bytes), np.uint8) for heads, row_bytes in shapes]
-    for source, _, heads, row_bytes in entries:
-        device.view(source, heads * 9 * row_bytes)[:] = np.random.default_rng(0).integers(
-            1, 256, heads * 9 * row_bytes, np.uint8
-        )
-
-    def work() -> None:
-        device.copy(position, host.ctypes.data, 8)
-        placer.enqueue(position, count)
-
-    device.log.clear()
-    graph = device.capture(work)
-    assert [line for line in device.log if "kernel" in line] == [
-        f"captured kernel place_rows ({-(-3 * count // 8)}, 2, 1)"
-    ]
-    for start in (0, 2, 10):
-        host.view(np.int64)[0] = start
-        device.launch(graph)
-        device.synchronize()
-        for cache, (source, _, heads, row_bytes) in zip(expected, entries, strict=True):
-            new = device.view(source, heads * count * row_bytes).reshape(heads, count, row_bytes)
-            kept = min(count, capacity - start)
-            cache[:, start : start + kept] = new[:, :kept]
-    for cache, (_, address, heads, row_bytes) in zip(expected, entries, strict=True):
-        assert np.array_equal(device.view(address, heads * capacity * row_bytes).reshape(cache.shape), cache)

@@ -151,29 +151,3 @@ def test_the_real_rtx_refuses_what_is_no_plan(refused: Refused, host: Callable[.
     entry = Plan("tensorrt-rtx", "graphs/target.onnx", found.file.name, real.trt.__version__, (), False, False)
     with refused(EngineError):
         check_fit(found.bundle, entry, real, found.device)
-
-
-@pytest.mark.parametrize(
-    ("diagnostics", "remedy"),
-    [
-        (4, "update the driver"),  # OLD_CUDA_DRIVER
-        (8, "update CUDA"),  # OLD_CUDA_RUNTIME
-        (16, "close other programs that use the GPU, or build with a smaller --precision"),  # INSUFFICIENT_GPU_MEMORY
-        (4 | 2, "update the driver"),
-        # the default begins at 8.0
-        (2, "compile it here: specexport compile {root} --engine tensorrt-rtx --compute-capability 7.5"),
-        (32, "compile it here: specexport compile {root} --engine tensorrt-rtx --compute-capability 7.5"),
-    ],
-)
-def test_a_remedy_that_helps(
-    host: Callable[..., Host], monkeypatch: pytest.MonkeyPatch, diagnostics: int, remedy: str
-) -> None:
-    monkeypatch.setattr(
-        fake_tensorrt.Runtime, "get_engine_validity", lambda self, buffer: (EngineValidity.INVALID, diagnostics)
-    )
-    real = pytest.importorskip("tensorrt_rtx")
-    found = host("tensorrt-rtx", "1.7.1.116", (7, 5))
-    monkeypatch.setattr(found.library.trt, "EngineInvalidityDiagnostics", real.EngineInvalidityDiagnostics)
-    with pytest.raises(EngineError) as caught:
-        found.check("1.7.1.116")
-    assert str(caught.value).endswith(f"); {remedy.format(root=found.bundle.root)}")

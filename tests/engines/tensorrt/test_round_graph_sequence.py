@@ -230,20 +230,6 @@ def test_requests_of_every_kind_one_after_the_other(made: Made) -> None:
     assert drafted > 100
 
 
-def test_what_a_request_leaves_behind_does_not_show_in_the_next(made: Made) -> None:
-    """Sampling parameters and noise lie in the one page: each round must bring its own."""
-    fresh(made)
-    for seed in range(4):
-        for options in (
-            {"temperature": 0.3},
-            {"temperature": 2.0, "top_k": 3},
-            {"temperature": 2.0},
-            {},
-            {"temperature": 2.0, "min_p": 0.2},
-        ):
-            made.same(TOKENS[:9], seed=seed, max_new_tokens=7, **options)
-
-
 def test_a_cancelled_request_in_the_middle_of_each_kind(made: Made) -> None:
     fresh(made)
     for options in ({}, {"temperature": 1.0, "seed": 3}, {"speculate": False}, {"drafter": "ngram"}):
