@@ -4,7 +4,7 @@ BIN := .venv/bin
 PAIR := examples/demo_pair
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo chat test test-all real triton lint site bench clean
+.PHONY: demo chat test test-ci test-all real triton lint site bench clean
 
 PYTHON_FLOOR := import sys; sys.exit(sys.version_info < (3, 11) and "specexport needs Python 3.11 or newer, this is " + sys.version)
 # Modules are compiled when first imported: pip would take as long for all of them as for the rest of its work.
@@ -46,13 +46,19 @@ chat: real
 		--draft examples/smollm2_draft.gguf --precision int8 --max-draft-tokens 8 --max-seq-len 2048 --output chat.bundle
 	$(BIN)/specexport chat chat.bundle --drafter ngram+model
 
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+
 # What a contributor runs before every commit; it touches every rule.
 test: .venv/ready
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "not slow and not gpu"
+	$(PYTEST) -m "not slow and not nightly and not gpu"
 
-# The same at length: more families, more trials, whole builds.
+# With whole builds and the real checkpoint: what `.ci/run` runs.
+test-ci: .venv/ready
+	$(PYTEST) -m "not nightly"
+
+# At length: all families, more trials, long campaigns. It ends with how long each part took.
 test-all: .venv/ready
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+	$(PYTEST) --part-times
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -22,29 +22,63 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first: the workers share what is left at the end in halves, and a long one there would run alone."""
-    items.sort(key=lambda item: (item.get_closest_marker("real") is None, item.get_closest_marker("slow") is None))
+    """Long tests first: the workers share what is left at the end in halves, and a long one there would run alone."""
+    items.sort(key=lambda item: [item.get_closest_marker(mark) is None for mark in ("real", "nightly", "slow")])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part-times", action="store_true", help="tell how long the tests of each folder took")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """By folder, summed over workers, and within it what only `make test-all` runs."""
+    if not config.getoption("--part-times"):
+        return
+    times: dict[str, list[float]] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                part = report.nodeid.split("::")[0].removeprefix("tests/").rpartition("/")[0] or "."
+                found = times.setdefault(part, [0.0, 0.0])
+                found[0] += report.duration
+                found[1] += report.duration * ("nightly" in report.keywords)
+    terminalreporter.section("seconds by part, in all workers, and of them nightly")
+    for part, (all_, nightly) in sorted(times.items(), key=lambda item: -item[1][0]):
+        terminalreporter.write_line(f"{all_:8.1f} {nightly:8.1f}  {part}")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(pytestconfig: pytest.Config) -> Iterator[Path]:
     """The stages of this run and of earlier ones, never the user's own. Their keys hash the exporter's sources.
 
-    Tests about reuse take a folder of their own.
+    Tests about reuse take a folder of their own. TEST_STAGES: a folder that outlives this checkout.
     """
     with pytest.MonkeyPatch.context() as patch:
-        base = pytestconfig.cache.mkdir("stages")
+        base = Path(os.environ.get("TEST_STAGES") or pytestconfig.cache.mkdir("stages"))
         patch.setenv("XDG_CACHE_HOME", str(base))
         yield base / "specexport"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_clock_decides() -> Iterator[None]:
-    """Sessions that nobody calibrated draft the maximum here: what a clock decides, `tests/runtime/costs` tests."""
+def quiet_host() -> Iterator[None]:
+    """What `calibrate` and `bench` warn of."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specexport.runtime.session.first_costs", lambda session, draft="model": None)
-        patch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))  # what `calibrate` and `bench` warn of
+        patch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+        if how := os.environ.get("TEST_COSTS"):
+            from support.calibrated import flat_costs as flat
+
+            cost = 3.0 if how == "never" else 0.01
+            patch.setattr(
+                "specexport.runtime.session.first_costs",
+                lambda session, draft="model": flat(cost, most=session.max_draft_tokens),
+            )
         yield
+
+
+@pytest.fixture
+def drafts_the_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For sessions of `load` that nobody calibrated, which otherwise draft what pays by costs that they measure."""
+    monkeypatch.setattr("specexport.runtime.session.first_costs", lambda session, draft="model": None)
 
 
 @pytest.fixture(scope="session")

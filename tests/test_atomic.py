@@ -18,6 +18,8 @@ from specexport import atomic
 from specexport.atomic import lock, remove_left, temporary_file, temporary_folder, write_whole
 from specexport.calibration.measuring.journal import Journal
 from specexport.errors import OutputError
+from specexport.locks import lock
+from specexport.temporary_files import temporary_file, write_whole
 
 LEFT = "tmp-0123abcd"  # of a process that was killed: nobody holds its lock
 WRITES = """
@@ -60,18 +62,6 @@ def test_what_a_killed_process_left_goes_and_what_a_living_one_has_stays(tmp_pat
         write_whole(path, b"newer")
     assert names(tmp_path) == ["costs.json"]
     assert path.read_bytes() == b"newer"
-
-
-def test_only_ours_goes(tmp_path: Path) -> None:
-    others = (f".b.{LEFT}", ".a.tmp-0123abc", ".a.tmp-mine", f"a.{LEFT}", f".a.{LEFT}.x")
-    for name in (f".a.{LEFT}", *others):
-        (tmp_path / name).touch()
-    (tmp_path / ".a.tmp-00000001").mkdir()
-    (tmp_path / ".a.tmp-00000002").symlink_to("a")
-    write_whole(tmp_path / "a", b"")
-    assert names(tmp_path) == sorted(["a", *others, ".a.tmp-00000002"])
-    remove_left(tmp_path)
-    assert f".b.{LEFT}" not in names(tmp_path)
 
 
 def test_a_write_that_fails_leaves_what_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

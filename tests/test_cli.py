@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,13 +45,6 @@ def error(result: Result, code: int = 1) -> str:
     if code == 1:
         assert len(lines) == 1
     return lines[-1].removeprefix("Error: ")
-
-
-def test_the_list_of_commands_cuts_no_sentence_short() -> None:
-    """click's limit for a sentence in the list."""
-    for name, command in main.commands.items():
-        assert not command.get_short_help_str().endswith("..."), name
-        assert command.get_short_help_str(1000) == command.get_short_help_str(), name
 
 
 def edit(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -116,13 +108,6 @@ def test_a_build_for_elsewhere_says_where_to_go_on(
         assert f"specexport calibrate {place} --prompts FILE" in last
 
 
-def test_a_build_for_here_and_elsewhere_says_both(build: Callable[..., Result], tmp_path: Path) -> None:
-    result = build("--engine", "onnxruntime", "--engine", "tensorrt", "--tensorrt-version", "10.3")
-    place, last = tmp_path / "out.bundle", result.stderr.splitlines()[-1]
-    assert last.startswith("next: specexport ")
-    assert last.endswith(f"; on the device: specexport compile {place} --engine tensorrt")
-
-
 def test_build_names_every_draft_and_its_proof(build: Callable[..., Result], pair: Pair) -> None:
     result = build("--draft", f"one={pair.draft}", draft=f"two={pair.draft}")
     assert result.exit_code == 0, result.stderr
@@ -130,10 +115,6 @@ def test_build_names_every_draft_and_its_proof(build: Callable[..., Result], pai
     assert re.search(
         r"^out.bundle: target of .*, draft of .*, draft two of 0.0 M weights in fp32;", result.stderr, re.M
     )
-
-
-def test_lookup_is_no_draft_to_add(run: Run, built: Path, refused: Refused) -> None:
-    refused.says(error(run("add-draft", built, "--draft", "lookup")))
 
 
 @pytest.mark.parametrize(
@@ -167,13 +148,6 @@ def test_what_cannot_be_built(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_names_the_limit_of_draft_tokens(run: Run, build: Callable[..., Result]) -> None:
-    """The one that a larger number is refused by."""
-    limits = re.search(r"must be from (\d+) to (\d+)$", last_line(build(max_draft_tokens=1000)))
-    assert limits is not None
-    assert f"draft tokens per round, {limits[1]} to {limits[2]}." in " ".join(run("build", "--help").stdout.split())
-
-
 def last_line(result: Result) -> str:
     """Of a build, whose stages are told on stderr too."""
     assert result.exit_code == 1, (result.exception, result.stderr)
@@ -184,22 +158,10 @@ def last_line(result: Result) -> str:
     return result.stderr.splitlines()[-1].removeprefix("Error: ")
 
 
-def test_a_folder_that_is_no_checkpoint(build: Callable[..., Result], tmp_path: Path) -> None:
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    assert last_line(build(draft=folder)).startswith(f"{folder} has no config.json")
-    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
-
-
 def test_a_text_behind_the_bundle_is_told_its_option(refused: Refused, run: Run, built: Path) -> None:
     refused.says(error(run("generate", built, "def add("), 2))
     refused.says(error(run("generate", built), 2))
     refused.says(error(run("generate", built, "--prompt", "x", "--chat", "y"), 2))
-
-
-def test_build_without_its_options_is_a_usage_error(refused: Refused, run: Run) -> None:
-    refused.says(error(run("build"), 2))
-    refused.says(error(run("no-such-command"), 2))
 
 
 def test_generate_streams_the_text(run: Run, built: Path) -> None:
@@ -227,23 +189,6 @@ def test_shares_of_time_add_up(times: dict[str, float], shares: dict[str, int]) 
     found = re.findall(r"(\w+) (\d+)%", line.partition(";")[2])
     assert {name: int(share) for name, share in found} == shares
     assert sum(shares.values()) == (100 if times["total"] else 0)
-
-
-def test_leaves_are_counted_where_there_were_any() -> None:
-    row = Statistics(rounds=15, drafted_by_position=[15], accepted_by_position=[9], caught=5)
-    assert "leaves" not in summary(row)
-    row.leaves = 28
-    assert ", 5 of 28 leaves caught" in summary(row)
-
-
-def test_several_drafters_are_told_apart() -> None:
-    row = Statistics(rounds=15, drafted_by_position=[15], accepted_by_position=[9])
-    assert "drafted" not in summary(row)
-    row.rounds_by_drafter = {"model": 1}
-    assert ", drafter model in 1 of 15 rounds;" in summary(row)
-    row.rounds_by_drafter = {"model": 12}
-    row.rounds_by_drafter["ngram+code"] = 3
-    assert ", drafters model in 12, ngram+code in 3 of 15 rounds;" in summary(row)
 
 
 def test_sources_of_draft_tokens_add_up() -> None:
@@ -274,12 +219,6 @@ def test_plain_and_speculative_agree(run: Run, built: Path) -> None:
     )
     assert speculative["tokens"] == plain["tokens"] == none["tokens"]
     assert plain["statistics"]["drafted"] == none["statistics"]["drafted"] == 0
-
-
-def test_a_seed_makes_sampling_repeatable(run: Run, built: Path) -> None:
-    options = ("--temperature", 1.2, "--top-k", 50, "--top-p", 0.9, "--seed", 7, "--json", "--max-new-tokens", 12)
-    first, second = (json.loads(run("generate", built, "--prompt", "def", *options).stdout)["tokens"] for _ in range(2))
-    assert first == second
 
 
 def generated(run: Run, built: Path, *options: object) -> dict[str, Any]:
@@ -314,14 +253,6 @@ def test_every_sampling_parameter_has_its_option(run: Run) -> None:
         flag = field.metadata["option"].flag
         if flag != "":
             assert f"  {flag or '--' + field.name.replace('_', '-')} " in offered
-
-
-def test_a_minimum_length(run: Run, built: Path) -> None:
-    (stop, *_) = json.loads((built / MANIFEST).read_text())["text"]["stop_token_ids"]
-    assert generated(run, built, "--logit-bias", f"{stop}=100")["tokens"] == [stop]
-    found = generated(run, built, "--logit-bias", f"{stop}=100", "--min-new-tokens", 4)["tokens"]
-    assert len(found) == 5
-    assert found[4] == stop
 
 
 @pytest.mark.parametrize("drafter", ["model", "ngram", "suffix", "ngram+model", "suffix+model"])
@@ -390,13 +321,6 @@ def test_chat_messages_come_from_a_file(run: Run, built: Path, tmp_path: Path) -
     assert chat.stdout == rendered.stdout
 
 
-@pytest.mark.parametrize("content", [b"{", b"{}", b"[1]", b"[]", b'[{"content": "no role"}]', b'["\xff\xfe"]'])
-def test_messages_that_are_none(content: bytes, run: Run, built: Path, tmp_path: Path) -> None:
-    path = tmp_path / "chat.json"
-    path.write_bytes(content)
-    error(run("generate", built, "--messages", path))
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -429,16 +353,6 @@ def test_messages_that_are_none(content: bytes, run: Run, built: Path, tmp_path:
 )
 def test_requests_that_are_refused(refused: Refused, options: tuple[object, ...], run: Run, built: Path) -> None:
     refused.says(error(run("generate", built, *options)))
-
-
-def test_a_prompt_on_a_closed_stdin(refused: Refused, run: Run, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.cli.generate.sys", SimpleNamespace(stdin=None))
-    for option in ("--prompt", "--chat"):
-        refused.says(error(run("generate", built, option, "-")))
-
-
-def test_a_prompt_on_stdin_that_is_no_text(refused: Refused, run: Run, built: Path) -> None:
-    refused.says(error(run("generate", built, "--prompt", "-", input=b"\xff\xfe")))
 
 
 @pytest.mark.parametrize(
@@ -494,10 +408,6 @@ def test_a_harmed_bundle(harm: str, command: tuple[str, ...], run: Run, bundle: 
     change(bundle)
     result = run(command[0], bundle, *command[1:])
     assert message in (last_line if command[0] == "compile" else error)(result)
-
-
-def test_a_bundle_whose_name_is_too_long(refused: Refused, run: Run) -> None:
-    refused.says(error(run("inspect", "x" * 300)))
 
 
 @pytest.fixture
@@ -565,10 +475,6 @@ def test_what_cannot_be_compiled(
     assert (bundle / MANIFEST).read_bytes() == before
 
 
-def test_compile_needs_an_engine(refused: Refused, run: Run, bundle: Path) -> None:
-    refused.says(error(run("compile", bundle), 2))
-
-
 def test_inspect(run: Run, built: Path) -> None:
     found = json.loads(run("inspect", built, "--json").stdout)
     assert found["contract"]["capacity"] == 64
@@ -624,16 +530,6 @@ def test_verify_fails_on_a_consistent_bundle_that_is_wrong(run: Run, bundle: Pat
     assert json.loads(found.stdout)["passed"] is False
 
 
-@pytest.mark.parametrize("content", [None, b"not json\n", b'{"text": "x"}\n', b"[]\n", b'{"prompt": 3}\n', b"\xff\n"])
-def test_verify_with_prompts_that_are_none(
-    refused: Refused, content: bytes | None, run: Run, built: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "prompts.jsonl"
-    if content is not None:
-        path.write_bytes(content)
-    refused.says(error(run("verify", built, "--prompts", path)))
-
-
 def test_doctor(run: Run) -> None:
     assert run("doctor").stdout.startswith("yes  onnxruntime: onnxruntime ")
     found = json.loads(run("doctor", "--json").stdout)
@@ -655,9 +551,3 @@ def test_doctor_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) 
     lean = "the package tensorrt_lean is not installed; install it with: pip install 'specexport[tensorrt-lean]'"
     assert f"no   tensorrt-lean: {lean}" in lines
     assert lines[-1].startswith("no   compile for tensorrt-rtx: tensorrt_rtx is installed as a placeholder")
-
-
-def test_doctor_says_what_can_be_compiled_for(run: Run) -> None:
-    trt = pytest.importorskip("tensorrt_rtx")
-    expected = f"yes  compile for tensorrt-rtx: TensorRT-RTX {trt.__version__}, for compute capabilities 7.5, 8.0, "
-    assert run("doctor").stdout.splitlines()[-1].startswith(expected)

@@ -15,9 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from specexport.calibration.bench import interleaved as module
 from specexport.calibration.bench import paired_run
-from specexport.calibration.measuring.journal import Journal
 from specexport.cli import main
-from support.hub_cache import hub_with
 from support.messages import Refused
 
 Run = Callable[..., Result]
@@ -89,13 +87,6 @@ def found(result: Result) -> dict[str, Any]:
     assert result.stdout.count("\n") == 1
     parsed: dict[str, Any] = json.loads(result.stdout)
     return parsed
-
-
-def test_a_busy_host_is_told_before_times_are_measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
-    result = run("--limit", 1)
-    assert result.exit_code == 0, result.stderr
-    assert result.stderr.startswith("this host may be busy: its load over the last minute is 1000.0 on ")
 
 
 def test_the_table(run: Run, journal: Path) -> None:
@@ -183,17 +174,6 @@ def test_runs_that_are_refused(refused: Refused, options: tuple[object, ...], ru
     assert not journal.exists()
 
 
-@pytest.mark.parametrize(
-    "options", [("--num-draft-tokens", 0), ("--limit", 0), ("--max-new-tokens", 0), ("--repeats", 0), ("--top-k", "x")]
-)
-def test_usage_errors(options: tuple[object, ...], run: Run) -> None:
-    error(run(*options), 2)
-
-
-def test_the_prompts_must_be_given(refused: Refused, built: Path) -> None:
-    refused.says(error(CliRunner().invoke(main, ["bench", str(built)]), 2))
-
-
 def test_lines_that_cannot_be_used(refused: Refused, run: Run, prompts: Path, journal: Path) -> None:
     good = prompts.read_text()
     prompts.write_text(good + '\n{"route": "code"}\n')
@@ -266,24 +246,6 @@ def test_other_settings_are_another_run(
     assert found(result)["passed"]
 
 
-def test_other_prompts_are_another_run(
-    run: Run, interrupted: Callable[..., Result], prompts: Path, journal: Path
-) -> None:
-    interrupted(2)
-    prompts.write_text(prompts.read_text().replace("upon", "below"))
-    assert replaced(run()) == journal
-
-
-def test_a_changed_bundle_is_another_run(
-    run: Run, interrupted: Callable[..., Result], bundle: Path, journal: Path
-) -> None:
-    interrupted(2, bundle=bundle)
-    moved = bundle.rename(bundle.with_name("moved.bundle"))
-    assert "resuming after 2 of 4 pairs" in interrupted(1, bundle=moved).stderr
-    (moved / "manifest.json").write_text((moved / "manifest.json").read_text() + "\n")
-    assert replaced(run(bundle=moved)) == journal
-
-
 def test_without_a_path_the_run_is_kept_in_the_bundle(
     interrupted: Callable[..., Result], bundle: Path, prompts: Path
 ) -> None:
@@ -303,36 +265,6 @@ def test_without_a_path_the_run_is_kept_in_the_bundle(
     assert [entry.name for entry in path.parent.iterdir()] == ["notes"]
 
 
-def test_a_terminal_sees_how_far_it_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes any stderr for a terminal then
-    monkeypatch.setenv("TERM", "xterm")
-    result = run("--json")
-    assert [f"{done}/4" in result.stderr for done in range(6)] == [True] * 5 + [False]
-    assert found(result)["passed"]
-
-
-def test_two_runs_at_once(refused: Refused, run: Run, journal: Path) -> None:
-    with Journal.open(journal, {}):
-        refused.says(error(run()))
-    assert run().exit_code == 0
-
-
-def test_a_journal_that_was_edited(run: Run, interrupted: Callable[..., Result], journal: Path) -> None:
-    interrupted(2)
-    lines = journal.read_text().splitlines()
-    for line, message in (
-        ("{", "line 2: found '{'"),
-        (lines[1].replace('"plain_first"', '"first"'), "row 0/0: unknown key 'first'"),
-    ):
-        journal.write_text("\n".join([lines[0], line, *lines[2:], ""]))
-        result = run()
-        assert result.exit_code == 1
-        assert message in result.stderr.splitlines()[-1]
-        assert result.stderr.splitlines()[-1].endswith("delete the file to start over")
-    journal.write_text("\n".join([lines[0], lines[1].replace('"emitted": ', '"emitted": -'), *lines[2:], ""]))
-    assert "tokens of" in run().stderr.splitlines()[-1]
-
-
 def test_outputs_that_differ_are_exit_code_1(run: Run, monkeypatch: pytest.MonkeyPatch, journal: Path) -> None:
     monkeypatch.setattr(paired_run, "_compare", lambda *_: "different")
     result = run()
@@ -341,30 +273,6 @@ def test_outputs_that_differ_are_exit_code_1(run: Run, monkeypatch: pytest.Monke
     assert result.stderr == ""
     assert not journal.exists()
     assert json.loads(run("--json").stdout)["passed"] is False
-
-
-def test_a_result_that_cannot_be_printed_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch, journal: Path) -> None:
-    """The reader of stdout is gone."""
-
-    def broken(_: object) -> None:
-        raise BrokenPipeError
-
-    monkeypatch.setattr("specexport.cli.group.os.dup2", lambda *_: None)
-    with monkeypatch.context() as patch:
-        patch.setattr(module.Bench, "as_dict", broken)
-        assert run("--json").exit_code == 1
-    assert len(journal.read_text().splitlines()) == 5
-    assert state(run())[:3] == ("resuming", 4, 4)
-
-
-def test_help_imports_nothing_heavy() -> None:
-    heavy = ("torch", "transformers", "onnx", "onnxruntime", "numpy", "tokenizers", "rich", "scipy", "sklearn")
-    script = f"import sys; sys.modules.update(dict.fromkeys({heavy!r}));" + MAIN
-    result = subprocess.run(
-        [sys.executable, "-c", script, "bench", "--help"], capture_output=True, text=True, check=False
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "--journal, --resume PATH" in result.stdout
 
 
 def test_bench_needs_no_torch_and_nothing_to_calibrate_with(built: Path, prompts: Path, journal: Path) -> None:
@@ -420,10 +328,3 @@ def test_ctrl_c_in_a_process_of_its_own(built: Path, prompts: Path, journal: Pat
     assert state(result) == ("interrupted", 1, 4, journal)
     assert len(journal.read_text().splitlines()) == 2
     shutil.rmtree(journal.parent)
-
-
-def test_a_bundle_on_the_hub(run: Run, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub_with(built, tmp_path, monkeypatch)
-    result = run("--limit", 1, "--route", "code", bundle=Path("org/tiny"))
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout.startswith("tiny on onnxruntime, greedy, ")

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 from specexport.calibration import calibrate as module
 from specexport.cli import main
-from support.hub_cache import hub_with
 from support.messages import Refused
 
 Run = Callable[..., Result]
@@ -83,26 +82,6 @@ def test_calibrate_writes_what_generate_and_inspect_follow(
     assert run("calibrate", "--prompts", prompts, "--max-new-tokens", 4).exit_code == 0  # which mends it
 
 
-def test_a_busy_host_is_told_before_costs_are_measured(
-    run: Run, prompts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
-    result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--limit", 1)
-    busy, costs = result.stderr.splitlines()[:2]
-    assert busy.startswith("this host may be busy: its load over the last minute is 1000.0 on ")
-    assert costs.startswith("costs are measured before each quarter of the requests (2), ")
-
-
-def test_one_request_gives_no_interval(run: Run, bundle: Path, prompts: Path) -> None:
-    assert run("calibrate", "--prompts", prompts, "--max-new-tokens", 16, "--limit", 1).exit_code == 0
-    evidence = json.loads((bundle / "policy.json").read_text())["routes"]["code"]["evidence"]
-    assert evidence["requests"] == 1
-    assert (
-        f"{evidence['speedup']:.2f}x (interval unknown), p10 {evidence['p10']:.2f}x, 1 request\n"
-        in run("inspect").stdout
-    )
-
-
 def test_costs_of_another_host_are_told(run: Run, bundle: Path) -> None:
     result = run("calibrate")
     assert result.exit_code == 0
@@ -114,16 +93,6 @@ def test_costs_of_another_host_are_told(run: Run, bundle: Path) -> None:
     text = run("inspect").stdout
     assert "not used here: costs.json was measured on another machine, not on " in text
     assert "policy     none" in text
-
-
-def test_the_summary_is_for_people(run: Run, prompts: Path, tmp_path: Path) -> None:
-    report = tmp_path / "elsewhere.html"
-    result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--limit", 2, "--report", report, "--fixed")
-    assert result.exit_code == 0, result.stderr
-    assert "UNDECIDED" in result.stdout
-    assert "Speedup by k" not in result.stdout
-    assert f"policy.json; why, with all tables: {report}\n" in result.stderr
-    assert report.exists()
 
 
 @pytest.mark.parametrize(
@@ -165,11 +134,6 @@ def test_an_interrupt_says_how_to_go_on(run: Run, prompts: Path, bundle: Path, m
     assert len(ran) == 4
 
 
-def test_no_such_drafter(refused: Refused, run: Run, prompts: Path) -> None:
-    refused.says(error(run("calibrate", "--prompts", prompts, "--drafter", "oracle")))
-    refused.says(error(run("calibrate", "--drafter", "oracle")))
-
-
 @pytest.mark.parametrize("package", ["scikit-learn", "matplotlib", "jinja2"])
 def test_a_missing_package_is_told_before_the_run(
     refused: Refused, run: Run, prompts: Path, monkeypatch: pytest.MonkeyPatch, package: str
@@ -178,24 +142,6 @@ def test_a_missing_package_is_told_before_the_run(
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == absent else name)
     monkeypatch.setattr(module, "record", lambda *arguments, **options: pytest.fail("it ran"))
     refused.says(error(run("calibrate", "--prompts", prompts)))
-
-
-def test_a_bundle_on_the_hub(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompts: Path) -> None:
-    """What was found lies beside the files of the hub's cache, and is followed under the same name."""
-    snapshot = hub_with(built, tmp_path, monkeypatch)
-
-    def run(command: str, *arguments: object) -> Result:
-        return CliRunner().invoke(main, [command, "org/tiny", *map(str, arguments)])
-
-    found = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--limit", 1)
-    assert found.exit_code == 0, found.stderr
-    told = f"sessions follow {snapshot / 'policy.json'}; why, with all tables: {snapshot / 'report.html'}"
-    assert told in found.stderr
-    *_, further, after = found.stderr.splitlines()
-    assert further.startswith(f"next: add requests to {prompts}, as the verdicts say, and run the same command again")
-    assert after.startswith("from now on leave out --drafter: ")
-    assert "<title>Does speculation pay? tiny</title>" in (snapshot / "report.html").read_text()
-    assert json.loads(run("inspect", "--json").stdout)["policy"]["routes"].keys() == {"code", "prose"}
 
 
 @pytest.mark.parametrize("useless", [("--report", "x.html"), ("--fixed",), ("--limit", "3"), ("--skip-invalid",)])

@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -56,12 +55,6 @@ def test_an_answer_is_what_generate_says_and_is_remembered(session: Session) -> 
     assert shown.count("tokens/round") == 2
 
 
-def test_plain_decodes_without_drafts_and_says_so(session: Session) -> None:
-    shown = Terminal(session).type("/plain", "print", "/plain", "print")
-    assert shown.count("tokens/round") == 1
-    assert shown.index("plain: one token") < shown.index("tokens/s") < shown.index("tokens/round")
-
-
 def test_the_system_message_stands_in_front(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
     stream = session.stream
@@ -74,12 +67,6 @@ def test_the_system_message_stands_in_front(session: Session, monkeypatch: pytes
         ["c"],
     ]
     assert [messages[0]["role"] for messages in given] == ["system", "system", "user"]
-
-
-def test_reset_forgets(session: Session) -> None:
-    terminal = Terminal(session)
-    terminal.type("print", "/reset")
-    assert terminal.conversation.messages == []
 
 
 def test_accepted_tokens_have_a_colour_that_can_be_turned_off(session: Session) -> None:
@@ -139,21 +126,6 @@ def test_costs_are_measured_before_the_first_line_is_asked_for(built: Path, monk
     assert order == ["costs", "asked"]
 
 
-def test_a_wrong_option_ends_the_command(built: Path, refused: Refused) -> None:
-    result = CliRunner().invoke(main, ["chat", str(built), "--temperature", "9999"], input="hi\n")
-    assert result.exit_code == 1
-    refused.says(result.stderr.strip())
-
-
-@pytest.mark.parametrize("line", ["/plain off", "/reset now", "/quit me"])
-def test_words_behind_a_command_that_takes_none(line: str, session: Session) -> None:
-    terminal = Terminal(session)
-    terminal.conversation.messages = [{"role": "user", "content": "kept"}]
-    assert "takes no text" in terminal.type(line)
-    assert terminal.conversation.messages
-    assert "speculate" not in terminal.conversation.parameters
-
-
 def test_ctrl_c_at_the_prompt_and_quit(session: Session) -> None:
     asked = []
 
@@ -180,12 +152,6 @@ def test_a_line_that_is_no_text_ends_nothing(session: Session) -> None:
     terminal.conversation.run(ask)
     assert asked == 2
     assert "not UTF-8" in terminal.file.getvalue()
-
-
-def test_a_closed_stdin_is_the_end_of_the_conversation(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.cli.chat.sys", SimpleNamespace(stdin=None))
-    result = CliRunner().invoke(main, ["chat", str(built)])
-    assert (result.exit_code, result.exception) == (0, None)
 
 
 def test_what_is_refused_leaves_the_conversation_as_it_was(session: Session) -> None:

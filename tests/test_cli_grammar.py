@@ -66,13 +66,6 @@ def test_schemas_that_are_wrong(refused: Refused, run: Run, tmp_path: Path, text
     refused.says(result.stderr)
 
 
-def test_a_lark_grammar_that_is_wrong(refused: Refused, run: Run, tmp_path: Path) -> None:
-    (tmp_path / "sum.lark").write_text("start: (")
-    result = run("--grammar", tmp_path / "sum.lark")
-    assert (result.exit_code, result.stdout) == (1, "")
-    refused.says(result.stderr)
-
-
 @pytest.mark.parametrize(
     "options", [("--regex", "((("), ("--choice", ""), ("--regex", "a{9}", "--ban-token", "-1"), ("--regex", "(?=a)")]
 )
@@ -80,12 +73,6 @@ def test_what_is_refused_in_one_line(refused: Refused, run: Run, options: tuple[
     result = run(*options)
     assert (result.exit_code, result.stdout) == (1, "")
     refused.says(result.stderr)
-
-
-def test_one_grammar_at_a_time(refused: Refused, run: Run) -> None:
-    result = run("--regex", "a", "--choice", "b")
-    assert result.exit_code == 2
-    refused.says(result.stderr.splitlines()[-1])
 
 
 def test_thoughts_go_to_stderr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
-from typing import Any
 
-import pytest
-from support.messages import Refused
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks/clients"))
-import environments
 import harness
-from clients import CLIENTS, Client
-from harness import UnexpectedError, expect, outcome, refused_with
-from results import Result, read, table
-from servers import NAMES, environment, serving
-
-FOLDER = environments.HERE
+import pytest
+from harness import UnexpectedError, outcome, refused_with
+from results import Result, read
 
 
 class StatusError(Exception):
@@ -50,13 +39,6 @@ def test_an_answer_with_a_status_of_4xx_is_a_refusal_and_nothing_else_is() -> No
     assert outcome(lambda: None) == {"outcome": "ok", "reason": ""}
 
 
-def test_coroutines_are_run() -> None:
-    async def check() -> None:
-        expect(False, "awaited")
-
-    assert outcome(check) == {"outcome": "fails", "reason": "UnexpectedError: 'awaited'"}
-
-
 def test_a_wanted_refusal_has_a_type_and_words() -> None:
     with refused_with(StatusError, r"status\s4") as found:
         raise StatusError(404)
@@ -85,19 +67,8 @@ def test_leaving_ends_once_the_server_has_noticed(
     assert next(seen, None) is None
 
 
-def test_an_error_in_the_block_is_not_hidden_by_who_has_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness, "aborted", lambda: 1)
-    with pytest.raises(KeyError), harness.Leaves():
-        raise KeyError
-
-
 def line(check: str, outcome: str = "ok", reason: str = "") -> str:
     return json.dumps({"check": check, "outcome": outcome, "reason": reason})
-
-
-def test_results_are_found_among_what_the_client_prints() -> None:
-    printed = f"Downloading\n{line('full_queue')}\n{{}}\n{line('chat', 'refused', 'no')}\n"
-    assert read(printed, 0, "a warning") == [Result("full queue", "ok", ""), Result("chat", "refused", "no")]
 
 
 def test_a_script_that_did_not_end_well_fails_whatever_it_had_done() -> None:
@@ -106,70 +77,3 @@ def test_a_script_that_did_not_end_well_fails_whatever_it_had_done() -> None:
     ]
     assert read(line("chat"), None, "")[1:] == [Result("script", "fails", "ran too long: it said nothing")]
     assert [one.check for one in read("", 0, "")] == ["script"]
-
-
-def test_the_table_has_a_row_for_each_client() -> None:
-    found = {
-        "one 1.0": [Result("chat", "ok", ""), Result("stream", "ok", "")],
-        "two 2.0": [Result("chat", "refused", "a|b\nc"), Result("stream", "fails", "d")],
-    }
-    assert table(found).splitlines()[2:] == [
-        "| one 1.0 | chat, stream | - |",
-        "| two 2.0 | - | chat (refused: a\\|b c); stream (fails: d) |",
-    ]
-
-
-def test_every_script_is_run_with_pinned_packages() -> None:
-    assert sorted(client.script for client in CLIENTS.values()) == sorted(
-        path.name for path in FOLDER.glob("try_*") if path.suffix in (".py", ".mjs")
-    )
-    for client in CLIENTS.values():
-        assert all("@" in package[1:] or "==" in package for package in client.packages)
-    assert (CLIENTS["openai-npm"].version, CLIENTS["pydantic-ai"].version) == ("6.49.0", "2.68.0")
-
-
-def test_an_environment_is_made_once_for_its_packages(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: Refused
-) -> None:
-    ran: list[list[str]] = []
-
-    class Done:
-        returncode = 0
-
-    def run(command: list[str], **_: Any) -> type[Done]:
-        ran.append(command)
-        return Done
-
-    monkeypatch.setattr(environments.subprocess, "run", run)
-    monkeypatch.setenv("SPECEXPORT_CLIENTS", str(tmp_path))
-    first, other = (Client("try_openai.py", (f"openai=={version}",), {}) for version in (1, 2))
-    for client, steps in ((first, 2), (first, 2), (other, 4)):
-        assert environments.make("it", client) == [str(tmp_path / "it/bin/python"), str(FOLDER / "try_openai.py")]
-        assert len(ran) == steps
-    Done.returncode = 1
-    monkeypatch.setattr(environments.sys, "executable", "python")
-    with refused(environments.SetupError):
-        environments.make("failed", first)
-    assert not (tmp_path / "failed/ready").exists()
-    monkeypatch.setattr(environments.shutil, "which", lambda name: None)
-    with refused(environments.SetupError):
-        environments.make("node", Client("try_ai.mjs", ("ai@6",), {}))
-
-
-def test_a_script_finds_its_servers_and_nothing_of_the_callers_accounts(
-    served_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "LANGSMITH_TRACING"):
-        monkeypatch.setenv(name, "secret")
-    with environment(served_bundle, tmp_path / "log", {"PLAIN_URL": ()}) as found:
-        monkeypatch.setattr(harness, "PLAIN_URL", found["PLAIN_URL"])
-        assert harness.aborted() == 0
-    assert "secret" not in found.values()
-    assert found["MODEL"] == NAMES[-1]
-    assert (Path(found["TOKENIZER"]) / "tokenizer.json").exists()
-
-
-def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"did not start: .*nothing"):
-        with serving(tmp_path / "nothing", tmp_path / "log", ()):
-            pass

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import os
-import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,60 +13,7 @@ from specexport.exporter.stage_cache import finished_stage, make_stage
 from specexport.serve import ServerSettings
 from support.serving import served, slow_session
 
-ROOT = Path(__file__).resolve().parent.parent
-WALL = {
-    "time": {"time", "time_ns", "localtime", "gmtime", "strftime", "ctime", "asctime", "clock_gettime"},
-    "datetime": {"now", "utcnow", "today"},
-    "date": {"today"},
-}
-# What the date is for.
-DATED = {
-    "calibration/calibrate.py": "when a calibration was made",
-    "exporter/bundle_files.py": "when a bundle was built",
-    "exporter/stage_cache.py": "files' dates, to drop stages that nobody used for a week",
-    "runtime/costs/meter.py": "when costs were measured",
-    "runtime/text/chat_template.py": "the date that templates write",
-    "scripts/gpucheck/report.py": "when the check ran",
-    "serve/routes/shapes.py": "`created` of answers",
-    "serve/service.py": "`created` of the model",
-}
-IMPORTS = re.compile(r"^\s*(from|import) (time|datetime)\b", re.MULTILINE)  # others need not be parsed
 YEAR = 365 * 86400
-
-
-def wall_clocks(source: str) -> Iterator[str]:
-    """Uses of the clock of the wall, whether by module or by a name that was imported."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module in WALL:
-            yield from (alias.name for alias in node.names if alias.name in WALL[node.module])
-        elif isinstance(node, ast.Attribute):
-            owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", None)
-            if owner is not None and node.attr in WALL.get(owner, ()):
-                yield f"{owner}.{node.attr}"
-
-
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("import time\ntime.time()", ["time.time"]),
-        ("from time import time, monotonic", ["time"]),
-        ("from datetime import datetime\ndatetime.now()", ["datetime.now"]),
-        ("import datetime\ndatetime.datetime.now(); datetime.date.today()", ["datetime.now", "date.today"]),
-        ("import time\ntime.monotonic(); time.perf_counter(); thing.time()", []),
-    ],
-)
-def test_uses_are_found(source: str, found: list[str]) -> None:
-    assert list(wall_clocks(source)) == found
-
-
-def test_the_clock_of_the_wall_only_dates() -> None:
-    outside = {"tests", "examples", "build", "dist"}
-    files = [file.relative_to(ROOT) for file in ROOT.glob("[!.]*/**/*.py")] + [Path(p.name) for p in ROOT.glob("*.py")]
-    sources = {
-        file.as_posix(): (ROOT / file).read_text(encoding="utf-8") for file in files if file.parts[0] not in outside
-    }
-    found = {name for name, source in sources.items() if IMPORTS.search(source) and any(wall_clocks(source))}
-    assert found == set(DATED)
 
 
 @pytest.fixture

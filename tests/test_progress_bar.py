@@ -28,10 +28,3 @@ def test_a_line_now_and_then_with_what_is_left(clock: list[float], capsys: pytes
         "calibrate: 8 of 10, about 0:00:20 left",
         "calibrate: 10 of 10, deciding",
     ]
-
-
-def test_what_is_over_at_once_says_nothing(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.bar("bench") as advance:
-        advance(0, 2)
-        advance(2, 2)
-    assert capsys.readouterr() == ("", "")

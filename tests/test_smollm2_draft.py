@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,16 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from specexport.calibration.measuring.journal import Journal
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.tuning.answers import Answer
 from support.real import DRAFT
-from support.tiny import LLAMA, make_tokenizer, save_model
+from support.tiny import LLAMA, save_model
 from transformers import AutoModelForCausalLM
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PROMPTS = EXAMPLES / "prompts/smollm2"
-ROUTES = ["code", "extract", "question", "rewrite", "summary"]
 
 
 @pytest.fixture
@@ -50,11 +46,6 @@ def held_out() -> dict[str, list[str]]:
     return found
 
 
-def test_every_route_has_held_out_prompts(held_out: dict[str, list[str]]) -> None:
-    assert list(held_out) == ROUTES
-    assert all(len(texts) == len(set(texts)) == 60 for texts in held_out.values())
-
-
 def test_no_held_out_prompt_is_trained_on(made: SimpleNamespace, held_out: dict[str, list[str]]) -> None:
     trained = {text for _, text, _ in made.prompts.prompts(False, 100_000)}
     assert len(trained) > 1000
@@ -66,50 +57,6 @@ def test_prompts_of_a_file_are_all_held_out_or_none(made: SimpleNamespace) -> No
     files = {held: {piece.file for piece in found if piece.held_out == held} for held in (True, False)}
     assert files[True]
     assert not files[True] & files[False]
-
-
-def test_answers_are_judged_on_files_that_are_not_trained_on(made: SimpleNamespace) -> None:
-    rows = [
-        made.train.Row(file, False, replace(an_answer([[5]], [[1.0]]), prompt=(number,)))
-        for number, file in enumerate([f"{place % 200}.py" for place in range(600)])
-    ]
-    parts = made.train.parted([*rows, *(replace(row, sampled=True) for row in rows)])
-    files = {part: {one.prompt[0] % 200 for one in answers} for part, answers in parts.items()}
-    assert all(files.values())
-    assert not files["training"] & (files["judging"] | files["choosing"])
-    assert not files["judging"] & files["choosing"]
-    assert len(parts["training"]) == 2 * 3 * len(files["training"])
-    assert len(parts["judging"]) == 3 * len(files["judging"])  # greedy ones alone
-
-
-def test_a_journal_of_answers_is_read_as_it_was_written(made: SimpleNamespace, tmp_path: Path) -> None:
-    path, rows = tmp_path / "answers.jsonl", [torch.arange(64), torch.arange(64) + 1]
-    packed = dict(
-        ids=made.write.packed([row.int() for row in rows]), logprobs=made.write.packed([-row.half() for row in rows])
-    )
-    with Journal.open(path, made.write.HEADER, made.write.FOREIGN) as journal:
-        for number in (1, 2):
-            journal.add(f"code {number}", {"route": "code", "file": "a.py", "prompt": [3], "tokens": [0, 1], **packed})
-    first, second = made.train.read([path])
-    assert (first.file, first.sampled, second.sampled) == ("a.py", False, True)
-    assert (first.answer.prompt, first.answer.tokens) == ((3,), (0, 1))
-    assert first.answer.ids[1, :2].tolist() == [1, 2]
-    assert first.answer.logprobs[1, :2].tolist() == [-1, -2]
-
-
-def test_routes_make_what_they_say(made: SimpleNamespace) -> None:
-    import random
-
-    piece = made.prompts.Piece(
-        "a.py", "a.join_all", "Return the string that joins all of the given parts, with a blank between. " * 2,
-        'def join_all(parts):\n    """Joins."""\n    return " ".join(parts)', ("parts",),
-    )  # fmt: skip
-    texts = {route: {made.prompts.MAKERS[route](piece, random.Random(seed)) for seed in range(40)} for route in ROUTES}
-    assert all(len(found) > 3 and None not in found for found in texts.values())
-    assert all("a.join_all" in text for text in texts["question"])
-    assert any("strign" in text for text in texts["rewrite"])  # a typo to correct
-    (bare,) = (text for text in texts["code"] if text.startswith("Write a docstring"))
-    assert '"""' not in bare
 
 
 # 5 requests through 3 slots, of both banks: a slot's old rows must not be seen by the next.
@@ -136,46 +83,6 @@ def test_answers_of_a_batch_are_those_of_each_alone(
         assert len(one.tokens) == 12 or one.tokens[-1] == model.config.eos_token_id
 
 
-def an_answer(ids: list[list[int]], probs: list[list[float]]) -> Answer:
-    tokens = tuple(row[0] for row in ids)
-    return Answer("code", (0, 40), tokens, np.array(ids, np.int32), np.log(np.array(probs)).astype(np.float16))
-
-
-def test_a_cut_tokenizer_has_the_same_tokens(made: SimpleNamespace) -> None:
-    target = make_tokenizer()
-    parsed = json.loads(target.backend_tokenizer.to_str())
-    frequent = len(target) - 1
-    kept = made.vocabulary.choose([an_answer([[frequent]], [[1.0]])], parsed, len(target) - 20)
-    assert kept == sorted(kept)
-    assert {0, 1, frequent} <= set(kept)
-    small = made.vocabulary.cut(target, kept)
-    assert [small.convert_ids_to_tokens(place) for place in range(len(small))] == target.convert_ids_to_tokens(kept)
-    assert (small.bos_token, small.eos_token) == (target.bos_token, target.eos_token)
-    text = "def add(a, b): return the quick"
-    assert small.decode(small(text)["input_ids"]) == text
-    ids = made.vocabulary.Ids.between(target, small)
-    assert ids.exact[kept].tolist() == list(range(len(kept)))
-    lost = next(token for token in range(len(target)) if token not in kept)
-    assert ids.exact[lost] == -1
-    assert target.decode([lost]).endswith(small.decode([int(ids.to_draft[lost])]))
-
-
-def test_rows_keep_what_the_draft_has(made: SimpleNamespace) -> None:
-    target = make_tokenizer()
-    kept = [token for token in range(len(target)) if token != 287]
-    ids = made.vocabulary.Ids.between(target, made.vocabulary.cut(target, kept))
-    answer = an_answer([[5, 287, 7], [287, 6, 5]], [[0.5, 0.25, 0.1], [0.5, 0.3, 0.1]])
-    found = ids.translate(answer)
-    assert found.ids[0, :2].tolist() == [5, 7]
-    assert found.ids[1, :2].tolist() == [6, 5]
-    assert np.exp(found.logprobs[0, :2]) == pytest.approx([0.5 / 0.75, 0.1 / 0.75], rel=0.01)
-    assert (found.logprobs[:, 2] <= -20).all()
-    assert all(len(set(row)) == len(row) for row in found.ids.tolist())
-    assert found.tokens[0] == 5
-    assert found.tokens[1] < 287
-    assert ids.to_judge(answer).ids[:, 0].tolist() == [5, -1]
-
-
 # The target's tokens, of which the draft has few merges: its own tokenizer would spell them otherwise.
 ASKED = "<|im_start|> user Ċ What Ġdoes Ġ` os . path . join ` Ġdo Ġin ĠPython ? <|im_end|> Ċ <|im_start|>"
 ANSWER = "The Ġ` os . path . join ` Ġfunction Ġis Ġa Ġfunction Ġin Ġthe ĠPython Ġstandard Ġlibrary Ġthat Ġis Ġused Ġto"
@@ -194,7 +101,7 @@ def test_the_shipped_draft_knows_how_such_answers_go_on() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_shipped_draft_helps_its_target(smollm2_bundle: Path, held_out: dict[str, list[str]]) -> None:
     from specexport.runtime.load import load
 

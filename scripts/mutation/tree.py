@@ -14,7 +14,12 @@ from pathlib import Path
 from .mutant import Mutant
 
 CAUGHT, PASSED, NONE_COLLECTED = 1, 0, 5  # exit statuses of pytest
-FAST, SLOW = "not slow and not gpu", "slow and not gpu"
+# By what runs them: `make test`, `.ci/run` besides, and `make test-all` besides.
+SETS = {
+    "fast": "not slow and not nightly and not gpu",
+    "ci": "slow and not nightly and not gpu",
+    "all": "nightly and not gpu",
+}
 # In seconds; a fault that makes a loop endless counts as caught.
 LONGEST = 3600
 

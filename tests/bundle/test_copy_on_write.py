@@ -19,14 +19,6 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_second_file_is_a_file_of_its_own(source: Path, tmp_path: Path) -> None:
-    made = tmp_path / "deep" / "made"
-    clone_or_copy(source, made)
-    assert (made.stat().st_nlink, source.stat().st_nlink) == (1, 1)
-    made.write_bytes(b"other")
-    assert source.read_bytes() == b"abc"
-
-
 def test_a_clone_is_not_copied_and_what_cannot_be_cloned_is(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,13 +48,6 @@ def test_a_file_system_that_shares_no_blocks(
     assert not can_clone(tmp_path, tmp_path)
     clone_or_copy(source, tmp_path / "made")
     assert (tmp_path / "made").read_bytes() == b"abc"
-
-
-def test_asking_leaves_nothing(tmp_path: Path) -> None:
-    for name in ("cache", "output"):
-        (tmp_path / name).mkdir()
-    assert can_clone(tmp_path / "cache", tmp_path / "output") in (True, False)
-    assert [list((tmp_path / name).iterdir()) for name in ("cache", "output")] == [[], []]
 
 
 def test_what_cannot_be_written(

@@ -10,6 +10,8 @@ from specexport.atomic import temporary_folder
 from specexport.bundle import files as disk_space
 from specexport.bundle.files import require_space, require_space_for
 from specexport.errors import OutputError
+from specexport.exporter.storage import disk_space
+from specexport.exporter.storage.disk_space import require_space, require_space_for
 from support.messages import Refused
 
 GB = 1_000_000_000
@@ -37,22 +39,6 @@ def test_a_small_disk_is_refused_beforehand(refused: Refused, tmp_path: Path, fr
     require_space(tmp_path / "not" / "there", 2 * GB - 1)
     with refused(OutputError):
         require_space(tmp_path / "not" / "there", 3 * GB)
-
-
-def test_sizes_below_a_gigabyte_are_in_megabytes_and_never_look_alike(
-    refused: Refused, tmp_path: Path, free: Callable[[int], None]
-) -> None:
-    free(103_999_999)
-    with refused(OutputError):
-        require_space(tmp_path, 104_000_000)
-
-
-def test_a_temporary_folder_is_called_by_the_name_that_was_given(
-    refused: Refused, tmp_path: Path, free: Callable[[int], None]
-) -> None:
-    free(GB)
-    with refused(OutputError), temporary_folder(tmp_path / "pair.bundle") as made:
-        require_space(made, 2 * GB)
 
 
 @pytest.mark.parametrize(

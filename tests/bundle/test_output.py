@@ -98,53 +98,11 @@ def test_force_never_replaces_anything_else(refused: Refused, make: type, tmp_pa
     assert other.exists()
 
 
-def test_a_dangling_link_is_something_that_exists(refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "out").symlink_to(tmp_path / "nowhere")
-    with refused(OutputError), new_folder(tmp_path / "out", False):
-        pass
-
-
-def test_a_linked_bundle_is_replaced_by_a_folder_and_its_target_kept(tmp_path: Path) -> None:
-    elsewhere = make_bundle(tmp_path / "elsewhere")
-    (tmp_path / "out").symlink_to(elsewhere)
-    with new_folder(tmp_path / "out", True) as folder:
-        (folder / MANIFEST).write_text("new")
-    assert names(tmp_path) == ["elsewhere", "out"]
-    assert (elsewhere / MANIFEST).read_text() == "old"
-    assert (tmp_path / "out" / MANIFEST).read_text() == "new"
-
-
-def test_what_comes_into_being_during_the_build_is_not_overwritten(refused: Refused, tmp_path: Path) -> None:
-    with refused(OutputError), new_folder(tmp_path / "out", False):
-        make_bundle(tmp_path / "out", "of someone else")
-    assert names(tmp_path) == ["out"]
-    assert (tmp_path / "out" / MANIFEST).read_text() == "of someone else"
-
-
-def test_a_file_among_the_parents_is_named(refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with refused(OutputError), new_folder(tmp_path / "file" / "deep" / "out", False):
-        pass
-
-
-def test_a_name_too_long_is_an_output_error(refused: Refused, tmp_path: Path) -> None:
-    with refused(OutputError), new_folder(tmp_path / ("x" * 300), False):
-        pass
-
-
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
 def test_errors_of_the_disk_are_output_errors(refused: Refused, code: int, tmp_path: Path) -> None:
     with refused(OutputError), new_folder(tmp_path / "out", False) as folder:
         raise OSError(code, os.strerror(code), str(folder / "weights"))
     assert names(tmp_path) == []
-
-
-def test_an_error_names_the_file_and_never_the_output_instead(refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "cache").touch()
-    with refused(OutputError), new_folder(tmp_path / "out", False):
-        (tmp_path / "cache").mkdir()
-    with refused(OutputError), new_folder(tmp_path / "out", False):
-        raise OSError("of a library\nin several lines")
 
 
 def test_a_place_that_nothing_can_be_written_to_is_named_as_it_was_given(
@@ -190,13 +148,6 @@ def test_a_replacement_that_fails_half_way_puts_the_old_bundle_back(
     assert (old / MANIFEST).read_text() == "old"
 
 
-def test_the_new_folder_has_the_usual_permissions(tmp_path: Path) -> None:
-    (tmp_path / "usual").mkdir()
-    with new_folder(tmp_path / "out", False):
-        pass
-    assert (tmp_path / "out").stat().st_mode == (tmp_path / "usual").stat().st_mode
-
-
 LEFT = "tmp-abc01234"  # of a build that was killed: nobody holds its lock
 
 
@@ -209,13 +160,6 @@ def test_what_a_killed_build_left_goes_with_the_next(tmp_path: Path, held: Path)
     assert names(held) == [NEW]
 
 
-def test_two_builds_in_one_process_leave_each_other_alone(tmp_path: Path) -> None:
-    with temporary_folder(tmp_path / "out") as first, temporary_folder(tmp_path / "out") as second:
-        assert first != second
-        assert first.is_dir()
-    assert names(tmp_path) == []
-
-
 def test_a_bundle_put_aside_by_a_killed_replacement_comes_back(tmp_path: Path) -> None:
     make_bundle(tmp_path / f".out.{LEFT}" / OLD)
     with temporary_folder(tmp_path / "out"):
@@ -226,11 +170,3 @@ def test_a_bundle_put_aside_by_a_killed_replacement_comes_back(tmp_path: Path) -
         pass
     assert names(tmp_path) == ["out"]
     assert (tmp_path / "out" / MANIFEST).read_text() == "old"
-
-
-def test_the_name_of_the_output_is_no_pattern(tmp_path: Path) -> None:
-    (tmp_path / f".out[1].{LEFT}").mkdir()
-    (tmp_path / f".out1.{LEFT}").mkdir()
-    with temporary_folder(tmp_path / "out[1]"):
-        pass
-    assert names(tmp_path) == [f".out1.{LEFT}"]

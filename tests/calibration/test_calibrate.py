@@ -28,7 +28,7 @@ from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from specexport.strict import parse
 from support.calibrated import priced, requests
-from support.doubles import CONTRACT, FakeDecoder, fake_session
+from support.doubles import FakeDecoder, fake_session
 from support.messages import Refused
 
 LONG = Contract(capacity=320, max_draft_tokens=3, prompt_chunk=16, precision="fp32")
@@ -55,15 +55,6 @@ def prices(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return price
 
 
-def test_contexts_stay_inside_the_capacity(refused: Refused, session: Session, tmp_path: Path) -> None:
-    meter = CostMeter(session, [1, 5000])
-    meter.measure(1)
-    assert [point.context for point in meter.costs().points] == [2, 280]
-    small = fake_session(tmp_path / "small", FakeDecoder(CONTRACT), FakeDecoder(CONTRACT))
-    with refused(ParameterError):
-        CostMeter(small)
-
-
 def test_everything_is_written_and_followed(session: Session, prices: list[float]) -> None:
     analysis = calibrate(session, requests(48), OPTIONS, "specexport calibrate x", lambda done, total: None)
     bundle = session.bundle
@@ -82,11 +73,6 @@ def test_everything_is_written_and_followed(session: Session, prices: list[float
     assert json.loads(json.dumps(analysis.as_dict()))["routes"][0]["route"] == "code"
     again = Session(bundle, session.engine)
     assert again.generate([5, 6, 7], max_new_tokens=12, route="code").statistics.rounds > 0
-
-
-def test_costs_are_of_these_texts_and_of_the_longest_there_may_be(session: Session) -> None:
-    costs = calibrate(session, requests(2), OPTIONS, "x").costs
-    assert [point.context for point in costs.points] == [6, 12, 23, 280]  # 320, less room for the rounds
 
 
 def test_cheap_drafts_are_on_and_dear_ones_off(session: Session, prices: list[float]) -> None:
@@ -170,21 +156,6 @@ def test_routes_take_turns(session: Session, prices: list[float], monkeypatch: p
     assert order == ["code", "prose"] * 4
 
 
-def test_plain_and_speculative_take_turns_in_going_first(
-    session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first: list[bool] = []
-    real = module.record
-
-    def noted(s: Session, request: Request, sampling: Any, plain_first: bool) -> Any:
-        first.append(plain_first)
-        return real(s, request, sampling, plain_first)
-
-    monkeypatch.setattr(module, "record", noted)
-    calibrate(session, requests(4, ["code"]), OPTIONS, "x")
-    assert first == [True, False, True, False]
-
-
 def test_drafters_to_choose_among(refused: Refused, session: Session, prices: list[float]) -> None:
     for drafters in ((), ("ngram", "suffix"), ("all",)):
         routes = calibrate(session, requests(6), replace(OPTIONS, drafters=drafters), "x").routes
@@ -213,12 +184,6 @@ def test_a_bundle_that_only_looks_up(tmp_path: Path, prices: list[float]) -> Non
     assert route.policy.verdict == "on"
     assert route.measured.predicted > 1
     assert Session(session.bundle, session.engine).generate([5, 6, 5, 6], max_new_tokens=24).statistics.looked_up > 0
-
-
-def test_sampled_requests(session: Session, prices: list[float]) -> None:
-    analysis = calibrate(session, requests(24), replace(OPTIONS, temperature=1.0, top_k=20), "x")
-    assert analysis.temperature == 1.0
-    assert all(route.chosen.acceptance_length >= 1 for route in analysis.routes)
 
 
 def test_costs_alone_leave_the_policy(session: Session, prices: list[float]) -> None:

@@ -12,7 +12,6 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -23,11 +22,14 @@ from specexport.editing import replace_manifest as replacing
 from specexport.editing.compile import compile_bundle
 from specexport.editing.progress import Silent
 from specexport.engines.cuda.driver import Gpu
-from specexport.engines.registry import load_engine
 from specexport.engines.tensorrt.api import Library, library, plans_of
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions
 from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH
 from specexport.errors import BundleError, EngineError, OutputError
+from specexport.errors import EngineError, OutputError
+from specexport.exporter import compile as module
+from specexport.exporter.compile import compile_bundle
+from specexport.exporter.progress import Silent
 from support.messages import Refused
 from support.pair import Notes
 
@@ -141,23 +143,6 @@ def test_another_engine_keeps_its_plans(bundle: Path, quick: list[str], orin: Ca
     assert set(plans_of(Bundle.open(bundle), ENGINE)) == {plan.graph for plan in rtx.plans}
 
 
-def test_a_version_whose_graphs_the_bundle_lacks(
-    refused: Refused, bundle: Path, quick: list[str], orin: Callable[[str], None]
-) -> None:
-    orin("10.13.3.9")
-    before = content(bundle)
-    with refused(BundleError):
-        compiled(bundle, "tensorrt")
-    assert content(bundle) == before
-
-
-def test_a_bundle_without_graphs_for_plans(refused: Refused, built: Path, quick: list[str]) -> None:
-    before = content(built)
-    with refused(BundleError):
-        compiled(built)
-    assert (content(built), quick) == (before, [])
-
-
 LOOP = """<ir_version: 8, opset_import: ["": 18]>
 rule (float[8] x, int64 count) => (float[8] y) {
     go = Constant <value = bool {1}> ()
@@ -189,27 +174,6 @@ def test_graphs_that_are_not_what_the_manifest_says(
     refuses(opened, f"{Path(rule.graph).name} must not be compiled: .* a CUDA graph cannot hold")
 
 
-def test_without_a_draft(bundle: Path, quick: list[str]) -> None:
-    path = bundle / MANIFEST
-    manifest = json.loads(path.read_text()) | {"draft": None}
-    manifest["proofs"] = [proof for proof in manifest["proofs"] if proof["role"] == "target"]
-    del manifest["references"]["draft"]
-    path.write_text(json.dumps(manifest))
-    compiled(bundle)
-    assert {Path(name).stem for name in quick} == RULES | {"target-onnx"}
-
-
-def test_engines_that_have_no_plans(refused: Refused, bundle: Path) -> None:
-    with refused(EngineError):
-        compiled(bundle, "onnxruntime")
-
-
-def test_options_are_checked_first(refused: Refused, bundle: Path, quick: list[str]) -> None:
-    with refused(EngineError):
-        compiled(bundle, timing_cache=Path("times"))
-    assert quick == []
-
-
 def fail(*arguments: Any) -> None:
     raise OSError(28, "No space left on device", "some.plan")
 
@@ -236,24 +200,6 @@ def test_plans_that_come_out_the_same_are_kept_when_the_rest_fails(
     monkeypatch.setattr(replacing, "write_manifest", fail)
     with pytest.raises(OutputError):
         compiled(bundle)
-    assert content(bundle) == before
-
-
-def test_a_graph_that_fails_leaves_the_bundle_as_it_was(
-    refused: Refused, bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = content(bundle)
-    made = module.compile_graph
-
-    def stop(lib: Library, job: CompileJob, *given: Any) -> None:
-        if job.graph.stem == "accept_block_2":
-            raise EngineError("no kernel")
-        made(lib, job, *given)
-
-    monkeypatch.setattr(module, "compile_graph", stop)
-    with refused(EngineError):
-        compiled(bundle)
-    assert len(quick) > 2
     assert content(bundle) == before
 
 
@@ -330,18 +276,3 @@ def test_without_torch(bundle: Path) -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("16\n", "")
-
-
-def test_an_engine_without_plans_says_how_to_make_them(
-    refused: Refused, bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = Bundle.open(bundle)
-    with refused(EngineError):
-        load_engine(opened, ENGINE)
-    named = Bundle(bundle, dataclasses.replace(opened.manifest, engines=(ENGINE,)))
-    usable = SimpleNamespace(
-        availability=lambda: SimpleNamespace(usable=True), load=lambda bundle, *_: plans_of(bundle, ENGINE)
-    )
-    monkeypatch.setattr("specexport.engines.registry.engine_module", lambda name: usable)
-    with refused(EngineError):
-        load_engine(named)

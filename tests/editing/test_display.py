@@ -7,6 +7,7 @@ from time import sleep
 import pytest
 from specexport.editing import display
 from specexport.errors import ProofError
+from specexport.exporter import display
 
 
 def lines(capsys: pytest.CaptureFixture[str], least: int) -> list[str]:
@@ -48,24 +49,3 @@ def test_the_rest_is_estimated_from_steps_that_ended(
         while "trace" not in last:
             last = lines(capsys, 1)[-1]
     assert last == "export target: trace, 2 of 7, True"
-
-
-def test_the_estimate_is_for_the_steps_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(display, "perf_counter", lambda: 70.0)
-    assert display._left(4, 7, 10.0, 70.0) == ", about 0:01:20 left"  # three steps took 60 s, four are left
-    assert display._left(4, 7, 10.0, 40.0) == ", about 0:00:10 left"  # three took 30 s, and the fourth 30 already
-    assert display._left(4, 7, 10.0, 25.0) == ""  # the fourth took longer than that
-    assert display._left(3, 7, 10.0, 70.0) == ""
-
-
-def test_a_stage_that_fails_stops_telling(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> None:
-        with display.BuildDisplay() as shown, shown.stage("prove", 2) as announce:
-            announce("target")
-            raise ProofError("wrong")
-
-    with pytest.raises(ProofError, match="wrong"):
-        fail()
-    capsys.readouterr()
-    sleep(0.05)
-    assert capsys.readouterr().err == ""

@@ -69,12 +69,6 @@ def test_the_manifest_s_files_go_and_what_was_measured_here_stays(hub: FakeHub, 
     assert "base_model" not in hub.card  # the checkpoints are folders
 
 
-def test_a_card_that_is_there_is_kept(hub: FakeHub, built: Path) -> None:
-    hub.has_card = True
-    push(Bundle.open(built), "org/tiny")
-    assert (hub.card, hub.private) == ("", None)  # the organization's own setting
-
-
 @pytest.mark.parametrize("name", ["tiny", "a/b/c", "org/tiny@main", "../x"])
 def test_a_wrong_name_is_refused_before_the_hub_is_asked(
     refused: Refused, hub: FakeHub, built: Path, name: str
@@ -82,12 +76,6 @@ def test_a_wrong_name_is_refused_before_the_hub_is_asked(
     with refused(OutputError):
         push(Bundle.open(built), name)
     assert not hub.asked
-
-
-def test_what_the_hub_says_is_one_line(refused: Refused, hub: FakeHub, built: Path) -> None:
-    hub.broken = True
-    with refused(OutputError):
-        push(Bundle.open(built), "org/tiny")
 
 
 def test_checkpoints_of_the_hub_are_the_base_models(hub: FakeHub, built: Path) -> None:

@@ -53,11 +53,6 @@ def test_what_is_missing_comes_from_jetpack(here: bool, board: Path, monkeypatch
     assert str(caught.value).endswith("'specexport[jetson]'" if here else "'specexport[cuda]'")
 
 
-def test_a_placeholder_is_replaced_by_jetpacks(board: Path) -> None:
-    (board / "nv_tegra_release").touch()
-    assert str(api._placeholder("tensorrt", "x")).endswith(f"(x); uninstall it; {jetson.FROM_JETPACK}")
-
-
 def test_old_bindings_are_replaced_by_those_of_the_extra(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Old:
         __version__ = "12.6.0"

@@ -31,11 +31,6 @@ def built_for(opened: Bundle, *names: str) -> Bundle:
     return Bundle(opened.root, dataclasses.replace(opened.manifest, engines=names))
 
 
-def test_the_default_is_the_first_usable_engine(opened: Bundle) -> None:
-    assert load_engine(opened).name == "onnxruntime"
-    assert load_engine(built_for(opened, "of_the_future", "onnxruntime")).name == "onnxruntime"
-
-
 def test_the_order_of_the_bundle_decides(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines that this host lacks are passed over, whatever the order."""
     assert load_engine(built_for(opened, "tensorrt", "tensorrt-rtx", "onnxruntime")).name == "onnxruntime"
@@ -76,12 +71,6 @@ def test_an_engine_that_this_host_lacks(refused: Refused, opened: Bundle) -> Non
         load_engine(opened)
 
 
-@pytest.mark.usefixtures("lacking")
-def test_a_bundle_for_no_engine_that_is_known(refused: Refused, opened: Bundle) -> None:
-    with refused(EngineError):
-        load_engine(built_for(opened, "of_the_future"))
-
-
 def test_every_engine_tells_whether_it_is_usable() -> None:
     assert set(availabilities()) == set(ENGINES)
     for name in ENGINES:
@@ -104,12 +93,6 @@ def test_a_precision_that_an_engine_runs_no_states_in(precision: Precision, refu
     contract = dataclasses.replace(hybrid.manifest.contract, precision=precision)
     with refused(EngineError):
         load_engine(Bundle(hybrid.root, dataclasses.replace(hybrid.manifest, contract=contract)), "onnxruntime-cuda")
-
-
-def test_every_engine_runs_states_in_a_precision_that_it_runs() -> None:
-    for info in ENGINES.values():
-        assert info.states
-        assert set(info.states) <= set(info.formats)
 
 
 def test_an_onnxruntime_before_the_operators_for_states(

@@ -19,7 +19,6 @@ from specexport.engines.tensorrt.api import library
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, model_profiles
 from specexport.engines.tensorrt.network_checks import check_model
 from specexport.exporter.build import build
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.tracing import attention, complex_numbers
@@ -67,14 +66,14 @@ Checkpoints = Callable[[str], Path]
 
 @pytest.mark.parametrize(
     "family",
-    ["sinks", "latent, complex", *(pytest.param(name, marks=pytest.mark.slow) for name in ("latent", "complex"))],
+    ["sinks", "latent, complex", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("latent", "complex"))],
 )
 def test_every_dialect_gives_the_logits_of_hugging_face(family: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
     exported = export_cached(checkpoints(family), tmp_path / "graphs")
     assert {dialect: exported.error(dialect) <= TOL / 10 for dialect in DIALECTS} == dict.fromkeys(DIALECTS, True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("family", "precision"), [("sinks", "fp16"), ("latent, complex", "bf16")])
 def test_every_dialect_in_half_precision(
     family: str, precision: Precision, checkpoints: Checkpoints, tmp_path: Path
@@ -129,7 +128,7 @@ MORE_WRONG: list[tuple[str, Dialect, Callable[[pytest.MonkeyPatch], None]]] = [
 
 
 @pytest.mark.parametrize(
-    ("family", "dialect", "plant"), [*WRONG, *(pytest.param(*wrong, marks=pytest.mark.slow) for wrong in MORE_WRONG)]
+    ("family", "dialect", "plant"), [*WRONG, *(pytest.param(*wrong, marks=pytest.mark.nightly) for wrong in MORE_WRONG)]
 )
 def test_a_wrong_graph_fails_the_proof_by_far(
     family: str,
@@ -141,31 +140,6 @@ def test_a_wrong_graph_fails_the_proof_by_far(
 ) -> None:
     plant(monkeypatch)
     assert export(checkpoints(family), tmp_path / "graphs", (dialect,)).error(dialect) > 10 * TOL
-
-
-def test_attention_in_chunks_ends_the_positions_at_the_first(checkpoints: Checkpoints) -> None:
-    """Up to there it sees all that came before, as the graph does."""
-    checkpoint = Checkpoint.find(str(checkpoints("complex")))
-    checkpoint.config.attention_chunk_size = 48
-    assert checkpoint.max_positions == 48
-    checkpoint.config.layer_types = ["full_attention"] * 2
-    assert checkpoint.max_positions == 128
-
-
-def test_a_complex_number_turns_a_pair() -> None:
-    """Against torch's own, in all that models do with them."""
-    generator = torch.Generator().manual_seed(0)
-    pairs, angles = torch.randn(2, 3, 4, 2, generator=generator), torch.randn(3, 4, generator=generator)
-
-    def turned() -> torch.Tensor:
-        by = (torch.polar(torch.ones_like(angles), angles) * 1.5).to("cpu")
-        return torch.view_as_real(torch.view_as_complex(pairs) * by.unsqueeze(0)[:, :, :])
-
-    exact = turned()
-    with complex_numbers.complex_as_pairs():
-        ours = turned()
-    assert torch.polar is not complex_numbers.polar
-    torch.testing.assert_close(ours, exact)
 
 
 def test_a_pair_of_both_kinds_through_a_session(checkpoints: Checkpoints, tmp_path: Path) -> None:
@@ -183,7 +157,7 @@ def test_a_pair_of_both_kinds_through_a_session(checkpoints: Checkpoints, tmp_pa
             assert speculative.statistics.drafted > speculative.statistics.accepted
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", ["sinks", "latent, complex", "softcap"])  # each kind of attention and rotation once
 def test_tensorrt_rtx_builds_them(family: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
     trt = pytest.importorskip("tensorrt_rtx")

@@ -17,7 +17,7 @@ from specexport.bundle import files as disk_space
 from specexport.editing import compile as compile_module
 from specexport.engines.tensorrt.api import plans_of
 from specexport.engines.tensorrt.compile import CompileOptions
-from specexport.errors import EngineError, OutputError, PairError, ParameterError, ProofError
+from specexport.errors import EngineError, OutputError, ParameterError, ProofError
 from specexport.exporter import build as build_module
 from specexport.exporter.build import BuildReport, build
 from specexport.exporter.bundle_files import write_text
@@ -94,7 +94,7 @@ def test_a_repeated_build_reuses_its_stages(run: Callable[..., BuildReport]) -> 
     assert len([step for step in progress.steps if step.startswith("prove")]) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_harmed_stage_is_made_again(
     run: Callable[..., BuildReport], built: Path, cache: Path, tmp_path: Path
 ) -> None:
@@ -123,28 +123,6 @@ def test_a_swapped_pair_is_built_with_a_warning(
     assert "Are the two swapped?" in progress.notes[0]
 
 
-def test_an_output_that_exists_is_kept(refused: Refused, run: Callable[..., BuildReport], output: Path) -> None:
-    run()
-    created = Bundle.open(output).manifest.created
-    with refused(OutputError):
-        run()
-    assert Bundle.open(output).manifest.created == created
-    (output / "stale").touch()
-    run(force=True)
-    assert not (output / "stale").exists()
-    assert left(output) == [output.name]
-
-
-def test_a_folder_that_is_no_bundle_is_never_replaced(
-    refused: Refused, run: Callable[..., BuildReport], output: Path
-) -> None:
-    output.mkdir(parents=True)
-    (output / "thesis.txt").touch()
-    with refused(OutputError):
-        run(force=True)
-    assert (output / "thesis.txt").exists()
-
-
 def test_a_failed_proof_leaves_nothing(
     run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,17 +132,6 @@ def test_a_failed_proof_leaves_nothing(
     monkeypatch.setattr(build_module, "prove", fail)
     with pytest.raises(ProofError):
         run()
-    assert left(output) == []
-
-
-def test_different_tokenizers_leave_nothing(
-    refused: Refused, run: Callable[..., BuildReport], output: Path, tmp_path: Path
-) -> None:
-    draft = save_checkpoint(
-        tmp_path / "draft", tokenizer=make_tokenizer(lines=["other words entirely\n"]), num_hidden_layers=1
-    )
-    with refused(PairError):
-        run(draft=draft, min_overlap=0.95)
     assert left(output) == []
 
 
@@ -180,17 +147,6 @@ def test_too_small_a_disk_is_refused_beforehand(
         run()  # finished stages are copied
     monkeypatch.setattr(disk_space, "can_clone", lambda *_: True)
     run()  # unless they share their blocks with the bundle
-
-
-def test_plans_need_space_of_their_own(
-    refused: Refused, run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("tensorrt_rtx")
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10, 0, 10))
-    with refused(OutputError):
-        run(engines=("onnxruntime", "tensorrt-rtx"))
-    assert left(output) == []
 
 
 @pytest.mark.parametrize("place", ["copy", "write_manifest"])
@@ -238,13 +194,7 @@ def test_options_out_of_range(
     assert left(output) == []
 
 
-def test_an_unknown_engine(refused: Refused, run: Callable[..., BuildReport], output: Path) -> None:
-    with refused(EngineError):
-        run(engines=("onnxruntime", "cuda"))
-    assert left(output) == []
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_bundle_with_plans(run: Callable[..., BuildReport], output: Path) -> None:
     """Compiled by TensorRT-RTX behind the proof; what runs without a GPU runs as before."""
     pytest.importorskip("tensorrt_rtx")
@@ -263,7 +213,7 @@ def test_a_bundle_with_plans(run: Callable[..., BuildReport], output: Path) -> N
     assert len(specexport.load(output).generate([5, 6, 7], max_new_tokens=5, stop_token_ids=()).tokens) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_bundle_for_a_device_with_tensorrt(
     refused: Refused, run: Callable[..., BuildReport], pair: Pair, output: Path
 ) -> None:
@@ -277,31 +227,6 @@ def test_a_bundle_for_a_device_with_tensorrt(
     check_graphs(output)
     with refused(EngineError):
         plans_of(report.bundle, "tensorrt")
-
-
-def test_a_compilation_that_fails_leaves_nothing(
-    refused: Refused, run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("tensorrt_rtx")
-
-    def fail(*arguments: Any) -> None:
-        raise EngineError("no kernel")
-
-    monkeypatch.setattr(compile_module, "compile_graph", fail)
-    with refused(EngineError):
-        run(engines=("tensorrt-rtx", "onnxruntime"))
-    assert left(output) == []
-
-
-@pytest.mark.slow
-def test_the_smallest_capacity_and_a_chunk_beyond_it(run: Callable[..., BuildReport], pair: Pair, output: Path) -> None:
-    report = run(target=pair.draft, max_seq_len=16, max_draft_tokens=1, prompt_chunk=1000)
-    assert report.bundle.manifest.contract.widths == (1, 2, 16)
-    session = specexport.load(output)
-    generation = session.generate([5, 6, 7], stop_token_ids=())
-    assert len(generation.tokens) == 13
-    assert generation.finish_reason == "length"
-    assert generation.statistics.acceptance_rate == 1.0
 
 
 @pytest.mark.slow

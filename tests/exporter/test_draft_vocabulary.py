@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from specexport.bundle import Bundle
 from specexport.editing.progress import Silent, Timed
 from specexport.errors import PairError, ParameterError, ProofError, SpecExportError
+from specexport.errors import ParameterError, ProofError
 from specexport.exporter.build import BuildReport, build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.kept_tokens import KeptTokens
@@ -22,12 +22,14 @@ from specexport.exporter.export_model import ModelExport, export_model
 from specexport.exporter.options import BuildOptions, CalibrationTexts
 from specexport.exporter.proving.prove import prove
 from specexport.exporter.target_answers import ANSWER_TOKENS, own_answers
+from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.vocabulary.answers import ANSWER_TOKENS, own_answers
 from specexport.runtime.describe import describe, render
 from specexport.runtime.proofs.parity import load_reference, max_error
 from specexport.runtime.sampling.parameters import SamplingParameters
 from support.messages import Refused
 from support.pair import Pair
-from support.tiny import CONTRACT, LINES, VOCAB, make_tokenizer, save_checkpoint
+from support.tiny import CONTRACT, VOCAB
 
 KEPT = 270
 
@@ -106,7 +108,7 @@ def test_the_output_is_the_targets_own(cut: Path) -> None:
             assert drafted.tokens == plain.tokens
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_quantized_drafts_are_cut_too(precision: str, run: Build) -> None:
     report = run(precision=precision)
@@ -114,25 +116,6 @@ def test_quantized_drafts_are_cut_too(precision: str, run: Build) -> None:
     assert draft is not None
     assert draft.layer_proofs
     assert report.bundle.manifest.draft_vocabulary is not None
-
-
-def test_auto_keeps_all_where_that_does_not_pay(
-    pair: Pair, context: BuildContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target, draft = (Checkpoint.find(str(folder)) for folder in (pair.target, pair.draft))
-    texts = CalibrationTexts(tuple(LINES * 2))
-    for worth in (True, False):
-        monkeypatch.setattr("specexport.exporter.draft_vocabulary.pays", lambda *given, worth=worth: worth)
-        monkeypatch.setattr("specexport.exporter.draft_vocabulary.smallest", lambda order, tokens, least: least + 1)
-        cache = context.cache / str(worth)  # what is decided here is not what the sources decide
-        kept, told, _ = choose_vocabulary(target, draft, None, texts, replace(context, cache=cache))
-        assert (told is not None, len(kept)) == ((True, 258) if worth else (False, 0))
-
-
-def test_all_tokens_that_were_asked_for(pair: Pair, context: BuildContext) -> None:
-    target, draft = (Checkpoint.find(str(folder)) for folder in (pair.target, pair.draft))
-    kept, told, note = choose_vocabulary(target, draft, VOCAB, CalibrationTexts(tuple(LINES * 2)), context)
-    assert (kept, told, note) == ((), None, f"the draft keeps all {VOCAB} tokens: so many were asked for")
 
 
 def test_a_target_continues_its_prompts_and_stops(pair: Pair) -> None:
@@ -149,36 +132,10 @@ def test_a_target_continues_its_prompts_and_stops(pair: Pair) -> None:
         assert 1 not in answer[:-1]
 
 
-def test_a_head_that_is_no_linear_layer(pair: Pair, refused: Refused) -> None:
-    model = Checkpoint.find(str(pair.draft)).load("fp32")
-    model.lm_head = torch.nn.Identity()
-    with refused(SpecExportError):
-        KeptTokens([1, 2], VOCAB).trim(model)
-
-
 @pytest.mark.parametrize("given", ["100", "289"])
 def test_too_few_and_too_many_tokens(given: str, run: Build, refused: Refused) -> None:
     with refused(ParameterError):
         run(draft_vocabulary=given)
-
-
-def test_no_draft(run: Build, refused: Refused) -> None:
-    with refused(ParameterError):
-        run(draft=None)
-
-
-def test_a_draft_of_another_tokenizer(run: Build, tmp_path: Path, refused: Refused) -> None:
-    other = save_checkpoint(tmp_path / "other", seed=2, num_hidden_layers=1)
-    make_tokenizer(VOCAB - 6, ["other words for other tokens and other merges"] * 2).save_pretrained(other)
-    with refused(PairError):
-        run(draft=other, min_overlap=0.0)
-
-
-def test_too_few_prompts_to_judge_by(run: Build, tmp_path: Path, refused: Refused) -> None:
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("\n".join(json.dumps({"prompt": "def add(a, b): " * 60}) for _ in range(4)))
-    with refused(ParameterError):
-        run(calibration_texts=prompts)
 
 
 def test_a_graph_that_proposes_others_is_refused(

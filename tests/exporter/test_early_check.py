@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,8 @@ from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.config import keeps_states
 from specexport.exporter.early_check import refuse_states
 from specexport.exporter.options import BuildOptions
+from specexport.exporter.checkpoints.states import keeps_states
+from specexport.exporter.request.options import BuildOptions
 from specexport.exporter.tracing.trace import probe_cache
 from support.hybrids import KINDS, MORE, OPTIONS, SHARED, save_hybrid
 from support.messages import Refused
@@ -37,16 +38,12 @@ def attempt(target: Path, draft: Path | None, output: Path, **options: Any) -> N
 
 
 @pytest.mark.parametrize(
-    "kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE | OPTIONS | SHARED)]
+    "kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.nightly) for kind in MORE | OPTIONS | SHARED)]
 )
 def test_the_config_alone_says_what_the_model_shows(kind: str, tmp_path: Path) -> None:
     checkpoint = Checkpoint.find(str(save_hybrid(tmp_path / "checkpoint", kind)))
     assert keeps_states(checkpoint.config)
     assert any(layer.states for layer in probe_cache(checkpoint.load("fp32")))
-
-
-def test_a_model_that_only_attends_keeps_no_states(pair: Pair) -> None:
-    assert not keeps_states(Checkpoint.find(str(pair.target)).config)
 
 
 def test_trees_are_refused_before_an_export(refused: Refused, hybrid: Path, pair: Pair, tmp_path: Path) -> None:
@@ -71,22 +68,3 @@ def test_engines_are_refused_before_an_export(
     models = (hybrid, other) if role == "target" else (other, hybrid)
     with refused(UnsupportedModelError):
         attempt(*models, tmp_path / "out.bundle", **options)
-
-
-def test_a_precision_that_the_engine_runs_states_in(hybrid: Path) -> None:
-    options = BuildOptions(engines=("onnxruntime", "onnxruntime-cuda"), precision="fp16")
-    refuse_states({"target": Checkpoint.find(str(hybrid))}, options, ("ort",))
-
-
-def test_a_hybrid_may_draft_beside_trees(hybrid: Path, pair: Pair) -> None:
-    """Only the target's graphs take them."""
-    models = {"target": Checkpoint.find(str(pair.target)), "draft": Checkpoint.find(str(hybrid))}
-    refuse_states(models, BuildOptions(tree_rows=4), ("onnx", "ort"))  # type: ignore[arg-type]
-
-
-def test_a_config_without_a_cache_is_left_to_the_export() -> None:
-    class Strange:
-        def __getattr__(self, name: str) -> Callable[..., None]:
-            raise KeyError(name)
-
-    assert not keeps_states(Strange())

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from specexport.bundle import Precision
-from specexport.engines.base import Availability
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import EngineError, MissingPackageError, ParameterError
 from specexport.exporter import precision as engine_requirements
@@ -53,10 +52,6 @@ def test_dialects_and_plans(engines: tuple[str, ...], dialects: tuple[str, ...],
     assert choose(*engines) == Targets(dialects, compiled, ())
 
 
-def test_onnxruntime_on_cuda_takes_the_same_dialect() -> None:
-    assert choose("onnxruntime-cuda", precision="fp16").dialects == ("ort",)
-
-
 def test_a_host_without_tensorrt_makes_the_graphs_and_says_what_to_run() -> None:
     found = choose("tensorrt", hardware_compatible=True, timing_cache="my times")
     assert (found.dialects, found.compiled) == (("onnx",), ())
@@ -99,12 +94,6 @@ def test_no_plan_is_made_by_another_version(here: Callable[[str], None]) -> None
     assert choose("tensorrt", version="10.17").compiled == ()
 
 
-def test_version_compatible_plans_are_for_the_lean_runtime_of_the_same_version(here: Callable[[str], None]) -> None:
-    here("10.15.1")
-    for version, compiled in (("10.15", ("tensorrt",)), ("10.16", ()), ("10.3", ()), ("11.0", ())):
-        assert choose("tensorrt", version=version, version_compatible=True).compiled == compiled
-
-
 @pytest.mark.parametrize("version", ["10", "10.x", "", "ten", "10.3.0.26.1", "-10.3"])
 def test_versions_that_are_none(refused: Refused, version: str) -> None:
     with refused(ParameterError):
@@ -131,10 +120,6 @@ def test_what_cannot_be_built(
         choose(*engines, **given)
 
 
-def test_bf16_for_tensorrt() -> None:
-    assert choose("tensorrt", "tensorrt-rtx", precision="bf16").compiled == ("tensorrt-rtx",)
-
-
 def test_rtx_that_is_missing_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It compiles on any host, so nothing is left for later."""
 
@@ -145,13 +130,3 @@ def test_rtx_that_is_missing_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(MissingPackageError):
         choose("tensorrt-rtx")
     assert choose("tensorrt").compiled == ()
-
-
-def test_graphs_are_proved_on_onnx_runtime_whatever_they_are_for(
-    refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        engine_requirements, "proving", lambda: Availability(False, "onnxruntime is not installed", "install it")
-    )
-    with refused(EngineError):
-        choose("tensorrt-rtx")

@@ -13,7 +13,6 @@ import pytest
 import torch
 from specexport.bundle import Contract, Precision
 from specexport.errors import EngineError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.tracing import attention
 from specexport.exporter.tracing.attention import Layer
@@ -82,7 +81,9 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 OWN_ATTENTION = ("sliding_window", "attention_multiplier", "n_head")
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_FAMILIES)])
+@pytest.mark.parametrize(
+    "family", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.nightly) for name in MORE_FAMILIES)]
+)
 def test_every_dialect_gives_the_logits_of_hugging_face(family: str, tmp_path: Path) -> None:
     model_type, config = (FAMILIES | MORE_FAMILIES)[family]
     own = family in FAMILIES or any(name in config for name in OWN_ATTENTION)
@@ -96,8 +97,8 @@ def test_every_dialect_gives_the_logits_of_hugging_face(family: str, tmp_path: P
 
 HALVES = [
     pytest.param("gpt2, learned positions", "bf16"),
-    pytest.param("gemma2, softcap", "bf16", marks=pytest.mark.slow),
-    pytest.param("mixtral", "fp16", marks=pytest.mark.slow),
+    pytest.param("gemma2, softcap", "bf16", marks=pytest.mark.nightly),
+    pytest.param("mixtral", "fp16", marks=pytest.mark.nightly),
 ]
 
 
@@ -153,7 +154,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize(
     ("mutant", "family", "dialect", "precision"),
-    [*WRONG, *(pytest.param(*wrong, marks=pytest.mark.slow) for wrong in MORE_WRONG)],
+    [*WRONG, *(pytest.param(*wrong, marks=pytest.mark.nightly) for wrong in MORE_WRONG)],
 )
 def test_a_wrong_attention_fails_the_proof_by_far(
     mutant: str,
@@ -175,23 +176,6 @@ def test_a_wrong_attention_fails_the_proof_by_far(
         assert exported.error(dialect) > 3 * max(LOGIT_TOLERANCE[precision], TOL)
     except EngineError as error:  # a row beyond the capacity
         assert mutant == "rows one too far", error  # noqa: PT017
-
-
-@pytest.mark.slow
-def test_stale_rows_fail_the_proof(
-    checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The dialect `rows` reads the cache from before the pass: from the position on it holds what was rolled back."""
-
-    def stale(query: Any, key: Any, value: Any, layer: Layer) -> Any:
-        (past_key, past_value), columns = layer.past, layer.columns
-        places = torch.cat([columns, layer.position + torch.arange(key.shape[2])])
-        span = columns.shape[0]
-        output = attention._attend(query, [past_key[:, :, :span], key], [past_value[:, :, :span], value], places, layer)
-        return output, (key, value)
-
-    monkeypatch.setitem(attention.EMITTERS, "rows", stale)
-    assert export(checkpoints[GEMMA], tmp_path / "graphs", ("rows",)).error("rows") > 10 * TOL
 
 
 LADDER = Contract(capacity=96, max_draft_tokens=2, prompt_chunk=16, precision="fp32")
@@ -218,7 +202,7 @@ def test_the_ladder_is_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert exported.error("onnx") > 10 * TOL
 
 
-@pytest.mark.parametrize("ignored", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ignored", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_window_wider_than_the_first_steps_is_proved_too(
     ignored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,13 +231,3 @@ def test_a_wrong_position_id_fails_the_proof(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(GPT2LMHeadModel, "forward", shifted)
     exported = export(save_model(tmp_path / "checkpoint", "gpt2", config=GPT2), tmp_path / "graphs", ("ort",))
     assert exported.error("ort") > 10 * TOL
-
-
-def test_rotary_factors_that_switch_with_the_length_end_the_positions_there(tmp_path: Path) -> None:
-    rope = dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0] * 4, long_factor=[3.0] * 4)
-    config = LLAMA | dict(
-        original_max_position_embeddings=64, rope_parameters=rope | dict(original_max_position_embeddings=64)
-    )
-    checkpoint = save_model(tmp_path / "checkpoint", "phi3", config=config)
-    assert Checkpoint.find(str(checkpoint)).max_positions == 64
-    assert export_cached(checkpoint, tmp_path / "graphs", ("ort",)).error("ort") <= TOL / 10

@@ -16,7 +16,7 @@ from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
 from support.pair import Pair
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 Start = Callable[[str], subprocess.Popen[str]]
 

@@ -17,7 +17,6 @@ from specexport.exporter.precision_search import (
     Speeds,
     is_close,
     measure_speeds,
-    pick,
     slower,
     spread,
 )
@@ -31,15 +30,6 @@ def candidate(loss: float, plain: float, speculative: float) -> PrecisionCandida
 
 EXACT, GOOD, BAD = PrecisionPair("float", "int8"), PrecisionPair("int8", "int4"), PrecisionPair("int4", None)
 MOVED: dict[Format, float] = {"float": 0.0, "int8": 0.01, "int4": 0.011}
-
-
-def test_the_fastest_of_those_that_keep_the_quality() -> None:
-    """With drafts: what is faster without them is not taken for it."""
-    speeds = {(EXACT, True): of_rate(20), (GOOD, True): of_rate(30), (BAD, True): of_rate(99)}
-    speeds |= {(EXACT, False): of_rate(1000), (GOOD, False): of_rate(10), (BAD, False): of_rate(40)}
-    assert pick(speeds, MOVED, 0.01) == GOOD
-    assert pick(speeds, MOVED, 0.005) == EXACT
-    assert pick(speeds, MOVED, 0.02) == BAD
 
 
 def test_a_call_is_close_where_one_that_may_be_taken_may_be_as_fast() -> None:
@@ -70,20 +60,6 @@ def test_the_table_says_what_is_faster_without_drafts_and_what_is_missing(plain:
     assert lines[4].split()[:3] == ["fp32", "+", "fp32"]
     assert any("without drafts: the target in fp32, 90.0 tokens/s" in line for line in lines) == told
     assert lines[-1].strip() == "left out: draft in int4: off"
-
-
-def test_a_close_call_is_marked() -> None:
-    """Of those that may be as fast as the one taken, none that moves too far, and not the one taken."""
-    taken = candidate(0.0, 25, 30)
-    close = replace(candidate(0.0, 20, 29), draft="int8", slower=1.03, slower_low=0.98, slower_high=1.08)
-    slow = replace(candidate(0.0, 20, 20), draft="float", slower=1.5, slower_low=1.01, slower_high=1.6)
-    far = replace(candidate(0.03, 99, 29.5), target="int4", slower=1.02, slower_low=0.9, slower_high=1.1)
-    table = PrecisionTable("here", 0.02, 2, 1, taken.target, taken.draft, (taken, close, slow, far), ())
-    lines = list(table_lines(asdict(table)))
-    assert [line.endswith("  close") for line in lines[2:6]] == [False, True, False, False]
-    assert "a close call: int8 + int8 takes 1.03 times as long (0.98 to 1.08)" in lines[6]
-    for other in (replace(table, candidates=(taken, slow, far)), replace(table, prompts=1)):
-        assert not any("close" in line for line in table_lines(asdict(other)))
 
 
 def test_times_are_held_against_the_pair_taken_prompt_by_prompt() -> None:

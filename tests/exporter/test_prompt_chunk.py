@@ -61,11 +61,6 @@ def test_the_default_chunk_holds_the_copies(
     assert build._contract(build._Models({"target": mixture}, None, ()), options).prompt_chunk == min(expected, 128)
 
 
-def test_a_chunk_that_is_asked_for_is_taken(mixture: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "MOST_BYTES", 1)
-    assert prompt_chunk({"target": mixture}, BuildOptions(prompt_chunk=77, precision="int8")) == 77
-
-
 def test_a_chunk_whose_copies_do_not_fit_is_refused(
     mixture: Checkpoint, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,11 +19,17 @@ from specexport.bundle import MANIFEST, OLDEST_SCHEMA, SCHEMA_VERSION, Bundle, F
 from specexport.cli import main
 from specexport.editing import replace_manifest
 from specexport.editing.replace_manifest import remove_draft
+from specexport.bundle import MANIFEST, OLDEST_SCHEMA, Bundle
 from specexport.errors import OutputError, ParameterError, ProofError
 from specexport.exporter import additional_drafts as put_draft
 from specexport.exporter.additional_drafts import AddOptions, add_draft
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions, NamedDraft, parse_draft, parse_drafts
+from specexport.exporter.remove_draft import remove_draft
+from specexport.exporter.request.drafts import NamedDraft, parse_draft
+from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.storage import replace_manifest
+from specexport.locks import lock
 from specexport.runtime.describe import describe, render
 from specexport.runtime.policy.cost_model import COSTS
 from specexport.runtime.policy.routes import POLICY
@@ -31,7 +37,7 @@ from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, verify_session
 from specexport.runtime.proofs.verify import render as render_report
 from support.messages import Refused
 from support.pair import Notes, Pair
-from support.tiny import LINES, edit_json, make_tokenizer, save_checkpoint
+from support.tiny import LINES, make_tokenizer, save_checkpoint
 
 PROMPT = "the quick brown fox"
 
@@ -106,16 +112,6 @@ def test_what_exists_is_a_path_whatever_its_characters(
     assert parse_draft(given) == NamedDraft(name, source)
 
 
-def test_lookup_is_a_draft_that_is_not_exported(refused: Refused) -> None:
-    assert parse_drafts(("lookup",)) == ()
-    assert [draft.name for draft in parse_drafts(("a/x", "lookup", "y=a/x"))] == ["x", "y"]
-    with refused(ParameterError):
-        parse_drafts(("a/x", "b/x"))
-    for given in ("ngram=a/x", "a+b=a/x", "x="):
-        with refused(ParameterError):
-            parse_draft(given)
-
-
 def test_a_bundle_of_several_drafts(several: Path, built: Path) -> None:
     bundle = Bundle.open(several)
     assert bundle.manifest.draft_names == ("first", "small", "other")
@@ -144,19 +140,6 @@ def test_every_draft_gives_the_targets_own_text(several: Path) -> None:
         assert session.drafts.opened.keys() == {"small", "other"}
 
 
-def test_a_draft_is_opened_when_it_is_first_asked_for(several: Path, refused: Refused) -> None:
-    with specexport.load(several) as session:
-        assert not session.drafts.opened
-        session.generate(PROMPT, drafter="small", max_new_tokens=4)
-        assert list(session.drafts.opened) == ["small"]
-        with refused(ParameterError):
-            session.stream(PROMPT, drafter="large")
-        object.__setattr__(session.engine, "open_draft", None)  # as engines on GPUs
-        with refused(ParameterError):
-            session.stream(PROMPT, drafter="other")
-        assert session.generate(PROMPT, max_new_tokens=4).statistics.emitted == 4
-
-
 def test_verify_proves_every_draft(several: Path) -> None:
     with specexport.load(several) as session:
         report = verify_session(session, None, 8)
@@ -165,19 +148,6 @@ def test_verify_proves_every_draft(several: Path) -> None:
     assert len(report.equalities) == 3 * DEFAULT_PROMPTS
     assert "draft small on onnxruntime" in render_report(report)
     assert f"of {3 * DEFAULT_PROMPTS} runs ({DEFAULT_PROMPTS} prompts x 3 drafters) equal" in render_report(report)
-
-
-def test_calibrate_says_beforehand_what_several_drafts_take(several: Path, tmp_path: Path) -> None:
-    place, prompts = shutil.copytree(several, tmp_path / "copy.bundle"), tmp_path / "prompts.jsonl"
-    prompts.write_text(json.dumps({"route": "code", "prompt": PROMPT}))
-    asked = ["calibrate", str(place), "--prompts", str(prompts), "--max-new-tokens", "4", "--drafter", "model"]
-    for more, said in (
-        (["--drafter", "small"], "2 drafters are considered, and every request runs with 2 drafts"),
-        ([], ""),
-    ):
-        done = CliRunner().invoke(main, [*asked, *more], catch_exceptions=False)
-        assert (done.exit_code, said in done.stderr) == (0, True)
-        assert ("are considered" in done.stderr) == bool(more)
 
 
 def test_add_draft_exports_the_draft_alone(copy: Path, others: dict[str, Path], cache: Path) -> None:
@@ -260,19 +230,6 @@ def test_an_add_that_fails_leaves_the_bundle_as_it_was(
     assert state(copy) == before
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(13, "Permission denied")])
-def test_behind_the_new_manifest_nothing_takes_the_draft_away(
-    error: BaseException, copy: Path, others: dict[str, Path], cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(replace_manifest, "_remove_unnamed", fail)
-    with suppress(KeyboardInterrupt):
-        add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
-    assert "small" in Bundle.open(copy).manifest.more_drafts
-
-
 def test_of_two_that_add_the_same_the_second_is_refused_and_harms_nothing(
     copy: Path, others: dict[str, Path], cache: Path, refused: Refused
 ) -> None:
@@ -286,13 +243,6 @@ def test_of_two_that_add_the_same_the_second_is_refused_and_harms_nothing(
         add_draft(Bundle.open(copy), named, AddOptions(cache=cache))
     assert state(copy) == after
     Bundle.open(copy)
-
-
-def test_a_bundle_of_an_earlier_schema_is_written_in_todays(copy: Path, others: dict[str, Path], cache: Path) -> None:
-    edit_json(copy / MANIFEST, schema_version=OLDEST_SCHEMA)
-    add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
-    assert json.loads((copy / MANIFEST).read_text())["schema_version"] == SCHEMA_VERSION
-    assert Bundle.open(copy).manifest.schema_version == SCHEMA_VERSION
 
 
 @contextmanager
@@ -366,12 +316,3 @@ def test_a_bundle_of_the_last_schema_has_one_draft(copy: Path) -> None:
     assert Bundle.open(copy).manifest.draft_names == ("draft",)
     with specexport.load(copy) as session:
         assert session.generate(PROMPT, drafter="draft", max_new_tokens=4).statistics.emitted == 4
-
-
-def test_damage_of_a_draft_beside_the_first_is_found(several: Path, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(several, tmp_path / "copy.bundle"))
-    weights = Bundle.open(root).manifest.more_drafts["small"].model.weights
-    (root / weights).write_bytes(b"x")
-    with pytest.raises(specexport.SpecExportError, match=r"small-\w+/graphs/draft.weights has 1 bytes, the manifest"):
-        Bundle.open(root)
-    assert isinstance(Bundle.open(several).manifest.files[weights], FileEntry)

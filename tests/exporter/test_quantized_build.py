@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,8 @@ from specexport.exporter import auto, export_model, recipe_choice
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions, CalibrationTexts
 from specexport.exporter.proving.prove import prove
+from specexport.exporter.request.options import BuildOptions
+from specexport.runtime.auto_precision import PRECISION
 from specexport.runtime.describe import describe, render
 from specexport.runtime.proofs.verify import verify_session
 from support.messages import Refused
@@ -39,10 +39,6 @@ def made(pair: Pair, output: Path, cache: Path, **options: Any) -> Path:
 def mixed(pair: Pair, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The target in int8, the draft in int4. Not to be changed."""
     return made(pair, tmp_path_factory.mktemp("mixed") / "tiny.bundle", cache, precision="int8", draft_precision="int4")
-
-
-def test_onnx_accepts_every_graph(mixed: Path) -> None:
-    check_graphs(mixed)
 
 
 def test_the_bundle_says_what_was_done_and_what_it_cost(mixed: Path, built: Path) -> None:
@@ -72,16 +68,7 @@ def test_what_it_generates_is_the_quantized_targets_own(mixed: Path) -> None:
     assert verify_session(session, None, 8).passed
 
 
-def test_a_sequence_may_fill_all_but_one_row(mixed: Path) -> None:
-    session = specexport.load(mixed)
-    assert session.capacity == Bundle.open(mixed).manifest.contract.capacity - 1
-    prompt = [5] * 50
-    for speculate in (True, False):
-        made = session.generate(prompt, max_new_tokens=64, stop_token_ids=(), speculate=speculate)
-        assert len(prompt) + len(made.tokens) == session.capacity
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_auto_leaves_what_moves_too_far(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And finds out before it makes a graph of it."""
 
@@ -114,7 +101,7 @@ def test_auto_leaves_what_moves_too_far(pair: Pair, tmp_path: Path, monkeypatch:
         build(str(pair.draft), None, tmp_path / "wide.bundle", replace(options, max_divergence=9.0))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_auto_goes_on_without_a_format_whose_graphs_are_wrong(
     pair: Pair, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,17 +128,7 @@ def test_auto_goes_on_without_a_format_whose_graphs_are_wrong(
         build(str(pair.target), str(pair.draft), tmp_path / "none.bundle", options)
 
 
-def test_a_precision_for_no_draft(refused: Refused, pair: Pair, cache: Path, tmp_path: Path) -> None:
-    with refused(ParameterError):
-        build(
-            str(pair.target),
-            None,
-            tmp_path / "out.bundle",
-            BuildOptions(cache=cache, precision="int4", draft_precision="int8"),
-        )
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_auto_measures_every_pair_and_takes_one_that_keeps_the_quality(pair: Pair, cache: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(made(pair, tmp_path / "auto.bundle", cache, precision="auto", max_divergence=10.0))
     table = json.loads((bundle.root / PRECISION).read_text())
@@ -225,26 +202,3 @@ def test_calibration_prompts_that_are_too_few(
     (tmp_path / "prompts.jsonl").write_text(lines)
     with refused(ParameterError):
         made(pair, tmp_path / "out.bundle", cache, precision="int8", calibration_texts=tmp_path / "prompts.jsonl")
-
-
-def test_calibration_prompts_from_a_pipe(tmp_path: Path) -> None:
-    """Which can be read once: the command line looks at them first, and the build uses them."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_text, args=('{"prompt": "one"}\n',), daemon=True)
-    writer.start()
-    options = BuildOptions(precision="int8", calibration_texts=pipe)
-    options.check(None, "out.bundle")
-    writer.join()
-    pipe.unlink()
-    options.check(None, "out.bundle")
-    assert options.texts == CalibrationTexts(("one",), own=True)
-
-
-def test_options_that_quantize_nothing(refused: Refused, pair: Pair) -> None:
-    with refused(ParameterError):
-        BuildOptions(precision="fp16", calibration_texts=Path("prompts.jsonl"))
-    with refused(ParameterError):
-        BuildOptions(precision="int8", max_divergence=0.02)
-    with refused(ParameterError):
-        BuildOptions(precision="auto", max_divergence=float("nan"))

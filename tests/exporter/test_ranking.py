@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 
 import pytest
 from specexport.errors import ParameterError
@@ -9,13 +8,11 @@ from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.shared_vocabulary import Tokens
 from specexport.exporter.draft_vocabulary import coverage, pays, ranked, required_tokens, smallest
 from specexport.exporter.options import parse_vocabulary
+from specexport.exporter.request.draft_vocabulary import parse_vocabulary
+from specexport.exporter.vocabulary.ranking import coverage, required_tokens, smallest
+from specexport.exporter.vocabulary.worth import pays
 from support.messages import Refused
 from support.pair import Pair
-
-
-def test_what_is_required_comes_first_then_what_comes_most() -> None:
-    order = ranked({5}, [Counter({2: 3, 4: 3, 1: 1}), Counter({4: 1, 3: 2})], 7)
-    assert order == [5, 4, 2, 1, 3, 0, 6]
 
 
 def test_stop_tokens_bytes_and_digits_are_required(pair: Pair) -> None:
@@ -47,8 +44,3 @@ def test_a_head_is_worth_cutting_where_it_is_large() -> None:
 def test_what_is_no_vocabulary(given: str, refused: Refused) -> None:
     with refused(ParameterError):
         parse_vocabulary(given)
-
-
-def test_vocabularies() -> None:
-    assert parse_vocabulary("auto") is None
-    assert parse_vocabulary("4096") == 4096

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
 from copy import deepcopy
 from pathlib import Path
@@ -22,13 +20,16 @@ from specexport.exporter.checkpoints import source as weight_files
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.pair import OwnTokens, check_models
 from specexport.exporter.options import BuildOptions, CalibrationTexts, NamedDraft
+from specexport.exporter.checkpoints.pair import OwnTokens
+from specexport.exporter.put_draft import FoundDraft
+from specexport.exporter.request.drafts import NamedDraft
+from specexport.exporter.request.options import BuildOptions, CalibrationTexts
 from specexport.exporter.tracing.trace import probe_cache, trace
 from support.hybrids import SCAN
 from support.messages import Refused
 from support.pair import Notes, Pair
 from support.tiny import CONTRACT, LLAMA, edit_json, export, save_model, shard
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.utils import logging
 
 
 @pytest.fixture
@@ -53,29 +54,9 @@ def refusal(folder: Path | str, kind: type[CheckpointError] = CheckpointError) -
     return message
 
 
-def test_a_name_that_is_neither_folder_nor_hub_id() -> None:
-    assert refusal("no/such").startswith("no/such is no folder here, and it could not be downloaded from the hub: ")
-    assert refusal("no/such/folder").startswith("there is no folder no/such/folder")
-
-
 @pytest.mark.parametrize("source", ["~nosuch/x", "x" * 300])
 def test_a_name_that_cannot_be_looked_up(source: str) -> None:
     assert refusal(source).startswith(f"{source} cannot be looked up: ")
-
-
-def test_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "model.bin"
-    path.touch()
-    assert refusal(path).startswith(f"{path} is a file")
-
-
-def test_a_folder_without_config(tmp_path: Path) -> None:
-    assert refusal(tmp_path).startswith(f"{tmp_path} has no config.json")
-
-
-def test_a_folder_without_safetensors(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    assert refusal(folder).startswith(f"{folder} has no *.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -115,12 +96,6 @@ def test_a_checkpoint_that_only_its_own_code_can_load(changes: dict[str, Any], r
         Checkpoint.find(str(folder)).config  # noqa: B018
 
 
-@pytest.mark.parametrize("auto_map", [{}, {"AutoTokenizer": ["own.Tokenizer", None]}])
-def test_an_auto_map_that_names_no_model(auto_map: object, folder: Path) -> None:
-    edit_json(folder / "config.json", auto_map=auto_map)
-    assert Checkpoint.find(str(folder)).warnings == ()
-
-
 def test_a_build_says_that_code_of_a_checkpoint_is_not_run(
     pair: Pair, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,24 +131,12 @@ def test_missing_weights(folder: Path) -> None:
     )
 
 
-def test_weights_of_another_shape(folder: Path) -> None:
-    edit_json(folder / "config.json", intermediate_size=64)
-    assert refusal(folder).startswith(f"{folder}: 6 weights have another shape than config.json says; the first is ")
-
-
 def test_truncated_weights(refused: Refused, folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     assert str(folder) in refusal(folder)
     with refused(CheckpointError):
         Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
-
-
-@pytest.mark.parametrize("method", ["mxfp4", "fp8"])
-def test_weights_in_a_form_for_gpus(refused: Refused, method: str, folder: Path) -> None:
-    edit_json(folder / "config.json", quantization_config={"quant_method": method})
-    with refused(UnsupportedModelError):
-        Checkpoint.find(str(folder)).config  # noqa: B018
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -186,17 +149,6 @@ def test_weights_that_are_no_numbers(value: float, folder: Path) -> None:
         f"{folder}: model.norm.weight: 1 of its 32 weights are NaN or infinite, expected finite ones; "
         "download the checkpoint again"
     )
-
-
-def test_weights_that_cannot_be_read(refused: Refused, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, *_: object) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    monkeypatch.setattr(checkpoint, "sha256", refuse)
-    monkeypatch.setattr(weight_files, "safe_open", refuse)
-    for name in ("digest", "fp32_bytes"):
-        with refused(CheckpointError):
-            getattr(Checkpoint.find(str(folder)), name)
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -271,40 +223,6 @@ def test_stop_tokens_that_are_no_ids(refused: Refused, value: object, folder: Pa
     edit_json(folder / "generation_config.json", eos_token_id=value)
     with refused(CheckpointError):
         Checkpoint.find(str(folder)).stop_token_ids  # noqa: B018
-
-
-def test_stop_tokens_of_all_places(folder: Path) -> None:
-    edit_json(folder / "generation_config.json", eos_token_id=[7, 5])
-    edit_json(folder / "config.json", eos_token_id=9)
-    assert Checkpoint.find(str(folder)).stop_token_ids == (1, 5, 7, 9)
-
-
-def test_a_broken_generation_config_is_refused_with_the_pair(pair: Pair, folder: Path) -> None:
-    (folder / "generation_config.json").write_text("{")
-    with pytest.raises(CheckpointError) as caught:
-        check_models({"target": Checkpoint.find(str(folder)), "draft": Checkpoint.find(str(pair.draft))}, 0.5)
-    assert str(caught.value).startswith(f"{folder}: generation_config.json cannot be used: ")
-
-
-def test_transformers_keeps_its_warnings_to_itself(folder: Path) -> None:
-    before = logging.get_verbosity()
-    logging.set_verbosity_warning()
-    try:
-        Checkpoint.find(str(folder))
-        assert logging.get_verbosity() == logging.ERROR
-    finally:
-        logging.set_verbosity(before)
-
-
-def test_no_tokenizer(folder: Path) -> None:
-    for path in (*folder.glob("tokenizer*"), *folder.glob("special*")):
-        path.unlink()
-    assert "the tokenizer" in refusal(folder) or "has no tokenizer.json form" in refusal(folder)
-
-
-def test_a_broken_tokenizer(folder: Path) -> None:
-    (folder / "tokenizer.json").write_text("{}")
-    assert refusal(folder).startswith(f"{folder}: the tokenizer cannot be loaded: ")
 
 
 def test_a_slow_tokenizer(folder: Path) -> None:

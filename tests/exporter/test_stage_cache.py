@@ -10,6 +10,9 @@ from specexport.errors import OutputError
 from specexport.exporter import stage_cache
 from specexport.exporter.stage_cache import UNUSED_DAYS, finished_stage, make_stage, open_cache, stage_key
 from specexport.user_cache import user_cache
+from specexport.exporter.storage import stage_cache
+from specexport.exporter.storage.stage_cache import UNUSED_DAYS, finished_stage, make_stage, open_cache, stage_key
+from specexport.locks import lock
 from support.messages import Refused
 
 KEY = "0123456789abcdef" * 2
@@ -62,12 +65,6 @@ def test_a_harmed_stage_is_removed(harm: str, tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_a_stage_is_made_anew_over_a_harmed_one(tmp_path: Path) -> None:
-    (make_stage(tmp_path, KEY, write) / "weights").write_bytes(b"abd")
-    assert finished_stage(tmp_path, KEY) is None
-    assert (make_stage(tmp_path, KEY, write) / "weights").read_bytes() == b"abc"
-
-
 def test_a_stage_that_another_process_finished_first_is_kept(tmp_path: Path) -> None:
     def slow(folder: Path) -> None:
         write(folder)
@@ -76,11 +73,6 @@ def test_a_stage_that_another_process_finished_first_is_kept(tmp_path: Path) -> 
     theirs: list[int] = []
     assert [(make_stage(tmp_path, KEY, slow) / "weights").stat().st_ino] == theirs
     assert [path.name for path in tmp_path.iterdir()] == [KEY]
-
-
-def test_a_stage_that_cannot_be_put_into_place(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="Not a directory"):
-        make_stage(tmp_path, KEY, lambda folder: (tmp_path / KEY).touch())
 
 
 def test_a_cache_that_is_no_folder(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,11 +129,3 @@ def test_every_file_of_the_exporter_is_a_source() -> None:
     """At any depth: else exports of older code would be taken for today's."""
     package = Path(stage_cache.__file__).parents[2]
     assert set(stage_cache.sources()) >= set((package / "exporter").rglob("*.py"))
-
-
-def test_the_default_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert user_cache() == tmp_path / "specexport"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert user_cache() == tmp_path / "home" / ".cache" / "specexport"

@@ -23,9 +23,11 @@ from specexport.exporter.dialects import Dialect
 from specexport.exporter.export_model import ModelExport
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.tracing import ort_states, states
+from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.tracing import states
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.runtime.proofs.equality import check_equality
-from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, max_error
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
 from specexport.runtime.proofs.verify import verify_session
 from support.hybrids import KINDS, MORE, OPTIONS, SHARED, decoder, save_hybrid
 from support.messages import Refused
@@ -53,7 +55,7 @@ def hybrids(tmp_path_factory: pytest.TempPathFactory) -> Hybrids:
     return exported
 
 
-ALL = [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE | OPTIONS | SHARED)]
+ALL = [*KINDS, *(pytest.param(kind, marks=pytest.mark.nightly) for kind in MORE | OPTIONS | SHARED)]
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -181,23 +183,7 @@ def test_wrong_counts_are_found(
         assert "Non-zero status code" in str(error)  # noqa: PT017
 
 
-def _lagging(own: Any) -> Any:
-    def rows(values: Any, start: Any, end: Any, length: Any) -> Any:
-        if isinstance(length, int) and length in (2, 3):  # what a convolution sees in front of the new rows
-            return own(values, start * 0, end - start, length)
-        return own(values, start, end, length)
-
-    return rows
-
-
-@pytest.mark.slow
-def test_a_convolution_that_lags_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ort_states, "_rows", _lagging(ort_states._rows))
-    exported = export(save_hybrid(tmp_path / "checkpoint", "convolution"), tmp_path / "graphs", ("ort",))
-    assert exported.error("ort") > 10 * TOL
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_decay_that_is_applied_twice_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = states.advance
 
@@ -208,23 +194,6 @@ def test_decay_that_is_applied_twice_is_found(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(states, "advance", advance)
     exported = export(save_hybrid(tmp_path / "checkpoint", "delta rule"), tmp_path / "graphs", ("ort",))
     assert exported.error("ort") > 10 * TOL
-
-
-def test_a_pass_that_states_cannot_continue_is_refused(refused: Refused, hybrids: Hybrids) -> None:
-    ours = decoder(hybrids("convolution"))
-    ours.feed([1] * 12, 0)
-    with refused(EngineError):
-        ours.step([1], 6)
-    assert max_error(ours, hybrids("convolution").reference) <= TOL / 10  # it begins at 0 again
-
-
-def test_old_versions_of_tensorrt_have_no_states(refused: Refused, tmp_path: Path) -> None:
-    checkpoint = Checkpoint.find(str(save_hybrid(tmp_path, "convolution")))
-    model = checkpoint.load("fp32")
-    with refused(UnsupportedModelError):
-        trace(model, probe_cache(model), "rows", CONTRACT)
-    with refused(UnsupportedModelError):
-        ModelExport(checkpoint, "target", ("rows",), engines=("tensorrt",)).check_states(probe_cache(model), "fp32")
 
 
 @pytest.mark.parametrize("kind", ORT_ALONE)
@@ -246,16 +215,6 @@ def test_states_in_half_precision(precision: Any, tmp_path: Path) -> None:
     assert dtypes == {"window": np.float16, "state": np.float32, "rows": np.float32}
 
 
-def test_a_precision_that_an_engine_runs_no_states_in(refused: Refused, tmp_path: Path) -> None:
-    """Before a minute is spent on graphs; where they are at hand from another build, all the same."""
-    checkpoint = Checkpoint.find(str(save_hybrid(tmp_path / "checkpoint", "convolution")))
-    layers = probe_cache(checkpoint.load("fp32"))
-    export = ModelExport(checkpoint, "target", ("ort",), engines=("onnxruntime", "onnxruntime-cuda"))
-    with refused(UnsupportedModelError):
-        export.check_states(layers, "bf16")
-    export.check_states(layers, "fp16")
-
-
 @pytest.mark.slow
 def test_a_build_of_a_hybrid(tmp_path: Path) -> None:
     target = save_hybrid(tmp_path / "target", "scan")
@@ -268,7 +227,7 @@ def test_a_build_of_a_hybrid(tmp_path: Path) -> None:
         session.prepare()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_quantized_build_of_a_hybrid(kind: str, precision: Any, tmp_path: Path) -> None:

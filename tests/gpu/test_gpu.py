@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from specexport.engines.cuda.driver import find_gpu
-from specexport.engines.registry import engine_module
-from specexport.errors import EngineError
-from specexport.exporter.build import build
-from specexport.exporter.options import BuildOptions
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
 from gpucheck.command import GPU_ENGINES
 from gpucheck.presets import QUICK
 from gpucheck.proofs import prove
 from gpucheck.session_under_test import open_subject
 from gpucheck.shapes import SHAPES
+from specexport.engines.cuda.driver import find_gpu
+from specexport.engines.registry import engine_module
+from specexport.errors import EngineError
+from specexport.exporter.build import build
+from specexport.exporter.request.options import BuildOptions
 
 pytestmark = pytest.mark.gpu
 

@@ -42,20 +42,6 @@ def test_what_ray_is_told(ray: FakeRay) -> None:
     assert "autoscaling_config" not in options
 
 
-def test_sessions_keep_to_a_replica_unless_told_otherwise(ray: FakeRay) -> None:
-    router = built(fallbacks=0).chosen["request_router_config"]
-    assert router.request_router_class.endswith(":ConsistentHashRouter")
-    assert router.request_router_kwargs == {"num_fallback_replicas": 0}
-    assert "request_router_config" not in built(sticky=False).chosen
-
-
-def test_autoscaling_says_how_many(ray: FakeRay) -> None:
-    options = built(autoscaling={"max_replicas": 8, "downscale_delay_s": 60}).chosen
-    assert "num_replicas" not in options
-    told = options["autoscaling_config"]
-    assert (told["min_replicas"], told["max_replicas"], told["downscale_delay_s"]) == (1, 8, 60)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

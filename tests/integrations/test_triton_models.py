@@ -127,13 +127,6 @@ def test_what_is_wrong_is_an_argument_of_one_line(triton: FakeTriton, request_: 
     assert json.loads(good.texts["statistics"])["emitted"] == 3
 
 
-def test_the_model_that_answers_once_passes_errors_on(triton: FakeTriton) -> None:
-    [[answer]] = triton.ask("demo_whole", Request("Hello", {"max_tokens": 3}))
-    message, code = error_of(answer)
-    assert code == INVALID_ARG
-    assert "max_new_tokens" in message
-
-
 @pytest.mark.parametrize("error", [EngineError("the device is gone"), ZeroDivisionError("by\nzero")])
 def test_a_failure_in_mid_stream_ends_the_stream(
     triton: FakeTriton, session: Session, error: Exception, refused: Refused
@@ -148,13 +141,6 @@ def test_a_failure_in_mid_stream_ends_the_stream(
     message, code = error_of(responses[-1])
     assert code == INTERNAL
     refused.says(message)
-
-
-def test_requests_of_one_call_are_answered_in_turn(triton: FakeTriton) -> None:
-    options = {"max_new_tokens": 5}
-    first, wrong, last = triton.ask("demo", Request("A", options), Request("A", "{"), Request("B", options))
-    assert [text_of(first), text_of(last)] == [text_of(triton.ask("demo", Request(x, options))[0]) for x in "AB"]
-    assert error_of(wrong[0])[1] == INVALID_ARG
 
 
 def test_a_client_that_leaves_ends_its_request(triton: FakeTriton) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,15 +68,6 @@ def test_options_reach_the_configuration(write: Write, tmp_path: Path) -> None:
         assert (tmp_path / "models" / name / "1/python_path").read_text() == f"{folder}\n"
 
 
-def test_gpus_have_an_instance_each(write: Write, tmp_path: Path, bundle: Path) -> None:
-    manifest = json.loads((bundle / "manifest.json").read_text())
-    manifest["engines"].append("onnxruntime-cuda")
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
-    assert write("--gpu", 0, "--gpu", 3, "--name", "tiny", bundle=bundle).exit_code == 0
-    assert "{ count: 1 kind: KIND_GPU gpus: [ 0, 3 ] }" in config(tmp_path / "models", "tiny")
-    assert "{ count: 2 kind: KIND_CPU }" in config(tmp_path / "models", "tiny_whole")
-
-
 def test_hard_links_take_no_room(write: Write, tmp_path: Path, bundle: Path) -> None:
     assert write("--hard-links", bundle=bundle).exit_code == 0
     weights = "graphs/target.weights"
@@ -125,16 +112,6 @@ def test_a_damaged_bundle_is_refused_when_it_is_loaded(write: Write, tmp_path: P
         FakeTriton().load(tmp_path / "models", "tiny")
 
 
-def test_the_named_folders_of_packages_come_first(write: Write, tmp_path: Path) -> None:
-    folder = tmp_path / "packages"
-    folder.mkdir()
-    (folder / "triton_python_backend_utils.py").write_text("raise ImportError('the one of --python-path')")
-    write("--python-path", folder)
-    command = [sys.executable, str(tmp_path / "models/tiny/1/model.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1].startswith("ImportError: the one of --python-path; the interpreter is Python ")
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -160,18 +137,6 @@ def test_wrong_options_are_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_bundle_is_refused(write: Write, tmp_path: Path, refused: Refused) -> None:
-    refused.says(refusal(write(bundle=tmp_path / "nothing")))
-    (tmp_path / "empty").mkdir()
-    refused.says(refusal(write(bundle=tmp_path / "empty")))
-
-
-def test_a_bundle_without_a_usable_name_needs_one(write: Write, bundle: Path, refused: Refused) -> None:
-    odd = bundle.rename(bundle.with_name("my bundle"))
-    refused.says(refusal(write(bundle=odd)))
-    assert write("--name", "mine", bundle=odd).exit_code == 0
-
-
 def test_an_output_that_exists_stays(write: Write, tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "models").mkdir()
     refused.says(refusal(write()))
@@ -188,17 +153,6 @@ def test_a_failure_leaves_nothing(
 
     monkeypatch.setattr(repository, "clone_or_copy", full)
     refused.says(refusal(write()))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_hard_links_do_not_cross_file_systems(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
-) -> None:
-    def link(*_: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", link)
-    refused.says(refusal(write("--hard-links")))
     assert list(tmp_path.iterdir()) == []
 
 

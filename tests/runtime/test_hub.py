@@ -30,14 +30,6 @@ def test_a_bundle_of_the_hub_s_cache_is_loaded_by_its_name(hub: Path, name: str)
     assert bundle_name(found) == "tiny"
 
 
-def test_a_folder_comes_first_and_a_path_is_never_asked_of_the_hub(hub: Path, tmp_path: Path) -> None:
-    (tmp_path / "org/tiny").mkdir(parents=True)
-    assert local_bundle("org/tiny") == Path("org/tiny")
-    assert bundle_name(tmp_path / "pair.bundle") == "pair"
-    for path in ("org/other", "tiny.bundle", "./org/tiny", "/org/tiny", "a/b/c", "../a", "~/tiny", "org/other.bundle"):
-        assert local_bundle(path) == Path(path)
-
-
 def test_what_is_neither_says_both(hub: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object, **__: object) -> str:
         raise FileNotFoundError("nothing in the cache\nand more")

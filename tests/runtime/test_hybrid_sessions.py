@@ -68,8 +68,8 @@ def prompts(count: int, seed: int = 0) -> Iterator[list[int]]:
         yield draw.integers(0, VOCAB, int(draw.integers(1, 40))).tolist()
 
 
-@pytest.mark.parametrize("number", [6, pytest.param(200, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [*PAIRS, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_PAIRS)])
+@pytest.mark.parametrize("number", [6, pytest.param(200, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("name", [*PAIRS, *(pytest.param(name, marks=pytest.mark.nightly) for name in SLOW_PAIRS)])
 def test_speculative_output_is_the_targets_own(name: str, number: int, pair: Open) -> None:
     session, drafted, accepted = pair(name), 0, 0
     for prompt in prompts(number):

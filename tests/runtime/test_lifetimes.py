@@ -14,10 +14,8 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from specexport.errors import EngineError, SessionBusyError, SessionClosedError, SpecExportError
-from specexport.runtime import session as session_module
+from specexport.errors import SessionBusyError, SessionClosedError
 from specexport.runtime.session import Session
-from specexport.runtime.state.context import Context
 from specexport.runtime.stream import Stream
 from support.doubles import CONTRACT, FakeDecoder, check_invariant, fake_session, greedy_tokens
 
@@ -55,13 +53,6 @@ def test_a_closed_session_says_so(session: Session) -> None:
     assert len(session.engine.target.steps) == steps  # type: ignore[attr-defined]
 
 
-def test_the_engine_is_given_back_once(session: Session) -> None:
-    closes: list[str] = []
-    with Session(session.bundle, replace(session.engine, close=lambda: closes.append("close"))) as counted:
-        counted.close()
-    assert closes == ["close"]
-
-
 # A stream holds the session from the call on.
 
 
@@ -71,13 +62,6 @@ def test_a_second_request_is_refused_at_the_call(session: Session) -> None:
         with pytest.raises(SessionBusyError):
             refused()  # type: ignore[operator]
     assert tuple(token for chunk in stream for token in chunk.tokens) == expected(session, PROMPT, 9)
-
-
-def test_a_refused_request_holds_nothing(session: Session) -> None:
-    for wrong in (dict(prompt=[]), dict(prompt=[1], top_k=-1), dict(prompt=[1], drafter="oracle")):
-        with pytest.raises(SpecExportError):
-            session.stream(**wrong)  # type: ignore[arg-type]
-    assert session.generate([1], max_new_tokens=3).tokens == expected(session, [1], 3)
 
 
 @pytest.mark.parametrize("started", [0, 1, 2])
@@ -125,17 +109,6 @@ def test_the_users_error_leaves_with_unmasked(session: Session, started: int) ->
         next(kept[0])
 
 
-def test_an_engine_that_cannot_be_closed_does_not_mask_it_either(session: Session) -> None:
-    def fail() -> None:
-        raise EngineError("the driver is gone")
-
-    broken = replace(session.engine, close=fail)
-    with pytest.raises(ZeroDivisionError), Session(session.bundle, broken):
-        raise ZeroDivisionError
-    with pytest.raises(EngineError), Session(session.bundle, broken):
-        pass
-
-
 def test_a_break_with_the_iterator_kept(session: Session) -> None:
     with session:
         stream = session.stream(PROMPT)
@@ -143,14 +116,6 @@ def test_a_break_with_the_iterator_kept(session: Session) -> None:
             break
     with pytest.raises(SessionClosedError):
         next(stream)
-
-
-def test_what_had_ended_before_has_ended(session: Session) -> None:
-    with session:
-        stream = session.stream(PROMPT, max_new_tokens=2)
-        last = list(stream)[-1]
-    assert last.finish_reason == "length"
-    assert list(stream) == []
 
 
 # Cancelling.
@@ -251,19 +216,6 @@ def test_an_interrupt_at_any_pass(session: Session, role: str, step: int, monkey
         check_invariant(session._context)
 
 
-def test_an_interrupt_while_a_prompt_is_taken_up(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    session.generate(PROMPT, max_new_tokens=2)
-    with monkeypatch.context() as patch:
-
-        def interrupt(context: Context, rows: int) -> None:
-            raise KeyboardInterrupt
-
-        patch.setattr(Context, "keep", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            session.generate([9, 8, 7, 6, 5], max_new_tokens=2)
-    assert session.generate([9, 8, 7, 6, 5], max_new_tokens=2).tokens == expected(session, [9, 8, 7, 6, 5], 2)
-
-
 @pytest.mark.parametrize("call", [lambda session: session.generate([1, 2], max_new_tokens=3), Session.reset])
 def test_an_interrupt_before_any_line(session: Session, call: Callable[[Session], object]) -> None:
     """Of the session and its stream. Entering and leaving a `with` is one step for signals, and is left whole."""
@@ -353,13 +305,6 @@ def test_closing_waits_for_another_threads_pass(session: Session, at: int, monke
     assert getattr(found[0], "finish_reason", None) == "cancelled" or isinstance(found[0], SessionClosedError)
 
 
-def test_a_stream_closes_at_the_end_of_its_with(session: Session) -> None:
-    with session.stream(PROMPT, max_new_tokens=8) as stream:
-        next(stream)
-    assert len(session.generate(PROMPT, max_new_tokens=2).tokens) == 2  # the session is free
-    session.reset()
-
-
 def test_a_stream_cannot_be_closed_from_within(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a signal handler may try; it would take the engine from under a pass."""
     refused: list[Exception] = []
@@ -375,28 +320,6 @@ def test_a_stream_cannot_be_closed_from_within(session: Session, monkeypatch: py
     assert len(refused) == 1
     assert session.generate(PROMPT, max_new_tokens=9).tokens == expected(session, PROMPT, 9)
     session.close()
-
-
-class CloseTogether(Session):
-    """Two closing threads both find the session open before either says that it is not."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name == "_closed" and value is True and self.together.n_waiting < 2 and not self.together.broken:
-            with contextlib.suppress(threading.BrokenBarrierError):
-                self.together.wait(2)
-        super().__setattr__(name, value)
-
-    together = threading.Barrier(2)
-
-
-def test_two_threads_close_once(session: Session) -> None:
-    closes: list[str] = []
-    both = CloseTogether(session.bundle, replace(session.engine, close=lambda: closes.append("close")))
-    closing = [in_thread(both.close) for _ in range(2)]
-    for thread, _ in closing:
-        thread.join(10)
-    assert [found for _, found in closing] == [[None], [None]]
-    assert closes == ["close"]
 
 
 def test_the_second_to_close_waits_for_the_first(session: Session) -> None:
@@ -418,37 +341,6 @@ def test_the_second_to_close_waits_for_the_first(session: Session) -> None:
     first.join(10)
     second.join(10)
     assert found == [1]
-
-
-def test_closing_from_within_a_reset_or_the_call_of_stream_is_refused(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a signal handler: the thread that it would wait for is its own."""
-    refused: list[type[BaseException]] = []
-
-    def closing(method: Callable[..., Any]) -> Callable[..., Any]:
-        def closes_first(*given: Any) -> Any:
-            with pytest.raises(SessionBusyError) as caught:
-                session.close()
-            refused.append(caught.type)
-            return method(*given)
-
-        return closes_first
-
-    for owner, name, call in (
-        (Context, "truncate", session.reset),
-        (session_module, "Stream", lambda: session.generate([1, 2], max_new_tokens=2)),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, closing(getattr(owner, name)))
-            thread, found = in_thread(call)
-            thread.join(10)
-            assert not thread.is_alive()
-            assert not any(isinstance(value, BaseException) for value in found)
-        assert refused
-        refused.clear()
-    assert session.generate(PROMPT, max_new_tokens=9).tokens == expected(session, PROMPT, 9)
-    session.close()
 
 
 def test_closing_that_is_interrupted_while_it_waits_leaves_the_session_open(

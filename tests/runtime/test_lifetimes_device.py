@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from specexport.bundle import CacheLayer, Contract
-from specexport.errors import BundleError, EngineError, SessionClosedError
+from specexport.errors import BundleError, SessionClosedError
 from specexport.runtime import load as load_module
 from specexport.runtime.load import load
 from support.doubles import VOCAB
@@ -50,31 +50,9 @@ def test_a_cancelled_request_leaves_nothing(device: FakeDevice) -> None:
         next(kept)
 
 
-def test_a_request_that_fails_leaves_nothing(device: FakeDevice) -> None:
-    with load("a.bundle", policy=False) as session:
-        stream = session.stream([5, 6, 7])
-        next(stream)
-        device.driver.failures["cuGraphLaunch"] = 700
-        with pytest.raises(EngineError):
-            list(stream)
-        device.driver.failures.clear()
-        assert session.generate([5, 6, 7], max_new_tokens=3).tokens
-
-
 @pytest.mark.parametrize("file", ["policy.json", "tokenizer/tokenizer.json"])
 def test_a_session_that_cannot_be_made_gives_the_engine_back(device: FakeDevice, file: str) -> None:
     bundle = load_module.Bundle.open(Path("a.bundle"), False)
     bundle.path(file).write_text("{}")
     with pytest.raises(BundleError):
-        load("a.bundle")
-
-
-def test_an_interrupt_while_it_is_made_gives_the_engine_back(
-    device: FakeDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("specexport.runtime.session.Decisions.load", interrupt)
-    with pytest.raises(KeyboardInterrupt):
         load("a.bundle")

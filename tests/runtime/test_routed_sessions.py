@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from specexport.bundle import ModelSpec
 from specexport.engines.base import Logits, OpenedDraft
-from specexport.errors import BundleError, EngineError
+from specexport.errors import BundleError
 from specexport.runtime.policy.cost_model import CostPoint, Costs, DraftCosts, MeasuredTime
 from specexport.runtime.policy.files import forget_decisions, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
@@ -20,7 +19,6 @@ from specexport.runtime.policy.routed_schedule import RoutedSchedule
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.session import Session
 from support.doubles import CONTRACT, FakeDecoder, check_invariant, greedy_tokens
-from support.messages import Refused
 from support.several import several_session
 
 MOST = CONTRACT.max_draft_tokens
@@ -167,29 +165,12 @@ def test_a_draft_that_has_left_is_done_without(tmp_path: Path, caplog: pytest.Lo
     assert len(caplog.records) == 1
 
 
-def test_logits_that_are_no_numbers_name_the_draft_that_gave_them(tmp_path: Path) -> None:
-    session = routed(tmp_path)
-    broken = session.drafts.open("b").decoder
-    broken.logits_after = lambda context: np.full(broken.vocab_size, np.nan, np.float32)  # type: ignore[attr-defined]
-    broken.wrong.logits_after = broken.logits_after  # type: ignore[attr-defined]
-    with pytest.raises(EngineError, match="drafts/b-0"):
-        session.generate([6, 7, 8], max_new_tokens=60)
-    assert session.generate([5, 7], drafter="model", max_new_tokens=4).statistics.emitted == 4
-
-
 def test_prepare_opens_all_that_may_draft(tmp_path: Path) -> None:
     session = routed(tmp_path)
     assert session.decisions.drafts == ["b"]
     assert not session.drafts.opened
     session.prepare()
     assert list(session.drafts.opened) == ["b"]
-
-
-def test_a_file_that_names_what_the_bundle_lacks(tmp_path: Path, refused: Refused) -> None:
-    session = routed(tmp_path)
-    write_decision(session.bundle, routing_of(bundle_identity(session.bundle), ("model", "z")), ROUTING)
-    with refused(BundleError):
-        Session(session.bundle, session.engine)
 
 
 @pytest.mark.parametrize("name", ["z:model", "ngram:z", "b:b", "ngram:suffix"])

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from specexport.errors import BundleError, ParameterError, PromptError, SessionBusyError
+from specexport.errors import BundleError, ParameterError, PromptError
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import BOS, CONTRACT, EOS, VOCAB, FakeDecoder, fake_session, greedy_tokens
@@ -82,20 +82,6 @@ def test_chunks_join_to_the_generation(make_session: MakeSession) -> None:
     assert whole.statistics.prompt_tokens == len(PROMPT)
 
 
-@pytest.mark.parametrize("k", [0, 1, 2, 3, 4])
-def test_num_draft_tokens(make_session: MakeSession, k: int) -> None:
-    session = make_session(noise=0.0)
-    found = session.generate(PROMPT, max_new_tokens=10, num_draft_tokens=k)
-    assert found.tokens == expected(session, PROMPT, 10)
-    assert len(found.statistics.drafted_by_position) == k
-    assert found.statistics.rounds == -(-10 // (k + 1))
-
-
-def test_a_schedule_that_is_none(make_session: MakeSession, refused: Refused) -> None:
-    with refused(ParameterError):
-        make_session().generate(PROMPT, max_new_tokens=2, schedule=3)  # type: ignore[arg-type]
-
-
 def test_the_capacity_ends_with_length(make_session: MakeSession) -> None:
     session = make_session(noise=0.0)
     found = session.generate(PROMPT, max_new_tokens=10**9)
@@ -134,13 +120,6 @@ def test_the_text_of_a_stop_token_is_left_out(make_session: MakeSession) -> None
     ascii_place = next(i for i, token in enumerate(tokens) if 32 <= token < 127)
     found = session.generate(PROMPT, stop_token_ids=[tokens[ascii_place]])
     assert not found.text.endswith(chr(tokens[ascii_place]))
-
-
-def test_the_bundles_stop_tokens_are_the_default(make_session: MakeSession) -> None:
-    tokens = expected(make_session(), PROMPT, 20)
-    session = make_session(stop_token_ids=(tokens[3],))
-    assert session.generate(PROMPT).tokens == tokens[: tokens.index(tokens[3]) + 1]
-    assert session.generate(PROMPT, stop_token_ids=(), max_new_tokens=20).tokens == tokens
 
 
 class Writes(FakeDecoder):
@@ -193,41 +172,6 @@ def test_plain_decoding_never_touches_the_draft(make_session: MakeSession, optio
     assert session.engine.draft.steps == []  # type: ignore[union-attr]
 
 
-def test_closing_a_stream_leaves_the_session_right(make_session: MakeSession) -> None:
-    session = make_session(seed=3)
-    for rounds in range(4):
-        stream = session.stream(PROMPT)
-        for _ in range(rounds):
-            next(stream)
-        stream.close()
-        other = PROMPT[: 5 + rounds] + "another end"
-        assert session.generate(other, max_new_tokens=12).tokens == expected(session, other, 12)
-
-
-def test_a_second_stream_is_refused_while_one_is_open(refused: Refused, make_session: MakeSession) -> None:
-    session = make_session()
-    stream = session.stream(PROMPT, max_new_tokens=20)
-    first = next(stream)
-    with refused(SessionBusyError):
-        session.generate("other")
-    with pytest.raises(SessionBusyError):
-        session.reset()
-    rest = [token for chunk in stream for token in chunk.tokens]
-    assert (*first.tokens, *rest) == expected(session, PROMPT, 20)
-    assert session.generate("other", max_new_tokens=3).tokens == expected(session, "other", 3)
-
-
-def test_an_engine_that_fails_leaves_the_session_usable(
-    make_session: MakeSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = make_session()
-    with monkeypatch.context() as patch:
-        patch.setattr(session.engine.target, "write", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            session.generate(PROMPT)
-    assert session.generate(PROMPT, max_new_tokens=9).tokens == expected(session, PROMPT, 9)
-
-
 def test_the_shared_prefix_is_reused(make_session: MakeSession) -> None:
     session = make_session()
     first = session.generate(PROMPT, max_new_tokens=6)
@@ -241,15 +185,6 @@ def test_the_shared_prefix_is_reused(make_session: MakeSession) -> None:
     again = session.generate(PROMPT, max_new_tokens=6)
     assert again.tokens == first.tokens
     assert again.statistics.reused_tokens == len(PROMPT) - 1
-
-
-def test_reset_forgets(make_session: MakeSession) -> None:
-    session = make_session()
-    first = session.generate(PROMPT, max_new_tokens=6)
-    session.reset()
-    again = session.generate(PROMPT, max_new_tokens=6)
-    assert again.statistics.reused_tokens == 0
-    assert again.tokens == first.tokens
 
 
 def test_a_long_mix_of_requests_on_one_session(make_session: MakeSession) -> None:
@@ -280,11 +215,6 @@ def test_a_seed_repeats_a_sampled_request(make_session: MakeSession) -> None:
     assert sample(1) != sample(2)
     assert sample(None) != sample(None)
     assert sample(1, speculate=False) == sample(1, speculate=False)
-
-
-def test_top_k_of_one_is_greedy(make_session: MakeSession) -> None:
-    session = make_session()
-    assert session.generate(PROMPT, max_new_tokens=12, temperature=1.0, top_k=1).tokens == expected(session, PROMPT, 12)
 
 
 @pytest.mark.parametrize(
@@ -349,34 +279,6 @@ def test_ids_may_come_from_numpy(make_session: MakeSession) -> None:
     assert session.generate(tuple(ids.tolist()), max_new_tokens=5).tokens == expected(session, PROMPT, 5)
 
 
-def test_ids_that_are_no_integers(refused: Refused, make_session: MakeSession) -> None:
-    with refused(ParameterError):
-        make_session().stream([1.5])  # type: ignore[list-item]
-
-
-@pytest.mark.parametrize("prompt", [b"bytes", {"role": "user", "content": "x"}, None, 3, np.array(5)])
-def test_a_prompt_of_another_type(refused: Refused, prompt: Any, make_session: MakeSession) -> None:
-    with refused(PromptError):
-        make_session().stream(prompt)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        dict(max_new_tokens=2.5),
-        dict(num_draft_tokens="2"),
-        dict(temperature="hot"),
-        dict(seed=1.5),
-        dict(stop_token_ids=["x"]),
-    ],
-)
-def test_an_option_of_another_type_is_named(
-    refused: Refused, options: dict[str, Any], make_session: MakeSession
-) -> None:
-    with refused(ParameterError):
-        make_session().stream("x", **options)
-
-
 def test_chat_messages(make_session: MakeSession) -> None:
     session = make_session(chat_template="{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}")
     messages = [{"role": "system", "content": "A pro"}, {"role": "user", "content": "mpt"}]
@@ -407,35 +309,11 @@ def test_a_prompt_may_be_an_iterator(make_session: MakeSession, prompt: Any) -> 
     assert session.generate(once, max_new_tokens=3).tokens == session.generate(prompt, max_new_tokens=3).tokens
 
 
-def test_stops_may_be_an_iterator_or_none(make_session: MakeSession) -> None:
-    session = make_session()
-    whole = session.generate(PROMPT, max_new_tokens=12)
-    stop = next(letter for letter in whole.text if letter.isascii())
-    for stops in (iter([stop]), (text for text in ["no such text", stop])):
-        found = session.generate(PROMPT, max_new_tokens=12, stop=stops)
-        assert found.finish_reason == "stop"
-        assert found.text == whole.text.partition(stop)[0]
-    assert session.generate(PROMPT, max_new_tokens=12, stop=None).text == whole.text
-
-
 def test_a_special_token_in_chat_is_text_and_in_a_text_prompt_a_token(make_session: MakeSession) -> None:
     session = make_session(chat_template=CHAT)
     spelled = [{"role": "user", "content": "<eos>"}]
     assert session.encode(spelled) == [BOS, *b"[user]<eos>"]
     assert session.encode("[user]<eos>") == [*b"[user]", EOS]
-
-
-def test_parameters_as_an_object_as_keywords_or_both(refused: Refused, make_session: MakeSession) -> None:
-    session = make_session()
-    params = SamplingParameters(temperature=1.0, seed=3, max_new_tokens=9)
-    wanted = session.generate(PROMPT, temperature=1.0, seed=3, max_new_tokens=9).tokens
-    assert session.generate(PROMPT, params).tokens == wanted
-    assert session.generate(PROMPT, replace(params, seed=4), seed=3).tokens == wanted
-    assert tuple(token for chunk in session.stream(PROMPT, params) for token in chunk.tokens) == wanted
-    with pytest.raises(TypeError, match="temprature"):
-        session.stream(PROMPT, temprature=1.0)
-    with refused(ParameterError):
-        session.stream(PROMPT, {"temperature": 1.0})
 
 
 def test_every_parameter_stands_in_the_signature() -> None:

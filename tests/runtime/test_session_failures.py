@@ -138,21 +138,6 @@ def test_other_logits_that_are_no_numbers(tmp_path: Path, value: Any, named: str
     check_as_good_as_new(session)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_an_impossible_token_is_no_failure(tmp_path: Path, temperature: float) -> None:
-    session = fake_session(tmp_path, Breaks(9, [0, -np.inf, 0, -np.inf, 0]), Healthy())
-    found = session.generate(PROMPT, max_new_tokens=20, temperature=temperature, seed=0)
-    assert len(found.tokens) == 20
-    assert not {1, 3} & set(found.tokens[3:])
-    assert session.engine.target.overwritten == []  # type: ignore[attr-defined]
-
-
-def test_a_target_alone_that_breaks(tmp_path: Path) -> None:
-    session = fake_session(tmp_path, Breaks(9), None)
-    assert failure(session) == ("graphs/target.ort.onnx", 9, "nan")
-    check_as_good_as_new(session)
-
-
 def test_what_was_streamed_before_stands(refused: Refused, tmp_path: Path) -> None:
     session = fake_session(tmp_path, Breaks(20), Healthy())
     tokens: list[int] = []

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from specexport.errors import ParameterError
 from specexport.runtime.drafting.names import DRAFTERS
-from specexport.runtime.load import load
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.truncation import processed_distribution
 from specexport.runtime.session import Session
@@ -138,25 +137,6 @@ def test_banned_tokens_never_come(make_session: MakeSession, way: dict[str, Any]
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_bias_forces(make_session: MakeSession, way: dict[str, Any], temperature: float) -> None:
-    session = make_session()
-    assert (
-        session.generate(PROMPT, max_new_tokens=12, temperature=temperature, logit_bias={4: 100}, **way).tokens
-        == (4,) * 12
-    )
-    assert set(
-        session.generate(
-            PROMPT, max_new_tokens=30, temperature=2.0, seed=0, logit_bias={4: -100, 0: -100}, **way
-        ).tokens
-    ) == {
-        1,
-        2,
-        3,
-    }
-
-
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("length", [1, 9])
 def test_penalties_are_those_of_plain_decoding_by_hand(
     make_session: MakeSession, way: dict[str, Any], length: int
@@ -214,16 +194,6 @@ def test_a_stop_token_comes_no_sooner_than_the_minimum(
     assert min(counts) > minimum  # that many tokens, and then the stop token
 
 
-def test_the_minimum_is_of_the_stop_tokens_that_were_asked_for(make_session: MakeSession) -> None:
-    session = make_session(stop_token_ids=(0, 3))
-    assert session.generate(PROMPT, max_new_tokens=20, min_new_tokens=20, stop_token_ids=()).tokens == expected(
-        session, PROMPT, 20
-    )
-    found = session.generate(PROMPT, max_new_tokens=20, min_new_tokens=20, stop_token_ids=2)
-    assert 2 not in found.tokens
-    assert len(found.tokens) == 20
-
-
 @pytest.mark.parametrize("drafter", ["model", "ngram+model", None])
 @pytest.mark.parametrize("temperature", [0.0, 1e-6])
 def test_a_draft_that_knows_none_of_the_tokens_left(
@@ -239,15 +209,6 @@ def test_a_draft_that_knows_none_of_the_tokens_left(
         PROMPT, max_new_tokens=20, temperature=temperature, banned_tokens=[0, 1, 2], drafter=drafter
     )
     assert found.tokens == by_hand(session, PROMPT, 20, change)
-
-
-@pytest.mark.parametrize("banned", [{1, 3}, frozenset({1, 3}), np.array([1, 3]), (1, 3), {1: None, 3: None}.keys()])
-def test_bans_of_any_collection_are_kept_or_refused(make_session: MakeSession, banned: Any) -> None:
-    try:
-        found = make_session().generate(PROMPT, max_new_tokens=20, temperature=2.0, seed=0, banned_tokens=banned)
-    except ParameterError:
-        return
-    assert set(found.tokens) == {0, 2, 4}
 
 
 def test_without_a_draft_model_the_text_is_looked_up(make_session: MakeSession) -> None:
@@ -305,10 +266,3 @@ def test_the_whole_vocabulary_with_everything_at_once(make_session: MakeSession)
         assert len(first.tokens) > 20
         assert not {9, 10} & set(first.tokens)
         check_invariant(session._context)
-
-
-@pytest.mark.parametrize("given", [{"threads": 2.0}, {"threads": "2"}, {"threads": None}, {"device": "0"}])
-def test_loading_with_numbers_that_are_none(refused: Refused, given: dict[str, Any]) -> None:
-    """Half of `os.cpu_count()` is one of them."""
-    with refused(ParameterError):
-        load("some.bundle", **given)

@@ -19,13 +19,6 @@ def session_of(folder: Path, draft: bool = True) -> Session:
     return fake_session(folder, FakeDecoder(), FakeDecoder(noise=0.5) if draft else None)
 
 
-def test_its_beginning_is_the_first_draft() -> None:
-    lookup = PredictionLookup([1, 2, 3, 4, 5], [7, 8, 9, 10])
-    assert lookup.find([1, 2, 3, 4, 5], 3) == [7, 8, 9]
-    assert lookup.find([1, 2, 3, 4, 5, 7, 8], 3) == [9, 10]
-    assert lookup.find([1, 2, 3, 4, 5, 7, 8, 9, 10], 3) == []
-
-
 def test_the_way_back_is_found_behind_what_was_read() -> None:
     lookup = PredictionLookup([1], [5, 6, 7, 8, 5, 6, 9])
     assert lookup.find([1], 2) == [5, 6]

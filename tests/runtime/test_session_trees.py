@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ from specexport.errors import ParameterError
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
 from specexport.runtime.grammar.grammar import Grammar
-from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.proofs.equality import judge
 from specexport.runtime.proofs.output import decode_request
 from specexport.runtime.proofs.verify import render, verify_session
@@ -124,13 +122,6 @@ def test_candidates_are_drawn_and_judged_with_the_draft(session: Session, verifi
     assert greedy.statistics.caught > 0  # second choices, as by every other verification
 
 
-def test_leaves_are_off_where_nobody_knows_what_they_cost(session: Session) -> None:
-    assert session.generate(PROMPTS[0], FREE).statistics.leaves == 0
-    assert session.generate(PROMPTS[0], FREE, schedule=FixedSchedule(3)).statistics.leaves == 0
-    assert session.generate(PROMPTS[0], FREE, num_leaves=0).statistics.leaves == 0
-    assert session.generate(PROMPTS[0], FREE, num_leaves=8, speculate=False).statistics.leaves == 0
-
-
 def test_what_a_bundle_has_no_room_for_is_refused(session: Session, built: Path, refused: Refused) -> None:
     with refused(ParameterError):
         session.generate(PROMPTS[0], FREE, num_leaves=9)
@@ -160,13 +151,6 @@ def test_verify_proves_trees_too(session: Session) -> None:
     session.reset()
 
 
-def test_statistics_tell_of_leaves(session: Session) -> None:
-    row = session.generate(PROMPTS[0], FREE, num_leaves=8).statistics.as_dict()
-    assert row["leaves"] >= row["caught"] >= row["fed_again"] > 0
-    assert row["mean_acceptance_length"] == pytest.approx(40 / row["rounds"], abs=1e-6)
-    assert json.dumps(row)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -179,11 +163,6 @@ def test_statistics_tell_of_leaves(session: Session) -> None:
 def test_builds_that_cannot_have_trees_are_refused(options: dict[str, object], refused: Refused) -> None:
     with refused(ParameterError):
         BuildOptions(**options)  # type: ignore[arg-type]
-
-
-def test_trees_without_a_draft_are_refused(refused: Refused) -> None:
-    with refused(ParameterError):
-        BuildOptions(tree_rows=4).check(None, "out.bundle")
 
 
 @pytest.mark.parametrize(

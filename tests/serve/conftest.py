@@ -18,7 +18,7 @@ def nothing_stays() -> Iterator[None]:
 
 @pytest.fixture(
     scope="session",
-    params=["tiny", pytest.param("demo", marks=pytest.mark.slow), pytest.param("ray", marks=pytest.mark.ray)],
+    params=["tiny", pytest.param("demo", marks=pytest.mark.nightly), pytest.param("ray", marks=pytest.mark.ray)],
 )
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -61,23 +61,6 @@ def test_the_log_says_why_a_request_was_refused(tmp_path: Path, caplog: pytest.L
     assert waited["queue_timeout"] >= 0.2 > waited["queue_full"] == waited["shutting_down"] == 0
 
 
-def test_the_log_says_which_prompts_of_a_list_were_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "specexport.access")
-    with slow_server(tmp_path) as (client, _):
-        thread = client.app.state.service.sessions.thread  # type: ignore[attr-defined]
-        submit = thread.submit
-
-        def last(*arguments: Any) -> None:
-            submit(*arguments)
-            thread.drain()
-
-        thread.submit = last
-        asked = {"prompt": ["a", "b", "c"], "max_tokens": 2, "stream": True}
-        assert b'"code":"shutting_down"' in client.ask("POST", "/v1/completions", asked)[2]
-    (row,) = access_lines(caplog)
-    assert (row["status"], row["error"], row["finish_reason"]) == (200, "shutting_down", "length,refused")
-
-
 def test_the_log_tells_an_engine_that_fails_from_a_refusal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "specexport.access")
     with slow_server(tmp_path) as (client, decoder):

@@ -29,21 +29,6 @@ def test_a_stream_has_the_text_of_the_whole_answer(server: ServerProcess, prompt
         assert whole["usage"]["completion_tokens"] == count
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_completions_are_the_same_streamed(server: ServerProcess, prompt: str) -> None:
-    for count in (1, 2, 7, 23):
-        fields = GREEDY | {"max_tokens": count, "prompt": prompt, "logprobs": 2}
-        status, _, body = server.ask("POST", TEXT, fields)
-        assert status == 200
-        whole = json.loads(body)["choices"][0]
-        choices = [chunk["choices"][0] for chunk in server.events(TEXT, fields)]
-        assert "".join(choice["text"] for choice in choices) == whole["text"]
-        for key in ("tokens", "token_logprobs", "text_offset"):
-            parts = [value for choice in choices if choice["logprobs"] for value in choice["logprobs"][key]]
-            assert parts == pytest.approx(whole["logprobs"][key], abs=1e-3) if key == "token_logprobs" else True
-            assert key == "token_logprobs" or parts == whole["logprobs"][key]
-
-
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_the_logprobs_of_a_completion_have_the_token_itself(server: ServerProcess, count: int) -> None:
     """As OpenAI's: one more than was asked for, where it is not among them."""
@@ -132,32 +117,6 @@ def test_drafts_change_nothing(server: ServerProcess, drafting: dict[str, Any]) 
     assert sum(n * count for n, count in enumerate(row["acceptance_histogram"])) == row["num_accepted_draft_tokens"]
 
 
-def test_conversations_in_turn(server: ServerProcess) -> None:
-    first, second = messages("Hello, I am the first one"), messages("Quite another conversation")
-    alone = [server.chat(**GREEDY, max_tokens=20, messages=one) for one in (first, second, first, second)]
-    assert alone[0]["choices"] == alone[2]["choices"]
-    assert alone[1]["choices"] == alone[3]["choices"]
-    again = server.chat(**GREEDY, max_tokens=20, messages=second)
-    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == again["usage"]["prompt_tokens"] - 1
-    assert again["choices"] == alone[1]["choices"]
-
-
-@pytest.mark.parametrize("drafting", [{"speculate": False}, {"drafter": "model"}, {"drafter": "ngram+model"}], ids=str)
-def test_logprobs_spell_the_text(server: ServerProcess, drafting: dict[str, Any]) -> None:
-    fields = GREEDY | {"max_tokens": 50, "messages": messages("for item in items:"), "logprobs": True}
-    plain = server.chat(**fields, top_logprobs=4, specexport={"speculate": False})["choices"][0]
-    choice = server.chat(**fields, top_logprobs=4, specexport=drafting)["choices"][0]
-    entries = choice["logprobs"]["content"]
-    spelled = bytes(byte for entry in entries for byte in entry["bytes"])
-    assert spelled.decode(errors="replace") == choice["message"]["content"]
-    # Rows of passes of other widths differ by rounding.
-    for ours, theirs in zip(entries, plain["logprobs"]["content"], strict=True):
-        assert ours["bytes"] == theirs["bytes"]
-        assert ours["logprob"] == pytest.approx(theirs["logprob"], abs=1e-3)
-        assert ours["top_logprobs"][0]["logprob"] == pytest.approx(ours["logprob"], abs=1e-3)  # greedy: the likeliest
-        assert len(ours["top_logprobs"]) == 4
-
-
 def test_logprobs_of_what_a_stop_string_cut_are_left_out(server: ServerProcess) -> None:
     fields = GREEDY | {"max_tokens": 40, "messages": messages("for item in items:"), "logprobs": True}
     text = server.chat(**fields)["choices"][0]["message"]["content"]
@@ -198,14 +157,6 @@ def test_a_prediction_is_accepted_and_told(server: ServerProcess) -> None:
     assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] > 0
     parts = {"type": "content", "content": [{"type": "text", "text": text}]}
     assert server.chat(**fields, prediction=parts)["choices"] == ids
-
-
-def test_seeds_repeat(server: ServerProcess) -> None:
-    for seed in (0, -1, 2**63 - 1, -(2**63)):
-        fields = {"max_tokens": 16, "seed": seed, "stop_token_ids": []}
-        assert server.chat(**fields)["choices"] == server.chat(**fields)["choices"]
-    texts = {server.chat(max_tokens=16, stop_token_ids=[])["choices"][0]["message"]["content"] for _ in range(4)}
-    assert len(texts) > 1  # the temperature is 1 where none is given, and no seed is fixed
 
 
 def test_the_fields_of_a_request(server: ServerProcess) -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from support.doubles import FakeDecoder, fake_session
 from support.messages import Refused
-from support.serving import ServerProcess, served, slow_session
+from support.serving import served, slow_session
 
 CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 
@@ -70,16 +67,6 @@ def test_the_drafter_of_requests_that_name_none(tmp_path: Path, refused: Refused
 
     session, _ = slow_session(tmp_path, CONTRACT)
     asyncio.run(main())
-
-
-def test_a_path_with_a_slash_too_many_is_not_redirected(tmp_path: Path) -> None:
-    """Starlette would name an http address, behind a proxy that speaks https too."""
-
-    async def main() -> int:
-        async with AsyncSession(slow_session(tmp_path, CONTRACT)[0]) as sessions:
-            return (await ask(create_app(sessions), "GET", "/health/", {}))[0]
-
-    assert asyncio.run(main()) == 404
 
 
 def test_mounted_in_another_app_with_two_bundles(tmp_path: Path) -> None:
@@ -144,18 +131,6 @@ def test_a_model_without_a_template(tmp_path: Path) -> None:
         assert client.ask("POST", "/v1/completions", {"prompt": "Hello", "max_tokens": 2})[0] == 200
 
 
-@pytest.mark.parametrize(("form", "shown"), [("float", "fp32"), ("int8", "int8")])
-def test_weights_are_told_in_what_they_are_stored_in(tmp_path: Path, form: Any, shown: str) -> None:
-    session = fake_session(tmp_path, FakeDecoder(), None)
-    manifest = session.bundle.manifest
-    manifest = replace(manifest, target=replace(manifest.target, format=form))
-    session.bundle = replace(session.bundle, manifest=manifest)
-    with served(session) as client:
-        meta = json.loads(client.ask("GET", "/v1/models")[2])["data"][0]["meta"]
-    assert (meta["precision"], meta["computed_in"], meta["draft_precision"]) == (shown, "fp32", None)
-    assert meta["drafts"] == []
-
-
 def test_an_error_of_the_engine_names_no_file(tmp_path: Path) -> None:
     target = FakeDecoder()
     target.logits_after = lambda context: target._table(b"", b"") * float("nan")  # type: ignore[assignment,method-assign]
@@ -164,15 +139,6 @@ def test_an_error_of_the_engine_names_no_file(tmp_path: Path) -> None:
         assert status == 500
         assert str(tmp_path) not in body.decode()
         assert "graphs" not in body.decode()
-
-
-def test_nothing_is_fetched(server: ServerProcess) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as trap:
-        url = f"http://127.0.0.1:{trap.getsockname()[1]}/x.png"
-        for part in ({"type": "image_url", "image_url": {"url": url}}, {"type": "input_audio", "text": url}):
-            fields = {"messages": [{"role": "user", "content": [part]}]}
-            assert server.ask("POST", "/v1/chat/completions", fields)[0] == 400
-        assert select.select([trap], [], [], 0.05)[0] == []
 
 
 @pytest.mark.parametrize("missing", ["starlette", "msgspec", "prometheus_client"])
@@ -188,15 +154,4 @@ except Exception as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == (
         f"the package {missing} is not installed; install it with: pip install 'specexport[serve]'\n"
-    )
-
-
-def test_the_command_without_its_extra(served_bundle: Path) -> None:
-    code = "import sys; sys.modules['uvicorn'] = None; from specexport.cli import main; main(prog_name='specexport')"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "serve", served_bundle], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert (
-        done.stderr == "Error: the package uvicorn is not installed; install it with: pip install 'specexport[serve]'\n"
     )

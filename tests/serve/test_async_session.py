@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from specexport.bundle import Contract
-from specexport.errors import EngineError, ParameterError, PromptError, QueueError, SessionClosedError
+from specexport.errors import ParameterError, PromptError, QueueError
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.serve import AsyncSession
 from specexport.serve.engine.job import Job
@@ -58,16 +58,6 @@ def test_it_gives_what_the_session_gives(tmp_path: Path) -> None:
     run(tmp_path, use)
 
 
-def test_many_at_once_each_get_their_own(tmp_path: Path) -> None:
-    async def use(sessions: AsyncSession, _: SlowDecoder) -> None:
-        prompts = [f"Prompt number {n}" for n in range(8)]
-        found = await asyncio.gather(*(sessions.generate(one, max_new_tokens=9, key=one[-1]) for one in prompts))
-        for prompt, one in zip(prompts, found, strict=True):
-            assert one.tokens == sessions.session.generate(prompt, max_new_tokens=9).tokens
-
-    run(tmp_path, use)
-
-
 def test_a_full_queue_refuses_at_once(tmp_path: Path, refused: Refused) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
         decoder.gate.clear()
@@ -88,22 +78,6 @@ def test_a_full_queue_refuses_at_once(tmp_path: Path, refused: Refused) -> None:
             assert [chunk.finish_reason async for chunk in job.chunks()][-1] == "length"
 
     run(tmp_path, use, max_queue=3, max_queue_per_key=2)
-
-
-def test_one_key_may_fill_the_queue_where_nothing_bounds_it(tmp_path: Path) -> None:
-    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
-        decoder.gate.clear()
-        jobs = [sessions.submit([1, 2], max_new_tokens=2)]
-        await until(lambda: sessions.thread.running == 1)
-        jobs += [sessions.submit([1, 2], max_new_tokens=2) for _ in range(6)]
-        with pytest.raises(QueueError) as caught:
-            sessions.submit([1])
-        assert caught.value.code == "queue_full"
-        decoder.gate.set()
-        for job in jobs:
-            assert [chunk.finish_reason async for chunk in job.chunks()][-1] == "length"
-
-    run(tmp_path, use, max_queue=6)
 
 
 def test_a_burst_that_finds_nothing_running(tmp_path: Path) -> None:
@@ -307,17 +281,6 @@ def test_an_engine_that_fails_fails_one_request(tmp_path: Path) -> None:
     run(tmp_path, use)
 
 
-def test_logits_that_are_no_numbers(tmp_path: Path) -> None:
-    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
-        good, decoder.logits_after = decoder.logits_after, lambda context: good(context) * float("nan")  # type: ignore[method-assign]
-        with pytest.raises(EngineError):
-            await sessions.generate("Hello", max_new_tokens=3)
-        decoder.logits_after = good  # type: ignore[method-assign]
-        assert len((await sessions.generate("Hello", max_new_tokens=3)).tokens) == 3
-
-    run(tmp_path, use)
-
-
 def test_drain_takes_nothing_new_and_lets_the_rest_end(tmp_path: Path, refused: Refused) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
         decoder.gate.clear()
@@ -331,19 +294,6 @@ def test_drain_takes_nothing_new_and_lets_the_rest_end(tmp_path: Path, refused: 
         decoder.gate.set()
         assert await drained
         assert [len(task.result().tokens) for task in tasks] == [20, 20, 20]
-
-    run(tmp_path, use)
-
-
-def test_a_closed_one_says_so(tmp_path: Path, refused: Refused) -> None:
-    async def use(sessions: AsyncSession, _: SlowDecoder) -> None:
-        await sessions.generate("Hello", max_new_tokens=2)
-        await sessions.close()
-        with refused(SessionClosedError):
-            await sessions.generate("Hello", max_new_tokens=2)
-        with refused(SessionClosedError):
-            sessions.submit([1], max_new_tokens=2)
-        await sessions.close()
 
     run(tmp_path, use)
 

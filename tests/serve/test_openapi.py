@@ -18,7 +18,7 @@ CHECKS = "not_a_server_error,response_schema_conformance,status_code_conformance
 
 
 @pytest.mark.parametrize(
-    ("phases", "examples"), [("fuzzing", 12), pytest.param("coverage,fuzzing", 50, marks=pytest.mark.slow)]
+    ("phases", "examples"), [("fuzzing", 12), pytest.param("coverage,fuzzing", 50, marks=pytest.mark.nightly)]
 )
 def test_no_request_ends_in_a_server_error(served_bundle: Path, tmp_path: Path, phases: str, examples: int) -> None:
     command = Path(sys.executable).parent / "schemathesis"

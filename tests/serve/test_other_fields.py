@@ -169,11 +169,6 @@ def test_in_other_objects_too(refused: Refused, fields: dict[str, Any], name: st
     assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
 
 
-def test_true_is_not_one(refused: Refused) -> None:
-    with refused(ApiError):
-        chat(n=True)
-
-
 def test_where_special_tokens_are_added() -> None:
     """By the template in a conversation, by the tokenizer to a text."""
     assert text(add_special_tokens=True).ignored == []
@@ -222,10 +217,6 @@ def test_other_names_of_what_is_here(fields: dict[str, Any], name: str, value: A
         assert found == value
 
 
-def test_a_completion_may_call_its_limit_as_conversations_do() -> None:
-    assert text(max_completion_tokens=3).request.max_tokens == 3
-
-
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"n_predict": 0}, "n_predict"),
     ({"n_predict": 3, "max_tokens": 4}, "n_predict"),
@@ -268,14 +259,3 @@ def test_integers_with_a_point_in_prompts_and_nowhere_else() -> None:
     ).request
     assert repr(found.response_format.schema) == repr(schema)
     assert repr(found.chat_template_kwargs) == "{'a': 2.0}"
-
-
-@pytest.mark.parametrize("value", [1.5, 1e30, "3", True, 0.0])
-def test_what_is_no_integer(refused: Refused, value: Any) -> None:
-    with refused(ApiError):
-        chat(max_tokens=value)
-
-
-def test_a_byte_order_mark_is_skipped() -> None:
-    body = json.dumps({"messages": [HELLO]}).encode("utf-8-sig")
-    assert parse(ChatRequest, body, False).request == chat().request

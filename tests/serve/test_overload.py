@@ -289,14 +289,6 @@ def test_an_engine_that_fails_again_and_again_is_told(tmp_path: Path) -> None:
         decoder.logits_after = whole  # type: ignore[method-assign]
 
 
-def test_one_of_several_says_which_it_is(tmp_path: Path) -> None:
-    with slow_server(tmp_path, replica="left-1") as (client, _):
-        for path in ("/health", "/nothing"):
-            assert client.ask("GET", path)[1]["x-specexport-replica"] == "left-1"
-    with slow_server(tmp_path / "other") as (client, _):
-        assert "x-specexport-replica" not in client.ask("GET", "/health")[1]
-
-
 def test_no_more_requests_than_allowed_are_open(tmp_path: Path) -> None:
     with slow_server(tmp_path, max_requests=2, cors_origins=(PAGE,)) as (client, decoder):
         decoder.gate.clear()
@@ -315,10 +307,3 @@ def test_no_more_requests_than_allowed_are_open(tmp_path: Path) -> None:
         for one in open_ones:
             assert one.recv(12) == b"HTTP/1.1 200"
             one.close()
-
-
-def test_unknown_fields_may_be_refused(tmp_path: Path) -> None:
-    with slow_server(tmp_path, strict_fields=True) as (client, _):
-        for fields in ({"messages": MESSAGES, "weird": 1}, {"messages": [{**MESSAGES[0], "weird": 1}]}):
-            status, _, body = client.ask("POST", "/v1/chat/completions", fields)
-            assert (status, json.loads(body)["error"]["code"]) == (400, "unknown_parameter")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 from specexport.bundle import Contract
 from specexport.serve import ServerSettings
-from specexport.serve.routes.page import contents
 from support.serving import Client, served, slow_session
 
 CONTRACT = Contract(capacity=1024, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
@@ -56,25 +54,10 @@ def check_kept(client: Client) -> None:
     assert (status, int(headers["content-length"]), body) == (200, len(FILES["app.js"].encode()), b"")
 
 
-def test_every_file_is_served_and_packaged() -> None:
-    assert set(contents()) == set(FILES)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert "serve/page/*" in project["tool"]["setuptools"]["package-data"]["specexport"]
-
-
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_nothing_comes_from_elsewhere(name: str) -> None:
     text = FILES[name].replace(SVG, "")
     assert not re.search(r"https?:|//[a-z]|@import|url\(", re.sub(r"// .*", "", text))
-
-
-def test_nothing_is_inline() -> None:
-    html = FILES["index.html"]
-    assert not re.search(r"\s(style|on[a-z]+)=|javascript:|<style", html)
-    assert re.findall(r"<script[^>]*>(.*?)</script>", html) == [""]
-    linked = re.findall(r'(?:src|href)="([^"#]+)"', html)
-    imported = re.findall(r'from "\./([^"]+)"', "".join(SCRIPTS.values()))
-    assert {name.removeprefix("page/") for name in linked} | set(imported) == set(FILES) - {"index.html"}
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
@@ -113,13 +96,6 @@ def test_everything_is_in_a_landmark() -> None:
         depth += (-1 if end else 1) * (name == "main")
     assert [name for end, name, _ in outline if not end][:2] == ["header", "main"]
     assert len(re.findall(r'<div [^>]*role="log"[^>]*aria-label=[^>]*tabindex="0"', FILES["index.html"])) == 1
-
-
-def test_nothing_empty_takes_room_at_the_start() -> None:
-    for tag in re.findall(r'<\w+ [^>]*id="(?:figures|legend|stop)"[^>]*>', FILES["index.html"]):
-        assert tag.endswith(" hidden>"), tag
-    assert not re.search(r'id="show-rejected"[^>]* checked', FILES["index.html"])
-    assert "body:not(.show-rejected) .text .rejected { display: none; }" in FILES["app.css"]
 
 
 def luminance(colour: str) -> float:

@@ -249,33 +249,6 @@ def test_a_key_is_asked_for_and_kept_in_memory(browser: Browser, server: ServerP
         browser.wait(f"{TROUBLE}.includes('needs an API key')")
 
 
-def test_what_is_sent_without_a_connection_is_not_lost(browser: Browser, server: ServerProcess, tmp_path: Path) -> None:
-    session, _ = slow_session(tmp_path, CONTRACT)
-    with served(session, ServerSettings(api_keys=("secret",))) as client:
-        visit_keyed(browser, client)
-        browser.click("#start button")  # an example too
-        browser.wait(f"{ASKED} === document.querySelector('#start button').textContent")
-        choose(browser, "prompt", "")
-        browser.evaluate("document.getElementById('trouble').textContent = ''")
-        say(browser, "my long question")
-        browser.wait(f"{TROUBLE} !== ''")
-        assert browser.evaluate(ASKED) == "my long question"
-        assert browser.evaluate("document.querySelectorAll('.message').length") == 0
-        give_key(browser, "secret")
-        browser.wait(READY)
-        assert browser.evaluate(FOCUS) == "prompt"
-        choose(browser, "max-tokens", "3")
-        browser.press_enter()
-        browser.wait(ANSWERED.format(1))
-        assert browser.evaluate("document.querySelector('.user .text').textContent") == "my long question"
-        assert browser.evaluate(ASKED) == ""
-        give_key(browser, "wrong")  # the key that it was connected with is gone
-        browser.wait(f"{TROUBLE}.includes('does not accept')")
-        say(browser, "one more")
-        browser.wait(f"{ASKED} === 'one more' && !document.getElementById('send').hidden")
-        assert browser.evaluate("document.querySelectorAll('.message').length") == 2
-
-
 def test_a_refused_text_joins_what_was_typed_meanwhile(browser: Browser, server: ServerProcess) -> None:
     visit(browser, server)
     choose(browser, "max-tokens", "3")
@@ -373,49 +346,6 @@ def test_the_conversation_has_the_room(browser: Browser, server: ServerProcess, 
     assert browser.evaluate("document.getElementById('prompt').clientHeight") > 2 * before
     browser.click("#send")  # the conversation is there again
     browser.wait(f"{room} > 0")
-
-
-def test_rejected_guesses_are_shown_on_demand(browser: Browser, server: ServerProcess) -> None:
-    visit(browser, server)
-    choose(browser, "max-tokens", "60")
-    choose(browser, "draft-tokens", "2")
-    assert not browser.evaluate("document.getElementById('legend').checkVisibility()")
-    say(browser, "the quick brown fox")
-    browser.wait(ANSWERED.format(1))
-    shown = "[...document.querySelectorAll('.text .rejected')].map(one => one.checkVisibility())"
-    assert set(browser.evaluate(shown)) == {False}
-    browser.click("#show-rejected")
-    assert set(browser.evaluate(shown)) == {True}
-    marks = "[...document.querySelectorAll('.text .token')].map(one => one.textContent)"
-    assert all(mark == mark.strip() != "" for mark in browser.evaluate(marks))
-    browser.click("#reset")
-    assert not browser.evaluate("document.getElementById('legend').checkVisibility()")
-    assert not browser.evaluate("document.getElementById('figures').checkVisibility()")
-
-
-@pytest.mark.parametrize("secure", [True, False])
-def test_an_answer_is_copied(browser: Browser, server: ServerProcess, secure: bool) -> None:
-    visit(browser, server)
-    choose(browser, "max-tokens", "20")
-    choose(browser, "draft-tokens", "2")
-    say(browser, "the quick brown fox")
-    browser.wait(ANSWERED.format(1))
-    if secure:
-        browser.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }; 0")
-    else:  # over plain HTTP from another host
-        browser.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined }); 0")
-        browser.evaluate("document.addEventListener('copy', () => { window.copied = getSelection().toString(); })")
-    browser.click(".copy")
-    browser.wait("document.querySelector('.copy').textContent === 'Copied'")
-    assert browser.evaluate("window.copied").strip() == browser.evaluate(TEXT).strip()
-
-
-def test_refusals_are_told_and_the_text_comes_back(browser: Browser, server: ServerProcess) -> None:
-    visit(browser, server)
-    say(browser, "<special> " * 3000)
-    browser.wait("document.getElementById('trouble').textContent.includes('too long')")
-    assert browser.evaluate("document.getElementById('prompt').value.length") > 1000
-    assert browser.evaluate("document.querySelectorAll('.message').length") == 0
 
 
 def test_a_model_without_a_template_goes_on_with_the_text(

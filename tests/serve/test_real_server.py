@@ -12,7 +12,7 @@ from support.serving import ServerProcess
 
 pytest.importorskip("llguidance")
 jsonschema = pytest.importorskip("jsonschema")
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.real, pytest.mark.nightly]
 CHAT = "/v1/chat/completions"
 QUESTIONS = [
     "Repeat this sentence three times: The quick brown fox jumps over the lazy dog near the river bank.",
@@ -78,18 +78,3 @@ def test_a_schema_is_answered_with_what_it_describes(smollm2: ServerProcess) -> 
         assert answer["finish_reason"] == "stop"
         jsonschema.validate(json.loads(answer["message"]["content"]), PERSON)
     assert choice(smollm2, fields | {"specexport": {"speculate": False}}) == answers[-1]
-
-
-def test_log_probabilities_spell_the_text(smollm2: ServerProcess) -> None:
-    fields = asked(QUESTIONS[1], logprobs=True, top_logprobs=3)
-    drafted, plain = (
-        choice(smollm2, fields | {"specexport": options}) for options in ({"num_draft_tokens": 4}, {"speculate": False})
-    )
-    for answer in (drafted, plain):
-        entries = answer["logprobs"]["content"]
-        spelled = b"".join(bytes(entry["bytes"]) for entry in entries)
-        assert spelled.decode("utf-8", "replace") == answer["message"]["content"]
-        assert all(entry["top_logprobs"][0]["logprob"] == entry["logprob"] for entry in entries), "greedy, so the best"
-    for one, other in zip(drafted["logprobs"]["content"], plain["logprobs"]["content"], strict=True):
-        assert one["token"] == other["token"]
-        assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-3)

@@ -6,8 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from specexport.serve.wire.requests import Extension
-from support.ray_server import RayServer
 from support.serving import ServerProcess
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -157,13 +155,6 @@ def test_a_wrong_choice_is_told_the_right_ones(
     assert error["message"].endswith(f"; it must be {allowed}")
 
 
-@pytest.mark.parametrize("name", ["guided_grammar", "function_call"])
-def test_what_is_not_there_yet_is_refused_by_name(server: ServerProcess, name: str) -> None:
-    for value in ([{"type": "function"}], {"type": "json_object"}):
-        error = check_error(*server.ask("POST", CHAT, chat(**{name: value}))[::2], 400, "unsupported_parameter")
-        assert error["param"] == name
-
-
 def test_other_ways_to_be_wrong(server: ServerProcess) -> None:
     status, headers, body = server.ask("POST", CHAT, chat(), {"Content-Type": "text/plain"})
     check_error(status, body, 415, "unsupported_media_type")
@@ -176,22 +167,3 @@ def test_other_ways_to_be_wrong(server: ServerProcess) -> None:
     status, headers, body = server.ask("POST", CHAT, b"{}", {"x-request-id": "my-own_id.1"})
     assert headers["x-request-id"] == "my-own_id.1"
     assert server.chat(max_tokens=1)["usage"]["completion_tokens"] == 1
-
-
-def test_an_id_that_is_none_is_replaced(server: ServerProcess) -> None:
-    if isinstance(server, RayServer):
-        pytest.skip("Ray adds whatever id came to ours")
-    assert server.ask("POST", CHAT, b"{}", {"x-request-id": "two words"})[1]["x-request-id"] != "two words"
-
-
-def test_streams_are_refused_with_a_status_too(server: ServerProcess) -> None:
-    for fields in ({"temperature": 3}, {"specexport": {"num_draft_tokens": 99}}, {"n": 2}):
-        status, headers, _ = server.ask("POST", CHAT, chat(stream=True, **fields))
-        assert (status, headers["content-type"]) == (400, "application/json")
-
-
-@pytest.mark.parametrize("name", sorted(set(Extension.__struct_fields__) - {"route"}))
-def test_where_fields_of_its_own_belong(server: ServerProcess, name: str) -> None:
-    error = json.loads(server.ask("POST", CHAT, chat(**{name: 1}))[2])["error"]
-    assert (error["code"], error["param"]) == ("unsupported_parameter", name)
-    assert error["message"] == f'{name} belongs in the object specexport: "specexport": {{"{name}": ...}}'

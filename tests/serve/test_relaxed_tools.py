@@ -170,13 +170,6 @@ def test_what_is_no_schema_is_refused(client: Client, strict: bool) -> None:
         assert (status, json.loads(body)["error"]["code"]) == (400, "invalid_schema")
 
 
-def test_the_header_has_whole_names(client: Client) -> None:
-    names = [f"n{place:02}{'x' * 55}" for place in range(25)]
-    told = ask(client, [tool(name, a=UNIQUE) for name in names])[1][RELAXED]
-    assert told.split(", ") == names[: len(told.split(", "))]
-    assert 900 < len(told) <= 1000
-
-
 def test_a_stream_pings_while_nothing_can_be_told(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds come, but what they write may be a text or JSON until it is whole."""
     if client.form == "json":  # type: ignore[attr-defined]

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 from specexport.serve import ServerSettings
@@ -37,21 +36,6 @@ def test_a_drain_ends_streams_and_refuses_what_is_new(tmp_path: Path) -> None:
             found += stream.recv(10000)
         stream.close()
         assert decoder.steps
-
-
-def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    session, _ = slow_session(tmp_path, CONTRACT, 0.005)
-    with served(session, ServerSettings(), drain_timeout=60.0) as client:
-        stream = raw(client, max_tokens=1000, stream=True)
-        found = stream.recv(10)
-        for _ in range(2):
-            client.loop.call_soon_threadsafe(client.listener.stop)  # type: ignore[attr-defined]
-        while part := stream.recv(10000):
-            found += part
-        stream.close()
-    assert b'"code":"shutting_down"' in found
-    assert not client.listener.clean  # type: ignore[attr-defined]
-    assert not any(thread.name == "specexport-engine" for thread in threading.enumerate())
 
 
 def test_a_second_signal_ends_a_pass_that_hangs(tmp_path: Path) -> None:

@@ -83,14 +83,6 @@ def test_thoughts_are_turned_on(tmp_path: Path) -> None:
         assert "Well" not in tokenized(client, messages=past)[1]
 
 
-def test_the_effort_is_the_templates(may: Client) -> None:
-    assert tokenized(may, reasoning_effort="high")[1].endswith("assistant\nhigh")
-    both = {"reasoning_effort": "high", "chat_template_kwargs": {"reasoning_effort": "low"}}
-    assert tokenized(may, **both)[1].endswith("assistant\nlow")
-    assert tokenized(may)[1].endswith("assistant\n")
-    assert "x-specexport-ignored" not in may.ask("POST", CHAT, {"messages": HELLO, "reasoning_effort": "low"})[1]
-
-
 def test_special_tokens_in_variables_stay_text(may: Client) -> None:
     end = may.session.tokenizer.token_to_id(END)  # type: ignore[attr-defined]
     tokens, text = tokenized(may, reasoning_effort=END)
@@ -125,8 +117,3 @@ def test_what_is_not_for_requests_to_set(may: Client, wrong: Any, path: str) -> 
     error = json.loads(body)["error"]
     assert (status, error["code"]) == (400, "invalid_value")
     assert error["param"].startswith("chat_template_kwargs")
-
-
-def test_completions_have_no_template(may: Client) -> None:
-    status, _, body = may.ask("POST", "/v1/completions", {"prompt": "x", "chat_template_kwargs": {}})
-    assert (status, json.loads(body)["error"]["param"]) == (400, "chat_template_kwargs")

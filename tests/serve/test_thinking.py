@@ -114,15 +114,6 @@ def test_tools_that_are_not_called_change_nothing(model: Client) -> None:
     assert ask(model, **TOOLS)["message"] == unfinished["message"]
 
 
-def test_answers_without_thoughts(model: Client) -> None:
-    if "{T}\n" in model.thinks[:4]:  # type: ignore[attr-defined]
-        pytest.skip("its prompt has begun to think")
-    tell(model.session, '{"age":31}')  # type: ignore[attr-defined]
-    for fields in (SCHEMA, {}):
-        message = ask(model, **fields)["message"]
-        assert (message["content"], "reasoning_content" in message) == ('{"age":31}', False)
-
-
 def test_thoughts_that_are_cut(model: Client) -> None:
     text = written(model, "abcdefgh", '{"age":31}')
     head = tokens_of(model, text.partition("a")[0])
@@ -166,16 +157,6 @@ def test_thoughts_of_a_history_are_the_templates(model: Client) -> None:
     assert ("Hm <think>" in text) == ("[THINK]" not in model.thinks)  # type: ignore[attr-defined]
 
 
-def test_the_openai_client_reads_them(model: Client) -> None:
-    written(model, "Hm", "Yes")
-    client = model.openai()
-    name = client.models.list().data[0].id
-    answer = client.chat.completions.create(model=name, messages=HELLO, temperature=0).choices[0].message  # type: ignore[arg-type]
-    assert (answer.content, answer.reasoning_content) == ("Yes", "Hm")  # type: ignore[attr-defined]
-    back: list[Any] = [*HELLO, answer, *HELLO]
-    assert client.chat.completions.create(model=name, messages=back, max_tokens=1).choices
-
-
 def test_a_tool_that_cannot_be_kept_is_named(model: Client) -> None:
     schema = {**AGE, "properties": {"age": {"not": {}}}}
     function = {"name": "f", "parameters": schema, "strict": True}
@@ -183,17 +164,6 @@ def test_a_tool_that_cannot_be_kept_is_named(model: Client) -> None:
     status, _, body = model.ask("POST", CHAT, fields)
     error = json.loads(body)["error"]
     assert (status, error["code"], error["param"]) == (400, "invalid_schema", "tools[1].function.parameters")
-
-
-def test_completions_are_text(model: Client) -> None:
-    text = written(model, "Hm", "Yes")
-    prompt = "assistant\n<think>\n" if model.thinks.startswith("{T}") else "assistant\n"  # type: ignore[attr-defined]
-    if "[THINK]" in text:
-        prompt = "Hello[/INST]"
-    fields = {"prompt": prompt, "max_tokens": 40, "temperature": 0}
-    status, _, body = model.ask("POST", "/v1/completions", fields)
-    assert status == 200, body
-    assert json.loads(body)["choices"][0]["text"] == text.replace("[THINK]", "").replace("[/THINK]", "")
 
 
 def test_a_prompt_that_has_ended_it(tmp_path: Path) -> None:

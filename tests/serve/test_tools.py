@@ -13,7 +13,6 @@ from typing import Any
 import jsonschema
 import pytest
 import specexport
-from openai import BadRequestError
 from specexport.runtime.text.chat_template import ChatTemplate
 from support import parameter_templates
 from support import tool_templates as templates
@@ -165,14 +164,6 @@ def test_text_until_a_call_begins(qwen: Client, text: str, content: str | None, 
     assert ("tool_calls" in found["message"]) == bool(calls)
 
 
-def test_tools_that_are_not_called_change_nothing(qwen: Client) -> None:
-    for text in ("<think>\nIs it cold?\n</think>\n\nNo.", "<think><think></think>", "Plain."):
-        alone = ask(qwen, text, tools=[])
-        assert alone["message"]["content"] == text
-        for drafted in (0, 4):
-            assert ask(qwen, specexport={"num_draft_tokens": drafted})["message"] == alone["message"]
-
-
 def test_behind_a_trigger_there_are_only_calls_of_these_tools(qwen: Client) -> None:
     """Whatever the model would rather write, with drafts that would rather write it as well."""
     for text in ("So <tool_call>nonsense", '<tool_call>\n{"name": "rain"', ROME.replace("Rome", "Nice")):
@@ -186,12 +177,6 @@ def test_behind_a_trigger_there_are_only_calls_of_these_tools(qwen: Client) -> N
             assert found["message"]["tool_calls"]
 
 
-def test_one_call_where_several_are_not_wanted(qwen: Client) -> None:
-    found = ask(qwen, f"{ROME}\n{NOW}", parallel_tool_calls=False)
-    assert called(found) == [("weather", {"city": "Rome", "days": 3})]
-    assert found["finish_reason"] == "tool_calls"
-
-
 def test_every_cut_is_how_the_whole_begins(qwen: Client) -> None:
     whole = ask(qwen, f"Ja.\n{ROME}\n{NOW}")
     tokens = qwen.chat(tools=TOOLS, temperature=0)["usage"]["completion_tokens"]
@@ -201,16 +186,6 @@ def test_every_cut_is_how_the_whole_begins(qwen: Client) -> None:
         for part, all_of in zip(bare(cut["message"])["calls"], bare(whole["message"])["calls"], strict=False):
             assert part["name"] == all_of["name"]
             assert all_of["arguments"].startswith(part["arguments"])
-
-
-def test_a_stop_string_that_cuts_a_call(qwen: Client) -> None:
-    found = ask(qwen, ROME, stop=["Ro"])
-    assert found["finish_reason"] == "stop"
-    assert found["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "'
-    found = ask(qwen, f"{NOW}\n{ROME}", stop=["ther"])
-    assert (found["finish_reason"], called(found)) == ("stop", [("now", {})])
-    found = ask(qwen, f"Stop here. {ROME}", stop=["here"])
-    assert (found["message"]["content"], found["finish_reason"]) == ("Stop ", "stop")
 
 
 def test_log_probabilities_and_drafts_beside_calls(qwen: Client) -> None:
@@ -229,14 +204,6 @@ def test_log_probabilities_and_drafts_beside_calls(qwen: Client) -> None:
     assert [entry["token"] for entry in streamed] == [entry["token"] for entry in entries]
     rounds = [chunk["specexport"]["round"] for chunk in chunks if "specexport" in chunk]
     assert rounds == list(range(len(rounds)))
-
-
-def test_none_of_the_tools(qwen: Client) -> None:
-    found = ask(qwen, ROME, tool_choice="none")
-    assert found["message"]["content"] == ROME
-    assert found["finish_reason"] == "stop"
-    bare_count = qwen.chat(temperature=0)["usage"]["prompt_tokens"]
-    assert qwen.chat(temperature=0, tools=TOOLS, tool_choice="none")["usage"]["prompt_tokens"] == bare_count
 
 
 def test_a_conversation_with_the_openai_client(qwen: Client) -> None:
@@ -277,15 +244,6 @@ def test_what_a_template_is_given(qwen: Client) -> None:
     told: list[Any] = json.loads(json.dumps(TOOLS))
     told[1]["function"] |= {"description": "", "parameters": {"type": "object", "properties": {}}}
     assert text == ChatTemplate(templates.QWEN, {}).render(given, told)
-
-
-def test_a_users_name_is_the_templates(tmp_path: Path) -> None:
-    template = "{% for message in messages %}{{ message.name }}: {{ message.content }}{% endfor %}"
-    with served(fake_session(tmp_path, FakeDecoder(), None, chat_template=template)) as client:
-        messages = [{"role": "user", "name": "Ann", "content": [{"type": "text", "text": part} for part in "Hi"]}]
-        status, _, body = client.ask("POST", "/tokenize", {"messages": messages})
-    assert status == 200, body
-    assert bytes(json.loads(body)["tokens"]).decode() == "Ann: H\ni"
 
 
 def test_no_text_about_tools_becomes_a_special_token(tmp_path: Path) -> None:
@@ -522,15 +480,6 @@ def test_too_long_names_its_field_and_gives_clients_no_advice_to_build(qwen: Cli
         assert all(words in error["message"] for words in ("prompt is too long", "context_length_exceeded"))
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_the_openai_clients_error_says_that_it_is_too_long(qwen: Client, stream: bool) -> None:
-    text = "x" * qwen.session.capacity  # type: ignore[attr-defined]
-    with qwen.openai() as client, pytest.raises(BadRequestError) as caught:
-        client.chat.completions.create(model="", messages=[{"role": "user", "content": text}], stream=stream)
-    assert "maximum context length is" in str(caught.value)
-    assert "prompt is too long (context_length_exceeded)" in str(caught.value)
-
-
 QUOTED = (templates.QWEN, ("<tool_call>", "</tool_call>"))
 GIVEN = "tool_call.arguments | tojson"
 AS_IT_IS = (QUOTED[0].replace(GIVEN, f"(tool_call.arguments if tool_call.arguments is string else {GIVEN})"), QUOTED[1])
@@ -578,12 +527,3 @@ def test_templates_that_cannot(tmp_path: Path, template: str) -> None:
         short = [{"role": "user", "content": "x"}] if template == "PYTHONIC" else []
         if short:  # what is left of the double's 48 tokens
             assert client.chat(messages=short, tools=TOOLS, tool_choice="none", max_tokens=1)["choices"]
-
-
-def test_it_is_counted(qwen: Client) -> None:
-    before = qwen.metrics()
-    ask(qwen, NOW)
-    text = qwen.ask("GET", "/metrics")[2].decode()
-    assert 'finished_reason="tool_calls"' in text
-    done = "specexport:request_success_total"
-    assert qwen.metrics()[done] == before.get(done, 0) + 1

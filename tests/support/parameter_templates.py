@@ -52,7 +52,6 @@ DEEPSEEK = _around(
     before="<|calls_begin|>",
     after="<|calls_end|>",
 )
-NUMBERED = _around("<|call|>{{ name }}:{{ loop.index0 }}<|sep|>{{ given | tojson }}<|call_end|>")
 NESTED = _around(
     "<|call>call:{{ name }}{% raw %}{{% endraw %}{% for key, value in given | items %}{{ key }}:"
     "{{ '<q>' + value + '<q>' if value is string else value | string | replace(\"'\", '<q>') }}"

@@ -35,15 +35,3 @@ def copies(model: ir.Model) -> list[str]:
             elif (value in host) is not read_there:
                 copied.append(str(value.name))
     return copied + [str(value.name) for value, where in read.items() if len(where) > 1]
-
-
-def of_many_parts(model: ir.Model) -> list[str]:
-    """Splits whose sizes the kernel would copy to the device in every run."""
-    return [
-        str(node.name)
-        for node in model.graph
-        if node.op_type == "Split"
-        and len(node.outputs) > 4
-        and (tensor := ir.convenience.get_const_tensor(node.inputs[1]) if len(node.inputs) > 1 else None) is not None
-        and len(set(tensor.numpy().tolist())) > 1
-    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,25 +55,6 @@ def test_every_request_runs_both_ways_alike(session: Session, calls: list[Call])
                 assert (call["num_draft_tokens"], call["drafter"], call["route"]) == (3, "model", request.route)
 
 
-def test_the_order_alternates_within_every_route(session: Session, calls: list[Call]) -> None:
-    result = bench(session, requests(8), replace(OPTIONS, repeats=2))
-    for route in "ab":
-        for repeat in (0, 1):
-            order = [pair.plain_first for pair in result.pairs if (pair.route, pair.repeat) == (route, repeat)]
-            assert order == [(place + repeat) % 2 == 0 for place in range(4)]
-    told = [not first["speculate"] for first in streams(calls)[2::2]]
-    assert told == [pair.plain_first for pair in result.pairs]
-
-
-def test_both_pay_the_prefill(session: Session, calls: list[Call]) -> None:
-    result = bench(session, requests(3), OPTIONS)
-    for before, call in pairwise(calls):
-        assert "prompt" not in call or "reset" in before
-    assert [call["reused"] for call in streams(calls)] == [0] * 8
-    assert calls[-1] == {"reset": True}
-    assert [pair.prompt_tokens for pair in result.pairs] == [len(request.tokens) for request in requests(3)]
-
-
 def test_the_first_request_warms_up_and_does_not_count(session: Session, calls: list[Call]) -> None:
     result = bench(session, requests(2), OPTIONS)
     made = [(call["prompt"], call["speculate"]) for call in streams(calls)]
@@ -97,14 +77,6 @@ def test_predictions_are_asked_for_by_route(session: Session) -> None:
     assert result.overall.predicted is None
     assert "1.25x" in render(result)
     assert [route.predicted for route in bench(session, requests(4), OPTIONS).routes] == [None, None]
-
-
-def test_routes_come_in_the_order_of_the_prompts(session: Session) -> None:
-    result = bench(session, requests(5), OPTIONS)
-    assert [(route.route, route.requests) for route in result.routes] == [("b", 3), ("a", 2)]
-    assert result.overall is not None
-    assert (result.overall.route, result.overall.requests) == ("all", 5)
-    assert bench(session, requests(3, "a"), OPTIONS).overall is None
 
 
 def test_as_dict_is_json(session: Session) -> None:
@@ -178,17 +150,6 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     assert [(route.route, route.emitted, route.acceptance) for route in result.routes] == [
         (route.route, route.emitted, route.acceptance) for route in whole.routes
     ]
-
-
-def test_a_finished_run_is_read_and_nothing_runs(
-    session: Session, calls: list[Call], opened: Callable[..., Journal]
-) -> None:
-    with opened() as journal:
-        first = bench(session, requests(), OPTIONS, journal)
-    calls.clear()
-    with opened() as journal:
-        assert bench(session, requests(), OPTIONS, journal) == first
-    assert streams(calls) == []
 
 
 def test_a_run_may_be_killed_at_any_byte(session: Session, opened: Callable[..., Journal]) -> None:

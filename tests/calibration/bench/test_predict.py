@@ -1,16 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from specexport.calibration.bench.predict import drafter_by_route, predict_by
-from specexport.calibration.bench.results import BenchOptions
+from specexport.calibration.bench.predict import predict_by
 from specexport.runtime.policy.cost_model import CostPoint, Costs, DraftCosts, MeasuredTime
-from support.doubles import FakeDecoder
-from support.several import several_session
 
 
 def time(seconds: float) -> MeasuredTime:
@@ -40,11 +36,6 @@ def test_every_pass_is_charged() -> None:
     assert found == pytest.approx(10 * 1.1 / (2 * 1.1 + 3 * 1.7 + 7 * 0.3))
 
 
-def test_sums_over_requests() -> None:
-    one, other = pair((4,), 0, 4), pair((0, 0, 2), 4, 6)
-    assert predict_by(COSTS)("code", [one, other]) == pytest.approx((4 + 6) * 1.1 / (4 * 1.1 + 2 * 1.7 + 4 * 0.3))
-
-
 def test_device_rounds_are_whole() -> None:
     device = replace(POINT, draft=time(0.0), verify=POINT.rounds, host=(time(0.0),) * 3)
     found = predict_by(replace(COSTS, points=(device,)))("code", [pair((1, 0, 3), 0, 8, device=2.0)])
@@ -62,10 +53,3 @@ def test_what_drafts_for_the_draft_is_charged_with_the_rows_of_its_guesses() -> 
     assert looked_up == pytest.approx(9 * 1.1 / alone)
     for drafter in ("other:model", "model:other", "ngram:other"):
         assert predict_by(costs, lambda _, name=drafter: name)("code", run) is None
-
-
-def test_the_first_draft_may_be_asked_by_its_own_name(tmp_path: Path) -> None:
-    session = several_session(tmp_path, FakeDecoder(), FakeDecoder(), {"small": FakeDecoder()})
-    first = session.bundle.manifest.draft_name
-    for asked, drafter in ((first, "model"), (f"small:{first}", "small:model"), ("small", "small"), (None, "model")):
-        assert drafter_by_route(session, BenchOptions(drafter=asked))("code") == drafter

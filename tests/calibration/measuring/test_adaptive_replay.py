@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from specexport.calibration.measuring.adaptive_replay import Reading, adapt, adaptive_seconds, signal_logits
-from specexport.calibration.measuring.listening import listening_seconds
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import Judged, Record, Timing, record
 from specexport.calibration.measuring.traces import Trace, cached
@@ -28,7 +27,6 @@ from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, Chance, RouteState
 from specexport.runtime.policy.survival import Curve, Survival
 from specexport.runtime.sampling.parameters import SamplingParameters
-from specexport.runtime.session import Session
 from support.doubles import FakeDecoder, fake_session
 
 PROMPT = (5, 9, 5, 9, 7, 5, 9)
@@ -130,15 +128,6 @@ def test_signals_stand_where_their_tokens_do() -> None:
     assert found[1] == found[3] == 5.0  # nobody was asked there; what is known of a miss is 5
 
 
-def test_a_heads_signal_is_its_weights() -> None:
-    one = judged("--", [2.0, 3.0])
-    features = np.array([[1.0, 0.0], [0.0, 1.0]], np.float16)
-    head = Survival(1, "b", "head", LEVEL.curves, (10.0, 20.0, 1.0))
-    assert signal_logits(one, features, head) == (11.0, 21.0)
-    both = Survival(1, "b", "both", LEVEL.curves, (10.0, 20.0, 0.5, 1.0))
-    assert signal_logits(one, features, both) == (12.0, 22.5)
-
-
 def mixed(count: int) -> tuple[list[Trace], tuple[tuple[float, ...], ...]]:
     """Texts of easy and hard places by chance, and a draft that knows which."""
     signs = "".join(np.random.default_rng(5).choice(["+", "-"], 60, p=[0.6, 0.4]))
@@ -179,23 +168,3 @@ def test_drafts_that_lose_are_off_although_adapting_loses_nothing_that_shows() -
     policy, chosen = decide(traces, replayed, Criteria(("model",), 0.9, "adaptive"), 4, adaptive)
     assert chosen.candidate.speedup.value > 0.97
     assert (policy.verdict, policy.num_draft_tokens) == ("off", 0)
-
-
-def test_nobody_is_judged_by_chances_of_its_own() -> None:
-    """Two requests, one easy and one hard: each starts from the other's chances."""
-    traces = [word("+" * 12, 1), word("-" * 12, 2)]
-    easy, hard = replay_adaptive(traces, costs(0.4), ("model",), None)[0].speedups
-    own = [replay_adaptive([one], costs(0.4), ("model",), None)[0].speedups[0] for one in traces]
-    assert easy < own[0]
-    assert hard < own[1]
-
-
-def test_listening_is_timed(session: Session) -> None:
-    request = Request(1, "code", PROMPT, 12)
-    seconds = listening_seconds(session, [request], SamplingParameters(), costs(), lambda *_: 0.9)
-    assert 0 < seconds < 1
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Session:
-    return fake_session(tmp_path, FakeDecoder(seed=3), FakeDecoder(seed=3, noise=0.3))

@@ -9,8 +9,7 @@ import pytest
 from specexport.calibration.measuring.guessed_replay import UNKNOWN, _Recorded
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import from_row, record, to_row
-from specexport.calibration.measuring.recorder import RecordedRound, agreement, misses
-from specexport.calibration.measuring.trace_replay import Replayer, replay, round_seconds
+from specexport.calibration.measuring.trace_replay import replay
 from specexport.calibration.measuring.traces import Guesser, Trace, cached
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
@@ -90,30 +89,6 @@ def test_what_a_smaller_draft_says_is_known_behind_the_text_and_its_own_misses()
     assert guess.find((1, 2), 2, [7]) == [UNKNOWN, UNKNOWN]
 
 
-def test_a_round_is_charged_what_its_passes_took() -> None:
-    """Three tokens in one pass of three rows, where both guesses are right."""
-    text = (1, 2, 3, 4, 1, 2)
-    trace = Trace(1, "code", 6, (*text, 3, 4, 1, 2), (True,) * 4, 4)
-    one = next(iter(replay(trace, "ngram:model", 3)))
-    assert (one.num_drafted, one.num_accepted, one.passes, one.saved, one.guess_rows) == (3, 3, 3, 2, 2)
-    costs = flat_costs(0.2, draft_row=0.01)
-    assert round_seconds(one, cached(costs)) == pytest.approx(1.0 + 0.2 + 2 * 0.01)
-    by_small = replace(trace, guessers={"small": Guesser(trace, cached(flat_costs(0.05, draft_row=0.001)))})
-    one = next(iter(replay(by_small, "small:model", 3)))
-    assert (one.saved, one.guess_seconds) == (2, pytest.approx(2 * 0.05))
-
-
-def test_a_pass_that_catches_up_on_plain_rounds_has_no_guesses() -> None:
-    trace = Trace(1, "code", 6, (1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3), (True,) * 5, 5)
-    replayer = Replayer(trace, "ngram:model")
-    plain = replayer.round(6, 0)
-    assert (plain.num_drafted, plain.num_accepted, plain.passes, replayer.behind) == (0, 0, 0, 1)
-    late = replayer.round(7, 3)
-    assert (late.num_drafted, late.passes, late.behind, late.saved, late.guess_rows) == (3, 3, 1, 1, 1)
-    assert replayer.behind == 0
-    assert Replayer(trace, "ngram:model").round(7, 3).saved == 2
-
-
 def test_a_smaller_draft_pays_for_the_rows_that_it_catches_up_on() -> None:
     trace = Trace(1, "code", 2, (1, 2, 3, 4, 5, 6), (True,) * 4, 4)
     costs = cached(flat_costs(0.1, draft_row=0.01))
@@ -126,18 +101,6 @@ def test_a_smaller_draft_pays_for_the_rows_that_it_catches_up_on() -> None:
         before = guess.seconds
         guess.find(tokens, count, drafted)
         assert guess.seconds - before == pytest.approx(seconds)
-
-
-def test_what_is_missed_is_the_drafts_own_text() -> None:
-    rounds = [
-        RecordedRound(3, 1, (0.0,) * 3, None, (10, 99, 98)),
-        RecordedRound(2, 2, (0.0,) * 2, 20, (12, 13)),
-        RecordedRound(1, 0, (0.0,), 97, (15,)),
-        RecordedRound(1, 1, (0.0,), 16, (17,)),
-        RecordedRound(1, 1, (0.0,), 18, (19,)),
-    ]
-    output = [10, 11, 12, 13, 14, 16, 17, 18, 19, 20]
-    assert misses(rounds, agreement(rounds, output, greedy=True)) == ((1, 99, 98), (4, 97), (5, 15))
 
 
 def test_the_journal_keeps_it(session: Session) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -132,13 +130,6 @@ def test_the_file_of_another_run_is_replaced(header: dict[str, object], path: Pa
     assert len(path.read_bytes().splitlines()) == 2
 
 
-def test_another_run_is_replaced_even_when_it_is_broken(path: Path) -> None:
-    lines = filled(path)
-    path.write_bytes(lines[0] + b"{\n{")
-    with Journal.open(path, {"other": 1}) as journal:
-        assert journal.replaced
-
-
 @pytest.mark.parametrize(
     "content", [b"# Notes\n", b'{"route": "a", "prompt": "b"}\n', b"no newline", b"\n", b'{"journal": 1}\n', b"\0" * 50]
 )
@@ -155,64 +146,6 @@ def test_one_run_at_a_time(refused: Refused, path: Path) -> None:
         refused.says(refusal(path, {"other": 1}))
         journal.add("a", {})
     assert list(reopened(path)[0]) == ["a"]
-
-
-def test_a_killed_run_holds_no_lock(path: Path) -> None:
-    code = f"""
-import os, signal
-from pathlib import Path
-from specexport.calibration.measuring.journal import Journal
-Journal.open(Path({str(path)!r}), {HEADER!r}).add("a", {{"x": 1}})
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    subprocess.run([sys.executable, "-c", code], check=False)
-    assert reopened(path) == ({"a": {"x": 1}}, False)
-
-
-def test_a_file_deleted_before_it_was_locked_is_made_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other run finished in between: its deleted file must not be written to."""
-    from specexport.calibration.measuring import journal as module
-
-    lock, deleted = module._lock, []
-
-    def late(path: Path, file: object) -> None:
-        if not deleted:
-            deleted.append(True)
-            path.unlink()
-        lock(path, file)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(module, "_lock", late)
-    with Journal.open(path, HEADER) as journal:
-        journal.add("a", {})
-    assert deleted
-    assert list(reopened(path)[0]) == ["a"]
-
-
-def test_a_file_system_without_locks_serves(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsupported(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", unsupported)
-    filled(path)
-    assert len(reopened(path)[0]) == 3
-
-
-def test_remove(path: Path) -> None:
-    journal = Journal.open(path, HEADER)
-    journal.remove()
-    assert not path.exists()
-    assert reopened(path) == ({}, False)
-    again = Journal.open(path, HEADER)
-    path.unlink()
-    again.remove()  # somebody else did
-
-
-def test_places_that_cannot_be_written(refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    refused.says(refusal(tmp_path))
-    refused.says(refusal(tmp_path / "file" / "below.jsonl"))
-    refused.says(refusal(Path("/dev/null")))
-    refused.says(refusal(tmp_path / ("x" * 300)))
 
 
 def test_a_full_disk(refused: Refused, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

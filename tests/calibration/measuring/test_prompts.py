@@ -29,11 +29,6 @@ def test_prompts_become_tokens(session: Session) -> None:
     )
 
 
-def test_new_tokens_are_cut_to_what_the_capacity_leaves(session: Session) -> None:
-    lines = [*of("a" * 40, "a" * (CONTRACT.capacity - 1), "a"), *of("a", "a" * 47, max_new_tokens=30)]
-    assert [request.max_new_tokens for request in fit(session, lines, 20, False)[0]] == [8, 1, 20, 30, 1]
-
-
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
@@ -53,13 +48,6 @@ def test_prompts_that_the_session_refuses(prompt: object, message: str, session:
     requests, skipped = fit(session, of("x", prompt, "y"), 9, True)
     assert [request.line for request in requests] == [5, 7]
     assert skipped == [found.removesuffix("; --skip-invalid leaves such lines out")]
-
-
-def test_no_prompt_is_left(refused: Refused, session: Session) -> None:
-    with refused(ParameterError):
-        fit(session, of("a" * 48, "a" * 48), 9, True)
-    with refused(ParameterError):
-        fit(session, [], 9, True)
 
 
 def test_routes_and_a_limit_of_each(refused: Refused) -> None:

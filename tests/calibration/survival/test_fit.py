@@ -101,22 +101,6 @@ def test_an_overconfident_draft_is_corrected() -> None:
     assert quality.auc == pytest.approx(mended.auc, abs=0.02)
 
 
-def test_a_step_is_followed_that_no_sigmoid_follows() -> None:
-    """Level at 0.3, then level at 0.7: a sigmoid would go to 0 and 1."""
-    logits = np.random.default_rng(1).uniform(-6, 6, (3000, 2))
-    survival, _ = fit_survival(draft(np.where(logits > 0, 0.7, 0.3), logits)[0], "b")
-    for logit, chance in ((-5.0, 0.3), (-1.5, 0.3), (1.5, 0.7), (5.0, 0.7)):
-        assert survival.chance(0, logit) == pytest.approx(chance, abs=0.07)
-
-
-def test_a_sigmoid_is_followed_where_tokens_are_few() -> None:
-    logits = 3 * normal(2, 150, 1)
-    survival, _ = fit_survival(draft(sigmoid(logits), logits, rounds_a_request=5)[0], "b")
-    assert len(survival.curves[0].logits) == POINTS
-    for logit in (-2.0, 0.0, 2.0):
-        assert survival.chance(0, logit) == pytest.approx(float(sigmoid(np.array(logit))), abs=0.12)
-
-
 def assert_sound(survival: Survival) -> None:
     for curve in survival.curves:
         assert 1 <= len(curve.logits) <= POINTS
@@ -182,19 +166,6 @@ def test_informative_features_make_the_head_win() -> None:
     assert judge("head", fresh, chances_of(survival, fresh)).error < 0.02
 
 
-def test_features_and_the_probability_that_know_different_things_are_both_read() -> None:
-    def sample(seed: int, rounds: int) -> tuple[JudgedTokens, Array]:
-        logits, features = 1.5 * normal(seed, rounds, 3), normal(seed + 1, rounds, 3, 4)
-        return draft(sigmoid(logits + 1.5 * features[..., 0]), logits, features * 3 + 1, seed=seed)
-
-    survival, (probability, head, both) = fit_survival(sample(11, 1500)[0], "b")
-    assert survival.signal == both.signal == "both"
-    assert len(survival.head) == 6
-    assert both.auc > max(probability.auc, head.auc) + 0.05
-    fresh, true = sample(21, 3000)
-    assert np.abs(chances_of(survival, fresh) - true).mean() < 0.03
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_useless_features_leave_the_probability(seed: int) -> None:
     logits = 2 * normal(seed, 500, 3)
@@ -204,16 +175,6 @@ def test_useless_features_leave_the_probability(seed: int) -> None:
     assert (survival.signal, survival.head) == ("probability", ())
     assert probability.auc > 0.8
     assert head.auc == pytest.approx(0.5, abs=0.06)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_features_that_say_the_same_leave_the_probability(seed: int) -> None:
-    logits = 2 * normal(seed + 30, 400, 2)
-    survival, (probability, head, _) = fit_survival(
-        draft(sigmoid(logits), logits, logits[..., None], seed=seed)[0], "b", seed
-    )
-    assert survival.signal == "probability"
-    assert head.auc == pytest.approx(probability.auc, abs=0.02)
 
 
 def test_a_feature_that_only_tells_the_request_does_not_help() -> None:
@@ -243,21 +204,6 @@ def test_no_request_has_a_say_in_what_it_is_judged_by(monkeypatch: pytest.Monkey
     for before, after in zip(seen[:3], seen[3:], strict=True):
         assert np.array_equal(before[mine], after[mine])
         assert not np.array_equal(before, after)  # while it has a say in what others are judged by
-
-
-def test_a_head_with_many_features_is_not_too_sure_of_itself() -> None:
-    """Its curves see logits of requests that its weights have not seen."""
-
-    def sample(seed: int, rounds: int) -> tuple[JudgedTokens, Array]:
-        features = normal(seed, rounds, 2, 80)
-        return draft(sigmoid(1.2 * features[..., :3].sum(axis=-1)), normal(seed + 1, rounds, 2), features, seed=seed)
-
-    survival, (_, head, _) = fit_survival(sample(60, 220)[0], "b")
-    assert survival.signal == "head"
-    fresh, _ = sample(70, 4000)
-    found = judge("head", fresh, chances_of(survival, fresh))
-    assert found.error < 0.05
-    assert head.error < 0.1
 
 
 def single() -> JudgedTokens:
@@ -296,12 +242,6 @@ def test_poor_data_still_give_a_survival(make: Callable[[], JudgedTokens], signa
     assert 0 < survival.chance(5, -20.0) <= survival.chance(5, 20.0) < 1
 
 
-def test_constant_logits_give_the_rate() -> None:
-    survival, (quality, *_) = fit_survival(constant(), "b")
-    assert survival.chance(0, 12.0) == pytest.approx(0.6, abs=0.08)
-    assert len(quality.reliability) <= 10  # at most a bin for each fold and position
-
-
 def test_rounds_with_broken_numbers_are_left_out() -> None:
     tokens, _ = overconfident(80, 100)
     broken = tokens.of(np.ones(len(tokens), bool))
@@ -320,12 +260,6 @@ def test_no_token_is_an_error_of_one_line(refused: Refused) -> None:
     tokens = single()
     with refused(ParameterError):
         fit_survival(tokens.of(np.zeros(1, bool)), "b")
-
-
-def test_one_seed_gives_one_result() -> None:
-    tokens, _ = overconfident(82, 200)
-    assert fit_survival(tokens, "b", 3) == fit_survival(tokens, "b", 3)
-    assert fit_survival(tokens, "b", 3)[1] != fit_survival(tokens, "b", 4)[1]
 
 
 def test_a_missing_scikit_learn_is_said_in_one_line(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:

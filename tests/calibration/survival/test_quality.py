@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 from specexport.calibration.measuring.judged_tokens import JudgedTokens
@@ -16,8 +14,6 @@ from specexport.calibration.survival.quality import (
     reliability,
     running_products,
 )
-from specexport.errors import MissingPackageError
-from support.messages import Refused
 
 
 def judged(chances: np.ndarray, draws: np.ndarray) -> tuple[JudgedTokens, np.ndarray]:
@@ -48,15 +44,6 @@ def test_bins_hold_equal_counts() -> None:
     assert values[bins == 3].max() < values[bins == 4].min()
 
 
-def test_equal_values_share_a_bin_whatever_their_order() -> None:
-    values = np.array([0.9] * 40 + [0.2] * 3 + [0.5] * 2)
-    bins = equal_count_bins(values, BINS)
-    assert [len(np.unique(bins[values == value])) for value in (0.2, 0.5, 0.9)] == [1, 1, 1]
-    assert sorted(np.unique(bins)) == list(range(bins.max() + 1))
-    # accepted ones first: split among bins they would look like an error of one half
-    assert calibration_error(reliability(np.full(100, 0.5), np.arange(100) < 50)) == 0.0
-
-
 def test_reliability_says_what_was_predicted_and_what_happened() -> None:
     predicted, accepted = (
         np.array([0.8] * 10 + [0.1] * 10),
@@ -66,11 +53,6 @@ def test_reliability_says_what_was_predicted_and_what_happened() -> None:
     assert bins == ((pytest.approx(0.1), pytest.approx(0.2), 10), (pytest.approx(0.8), pytest.approx(0.6), 10))
     assert calibration_error(bins) == pytest.approx(0.15)
     assert all(type(value) is kind for one in bins for value, kind in zip(one, (float, float, int), strict=True))
-
-
-def test_the_error_weighs_bins_by_their_tokens() -> None:
-    assert calibration_error(((0.5, 0.1, 30), (0.9, 0.9, 10))) == pytest.approx(0.3)
-    assert calibration_error(reliability(np.empty(0), np.empty(0, bool))) == 0.0
 
 
 def test_true_chances_have_no_error_and_shifted_ones_have_the_shift() -> None:
@@ -99,17 +81,6 @@ def test_rejected_rounds_are_handed_on_and_unfinished_ones_are_not() -> None:
     tokens = tokens_of([[True, True]] * 2 + [[True, False]] * 2 + [[False]] * 3 + [[True]])
     _, rounds = running_products(tokens, np.full(len(tokens), 0.5))
     assert rounds[tokens.index == 1] == pytest.approx([7 / 4] * 4)
-
-
-def test_products_in_an_interleaved_order_are_the_same() -> None:
-    tokens = tokens_of([[True, True, False], [True, False], [False]])
-    chances = np.array([0.9, 0.5, 0.4, 0.7, 0.6, 0.2])
-    order = np.array([5, 1, 3, 0, 4, 2])
-    products, rounds = running_products(tokens, chances)
-    assert all(
-        np.array_equal(a[order], b)
-        for a, b in zip((products, rounds), running_products(tokens.of(order), chances[order]), strict=True)
-    )
 
 
 def survival_error_of_all(chances: np.ndarray, draws: np.ndarray, claimed: np.ndarray) -> float:
@@ -152,10 +123,3 @@ def test_a_judgement_holds_every_measure_by_its_name() -> None:
     assert found.auc == area_under_curve(true, tokens.accepted)
     assert sum(n for _, _, n in found.reliability) == len(tokens)
     assert found.survival_error != found.error
-
-
-def test_a_missing_scikit_learn_is_said_in_one_line(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("sklearn", "sklearn.metrics"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with refused(MissingPackageError):
-        area_under_curve(np.array([0.1, 0.2]), np.array([True, False]))

@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 from specexport.calibration.measuring.trace_replay import plain_seconds, replay, round_seconds
 from specexport.calibration.measuring.traces import Trace, cached
-from specexport.calibration.statistics.intervals import UNBOUNDED
 from specexport.calibration.statistics.results import DraftCandidate, Interval
 from specexport.calibration.verdicts import verdict
 from specexport.calibration.verdicts.verdict import (
     Criteria,
     Replayed,
     best,
-    conditional_chances,
     decide,
     in_words,
     judge,
@@ -63,14 +61,6 @@ def test_the_rule_charges_every_pass() -> None:
     assert found[0].speedups == pytest.approx([found[0].candidate.speedup.value])
 
 
-def test_speedups_are_by_request_and_their_ratio_is_of_sums() -> None:
-    found = replay_candidates([trace("+" * 30), trace("-" * 12, 2)], costs(draft=0.5), ["model"])[0]
-    # a last token has no room for a draft
-    assert found.speedups == pytest.approx([30 / (15 * 1.5), 12 / (11 * 1.5 + 1)], rel=0.03)
-    assert found.candidate.speedup.value == pytest.approx(42 / (15 * 1.5 + 11 * 1.5 + 1), rel=0.03)
-    assert found.candidate.slower == 0.5
-
-
 def judged(one: DraftCandidate, requests: int, speedups: tuple[float, ...] | None = None) -> Replayed:
     return Replayed(one, speedups or (one.p10,) * requests)
 
@@ -99,15 +89,6 @@ def test_a_slowest_tenth_that_may_yet_reach_the_floor_is_not_refuted() -> None:
     assert judge(judged(one, 100, (0.8,) * 16 + (1.5,) * 84), 0.9) == "undecided"
     assert judge(judged(one, 100, (0.8,) * 17 + (1.5,) * 83), 0.9) == "off"
     assert missing(judged(one, 100, (0.8,) * 16 + (1.5,) * 84), 0.9) == 100
-
-
-def test_how_many_more() -> None:
-    assert missing(judged(candidate(1.1, 1.3, 1.5), 100), 0.9) == 0
-    assert missing(judged(candidate(1.1, 1.3, 1.5), 12), 0.9) == 8
-    # The interval reaches 0.2 down and must reach 0.1: four times the requests.
-    assert missing(judged(candidate(0.9, 1.1, 1.3), 100), 0.9) == 300
-    assert missing(judged(candidate(0.7, 0.9, 1.1), 100), 0.9) in (300, 301)
-    assert missing(judged(candidate(0.5, 1.0001, 1.5), 100), 0.9) < 100_000
 
 
 def test_short_responses_are_not_the_slowest_tenth() -> None:
@@ -152,14 +133,6 @@ def test_the_entry_off_drafts_nothing_and_says_why() -> None:
     assert policy.evidence is not None
     assert policy.evidence.requests == 30
     assert policy.evidence.speedup == pytest.approx(chosen.candidate.speedup.value, abs=1e-4)
-
-
-def test_chances_are_conditional() -> None:
-    """Rounds of k = 3 over ++- again and again: first always, second always, third never."""
-    chances = conditional_chances([trace("++-" * 20)], "model", 3)
-    assert chances[0] > 0.9
-    assert chances[1] > 0.9
-    assert chances[2] < 0.1
 
 
 def test_costs_are_those_of_the_place_in_the_sequence() -> None:
@@ -233,17 +206,6 @@ def test_what_is_undecided_says_why_and_what_runs_meanwhile(
     assert found.startswith(words)
     few = "meanwhile 2 draft tokens by model." if low > 1 else "Add at least 1 more request."
     assert found.endswith(few if requests < 20 else "decide.")
-
-
-def test_one_request_says_nothing_of_the_next() -> None:
-    found = judged(candidate(0.0, 0.8, UNBOUNDED), 1)
-    assert missing(found, 0.9) == 19
-    policy = RoutePolicy("undecided", "model", 2, "adaptive", (0.5,), None)
-    words = in_words(policy, found.candidate, None, 19, 0.9)
-    assert "1000000" not in words
-    assert f"{UNBOUNDED:.2f}" not in words
-    assert "About 19 more requests with answers of 8 tokens" in words
-    assert "About 1 more request with an answer of 8 tokens" in in_words(policy, found.candidate, None, 1, 0.9)
 
 
 def test_the_words_name_a_drafter_that_would_have_been_better() -> None:

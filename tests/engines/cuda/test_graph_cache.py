@@ -63,21 +63,6 @@ def test_from_then_on_it_is_one_launch_and_one_wait(device: FakeDevice, counters
     assert counters.asked == 2, "as it is, and captured"
 
 
-def test_each_key_has_a_graph_of_its_own(device: FakeDevice, counters: Counters) -> None:
-    replay = Replay(device)
-    for key, number in ((("greedy", 4), 1), (("greedy", 3), 10), (("block", 4), 100)):
-        replay.run(key, counters.add(number))
-    for key in (("greedy", 3), ("block", 4), ("greedy", 4), ("greedy", 3)):
-        replay.run(key, counters.add(1000))  # not looked at any more
-    assert counters.host[0] == 111 + 10 + 100 + 1 + 10
-
-
-def test_two_of_them_know_nothing_of_each_other(device: FakeDevice, counters: Counters) -> None:
-    Replay(device).run("one", counters.add(1))
-    Replay(device).run("one", counters.add(10))
-    assert counters.host[0] == 11
-
-
 def test_work_that_fails_is_not_captured(refused: Refused, device: FakeDevice, counters: Counters) -> None:
     replay = Replay(device)
 

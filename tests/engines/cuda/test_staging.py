@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import pytest
-from specexport.engines.cuda.protocol import ALIGNMENT, Address
+from specexport.engines.cuda.protocol import ALIGNMENT
 from specexport.engines.cuda.staging import Page
-from specexport.errors import EngineError
 from support.fake_device import FakeDevice
-from support.messages import Refused
 
 # Sizes of one byte, of one alignment, and of one byte more.
 ARRAYS = [(np.int64, 3), (np.float32, 1), (np.bool_, 256), (np.bool_, 257), (np.int64, 1)]
@@ -40,11 +36,6 @@ def test_every_slot_is_aligned_and_apart_from_the_others(page: Page) -> None:
     assert all(slot.address % ALIGNMENT == 0 for slot in page.slots)
     ends = [slot.address + slot.host.nbytes for slot in page.slots]
     assert all(end <= following.address for end, following in zip(ends[:-1], page.slots[1:], strict=True))
-
-
-def test_it_is_one_block_on_either_side(page: Page, device: FakeDevice) -> None:
-    size = (1 + 1 + 1 + 2 + 1) * ALIGNMENT
-    assert device.log == [f"allocate {size} for a test's numbers", f"pinned {size}"]
 
 
 def test_one_copy_takes_every_slot_to_the_device_and_another_one_back(page: Page, device: FakeDevice) -> None:
@@ -80,20 +71,3 @@ def test_an_element_has_its_own_address(page: Page, device: FakeDevice) -> None:
     assert numbers.host.tolist() == [0, 0, -5]
     assert np.flatnonzero(flags.host).tolist() == [256]
     assert numbers.at(0) == numbers.address
-
-
-def test_the_mirror_is_page_locked_memory(page: Page, device: FakeDevice) -> None:
-    """Else a copy would not be asynchronous, and none could be captured."""
-    (pinned,) = (handle for handle, kind in device.driver.live.items() if kind == "pinned memory")
-    assert page.slots[0].host.ctypes.data == pinned
-    ctypes.memset(pinned, 7, 8)
-    assert page.slots[0].host[0] == 0x0707070707070707
-
-
-def test_too_little_memory_names_what_it_was_for(refused: Refused, device: FakeDevice) -> None:
-    with refused(EngineError):
-        Page(FakeDevice(memory=1024), "the rounds' inputs", ARRAYS)
-
-
-def test_an_address_is_a_number(page: Page) -> None:
-    assert page.slots[1].at(0) == Address(page.slots[0].address + ALIGNMENT)

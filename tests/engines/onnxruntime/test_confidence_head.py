@@ -5,8 +5,6 @@ recorded.
 from __future__ import annotations
 
 import dataclasses
-import gc
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,31 +78,6 @@ def test_a_confidence_is_of_the_last_row_and_by_the_weights(make: Make, exported
     np.testing.assert_array_equal(decoder.head.features(), features)
 
 
-def test_both_read_the_same(exported: Exported) -> None:
-    decoders = on_cpu(exported), on_device(exported)
-    for position, width in ((0, 16), (16, 11), (27, 5), (31, 2), (33, 1)):
-        seen = []
-        for decoder in decoders:
-            assert decoder.head is not None
-            decoder.head.set_weights(WEIGHTS)
-            decoder.step(TOKENS[position : position + width], position)
-            seen.append((decoder.head.features().copy(), decoder.head.confidence()))
-        np.testing.assert_allclose(seen[0][0], seen[1][0], atol=1e-5)
-        assert seen[0][1] == pytest.approx(seen[1][1], abs=1e-4)
-        assert abs(seen[0][1]) > 1e-3
-
-
-@BOTH
-def test_features_are_a_fixed_buffer(make: Make, exported: Exported) -> None:
-    decoder = make(exported)
-    for width in (1, 2, 5, 16):
-        decoder.step(TOKENS[:width], 0)
-        first, kept = decoder.head.features(), decoder.head.features().copy()
-        decoder.step(TOKENS[10 : 10 + width], 0)
-        assert decoder.head.features().ctypes.data == first.ctypes.data
-        assert not np.allclose(decoder.head.features(), kept)
-
-
 @BOTH
 def test_a_steps_confidence_does_not_hang_on_stale_rows(make: Make, exported: Exported) -> None:
     decoder = make(exported)
@@ -124,19 +97,6 @@ def test_weights_of_another_number_are_refused(
     decoder = make(exported)
     with refused(EngineError):
         decoder.head.set_weights(np.zeros(shape, np.float32))
-
-
-@BOTH
-def test_weights_are_copied_whatever_their_type_and_layout(make: Make, exported: Exported) -> None:
-    decoder = make(exported)
-    wide = np.stack([WEIGHTS, WEIGHTS], 1).astype(np.float64)
-    decoder.head.set_weights(wide[:, 0])
-    wide[:] = 0
-    decoder.step(TOKENS[:2], 0)
-    assert decoder.head.confidence() == pytest.approx(
-        float(decoder.head.features()[-1] @ WEIGHTS[:-1] + WEIGHTS[-1]), abs=1e-4
-    )
-    assert decoder.head.confidence() != 0.0
 
 
 @BOTH
@@ -201,36 +161,6 @@ def bound_in(calls: list[tuple[Any, ...]]) -> dict[str, int]:
     return dict(bound)
 
 
-def test_a_step_copies_nothing_of_the_head(recorded: Recorded) -> None:
-    assert [call[0] for call in recorded.calls(lambda: recorded.decoder.step([7, 8], 3))] == [
-        "update",
-        "update",
-        "run",
-        "copy",
-    ]
-    assert [call[0] for call in recorded.calls(lambda: recorded.decoder.feed([7, 8], 3))] == ["update", "update", "run"]
-
-
-def test_each_output_is_copied_when_it_is_asked_for(recorded: Recorded) -> None:
-    head = recorded.decoder.head
-    assert head is not None
-    for width in (2, 16, 1):
-        bound = bound_in(recorded.calls(lambda width=width: recorded.decoder.step([7] * width, 3)))
-        ((what, _, source),) = recorded.calls(head.confidence)
-        assert (what, source) == ("copy", bound["confidence"])
-        ((what, _, source),) = recorded.calls(head.features)
-        assert (what, source) == ("copy", bound["features"])
-
-
-def test_a_feed_leaves_the_width_of_the_last_step(recorded: Recorded) -> None:
-    head = recorded.decoder.head
-    assert head is not None
-    bound = bound_in(recorded.calls(lambda: recorded.decoder.step([7, 8], 3)))
-    recorded.decoder.feed([7] * 16, 5)
-    ((_, _, source),) = recorded.calls(head.confidence)
-    assert source == bound["confidence"]
-
-
 def test_new_weights_are_written_where_every_width_reads_them(recorded: Recorded) -> None:
     head = recorded.decoder.head
     assert head is not None
@@ -245,21 +175,3 @@ def test_new_weights_are_written_where_every_width_reads_them(recorded: Recorded
     ]
     assert after == before
     assert len({bound[name] for bound in before for name in ("features", "confidence", "logits")}) == 3 * 4
-
-
-def test_all_is_bound_before_the_first_graph_is_captured(recorded: Recorded) -> None:
-    calls = [call[0] for call in recorded.recorder.calls]
-    first = calls.index("run")
-    assert not {"bind", "value"} & set(calls[first:])
-    assert calls.count("bind") == calls.count("run") == 6
-
-
-def test_a_closed_decoder_frees_its_head(exported: Exported) -> None:
-    """Also while somebody still holds the head, as the engine does."""
-    decoder = on_device(exported)
-    head = decoder.head
-    assert head is not None
-    held = [weakref.ref(head._weights), *(weakref.ref(part) for one in head._returned.values() for part in one.device)]
-    decoder.close()
-    gc.collect()
-    assert [ref() for ref in held if ref() is not None] == []

@@ -16,7 +16,7 @@ from specexport.bundle import MANIFEST, Bundle, CacheLayer, Contract, Manifest, 
 from specexport.engines.base import Logits
 from specexport.engines.onnxruntime.cpu import OrtDecoder, availability, load
 from specexport.engines.registry import load_engine
-from specexport.errors import BundleError, EngineError, ParameterError, SessionClosedError
+from specexport.errors import BundleError, EngineError, SessionClosedError
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, POISON, load_reference, max_error
 from specexport.strict import parse, read_json
@@ -96,13 +96,6 @@ def test_rows_behind_the_position_are_never_read(decoder: OrtDecoder) -> None:
     assert np.array_equal(decoder.step(TOKENS[16:21], 16), expected)
 
 
-def test_rows_before_the_position_are_read(decoder: OrtDecoder) -> None:
-    expected = feed(decoder, 16, 5)
-    feed(decoder, 16)
-    decoder.overwrite_rows(15, 1.0)
-    assert not np.allclose(decoder.step(TOKENS[16:21], 16), expected, atol=1e-2)
-
-
 def test_rows_that_were_read_are_the_same_when_they_are_written_back(decoder: OrtDecoder) -> None:
     """From any row on, into caches that hold others meanwhile; what lies behind them stays."""
     expected = feed(decoder, 16, 5)
@@ -116,31 +109,6 @@ def test_rows_that_were_read_are_the_same_when_they_are_written_back(decoder: Or
     decoder.overwrite_rows(15, 1.0)
     decoder.write_rows(saved, 0, 15)
     assert not np.allclose(decoder.step(TOKENS[16:21], 16), expected, atol=1e-2)
-
-
-def test_buffers_and_bindings_are_made_once(decoder: OrtDecoder) -> None:
-    feed(decoder, 16, 1, 2, 3, 4, 5)
-    bindings, caches = dict(decoder._bindings), [array.ctypes.data for array in decoder._caches]
-    first = {width: decoder.step(TOKENS[:width], 0) for width in (1, 2, 3, 4, 5, 16)}
-    again = {width: decoder.step(TOKENS[:width], 0) for width in (1, 2, 3, 4, 5, 16)}
-    assert all(first[width] is again[width] for width in first)
-    assert all(decoder._bindings[key] is bindings[key] for key in bindings)
-    assert {width for width, _ in decoder._bindings} >= set(first)
-    assert [array.ctypes.data for array in decoder._caches] == caches
-
-
-def test_every_width_of_the_contract_is_bound_at_load(opened: Bundle) -> None:
-    assert {width for width, _ in make(opened)._bindings} == set(opened.manifest.contract.widths) == {1, 2, 3, 4, 5, 16}
-
-
-def test_an_odd_width_is_bound_when_it_comes_and_only_the_last_is_kept(opened: Bundle) -> None:
-    """Else a server would keep one for each width that a prompt's last chunk has had."""
-    decoder, fresh = make(opened), make(opened)
-    for width in (11, 7, 11, 16, 11):
-        assert decoder.step(TOKENS[:width], 0) is decoder.step(TOKENS[:width], 0)
-        assert np.array_equal(decoder.step(TOKENS[:width], 0), fresh.step(TOKENS[:width], 0))
-        odd = width if width != 16 else 11
-        assert {width for width, _ in decoder._bindings} == {1, 2, 3, 4, 5, odd, 16}
 
 
 @pytest.mark.parametrize("dialect", ["onnx", "rows"])
@@ -214,26 +182,6 @@ def test_a_graph_with_other_layers_than_the_manifests(refused: Refused, opened: 
         make(opened, contract=dataclasses.replace(opened.manifest.contract, max_draft_tokens=3))
 
 
-def test_a_graph_of_another_dialect(refused: Refused, graphs: Exported) -> None:
-    for dialect, other in (
-        ("onnx", "ort"),
-        ("ort", "onnx"),
-        ("onnx", "rows"),
-    ):
-        with refused(BundleError):
-            OrtDecoder(graphs.folder / graphs.spec.graphs[dialect], graphs.spec, graphs.contract, dialect=other)
-
-
-def test_a_graph_of_another_precision(refused: Refused, opened: Bundle) -> None:
-    with refused(BundleError):
-        make(opened, contract=dataclasses.replace(opened.manifest.contract, precision="fp16"))
-
-
-def test_bf16_is_for_other_engines(refused: Refused, opened: Bundle) -> None:
-    with refused(EngineError):
-        make(opened, contract=dataclasses.replace(opened.manifest.contract, precision="bf16"))
-
-
 @pytest.fixture(scope="module")
 def half(opened: Bundle, pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     contract = dataclasses.replace(opened.manifest.contract, precision="fp16")
@@ -251,36 +199,6 @@ def test_fp16(dialect: Dialect, half: Exported, graphs: Exported) -> None:
     decoder.overwrite_rows(16, POISON)
     assert np.array_equal(decoder.step(TOKENS[16:21], 16), logits)
     assert sum(array.nbytes for array in decoder._caches) == half.spec.cache_bytes(half.contract)
-
-
-@pytest.mark.parametrize("dialect", ["onnx", "rows"])
-def test_only_the_first_columns_are_read(dialect: Dialect, graphs: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Garbage beyond them that no mask would hide: a product with NaN is NaN."""
-    monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
-    decoder = graphs.decoder(dialect)
-    assert {span for _, span in decoder._bindings} == {16, 32, 64}
-    whole = feed(graphs.decoder("ort"), 11, 5, 5, 11, 2)
-    feed(decoder, 11)
-    decoder.overwrite_rows(16, np.nan)
-    assert np.isfinite(decoder.step(TOKENS[11:16], 11)).all()  # up to row 16: 16 columns
-    decoder.overwrite_rows(16, 0.0)
-    decoder.overwrite_rows(32, np.nan)
-    decoder.step(TOKENS[16:21], 16)
-    assert np.isfinite(decoder.step(TOKENS[21:32], 21)).all()  # up to row 32: 32 columns
-    decoder.overwrite_rows(32, POISON)
-    np.testing.assert_allclose(decoder.step(TOKENS[32:34], 32), whole, atol=1e-3)  # row 33: 64 columns
-
-
-def test_new_rows_are_placed_at_the_position(graphs: Exported) -> None:
-    decoder = graphs.decoder("rows")
-    other = graphs.decoder("onnx")
-    for one in (decoder, other):
-        feed(one, 16, 5)
-        one.step(TOKENS[16:19], 16)
-    for placed, scattered in zip(decoder._caches, other._caches, strict=True):
-        np.testing.assert_allclose(placed, scattered, atol=1e-5)
-        assert np.abs(placed[:, :, :21]).min(axis=(0, 1, 3)).all()
-        assert not placed[:, :, 21:].any()
 
 
 def test_a_bundle_without_the_engines_dialect(refused: Refused, opened: Bundle) -> None:
@@ -309,16 +227,6 @@ def test_weights_cut_short_are_one_line(bundle: Path) -> None:
     with pytest.raises(EngineError, match="ONNX Runtime cannot load") as caught:
         load(open_unchecked(bundle))
     assert "\n" not in str(caught.value)
-
-
-def test_a_negative_number_of_threads(refused: Refused, opened: Bundle) -> None:
-    with refused(ParameterError):
-        load(opened, -1)
-
-
-def test_it_is_available_here() -> None:
-    assert availability().usable
-    assert "CPU" in availability().detail
 
 
 def test_a_version_that_is_too_old_is_said_at_doctor_and_at_load_alike(

@@ -17,13 +17,9 @@ from specexport.bundle import Bundle, Contract, ModelSpec, Precision
 from specexport.engines.onnxruntime import cuda
 from specexport.engines.onnxruntime.cuda import _session, availability, load
 from specexport.engines.onnxruntime.cuda_decoder import Place
-from specexport.errors import BundleError, EngineError, ParameterError
+from specexport.errors import EngineError
 from support.doubles import CONTRACT, write_bundle
 from support.messages import Refused
-
-NO_GPU = (
-    "cuda_call.cc:154 CUDA failure 100: no CUDA-capable device is detected ; GPU=0 ; hostname=secret ; file=a.cc ; \n\n"
-)
 
 
 class FakeOrt(ModuleType):
@@ -89,24 +85,6 @@ def test_it_is_available_where_a_number_can_be_put_on_the_gpu(
     assert capsys.readouterr().out == ""
 
 
-def test_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    found = availability()
-    assert not found.usable
-    assert "pip install 'specexport[onnxruntime-gpu]'" in found.remedy
-
-
-def test_the_package_for_the_cpu(install: Callable[..., FakeOrt]) -> None:
-    install(cuda=False)
-    found = availability()
-    assert not found.usable
-    assert "without its CUDA provider" in found.detail
-    assert (
-        "pip uninstall onnxruntime onnxruntime-gpu, then pip install 'specexport[onnxruntime-gpu]'; only one"
-        in found.remedy
-    )
-
-
 @pytest.mark.parametrize(
     ("version", "usable"),
     [("1.30.9", False), ("1.9.0", False), ("1.31.0", True), ("1.32.0.dev1", True), ("2.0.0", True)],
@@ -117,14 +95,6 @@ def test_versions_that_replay_wrongly(version: str, usable: bool, install: Calla
     assert found.usable is usable
     if not usable:
         assert found.detail == f"onnxruntime {version} replays CUDA graphs wrongly, 1.31 or newer is needed"
-
-
-def test_no_gpu(install: Callable[..., FakeOrt]) -> None:
-    fake = install(refusal=NO_GPU)
-    found = availability()
-    assert (found.usable, found.detail) == (False, "no GPU can be used: no CUDA-capable device is detected")
-    assert "nvidia-smi" in found.remedy
-    assert fake.severities == [4, 2]
 
 
 @pytest.mark.parametrize(
@@ -180,39 +150,10 @@ def test_a_session_that_runs_on_the_cpu_is_refused(refused: Refused, install: Ca
         _session(fake, Path("a.onnx"), 0)
 
 
-def test_a_graph_with_parts_on_the_cpu_is_refused(refused: Refused, install: Callable[..., FakeOrt]) -> None:
-    fake = install()
-    fake.fails = (
-        "[ONNXRuntimeError] : 1 : FAIL : This session cannot use the graph capture feature as requested by the user"
-    )
-    with refused(EngineError):
-        _session(fake, Path("a.onnx"), 0)
-
-
 def bundle_in(precision: Precision, root: Path, dialect: str = "ort") -> Bundle:
     bundle = write_bundle(root, dataclasses.replace(CONTRACT, precision=precision))
     target = dataclasses.replace(bundle.manifest.target, graphs={dialect: bundle.manifest.target.graphs["ort"]})
     return Bundle(root, dataclasses.replace(bundle.manifest, target=target))
-
-
-def test_a_bundle_in_fp32_is_refused(refused: Refused, install: Callable[..., FakeOrt], tmp_path: Path) -> None:
-    fake = install()
-    with refused(EngineError):
-        load(bundle_in("fp32", tmp_path))
-    assert not fake.sessions
-
-
-def test_a_bundle_without_the_dialect(refused: Refused, install: Callable[..., FakeOrt], tmp_path: Path) -> None:
-    install()
-    with refused(BundleError):
-        load(bundle_in("fp16", tmp_path, "onnx"))
-
-
-@pytest.mark.parametrize("threads", [-1, 10**6])
-def test_threads_out_of_range(refused: Refused, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 5})  # the message has a limit by it
-    with refused(ParameterError):
-        load(bundle_in("fp16", tmp_path), threads)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
@@ -252,13 +193,6 @@ def test_a_bundle_becomes_an_engine(
     assert (alone.draft, alone.head) == (None, None)
     alone.close()
     assert closed[2:] == ["org/target"]
-
-
-def test_a_gpu_that_the_host_lacks(refused: Refused, install: Callable[..., FakeOrt], tmp_path: Path) -> None:
-    fake = install()
-    with refused(EngineError):
-        load(bundle_in("fp16", tmp_path), device=1)
-    assert not fake.sessions
 
 
 def test_on_this_host_it_says_why_not_or_works(capfd: pytest.CaptureFixture[str]) -> None:

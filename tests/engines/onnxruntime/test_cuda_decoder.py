@@ -10,7 +10,6 @@ import gc
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,12 @@ from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
 from specexport.engines.onnxruntime.graphs import open_session as cpu_session
 from specexport.errors import BundleError, EngineError
 from specexport.exporter.passes.cuda_graphs import keep_lengths_on_device
+from specexport.errors import EngineError
+from specexport.exporter.passes.gqa_lengths import keep_lengths_on_device
 from specexport.runtime.proofs.parity import POISON, prove_decoder
 from support.messages import Refused
 from support.recorded_onnxruntime import Recorder, StillSession
-from support.tiny import CONTRACT, LLAMA, Exported, export_cached, save_model
+from support.tiny import CONTRACT, Exported, export_cached, save_model
 
 TOKENS = np.random.default_rng(0).integers(0, 288, 64).tolist()
 PAST = ["past.0.key", "past.0.value", "past.1.key", "past.1.value"]
@@ -76,12 +77,6 @@ def test_the_references_logits(decoder: OrtCudaDecoder, exported: Exported) -> N
     assert proof.max_error < 1e-4
 
 
-def test_a_sliding_windows_logits(tmp_path: Path) -> None:
-    checkpoint = save_model(tmp_path / "checkpoint", "mistral", config=LLAMA | dict(sliding_window=8))
-    exported = as_for_cuda(export_cached(checkpoint, tmp_path, ("ort",)))
-    prove_decoder(make(exported), exported.reference, "onnxruntime-cuda", "ort", "target", "fp32")
-
-
 def test_greedy_tokens_are_those_of_the_cpu_engine(decoder: OrtCudaDecoder, exported: Exported) -> None:
     def greedy(decoder: Decoder) -> list[int]:
         tokens = TOKENS[:11]
@@ -107,19 +102,6 @@ def test_every_width_gives_the_last_tokens_logits(width: int, decoder: OrtCudaDe
     for place in range(3 + width):
         last = decoder.step(TOKENS[place : place + 1], place)
     np.testing.assert_allclose(logits[-1], last[0], atol=1e-4)
-
-
-def test_rows_that_were_read_are_the_same_when_they_are_written_back(decoder: OrtCudaDecoder) -> None:
-    fresh(decoder).feed(TOKENS[:16], 0)
-    expected = decoder.step(TOKENS[16:21], 16).copy()
-    saved = decoder.read_rows(16)
-    decoder.overwrite_rows(4, POISON)
-    decoder.write_rows(saved, 4, 16)
-    assert all(np.array_equal(part, again) for part, again in zip(saved, decoder.read_rows(16), strict=True))
-    assert np.array_equal(decoder.step(TOKENS[16:21], 16), expected)
-    fresh(decoder)
-    decoder.write_rows(saved, 2, 15)
-    assert all(not cache[:, :, :2].any() and not cache[:, :, 15:].any() for cache in rows(decoder, 64))
 
 
 @pytest.mark.parametrize("count", [1, 4, 5, 6, 9, 15, 16])
@@ -152,15 +134,6 @@ def test_near_the_capacity_a_chunk_is_fed_in_steps(position: int, decoder: OrtCu
     )
 
 
-def test_a_rewritten_step_is_bit_identical(decoder: OrtCudaDecoder) -> None:
-    fresh(decoder).feed(TOKENS[:16], 0)
-    expected = decoder.step(TOKENS[16:21], 16).copy()
-    for wrong in range(1, 5):
-        decoder.step([7] * wrong, 16)
-        decoder.feed([9] * 11, 16 + wrong)
-        assert np.array_equal(decoder.step(TOKENS[16:21], 16), expected)
-
-
 def test_rows_behind_the_position_are_never_read_and_those_before_are(decoder: OrtCudaDecoder) -> None:
     fresh(decoder).feed(TOKENS[:16], 0)
     expected = decoder.step(TOKENS[16:21], 16).copy()
@@ -168,20 +141,6 @@ def test_rows_behind_the_position_are_never_read_and_those_before_are(decoder: O
     assert np.array_equal(decoder.step(TOKENS[16:21], 16), expected)
     decoder.overwrite_rows(15, 1.0)
     assert not np.allclose(decoder.step(TOKENS[16:21], 16), expected, atol=1e-2)
-
-
-def test_a_write_beyond_the_capacity_is_no_silent_loss(refused: Refused, decoder: OrtCudaDecoder) -> None:
-    with refused(EngineError):
-        decoder.step(TOKENS[:2], 63)
-
-
-def test_logits_come_back_into_one_buffer_a_width(decoder: OrtCudaDecoder) -> None:
-    first = {width: decoder.step(TOKENS[:width], 0) for width in (1, 2, 5, 16)}
-    kept = {width: logits.copy() for width, logits in first.items()}
-    for width, logits in first.items():
-        again = decoder.step(TOKENS[10 : 10 + width], 0)
-        assert again.ctypes.data == logits.ctypes.data
-        assert not np.allclose(logits, kept[width])
 
 
 # What is called, in which order
@@ -220,34 +179,9 @@ def test_every_width_is_bound_and_captured_at_load_under_a_number_of_its_own(rec
     assert {tuple(device) for _, _, *device in values if device} == {("cpu", 0)}
 
 
-def test_a_step_is_two_updates_a_run_and_a_copy_back(recorded: Recorded) -> None:
-    calls = recorded.calls(lambda: recorded.decoder.step([7, 8], 3))
-    assert [call[0] for call in calls] == ["update", "update", "run", "copy"]
-    (_, tokens_at, tokens), (_, position_at, position), (_, graph, bound), (_, _, logits_at) = calls
-    assert (tokens, position, graph) == ([7, 8], [3], "2")
-    assert (tokens_at, position_at, logits_at) == tuple(dict(bound)[name] for name in ("tokens", "position", "logits"))
-
-
-def test_a_chunk_is_padded_and_nobody_waits_for_its_logits(recorded: Recorded) -> None:
-    calls = recorded.calls(lambda: recorded.decoder.feed([7] * 9, 3))
-    assert [call[0] for call in calls] == ["update", "update", "run"]
-    assert calls[0][2] == [7] * 9 + [0] * 7
-    assert calls[2][1] == "16"
-
-
 def test_what_a_longer_chunk_left_behind_is_no_padding(recorded: Recorded) -> None:
     recorded.decoder.feed([7] * 16, 0)
     assert recorded.calls(lambda: recorded.decoder.feed([8] * 6, 0))[0][2] == [8] * 6 + [0] * 10
-
-
-def test_a_whole_chunk_with_logits_is_one_run(recorded: Recorded) -> None:
-    assert [call[1] for call in recorded.calls(lambda: recorded.decoder.step([7] * 16, 0)) if call[0] == "run"] == [
-        "16"
-    ]
-    assert [call[1] for call in recorded.calls(lambda: recorded.decoder.step([7] * 9, 0)) if call[0] == "run"] == [
-        "16",
-        "1",
-    ]
 
 
 def test_addresses_never_change_and_caches_are_in_place(recorded: Recorded) -> None:
@@ -266,15 +200,6 @@ def test_addresses_never_change_and_caches_are_in_place(recorded: Recorded) -> N
     assert len(set(*caches)) == len(PAST)
     logits = [dict(*bindings)["logits"] for bindings in by_graph.values()]
     assert len(set(logits)) == 3
-
-
-def test_overwritten_rows_go_back_to_the_device(recorded: Recorded) -> None:
-    calls = recorded.calls(lambda: recorded.decoder.overwrite_rows(60, 2.0))
-    assert [(what, rows.count(2.0), rows.count(0.0) > 0) for what, _, rows in calls] == [
-        ("update", 2 * 4 * 8, True)
-    ] * len(PAST)
-    (_, _, bound), *_ = (call for call in recorded.calls(lambda: recorded.decoder.step([1], 0)) if call[0] == "run")
-    assert [address for _, address, _ in calls] == [dict(bound)[name] for name in PAST]
 
 
 # The types of the caches, and what goes wrong
@@ -298,35 +223,6 @@ def test_half_precision_caches(precision: Precision, kind: str, element: Any, ex
         values = (bits.astype(np.uint32) << 16).view(np.float32) if precision == "bf16" else bits
         assert (values[:, :, :3] == 0).all()
         assert (values[:, :, 3:] == -1.5).all()
-
-
-def test_a_graph_in_another_precision_than_the_manifests(refused: Refused, exported: Exported) -> None:
-    with refused(BundleError):
-        make(exported, contract=dataclasses.replace(CONTRACT, precision="fp16"))
-
-
-def test_a_graph_with_other_layers_than_the_manifests(refused: Refused, exported: Exported) -> None:
-    spec = exported.spec
-    with refused(BundleError):
-        make(exported, spec=dataclasses.replace(spec, layers=spec.layers[:1]))
-    with refused(BundleError):
-        make(exported, contract=dataclasses.replace(CONTRACT, capacity=128))
-    with refused(BundleError):
-        make(exported, spec=dataclasses.replace(spec, vocab_size=300))
-    with refused(BundleError):
-        make(exported, contract=dataclasses.replace(CONTRACT, max_draft_tokens=3))
-
-
-FULL = "bfc_arena.cc:360 void* Allocate(size_t) Failed to allocate memory for requested buffer of size 2147483648\n"
-
-
-def test_too_little_memory_for_the_buffers_says_how_much_they_are(refused: Refused, exported: Exported) -> None:
-    def full(*given: Any) -> Any:
-        raise RuntimeError(FULL)
-
-    runtime = SimpleNamespace(OrtValue=SimpleNamespace(ortvalue_from_numpy=full), RunOptions=ort.RunOptions)
-    with refused(EngineError):
-        make(exported, runtime=runtime)
 
 
 def test_a_failing_pass_says_which(refused: Refused, recorded: Recorded) -> None:

@@ -5,21 +5,17 @@ The decoder of the CPU engine is what they are compared with, bit for bit.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 import pytest
-from specexport.bundle import COUNTS
 from specexport.engines.base import Decoder, Engine
 from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
-from specexport.engines.onnxruntime.graphs import open_session
-from specexport.errors import BundleError, EngineError
-from specexport.runtime.proofs.parity import POISON, prove_decoder
+from specexport.errors import EngineError
+from specexport.runtime.proofs.parity import POISON
 from specexport.runtime.session import Session
 from support.capturing_onnxruntime import Capturing
 from support.hybrids import KINDS, Exports, decoder, make_exports, session_of
@@ -68,14 +64,6 @@ def same_states(ours: Decoder, theirs: Decoder, end: int) -> bool:
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_references_logits(kind: str, make: Make, exports: Exports) -> None:
-    proof = prove_decoder(
-        make(kind, False)[0], exports(kind, 0.0).reference, "onnxruntime-cuda", "ort", "target", "fp32"
-    )
-    assert proof.max_error < 1e-4
-
-
 @BOTH
 @pytest.mark.parametrize("kind", KINDS)
 def test_rounds_with_rejected_drafts_are_the_cpu_engines_bit_for_bit(
@@ -104,23 +92,6 @@ def test_rounds_with_rejected_drafts_are_the_cpu_engines_bit_for_bit(
 
 @BOTH
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_round_drafts_a_token_a_pass_and_rolls_all_of_them_back(
-    kind: str, keeps_open: bool, make: Make, exports: Exports
-) -> None:
-    ours, theirs = make(kind, True)[0], decoder(exports(kind, 0.0), keeps_open=True)
-    for part in (ours, theirs):
-        feed(part, TOKENS[:20], 0)
-    rows = 20
-    for accepted in (4, 0, 2, 1, 3, 0, 0):
-        for place in range(4):
-            given = TOKENS[rows + place : rows + place + 1] if place <= accepted else [7]
-            assert np.array_equal(*(part.step(given, rows + place).copy() for part in (ours, theirs)))
-        rows += min(accepted, 3) + 1
-    assert same_states(ours, theirs, rows)
-
-
-@BOTH
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [1, 2, WIDEST, WIDEST + 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK - 2])
 def test_nothing_but_its_tokens_enters_the_states_of_a_prompt(
     count: int, kind: str, keeps_open: bool, make: Make, exports: Exports
@@ -133,28 +104,6 @@ def test_nothing_but_its_tokens_enters_the_states_of_a_prompt(
         rows if max(0, count - WIDEST) <= rows <= count else 0 for rows in range(count + 2)
     ]
     assert np.array_equal(*(part.step(TOKENS[count : count + 3], count).copy() for part in (ours, theirs)))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_longer_feed_and_a_longer_step_are_chunks(kind: str, make: Make, exports: Exports) -> None:
-    ours, theirs = make(kind, False)[0], decoder(exports(kind, 0.0))
-    ours.feed(TOKENS[: 2 * CHUNK + 3], 0)
-    feed(theirs, TOKENS[: 2 * CHUNK + 3], 0)
-    assert same_states(ours, theirs, 2 * CHUNK + 3)
-    ours.step(TOKENS[: CHUNK + 4], 0)
-    feed(theirs, TOKENS[: CHUNK + 3], 0)
-    assert np.array_equal(ours.step([5], CHUNK + 4), _behind(theirs, TOKENS[CHUNK + 3], CHUNK + 3))
-
-
-def _behind(decoder: Decoder, token: int, position: int) -> np.ndarray:
-    decoder.step([token], position)
-    return decoder.step([5], position + 1).copy()
-
-
-@pytest.mark.parametrize("count", [WIDEST + 1, CHUNK - 1])
-def test_a_step_wider_than_a_round_gives_the_last_logits(count: int, make: Make, exports: Exports) -> None:
-    ours, theirs = make("delta rule", False)[0], decoder(exports("delta rule", 0.0))
-    assert np.array_equal(*(part.step(TOKENS[:count], 0).copy() for part in (ours, theirs)))
 
 
 @BOTH
@@ -174,26 +123,6 @@ def test_places_come_back_bit_for_bit_and_are_those_of_the_cpu_engine(
         part.write_states(states)
         assert part.resumable(20) == 20
         assert np.array_equal(part.step(TOKENS[20:23], 20), expected)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_place_that_was_read_does_not_change_with_the_states(kind: str, make: Make) -> None:
-    ours, _ = make(kind, False)
-    feed(ours, TOKENS[:20], 0)
-    states = ours.read_states(20)
-    kept = [array.copy() for array in states.arrays]
-    feed(ours, TOKENS[20:40], 20)
-    assert all(np.array_equal(*pair) for pair in zip(states.arrays, kept, strict=True))
-
-
-def test_open_rows_are_overwritten_and_no_others(make: Make, exports: Exports) -> None:
-    for kind in KINDS:
-        ours, theirs = make(kind, False)[0], decoder(exports(kind, 0.0))
-        for start in (18, 16, 20):
-            for part in (ours, theirs):
-                feed(part, TOKENS[:20], 0)
-                part.overwrite_rows(start, POISON)
-            assert same_states(ours, theirs, 20)
 
 
 # What is captured
@@ -251,15 +180,6 @@ def test_what_another_thread_captures_leaves_the_same_states(kind: str, make: Ma
     assert [what for what, _ in runtime.runs] == ["replayed"]  # in the thread that loaded it
 
 
-def test_states_are_in_place_at_one_address(make: Make) -> None:
-    ours, _ = make("delta rule", False)
-    bindings = [bound.io.values for bound in ours._bound.values()]
-    names = [name for name in bindings[0] if name.startswith("past.") or name in COUNTS]
-    assert len(names) == 5
-    for name in names:
-        assert len({values[name].data_ptr() for values in bindings}) == 1
-
-
 # What goes wrong
 
 
@@ -278,25 +198,6 @@ def test_a_pass_that_fails_leaves_states_that_count_as_none(refused: Refused, ma
     assert same_states(ours, theirs, 20)
 
 
-def test_a_graph_with_other_states_than_the_manifests(refused: Refused, exports: Exports) -> None:
-    exported = exports("delta rule", 0.0)
-    layer, *rest = exported.spec.layers
-    window = next(state for state in layer.states if state.part == "window")
-    wider = dataclasses.replace(window, sizes=(window.sizes[0] + 1, window.sizes[1]))
-    states = tuple(wider if state is window else state for state in layer.states)
-    spec = dataclasses.replace(exported.spec, layers=(dataclasses.replace(layer, states=states), *rest))
-    with refused(BundleError):
-        on_cuda(dataclasses.replace(exported, spec=spec))
-
-
-def test_a_closed_decoder_is_told(make: Make) -> None:
-    ours, _ = make("delta rule", False)
-    ours.close()
-    ours.close()
-    with pytest.raises(EngineError):
-        ours.step([1], 0)
-
-
 # Whole sessions
 
 
@@ -309,15 +210,3 @@ def test_sessions_say_what_those_of_the_cpu_engine_say(tmp_path: Path, exports: 
                 for options in (dict(num_draft_tokens=4), dict(num_draft_tokens=0)):
                     said = [part.generate(prompt, max_new_tokens=20, **options).tokens for part in (ours, theirs)]
                     assert said[0] == said[1]
-
-
-def test_the_cpu_provider_itself_takes_the_same_passes(exports: Exports) -> None:
-    """The double runs what onnxruntime runs: its options pass, numbers and all."""
-    exported = exports("scan", 0.0)
-    path = exported.folder / exported.spec.graphs["ort"]
-    ours = OrtCudaDecoder(ort, open_session(path, 1), Place("cpu", 0), path, exported.spec, exported.contract)
-    theirs = decoder(exported)
-    for part in (ours, theirs):
-        feed(part, TOKENS[:20], 0)
-        part.step(TOKENS[20:25], 20)
-    assert same_states(ours, theirs, 25)

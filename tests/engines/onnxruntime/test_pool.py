@@ -9,7 +9,7 @@ from pathlib import Path
 import onnxruntime as ort
 import pytest
 from specexport.engines import cpus
-from specexport.engines.cpus import cpu_limit, physical_cores
+from specexport.engines.cpus import cpu_limit
 from specexport.engines.onnxruntime import pool
 from specexport.engines.onnxruntime.pool import check_threads, configure
 from specexport.errors import ParameterError
@@ -89,25 +89,3 @@ def test_a_pool_is_no_larger_than_a_containers_limit(
     for threads, expected in ((0, {None: 4, 3.0: 3, 2.0: 2}.get(limit, 1)), (6, 6)):
         configure(options, threads)
         assert options.intra_op_num_threads == expected
-
-
-def test_a_core_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two cores of two hardware threads each, of which the process may use three."""
-    for number, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
-        file = tmp_path / f"cpu{number}/topology/thread_siblings_list"
-        file.parent.mkdir(parents=True)
-        file.write_text(siblings + "\n")
-    monkeypatch.setattr(cpus, "CPUS", tmp_path)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
-    assert physical_cores() == 2
-    options = ort.SessionOptions()
-    configure(options, 0)
-    assert options.intra_op_num_threads == 2, "a number of our own: no pinned workers"
-
-
-def test_hardware_threads_where_the_system_does_not_tell_cores_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cpus, "CPUS", tmp_path)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 5})
-    assert physical_cores() == 3

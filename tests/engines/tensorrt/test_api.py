@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -10,23 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specexport.bundle import Bundle, Plan
-from specexport.engines.catalogue import LIBRARIES
-from specexport.engines.tensorrt.api import LEAN, Library, dialect_for, found, library, plans_of
+from specexport.engines.tensorrt.api import LEAN, Library, dialect_for, library
 from specexport.errors import EngineError, MissingPackageError
-from support.doubles import write_bundle
 from support.messages import Refused
 
 trt = pytest.importorskip("tensorrt_rtx")
 
-# As much of a TensorRT module as a `Library` takes.
-MODULE = """
-__version__ = "10.3.0.26"
-class ILogger:
-    class Severity:
-        INTERNAL_ERROR, ERROR, WARNING = range(3)
-class Runtime: pass
-"""
 NO_LIBRARY = "raise ImportError('libnvinfer.so.10: cannot open shared object file: No such file or directory')"
 NO_DLL = (
     "raise FileNotFoundError('Could not find: nvinfer_10.dll. Is it on your PATH?\\nNote: Paths searched were: ...')"
@@ -65,15 +53,6 @@ def test_the_real_one() -> None:
     assert library("tensorrt_rtx") is found  # with the one logger that the process may have
 
 
-def test_two_in_one_process(install: Callable[..., None]) -> None:
-    install("tensorrt", MODULE)
-    rtx, other = library("tensorrt_rtx"), library("tensorrt")
-    assert (other.version, other.title) == ((10, 3, 0, 26), "TensorRT 10.3.0.26")
-    other.logger.log(trt.ILogger.Severity.ERROR.value, "of the other")
-    assert rtx.errors == []
-    assert rtx.trt.Builder(rtx.logger) is not None
-
-
 @pytest.mark.parametrize("name", ["tensorrt", "tensorrt_rtx", LEAN])
 def test_one_that_is_not_installed(refused: Refused, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
@@ -100,37 +79,6 @@ def test_a_placeholder(code: str | None, lacking: str, install: Callable[..., No
     assert f"{lacking}); install tensorrt-cu12-libs or tensorrt-cu13-libs from NVIDIA's package index" in message
 
 
-def test_a_placeholder_of_which_only_the_name_is_installed(install: Callable[..., None], tmp_path: Path) -> None:
-    """What a package index gives that has the name alone: a distribution without modules."""
-    install("tensorrt-11.4.0.dist-info", None)
-    (tmp_path / "tensorrt-11.4.0.dist-info/METADATA").write_text(
-        "Metadata-Version: 2.1\nName: tensorrt\nVersion: 11.4.0\n"
-    )
-    assert "placeholder without its libraries (its module tensorrt is missing)" in refusal()
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        "libcudart.so.12: cannot open shared object file: No such file or directory",
-        "/usr/lib/libnvinfer.so.10: undefined symbol: _ZN8nvinfer1",
-    ],
-)
-def test_one_that_cannot_be_imported(reason: str, install: Callable[..., None]) -> None:
-    install("tensorrt", f"raise ImportError('{reason}')")
-    assert refusal() == f"tensorrt is installed, but cannot be imported: {reason}; install it again"
-
-
-def test_found_splits_what_is_lacking_from_what_to_do(install: Callable[..., None]) -> None:
-    install("tensorrt", NO_LIBRARY)
-    lacking = found(lambda: library("tensorrt").title)
-    assert not lacking.usable
-    assert lacking.detail.endswith("(libnvinfer.so.10 is missing)")
-    assert lacking.remedy.startswith("install tensorrt-cu12-libs")
-    there = found(lambda: library("tensorrt_rtx").title)
-    assert (there.usable, there.detail, there.remedy) == (True, f"TensorRT-RTX {trt.__version__}", "")
-
-
 def said(lib: Library, severity: Any, message: str) -> None:
     lib.logger.log(severity, message)
 
@@ -149,13 +97,6 @@ def test_the_reason_is_the_first_error_in_one_line() -> None:
     said(lib, kinds.ERROR, "of an earlier call")
     lib.forget()
     assert lib.reason() == "it gave no reason"
-
-
-def test_the_library_itself_writes_to_the_logger() -> None:
-    lib = library("tensorrt_rtx")
-    lib.forget()
-    assert lib.trt.Runtime(lib.logger).deserialize_cuda_engine(b"no plan" * 100) is None
-    assert "deserializeCudaEngine" in lib.reason()
 
 
 @pytest.mark.parametrize(
@@ -185,12 +126,3 @@ def test_the_dialect_for_a_version(name: str, version: tuple[int, ...], dialect:
 def test_versions_that_are_too_old(refused: Refused, name: str, version: tuple[int, ...]) -> None:
     with refused(EngineError):
         dialect_for(name, version)
-
-
-def test_plans_of_an_engine(refused: Refused, tmp_path: Path) -> None:
-    bundle = write_bundle(tmp_path)
-    plans = tuple(Plan(engine, f"{engine}.onnx", f"{engine}.plan", "1.7", (), False, False) for engine in LIBRARIES)
-    with_plans = Bundle(bundle.root, dataclasses.replace(bundle.manifest, plans=plans))
-    assert plans_of(with_plans, "tensorrt") == {"tensorrt.onnx": plans[0]}
-    with refused(EngineError):
-        plans_of(bundle, "tensorrt-rtx")

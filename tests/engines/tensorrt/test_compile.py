@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +26,8 @@ from specexport.engines.tensorrt.compile import (
     describe_compiler,
     model_profiles,
 )
-from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH, Monitor
-from specexport.errors import EngineError, MissingPackageError, ParameterError
+from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH
+from specexport.errors import EngineError, MissingPackageError
 from support.messages import Refused
 
 trt = pytest.importorskip("tensorrt_rtx")
@@ -72,55 +71,6 @@ def test_a_plan_and_its_progress(graph: Path) -> None:
     assert steps[0] == "building engine"
     assert graph.with_suffix(".plan").stat().st_size > 1000
     assert sorted(path.name for path in graph.parent.iterdir()) == ["graph.onnx", "graph.plan"]
-
-
-def test_a_plan_replaces_an_older_one(graph: Path) -> None:
-    graph.with_suffix(".plan").write_text("older")
-    compiled(graph)
-    assert graph.with_suffix(".plan").stat().st_size > 1000
-
-
-def test_a_file_that_is_no_graph(tmp_path: Path) -> None:
-    (tmp_path / "graph.onnx").write_bytes(b"no graph")
-    assert re.match(r"TensorRT-RTX \S+ cannot read graph.onnx: .*Failed to parse", refusal(tmp_path / "graph.onnx"))
-
-
-def test_every_error_of_the_parser_is_told(tmp_path: Path) -> None:
-    graph = write(
-        tmp_path, HEAD + "model (float[1, 8] x) => (float[1, 8] y) { z = mine.Strange (x) y = mine.Stranger (z) }"
-    )
-    message = refusal(graph, profiles=())
-    assert "cannot read graph.onnx: Strange: " in message
-
-
-def test_all_of_several_errors(graph: Path) -> None:
-    """Parsers of other versions go on behind the first; errors of older ones have no operator."""
-
-    class Parser:
-        num_errors = 3
-
-        def __init__(self, network: Any, logger: Any) -> None:
-            pass
-
-        def parse_from_file(self, path: str) -> bool:
-            return False
-
-        def get_error(self, index: int) -> Any:
-            return SimpleNamespace(desc=lambda: ("no\n  Scatter", "no Cumsum", "no Cumsum")[index])
-
-    module = SimpleNamespace(
-        **{name: getattr(trt, name) for name in ("ILogger", "Builder", "NetworkDefinitionCreationFlag", "__version__")}
-    )
-    module.OnnxParser = Parser
-    assert (
-        refusal(graph, lib=Library("tensorrt", module))
-        == f"TensorRT {trt.__version__} cannot read graph.onnx: no Scatter, no Cumsum"
-    )
-
-
-def test_a_graph_that_parses_and_cannot_be_compiled(graph: Path) -> None:
-    """The library's own reason: no profile for a dynamic shape."""
-    assert re.search(r"cannot compile graph.onnx: .*optimization profile", refusal(graph, profiles=()))
 
 
 def test_a_network_that_a_check_refuses(graph: Path) -> None:
@@ -172,11 +122,6 @@ def test_an_interrupt_ends_the_build(graph: Path, monkeypatch: pytest.MonkeyPatc
     assert [path.name for path in graph.parent.iterdir()] == ["graph.onnx"]
 
 
-def test_the_library_stops_when_it_is_told_to(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Monitor, "step_complete", lambda self, name, step: False)
-    assert "cannot compile graph.onnx: " in refusal(graph)
-
-
 def test_a_disk_that_fills_up_leaves_no_half_plan(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -200,20 +145,6 @@ def test_profiles_of_a_model() -> None:
     assert {profile["columns"] for profile in profiles} == {((512,), (2048,), (3000,))}
     (short, *_) = model_profiles(Contract(capacity=64, max_draft_tokens=4, prompt_chunk=5, precision="fp32"))
     assert short["columns"] == ((64,), (64,), (64,))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        dict(compute_capabilities=("89",)),
-        dict(compute_capabilities=("8.9", "8.x")),
-        dict(compute_capabilities=("",)),
-        dict(compute_capabilities=("8.9", "8.6", "8.9")),
-    ],
-)
-def test_options_that_are_none(refused: Refused, options: dict[str, Any]) -> None:
-    with refused(ParameterError):
-        CompileOptions(**options)
 
 
 def test_options_as_the_command_line_has_them() -> None:
@@ -242,17 +173,6 @@ def test_options_as_the_command_line_has_them() -> None:
 def test_options_that_a_library_lacks(refused: Refused, name: str, options: dict[str, Any]) -> None:
     with refused(EngineError):
         check_options(name, CompileOptions(**options))
-
-
-def test_the_compiler_for_rtx(refused: Refused) -> None:
-    assert compiler("tensorrt-rtx", CompileOptions(("8.9", "12.0"))) is library("tensorrt_rtx")
-    with refused(EngineError):
-        compiler("tensorrt-rtx", CompileOptions(("8.9", "9.0")))
-    with refused(EngineError):
-        compiler("tensorrt-rtx", CompileOptions(weight_streaming=True))
-    assert describe_compiler("tensorrt-rtx").startswith(
-        f"TensorRT-RTX {trt.__version__}, for compute capabilities 7.5, 8.0"
-    )
 
 
 def test_the_compiler_for_tensorrt_needs_its_gpu(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,14 +240,6 @@ def configured(options: CompileOptions, *lacking: str, times: str | None = "good
     return config
 
 
-def test_what_every_build_is_told() -> None:
-    """No TF32 in fp32, and nothing allocated while a round is captured."""
-    plain = configured(CompileOptions())
-    assert plain.flags == {"REQUIRE_USER_ALLOCATION"}
-    assert (plain.capabilities, plain.cache, plain.hardware_compatibility_level) == ([], None, "NONE")
-    assert configured(CompileOptions(), "REQUIRE_USER_ALLOCATION").flags == set()
-
-
 def test_options_reach_the_build(tmp_path: Path) -> None:
     assert configured(CompileOptions(("12.0", "8.9"))).capabilities == ["SM120", "SM89"]
     assert configured(CompileOptions(hardware_compatible=True)).hardware_compatibility_level == "AMPERE_PLUS"
@@ -336,44 +248,3 @@ def test_options_reach_the_build(tmp_path: Path) -> None:
     assert configured(CompileOptions(timing_cache=tmp_path / "times")).cache == b""
     (tmp_path / "times").write_bytes(b"measured")
     assert configured(CompileOptions(timing_cache=tmp_path / "times")).cache == b"measured"
-
-
-def test_compute_capabilities_reach_the_library() -> None:
-    lib = library("tensorrt_rtx")
-    builder = lib.trt.Builder(lib.logger)
-    config = compile._config(lib, builder, CompileOptions(("8.9", "12.0")))
-    found = [config.get_compute_capability(index) for index in range(config.num_compute_capabilities)]
-    assert found == [trt.ComputeCapability.SM89, trt.ComputeCapability.SM120]
-
-
-@pytest.mark.filterwarnings("ignore:.*Timing cache operations are no-ops:DeprecationWarning")
-def test_the_timing_cache_is_written_and_read(graph: Path, tmp_path: Path) -> None:
-    """TensorRT-RTX has the calls, if no use for them."""
-    options = CompileOptions(timing_cache=tmp_path / "times")
-    compiled(graph, options=options)
-    written = (tmp_path / "times").read_bytes()
-    assert len(written) > 100
-    compiled(graph, options=options)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["graph.onnx", "graph.plan", "times"]
-
-
-@pytest.mark.parametrize("cache", [None, "refused"])
-def test_a_timing_cache_of_another_gpu(refused: Refused, cache: str | None, tmp_path: Path) -> None:
-    with refused(EngineError):
-        configured(CompileOptions(timing_cache=tmp_path / "times"), times=cache)
-
-
-def test_a_builder_that_cannot_be_made(graph: Path) -> None:
-    """Without a GPU the bindings of TensorRT get a null pointer."""
-    real = library("tensorrt_rtx")
-
-    def fail(logger: Any) -> None:
-        logger.log(trt.ILogger.Severity.ERROR, "CUDA initialization failure with error: 35")
-        raise TypeError("pybind11::init(): factory function returned nullptr")
-
-    lib = Library("tensorrt_rtx", SimpleNamespace(__version__="10.3.0", ILogger=trt.ILogger, Builder=fail))
-    assert (
-        refusal(graph, lib=lib)
-        == "TensorRT-RTX 10.3.0 cannot compile on this host: CUDA initialization failure with error: 35"
-    )
-    assert real.errors == []

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from specexport.bundle import ELEMENT_BYTES, CacheLayer, Contract, Precision
+from specexport.bundle import ELEMENT_BYTES, Contract, Precision
 from specexport.engines.tensorrt.api import Library
 from specexport.engines.tensorrt.compile import model_profiles
 from specexport.engines.tensorrt.decoder import TensorRTDecoder
@@ -125,57 +124,6 @@ def test_feeding_any_number_of_tokens_up_to_the_capacity(made: Made) -> None:
         made.decoder.feed([TOKENS[position]], position)
 
 
-@pytest.mark.parametrize(
-    ("position", "count", "widths"),
-    [
-        (0, 1, [16]),  # padded
-        (0, 5, [16]),
-        (0, 16, [16]),
-        (0, 19, [16, 16]),
-        (0, 22, [16, 16]),
-        (0, 64, [16] * 4),
-        (48, 1, [16]),  # up to the last row
-        (48, 16, [16]),
-        (49, 1, [1]),
-        (49, 6, [5, 1]),  # a padded chunk would not fit
-        (49, 15, [5, 5, 5]),
-        (33, 31, [16, 5, 5, 5]),
-        (40, 13, [16]),
-        (63, 1, [1]),
-        (59, 5, [5]),
-        (0, 0, []),
-    ],
-)
-def test_the_passes_of_a_feed(tmp_path: Path, position: int, count: int, widths: list[int]) -> None:
-    made = make(tmp_path)
-    places, where = [], position
-    for width in widths:
-        places.append((width, made.contract.span(where + width)))
-        where += width
-    made.decoder.feed(TOKENS[:count], position)
-    # One that is asked for a second time is replayed.
-    assert made.passes() == list(dict.fromkeys(places))
-
-
-@pytest.mark.parametrize("chunk", [1, 3, 5, 6])
-def test_chunks_that_are_not_wider_than_a_step(tmp_path: Path, chunk: int) -> None:
-    made = make(tmp_path, replace(CONTRACT, prompt_chunk=chunk))
-    for position, end in ((0, 23), (23, 24), (24, 60), (60, 64)):
-        made.decoder.feed(TOKENS[position:end], position)
-        for cache, rows in zip(made.caches(end), expected_rows(end), strict=True):
-            assert np.array_equal(cache, rows)
-
-
-def test_a_padded_chunk_is_dead_behind_its_tokens(made: Made) -> None:
-    """What lies there does not count: the next write overwrites it, and nothing looks at it before."""
-    host = fresh(made)
-    made.decoder.feed(TOKENS[:16], 0)
-    made.decoder.feed(TOKENS[16:23], 16)  # rows 23 to 31 are padding
-    made.decoder.feed(TOKENS[23:25], 23)
-    host.feed(TOKENS[:25], 0)
-    assert np.allclose(made.decoder.step([TOKENS[25]], 25), host.step([TOKENS[25]], 25), atol=1e-5)
-
-
 # Steps.
 
 
@@ -191,44 +139,6 @@ def test_logits_at_every_width_and_on_either_side_of_each_span(made: Made, end: 
         assert logits.shape == (width, VOCAB)
         assert logits.dtype == np.float32
         assert np.allclose(logits, host.step(TOKENS[position:end], position), atol=1e-5), width
-
-
-def test_the_span_is_the_least_that_holds_the_pass(tmp_path: Path) -> None:
-    made = make(tmp_path)
-    for end, span in ((5, 16), (16, 16), (17, 32), (32, 32), (33, 64), (64, 64)):
-        made.decoder.step(TOKENS[:5], end - 5)
-        assert made.passes() == ([(5, span)] if end in (5, 17, 33) else []), (
-            "the others are replayed from the same graph"
-        )
-    made.decoder.step(TOKENS[:3], 13)
-    made.decoder.step(TOKENS[:3], 14)
-    assert made.passes() == [(3, 16), (3, 32)]
-    for end in (64, 32, 16):  # a pass that looks farther is there, and costs more
-        made.decoder.step(TOKENS[:2], end - 2)
-    assert made.passes() == [(2, 64), (2, 32), (2, 16)]
-
-
-def test_the_ladder_begins_at_512(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 512)
-    contract = replace(CONTRACT, capacity=1100, prompt_chunk=64)
-    assert contract.spans == (512, 1024, 1100)
-    made, host = make(tmp_path, contract), MicroDecoder(MODEL, contract)
-    for before, end, span in (
-        (0, 512, 512),
-        (512, 513, 1024),
-        (513, 1024, 1024),
-        (1024, 1025, 1100),
-        (1025, 1100, 1100),
-    ):
-        for decoder in (made.decoder, host):
-            decoder.feed(TOKENS[before : end - 1], before)  # type: ignore[attr-defined]
-        made.decoder.overwrite_rows(end - 1, POISON)
-        made.device.log.clear()
-        logits = made.decoder.step([TOKENS[end - 1]], end - 1)
-        assert made.passes() in ([(1, span)], [])
-        assert np.allclose(logits, host.step([TOKENS[end - 1]], end - 1), atol=1e-4)
-    spans = {span for _, span in made.decoder._passes}
-    assert spans == {512, 1024, 1100}
 
 
 @pytest.mark.parametrize("count", [6, 16, 17, 21, 40])
@@ -251,17 +161,6 @@ def test_a_write_beyond_the_capacity_is_not_even_tried(refused: Refused, made: M
                 call(TOKENS[:count], position)
 
 
-def test_a_pass_is_bound_once_and_then_one_launch(made: Made) -> None:
-    fresh(made)
-    for tokens, position in (([1, 2, 3], 4), ([4, 5, 6], 9)):
-        made.decoder.step(tokens, position)
-    made.decoder.feed([7, 8], 2)
-    made.device.log.clear()
-    made.decoder.step([9, 8, 7], 6)
-    made.decoder.feed([1, 1], 0)
-    assert made.device.log == ["launch", "wait"] * 2
-
-
 def test_steps_and_feeds_of_one_width_are_two_graphs(made: Made) -> None:
     """A feed brings no logits back: two kinds of work under one key would replay the wrong one."""
     host = fresh(made)
@@ -272,15 +171,6 @@ def test_steps_and_feeds_of_one_width_are_two_graphs(made: Made) -> None:
             decoder.feed(TOKENS[position : position + 2], position)  # type: ignore[attr-defined]
         ours = made.decoder.step(TOKENS[position + 2 : position + 4], position + 2)
         assert np.allclose(ours, host.step(TOKENS[position + 2 : position + 4], position + 2), atol=1e-5)
-
-
-def test_a_step_copies_its_own_rows_of_logits_and_no_more(tmp_path: Path) -> None:
-    made = make(tmp_path)
-    for width in (2, 5):
-        made.device.log.clear()
-        assert made.decoder.step(TOKENS[:width], 0).shape == (width, VOCAB)
-        copies = [line for line in made.device.log if line.startswith("copy")]
-        assert copies == [f"copy {12 * 256}", f"copy {4 * width * VOCAB}"], "inputs to the device, logits to the host"
 
 
 # Rows that are not finite.
@@ -353,52 +243,7 @@ def test_overwriting_rows(made: Made, start: int, value: float) -> None:
     made.decoder.overwrite_rows(0, 0.0)
 
 
-def test_overwriting_is_waited_for(made: Made) -> None:
-    made.device.log.clear()
-    made.decoder.overwrite_rows(3, 1.0)
-    assert made.device.log[-1] == "wait"
-    fills = [line for line in made.device.log if line.startswith("fill")]
-    assert len(fills) == sum(2 * layer.num_kv_heads for layer in MODEL.layers)
-    assert {line.split()[-1] for line in fills} == {str(ELEMENT_BYTES[made.contract.precision])}
-
-
 # What it takes.
-
-
-@pytest.mark.parametrize(("precision", "dialect"), KINDS)
-def test_memory_is_what_the_contract_says(tmp_path: Path, precision: Precision, dialect: str) -> None:
-    contract = replace(CONTRACT, precision=precision)
-    made = make(tmp_path, contract, dialect)
-    live = [address for address, kind in made.device.driver.live.items() if kind == "memory"]
-    sizes = sorted(made.device.driver.memory._arrays[address].size for address in live)
-    element = ELEMENT_BYTES[precision]
-    rows = [layer.num_kv_heads * layer.head_dim * element for layer in MODEL.layers for _ in range(2)]
-    inputs = 2 * 256 * len(contract.widths)
-    expected = [row * CAPACITY for row in rows] + [8 * CAPACITY, 4 * WIDEST * VOCAB, inputs, 4096]
-    expected += [row * CHUNK for row in rows] + [32 * len(rows)] if dialect == "rows" else []
-    assert sizes == sorted(expected)
-    assert sum(row * CAPACITY for row in rows) == MODEL.spec("target").cache_bytes(contract)
-
-
-@pytest.mark.parametrize("room", [100, 17_400, 17_500, 18_000, 21_000])
-def test_too_little_memory_names_the_model_and_the_buffer(refused: Refused, tmp_path: Path, room: int) -> None:
-    onnx.save(graph(MODEL, CONTRACT), tmp_path / "model.onnx")
-    (tmp_path / "model.plan").write_bytes(plan(tmp_path / "model.onnx", model_profiles(CONTRACT)))
-    device = FakeDevice()
-    loaded = LoadedPlan(Library("tensorrt", FakeTensorRT(device)), tmp_path / "model.plan", device)
-    device.driver.free = room
-    with refused(EngineError):
-        TensorRTDecoder("draft", loaded, MODEL.spec("draft"), CONTRACT, device, loaded.scratch_bytes)  # type: ignore[arg-type]
-
-
-def test_a_plan_of_another_model_is_refused(refused: Refused, tmp_path: Path) -> None:
-    made = make(tmp_path)
-    other = Micro(layers=(*MODEL.layers, CacheLayer(1, 4)))
-    decoder = TensorRTDecoder(
-        "target", made.decoder._plan, other.spec("target"), CONTRACT, made.device, made.decoder._scratch
-    )
-    with refused(EngineError):
-        decoder.step([1], 0)
 
 
 @pytest.mark.parametrize(
@@ -421,22 +266,6 @@ def test_a_plan_that_gives_other_logits_is_refused(
         decoder.step(TOKENS[:5], 0)
     with pytest.raises(EngineError, match="logits has the shape") if vocab_size > VOCAB else nullcontext():
         decoder.feed(TOKENS[:16], 0)  # one row
-
-
-def test_the_widths_of_a_pair_with_one_draft_token(tmp_path: Path) -> None:
-    contract = Contract(capacity=16, max_draft_tokens=1, prompt_chunk=4, precision="fp16")
-    made, host = make(tmp_path, contract), MicroDecoder(MODEL, contract)
-    made.decoder.feed(TOKENS[:13], 0)
-    host.feed(TOKENS[:13], 0)
-    assert np.allclose(made.decoder.step(TOKENS[13:15], 13), host.step(TOKENS[13:15], 13), atol=1e-5)
-    assert np.allclose(made.decoder.step(TOKENS[13:16], 13), host.step(TOKENS[13:16], 13), atol=1e-5)
-
-
-def test_the_slots_of_each_width(made: Made) -> None:
-    decoder: Any = made.decoder
-    assert {width: slot.host.size for width, slot in decoder.tokens.items()} == {1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 16: 16}
-    assert {width: slot.host.size for width, slot in decoder.positions.items()} == dict.fromkeys((1, 2, 3, 4, 5, 16), 1)
-    assert len({slot.address for slot in (*decoder.tokens.values(), *decoder.positions.values())}) == 12
 
 
 # Rows for the host.

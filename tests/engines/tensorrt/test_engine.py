@@ -8,10 +8,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import pytest
 from specexport.bundle import Bundle, Contract
-from specexport.engines.base import Chances
 from specexport.engines.onnxruntime.cpu import load as load_on_cpu
 from specexport.errors import EngineError
 from specexport.runtime.proofs.parity import load_reference, prove_decoder, save_reference
@@ -150,87 +148,6 @@ def test_a_round_is_one_launch_and_one_wait(kept: Bundle, dialect: str) -> None:
             next(stream)
             assert device.log == ["launch", "wait"]
         stream.close()
-
-
-def test_what_most_requests_need_is_captured_at_load(kept: Bundle) -> None:
-    session, device = on_device(kept)
-    spans, k = kept.manifest.contract.spans, kept.manifest.contract.max_draft_tokens
-    assert len(spans) == 3
-    # rounds, greedy and sampled, and prompt chunks
-    assert device.log.count("capture") == len(spans) * ((k + 1) * 2 + 2)
-    device.log.clear()
-    for options in ({}, {"temperature": 1.0}, {"speculate": False}):
-        session.reset()
-        session.generate((PROMPT * 3)[:45], stop_token_ids=(), **options)  # type: ignore[arg-type]
-    assert all(line in ("launch", "wait") for line in device.log)
-
-
-def test_a_rule_that_is_asked_for_first_is_captured_then(kept: Bundle) -> None:
-    session, device = on_device(kept)
-    rounds = session.engine.rounds
-    assert rounds is not None
-    session._context.start(PROMPT)
-    session._context.target.prefill(PROMPT, len(PROMPT) - 1)
-    noise = np.full(4, 0.5, np.float32)
-    chances = Chances("token", np.array([1, 0, 1, 0], np.float32), noise[1:], noise)
-    device.log.clear()
-    rounds.run(PROMPT, 3, chances)
-    assert "launch" not in device.log
-    assert device.log[-1] == "end of capture"
-    captured = [line for line in device.log if line.startswith("captured execute")]
-    models = [line for line in captured if "-onnx " in line]
-    assert [line.split()[2] for line in models] == ["draft-onnx", "draft-onnx", "draft-onnx", "target-onnx"]
-    assert ["tokens[1, 2]" in models[0], "tokens[1, 1]" in models[1], "tokens[1, 4]" in models[3]] == [True] * 3
-    assert all("columns[32]" in line for line in models)  # 19 tokens and 3 drafts need 22 rows
-    assert [line.split()[2] for line in captured if "-onnx " not in line] == ["select"] * 3 + ["accept_token_3"]
-    device.log.clear()
-    rounds.run(PROMPT, 3, chances)
-    assert device.log == ["launch", "wait"]
-
-
-def test_warming_up_leaves_clean_caches(kept: Bundle) -> None:
-    """A masked row has weight 0, and 0 * NaN is NaN: nothing may lie in the caches that zeros as tokens came to."""
-    session, device = on_device(kept)
-    for decoder in (session.engine.target, session.engine.draft):
-        for address, layer in decoder._caches.values():  # type: ignore[union-attr]
-            size = 4 * layer.num_kv_heads * layer.head_dim * kept.manifest.contract.capacity
-            assert not device.view(address, size).any()
-
-
-def test_the_capacity_is_reached_and_not_passed(sessions: tuple[Session, Session]) -> None:
-    host, device = sessions
-    prompt = (PROMPT * 4)[:58]
-    given = device.generate(prompt, stop_token_ids=())
-    assert given.tokens == host.generate(prompt, stop_token_ids=(), speculate=False).tokens
-    assert len(given.tokens) == 6
-
-
-def test_a_cancelled_stream_leaves_a_usable_cache(sessions: tuple[Session, Session]) -> None:
-    host, device = sessions
-    stream = device.stream(PROMPT, max_new_tokens=30, stop_token_ids=())
-    taken = [token for chunk in islice(stream, 2) for token in chunk.tokens]
-    stream.close()
-    for options in (
-        {},
-        {"drafter": "ngram"},
-        {"repetition_penalty": 1.4},
-        {"speculate": False},
-        {"temperature": 0.7, "seed": 5},
-    ):
-        asked: dict[str, Any] = {"max_new_tokens": 20, "stop_token_ids": (), **options}
-        prompt = [*PROMPT, taken[0], 8, 9]
-        assert device.generate(prompt, **asked).tokens == host.generate(prompt, **asked).tokens
-
-
-def test_logits_that_are_no_numbers_end_the_request_and_not_the_session(refused: Refused, kept: Bundle) -> None:
-    session, _ = on_device(kept)
-    before = session.generate(PROMPT, max_new_tokens=12, stop_token_ids=()).tokens
-    for decoder in (session.engine.target, session.engine.draft):
-        assert decoder is not None
-        decoder.overwrite_rows(0, np.nan)  # below the prompt, which the session believes to be kept
-        with refused(EngineError):
-            session.generate(PROMPT, max_new_tokens=12, stop_token_ids=())
-        assert session.generate(PROMPT, max_new_tokens=12, stop_token_ids=()).tokens == before
 
 
 def test_too_little_memory_is_said_before_anything_runs(refused: Refused, kept: Bundle) -> None:

@@ -16,7 +16,6 @@ from specexport.engines.tensorrt.api import library
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, model_profiles
 from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.engines.tensorrt.network_checks import check_model
-from specexport.engines.tensorrt.states import DeviceStates
 from specexport.errors import EngineError
 from specexport.runtime.session import Session
 from support.fake_device import FakeDevice
@@ -92,16 +91,6 @@ def test_sessions_give_what_onnx_runtimes_operators_give(name: str, make: Make) 
     assert accepted or name != "scans"
 
 
-def test_a_sequence_that_goes_on_keeps_its_states(make: Make) -> None:
-    made = make("scans")
-    first = next(prompts(1, seed=3))[:12]
-    answer = made.session.generate(first, max_new_tokens=6, stop_token_ids=()).tokens
-    going_on = made.session.generate([*first, *answer, 7, 8], max_new_tokens=6, stop_token_ids=())
-    assert going_on.statistics.reused_tokens >= len(first)
-    expected = made.host.generate([*first, *answer, 7, 8], max_new_tokens=6, stop_token_ids=())
-    assert going_on.tokens == expected.tokens
-
-
 def test_places_come_back_from_the_host(make: Make) -> None:
     made = make("scans", prompt_cache_bytes=1 << 24)
     first, other = ([*range(5, 40)], [*range(60, 90)])
@@ -132,37 +121,6 @@ def _interrupted(graph: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_pass_that_states_cannot_continue_is_refused(refused: Refused, make: Make) -> None:
-    decoder = make("alone").engine.target
-    decoder.feed([1] * 12, 0)
-    with refused(EngineError):
-        decoder.step([1], 3)
-
-
-def test_open_rows_are_overwritten_and_no_others(exports: Exports) -> None:
-    """Poison behind the rows that count is never read; the rows in front of it, and the state, stay."""
-    exported = exports("delta rule", 0.0)
-    device = FakeDevice()
-    states = DeviceStates(exported.spec, CONTRACT, device, False, "the states")
-    device.fill(states._past, 0x3F800000, states._size // 4, 4)
-    states.begin(0, [12])
-    device.fill(states._past, 0x3F800000, states._size // 4, 4)
-    states.finish()
-    states.assume(10)
-    states._rows.finish(10, 12)
-    states.overwrite_rows(11, 2.0)
-    device.synchronize()
-    for name, state, start in states._places:
-        shape = state.shape(CONTRACT)
-        found = device.view(states._past + start, 4 * int(np.prod(shape))).view(np.float32).reshape(shape)
-        kept = shape[1] if state.part == "state" else state.ahead + 1
-        assert (found[:, :kept] == 1).all(), name
-        assert (found[:, kept:] == 2).all(), name
-    assert states.resumable(12) == 12
-    states.overwrite_rows(9, 0.0)
-    assert states.resumable(12) == 0
-
-
 def test_what_is_checked_of_a_network(refused: Refused, exports: Exports, tmp_path: Path) -> None:
     """Of states that are of another size than the manifest says."""
     pytest.importorskip("tensorrt_rtx")
@@ -173,7 +131,7 @@ def test_what_is_checked_of_a_network(refused: Refused, exports: Exports, tmp_pa
         _compile("convolution", exports, tmp_path / "model.plan", replace(spec, layers=(first, *spec.layers[1:])))
 
 
-@pytest.mark.parametrize("kind", ["delta rule", "convolution", pytest.param("scan", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["delta rule", "convolution", pytest.param("scan", marks=pytest.mark.nightly)])
 def test_tensorrt_rtx_builds_a_hybrid(kind: str, exports: Exports, tmp_path: Path) -> None:
     """For every width of a round and for prompt chunks, with nothing that a CUDA graph cannot hold."""
     pytest.importorskip("tensorrt_rtx")

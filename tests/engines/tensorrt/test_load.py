@@ -9,7 +9,6 @@ import re
 import shutil
 import weakref
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,7 @@ from specexport.engines.cuda.driver import Driver
 from specexport.engines.registry import load_engine
 from specexport.engines.tensorrt import enterprise, rtx
 from specexport.engines.tensorrt.api import LEAN, Library
-from specexport.engines.tensorrt.engine import load_bundle
 from specexport.engines.tensorrt.plan import LoadedPlan
-from specexport.engines.tensorrt.rtx_cache import RuntimeCaches
 from specexport.errors import EngineError, MissingPackageError
 from specexport.runtime.session import Session
 from support import fake_context, fake_tensorrt
@@ -39,7 +36,6 @@ from support.micro import Micro, micro_bundle
 
 CONTRACT = Contract(capacity=16, max_draft_tokens=1, prompt_chunk=4, precision="fp32")
 VERSIONS = {"tensorrt": "10.16.1", "tensorrt-rtx": "1.7.1"}
-GIB = 1 << 30
 
 
 @pytest.fixture(scope="module")
@@ -140,21 +136,6 @@ def test_generate(host: Host, unplanned: Bundle, engine: str) -> None:
     assert "launch" in host.device.log
 
 
-@pytest.mark.parametrize(
-    ("engine", "title"), [("tensorrt", "TensorRT 10.16.1"), ("tensorrt-rtx", "TensorRT-RTX 1.7.1")]
-)
-def test_what_doctor_says_of_it(host: Host, engine: str, title: str) -> None:
-    found = {"tensorrt": enterprise, "tensorrt-rtx": rtx}[engine].availability()
-    assert (found.usable, found.detail) == (True, f"{title}, Fake GPU (8.9), driver for CUDA 13.0")
-    assert host.opened == [], "it is looked at, not opened"
-
-
-def test_the_engine_has_the_name_and_the_dialect(host: Host, unplanned: Bundle) -> None:
-    engine = load_engine(planned(unplanned))
-    assert (engine.name, engine.dialect) == ("tensorrt", "onnx")
-    engine.close()
-
-
 # What a user is told.
 
 
@@ -225,45 +206,12 @@ def test_a_host_that_cannot_run_it(
     assert host.opened == []
 
 
-@pytest.mark.parametrize("name", ["tensorrt", "tensorrt-rtx"])
-def test_it_runs_on_the_gpu_that_is_named(host: Host, unplanned: Bundle, name: str) -> None:
-    with closing(load_engine(planned(unplanned, name), device=1)) as engine:
-        assert engine.device == 1
-    assert [device.index for device in host.opened] == [1]
-
-
 def test_a_gpu_that_the_plans_were_not_made_for(host: Host, unplanned: Bundle) -> None:
     host.give(FakeDevice(name="Fake Orin", compute_capability=(8, 7)))
     bundle = planned(unplanned, compute_capabilities=("9.0",))
     again = f"compile it here: specexport compile {bundle.root} --engine tensorrt"
     file = bundle.path(bundle.manifest.plans[0].file)
     assert line(bundle) == f"{file} was made for compute capability 9.0, Fake Orin has 8.7; {again}"
-
-
-def test_a_gpu_that_the_plans_for_rtx_were_not_made_for(host: Host, unplanned: Bundle) -> None:
-    bundle = planned(unplanned, "tensorrt-rtx", compute_capabilities=("8.6", "12.0"))
-    again = f"compile it here: specexport compile {bundle.root} --engine tensorrt-rtx --compute-capability 8.9"
-    assert line(bundle).endswith(f"was made for compute capability 8.6, 12.0, Fake GPU has 8.9; {again}")
-
-
-@pytest.mark.parametrize("engine", ["tensorrt", "tensorrt-rtx"])
-def test_plans_by_another_version(host: Host, unplanned: Bundle, engine: str) -> None:
-    bundle = planned(unplanned, engine, version="1.2.3")
-    title = host.libraries[engine.replace("-", "_")].title
-    again = f"compile it here: specexport compile {bundle.root} --engine {engine}"
-    assert line(bundle).endswith(
-        f"was made by version 1.2.3, this host has {title}; it needs the same version: {again}"
-    )
-
-
-def test_one_plan_of_many_that_does_not_fit(host: Host, unplanned: Bundle) -> None:
-    bundle = planned(unplanned)
-    *plans, last = bundle.manifest.plans
-    bundle = on_disk(
-        replace(bundle, manifest=replace(bundle.manifest, plans=(*plans, replace(last, version="10.15.0"))))
-    )
-    assert f"{bundle.path(last.file)} was made by version 10.15.0" in line(bundle)
-    assert host.device.driver.live == {}
 
 
 def test_too_little_memory_for_the_plan(host: Host, unplanned: Bundle) -> None:
@@ -282,73 +230,6 @@ def test_too_little_memory_for_the_plan(host: Host, unplanned: Bundle) -> None:
     assert host.device.driver.live == {}
 
 
-def test_weights_that_may_be_streamed_leave_room_for_all_else(
-    host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The smallest plan is loaded first, and each leaves what the larger ones, the caches, the logits and the libraries
-    need.
-    """
-    bundle = planned(unplanned)
-    loaded: list[tuple[str, int]] = []
-    make = LoadedPlan.__init__
-
-    def noted(self: LoadedPlan, library: Any, file: Path, device: Any, settings: Any = None, reserved: int = 0) -> None:
-        loaded.append((file.name, reserved))
-        make(self, library, file, device, settings, reserved)
-
-    monkeypatch.setattr(LoadedPlan, "__init__", noted)
-    load_engine(bundle).close()
-    sizes = sorted(bundle.path(plan.file).stat().st_size for plan in bundle.manifest.plans)
-    assert [bundle.path(f"engines/tensorrt/{name}").stat().st_size for name, _ in loaded] == sizes
-    models = sum(model.cache_bytes(CONTRACT) + 4 * 2 * VOCAB for model in bundle.manifest.models.values())
-    assert {reserved for _, reserved in loaded} == {models + (512 << 20)}
-
-
-def test_a_draft_that_fits_is_not_streamed(host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs k times a round and its target once, so what is streamed must be the target's weights."""
-    bundle = planned(unplanned)
-    sizes = {"target": 10 * GIB, "draft": 100 << 20}
-    files = bundle.manifest.files
-    for role, size in sizes.items():
-        name = f"engines/tensorrt/{role}-onnx.plan"
-        files = files | {name: replace(files[name], bytes=size)}
-    kind = fake_tensorrt.ICudaEngine
-    budgets: dict[str, int] = {}
-    monkeypatch.setattr(
-        kind, "streamable_weights_size", property(lambda self: sizes.get(self.name.partition("-")[0], 0)), raising=False
-    )
-    monkeypatch.setattr(
-        kind, "get_weight_streaming_automatic_budget", lambda self: self.streamable_weights_size, raising=False
-    )
-    budget = property(lambda self: 0, lambda self, size: budgets.update({self.name: size}))
-    monkeypatch.setattr(kind, "weight_streaming_budget_v2", budget, raising=False)
-    bundle = replace(bundle, manifest=replace(bundle.manifest, files=files))
-    load_bundle("tensorrt", bundle, host.library("tensorrt"), host.device).close()
-    assert 0 < budgets["target-onnx"] < GIB
-    assert budgets["draft-onnx"] == sizes["draft"]
-
-
-def test_too_little_memory_for_a_plan_of_rtx_names_options_that_help(host: Host, unplanned: Bundle) -> None:
-    """A shorter sequence makes no plan smaller, and TensorRT-RTX streams no weights."""
-    host.give(FakeDevice(memory=100))
-    host._patch.setattr(
-        fake_tensorrt.Runtime, "deserialize_cuda_engine", lambda self, plan: self._error("out of memory")
-    )
-    message = line(planned(unplanned, "tensorrt-rtx"))
-    assert "choose a smaller --precision" in message
-    assert "--weight-streaming" not in message
-    assert "--max-seq-len" not in message
-
-
-def test_too_little_memory_for_the_caches(host: Host, unplanned: Bundle) -> None:
-    host.give(FakeDevice(memory=8_000))
-    message = line(planned(unplanned))
-    assert message.startswith("out of device memory for the target's inputs: 1.5 KiB requested, ")
-    assert message.endswith(
-        "free; lower --max-seq-len, choose a smaller --precision or close other programs that use the GPU"
-    )
-
-
 def test_a_bundle_without_plans(host: Host, unplanned: Bundle) -> None:
     bundle = on_disk(replace(unplanned, manifest=replace(unplanned.manifest, engines=("tensorrt",))))
     remedy = f"make them with: specexport compile {bundle.root} --engine tensorrt"
@@ -364,23 +245,6 @@ def test_a_bundle_without_the_plan_of_a_model(host: Host, unplanned: Bundle, rol
     remedy = f"make it with: specexport compile {bundle.root} --engine tensorrt"
     assert line(bundle) == f"{bundle.root} has no plan of {role} for tensorrt; {remedy}"
     assert host.device.driver.live == {}
-
-
-def test_a_bundle_without_the_plan_of_a_rule(host: Host, unplanned: Bundle) -> None:
-    bundle = planned(unplanned)
-    plans = tuple(
-        plan for plan in bundle.manifest.plans if not plan.graph.endswith(("select_greedy.onnx", "accept_token_1.onnx"))
-    )
-    bundle = on_disk(replace(bundle, manifest=replace(bundle.manifest, plans=plans)))
-    remedy = f"make it with: specexport compile {bundle.root} --engine tensorrt"
-    assert line(bundle) == f"{bundle.root} has no plan of select_greedy, accept_token_1 for tensorrt; {remedy}"
-
-
-def test_plans_of_the_other_library_are_not_taken(host: Host, unplanned: Bundle) -> None:
-    bundle = planned(unplanned, "tensorrt-rtx")
-    assert line(bundle, "--engine", "tensorrt").startswith(
-        "the bundle was built for tensorrt-rtx, not for tensorrt; run: specexport compile"
-    )
 
 
 # The lean runtime.
@@ -416,31 +280,6 @@ def test_the_lean_runtime_runs_no_others(host: Host, unplanned: Bundle) -> None:
     assert host.opened == []
 
 
-def test_the_lean_runtime_is_taken_where_tensorrt_is_a_placeholder(host: Host) -> None:
-    lean(host)
-    placeholder(host)
-    assert enterprise.availability().detail.startswith("TensorRT's lean runtime")
-
-
-def test_tensorrt_itself_is_preferred(host: Host, unplanned: Bundle) -> None:
-    host.libraries[LEAN] = Library(LEAN, FakeTensorRT(host.device))
-    assert enterprise.availability().detail.startswith("TensorRT 10.16.1, ")
-    load_engine(planned(unplanned)).close()
-
-
-def test_without_either_it_is_tensorrt_that_is_missing(host: Host) -> None:
-    placeholder(host)
-    assert enterprise.availability().detail.startswith("tensorrt is installed as a placeholder")
-    no_package(host)
-    assert enterprise.availability().detail == "the package tensorrt is not installed"
-
-
-def test_a_lean_runtime_that_is_a_placeholder_is_told(host: Host) -> None:
-    no_package(host)
-    host.libraries[LEAN] = EngineError("tensorrt_lean is installed as a placeholder; install it again")
-    assert enterprise.availability().detail == "tensorrt_lean is installed as a placeholder"
-
-
 # Nothing is left behind.
 
 
@@ -473,35 +312,6 @@ def test_contexts_and_engines_go_before_the_device(
     session = Session(bundle, load_engine(bundle))
     session.generate([5, 6], max_new_tokens=4)
     session.close()
-    assert held == [(0, 0)]
-    assert host.device.driver.live == {}
-
-
-@pytest.mark.parametrize("engine", ["tensorrt", "tensorrt-rtx"])
-def test_closing_twice_is_harmless(host: Host, unplanned: Bundle, engine: str) -> None:
-    """At the end of a `with` in which it was closed; and `CudaDevice.close` promises it."""
-    bundle = planned(unplanned, engine)
-    with Session(bundle, load_engine(bundle)) as session:
-        session.close()
-    assert host.device.driver.live == {}
-
-
-def test_work_is_waited_for_before_contexts_go(host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A context must not go while its passes are still running, as they are after an interrupt."""
-    bundle = planned(unplanned)
-    engine = load_engine(bundle)
-    close = LoadedPlan.close
-    monkeypatch.setattr(LoadedPlan, "close", lambda self: host.device.log.append("plan closed") or close(self))
-    host.device.log.clear()
-    engine.close()
-    assert host.device.log == ["wait", *["plan closed"] * len(bundle.manifest.plans), "close"]
-
-
-def test_a_faulty_device_is_closed_all_the_same(host: Host, unplanned: Bundle, held: list[tuple[int, int]]) -> None:
-    engine = load_engine(planned(unplanned))
-    failing = ("cuCtxGetCurrent", "cuEventRecord", "cuEventSynchronize", "cuStreamSynchronize")
-    host.device.driver.failures |= dict.fromkeys(failing, 700)
-    engine.close()
     assert held == [(0, 0)]
     assert host.device.driver.live == {}
 
@@ -550,55 +360,6 @@ def test_a_load_that_fails_gives_everything_back(host: Host, unplanned: Bundle, 
     assert host.device.driver.free == host.device.driver.total
 
 
-@pytest.mark.parametrize("dialect", ["onnx", "rows"])
-def test_memory_that_ends_at_any_place(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: str
-) -> None:
-    """At each allocation in turn: named, and all that was taken is given back."""
-    version = "10.16.1" if dialect == "onnx" else "10.3.0"
-    bundle = planned(micro_bundle(tmp_path / "b", CONTRACT, dialect=dialect), dialect=dialect, version=version)
-    host.libraries["tensorrt"] = Library("tensorrt", FakeTensorRT(host.device, version))
-    load_engine(bundle).close()
-    asked = [
-        line.removeprefix("allocate ").split(" for ", 1) for line in host.device.log if line.startswith("allocate")
-    ]
-    assert len(asked) > 30 if dialect == "rows" else 20
-    largest = max(bundle.path(plan.file).stat().st_size for plan in bundle.manifest.plans)
-    taken = 0
-    for size, purpose in asked:
-        device = host.give(FakeDevice(memory=GIB))
-        device.driver.free = taken + int(size) - 1
-        monkeypatch.setattr(
-            device, "memory", lambda device=device: (max(device.driver.free, largest), device.driver.total)
-        )
-        with pytest.raises(EngineError, match=f"out of device memory for {purpose}: "):
-            load_engine(bundle)
-        assert device.driver.live == {}
-        taken += int(size)
-    device = host.give(FakeDevice(memory=GIB))
-    device.driver.free = taken
-    monkeypatch.setattr(device, "memory", lambda: (max(device.driver.free, largest), device.driver.total))
-    load_engine(bundle).close()
-
-
-@pytest.mark.parametrize(
-    "failure",
-    [
-        pytest.param(bad_plan, id="a plan that cannot be loaded"),
-        pytest.param(driver_failure("cuGraphInstantiate"), id="in a capture"),
-        pytest.param(interrupted, id="interrupted"),
-    ],
-)
-def test_contexts_and_engines_go_before_the_device_when_loading_fails(
-    host: Host, unplanned: Bundle, held: list[tuple[int, int]], failure: Any
-) -> None:
-    bundle = planned(unplanned)
-    failure(host, bundle)
-    with pytest.raises((EngineError, KeyboardInterrupt)):
-        load_engine(bundle)
-    assert held == [(0, 0)]
-
-
 # TensorRT-RTX's cache of kernels.
 
 
@@ -609,46 +370,6 @@ def kernels(tmp_path: Path) -> Path:
 
 def names(bundle: Bundle) -> set[str]:
     return {f"{bundle.manifest.files[plan.file].sha256}.cache" for plan in bundle.manifest.plans}
-
-
-def test_kernels_are_kept_when_the_passes_have_run(host: Host, unplanned: Bundle, kernels: Path) -> None:
-    bundle = planned(unplanned, "tensorrt-rtx")
-    load_engine(bundle).close()
-    assert {file.name for file in kernels.iterdir()} == names(bundle)
-    kept = {file.read_bytes() for file in kernels.iterdir()}
-    ran = [b"target-onnx", b"draft-onnx", b"select", b"select_greedy", b"accept_greedy_1", b"accept_block_1"]
-    assert kept >= {b"1.7.1 Fake GPU\n" + name + b"\n" for name in ran}
-
-
-def test_kernels_are_taken_up_again_and_not_written_again(
-    host: Host, unplanned: Bundle, kernels: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = planned(unplanned, "tensorrt-rtx")
-    load_engine(bundle).close()
-    host.give(FakeDevice())
-    taken: list[bytes] = []
-    deserialize = fake_tensorrt.IRuntimeCache.deserialize
-    monkeypatch.setattr(
-        fake_tensorrt.IRuntimeCache, "deserialize", lambda self, blob: taken.append(blob) or deserialize(self, blob)
-    )
-    written: list[Path] = []
-    monkeypatch.setattr(Path, "write_bytes", lambda self, content: written.append(self))
-    load_engine(bundle).close()
-    assert len(taken) == len(bundle.manifest.plans)
-    assert written == []
-
-
-def test_kernels_of_another_gpu_are_passed_over(host: Host, unplanned: Bundle, kernels: Path) -> None:
-    bundle = planned(unplanned, "tensorrt-rtx")
-    load_engine(bundle).close()
-    host.give(FakeDevice(name="Another GPU"))
-    load_engine(bundle).close()
-    assert all(file.read_bytes().startswith(b"1.7.1 Another GPU\n") for file in kernels.iterdir())
-
-
-def test_tensorrt_keeps_no_kernels(host: Host, unplanned: Bundle, kernels: Path) -> None:
-    load_engine(planned(unplanned)).close()
-    assert not kernels.exists()
 
 
 def test_kernels_that_requests_add_are_kept_too(host: Host, unplanned: Bundle, kernels: Path) -> None:
@@ -665,43 +386,7 @@ def test_kernels_that_requests_add_are_kept_too(host: Host, unplanned: Bundle, k
     assert b"accept_token_1" in (kernels / f"{file}.cache").read_bytes()
 
 
-def test_kernels_are_taken_from_an_engine_that_is_still_there(
-    host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = planned(unplanned, "tensorrt-rtx")
-    engine = load_engine(bundle)
-    close, save = LoadedPlan.close, RuntimeCaches.save
-    monkeypatch.setattr(LoadedPlan, "close", lambda self: host.device.log.append("plan closed") or close(self))
-    monkeypatch.setattr(RuntimeCaches, "save", lambda self: host.device.log.append("saved") or save(self))
-    host.device.log.clear()
-    engine.close()
-    assert [line for line in host.device.log if line != "wait"] == [
-        "saved",
-        *["plan closed"] * len(bundle.manifest.plans),
-        "close",
-    ]
-
-
 # Other parts of an engine.
-
-
-@pytest.mark.parametrize("larger", ["target-onnx", "select", "accept_block_1"])
-def test_the_scratch_memory_is_enough_for_every_pass(host: Host, unplanned: Bundle, larger: str) -> None:
-    bundle = planned(unplanned)
-    (file,) = (bundle.path(plan.file) for plan in bundle.manifest.plans if Path(plan.file).stem == larger)
-    file.write_bytes(json.dumps(json.loads(file.read_bytes()) | {"device_memory": 9000}).encode())
-    session = Session(on_disk(bundle), load_engine(on_disk(bundle)))
-    session.generate([5, 6, 7], max_new_tokens=4, temperature=1.0, seed=1)
-    assert "allocate 9000 for what passes need while they run" in host.device.log
-    session.close()
-
-
-def test_plans_that_need_no_scratch_memory(host: Host, unplanned: Bundle) -> None:
-    bundle = planned(unplanned)
-    for plan in bundle.manifest.plans:
-        file = bundle.path(plan.file)
-        file.write_bytes(json.dumps(json.loads(file.read_bytes()) | {"device_memory": 0}).encode())
-    load_engine(on_disk(bundle)).close()
 
 
 def test_a_graph_that_is_opened_gives_arrays_of_its_own(host: Host, unplanned: Bundle) -> None:

@@ -129,30 +129,6 @@ def test_traps(text: str, problem: str, tmp_path: Path) -> None:
     assert any(problem in line for line in found), found
 
 
-def test_a_cache_that_is_no_input(tmp_path: Path) -> None:
-    text = (ENDS + BODY).replace(f", {CACHE} past.0.key", f", {CACHE} other").replace("(past.0.key", "(other")
-    assert "past.0.key is no input of the network" in problems(text, tmp_path)
-
-
-def test_another_shape_or_type_of_cache(tmp_path: Path) -> None:
-    longer = dataclasses.replace(CONTRACT, capacity=128)
-    assert "past.0.key is HALF [1, 2, 64, 8], expected HALF [1, 2, 128, 8]" in problems(
-        ENDS + BODY, tmp_path, contract=longer
-    )
-    other = dataclasses.replace(CONTRACT, precision="bf16")
-    assert "present.0.value is HALF [1, 2, 64, 8], expected BF16 [1, 2, 64, 8]" in problems(
-        ENDS + BODY, tmp_path, contract=other
-    )
-    more = dataclasses.replace(SPEC, layers=SPEC.layers * 2)
-    assert "past.1.key is no input of the network" in problems(ENDS + BODY, tmp_path, spec=more)
-
-
-def test_new_rows_that_are_missing(tmp_path: Path) -> None:
-    assert "new.0.key is no output of the network" in problems(ENDS + BODY, tmp_path, "rows")
-    fixed = ROWS.replace("float16[1, 2, T, 8]", "float16[1, 2, 3, 8]")
-    assert "new.0.key is HALF [1, 2, 3, 8], expected HALF [1, 2, -1, 8]" in problems(fixed, tmp_path, "rows")
-
-
 def test_attention_that_may_not_be_decomposed(tmp_path: Path) -> None:
     parsed = Parsed(ENDS + BODY, tmp_path)
     (problem,) = parsed.problems()

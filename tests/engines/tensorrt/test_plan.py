@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +22,7 @@ from support.fake_tensorrt import FakeTensorRT, plan
 from support.fake_tensorrt_types import (
     DynamicShapesKernelSpecializationStrategy,
     ExecutionContextAllocationStrategy,
-    Severity,
 )
-from support.messages import Refused
 from support.micro import Micro, graph
 
 CONTRACT = Contract(capacity=16, max_draft_tokens=1, prompt_chunk=4, precision="fp32")
@@ -118,72 +114,11 @@ def refusal(call: Callable[[], object]) -> str:
 # Loading.
 
 
-def test_what_a_plan_tells(loaded: Loaded, folder: Path, device: FakeDevice) -> None:
-    assert loaded.plan.inputs == ["tokens", "position", "columns", "past.0.key", "past.0.value"]
-    assert loaded.plan.outputs == ["logits", "present.0.key", "present.0.value"]
-    assert loaded.plan.scratch_bytes == SCRATCH
-    assert loaded.plan.shape("past.0.key") == (1, 2, 16, 4)
-    assert loaded.plan.shape("tokens") == (1, -1)
-    rule = LoadedPlan(loaded.library, folder / "rule.plan", device)
-    arrays = {name: rule.array(name) for name in (*rule.inputs, *rule.outputs)}
-    assert arrays == {
-        "x": (np.float32, 6),
-        "go": (np.bool_, 1),
-        "count": (np.int64, 4),
-        "small": (np.int32, 1),
-        "y": (np.float32, 6),
-        "went": (np.bool_, 1),
-        "counted": (np.int64, 4),
-        "little": (np.int32, 1),
-    }
-
-
 def test_what_is_no_plan_is_refused_with_the_librarys_reason(device: FakeDevice, tmp_path: Path) -> None:
     file = tmp_path / "model.plan"
     file.write_bytes(b"no plan")
     library = Library("tensorrt", FakeTensorRT(device))
     assert refusal(lambda: LoadedPlan(library, file, device)) == f"{file} cannot be loaded: the plan is malformed"
-
-
-def test_the_reason_is_none_that_was_logged_before(device: FakeDevice, folder: Path, tmp_path: Path) -> None:
-    file = tmp_path / "model.plan"
-    file.write_bytes(b"no plan")
-    library = Library("tensorrt", FakeTensorRT(device))
-    library.logger.log(Severity.ERROR, "of another plan")
-    assert refusal(lambda: LoadedPlan(library, file, device)).endswith("the plan is malformed")
-    loaded = Loaded(device, folder / "onnx.plan")
-    loaded.library.logger.log(Severity.ERROR, "of another plan")
-    assert ": no profile 3: onnx: there is no optimization profile 3 (" in refusal(lambda: loaded.bind(profile=3))
-
-
-def test_a_plan_of_another_version(device: FakeDevice, folder: Path, tmp_path: Path) -> None:
-    file = tmp_path / "model.plan"
-    file.write_bytes(plan(folder / "onnx.onnx", version="10.15.0"))
-    library = Library("tensorrt", FakeTensorRT(device))
-    assert "expecting library version 10.16.1 got 10.15.0" in refusal(lambda: LoadedPlan(library, file, device))
-
-
-def no_engine(self: Any, serialized_engine: Any) -> None:
-    self._error("out of memory")
-
-
-def test_a_plan_that_the_device_has_no_room_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Said of a plan that could not be loaded and is larger than what is free; else the library's own reason is."""
-    monkeypatch.setattr(fake_tensorrt.Runtime, "deserialize_cuda_engine", no_engine)
-    file = folder / "onnx.plan"
-    size = file.stat().st_size
-    device = FakeDevice(memory=size - 1)
-    library = Library("tensorrt", FakeTensorRT(device))
-    message = refusal(lambda: LoadedPlan(library, file, device))
-    assert re.match(
-        r"out of device memory for onnx\.plan.*: \d+ bytes requested, \d+ bytes of \d+ bytes free; ", message
-    )
-    assert f": {size} bytes requested, {size - 1} bytes of {size - 1} bytes free; " in message
-    for option in ("--precision", "--weight-streaming", "close other programs that use the GPU"):
-        assert option in message
-    assert (
-        refusal(lambda: LoadedPlan(library, file, FakeDevice(memory=size))) == f"{file} cannot be loaded: out of memory"
-    )
 
 
 class Streaming:
@@ -198,17 +133,6 @@ class Streaming:
         patch.setattr(kind, "weight_streaming_budget_v2", budget, raising=False)
         # A smaller budget needs other scratch memory, which is known only then.
         patch.setattr(kind, "device_memory_size_v2", property(lambda engine: 8192 if self.budgets else 4096))
-
-
-def test_weights_that_may_be_streamed_get_their_budget_before_there_is_a_context(
-    device: FakeDevice, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    streaming = Streaming(monkeypatch, automatic=60)
-    loaded = LoadedPlan(Library("tensorrt", FakeTensorRT(device)), folder / "onnx.plan", device)
-    assert (streaming.budgets, loaded.scratch_bytes) == ([60], 8192)
-    monkeypatch.setattr(fake_tensorrt.ICudaEngine, "streamable_weights_size", 0)
-    LoadedPlan(Library("tensorrt", FakeTensorRT(device)), folder / "onnx.plan", device)
-    assert streaming.budgets == [60]
 
 
 @pytest.mark.parametrize(("reserved", "budget"), [(0, 300), (100, 200), (99, 201), (300, 0), (5000, 0)])
@@ -259,51 +183,6 @@ def test_every_binding_has_a_context_of_its_own_with_the_one_scratch_memory(load
     loaded.device.synchronize()
 
 
-def test_nothing_is_enqueued_by_binding(loaded: Loaded) -> None:
-    loaded.bind()
-    assert not [line for line in loaded.device.log if line.startswith("execute")]
-
-
-def test_contexts_take_memory_that_the_caller_gives(
-    device: FakeDevice, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[Any] = []
-    create = fake_tensorrt.ICudaEngine.create_execution_context
-    monkeypatch.setattr(
-        fake_tensorrt.ICudaEngine,
-        "create_execution_context",
-        lambda self, argument: given.append(argument) or create(self, argument),
-    )
-    Loaded(device, folder / "onnx.plan").bind()
-    assert given == [ExecutionContextAllocationStrategy.USER_MANAGED]
-
-
-def test_settings_are_made_once_and_given_to_each_context(
-    device: FakeDevice, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Any] = []
-
-    def settings(engine: Any, file: Path) -> Any:
-        config = engine.create_runtime_config()
-        config.set_execution_context_allocation_strategy(ExecutionContextAllocationStrategy.USER_MANAGED)
-        made.append((config, file))
-        return config
-
-    given: list[Any] = []
-    create = fake_tensorrt.ICudaEngine.create_execution_context
-    monkeypatch.setattr(
-        fake_tensorrt.ICudaEngine,
-        "create_execution_context",
-        lambda self, argument: given.append(argument) or create(self, argument),
-    )
-    loaded = Loaded(device, folder / "onnx.plan", settings)
-    loaded.bind(1)
-    loaded.bind(2)
-    ((config, file),) = made
-    assert file == folder / "onnx.plan"
-    assert given == [config, config]
-
-
 def test_names_that_do_not_match(loaded: Loaded) -> None:
     for change in ("missing", "unknown"):
         addresses = dict(loaded.addresses)
@@ -313,18 +192,6 @@ def test_names_that_do_not_match(loaded: Loaded) -> None:
         message = refusal(lambda addresses=addresses: loaded.plan.bind(1, {}, addresses, loaded.scratch))  # type: ignore[misc]
         name = "columns" if change == "missing" else "past.1.key"
         assert message.endswith(f"onnx.plan: inputs and outputs {name} do not match; compile the bundle again")
-
-
-@pytest.mark.parametrize("name", ["tokens", "past.0.key", "logits"])
-def test_an_address_that_is_not_aligned(refused: Refused, loaded: Loaded, name: str) -> None:
-    with refused(EngineError):
-        loaded.bind(**{name: loaded.addresses[name] + 8})
-
-
-def test_a_cache_that_is_not_updated_in_place(loaded: Loaded) -> None:
-    other = loaded.device.allocate(512, "another cache")
-    message = refusal(lambda: loaded.bind(**{"present.0.value": other}))
-    assert message.endswith("present.0.value is past.0.value updated in place, and must be bound to its memory")
 
 
 @pytest.mark.parametrize("version", ["10.16.1", "10.3.0"])
@@ -344,26 +211,6 @@ def test_a_cache_that_the_plan_copies(device: FakeDevice, folder: Path, tmp_path
     assert message.endswith("copy.plan: present.0.key is not a cache updated in place; compile the bundle again")
 
 
-def test_new_rows_need_no_alias(device: FakeDevice, folder: Path) -> None:
-    loaded = Loaded(device, folder / "rows.plan")
-    loaded.bind()()
-    device.synchronize()
-    assert loaded.logits(2).any()
-
-
-def test_a_library_that_gives_no_context(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(self: Any, argument: Any) -> None:
-        self._runtime._error("no memory for a context")
-
-    monkeypatch.setattr(fake_tensorrt.ICudaEngine, "create_execution_context", nothing)
-    message = refusal(loaded.bind)
-    assert re.search(
-        r"onnx\.plan: no execution context: no memory for a context "
-        r"\(102\d\.\d MiB of 1\.0 GiB of device memory free\)$",
-        message,
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -374,11 +221,6 @@ def test_a_library_that_gives_no_context(loaded: Loaded, monkeypatch: pytest.Mon
 )
 def test_what_the_library_refuses_to_bind(loaded: Loaded, change: dict[str, int], problem: str) -> None:
     assert f"onnx.plan: {problem}" in refusal(lambda: loaded.bind(**change))
-
-
-def test_an_input_whose_shape_nobody_gave(loaded: Loaded) -> None:
-    message = refusal(lambda: loaded.plan.bind(1, {"tokens": (1, 2)}, loaded.addresses, loaded.scratch))
-    assert "onnx.plan: no shape is known for columns: it gave no reason (" in message
 
 
 def test_an_output_that_does_not_fit_its_memory(loaded: Loaded) -> None:
@@ -392,13 +234,6 @@ def test_an_output_that_does_not_fit_its_memory(loaded: Loaded) -> None:
     loaded.plan.bind(1, shapes, loaded.addresses, loaded.scratch, {"logits": (1, 2, 5)})
 
 
-def test_an_address_that_is_refused(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "support.fake_context.IExecutionContext.set_tensor_address", lambda self, name, memory: name != "logits"
-    )
-    assert "onnx.plan: logits cannot be bound: " in refusal(loaded.bind)
-
-
 def test_a_pass_that_cannot_be_captured_is_refused_when_it_is_bound(device: FakeDevice, folder: Path) -> None:
     """Not when the first request has come so far."""
 
@@ -410,13 +245,6 @@ def test_a_pass_that_cannot_be_captured_is_refused_when_it_is_bound(device: Fake
 
     loaded = Loaded(device, folder / "onnx.plan", lazy, rtx=True)
     assert "onnx.plan: its work cannot be captured as a CUDA graph: " in refusal(loaded.bind)
-
-
-def test_a_pass_that_cannot_be_enqueued(loaded: Loaded) -> None:
-    """What TensorRT answers with False: without the check, tokens would be made of what the buffers held."""
-    enqueue = loaded.bind(tokens=0)
-    message = refusal(enqueue)
-    assert "onnx.plan: the pass could not be enqueued: onnx: no address is set for tokens (" in message
 
 
 # Release.
@@ -436,22 +264,3 @@ def test_contexts_go_before_their_engine_and_the_engine_before_the_runtime(loade
     )
     assert len(enqueues) == 2
     loaded.plan.close()
-
-
-def test_the_settings_of_contexts_go_too(device: FakeDevice, folder: Path) -> None:
-    gone: list[str] = []
-
-    def settings(engine: Any, file: Path) -> Any:
-        config = engine.create_runtime_config()
-        weakref.finalize(config, gone.append, "settings")
-        return config
-
-    loaded = Loaded(device, folder / "onnx.plan", settings)
-    loaded.bind()
-    loaded.plan.close()
-    assert gone == ["settings"]
-
-
-def test_the_number_of_elements_of_a_scalar(loaded: Loaded) -> None:
-    assert loaded.plan.array("position") == (np.int64, 1)
-    assert loaded.plan.array("past.0.key")[1] == math.prod((1, 2, 16, 4))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from specexport.bundle import Bundle, Plan
-from specexport.engines.tensorrt.api import LEAN, Library, library
+from specexport.engines.tensorrt.api import Library, library
 from specexport.engines.tensorrt.plan_compatibility import check_fit
 from specexport.errors import EngineError
 from support import fake_tensorrt
@@ -72,12 +72,6 @@ def host(tmp_path: Path) -> Callable[..., Host]:
 # The version.
 
 
-def test_the_version_that_made_it_fits(host: Callable[..., Host]) -> None:
-    for compatible in (False, True):
-        host().check("10.16.1.11", version_compatible=compatible)
-    host(version="10.3.0").check("10.3.0")
-
-
 @pytest.mark.parametrize("compatible", [False, True])
 @pytest.mark.parametrize(
     ("made", "here"),
@@ -100,31 +94,7 @@ def test_a_plan_by_another_version(host: Callable[..., Host], made: str, here: s
     )
 
 
-def test_the_lean_runtime_is_called_so(host: Callable[..., Host]) -> None:
-    found = host(version="10.15.0.1", name=LEAN)
-    assert "this host has TensorRT's lean runtime 10.15.0.1; " in found.refusal("10.16.1.11", version_compatible=True)
-
-
 # The GPU.
-
-
-@pytest.mark.parametrize(
-    ("made_for", "here", "compatible"),
-    [
-        ((), (7, 5), False),  # the library decides
-        (("8.9",), (8, 9), False),
-        (("8.6", "8.9", "12.0"), (8, 9), False),
-        (("8.6",), (8, 6), True),
-        (("8.6",), (8, 9), True),
-        (("8.6",), (12, 0), True),
-        (("9.0",), (10, 0), True),  # as numbers, not as texts
-        (("9.0",), (8, 0), True),  # from Ampere on, whatever GPU made it
-    ],
-)
-def test_gpus_that_fit(
-    host: Callable[..., Host], made_for: tuple[str, ...], here: tuple[int, int], compatible: bool
-) -> None:
-    host(capability=here).check("10.16.1.11", made_for, hardware_compatible=compatible)
 
 
 @pytest.mark.parametrize(
@@ -147,34 +117,7 @@ def test_a_plan_for_another_gpu(
     )
 
 
-def test_the_command_for_rtx_names_the_gpu(host: Callable[..., Host]) -> None:
-    """TensorRT compiles for the GPU at hand, and takes no such option; TensorRT-RTX compiles for none in particular."""
-    found = host("tensorrt-rtx", "1.7.1.116", (12, 0))
-    assert found.refusal("1.7.1.116", ("8.6", "8.9")) == (
-        "was made for compute capability 8.6, 8.9, Fake RTX has 12.0; "
-        f"compile it here: specexport compile {found.bundle.root} --engine tensorrt-rtx --compute-capability 12.0"
-    )
-
-
-def test_the_version_is_looked_at_first(host: Callable[..., Host]) -> None:
-    assert host(capability=(8, 6)).refusal("10.3.0.26", ("8.9",)).startswith("was made by version 10.3.0.26")
-
-
 # What TensorRT-RTX says itself.
-
-
-def test_rtx_takes_its_own_plans(host: Callable[..., Host]) -> None:
-    host("tensorrt-rtx", "1.7.1.116").check("1.7.1.116", ("8.9",))
-    host("tensorrt-rtx", "1.7.1.116").check("1.7.1.116")
-
-
-def test_a_plan_that_rtx_calls_slower_than_it_could_be(
-    host: Callable[..., Host], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        fake_tensorrt.Runtime, "get_engine_validity", lambda self, buffer: (EngineValidity.SUBOPTIMAL, 0)
-    )
-    host("tensorrt-rtx", "1.7.1.116").check("1.7.1.116")
 
 
 @pytest.mark.parametrize(
@@ -198,15 +141,6 @@ def test_a_plan_that_rtx_refuses(
     assert found.refusal("1.7.1.116").startswith(f"cannot run on Fake RTX with TensorRT-RTX 1.7.1.116 ({causes}); ")
 
 
-def test_rtx_is_shown_the_plan_itself(refused: Refused, host: Callable[..., Host]) -> None:
-    """Whatever the manifest says: the fake looks into the file."""
-    found = host("tensorrt-rtx", "1.7.1.116")
-    found.file.write_bytes(fake_plan(Path("model.onnx"), version="1.6.0"))
-    entry = Plan("tensorrt-rtx", "graphs/target.onnx", found.file.name, "1.7.1.116", (), False, False)
-    with refused(EngineError):
-        check_fit(found.bundle, entry, found.library, found.device)
-
-
 def test_the_real_rtx_refuses_what_is_no_plan(refused: Refused, host: Callable[..., Host]) -> None:
     """Its bindings take the file as it is mapped, and their diagnostics have names."""
     pytest.importorskip("tensorrt_rtx")
@@ -217,29 +151,3 @@ def test_the_real_rtx_refuses_what_is_no_plan(refused: Refused, host: Callable[.
     entry = Plan("tensorrt-rtx", "graphs/target.onnx", found.file.name, real.trt.__version__, (), False, False)
     with refused(EngineError):
         check_fit(found.bundle, entry, real, found.device)
-
-
-@pytest.mark.parametrize(
-    ("diagnostics", "remedy"),
-    [
-        (4, "update the driver"),  # OLD_CUDA_DRIVER
-        (8, "update CUDA"),  # OLD_CUDA_RUNTIME
-        (16, "close other programs that use the GPU, or build with a smaller --precision"),  # INSUFFICIENT_GPU_MEMORY
-        (4 | 2, "update the driver"),
-        # the default begins at 8.0
-        (2, "compile it here: specexport compile {root} --engine tensorrt-rtx --compute-capability 7.5"),
-        (32, "compile it here: specexport compile {root} --engine tensorrt-rtx --compute-capability 7.5"),
-    ],
-)
-def test_a_remedy_that_helps(
-    host: Callable[..., Host], monkeypatch: pytest.MonkeyPatch, diagnostics: int, remedy: str
-) -> None:
-    monkeypatch.setattr(
-        fake_tensorrt.Runtime, "get_engine_validity", lambda self, buffer: (EngineValidity.INVALID, diagnostics)
-    )
-    real = pytest.importorskip("tensorrt_rtx")
-    found = host("tensorrt-rtx", "1.7.1.116", (7, 5))
-    monkeypatch.setattr(found.library.trt, "EngineInvalidityDiagnostics", real.EngineInvalidityDiagnostics)
-    with pytest.raises(EngineError) as caught:
-        found.check("1.7.1.116")
-    assert str(caught.value).endswith(f"); {remedy.format(root=found.bundle.root)}")

@@ -21,7 +21,7 @@ from specexport.runtime.session import Session
 from support.fake_device import FakeDevice
 from support.fake_engine import load_fake
 from support.messages import Refused
-from support.micro import VOCAB, Micro, MicroDecoder, Overflowing, host_engine, micro_bundle
+from support.micro import VOCAB, Micro, MicroDecoder, host_engine, micro_bundle
 
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 TARGET, DRAFT = Micro(), Micro(noise=2.0)
@@ -199,35 +199,6 @@ def test_the_span_of_a_round_at_its_boundaries(made: Made) -> None:
     made.session._context.forget()
 
 
-def test_the_ladder_begins_at_512(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 512)
-    contract = replace(CONTRACT, capacity=1100, prompt_chunk=64)
-    made = Made(tmp_path / "bundle", contract)
-    assert contract.spans == (512, 1024, 1100)
-    for end, span in ((512, 512), (513, 1024), (1024, 1024), (1025, 1100)):
-        for k in (0, 2):
-            made.feed(end - k)
-            made.device.log.clear()
-            ours, expected = made.rounds.run(TOKENS[: end - k], k, None), made.expected(end - k, k)
-            assert (ours.draft_tokens, ours.num_accepted, ours.next_token) == (
-                expected.draft_tokens,
-                expected.num_accepted,
-                expected.next_token,
-            )
-            assert ("greedy", k, span) in made.rounds._replay._graphs
-    assert {span for _, _, span in made.rounds._replay._graphs} == {512, 1024, 1100}
-
-
-def test_no_row_beyond_the_capacity(refused: Refused, made: Made) -> None:
-    for length, k in ((65, 0), (64, 1), (61, 4)):
-        with refused(EngineError):
-            made.rounds.run(TOKENS[:length], k, None)
-    with refused(EngineError):
-        made.rounds.run(TOKENS[:1], 1, None)
-    assert made.rounds.run(TOKENS[:1], 0, None).draft_tokens == []
-    made.session._context.forget()
-
-
 # Requests.
 
 
@@ -259,41 +230,6 @@ def test_requests_of_every_kind_one_after_the_other(made: Made) -> None:
     assert drafted > 100
 
 
-def test_what_a_request_leaves_behind_does_not_show_in_the_next(made: Made) -> None:
-    """Sampling parameters and noise lie in the one page: each round must bring its own."""
-    fresh(made)
-    for seed in range(4):
-        for options in (
-            {"temperature": 0.3},
-            {"temperature": 2.0, "top_k": 3},
-            {"temperature": 2.0},
-            {},
-            {"temperature": 2.0, "min_p": 0.2},
-        ):
-            made.same(TOKENS[:9], seed=seed, max_new_tokens=7, **options)
-
-
-def test_a_prompt_that_was_kept_in_part(made: Made) -> None:
-    fresh(made)
-    for length in (30, 30, 12, 40, 13, 2):
-        made.same(TOKENS[:length], max_new_tokens=9, num_draft_tokens=3)
-
-
-@pytest.mark.parametrize("options", [{"num_draft_tokens": 4}, {"temperature": 1.0, "seed": 2}, {"speculate": False}])
-def test_rows_that_a_request_has_written_are_kept_for_the_next(made: Made, options: dict[str, Any]) -> None:
-    """All but that of its last token, which was never fed."""
-    fresh(made)
-    prompt = TOKENS[:12]
-    for length in (5, 9, 3):
-        tokens = made.same(prompt, max_new_tokens=length, **options).tokens
-        prompt = [*prompt, *tokens, 7]
-        assert (
-            made.session.generate(prompt, max_new_tokens=1, stop_token_ids=()).statistics.reused_tokens
-            == len(prompt) - 2
-        )
-        made.host.generate(prompt, max_new_tokens=1, stop_token_ids=())
-
-
 def test_a_cancelled_request_in_the_middle_of_each_kind(made: Made) -> None:
     fresh(made)
     for options in ({}, {"temperature": 1.0, "seed": 3}, {"speculate": False}, {"drafter": "ngram"}):
@@ -305,51 +241,7 @@ def test_a_cancelled_request_in_the_middle_of_each_kind(made: Made) -> None:
             made.same(TOKENS[:23], max_new_tokens=12, seed=1, temperature=1.0)
 
 
-def test_up_to_the_capacity_in_every_number_of_draft_tokens(made: Made) -> None:
-    fresh(made)
-    for length in range(55, 64):
-        for k in (1, 2, 3, 4):
-            given = made.same(TOKENS[:length], num_draft_tokens=k)
-            assert len(given.tokens) == 64 - length
-
-
-def test_a_prompt_of_one_token_begins_with_a_plain_round(made: Made) -> None:
-    """The first draft pass feeds two.
-
-    What comes is the same; how much was drafted is not, so that sampled tokens differ.
-    """
-    fresh(made)
-    for token in range(5):
-        asked: dict[str, Any] = {"max_new_tokens": 9, "stop_token_ids": (), "num_draft_tokens": 3}
-        ours, theirs = made.session.generate([token], **asked), made.host.generate([token], **asked)
-        assert ours.tokens == theirs.tokens
-        assert ours.statistics.rounds > 1
-
-
-def test_a_stop_within_a_round(made: Made) -> None:
-    fresh(made)
-    tokens = made.same(TOKENS[:15], max_new_tokens=20).tokens
-    for token in dict.fromkeys(tokens):
-        stopped = made.same(TOKENS[:15], max_new_tokens=20, stop_token_ids=[token])
-        assert stopped.tokens == tokens[: tokens.index(token) + 1]
-        made.same([*TOKENS[:15], *stopped.tokens, 4], max_new_tokens=5)
-
-
 # Pairs of other kinds.
-
-
-@pytest.mark.parametrize("dialect", ["onnx", "rows"])
-def test_one_draft_token(tmp_path: Path, dialect: str) -> None:
-    made = Made(
-        tmp_path / "bundle", Contract(capacity=32, max_draft_tokens=1, prompt_chunk=4, precision="fp16"), dialect
-    )
-    assert made.rounds.drafts
-    for seed, options in enumerate(
-        [{}, {"temperature": 1.0}, {"temperature": 1.0, "verification": "token"}, {"speculate": False}]
-    ):
-        for length in (2, 15, 17, 30):
-            made.same(TOKENS[:length], seed=seed, **options)
-    assert made.at_load.count("capture") == 2 * 2 * 2 + 2 * 2
 
 
 def test_without_a_draft(tmp_path: Path) -> None:
@@ -401,24 +293,6 @@ def test_a_draft_whose_ids_are_not_the_targets(
     assert asked == [0] * 5
 
 
-def test_a_round_behind_full_acceptance_is_one_launch_too(tmp_path: Path) -> None:
-    """The draft lacks the row of its last token then, which the next round's first pass brings."""
-    made = Made(tmp_path / "bundle", draft=TARGET)
-    stream = made.session.stream(TOKENS[:12], max_new_tokens=40, stop_token_ids=())
-    next(stream)
-    for _ in range(6):
-        made.device.log.clear()
-        assert len(next(stream).tokens) == 5
-        assert made.device.log == ["launch", "wait"]
-
-
-def test_a_draft_of_other_layers(tmp_path: Path) -> None:
-    made = Made(tmp_path / "bundle", draft=Micro(layers=TARGET.layers[1:], noise=2.0, seed=5))
-    assert made.rounds.drafts
-    for seed in range(3):
-        made.same(TOKENS[:9], max_new_tokens=20, temperature=1.5, seed=seed)
-
-
 # What ends a round.
 
 
@@ -441,56 +315,6 @@ def test_logits_of_the_draft_that_are_no_numbers(made: Made, sampled: bool) -> N
     assert np.isnan(result.confidence).all()
     assert all(0 <= token < VOCAB for token in result.draft_tokens), "the target is fed them all the same"
     made.session._context.forget()
-
-
-@pytest.mark.parametrize(("index", "role"), [(0, "draft"), (2, "draft"), (3, "draft"), (1, "target")])
-def test_the_place_of_what_is_no_number_is_told(
-    refused: Refused, made: Made, monkeypatch: pytest.MonkeyPatch, index: int, role: str
-) -> None:
-    """Behind the last token of the prompt, and as many draft tokens as stand in front."""
-    fresh(made)
-    confidence = [np.nan if role == "draft" and place >= index else 0.5 for place in range(4)]
-    result = RoundResult([1, 2, 3, 4], confidence, index if role == "target" else 0, VOCAB)
-    monkeypatch.setattr(made.rounds, "run", lambda tokens, k, given: result)
-    with refused(EngineError):
-        made.session.generate(TOKENS[:20], max_new_tokens=9, stop_token_ids=())
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"temperature": 1.0, "seed": 1}, {"speculate": False}, {"speculate": False, "temperature": 1.0, "seed": 1}],
-)
-def test_the_session_goes_on_behind_them(made: Made, options: dict[str, Any]) -> None:
-    fresh(made)
-    for decoder in made.decoders:
-        made.session.generate(TOKENS[:20], max_new_tokens=2, stop_token_ids=(), **options)
-        decoder.overwrite_rows(0, np.nan)
-        if options.get("speculate", True) or decoder is made.decoders[0]:
-            with pytest.raises(
-                EngineError, match=r"onnx gave nan as a logit after position 1[89]|rows.onnx gave nan as a logit"
-            ):
-                made.session.generate(TOKENS[:20], max_new_tokens=9, stop_token_ids=(), **options)
-        else:
-            made.session._context.forget()
-        made.host.reset()
-        made.same(TOKENS[:20], max_new_tokens=9, **options)
-
-
-def test_rejected_tokens_whose_rows_are_infinite_do_not_end_a_request(tmp_path: Path) -> None:
-    """The draft proposes nothing else, and the target never takes it: plain decoding would have gone on."""
-    target, draft = Overflowing(shift=-1e3), Overflowing(noise=2.0, value=0.0, shift=1e3)
-    made = Made(tmp_path / "bundle", dialect="rows", draft=draft, target=target)
-    made.host = Session(made.bundle, host_engine(CONTRACT, replace(target, value=0.0), draft))
-    kinds: list[dict[str, Any]] = [
-        {},
-        {"temperature": 1.0, "verification": "token", "seed": 3},
-        {"drafter": "suffix+model"},
-    ]
-    for options in kinds:
-        ours = made.same(TOKENS[:7], max_new_tokens=12, **options)
-        assert (ours.statistics.drafted > 12, ours.statistics.accepted) == (True, 0)
-        assert VOCAB - 1 not in ours.tokens
-        made.same([*TOKENS[:7], *ours.tokens[:5], 3, 1, 4], max_new_tokens=5, speculate=False)
 
 
 @pytest.mark.parametrize(
@@ -544,16 +368,3 @@ def test_a_driver_that_fails_for_once(made: Made, function: str, status: int, me
         made.device.driver.failures.clear()
     made.same(TOKENS[:20], max_new_tokens=9, num_draft_tokens=3)
     made.same(TOKENS[:22], max_new_tokens=9, num_draft_tokens=3, temperature=1.0, seed=1)
-
-
-def test_confidence_is_that_of_each_draft_token(made: Made) -> None:
-    """The largest probability of the softmax, in the order of the tokens, whether they were sampled or not."""
-    made.feed(20)
-    ours, expected = made.rounds.run(TOKENS[:20], 4, None), made.expected(20, 4)
-    assert np.allclose(ours.confidence, expected.confidence, atol=1e-5)
-    assert len(set(np.round(ours.confidence, 4))) == 4
-    made.feed(20)
-    sampled = made.rounds.run(TOKENS[:20], 4, chances(4))
-    assert np.isclose(sampled.confidence[0], expected.confidence[0], atol=1e-5)
-    assert made.rounds.run(TOKENS[:20], 0, None).confidence == []
-    made.session._context.forget()

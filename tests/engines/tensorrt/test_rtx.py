@@ -83,17 +83,6 @@ def test_the_rules_parse_and_build(builder: Any, rule: str, arguments: tuple[Any
     assert builder.build_serialized_network(network, builder.create_builder_config()) is not None
 
 
-def test_what_it_cannot_parse_is_an_error(builder: Any) -> None:
-    """TopK ends at 3840: why the rules search and do not sort."""
-    topk = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 18]>
-        top (float[1, 32000] logits) => (float[1, 5000] values)
-        <int64[1] k = {5000}> { values, places = TopK(logits, k) }"""
-    )
-    network, _parser, errors = parsed(builder, topk)
-    assert errors or builder.build_serialized_network(network, builder.create_builder_config()) is None
-
-
 PAIR = Path(__file__).parents[3] / "examples" / "demo_pair"
 CONTRACT = Contract(capacity=1024, max_draft_tokens=4, prompt_chunk=64, precision="fp32")
 # Kernels of a profile, which take as much in a plan whatever the model's size; a bit more in the dialect `rows`.
@@ -152,7 +141,7 @@ def plan_bytes(
     return plan.stat().st_size, (folder / spec.weights).stat().st_size
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("role", "precision", "dialect"),
     [
@@ -169,7 +158,7 @@ def test_the_demo_pair_builds(role: str, precision: Precision, dialect: str, gra
     assert weights < plan < weights + KERNELS * len(contract.widths)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_weights_are_stored_once(graphs: Graphs) -> None:
     """Of the widths 1 and 2; a static width of 1 stores them again in another layout, which is why it is not static."""
     contract = replace(CONTRACT, max_draft_tokens=1, prompt_chunk=2)

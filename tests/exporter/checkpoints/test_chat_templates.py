@@ -10,6 +10,7 @@ import pytest
 from specexport.bundle import Bundle
 from specexport.errors import BundleError, CheckpointError
 from specexport.exporter.bundle_files import write_text
+from specexport.errors import CheckpointError
 from specexport.exporter.checkpoints.chat_templates import unused_templates
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.pair import check_models
@@ -60,15 +61,6 @@ def test_a_file_replaces_both(built: Path, tmp_path: Path) -> None:
     file.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     ours = encoder(checkpoint(tmp_path / "t", {"default": CHAT, "tool_use": TOOLS}), built, tmp_path / "b", file)
     assert ours.encode(USER) == ours.encode(USER, [TOOL]) == ours.encode("a")
-
-
-def test_without_a_default_only_messages_with_tools_are_taken(refused: Refused, built: Path, tmp_path: Path) -> None:
-    ours = encoder(checkpoint(tmp_path / "t", {"rag": CHAT, "tool_use": TOOLS}), built, tmp_path / "b")
-    assert (ours.chats(), ours.chats(tools=True)) == (False, True)
-    assert ours._tokens(USER, [TOOL], {})
-    assert ours.tool_format.name == "hermes"
-    with refused(BundleError):
-        ours.encode(USER)
 
 
 @pytest.mark.parametrize(
@@ -124,15 +116,3 @@ def test_tokens_that_nothing_writes_are_named(tmp_path: Path) -> None:
     assert "6 tokens beyond the model's 288 embeddings, '<|0|>' (288), '<|1|>' (289)" in unused
     assert "and 2 others" in unused
     assert "'<|2|>' (290)" in ends
-
-
-def test_tools_that_need_such_tokens_are_named(tmp_path: Path) -> None:
-    found = checkpoint(tmp_path / "t", "{% if tools %}<|tool|>{% endif %}" + PLAIN, ("<|tool|>",))
-    check_models({"target": found}, 0.5)
-    assert "for tools its chat template writes '<|tool|>' (288)" in found.warnings[1]
-
-
-def test_padded_embeddings_are_no_reason_to_say_anything(tmp_path: Path) -> None:
-    found = checkpoint(tmp_path / "t", "<|user|>" + PLAIN, ("<|user|>",), vocab_size=320)
-    check_models({"target": found}, 0.5)
-    assert found.warnings == ()

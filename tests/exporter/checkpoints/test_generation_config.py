@@ -10,13 +10,15 @@ import pytest
 import specexport
 import torch
 from click.testing import CliRunner
-from specexport.bundle import MANIFEST, OLDEST_SCHEMA, Bundle, Defaults
+from specexport.bundle import Defaults
 from specexport.cli import main
 from specexport.errors import CheckpointError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.generation_config import APPLIED, NEUTRAL, SAMPLING, WITHOUT_EFFECT, defaults_of
 from specexport.exporter.options import BuildOptions
+from specexport.exporter.checkpoints.generation_config import APPLIED, SAMPLING, WITHOUT_EFFECT, defaults_of
+from specexport.exporter.request.options import BuildOptions
 from specexport.runtime.proofs.equality import check_equality
 from support.messages import Refused
 from support.serving import ServerProcess
@@ -91,14 +93,6 @@ def test_a_minimum_gives_way_to_a_shorter_answer_and_to_a_grammar(folder: Path) 
     assert asked(grammar=specexport.Grammar.choice(["a"])).with_defaults(given).min_new_tokens == 0
 
 
-def test_stop_strings(folder: Path) -> None:
-    given = defaults_of("m", dict(stop_strings=["a", "b"]))
-    assert given.stop == ("a", "b")
-    assert specexport.SamplingParameters().with_defaults(given).stop == ("a", "b")
-    assert specexport.SamplingParameters(stop=()).with_defaults(given).stop == ()
-    assert defaults_of("m", dict(stop_strings="ab")).stop == ("ab",)
-
-
 @pytest.mark.parametrize(
     ("settings", "left_out"),
     [
@@ -119,19 +113,6 @@ def test_stop_strings(folder: Path) -> None:
 )
 def test_what_no_request_can_have_is_named(settings: dict[str, Any], left_out: str) -> None:
     assert defaults_of("m", settings).left_out == (left_out,)
-
-
-def test_what_is_for_sampling_is_named() -> None:
-    found = defaults_of("m", dict(do_sample=True, temperature=0.6, top_p=0.9, top_k=0, typical_p=1.0))
-    assert found == Defaults(sampling=("do_sample true", "temperature 0.6", "top_p 0.9"))
-
-
-def test_what_changes_nothing_is_not_named() -> None:
-    neutral = NEUTRAL | dict(repetition_penalty=1.0, bad_words_ids=[], suppress_tokens=None, watermarking_config=None)
-    without = dict.fromkeys(WITHOUT_EFFECT, 3) | dict(
-        cache_implementation="hybrid", do_sample=False, token_healing=False
-    )
-    assert defaults_of("m", neutral | without) == Defaults()
 
 
 def test_every_setting_that_transformers_reads_for_its_output_has_its_place() -> None:
@@ -208,11 +189,3 @@ def test_requests_over_http_have_them_too(folder: Path, tmp_path: Path) -> None:
         without = session.generate(PROMPT, max_new_tokens=MOST, repetition_penalty=1.0, banned_tokens=())
     assert texts == [with_defaults.text, without.text]
     assert list(without.tokens) == plain != list(with_defaults.tokens)
-
-
-def test_a_bundle_of_an_older_schema_has_no_defaults(folder: Path, tmp_path: Path) -> None:
-    root = bundle_of(folder, tmp_path / "bundle")
-    kept = json.loads((root / MANIFEST).read_text())
-    assert kept.pop("defaults")["repetition_penalty"] == 1.0
-    (root / MANIFEST).write_text(json.dumps(kept | {"schema_version": OLDEST_SCHEMA}))
-    assert Bundle.open(root).manifest.defaults == Defaults()

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from gguf import GGUFReader
-from safetensors.torch import load_file, save_file
-from specexport.errors import CheckpointError, MissingPackageError, UnsupportedModelError
-from specexport.exporter.checkpoints import gguf, source
+from specexport.errors import CheckpointError, UnsupportedModelError
+from specexport.exporter.checkpoints import gguf
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.runtime.load import load
 from support.messages import Refused
@@ -48,15 +44,6 @@ def test_the_same_model_and_tokenizer_as_the_checkpoint_it_was_made_from(folder:
         assert getattr(ours, fact) == getattr(theirs, fact), fact
 
 
-def test_the_digest_is_of_the_file(file: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copy(file, tmp_path / "tiny.gguf"))
-    assert Checkpoint.find(str(other)).digest == Checkpoint.find(str(file)).digest
-    content = bytearray(other.read_bytes())
-    content[-1] ^= 1
-    other.write_bytes(content)
-    assert Checkpoint.find(str(other)).digest != Checkpoint.find(str(file)).digest
-
-
 @pytest.mark.parametrize(("kind", "error"), [("Q8_0", 0.01), ("Q4_1", 0.1), ("F16", 1e-3), ("BF16", 5e-3)])
 def test_weights_in_fewer_bits(kind: str, error: float, folder: Path, file: Path, tmp_path: Path) -> None:
     found = Checkpoint.find(str(write_gguf(folder, tmp_path / "a.gguf", kind)))
@@ -81,15 +68,6 @@ def test_rotary_divisors_stretch_the_positions_as_in_the_checkpoint(tmp_path: Pa
     assert not torch.allclose(
         logits(Checkpoint.find(str(write_gguf(folder, tmp_path / "b.gguf")))), logits(exact), atol=1e-2
     )
-
-
-def test_a_head_of_its_own(tmp_path: Path) -> None:
-    folder = save_checkpoint(tmp_path / "untied", tie_word_embeddings=False)
-    file = write_gguf(folder, tmp_path / "a.gguf")
-    assert torch.equal(logits(Checkpoint.find(str(file))), logits(Checkpoint.find(str(folder))))
-    tied = save_checkpoint(tmp_path / "tied", tie_word_embeddings=True)
-    file = write_gguf(tied, tmp_path / "b.gguf")
-    assert torch.equal(logits(Checkpoint.find(str(file))), logits(Checkpoint.find(str(tied))))
 
 
 def test_a_bundle_is_built_and_speaks(file: Path, folder: Path, cache: Path, tmp_path: Path) -> None:
@@ -148,72 +126,6 @@ def test_a_type_of_weights_that_is_not_read(number: int, file: Path, tmp_path: P
         _ = Checkpoint.find(str(other)).fp32_bytes
 
 
-def test_weights_that_are_no_numbers(tmp_path: Path, refused: Refused) -> None:
-    folder = save_checkpoint(tmp_path / "broken", seed=3)
-    weights = load_file(folder / "model.safetensors")
-    weights["model.layers.1.mlp.up_proj.weight"][0, 0] = torch.nan
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    checkpoint = Checkpoint.find(str(write_gguf(folder, tmp_path / "broken.gguf")))
-    with refused(CheckpointError):
-        checkpoint.load("fp32")
-
-
-def test_the_header_is_parsed_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That takes seconds for a vocabulary of 49152 tokens, and transformers would do it three times."""
-    parsed = []
-
-    class Counted(GGUFReader):
-        def __init__(self, *arguments: object) -> None:
-            parsed.append(arguments)
-            super().__init__(*arguments)
-
-    monkeypatch.setattr("gguf.GGUFReader", Counted)
-    checkpoint = Checkpoint.find(str(file))
-    assert checkpoint.config is not None
-    assert checkpoint.tokenizer is not None
-    checkpoint.load("fp32")
-    assert len(parsed) == 1
-    assert sys.modules["gguf"].GGUFReader is Counted  # given back
-
-
-def test_an_architecture_that_is_not_read(folder: Path, tmp_path: Path, refused: Refused) -> None:
-    file = write_gguf(folder, tmp_path / "a.gguf", values={"general.architecture": "wavtokenizer-dec"})
-    with refused(UnsupportedModelError):
-        _ = Checkpoint.find(str(file)).config
-
-
-def test_weights_that_transformers_would_leave_out(folder: Path, tmp_path: Path, refused: Refused) -> None:
-    extra = {"blk.0.attn_sinks.weight": np.zeros(4, np.float32)}
-    with refused(UnsupportedModelError):
-        Checkpoint.find(str(write_gguf(folder, tmp_path / "a.gguf", extra=extra))).load("fp32")
-
-
-def test_no_tokenizer(folder: Path, tmp_path: Path, refused: Refused) -> None:
-    with refused(CheckpointError):
-        _ = Checkpoint.find(str(write_gguf(folder, tmp_path / "a.gguf", tokenizer=False))).tokenizer
-
-
-def test_one_part_of_several(file: Path, tmp_path: Path, refused: Refused) -> None:
-    part = Path(shutil.copy(file, tmp_path / "a-00001-of-00003.gguf"))
-    with refused(CheckpointError):
-        Checkpoint.find(str(part))
-
-
-@pytest.mark.parametrize("source", ["./nothing.gguf", "a/b/c:nothing.gguf", "nothing.gguf"])
-def test_no_such_file(source: str, refused: Refused) -> None:
-    with refused(CheckpointError):
-        Checkpoint.find(source)
-
-
-def test_a_folder_that_holds_only_a_gguf_file_names_it(file: Path, tmp_path: Path, refused: Refused) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    shutil.copy(file, folder / "tiny.gguf")
-    with refused(CheckpointError):
-        Checkpoint.find(str(folder))
-
-
 def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     asked = []
 
@@ -228,11 +140,3 @@ def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch, refused:
     assert asked == [("org/model-GGUF", ["tiny.gguf"])]
     with refused(CheckpointError):
         Checkpoint.find("org/model-GGUF:other.gguf")
-
-
-@pytest.mark.parametrize("name", source.NEEDED)
-def test_a_package_that_is_missing(name: str, file: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
-    there = source.find_spec
-    monkeypatch.setattr(source, "find_spec", lambda asked: None if asked == name else there(asked))
-    with refused(MissingPackageError):
-        Checkpoint.find(str(file))

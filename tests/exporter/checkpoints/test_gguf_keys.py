@@ -135,14 +135,6 @@ def test_the_model_is_the_one_that_the_file_was_made_from(case: str, tmp_path: P
     assert torch.allclose(ours, theirs, atol=1e-4), float((ours - theirs).abs().max())
 
 
-def test_a_file_that_transformers_calls_by_another_name(tmp_path: Path) -> None:
-    """It takes a llama called mistral for a Mistral, whose config has a window."""
-    folder = gguf_files.save(tmp_path / "checkpoint", "qwen2", SIZES | rope())
-    file = gguf_files.write(folder, tmp_path / "a.gguf", "llama", SHAPE | RMS | {"general.name": "mistral"})
-    config = Checkpoint.find(str(file)).config
-    assert (config.model_type, config.sliding_window) == ("mistral", None)
-
-
 WITHOUT_EFFECT = {
     "general.license": "apache-2.0",
     "general.quantization_version": 2,

@@ -11,6 +11,9 @@ from gguf_ids import differences, mixed_lines, values_of, write_vocabulary
 from specexport.errors import CheckpointError, SpecExportError, UnsupportedModelError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS, read_tokenizer
+from specexport.errors import CheckpointError, UnsupportedModelError
+from specexport.exporter.checkpoints.gguf_splits import SPLITS
+from specexport.exporter.checkpoints.gguf_tokenizer import read_tokenizer
 from support import gguf_files
 from support.messages import Refused
 from support.tiny import save_checkpoint
@@ -44,10 +47,6 @@ def with_token(values: dict[str, Any], token: str, kind: int) -> dict[str, Any]:
     return values | {GGML + key: value for key, value in more.items()}
 
 
-def test_every_split_has_its_pieces_here() -> None:
-    assert set(PIECES) == set(SPLITS)
-
-
 @pytest.mark.parametrize("name", SPLITS)
 def test_a_text_is_split_as_the_name_says(name: str, values: dict[str, Any]) -> None:
     tokenizer = tokenizer_of(values, pre=name).backend_tokenizer
@@ -60,12 +59,6 @@ def test_a_text_is_split_as_the_name_says(name: str, values: dict[str, Any]) -> 
 def test_a_name_that_is_not_known(values: dict[str, Any], refused: Refused) -> None:
     with refused(UnsupportedModelError):
         tokenizer_of(values, pre="superbpe")
-
-
-def test_no_name_is_the_default_of_llama_cpp(values: dict[str, Any]) -> None:
-    unnamed = {key: value for key, value in values.items() if key != f"{GGML}pre"}
-    ours = read_tokenizer("a.gguf", unnamed).backend_tokenizer
-    assert ours.to_str() == tokenizer_of(values, pre="default").backend_tokenizer.to_str()
 
 
 @pytest.mark.parametrize(("pre", "begins"), [("llama-bpe", True), ("tekken", True), ("qwen2", False), ("gpt-2", False)])
@@ -98,22 +91,6 @@ def test_a_token_that_is_found_whole(token: str, kind: int, values: dict[str, An
     assert tokenizer.decode(ids, skip_special_tokens=True) == ("ab" if kind == 3 else f"a{token}b")
 
 
-def test_phi3_drops_spaces_behind_its_own_tokens(values: dict[str, Any]) -> None:
-    grown = with_token(values, "<|user|>", 3)
-    number = len(grown[f"{GGML}tokens"]) - 1
-    plain, phi3 = (
-        tokenizer_of(grown | {"general.name": name}).encode("<|user|>\na") for name in ("other", "Phi-3 Mini")
-    )
-    assert len(plain) == 3
-    assert phi3 == [number, plain[-1]]
-
-
-def test_templates_by_name(values: dict[str, Any]) -> None:
-    named = values | {"tokenizer.chat_template.tool_use": "tools", "tokenizer.chat_templates": ["tool_use"]}
-    template = read_tokenizer("a.gguf", named).chat_template
-    assert template == {"default": values["tokenizer.chat_template"], "tool_use": "tools"}
-
-
 HARMED: dict[str, dict[str, Any]] = {
     "an id beyond the vocabulary": dict(eos_token_id=100_000),
     "BOS wanted, and none there": dict(bos_token_id=None, add_bos_token=True),
@@ -125,12 +102,6 @@ HARMED: dict[str, dict[str, Any]] = {
 def test_a_damaged_tokenizer(case: str, values: dict[str, Any], refused: Refused) -> None:
     with refused(CheckpointError):
         tokenizer_of(values, **HARMED[case])
-
-
-def test_merges_of_tokens_that_are_not_there(values: dict[str, Any], tmp_path: Path, refused: Refused) -> None:
-    file = write_vocabulary(values | {f"{GGML}merges": ["q z"]}, tmp_path / "a.gguf")
-    with refused(SpecExportError):
-        _ = Checkpoint.find(str(file)).tokenizer
 
 
 @pytest.mark.parametrize("prefix", [True, False])
@@ -145,14 +116,6 @@ def test_sentencepiece(prefix: bool) -> None:
     first = tokenizer.encode("x", add_special_tokens=False)[0]
     assert (values[f"{GGML}tokens"][first][0] == "\u2581") == prefix
     assert tokenizer.encode("y")[-1] == tokenizer.encode("x</s>y")[-1]  # a prefix behind a special token too
-
-
-@pytest.mark.parametrize("name", SPLITS)
-def test_the_name_that_a_file_is_written_with(name: str, values: dict[str, Any]) -> None:
-    """Splits that are equal but for what they do with whole words have the first of their names."""
-    tokenizer = tokenizer_of(values, pre=name).backend_tokenizer
-    assert PIECES[split_of(tokenizer)] == PIECES[name]
-    assert SPLITS[split_of(tokenizer)].whole_words == SPLITS[name].whole_words
 
 
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -185,13 +148,6 @@ def test_the_name_of_a_published_tokenizer(name: str) -> None:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(PUBLISHED[name])
     assert split_of(tokenizer) == name
-
-
-def test_a_split_without_a_name_is_not_written() -> None:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    with pytest.raises(SystemExit):
-        split_of(tokenizer)
 
 
 @pytest.mark.parametrize("name", SPLITS)

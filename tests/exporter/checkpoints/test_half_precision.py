@@ -48,16 +48,3 @@ def test_no_module_keeps_its_weights_wide(model: Tied) -> None:
         assert model.wide == 0  # between its modules, none is
         assert {value.dtype for value in model.state_dict().values()} == {torch.bfloat16}
     assert {name: value.data_ptr() for name, value in model.state_dict().items()} == before
-
-
-def test_weights_come_back_when_a_module_fails(model: Tied, monkeypatch: pytest.MonkeyPatch) -> None:
-    with fp32_arithmetic(model), pytest.raises(IndexError):
-        model(torch.full((1, 1), 99))
-    assert model.embed.weight.dtype == torch.bfloat16
-    assert model(torch.zeros(1, 1, dtype=torch.int64)).dtype == torch.bfloat16  # and nothing widens them any more
-
-
-def test_a_model_in_fp32_is_left_alone(model: Tied) -> None:
-    wide = model.float()
-    with fp32_arithmetic(wide):
-        assert not any(module._forward_pre_hooks for module in wide.modules())

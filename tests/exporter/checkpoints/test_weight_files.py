@@ -34,28 +34,9 @@ def test_shards_without_their_index(refused: Refused, lost: int | None, folder: 
         find_local(str(folder))
 
 
-def test_one_shard_of_one_without_an_index(refused: Refused, folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
-    with refused(CheckpointError):
-        find_local(str(folder))
-
-
-@pytest.mark.parametrize("name", ["weights.safetensors", "model.fp16.safetensors", "consolidated.safetensors"])
-def test_a_file_of_another_name(refused: Refused, name: str, folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / name)
-    with refused(CheckpointError):
-        find_local(str(folder))
-
-
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pth", "tf_model.h5"])
 def test_weights_in_another_format_only(refused: Refused, name: str, folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / name)
-    with refused(CheckpointError):
-        find_local(str(folder))
-
-
-def test_an_empty_file(refused: Refused, folder: Path) -> None:
-    (folder / shard(folder)[1]).write_bytes(b"")
     with refused(CheckpointError):
         find_local(str(folder))
 

@@ -14,6 +14,8 @@ from specexport.engines.onnxruntime.graphs import open_session
 from specexport.exporter.passes.cuda_graphs import keep_lengths_on_device
 from support.hybrids import KINDS, MORE, OPTIONS, SHARED, save_hybrid
 from support.placement import copies, of_many_parts
+from specexport.exporter.passes.gqa_lengths import keep_lengths_on_device
+from support.placement import copies
 from support.tiny import LLAMA, export_cached, save_model
 
 CAPACITY, WIDTH, VOCAB = 16, 8, 32
@@ -76,12 +78,6 @@ def attention(model: ir.Model) -> list[ir.Node]:
     return [node for node in model.graph if node.op_type == "GroupQueryAttention"]
 
 
-def test_the_rules_of_placement_find_what_onnx_runtime_reported() -> None:
-    # A CUDA session over the exported Llama copied these two values: one to the device, and one back for each layer at
-    # once.
-    assert sorted(set(copies(serde.deserialize_model(traced())))) == ["before32", "total_scalar"]
-
-
 def test_nothing_is_copied_between_host_and_device() -> None:
     assert copies(converted(traced())) == []
 
@@ -98,36 +94,6 @@ def test_the_lengths_are_the_capacity_and_the_place_of_the_last_token() -> None:
             [],
         )
         assert seqlens_k is attention(model)[0].inputs[5]
-
-
-def test_what_only_made_the_old_lengths_goes_and_other_uses_of_the_position_stay() -> None:
-    model = converted(traced())
-    names = {value.name for node in model.graph for value in node.outputs}
-    assert not names & {"before", "before32", "position32", "last", "total", "total_scalar"}
-    assert {"places", "rows", "length"} <= names
-    assert "one32" not in model.graph.initializers
-
-
-def test_inputs_and_outputs_stay() -> None:
-    before, after = serde.deserialize_model(traced()), converted(traced())
-    for side in ("inputs", "outputs"):
-        assert [(value.name, value.dtype, value.shape) for value in getattr(after.graph, side)] == [
-            (value.name, value.dtype, value.shape) for value in getattr(before.graph, side)
-        ]
-
-
-def test_a_second_time_changes_nothing() -> None:
-    model = converted(traced())
-    once = serde.serialize_model(model).SerializeToString()
-    assert keep_lengths_on_device(model) == 0
-    assert serde.serialize_model(model).SerializeToString() == once
-
-
-def test_a_graph_without_attention_stays() -> None:
-    proto = traced(layers=0)
-    model = serde.deserialize_model(proto)
-    assert keep_lengths_on_device(model) == 0
-    assert len(list(model.graph)) == len(proto.graph.node)
 
 
 def run(proto: onnx.ModelProto, tokens: list[int], position: int, past: dict[str, np.ndarray]) -> list[Any]:
@@ -164,7 +130,7 @@ ROLES: tuple[Role, ...] = ("target", "draft")  # a draft has a confidence head
 @pytest.mark.parametrize(
     ("family", "role"),
     [
-        pytest.param(family, role, marks=[pytest.mark.slow] * ((family, role) not in FAST))
+        pytest.param(family, role, marks=[pytest.mark.nightly] * ((family, role) not in FAST))
         for family in FAMILIES
         for role in ROLES
     ],
@@ -181,13 +147,3 @@ def test_graphs_as_exported(family: str, role: Role, tmp_path: Path) -> None:
     ir.save(model, path)
     assert copies(model) == []
     assert exported.error("ort") < 1e-4
-
-
-@pytest.mark.parametrize(
-    "kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE | OPTIONS | SHARED)]
-)
-def test_graphs_with_states_as_exported(kind: str, tmp_path: Path) -> None:
-    exported = export_cached(save_hybrid(tmp_path / "checkpoint", kind), tmp_path / "graphs", ("ort",))
-    model = ir.load(exported.folder / exported.spec.graphs["ort"])
-    assert copies(model) == []
-    assert of_many_parts(model) == []

@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -13,13 +9,6 @@ from specexport.exporter.passes.fusions import expand_rms_normalization
 
 FLOAT, FLOAT16 = ir.DataType.FLOAT, ir.DataType.FLOAT16
 EPSILON = 1e-2  # large enough to be seen
-OPTIMIZED = """
-import sys
-import onnxruntime
-options = onnxruntime.SessionOptions()
-options.optimized_model_filepath = sys.argv[2]
-onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
-"""
 
 
 def norm(values: ir.DataType, scale: ir.DataType, perm: tuple[int, ...] = (), shared: bool = False) -> ir.Model:
@@ -74,16 +63,3 @@ def test_a_transpose_in_front(perm: tuple[int, ...], shared: bool, last: str) ->
     np.testing.assert_allclose(found[0], normalized(x.transpose(perm)), rtol=1e-6)
     if shared:
         np.testing.assert_array_equal(found[1], -x.transpose(perm))
-
-
-def test_onnx_runtime_makes_one_operator_of_it_again(tmp_path: Path) -> None:
-    model = norm(FLOAT, FLOAT)
-    expand_rms_normalization(model)
-    ir.save(model, tmp_path / "model.onnx")
-    # In a process of its own, whatever thread pools this one has.
-    paths = [str(tmp_path / name) for name in ("model.onnx", "optimized.onnx")]
-    subprocess.run([sys.executable, "-W", "ignore", "-c", OPTIMIZED, *paths], check=True, capture_output=True)
-    (node,) = onnx.load(paths[1]).graph.node
-    assert node.op_type == "SimplifiedLayerNormalization"
-    (epsilon,) = (attribute.f for attribute in node.attribute if attribute.name == "epsilon")
-    assert epsilon == np.float32(EPSILON)

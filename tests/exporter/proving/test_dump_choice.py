@@ -35,9 +35,3 @@ def test_states_are_refused_before_a_file_is_read(
     assert isinstance(result.exception, SystemExit)
     assert result.exit_code == 1
     refused.says(result.stderr.strip())
-
-
-def test_the_model_beside_it_can_be_dumped(hybrid: Bundle) -> None:
-    assert choose_model(hybrid, "draft") == ("draft", hybrid)
-    with pytest.raises(ParameterError):
-        choose_model(hybrid, "target")

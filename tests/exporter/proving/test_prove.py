@@ -9,7 +9,7 @@ import pytest
 from specexport.bundle import Proof
 from specexport.errors import ProofError
 from specexport.exporter.proving import prove as prove_module
-from specexport.exporter.proving.prove import prove, widened
+from specexport.exporter.proving.prove import prove
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep, save_reference
 from support.messages import Refused
 from support.pair import Pair
@@ -35,20 +35,6 @@ def proofs_of(exported: Exported, engines: tuple[str, ...], folder: Path) -> dic
     return {proof.dialect: proof for proof in found}
 
 
-def test_fp32_is_run_as_it_is(exported: Exported, tmp_path: Path) -> None:
-    found = proofs_of(exported, ("tensorrt",), tmp_path)
-    assert {dialect: (proof.engine, proof.tolerance) for dialect, proof in found.items()} == dict.fromkeys(
-        ("onnx", "ort", "rows"), (AS_IS, LOGIT_TOLERANCE["fp32"])
-    )
-    assert all(proof.max_error < 1e-4 for proof in found.values())
-
-
-def test_bf16_is_widened_for_whatever_engine(narrow: Exported, tmp_path: Path) -> None:
-    found = proofs_of(narrow, ("onnxruntime-cuda", "tensorrt"), tmp_path)
-    assert {proof.engine for proof in found.values()} == {WIDENED}
-    assert all(proof.max_error < 1e-4 for proof in found.values())
-
-
 @pytest.mark.parametrize(("engines", "ort"), [(("onnxruntime", "tensorrt"), AS_IS), (("tensorrt",), WIDENED)])
 def test_fp16_is_run_as_it_is_where_that_is_what_will_run(
     engines: tuple[str, ...], ort: str, half: Exported, tmp_path: Path
@@ -70,13 +56,6 @@ def test_a_proof_that_fails_leaves_nothing_behind(refused: Refused, half: Export
     with refused(ProofError):
         proofs_of(replace(half, reference=wrong), ("tensorrt",), tmp_path)
     assert sorted(half.folder.iterdir()) == before
-
-
-def test_the_widened_graph_shares_the_weights(half: Exported) -> None:
-    with widened(half.folder / half.spec.graphs["onnx"]) as path:
-        assert path.parent == half.folder
-        assert half.spec.weights.encode() in path.read_bytes()
-    assert not path.exists()
 
 
 def test_one_graph_at_a_time(half: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -18,6 +17,7 @@ from specexport.exporter.dialects import Dialect
 from specexport.exporter.proving import forced
 from specexport.exporter.proving import told as choices
 from specexport.exporter.proving.layer_arithmetic import Sampled
+from specexport.exporter.proving import choices, forced
 from specexport.exporter.proving.sites import sites
 from specexport.exporter.weights.experts import expert_layers
 from specexport.exporter.weights.recipe import Recipe
@@ -139,27 +139,6 @@ def test_one_wrong_expert_fails(form: Form, damage: str, make: Make) -> None:
         make(form).prove(DAMAGE[damage])
 
 
-def scales_by_another(model: ir.Model) -> None:
-    """The weights of the second layer by its own choice, their scales by the first layer's."""
-    first = next(site for site in sites(model.graph) if site.experts)
-    values = {value.name: value for node in model.graph for value in node.outputs}
-    (gather,) = (node for node in model.graph if node.op_type == "Gather" and f"{DOWN}.weight.scales" in str(node))
-    gather.replace_input_with(1, values[first.experts])
-
-
-def scales_of_another(model: ir.Model) -> None:
-    """By the right choice, from the first layer's scales."""
-    (gather,) = (node for node in model.graph if node.op_type == "Gather" and f"{DOWN}.weight.scales" in str(node))
-    names = [name for name in model.graph.initializers if name.endswith(f"{DOWN.replace('1', '0')}.weight.scales")]
-    gather.replace_input_with(0, model.graph.initializers[names[0]])
-
-
-@pytest.mark.parametrize("damage", [scales_by_another, scales_of_another])
-def test_scales_that_are_picked_otherwise_than_weights_fail(damage: Damage, make: Make) -> None:
-    with pytest.raises(ProofError, match="is not multiplied by its scales, picked as its weights are"):
-        make(FORMS[0]).prove(damage)
-
-
 def routers(model: PreTrainedModel) -> list[nn.Parameter]:
     return [parameter for name, parameter in model.named_parameters() if name.endswith("mlp.gate.weight")]
 
@@ -188,27 +167,6 @@ def test_a_choice_that_is_worse_than_rounding_explains_is_told_of_its_router(mak
         make(FORMS[0]).prove(choose_worst)
 
 
-@pytest.mark.parametrize(
-    ("theirs", "off"),
-    [([2, 0], 0.0), ([0, 1], 1e-7), ([1, 2], 0.5), ([3, 2], 0.8)],
-    ids=["another-order", "a-tie", "without-the-best", "the-worst"],
-)
-def test_how_far_a_choice_is_from_the_best(theirs: list[int], off: float) -> None:
-    scores = torch.tensor([[1.0, 0.5 - 1e-7, 0.5, -0.3]])
-    size = float(scores.square().mean().sqrt())
-    best = scores.topk(2).values
-    found = choices._below(best, scores.gather(-1, torch.tensor([theirs])), scores)
-    assert found * size == pytest.approx(off, abs=5e-8)
-
-
-def test_experts_that_are_masked_do_not_hide_a_wrong_choice() -> None:
-    scores = torch.tensor([[1.0, 0.5, 0.4, -torch.inf]])
-    best = scores.topk(2).values
-    for theirs, off in (([0, 2], 0.1), ([0, 3], torch.inf)):
-        found = choices._below(best, scores.gather(-1, torch.tensor([theirs])), scores)
-        assert found * (1.41 / 3) ** 0.5 == pytest.approx(off)
-
-
 def test_a_choice_among_groups_of_experts_stays_the_model_s() -> None:
     class Block(nn.Module):
         def forward(self, groups: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -223,24 +181,6 @@ def test_a_choice_among_groups_of_experts_stays_the_model_s() -> None:
     assert block(groups, scores)[1].tolist() == [[0, 1]]
 
 
-@pytest.mark.parametrize("theirs", [[1, 1], [0, 4], [-1, 0]], ids=["twice", "beyond", "before"])
-def test_a_choice_that_is_none_fails(theirs: list[int]) -> None:
-    with pytest.raises(ProofError):
-        choices._check(torch.tensor([[0, 1], theirs]), 4)
-
-
-def test_experts_that_the_recipe_leaves_alone_are_refused(make: Make) -> None:
-    made = make(FORMS[0])
-    first = next(iter(layer.weight for layer in expert_layers(made.subject.model)))
-    fewer = Recipe({name: own for name, own in made.subject.recipe.weights.items() if name != first})
-    found = sites(ir.load(made.path).graph)
-    with (
-        pytest.raises(ProofError, match=r"stores the experts .* which the recipe does not"),
-        forced.forced(made.subject.model, fewer, found),
-    ):
-        pass
-
-
 def test_a_stack_that_the_model_does_not_call_is_missed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make(FORMS[0])
     widths = {layer.path: layer.outputs for layer in expert_layers(made.subject.model)}
@@ -251,25 +191,3 @@ def test_a_stack_that_the_model_does_not_call_is_missed(make: Make, monkeypatch:
     monkeypatch.setattr(forced.Forced, "answer_experts", uncounted)
     with pytest.raises(ProofError, match=r"experts\.\w+ is computed 1 times a pass, the model does so 0 times"):
         made.prove()
-
-
-def test_rows_of_passes_are_checked_too(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep = Sampled.keep
-
-    def off(self: Sampled, inputs: Any, outputs: Any, count: int, picking: Any, experts: Any = None) -> None:
-        keep(self, inputs, outputs if experts is None else outputs + 1.0, count, picking, experts)
-
-    monkeypatch.setattr(Sampled, "keep", off)
-    with pytest.raises(ProofError, match=r"expert \d of model\.layers\.\d\.mlp\.experts\.\w+ in int8 is off by"):
-        make(FORMS[0]).prove()
-
-
-def test_a_wrong_expert_is_named(make: Make) -> None:
-    with pytest.raises(ProofError, match=r"expert 7 of model\.layers\.1\.mlp\.experts\.down_proj in int8 is off by"):
-        make(FORMS[0]).prove(scale_of_one_off(7))
-
-
-def test_a_stack_that_stayed_as_it_was_is_missed(make: Make) -> None:
-    made = make(FORMS[0])
-    with pytest.raises(ProofError, match="is computed 0 times a pass among the graph's quantized products"):
-        forced._of_stack(expert_layers(made.subject.model)[0], [])

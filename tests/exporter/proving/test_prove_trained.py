@@ -79,12 +79,12 @@ def check_right(made: Quantized) -> None:
     assert proof.rounded_divergence < 4 * made.recorded.rounding
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_demo_target_passes(demo: Quantized) -> None:
     check_right(demo)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("demo", "damage"), DAMAGED, indirect=["demo"], scope="module")
 def test_a_wrong_demo_target_fails(damage: str, demo: Quantized) -> None:
     with pytest.raises(ProofError):
@@ -92,13 +92,13 @@ def test_a_wrong_demo_target_fails(damage: str, demo: Quantized) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_smollm2_passes(smollm2: Quantized) -> None:
     check_right(smollm2)
 
 
 @pytest.mark.real
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("damage", ["a scale 10 % off", "the table off by one row"])  # all are tried on the demo pair
 def test_a_wrong_smollm2_fails(damage: str, smollm2: Quantized) -> None:
     with pytest.raises(ProofError):

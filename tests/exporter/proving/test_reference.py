@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from specexport.bundle import Contract, Precision
-from specexport.errors import UnsupportedModelError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.half_precision import TORCH_DTYPES
-from specexport.exporter.proving.reference import continued_logits, record_reference
+from specexport.exporter.proving.reference import record_reference
 from specexport.runtime.proofs.parity import contexts, schedule
-from support.messages import Refused
 from support.tiny import LLAMA, save_model
 
 CONTRACT = Contract(capacity=128, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
@@ -52,36 +49,3 @@ def test_a_model_in_half_precision_means_its_own_weights_in_fp32(precision: Prec
     for one, other in zip(recorded, expected, strict=True):
         np.testing.assert_allclose(one.logits, other.logits, atol=1e-5)
     assert {parameter.dtype for parameter in narrow.parameters()} == {TORCH_DTYPES[precision]}
-
-
-def test_a_model_that_cannot_be_evaluated_is_one_line(
-    refused: Refused, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = checkpoint.load("bf16")
-
-    def forward(*args: object, **options: object) -> None:
-        raise RuntimeError("expected scalar type Float\nbut found BFloat16")
-
-    monkeypatch.setattr(type(model), "forward", forward)
-    with refused(UnsupportedModelError):
-        record_reference(model, CONTRACT, LLAMA["vocab_size"])
-
-
-@pytest.mark.parametrize(
-    ("model_type", "changes"),
-    [
-        ("llama", {}),
-        ("mistral", dict(sliding_window=8)),
-        ("gemma2", dict(sliding_window=8, head_dim=16)),
-        ("mixtral", {}),
-    ],
-)
-def test_going_on_over_the_librarys_cache_gives_the_same(
-    model_type: str, changes: dict[str, int], tmp_path: Path
-) -> None:
-    """Also behind rows that were rolled back, and beyond a window."""
-    model = Checkpoint.find(str(save_model(tmp_path, model_type, config=LLAMA | changes))).load("fp32")
-    recorded = record_reference(model, CONTRACT, LLAMA["vocab_size"])
-    found = continued_logits(model, [entry.step for entry in recorded])
-    for entry, logits in zip(recorded, found, strict=True):
-        np.testing.assert_allclose(logits, entry.logits, atol=1e-4)

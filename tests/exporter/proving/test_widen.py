@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 from specexport.engines.onnxruntime.cpu import open_graph
 from specexport.exporter.proving.widen import widen
@@ -77,52 +75,3 @@ def test_nothing_but_weights_in_files_stays_narrow(kind: str, tmp_path: Path) ->
     assert {attribute.as_tensor().dtype for attribute in attributes if attribute.name == "value"} == {ir.DataType.FLOAT}
     assert (tmp_path / "weights").read_bytes() == before
     assert {path.name for path in tmp_path.iterdir()} == {"narrow.onnx", "wide.onnx", "weights"}
-
-
-def test_picked_rows_are_widened_and_not_the_table(tmp_path: Path) -> None:
-    model = graph_of("bf16", tmp_path)
-    widen(model)
-    (gather,) = (node for node in model.graph if node.op_type == "Gather")
-    assert gather.inputs[0].name == "weight"
-    assert [use.node.op_type for use in gather.outputs[0].uses()] == ["Cast"]
-
-
-def test_a_weight_is_widened_when_its_turn_comes(tmp_path: Path) -> None:
-    """As ONNX Runtime orders it. Widened at the start, all weights would lie in memory together."""
-    x = ir.val("x", dtype=ir.DataType.FLOAT, shape=ir.Shape([4, 32]))
-    tape, y, weights = ir.tape.Tape(), x, []
-    for index in range(8):
-        array = np.full((32, 32), 1 / 32).astype(np.float16)
-        weights.append(ir.Value(name=f"weight.{index}", const_value=ir.tensor(array, name=f"weight.{index}")))
-        y = tape.op("Relu", [tape.op("MatMul", [y, weights[-1]])])
-    y.name, y.dtype = "y", ir.DataType.FLOAT
-    graph = ir.Graph([x], [y], nodes=tape.nodes, initializers=weights, opset_imports={"": 22})
-    ir.save(
-        ir.Model(graph, ir_version=10), tmp_path / "narrow.onnx", external_data="weights", size_threshold_bytes=1024
-    )
-    model = ir.load(tmp_path / "narrow.onnx")
-    widen(model)
-    ir.save(model, tmp_path / "wide.onnx")
-
-    options = ort.SessionOptions()
-    options.enable_profiling = True
-    options.profile_file_prefix = str(tmp_path / "profile")
-    session = ort.InferenceSession(tmp_path / "wide.onnx", options, providers=["CPUExecutionProvider"])
-    np.testing.assert_allclose(session.run(None, {"x": np.ones((4, 32), np.float32)})[0], np.ones((4, 32)), rtol=1e-3)
-    events = [
-        event
-        for event in json.loads(Path(session.end_profiling()).read_text())
-        if event["name"].endswith("kernel_time")
-    ]
-    operators = [event["args"]["op_name"] for event in events]
-    assert operators == ["Cast", "MatMul", "Relu"] * 8
-
-
-def test_a_graph_in_fp32_is_not_changed() -> None:
-    x = ir.val("x", dtype=ir.DataType.FLOAT, shape=ir.Shape([4]))
-    node = ir.node("Cast", [x], {"to": int(ir.DataType.INT64)})
-    node.outputs[0].dtype = ir.DataType.INT64
-    model = ir.Model(ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 22}), ir_version=10)
-    assert not widen(model)
-    assert node.attributes["to"].as_int() == ir.DataType.INT64
-    assert model.graph.inputs == [x]

@@ -70,22 +70,3 @@ def test_weights_stay_narrow_and_nothing_else_does(own: WeightRecipe, precision:
     assert all(isinstance(value.const_value, ir.ExternalTensor) for value in values)
     assert (tmp_path / "small.weights").read_bytes() == before
     assert open_graph(tmp_path / "wide.onnx")({"tokens": TOKENS})["logits"].shape == (1, 5, WIDTH)
-
-
-def test_picked_rows_of_int8_are_restored_and_not_the_table(tmp_path: Path) -> None:
-    model = ir.load(written(graph(tied=False), recipe(WeightRecipe("int8", limit=127)), tmp_path))
-    widen(model)
-    gathers = [node for node in model.graph if node.op_type == "Gather"]
-    assert sorted(node.inputs[0].name for node in gathers) == ["table.int8", "table.scale"]  # type: ignore[union-attr]
-    (casts,) = [
-        [use.node.op_type for use in node.outputs[0].uses()] for node in gathers if node.inputs[0].name == "table.int8"
-    ]  # type: ignore[union-attr]
-    assert casts == ["Cast"]
-    assert [use.node.op_type for use in model.graph.initializers["table.int8"].uses()] == ["Gather"]
-
-
-def test_a_graph_without_any_is_left_alone() -> None:
-    model = graph()
-    operators = [node.op_type for node in model.graph]
-    assert not widen_quantized(model)
-    assert [node.op_type for node in model.graph] == operators

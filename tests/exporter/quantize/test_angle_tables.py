@@ -46,11 +46,3 @@ def test_they_are_what_the_graph_computed(kind: str, tmp_path: Path) -> None:
     for wanted, place in zip(before, ((0, 1), (7, 5), (50, 14)), strict=True):
         for one, other in zip(wanted, angles(cut, *place), strict=True):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
-
-
-def test_a_graph_without_angles_stays(tmp_path: Path) -> None:
-    gpt2 = dict(vocab_size=288, n_embd=32, n_layer=1, n_head=4, n_positions=128, bos_token_id=0, eos_token_id=1)
-    graph = traced(save_model(tmp_path, "gpt2", config=gpt2))
-    before = len(list(graph.graph))
-    assert look_angles_up(graph, CONTRACT.capacity) == 0
-    assert len(list(graph.graph)) == before

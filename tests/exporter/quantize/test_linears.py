@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from specexport.exporter.quantize.linears import linears
 from support.small_graphs import graph, weight
@@ -48,19 +47,3 @@ def test_a_bias_of_the_node_is_told() -> None:
 )
 def test_other_nodes_are_not(body: str) -> None:
     assert linears(graph(f"{INPUTS} {{ {body} }}", w=weight(8, 8)).graph) == []
-
-
-def test_neither_are_products_with_experts_or_of_integers_or_without_weights() -> None:
-    of_experts = "agraph (float[4, t, 8] x, float[4, 8, 6] w) => (float[4, t, 6] y) { y = MatMul(x, w) }"
-    three = graph(of_experts, w=np.zeros((4, 8, 6), np.float32))
-    whole = graph(
-        "agraph (int64[t, 8] x, int64[8, 6] w) => (int64[t, 6] y) { y = MatMul(x, w) }", w=np.zeros((8, 6), np.int64)
-    )
-    given = graph("agraph (float[t, 8] x, float[8, 6] w) => (float[t, 6] y) { y = MatMul(x, w) }")
-    assert [linears(made.graph) for made in (three, whole, given)] == [[], [], []]
-
-
-def test_names_are_those_of_the_checkpoint() -> None:
-    made = graph("agraph (float[t, 8] x, float[8, 6] w) => (float[t, 6] y) { y = MatMul(x, w) }", w=weight(8, 6))
-    made.graph.initializers["w"].name = "model.model.layers.0.mlp.up_proj.weight"
-    assert linears(made.graph)[0].name == "model.layers.0.mlp.up_proj.weight"

@@ -69,21 +69,3 @@ def test_a_tied_table_is_stored_once(own: WeightRecipe, change: object) -> None:
     x, y = run(made, tokens=TOKENS)
     np.testing.assert_allclose(x, own.restore(w)[TOKENS], rtol=1e-6)
     assert relative(y, own.restore(w)[TOKENS] @ own.restore(w).T) < 0.02
-
-
-@pytest.mark.parametrize("own", [INT4, WeightRecipe("int8", limit=127), WeightRecipe("int4", block=32, signed=True)])
-def test_rows_are_picked_as_they_are_stored(own: WeightRecipe) -> None:
-    w = weight(50, 64) * np.linspace(0.1, 3, 50, dtype=np.float32)[:, None]
-    made = graph("agraph (int64[1, t] tokens, float[50, 64] w) => (float[1, t, 64] x) { x = Gather(w, tokens) }", w=w)
-    assert quantize_tables(made, Recipe({"w": own})) == 1
-    np.testing.assert_allclose(run(made, tokens=TOKENS)[0], own.restore(w)[TOKENS], rtol=1e-6)
-
-
-def test_other_tables_stay() -> None:
-    by_columns = "agraph (int64[t] tokens, float[50, 64] w) => (float[50, t] x) { x = Gather<axis = 1>(w, tokens) }"
-    made = graph(by_columns, w=weight(50, 64))
-    assert quantize_tables(made, Recipe({"w": INT4})) == 0
-    floats = graph(
-        "agraph (int64[t] tokens, float[50, 64] w) => (float[t, 64] x) { x = Gather(w, tokens) }", w=weight(50, 64)
-    )
-    assert quantize_tables(floats, Recipe({"w": WeightRecipe("float")})) == 0

@@ -56,11 +56,6 @@ def test_biases_of_the_three_become_one() -> None:
     ].count("Add") == 1
 
 
-def test_shapes_of_the_same_length_are_looked_through() -> None:
-    body = f"a, b, c = Split<axis = -1>(m, sizes) d = Reshape(c, s) y, nk, nv = {ATTEND}(a, b, d, k, v, last, total)"
-    check(body, 1, s=np.array([1, -1, 32]))
-
-
 @pytest.mark.parametrize(
     ("body", "outputs"),
     [
@@ -73,11 +68,3 @@ def test_shapes_of_the_same_length_are_looked_through() -> None:
 )
 def test_others_stay(body: str, outputs: str) -> None:
     assert "Split" in operators(check(body, 0, outputs))
-
-
-def test_one_bias_alone_stays() -> None:
-    check(
-        f"a, b, c = Split<axis = -1>(m, sizes) d = Add(b, q) y, nk, nv = {ATTEND}(a, d, c, k, v, last, total)",
-        0,
-        q=weight(1, 32)[0],
-    )

@@ -85,16 +85,6 @@ def test_layers_that_read_one_value_share_what_it_is_rounded_to() -> None:
     assert len(nodes(model, "QuantizeLinear")) == 2
 
 
-def test_what_the_recipe_does_not_name_stays() -> None:
-    model = graph()
-    floats = Recipe({"table": WeightRecipe("float"), "elsewhere": WeightRecipe("int8")})
-    assert quantize_for_tensorrt(model, floats) == 0
-    assert not nodes(model, "DequantizeLinear")
-    assert (model.graph.opset_imports[""], model.ir_version) == (18, 8)
-    assert quantize_for_tensorrt(model, recipe(WeightRecipe("int8", limit=127), ("up",))) == 1
-    assert {"model.table", "model.gate", "model.down", "up.int8", "up.scale"} == set(model.graph.initializers)
-
-
 @pytest.mark.parametrize(
     ("precision", "own", "opset"),
     [("fp32", "int8", 18), ("fp16", "int8", 19), ("bf16", "int8", 19), ("fp32", "fp8", 19), ("fp32", "int4", 21)],
@@ -105,26 +95,3 @@ def test_the_opset_is_the_first_that_has_the_types(precision: Any, own: Any, ops
     assert model.graph.opset_imports[""] == opset
     assert model.ir_version == {18: 8, 19: 9, 21: 10}[opset]
     ir.serde.serialize_model(model)
-
-
-def test_graphs_of_one_model_share_what_a_weight_becomes() -> None:
-    """And it is worked out once, when its values are written in front of its scales."""
-    calls = []
-
-    class Counted(WeightRecipe):
-        def quantize(self, weight: np.ndarray) -> Any:
-            calls.append(weight.shape)
-            return super().quantize(weight)
-
-    first, second, made = graph(), graph(), {}  # type: ignore[var-annotated]
-    for model in (first, second):
-        quantize_for_tensorrt(model, recipe(Counted("int8", limit=127)), made)
-    assert not calls
-    for name in NAMES:
-        assert (
-            first.graph.initializers[f"{name}.int8"].const_value
-            is second.graph.initializers[f"{name}.int8"].const_value
-        )
-        for end in ("int8", "scale"):
-            first.graph.initializers[f"{name}.{end}"].const_value.tobytes()  # type: ignore[union-attr]
-    assert len(calls) == len(NAMES)

@@ -10,6 +10,8 @@ import pytest
 from specexport.bundle import Precision
 from specexport.exporter.recipe_choice import HalfScales, in_precision
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from specexport.calibration.weights.recipe import Recipe, WeightRecipe
+from specexport.exporter.quantize.scales import in_precision
 
 TYPES: dict[Precision, Any] = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 OWN = [WeightRecipe("int8", limit=127), WeightRecipe("int4", block=32), WeightRecipe("int4"), WeightRecipe("fp8")]
@@ -46,17 +48,3 @@ def test_tiny_rows_have_scales_above_zero(own: WeightRecipe) -> None:
     values, scales = halved(own, "fp16").quantize(WEIGHT * np.float32(1e-9))
     assert (scales.astype(np.float16) > 0).all()
     assert np.abs(values.astype(np.float32)).max() <= 1
-
-
-def test_a_static_scale_of_inputs_is_held_too() -> None:
-    half = halved(WeightRecipe("int8", limit=127, input_scale=0.1), "bf16")
-    assert half.input_scale == float(np.float32(ml_dtypes.bfloat16(0.1)))
-    assert (half.format, half.limit) == ("int8", 127)
-
-
-def test_fp32_is_left_alone() -> None:
-    recipe = Recipe({"w": OWN[0]}, ("kept",))
-    assert in_precision(recipe, "fp32") is recipe
-    narrow = in_precision(recipe, "fp16")
-    assert narrow.notes == ("kept",)
-    assert isinstance(narrow.weights["w"], HalfScales)

@@ -10,6 +10,9 @@ import pytest
 from specexport.exporter.recipe_choice import in_precision
 from specexport.exporter.weights.recipe import WeightRecipe
 from support.small_tied import NAMES, TOKENS, WIDTH, expected, graph, recipe, run, weights, written
+from specexport.calibration.weights.recipe import WeightRecipe
+from specexport.exporter.quantize.scales import in_precision
+from support.small_tied import TOKENS, WIDTH, expected, graph, recipe, run, weights, written
 
 
 @pytest.mark.parametrize("block", [32, 0])
@@ -36,16 +39,3 @@ def test_two_numbers_lie_in_a_byte_the_first_in_the_low_half(tmp_path: Path) -> 
     values, _ = own.weights["up"].quantize(weights("fp16")["up"].astype(np.float32))
     pairs = values.astype(np.uint8).reshape(-1, 2) & 15
     np.testing.assert_array_equal(np.frombuffer(content, np.uint8), pairs[:, 0] | pairs[:, 1] << 4)
-
-
-def test_a_quarter_of_the_bytes_of_half_precision(tmp_path: Path) -> None:
-    own = in_precision(recipe(WeightRecipe("int4", block=32)), "fp16")
-    path = written(graph("fp16"), own, tmp_path)
-    stored = sum(weight.size for weight in weights().values())
-    scales = len(NAMES) * WIDTH * WIDTH // 32 * 2
-    size = (tmp_path / "small.weights").stat().st_size + sum(
-        value.const_value.nbytes  # type: ignore[union-attr]
-        for value in ir.load(path).graph.initializers.values()
-        if not isinstance(value.const_value, ir.ExternalTensor)
-    )
-    assert size == stored // 2 + scales

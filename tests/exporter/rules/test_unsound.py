@@ -81,20 +81,6 @@ def test_a_broken_row_behind_the_rejected_does_no_harm(tmp_path: Path, rule: str
     assert 0 <= int(found["next_token"][0]) < VOCAB
 
 
-def test_logits_of_banned_tokens_are_sound(tmp_path: Path) -> None:
-    logits = np.stack([sound()] * (K + 1))
-    best = int(sound().argmax())
-    logits[:, (best + 1) % VOCAB] = -np.inf
-    found = run(
-        tmp_path,
-        graphs.accept_greedy(VOCAB, K),
-        logits=logits,
-        draft_tokens=np.array([best] * K),
-        position=np.array([3]),
-    )
-    assert (int(found["num_accepted"][0]), int(found["next_token"][0])) == (K, best)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_draft_token_stays_an_id_and_its_confidence_tells(tmp_path: Path, kind: str) -> None:
     for model, more in (

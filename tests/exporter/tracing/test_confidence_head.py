@@ -14,10 +14,10 @@ import torch
 from specexport.bundle import Precision
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.dialects import DIALECTS, Dialect
+from specexport.exporter.dialects import Dialect
 from specexport.exporter.tracing.confidence_head import probe_features
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
-from support.tiny import CONTRACT, LLAMA, VOCAB, Exported, export, export_cached, save_model
+from support.tiny import CONTRACT, LLAMA, VOCAB, Exported, export_cached, save_model
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel, LlamaForCausalLM, PreTrainedModel
 
 RNG = np.random.default_rng(0)
@@ -96,7 +96,7 @@ def feed_in_parts(
 
 @pytest.mark.usefixtures("no_logits_to_keep")
 @pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith(("gemma", "opt"))) for name in FAMILIES]
+    "family", [pytest.param(name, marks=[pytest.mark.nightly] * name.startswith(("gemma", "opt"))) for name in FAMILIES]
 )
 def test_features_and_confidence(family: str, tmp_path: Path) -> None:
     model_type, config, size = FAMILIES[family]
@@ -118,7 +118,7 @@ def test_features_and_confidence(family: str, tmp_path: Path) -> None:
     assert np.abs(expected[:, size // 2 :]).mean() > 0.01
 
 
-@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.nightly)])
 def test_half_precision_shows_features_in_fp32(precision: Precision, tmp_path: Path) -> None:
     checkpoint = save_model(tmp_path / "checkpoint")
     contract = replace(CONTRACT, precision=precision)
@@ -165,34 +165,6 @@ def test_a_head_adds_an_input_and_two_outputs(tied: Exported) -> None:
     assert shapes["confidence"] == [1, "at_most_5_rows"]
 
 
-def test_a_head_costs_no_weight(tied: Exported, exported: Exported) -> None:
-    assert (tied.folder / tied.spec.weights).read_bytes() == (exported.folder / exported.spec.weights).read_bytes()
-    assert len([tensor for tensor in load(tied, "ort").graph.initializer if VOCAB in tensor.dims]) == 1
-    sizes = [(one.folder / one.spec.graphs["ort"]).stat().st_size for one in (tied, exported)]
-    assert sizes[0] < sizes[1] + 2048
-
-
-def test_a_head_costs_few_nodes(tied: Exported, exported: Exported) -> None:
-    """A pass of a small draft costs by its nodes: one node each picks the rows, which pays for the head's own."""
-    assert len(load(tied, "ort").graph.node) <= len(load(exported, "ort").graph.node)
-
-
-@pytest.mark.parametrize("dialect", [dialect for dialect in DIALECTS if dialect != "ort"])
-def test_other_dialects_of_a_draft_are_those_of_a_target(dialect: Dialect, tied: Exported, exported: Exported) -> None:
-    assert load(tied, dialect) == load(exported, dialect).__class__.FromString(
-        load(exported, dialect).SerializeToString().replace(exported.spec.weights.encode(), tied.spec.weights.encode())
-    )
-    assert tied.decoder(dialect).head is None
-
-
-def test_a_targets_graph_has_no_head(exported: Exported) -> None:
-    assert exported.spec.features == 0
-    assert exported.decoder("ort").head is None
-    assert not {"head", "features", "confidence"} & {
-        value.name for value in (*load(exported, "ort").graph.input, *load(exported, "ort").graph.output)
-    }
-
-
 def raises(model: LlamaForCausalLM) -> None:
     def refuse() -> None:
         raise NotImplementedError
@@ -228,17 +200,3 @@ def test_a_model_that_does_not_show_its_embeddings_has_no_head(reason: str, tmp_
     assert probe_features(model) == 64
     WITHOUT[reason](model)
     assert probe_features(model) == 0
-
-
-def test_a_probe_leaves_no_hooks(tmp_path: Path) -> None:
-    model = Checkpoint.find(str(save_model(tmp_path))).load("fp32")
-    assert probe_features(model) == 64
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-
-def test_a_draft_without_a_head_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LlamaForCausalLM, "get_input_embeddings", lambda self: None)
-    exported = export(save_model(tmp_path / "checkpoint"), tmp_path / "graphs", ("ort",), role="draft")
-    assert exported.spec.features == 0
-    assert exported.error("ort") <= LOGIT_TOLERANCE["fp32"] / 10
-    assert exported.decoder("ort").head is None

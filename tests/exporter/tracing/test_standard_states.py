@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -82,24 +81,6 @@ def test_a_pass_is_one_row_at_a_time(rule: Rule, width: int, rejected: float) ->
             assert torch.equal(rows[0, : len(counted) - certain].double(), counted[certain:])
 
 
-def test_a_state_over_a_long_text_with_drafts_that_are_rejected() -> None:
-    """What rounding leaves behind fades: after 600 rows in random passes the state is as near as after 20."""
-    draw, rule = random.Random(0), "gated_delta"
-    given = rows_of(600, rule, seed=3, decay=0.05)
-    text, position, start = joined(given), 0, 0
-    state, open_rows = torch.zeros(1, HEADS, KEY, VALUE), torch.zeros(1, WINDOW, text.shape[-1])
-    while position < 590:
-        width = draw.choice([1, 2, WINDOW])
-        right = draw.randint(1, width)
-        fed = text[:, position : position + width].clone()
-        fed[:, right:] = joined(rows_of(width, rule, seed=draw.randrange(1000)))[:, right:]
-        pending, certain = position - start, position - start
-        _, open_rows, state = advance(states_of(pending, certain), dict(state=state, rows=open_rows), fed, given)
-        start, position = position, position + right
-    _, expected = one_by_one(text[0, :start].double(), given, torch.zeros(HEADS, KEY, VALUE).double())
-    torch.testing.assert_close(state[0].double(), expected, atol=NEAR, rtol=NEAR)
-
-
 @pytest.mark.parametrize("count", [1, 2, 5, 17, 20])
 def test_keys_that_repeat_cost_no_digits(count: int) -> None:
     """Where all keys are one, powers of the matrix have entries of 1e5 at 20 rows, whose differences are the result."""
@@ -161,22 +142,6 @@ def test_a_row_that_is_no_number_spreads_as_one_row_at_a_time(rule: Rule, what: 
                     torch.testing.assert_close(state[0].double(), after, atol=NEAR, rtol=NEAR)
                 else:
                     assert state.isnan().all()
-
-
-def test_what_spreads_and_what_does_not() -> None:
-    """Told apart by hand: a query is read by its own row alone, and a decay of -inf is a number."""
-    new = rows_of(WINDOW, "gated_delta", seed=1)
-    past = dict(state=torch.ones(1, HEADS, KEY, VALUE), rows=joined(rows_of(WINDOW, "gated_delta", seed=2)))
-
-    def harmed(part: int, what: float) -> list[bool]:
-        given = spoilt(new, part, 1, what)
-        output, _, state = advance(states_of(0, 2), past, joined(given), given)
-        return [*output[0].isnan().all(1).tolist(), bool(state.isnan().all())]
-
-    query, value, decay = 0, 2, 3
-    assert harmed(query, math.inf) == [False, True, False, False, False]
-    assert harmed(value, math.inf) == [False, True, True, True, True]
-    assert harmed(decay, -math.inf) == [False] * 5
 
 
 @pytest.mark.parametrize("width", [1, 3, WINDOW, WIDEST])

@@ -19,7 +19,6 @@ from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.tracing import trees
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.runtime.proofs.tree_parity import measure_trees, prove_trees
-from support.hybrids import save_hybrid
 from support.messages import Refused
 from support.pair import Pair
 from support.tiny import CONTRACT, LLAMA, Exported, export, export_cached, make_tokenizer, save_model
@@ -70,16 +69,6 @@ def alone(checkpoint: Path, path: Sequence[int]) -> Logits:
     return found
 
 
-def test_prompts_of_many_widths_leave_one_tree_behind(graphs: dict[str, Exported]) -> None:
-    """A tree has the square of its width in bytes."""
-    decoder = graphs["trees"].decoder("ort")
-    widths = set(TREES.widths)
-    for width in range(1, TREES.prompt_chunk + 1):
-        decoder.step(TOKENS[:width], 0)
-    assert decoder._trees is not None
-    assert set(decoder._trees._by_width) == {*widths, TREES.prompt_chunk - 1}
-
-
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_chain_has_the_bits_of_a_graph_without_trees(graphs: dict[str, Exported], dialect: Dialect) -> None:
     chains, trees = (graphs[name].decoder(dialect) for name in ("chains", "trees"))
@@ -124,20 +113,6 @@ def test_a_window_that_hides_rows_is_refused_on_onnxruntime(tmp_path: Path, refu
     traced(TREES.capacity)  # hides nothing
 
 
-def test_states_are_refused(tmp_path: Path, refused: Refused) -> None:
-    model = Checkpoint.find(str(save_hybrid(tmp_path / "hybrid", "convolution"))).load("fp32")
-    with refused(UnsupportedModelError):
-        trace(model, probe_cache(model), "ort", TREES)
-
-
-def test_a_model_without_positions_is_refused(pair: Pair, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Checkpoint.find(str(pair.target)).load("fp32")
-    layers = probe_cache(model)
-    monkeypatch.setattr(type(model), "forward", lambda self, input_ids: None)
-    with refused(UnsupportedModelError):
-        trace(model, layers, "ort", TREES)
-
-
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_proof_of_a_build(graphs: dict[str, Exported], dialect: Dialect) -> None:
     exported = graphs["trees"]
@@ -160,7 +135,7 @@ def one_too_many(self: trees.Tree, places: Tensor, position: Tensor, window: int
 visible = trees.Tree.visible
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("mutant", [places_in_the_cache, one_too_many])
 def test_mutants_of_the_mask_fail_the_proof(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: Callable[..., Tensor]
@@ -187,18 +162,5 @@ def test_siblings_that_see_each_other_fail_the_proof(
 ) -> None:
     monkeypatch.setattr(OrtTrees, "lie", contextmanager(rows_in_front))
     exported = graphs["trees"]
-    with pytest.raises(ProofError, match="in trees"):
-        prove_trees(exported.decoder("ort"), exported.reference, TREES, ("onnxruntime", "ort"), "fp32")
-
-
-@pytest.mark.slow
-def test_positions_of_the_cache_fail_the_proof(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What others did: right for a chain, and one sibling breaks all rows behind it."""
-    monkeypatch.setattr(
-        "specexport.exporter.tracing.trace.Tree",
-        lambda depth, ancestor: trees.Tree(torch.arange(depth.shape[0]) + 0 * depth, ancestor),
-    )
-    exported = export(pair.target, tmp_path, dialects=("ort",), contract=TREES)
-    assert exported.error("ort") < 1e-4
     with pytest.raises(ProofError, match="in trees"):
         prove_trees(exported.decoder("ort"), exported.reference, TREES, ("onnxruntime", "ort"), "fp32")

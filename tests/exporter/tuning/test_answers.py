@@ -15,9 +15,10 @@ from specexport.exporter.tuning import answers as answering
 from specexport.exporter.tuning.answers import BYTES_PER_TOKEN, Job, write_answers
 from specexport.exporter.tuning.options import split
 from specexport.exporter.tuning.tune import require_room, write_all
+from specexport.exporter.tuning.split import split
+from specexport.exporter.tuning.tune import write_all
 from specexport.runtime.session import Session
-from support.messages import Refused
-from support.tuning import OPTIONS, TOKENS, Quiet, parts, requests
+from support.tuning import OPTIONS, TOKENS, Quiet, requests
 
 
 @pytest.fixture
@@ -55,14 +56,6 @@ def test_a_killed_run_resumes(session: Session, tmp_path: Path) -> None:
     assert all(np.array_equal(one.ids, other.ids) for one, other in zip(again, whole, strict=True))
 
 
-def test_a_journal_without_answers(session: Session, tmp_path: Path, refused: Refused) -> None:
-    job = Job(requests(1)[0], 0.0, 0)
-    with Journal.open(tmp_path / "answers.jsonl", {}) as journal:
-        journal.add(job.key, {"tokens": [1, 2], "ids": "AAAA", "logprobs": "AAAA"})
-        with refused(OutputError):
-            write_answers(session, [job], journal, silent)
-
-
 # What the command's own messages and help advise: more prompts, prompts to judge, other shares and other seeds.
 @pytest.mark.usefixtures("short_is_enough")
 def test_answers_serve_other_runs_with_the_same_target(
@@ -86,16 +79,6 @@ def test_answers_serve_other_runs_with_the_same_target(
         assert len(written) == expected
 
 
-def test_a_journal_of_another_target_is_kept(session: Session, tmp_path: Path, refused: Refused) -> None:
-    path = tmp_path / "answers.jsonl"
-    with Journal.open(path, {"tune": 2, "target": "another"}) as journal:
-        journal.add("key", {"tokens": []})
-    kept = path.read_bytes()
-    with refused(OutputError):
-        write_all(session, parts(), OPTIONS, path, Quiet())
-    assert path.read_bytes() == kept
-
-
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def free(left: int) -> None:
@@ -103,16 +86,6 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
 
     return free
-
-
-def test_no_room(tmp_path: Path, free: Callable[[int], None], refused: Refused) -> None:
-    free(1000)
-    require_room(tmp_path / "tuned", 1000)
-    with refused(OutputError):
-        require_room(tmp_path / "tuned", 1001)
-    (tmp_path / "file").write_text("")
-    with refused(OutputError):
-        require_room(tmp_path / "file" / "tuned", 1)
 
 
 @pytest.mark.usefixtures("short_is_enough")

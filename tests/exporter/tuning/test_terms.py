@@ -5,6 +5,9 @@ import torch
 from specexport.errors import ParameterError
 from specexport.exporter.tuning.judge import Terms, at_temperature, loss_of, terms
 from specexport.exporter.tuning.options import Shape, TuneOptions
+from specexport.exporter.tuning.loss import Terms, loss_of, terms
+from specexport.exporter.tuning.options import TuneOptions
+from specexport.exporter.tuning.rows import at_temperature
 from support.messages import Refused
 
 VOCAB, TOP = 40, 8
@@ -36,24 +39,6 @@ def test_with_all_tokens_known_the_terms_are_exact(temperature: float) -> None:
     p, q = torch.softmax(target / temperature, -1), torch.softmax(draft / temperature, -1)
     assert torch.allclose(found.acceptance, torch.minimum(p, q).sum(-1), atol=1e-5)
     assert torch.allclose(found.divergence, (p * (p.log() - q.log())).sum(-1), atol=1e-4)
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_what_is_known_and_what_is_not_are_one_distribution(temperature: float) -> None:
-    ids, logprobs = known(rows())
-    top, rest = at_temperature(logprobs, temperature, VOCAB)
-    assert torch.allclose(top.exp().sum(-1) + rest.exp(), torch.ones(5), atol=1e-5)
-    exact = torch.softmax(rows() / temperature, -1).gather(1, ids)
-    assert torch.allclose(top.exp(), exact, atol=0.02)  # the others count as equally likely
-
-
-def test_few_known_tokens_never_promise_less_than_there_is() -> None:
-    """The others count as one token, whose mass may overlap more than theirs do."""
-    target, draft = rows(), rows(1)
-    ids, logprobs = known(target)
-    found = terms(draft, ids, *at_temperature(logprobs, 1.0, VOCAB)).acceptance
-    exact = torch.minimum(torch.softmax(target, -1), torch.softmax(draft, -1)).sum(-1)
-    assert (found >= exact - 1e-6).all()
 
 
 def test_the_hybrid_goes_from_divergence_to_acceptance() -> None:
@@ -95,18 +80,3 @@ def test_both_losses_raise_the_acceptance(loss: str) -> None:
 def test_options_that_cannot_be(given: dict[str, object], refused: Refused) -> None:
     with refused(ParameterError):
         TuneOptions(**given)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("given", ["4", "0x64", "4x100", "4X512", "4x512x2", "-1x64"])
-def test_shapes_that_cannot_be(given: str, refused: Refused) -> None:
-    with refused(ParameterError):
-        Shape.parse(given)
-
-
-def test_a_shape() -> None:
-    assert Shape.parse("4x512") == Shape(4, 512)
-
-
-def test_every_third_answer_is_drawn_at_one() -> None:
-    options = TuneOptions(temperature=0.3)
-    assert [options.temperature_of(number) for number in range(4)] == [0.3, 0.3, 1.0, 0.3]

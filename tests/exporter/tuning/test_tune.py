@@ -9,17 +9,16 @@ import pytest
 import specexport
 import torch
 from click.testing import CliRunner
-from safetensors import SafetensorError
 from specexport.calibration.measuring.progress import silent
 from specexport.cli import main
-from specexport.errors import CheckpointError, OutputError, PairError, ParameterError
+from specexport.errors import CheckpointError, PairError, ParameterError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.tuning import drafts
 from specexport.exporter.tuning import train as training
 from specexport.exporter.tuning import tune as tuning
 from specexport.exporter.tuning.answers import TOP
 from specexport.exporter.tuning.drafts import Draft, find_draft, load_draft, new_draft
 from specexport.exporter.tuning.judge import Batch, Judged, batches, by_route, compare, judge, logits_at
+from specexport.exporter.tuning.judge import Judged, compare, judge
 from specexport.exporter.tuning.options import Shape
 from specexport.exporter.tuning.tune import Answers, TuneReport, tune, write_all
 from support.messages import Refused
@@ -69,13 +68,6 @@ def test_answers_are_the_targets_with_its_own_rows(answers: Answers, pair: Pair)
         assert np.allclose(one.logprobs, exact, atol=0.02)
 
 
-def test_the_target_as_its_own_draft_scores_one(answers: Answers, pair: Pair) -> None:
-    model = Checkpoint.find(str(pair.target)).load("fp32")
-    for temperature in (0.0, 1.0):
-        judged = judge(model, answers.judging, temperature)
-        assert [one.accepted / one.tokens for one in judged] == pytest.approx([1.0] * len(judged), abs=0.01)
-
-
 def test_a_draft_is_tuned_and_an_ordinary_checkpoint(draft: Draft, answers: Answers, tmp_path: Path) -> None:
     report = run(draft, answers, tmp_path / "tuned")
     assert report.helps
@@ -92,18 +84,6 @@ def test_a_draft_is_tuned_and_an_ordinary_checkpoint(draft: Draft, answers: Answ
 
 def find_draft_at(folder: Path) -> Checkpoint:
     return Checkpoint.find(str(folder))
-
-
-def test_a_draft_that_is_no_better_is_not_written(
-    draft: Draft, answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training, "_step", lambda *given: None)
-    report = run(draft, answers, tmp_path / "tuned")
-    assert (report.draft, report.tuned.gain.value, report.trained.epoch) == (None, 0.0, 0)
-    assert not list(tmp_path.iterdir())
-    forced = run(draft, answers, tmp_path / "tuned", force=True)
-    assert forced.draft == str(tmp_path / "tuned")
-    assert not forced.helps
 
 
 def test_an_interrupt_keeps_the_best_so_far(
@@ -141,63 +121,6 @@ def test_a_worse_state_gives_way_to_the_best(draft: Draft, answers: Answers, mon
     assert all(torch.equal(value, before[name]) for name, value in draft.model.state_dict().items())
 
 
-def test_epochs_that_begin_below_the_start_but_get_better_go_on(
-    draft: Draft, answers: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training, "_step", lambda *given: None)
-    monkeypatch.setattr(training, "PATIENT_STEPS", 1)
-    rates = iter([0.5, 0.3, 0.4, 0.45, 0.6, 0.2, 0.2])
-    monkeypatch.setattr(training, "rate", lambda judged: next(rates))
-    found = training.train(draft.model, answers.training, answers.choosing, OPTIONS, silent, lambda message: None)
-    assert (found.epoch, found.best) == (4, 0.6)
-
-
-def test_a_new_draft_reads_its_own_head_only_where_it_guesses(answers: Answers, built: Path) -> None:
-    with specexport.load(built) as session:
-        model = new_draft(session.bundle, Shape(1, 32), 0).model
-    batch = Batch.of(answers.judging[:3], torch.device("cpu"))
-    with torch.no_grad():
-        whole = model(input_ids=batch.tokens, use_cache=False).logits[batch.places]
-        assert torch.allclose(logits_at(model, batch), whole, atol=1e-5)
-
-
-def test_smaller_steps_are_more_of_them(answers: Answers) -> None:
-    longest = max(len(one.prompt) + len(one.tokens) for one in answers.training)
-    few, many = (training._Epochs(answers.training, size, OPTIONS).steps for size in (4096, longest))
-    assert many > few
-
-
-def test_batches_hold_all_answers_once(answers: Answers) -> None:
-    all_answers = answers.training
-    order = np.random.default_rng(0).permutation(len(all_answers)).tolist()
-    found = list(batches(all_answers, 64, order))
-    assert sorted(id(one) for group in found for one in group) == sorted(map(id, all_answers))
-    for group in found:
-        batch = Batch.of(group, torch.device("cpu"))
-        assert batch.tokens.numel() <= 64
-        assert int(batch.places.sum()) == len(batch.ids) == sum(len(one.tokens) for one in group)
-    batch = Batch.of(all_answers[:2], torch.device("cpu"))
-    first = all_answers[0]
-    assert batch.tokens[0][batch.places[0]].tolist() == [first.prompt[-1], *first.tokens[:-1]]
-
-
-def test_general_answers_are_no_more_than_their_share(answers: Answers) -> None:
-    general = [one for one in answers.training if one.route == "general"]
-    most = 0.25 * sum(len(one.tokens) for one in answers.training if one.route == "code")
-    assert 0 < len(general) == most // TOKENS < len(parts().general)
-    assert sum(len(one.tokens) for one in general) <= most
-
-
-def test_routes_are_compared_by_prompt() -> None:
-    before = [Judged("code", 5, 10), Judged("prose", 2, 4), Judged("code", 15, 30)]
-    after = [Judged("code", 9, 10), Judged("prose", 1, 4), Judged("code", 23, 30)]
-    code, prose = by_route(before, after)
-    assert (code.route, code.prompts, code.tokens, code.before, code.after) == ("code", 2, 40, 0.5, 0.8)
-    assert code.gain.value == pytest.approx(12 / 40)
-    assert code.gain.low < code.gain.value < code.gain.high
-    assert (prose.before, prose.after, prose.gain.value) == (0.5, 0.25, -0.25)
-
-
 def test_a_new_draft_has_the_targets_tokens(built: Path, tmp_path: Path) -> None:
     made = new_draft(specexport.bundle.Bundle.open(built), Shape(1, 32), 0)
     assert made.model.config.vocab_size == VOCAB
@@ -207,33 +130,6 @@ def test_a_new_draft_has_the_targets_tokens(built: Path, tmp_path: Path) -> None
     found = Checkpoint.find(str(tmp_path / "new"))
     assert found.stop_token_ids == (1,)
     assert found.tokenizer("def add").input_ids == make_tokenizer()("def add").input_ids
-
-
-@pytest.mark.parametrize("width", [32, 96, 224, 352, 1504, 2080, 4096])
-def test_heads_divide_the_width(width: int) -> None:
-    heads = drafts._heads(width)
-    assert 1 <= heads <= max(1, width // 64)
-    assert width % heads == 0
-    assert width // heads % 8 == 0
-
-
-def test_a_new_draft_larger_than_the_target(built: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, model = [], drafts.LlamaForCausalLM
-    monkeypatch.setattr(drafts, "LlamaForCausalLM", lambda config: made.append(model(config)) or made[-1])
-    with refused(ParameterError):
-        new_draft(specexport.bundle.Bundle.open(built), Shape(2, 352), 0)
-    assert all(parameter.is_meta for one in made for parameter in one.parameters())  # refused before it takes memory
-
-
-def test_rates_of_large_drafts_too(draft: Draft, noisy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draft.model.requires_grad_(True)
-    for small, rates in ((10**9, [6e-3, 2e-2]), (0, [6e-5])):
-        monkeypatch.setattr(training, "SMALL", small)
-        found = training.Optimizer(draft.model, 10, 2.0)
-        assert [part.param_groups[0]["initial_lr"] for part in found._parts] == pytest.approx(rates)
-    assert draft.rate == drafts.TUNED_RATE
-    monkeypatch.setattr(drafts, "SMALL", 0)
-    assert load_draft(Checkpoint.find(str(noisy))).rate == 1.0
 
 
 def test_drafts_that_cannot_be_tuned(
@@ -257,27 +153,6 @@ def test_drafts_that_cannot_be_tuned(
         find_draft(bundle, None)
 
 
-def test_a_disk_that_is_full_at_the_end(
-    draft: Draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
-) -> None:
-    def full(draft: Draft, folder: Path) -> None:
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-
-    monkeypatch.setattr(tuning, "save_draft", full)
-    with refused(OutputError):
-        tuning._save(draft, tmp_path / "tuned")
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_output_that_cannot_be(built: Path, tmp_path: Path) -> None:
-    (tmp_path / "tuned").mkdir()
-    for output in (".", "/", str(tmp_path / "tuned")):
-        shown = CliRunner().invoke(main, ["tune", str(built), "--prompts", "p", "-o", output])
-        assert shown.exit_code == 1
-        assert "exists" in shown.output
-        assert isinstance(shown.exception, SystemExit)
-
-
 def test_the_command(built: Path, noisy: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     lines = [{"route": "code", "prompt": list(request.tokens)} for request in requests(40)]
@@ -293,14 +168,6 @@ def test_the_command(built: Path, noisy: Path, tmp_path: Path) -> None:
     again = CliRunner().invoke(main, ["tune", *given, *few])
     assert again.exit_code == 1
     assert "exists" in again.output
-
-
-def test_the_command_takes_a_draft_or_a_shape(built: Path, tmp_path: Path) -> None:
-    shown = CliRunner().invoke(
-        main, ["tune", str(built), "--prompts", "p", "-o", str(tmp_path / "t"), "--draft", "d", "--fresh", "1x32"]
-    )
-    assert shown.exit_code == 1
-    assert "--fresh" in shown.output
 
 
 @pytest.mark.parametrize("before_training", [True, False])

@@ -40,10 +40,6 @@ def test_layers_of_one_input_are_a_group(make: Make, batches: list[Tensor]) -> N
     assert found.tokens == 96
 
 
-def test_attention_and_feed_forward_side_by_side_are_one_group(make: Make, batches: list[Tensor]) -> None:
-    assert [len(group.layers) for group in observe(make("cohere"), batches).groups][:3] == [5, 1, 1]
-
-
 def test_the_statistics(make: Make, batches: list[Tensor]) -> None:
     model = make("llama")
     group = observe(model, batches).groups[3]
@@ -70,9 +66,3 @@ def test_one_batch_is_both_halves_and_a_second_look_sees_the_same(make: Make, ba
     assert torch.equal(first.groups[0].elsewhere, first.groups[0].largest)
     assert all(torch.equal(a.rows, b.rows) for a, b in zip(first.groups, second.groups, strict=True))
     assert not any(module._forward_pre_hooks for module in model.modules())
-
-
-def test_weights_that_are_used_twice_are_counted(make: Make, batches: list[Tensor]) -> None:
-    model = make("llama")
-    model.model.layers[1] = model.model.layers[0]
-    assert [group.calls for group in observe(model, batches).groups] == [2, 2, 2, 2, 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +15,15 @@ from specexport.exporter.weights.gptq import Hold, as_they_are, rounded
 from specexport.exporter.weights.mixing import bytes_of
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from specexport.exporter.weights.search import RecipeOptions, choose
+from specexport.calibration.weights import expert_rounding
+from specexport.calibration.weights.activations import rounded_activations
+from specexport.calibration.weights.expert_rounding import choose_expert_integers
+from specexport.calibration.weights.experts import ExpertStack, expert_layers, stack_experts
+from specexport.calibration.weights.fake_quant import fake_quantized
+from specexport.calibration.weights.gptq import rounded
+from specexport.calibration.weights.mixing import bytes_of
+from specexport.calibration.weights.recipe import Recipe, WeightRecipe
+from specexport.calibration.weights.search import RecipeOptions, choose
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -40,35 +48,6 @@ def test_a_model_with_stacks_answers_as_before(make: Make, batches: list[Tensor]
     assert len(expert_layers(model)) == 2 * model.config.num_hidden_layers
     assert (after - before).abs().max() < 1e-4 * before.std()
     assert not any(name.endswith(("gate_up_proj", "down_proj")) for name, _ in model.named_parameters())
-
-
-def test_each_row_goes_to_its_expert() -> None:
-    weight = torch.randn(3, 4, 5)
-    rows, experts = torch.randn(7, 5), torch.tensor([2, 0, 2, 1, 0, 0, 2])
-    found = ExpertStack(nn.Parameter(weight))(rows, experts)
-    for row, expert, output in zip(rows, experts, found, strict=True):
-        assert torch.allclose(output, weight[expert] @ row, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        ("is_transposed", "stored as [E, K, N]"),
-        ("has_bias", "with biases"),
-        ("has_post_expert_norm", "with norms of their own"),
-    ],
-)
-def test_stacks_that_are_stored_another_way_stay_bare(other: str, said: str) -> None:
-    module = nn.Module()
-    flags = dict(has_gate=True, is_transposed=False, has_bias=False, has_post_expert_norm=False) | {other: True}
-    for name, value in flags.items():
-        setattr(module, name, value)
-    module.config = SimpleNamespace(_experts_implementation="batched_mm")  # type: ignore[assignment]
-    module.gate_up_proj = nn.Parameter(torch.zeros(2, 3, 4))
-    stack_experts(module)
-    assert not expert_layers(module)
-    assert [name for name, _ in module.named_parameters()] == ["gate_up_proj"]
-    assert bare_stacks(nn.Sequential(module)) == {"0.gate_up_proj": said}
 
 
 def test_inputs_of_stacks_are_rounded_where_the_engine_rounds_them(make: Make, batches: list[Tensor]) -> None:
@@ -159,17 +138,6 @@ def test_experts_that_saw_enough_are_fitted_the_others_rounded_to_nearest(
     assert choose_expert_integers(model, texts, {}).experts == 0
 
 
-@pytest.mark.parametrize("recipe", [INT8, WeightRecipe("int4", block=16), WeightRecipe("int4", block=16, signed=True)])
-@pytest.mark.parametrize("hold", [as_they_are, lambda scales: scales.astype(np.float16).astype(np.float32)])
-def test_to_nearest_is_what_gptq_makes_of_inputs_with_nothing_in_common(recipe: WeightRecipe, hold: Hold) -> None:
-    weight = torch.randn(24, 64, generator=torch.Generator().manual_seed(0))
-    values, scales = to_nearest(weight.numpy(), recipe, hold)
-    expected, expected_scales = rounded(weight, torch.eye(64), recipe, hold)
-    assert np.array_equal(scales, expected_scales)
-    assert np.array_equal(values, expected)
-    assert values.dtype == np.int8
-
-
 def test_a_stack_that_int8_harms_or_that_no_text_reaches_stays_in_float(make: Make, batches: list[Tensor]) -> None:
     model = stacked(make)
     model.idle = ExpertStack(nn.Parameter(torch.ones(2, 32, 32)))
@@ -186,13 +154,3 @@ def test_a_stack_that_int8_harms_or_that_no_text_reaches_stays_in_float(make: Ma
     assert [name for name in stacks if name not in recipe.weights] == ["idle.weight"]
     assert any(note.startswith(f"{harmed} kept in float: in int8 their error") for note in recipe.notes)
     assert "idle.weight kept in float: no calibration text reached them" in recipe.notes
-
-
-def test_stacks_are_not_among_the_weights_that_gptq_is_said_to_have_rounded(make: Make, batches: list[Tensor]) -> None:
-    model = stacked(make)
-    recipe = choose(model, batches * 8, "int8", "onnxruntime", RecipeOptions(limit=127))
-    stacks = {layer.weight for layer in expert_layers(model)}
-    assert any(recipe.weights[name].stored is not None for name in stacks)
-    others = [own for name, own in recipe.weights.items() if name not in stacks]
-    chosen = sum(own.stored is not None for own in others)
-    assert f"{chosen} of {len(others)} weights are rounded by GPTQ" in recipe.notes

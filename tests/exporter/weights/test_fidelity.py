@@ -22,16 +22,6 @@ def test_every_fourth_batch_is_judged_by_and_not_calibrated_on() -> None:
     assert [len(one[0]) for one in used] == [10, 11, 12, 14, 15, 16, 18]
 
 
-def test_few_batches() -> None:
-    assert [[len(one[0]) for one in part] for part in split([batch(5), batch(6)])] == [[5], [6]]
-    assert [[len(one[0]) for one in part] for part in split([batch(5)])] == [[5], [5]]
-
-
-def test_no_more_than_so_many_tokens() -> None:
-    used, held = split([batch(600) for _ in range(12)])
-    assert (len(used), len(held)) == (9, 1)
-
-
 class Bigram(nn.Module):
     """The next token's logits are a row of a table."""
 

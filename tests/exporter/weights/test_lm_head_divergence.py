@@ -22,10 +22,6 @@ def test_the_likeliest_tokens_tell_nearly_all() -> None:
         assert 0.7 * whole(recipe) < lm_head_divergence(ROWS, MATRIX, recipe) < 1.4 * whole(recipe)
 
 
-def test_fewer_tokens_than_are_looked_at() -> None:
-    assert lm_head_divergence(ROWS[:1], MATRIX[:3], WeightRecipe("int4")) >= 0
-
-
 def test_the_error_of_outputs_is_relative_and_counts_both_roundings() -> None:
     int8, int4 = WeightRecipe("int8"), WeightRecipe("int4", block=16)
     exact = ROWS @ MATRIX.T

@@ -36,18 +36,6 @@ def test_what_saves_most_by_byte_comes_first_and_what_does_not_fit_is_passed_ove
     assert names(choose_upgrades(offers, 0.5, 20, 0)) == []
 
 
-def test_of_equal_ones_the_first_and_none_that_harms() -> None:
-    offers = [up("one", 1, 2), up("two", 2, 4), up("three", 1, 2), up("harm", -1, 1), up("nothing", 0, 1)]
-    assert names(choose_upgrades(offers, 100, 20, 0)) == ["one", "two", "three"]
-    assert names(choose_upgrades(offers, 4, 20, 0)) == ["one", "three"]
-
-
-def test_no_byte_is_spent_where_the_rest_is_near_enough() -> None:
-    offers = [up("one", 3, 1), up("two", 2, 1), up("three", 1, 1)]
-    assert names(choose_upgrades(offers, 100, 6, 1)) == ["one", "two"]
-    assert names(choose_upgrades(offers, 100, 1, 1)) == []
-
-
 def sizes(model: PreTrainedModel, recipe: Recipe) -> float:
     """Bytes of all weights over those of fp32."""
     parameters = dict(model.named_parameters())
@@ -126,13 +114,6 @@ def test_it_is_nearer_than_int4_and_than_what_is_raised_at_random(
     assert mixed < off(options)
 
 
-def test_a_robust_model_stays_in_int4(make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mixing, "ENOUGH", 1e9)
-    recipe = choose(make("llama"), batches, "int4", "onnxruntime", OPTIONS)
-    assert not any("int4 costs most" in note for note in recipe.notes)
-    assert {own.format for name, own in recipe.weights.items() if "layers" in name} == {"int4"}
-
-
 def test_inputs_of_raised_layers_only_are_turned(
     make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,46 +135,6 @@ def test_inputs_of_raised_layers_only_are_turned(
     with torch.no_grad():
         off = (model(input_ids=batches[0]).logits - exact).abs().max()
     assert off < 1e-4 * exact.std()
-
-
-def test_for_tensorrt_raised_layers_have_static_scales_and_are_not_turned(
-    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turning, "WORTH", 10.0)
-    monkeypatch.setattr(mixing, "ENOUGH", 0.0)
-    model = calm(make("llama", num_hidden_layers=3, hidden_size=64, intermediate_size=128))
-    recipe = choose(model, batches, "int4", "tensorrt", RecipeOptions(budget=9.0))
-    single = [own for name, own in recipe.weights.items() if "down_proj" in name or "o_proj" in name]
-    raised = [own for own in single if own.format == "int8"]
-    assert raised
-    assert all(own.input_scale is not None for own in raised)
-    assert not any(module._forward_pre_hooks for module in model.modules())
-
-
-def test_bytes_of_a_weight_that_is_stored_the_other_way_round(make: Make) -> None:
-    model = make("gpt2")  # Conv1D: [K, N]
-    name = "transformer.h.0.mlp.c_fc.weight"
-    inputs, outputs = model.get_parameter(name).shape
-    assert (inputs, outputs) == (32, 128)
-    rest = bytes_of(model, {}) - 4 * inputs * outputs
-    assert bytes_of(model, {name: WeightRecipe("int8")}) == rest + inputs * outputs + 4 * outputs
-    assert bytes_of(model, {name: WeightRecipe("int4")}) == rest + inputs * outputs / 2 + 4 * outputs
-    table = "transformer.wpe.weight"
-    rows, width = model.get_parameter(table).shape
-    assert bytes_of(model, {table: WeightRecipe("int8")}) == bytes_of(model, {}) - 3 * rows * width + 4 * rows
-
-
-def test_weights_that_are_used_twice_or_looked_up_stay(
-    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
-    monkeypatch.setattr(mixing, "ENOUGH", 0.0)
-    model = calm(make("llama", tie_word_embeddings=True))
-    model.model.layers[1].self_attn.o_proj.weight = model.model.layers[0].self_attn.o_proj.weight
-    recipe = choose(model, batches, "int4", "onnxruntime", replace(OPTIONS, budget=9.0))
-    assert recipe.weights["model.layers.0.self_attn.o_proj.weight"].format == "int4"
-    assert recipe.weights["model.embed_tokens.weight"].format == "int4"
-    assert recipe.weights["model.layers.0.mlp.down_proj.weight"].format == "int8"
 
 
 def test_a_mixture_is_mixed_without_its_experts_which_are_in_int8_anyway(

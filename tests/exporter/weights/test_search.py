@@ -16,13 +16,18 @@ from specexport.exporter.weights.layers import check_finite, linear_layers
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from specexport.exporter.weights.search import RecipeOptions, choose, recipe_steps
 from support.messages import Refused
+from specexport.calibration.weights import output_error, search
+from specexport.calibration.weights.fake_quant import fake_quantized
+from specexport.calibration.weights.layers import check_finite
+from specexport.calibration.weights.recipe import Recipe
+from specexport.calibration.weights.search import RecipeOptions, choose, recipe_steps
+from specexport.errors import CheckpointError
 from torch import Tensor
 from transformers import PreTrainedModel
 
 Make = Callable[..., PreTrainedModel]
 DOWN = "model.layers.0.mlp.down_proj.weight"
 QUERY = "model.layers.0.self_attn.q_proj.weight"
-BLOCK_16 = RecipeOptions(block=16)
 UNMOVED = RecipeOptions(migrating=False, rotating=False, turning=False, second_order=False, mixing=False)
 # What leaves every bit of the logits, where rows do not have scales of their own.
 EXACT = replace(UNMOVED, migrating=True)
@@ -144,22 +149,6 @@ def test_what_was_done_is_noted_and_tables_are_rounded_to_nearest(make: Make, ba
     assert choose(make("llama"), batches, "int8", "onnxruntime").weights[DOWN].limit == 64
 
 
-def test_layers_that_are_turned_are_noted(make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turning, "WORTH", 10.0)
-    recipe = choose(make("llama"), batches, "int8", "onnxruntime")
-    assert recipe.notes[0] == "4 layers rotate their inputs by Hadamard matrices at run time"
-    for form, family in (("int8", "tensorrt"), ("int4", "onnxruntime")):
-        assert not any(
-            "turned" in note for note in choose(make("llama"), batches, form, family, RecipeOptions(mixing=False)).notes
-        )
-
-
-def test_the_same_model_gives_the_same_recipe(make: Make, batches: list[Tensor]) -> None:
-    one, two = (choose(make("gpt2"), batches, "int8", "tensorrt") for _ in range(2))
-    assert one.weights.keys() == two.weights.keys()
-    assert all(one.weights[name].input_scale == two.weights[name].input_scale for name in one.weights)
-
-
 def test_int4_takes_the_block_that_divides_and_int8_where_none_does(make: Make, batches: list[Tensor]) -> None:
     recipe = choose(make("llama", intermediate_size=36), batches, "int4", "onnxruntime", UNMOVED)
     assert recipe.weights[QUERY].block == 32
@@ -229,29 +218,6 @@ def test_static_activations_where_they_are_as_good(
     assert note.startswith("2 of 15 layers ")
 
 
-def test_tables_of_positions_stay_and_long_batches_are_cut(make: Make) -> None:
-    long = [torch.arange(2, 92)[None]]  # 90 tokens, 64 positions
-    recipe = choose(make("gpt2"), long, "int8", "onnxruntime")
-    assert "transformer.wpe.weight" not in recipe.weights
-    assert "transformer.wte.weight" in recipe.weights
-
-
-def test_bare_experts_stay_and_layers_that_nothing_reaches_too(make: Make, batches: list[Tensor]) -> None:
-    model = make("mixtral")
-    model.idle = torch.nn.Linear(32, 32)
-    model.convolution = torch.nn.Conv1d(4, 4, 3)
-    recipe = choose(model, batches, "int8", "onnxruntime")
-    assert not any("experts" in name for name in recipe.weights)
-    assert recipe.notes[0] == "idle.weight kept in float: no calibration text reached them"
-    assert recipe.notes[1].startswith("model.layers.0.mlp.experts.gate_up_proj, model.layers.0.mlp.experts.down_proj, ")
-    assert recipe.notes[1].endswith(" and 1 more kept in float: experts that are not stacked")
-    assert len(recipe.notes) == 3  # of a parameter of three axes that is no expert's, nothing is said
-
-
-def test_nothing_is_quantized_to_float(make: Make, batches: list[Tensor]) -> None:
-    assert choose(make("llama"), batches, "float", "onnxruntime").weights == {}
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_weights_that_are_not_finite_are_named(make: Make, value: float) -> None:
     model = make("llama")
@@ -263,19 +229,3 @@ def test_weights_that_are_not_finite_are_named(make: Make, value: float) -> None
     assert str(caught.value).startswith(
         "model.layers.1.mlp.up_proj.weight: 1 of its 1536 weights are NaN or infinite, expected finite"
     )
-
-
-def test_what_there_is_not(refused: Refused, make: Make, batches: list[Tensor]) -> None:
-    model = make("llama")
-    with refused(ParameterError):
-        choose(model, batches, "fp8", "onnxruntime")
-    with refused(ParameterError):
-        choose(model, batches, "int4", "tensorrt", BLOCK_16)
-
-
-def test_layers_are_those_of_the_model(make: Make) -> None:
-    assert all(
-        layer.matrix.shape == (layer.parameter.shape[1], layer.parameter.shape[0])
-        for layer in linear_layers(make("gpt2"))[:-1]
-    )
-    assert WeightRecipe("int8").limit == 64

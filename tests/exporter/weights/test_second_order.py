@@ -13,6 +13,11 @@ from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.gptq import choose_integers, inverse_factor, rounded
 from specexport.exporter.weights.layers import linear_layers
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from specexport.calibration.weights.fake_quant import fake_quantized
+from specexport.calibration.weights.gptq import inverse_factor, rounded
+from specexport.calibration.weights.layers import linear_layers
+from specexport.calibration.weights.recipe import Recipe, WeightRecipe
+from specexport.calibration.weights.second_order import choose_integers
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -70,28 +75,3 @@ def test_the_model_is_nearer_and_unchanged(make: Make, batches: list[Tensor]) ->
     found = choose_integers(model, texts(), recipes, names, damping=0.01)  # fitted to these tokens, less is better
     assert off(found) < 0.7 * off(recipes)
     assert all(map(torch.equal, before, model.parameters()))
-
-
-def test_only_those_that_were_asked_for_and_that_a_text_reaches(make: Make) -> None:
-    model = make("llama")
-    model.idle = torch.nn.Linear(32, 32)
-    name = "model.layers.0.self_attn.q_proj.weight"
-    recipes = {name: INT8, "idle.weight": INT8, "lm_head.weight": INT8}
-    assert set(choose_integers(model, texts(), recipes, [name, "idle.weight"])) == {name}
-    assert choose_integers(model, texts(), recipes, []) == {}
-
-
-def test_weights_in_half_precision_are_given_back_where_the_pass_stops(make: Make) -> None:
-    model = make("llama", tie_word_embeddings=False).half()
-    names = [layer.weight for layer in linear_layers(model)]
-    with fp32_arithmetic(model):
-        assert set(choose_integers(model, texts(), dict.fromkeys(names, INT8), names)) == set(names)
-    assert all(parameter.dtype == torch.float16 for parameter in model.parameters())
-    assert not model.get_output_embeddings()._forward_pre_hooks
-
-
-def test_tokens_are_bounded_by_the_widest_layer(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(second_order, "MOST_ELEMENTS", 100 * 48)
-    tokens, lengths = second_order.together(texts(), 48)
-    assert tokens.shape == (len(lengths), 40)
-    assert lengths.tolist() == [40, 17, 38]  # every third

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -16,6 +15,12 @@ from specexport.exporter.weights.layers import linear_layers
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from specexport.exporter.weights.sensitivity import Candidates, divergences
 from specexport.exporter.weights.turning import Turn
+from specexport.calibration.weights.fake_quant import fake_quantized
+from specexport.calibration.weights.integers import int8_per_output
+from specexport.calibration.weights.layers import linear_layers
+from specexport.calibration.weights.recipe import Recipe, WeightRecipe
+from specexport.calibration.weights.sensitivity import Candidates, divergences
+from specexport.calibration.weights.turning import Turn
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -75,17 +80,6 @@ def test_it_is_near_the_true_divergence_of_each_layer(make: Make, family: str) -
     assert 0.75 < torch.tensor(ratios).log().mean().exp() < 1.33
 
 
-def test_activations_that_int8_rounds_count(make: Make) -> None:
-    model = calm(make("llama"))
-    exact = WeightRecipe("int8", limit=127, stored=int8_per_output(model.get_parameter(QUERY).detach().numpy(), 127))
-    with torch.no_grad():
-        model.get_parameter(QUERY).copy_(torch.from_numpy(exact.restore(model.get_parameter(QUERY).detach().numpy())))
-    asked = Candidates({QUERY: {"int8": exact, "int4": replace(exact, format="int4")}}, {})
-    (found,) = divergences(model, texts(), asked).values()
-    assert found["int4"] < 1e-6 * found["int8"]  # the same weights, no rounded activations
-    assert found["int8"] == pytest.approx(moved(model, {QUERY: exact}, texts()), rel=0.5)
-
-
 def test_a_turn_is_of_int8_only_and_changes_nothing_else(make: Make) -> None:
     model = make("llama")
     turn = Turn(16)
@@ -116,52 +110,9 @@ def test_the_model_is_as_it_was_and_the_estimate_repeats(make: Make) -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_embeddings_that_a_model_scales_in_place(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As CTRL does: a leaf of the gradient must not be changed."""
-    model = calm(make("llama"))
-    forward = model.model.forward
-
-    def scaling(*arguments: Any, input_ids: Tensor, **options: Any) -> Any:
-        embedded = model.model.embed_tokens(input_ids)
-        embedded *= 1.0
-        return forward(*arguments, **(options | {"inputs_embeds": embedded}))
-
-    expected = divergences(model, texts()[:2], both(model))
-    monkeypatch.setattr(model.model, "forward", scaling)
-    assert divergences(model, texts()[:2], both(model)) == expected
-
-
-def test_half_precision_is_widened_on_the_way_back_too(make: Make) -> None:
-    model = make("llama").half()
-    wide = make("llama").half().float()
-    with fp32_arithmetic(model):
-        found = divergences(model, texts()[:4], both(model))
-    assert all(parameter.dtype == torch.float16 for parameter in model.parameters())
-    expected = divergences(wide, texts()[:4], both(wide))
-    assert found[QUERY]["int4"] == pytest.approx(expected[QUERY]["int4"], rel=1e-3)
-
-
 def test_experts_and_layers_that_no_text_reaches(make: Make) -> None:
     model = make("mixtral")
     model.idle = torch.nn.Linear(32, 32)
     found = divergences(model, texts()[:2], both(model))
     assert "idle.weight" not in found
     assert QUERY in found
-
-
-def test_a_weight_is_rounded_once_for_all_texts(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    rounded: list[int] = []
-    plain = WeightRecipe.quantize
-    monkeypatch.setattr(WeightRecipe, "quantize", lambda own, weight: rounded.append(1) or plain(own, weight))
-    candidates = Candidates({QUERY: {"int8": INT8, "int4": WeightRecipe("int4", block=16)}}, {})
-    divergences(make("llama"), texts()[:3], candidates)
-    assert len(rounded) == 2
-
-
-def test_tokens_are_bounded_and_evenly_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensitivity, "TOKENS", 100)
-    lengths = [40, 10, 40, 10, 40, 10, 20]
-    batches = [torch.zeros(1, length, dtype=torch.int64) for length in lengths]
-    assert [batch.shape[1] for batch in sensitivity.some(batches)] == [40, 10, 20]
-    monkeypatch.setattr(sensitivity, "TOKENS", 5)
-    assert len(sensitivity.some(batches)) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +12,11 @@ from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.producers import Probe
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from specexport.exporter.weights.smoothing import Migration, Rule, _search_by_rows, channel_scales, migrate
+from specexport.calibration.weights.collect_activations import Observations, observe
+from specexport.calibration.weights.fake_quant import fake_quantized
+from specexport.calibration.weights.producers import Probe
+from specexport.calibration.weights.recipe import Recipe, WeightRecipe
+from specexport.calibration.weights.smoothing import Migration, Rule, channel_scales, migrate
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -88,19 +92,6 @@ def test_answers_stay_equal_bit_for_bit(make: Make, batches: list[Tensor], famil
         torch.testing.assert_close(told.mean_square, seen.mean_square)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_weights_in_half_precision_stay_exact_in_fp32_arithmetic(
-    make: Make, batches: list[Tensor], dtype: torch.dtype
-) -> None:
-    model = make("llama").to(dtype)
-    with fp32_arithmetic(model):
-        before = logits(model, batches)
-        _, done = migrated(model, batches)
-        assert all(map(torch.equal, before, logits(model, batches)))
-    assert sum(migration.strength > 0 for migration in done) >= 3
-    assert all(parameter.dtype == dtype for parameter in model.parameters())
-
-
 @pytest.mark.parametrize(("rule", "recipe"), [("smoothquant", BY_ROW), ("awq", WeightRecipe("int4", block=16))])
 def test_the_quantized_model_is_nearer(make: Make, batches: list[Tensor], rule: Rule, recipe: WeightRecipe) -> None:
     model = make("llama")
@@ -119,66 +110,10 @@ def test_the_quantized_model_is_nearer(make: Make, batches: list[Tensor], rule: 
     assert off() < (0.97 if recipe is BY_ROW else 0.85) * before
 
 
-@pytest.mark.parametrize("family", ["llama", "opt"])
-def test_rows_with_scales_of_their_own_take_any_scale(make: Make, batches: list[Tensor], family: str) -> None:
-    model = make(family)
-    before = torch.cat(logits(model, batches), 1)
-    weights = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    observations, done = migrated(model, batches, recipe=BY_ROW)
-    assert any(migration.strength > 0 for migration in done)
-    assert all(migration.after < migration.before or migration.strength == 0 for migration in done)
-    off = (torch.cat(logits(model, batches), 1) - before).abs().max() / before.std()
-    assert 0 < off < 1e-4
-    scaled = next(migration for migration in done if migration.strength > 0).weights[0]
-    ratios = dict(model.named_parameters())[scaled] / weights[scaled]
-    mantissas, _ = torch.frexp(ratios)
-    assert len(mantissas.abs().unique()) > 2  # of powers of two there is one
-    for told, seen in zip(observations.groups, observe(model, batches).groups, strict=True):
-        torch.testing.assert_close(told.rows, seen.rows, rtol=1e-3, atol=1e-3)
-
-
-def test_a_few_loud_rows_do_not_decide(make: Make, batches: list[Tensor]) -> None:
-    """As those of a text's first tokens: in the tensor's error they drown all others, in the rows' they are a few."""
-    model = make("llama")
-    group = next(group for group in observe(model, batches).groups if "down_proj" in group.layers[0].path)
-    loud = torch.zeros(2, group.inputs)
-    loud[:, 7] = 1e3 * float(group.rows.abs().max())
-    mixed = replace(group, rows=torch.cat([loud[:1], group.rows, loud[:1]]))
-    producer = Probe(model, batches[0]).producer(group)
-    assert producer is not None
-    alone, together = (_search_by_rows(found, producer, [BY_ROW])[1] for found in (group, mixed))
-    quiet = torch.arange(group.inputs) != 7
-    spread = (alone[quiet].log2() - together[quiet].log2()).std()
-    assert spread < 0.2
-
-
-def test_norms_of_a_rotated_stream_are_left_alone(make: Make, batches: list[Tensor]) -> None:
-    model = make("llama")
-    _, done = migrate(model, observe(model, batches), batches[0], "smoothquant", lambda *_: BY_ROW, norms=False)
-    assert {migration.producer.rpartition(".")[2] for migration in done} == {"v_proj", "up_proj"}
-
-
-def test_a_tied_head_is_left_alone(make: Make, batches: list[Tensor]) -> None:
-    model = make("llama", tie_word_embeddings=True)
-    table = model.get_input_embeddings().weight.clone()
-    _, done = migrated(model, batches)
-    assert not any("embed_tokens" in migration.weights[0] for migration in done)
-    assert torch.equal(model.get_input_embeddings().weight, table)
-
-
 def test_an_untied_head_takes_the_last_norm_s(make: Make, batches: list[Tensor]) -> None:
     _, done = migrated(make("llama", tie_word_embeddings=False), batches)
     assert done[-1].weights == ("lm_head.weight",)
     assert done[-1].producer == "model.norm"
-
-
-def test_weights_that_are_used_twice_are_left_alone(make: Make, batches: list[Tensor]) -> None:
-    model = make("llama")
-    model.model.layers[1] = model.model.layers[0]
-    before = [parameter.clone() for parameter in model.parameters()]
-    _, done = migrated(model, batches)
-    assert [migration.weights for migration in done] in ([], [("lm_head.weight",)])
-    assert all(map(torch.equal, before[:-2], list(model.parameters())[:-2]))
 
 
 def test_everything_is_taken_back_where_the_whole_model_answers_otherwise(

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from specexport.calibration.weights.texts import DEFAULT, read_texts
+from specexport.calibration.weights.tokens import FEWEST_TOKENS, calibration_tokens
 from specexport.errors import ParameterError
 from specexport.exporter.weights.fidelity import FEWEST_TOKENS, MOST_CALIBRATION_TOKENS, calibration_tokens
 from specexport.exporter.weights.texts import DEFAULT, read_texts
@@ -50,14 +52,6 @@ def test_token_ids_are_refused(refused: Refused, tmp_path: Path) -> None:
         read_texts(path)
 
 
-@pytest.mark.parametrize("content", ["", "\n\n"])
-def test_an_empty_file(refused: Refused, tmp_path: Path, content: str) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text(content)
-    with refused(ParameterError):
-        read_texts(path)
-
-
 def test_too_few_tokens_are_told() -> None:
     tokenizer = make_tokenizer()
     with pytest.raises(ParameterError) as caught:
@@ -66,15 +60,6 @@ def test_too_few_tokens_are_told() -> None:
         "the calibration prompts have 150 tokens, expected at least 512; give more or longer ones"
     )
     assert sum(batch.numel() for batch in calibration_tokens(tokenizer, ["xy" * (FEWEST_TOKENS // 2)])) == FEWEST_TOKENS
-
-
-def test_pieces_hold_every_token_in_order() -> None:
-    tokenizer = make_tokenizer()
-    texts = ["abc" * 200, "", "xyz" * 50]
-    batches = calibration_tokens(tokenizer, texts, length=256)
-    assert [tuple(batch.shape) for batch in batches] == [(1, 256), (1, 256), (1, 88), (1, 150)]
-    assert all(batch.dtype == torch.int64 for batch in batches)
-    assert tokenizer.decode(torch.cat(batches[:3], dim=1)[0]) == texts[0]
 
 
 def test_every_piece_begins_as_a_prompt_does() -> None:
@@ -88,11 +73,3 @@ def test_every_piece_begins_as_a_prompt_does() -> None:
     assert [batch.shape[1] for batch in batches] == [256, 256, 91]
     assert all(int(batch[0, 0]) == 7 for batch in batches)
     assert torch.cat([batch[0, 1:] for batch in batches]).tolist() == list(range(10, 610))
-
-
-def test_many_texts_are_thinned_evenly() -> None:
-    tokenizer = make_tokenizer()
-    texts = [chr(97 + index % 26) * 100 for index in range(300)]
-    batches = calibration_tokens(tokenizer, texts)
-    assert 0.6 * MOST_CALIBRATION_TOKENS < sum(batch.numel() for batch in batches) <= MOST_CALIBRATION_TOKENS
-    assert tokenizer.decode(batches[1][0]) == texts[4]

@@ -12,6 +12,12 @@ from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.layers import LinearLayer
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from specexport.exporter.weights.turning import Turn, turn_inputs
+from specexport.calibration.weights import turning
+from specexport.calibration.weights.collect_activations import InputGroup, Observations, observe
+from specexport.calibration.weights.fake_quant import fake_quantized
+from specexport.calibration.weights.layers import LinearLayer
+from specexport.calibration.weights.recipe import Recipe, WeightRecipe
+from specexport.calibration.weights.turning import turn_inputs
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -93,34 +99,3 @@ def test_not_where_it_gains_little_or_no_block_divides(
     monkeypatch.setattr(turning, "BLOCKS", (1024,))
     assert turned(model, batches)[1] == ()
     assert all(map(torch.equal, before, model.parameters()))
-
-
-def test_a_weight_that_is_used_twice_is_left_alone(make: Make, batches: list[Tensor]) -> None:
-    model = loud(make)
-    model.model.layers[1] = model.model.layers[0]
-    assert turned(model, batches)[1] == ()
-
-
-def test_blocks(make: Make) -> None:
-    values = torch.randn(2, 3, 96, generator=torch.Generator().manual_seed(0))
-    turn = Turn(32)
-    whole = turn.apply(values)
-    assert whole.shape == values.shape
-    torch.testing.assert_close(turn.apply(whole), values)  # its own inverse
-    torch.testing.assert_close(turn.apply(values[0, 0]), whole[0, 0])
-    only = turn.apply(torch.nn.functional.one_hot(torch.tensor(40), 96).float())
-    assert (only[32:64].abs() > 0.1).all()
-    assert not only[:32].any()
-    assert not only[64:].any()
-
-
-def test_what_is_not_turned_keeps_its_statistics(
-    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turning, "WORTH", 0.5)
-    model = loud(make)
-    before = observe(model, batches)
-    after, _ = turn_inputs(model, before, batches[0], by_row)
-    kept = [(old, new) for old, new in zip(before.groups, after.groups, strict=True) if old is new]
-    assert 5 <= len(kept) <= 7
-    assert after.tokens == before.tokens

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from specexport.engines.base import Logits
-from specexport.errors import EngineError, SessionBusyError, SessionClosedError
+from specexport.errors import EngineError
 from specexport.runtime.costs import first
 from specexport.runtime.costs.first import first_costs
 from specexport.runtime.costs.meter import CostMeter
@@ -15,7 +15,6 @@ from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.session import Session
 from support.clock import CONTRACT, Clock, Timed
 from support.doubles import FakeDecoder, fake_session
-from support.messages import Refused
 
 MakeSession = Callable[..., Session]
 PROMPT = list(range(20))
@@ -69,20 +68,6 @@ def test_prepared_before_the_first_request(make_session: MakeSession, measured: 
     session.generate(PROMPT, max_new_tokens=8)
     assert len(measured) == 1
     assert session.decisions.costs is not None
-
-
-def test_nothing_is_prepared_while_a_stream_is_open_or_behind_the_end(
-    make_session: MakeSession, measured: list[CostMeter], refused: Refused
-) -> None:
-    session = make_session()
-    with session.stream(PROMPT, max_new_tokens=8, speculate=False) as stream:
-        next(stream)
-        with refused(SessionBusyError):
-            session.prepare()
-    session.close()
-    with refused(SessionClosedError):
-        session.prepare()
-    assert measured == []
 
 
 @pytest.mark.parametrize("options", [{"num_draft_tokens": 2}, {"speculate": False}, {"num_draft_tokens": 0}])
@@ -158,19 +143,6 @@ def test_a_cache_that_cannot_be_written_is_no_failure(
     make_session: MakeSession, measured: list[CostMeter], tmp_path: Path
 ) -> None:
     (tmp_path / "cache").write_text("a file in its way")
-    for count in (1, 2):
-        assert make_session().generate(PROMPT, max_new_tokens=4).tokens
-        assert len(measured) == count
-
-
-def test_a_user_without_a_home_measures_at_each_start(
-    make_session: MakeSession, measured: list[CostMeter], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", no_home)
     for count in (1, 2):
         assert make_session().generate(PROMPT, max_new_tokens=4).tokens
         assert len(measured) == count

@@ -6,19 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from specexport.bundle import Contract, drafts
+from specexport.bundle import Contract
 from specexport.errors import ParameterError
 from specexport.runtime.drafting.drafters import (
-    LOOKUPS,
     Draft,
     FirstDraft,
     ForcedDraft,
     LookupDraft,
     ModelDraft,
-    NoDraft,
     make_draft,
 )
-from specexport.runtime.drafting.lookup import NgramLookup
 from specexport.runtime.drafting.names import DRAFTERS, check_drafter
 from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.statistics import Statistics
@@ -67,16 +64,6 @@ def made(
     return draft, context, model, rule, statistics
 
 
-def test_every_lookup_that_has_a_name_has_a_class() -> None:
-    assert tuple(LOOKUPS) == drafts.LOOKUPS
-
-
-def test_no_draft() -> None:
-    draft = NoDraft()
-    draft.prefill([1, 2])
-    assert draft.propose([1, 2], 4) == []
-
-
 @pytest.mark.parametrize("length", [1, 2, 3, 12])
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_the_models_tokens_are_its_own_greedy_ones(length: int, count: int) -> None:
@@ -88,15 +75,6 @@ def test_the_models_tokens_are_its_own_greedy_ones(length: int, count: int) -> N
     assert rule.drafted == [("model", token) for token in found]
     assert context.draft.rows == length + count - 1  # type: ignore[union-attr]
     assert statistics.looked_up == 0
-
-
-def test_nothing_is_drafted_where_nothing_is_asked_for() -> None:
-    for name in DRAFTERS:
-        draft, context, model, rule, statistics = made(name, [1, 2, 1, 2, 1, 2, 1, 2])
-        draft.prefill(context.tokens)
-        steps = list(model.steps)
-        assert draft.propose(context.tokens, 0) == []
-        assert (model.steps, rule.drafted, statistics.looked_up) == (steps, [], 0)
 
 
 @pytest.mark.parametrize("missed", [1, 2, 3, 9, 20])
@@ -205,16 +183,6 @@ def test_names_make_what_they_say() -> None:
     }
 
 
-def test_lookups_need_no_model() -> None:
-    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8))
-    for name in ("ngram", "suffix"):
-        assert isinstance(make_draft(name, context, Told(), Statistics()), LookupDraft)
-
-
-def test_a_lookup_that_was_never_prefilled_knows_the_text_all_the_same() -> None:
-    assert LookupDraft(NgramLookup(2), Told(), Statistics()).propose([1, 2, 3, 1, 2], 1) == [3]
-
-
 def test_the_default_is_the_model_where_there_is_one() -> None:
     assert check_drafter(None, has_model=True) == "model"
     assert check_drafter(None, has_model=False) == "ngram"
@@ -259,10 +227,3 @@ def test_forced_tokens_come_first_and_cost_no_pass(name: str, count: int) -> Non
     assert (statistics.forced, statistics.looked_up, statistics.draft_passes) == (min(2, count), 0, free)
     context.keep(len(prompt) - 1)  # all of them rejected
     check_invariant(context)
-
-
-def test_without_forced_tokens_the_draft_is_as_without_a_grammar() -> None:
-    prompt = [1, 2, 3, 4, 5, 6, 1, 2]
-    for name in DRAFTERS:
-        free, bounded = (made(name, prompt, rule=Told(bounds))[0].propose(prompt, 3) for bounds in (None, ()))
-        assert free == bounded

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 from specexport.bundle import Contract
-from specexport.runtime.drafting.drafters import ExtendedDraft, ForcedDraft, LookupDraft, ModelDraft, make_draft
+from specexport.runtime.drafting.drafters import ExtendedDraft, ForcedDraft, LookupDraft, ModelDraft
 from specexport.runtime.drafting.lookup import Lookup, NgramLookup, SuffixLookup
 from specexport.runtime.loop.notes import NotedRule, Notes
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, outcomes
@@ -214,13 +214,6 @@ def test_chunks_are_told_where_each_token_came_from() -> None:
     lookups = [LookupDraft(NgramLookup(2), rule, statistics)]
     assert ExtendedDraft(ModelDraft(context.draft, rule, statistics), lookups).propose(prompt, 6) == expected
     assert notes.sources == ["model"] * 2 + ["lookup"] * 4
-
-
-def test_the_drafters_of_both_kinds_are_extended() -> None:
-    for name in ("ngram+model", "suffix+model"):
-        context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), CachedDecoder(FakeDecoder(TINY, VOCAB), 8))
-        draft = make_draft(name, context, Rule(), Statistics())
-        assert [type(part) for part in draft.drafts] == [LookupDraft, ExtendedDraft]  # type: ignore[attr-defined]
 
 
 # L0 (docs/losslessness.md): the output's distribution, every draft of the model enumerated.

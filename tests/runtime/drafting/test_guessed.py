@@ -189,7 +189,7 @@ def enumerate_chain(verification: Verification, mutant: Mutant, vocab: int, k: i
 
 
 @pytest.mark.parametrize("verification", ["block", "token"])
-@pytest.mark.parametrize(("vocab", "k"), [(2, 2), pytest.param(3, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("vocab", "k"), [(2, 2), pytest.param(3, 2, marks=pytest.mark.nightly)])
 def test_a_chain_of_three_is_exact(verification: Verification, vocab: int, k: int) -> None:
     error, fewer = enumerate_chain(verification, exact, vocab, k, 4)
     assert error <= PROBABILITY_TOLERANCE

@@ -79,14 +79,6 @@ def test_a_permuted_decoder_translated_back_is_the_decoder() -> None:
     assert np.array_equal(translated.step([3], 5), plain.step([3], 5))
 
 
-def test_a_narrow_draft_reads_id_0_for_what_it_lacks() -> None:
-    draft = Told([[1, 2, 3]])
-    narrow = NarrowDecoder(draft)
-    assert narrow.step([1, 3, 2, 9], 4).tolist() == [[1, 2, 3]]
-    assert draft.fed == [([1, 0, 2, 0], 4)]
-    assert narrow.vocab_size == 3
-
-
 VOCABULARY = SharedVocabulary("maps.npz", shared_tokens=3, target_tokens=5, draft_tokens=3)
 
 
@@ -95,12 +87,6 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "maps.npz"
     np.savez(path, to_draft=TO_DRAFT, shared=SHARED)
     return path
-
-
-def test_whole_maps_are_read(path: Path) -> None:
-    to_draft, shared = load_maps(path, VOCABULARY, 5, 3)
-    assert np.array_equal(to_draft, TO_DRAFT)
-    assert np.array_equal(shared, SHARED)
 
 
 def with_id(array: np.ndarray, place: tuple[int, ...], token: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from specexport import Grammar
 from specexport.errors import GrammarError
 from specexport.runtime.grammar import compiler as compiling
 from specexport.runtime.grammar.compiler import GrammarCompiler
-from specexport.runtime.grammar.guided import GuidedMatcher, Source
+from specexport.runtime.grammar.guided import GuidedMatcher
 from specexport.runtime.grammar.limits import LONGEST_LARK, MOST_REFS
 from specexport.runtime.grammar.matcher import Matcher
 from support.doubles import EOS, VOCAB, byte_tokenizer
@@ -116,16 +116,6 @@ def test_every_way_to_ask_gives_one_answer(merging: tuple[GrammarCompiler, Token
                 ahead.advance(token)
             forced += 1
     assert forced or seed
-
-
-def test_a_copy_goes_its_own_way(compiler: GrammarCompiler) -> None:
-    matcher = compiler.compile(Grammar.regex("ab|cd"))
-    copy = matcher.copy()
-    copy.advance(ord("a"))
-    assert (copy.accepts(ord("b")), matcher.accepts(ord("c"))) == (True, True)
-    with pytest.raises(GrammarError):
-        copy.advance(ord("d"))
-    assert accepted(matcher, b"cd")
 
 
 @pytest.mark.parametrize(
@@ -244,30 +234,10 @@ def test_a_grammar_that_takes_too_long_is_left_behind(refused: Refused, monkeypa
     assert waits[-1] == 60.0
 
 
-def test_the_most_recent_grammars_are_kept(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "KEPT", 2)
-    made: list[str] = []
-    original = GrammarCompiler._make
-    monkeypatch.setattr(GrammarCompiler, "_make", lambda self, one: made.append(one.text) or original(self, one))
-    for text in ("a", "b", "a", "c", "a", "b"):
-        compiler.compile(Grammar.regex(f"kept{text}"))
-    assert made == ["kepta", "keptb", "keptc", "keptb"]
-
-
 def test_threads_compile_with_a_large_stack_and_others_do_not(compiler: GrammarCompiler) -> None:
     before = threading.stack_size()
     compiler.compile(Grammar.regex("stack"))
     assert threading.stack_size() == before
-
-
-def test_a_tokenizer_that_is_larger_than_the_model_is_refused(refused: Refused) -> None:
-    with refused(GrammarError):
-        GrammarCompiler(byte_tokenizer().to_str, 100, ()).prepare()
-
-
-def test_a_model_without_stop_tokens(compiler: GrammarCompiler) -> None:
-    matcher = GrammarCompiler(byte_tokenizer().to_str, VOCAB, ()).compile(Grammar.regex("a+"))
-    assert np.flatnonzero(matcher.allowed()).tolist() == [ord("a")]
 
 
 LETTERS = Grammar.regex("([ab]*a[ab]{8}[0-9])*x")  # the lexer gains some 20 states with each text
@@ -306,12 +276,6 @@ def test_a_grammar_outlives_its_lexer(compiler: GrammarCompiler, monkeypatch: py
                 break
         assert (matcher.accepting, matcher.done) == (expected.accepting, expected.done)
     assert 4 <= len(made) <= 20  # not once for each request
-
-
-def test_a_full_lexer_is_replaced_once_for_all_that_share_it() -> None:
-    matchers = iter("abc")
-    source = Source(next(matchers), matchers.__next__)  # type: ignore[arg-type]
-    assert [source.renewed(full) for full in "aab"] == ["b", "b", "c"]  # type: ignore[arg-type]
 
 
 def test_a_text_that_no_lexer_has_room_for_is_an_error(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from specexport import Generation, Grammar, Session, load
 from support.schemas import random_schema
 
 pytest.importorskip("llguidance")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 PROMPT = "# A record, as JSON:\nrecord = "
 WAYS = [("model", 1), ("model", 4), ("ngram", 3), ("suffix+model", 4)]
 

@@ -57,24 +57,6 @@ def test_schemas_that_are_no_schemas_or_too_much(refused: Refused, schema: Any) 
 
 
 @pytest.mark.parametrize(
-    "schema",
-    [
-        {},
-        True,
-        "true",
-        ' {"type" : "object"} ',
-        nested(DEEPEST - 1),
-        {"allOf": [{}] * (MOST_JOINED + 1)},
-        {"a": {"multipleOf": 0.01}, "b": {"multipleOf": 1000}, "c": {"multipleOf": 250}, "d": {"multipleOf": True}},
-        {"const": {"allOf": 3, "multipleOf": "x", "$ref": []}},
-        {"multipleOf": 0},
-    ],
-)
-def test_schemas_at_the_limits(schema: Any) -> None:
-    assert Grammar.json_schema(schema).kind == "schema"
-
-
-@pytest.mark.parametrize(
     ("make", "value"),
     [
         (Grammar.regex, 3),

@@ -125,7 +125,7 @@ def test_speculative_output_is_plain_constrained_output(make_session: MakeSessio
     assert found["drafted"] > found["accepted"] > 100
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", range(8))
 def test_200_schemas_by_every_drafter(make_session: MakeSession, part: int) -> None:
     session = make_session(part)
@@ -145,15 +145,6 @@ def test_ids_that_only_pad_the_vocabulary_never_come(make_session: MakeSession, 
     grammar = Grammar.regex(r"(?s:.{60})")
     tokens = session.generate(PROMPT, grammar=grammar, temperature=temperature, max_new_tokens=100, seed=1).tokens
     assert max(tokens) < 256
-
-
-@pytest.mark.parametrize("whitespace", [False, True])
-def test_blanks_come_where_they_may(make_session: MakeSession, whitespace: bool) -> None:
-    grammar = Grammar.json_schema({"type": "array", "items": {"const": 1}, "minItems": 3, "maxItems": 3}, whitespace)
-    allowed = state_behind(make_session(), grammar, b"[").allowed()
-    assert allowed[ord(" ")] == whitespace
-    if whitespace:
-        assert not state_behind(make_session(), grammar, b"[" + 8 * b" ").allowed()[ord(" ")]
 
 
 @pytest.mark.parametrize("k", range(5))
@@ -193,13 +184,6 @@ def test_stop_tokens_come_where_the_text_is_complete_and_nowhere_else(
     assert (other.text, other.finish_reason) == ("abab", "stop")
 
 
-def test_a_stop_token_that_the_grammar_needs_is_a_dead_end(refused: Refused, make_session: MakeSession) -> None:
-    session = make_session()
-    with refused(GrammarError):
-        session.generate(PROMPT, grammar=Grammar.regex("ab"), stop_token_ids=(ord("b"),))
-    assert session.generate(PROMPT, grammar=Grammar.regex("ab")).text == "ab"
-
-
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 1}, {"speculate": False}])
 def test_bans_that_leave_nothing_are_a_dead_end(
     refused: Refused, make_session: MakeSession, options: dict[str, Any]
@@ -208,22 +192,6 @@ def test_bans_that_leave_nothing_are_a_dead_end(
     with refused(GrammarError):
         session.generate(PROMPT, grammar=Grammar.regex("abc"), banned_tokens=[ord("b")], **options)
     assert session.generate(PROMPT, grammar=Grammar.regex("abc"), **options).text == "abc"
-
-
-@pytest.mark.parametrize("drafter", ["model", "ngram"])
-def test_a_stop_string_within_a_json_string_ends_the_text(make_session: MakeSession, drafter: str) -> None:
-    session = make_session()
-    grammar = Grammar.json_schema({"const": {"note": "one two three"}})
-    generation = session.generate(PROMPT, grammar=grammar, stop="two", drafter=drafter)
-    assert (generation.text, generation.finish_reason) == ('{"note":"one ', "stop")
-
-
-def test_characters_of_several_bytes_come_whole(make_session: MakeSession) -> None:
-    session = make_session()
-    stream = session.stream(PROMPT, grammar=Grammar.choice(["größe €"]), num_draft_tokens=3)
-    chunks = list(stream)
-    assert "".join(chunk.text for chunk in chunks) == "größe €"
-    assert all("\ufffd" not in chunk.text for chunk in chunks)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5])
@@ -238,17 +206,6 @@ def test_a_cancelled_request_leaves_nothing_behind(make_session: MakeSession, ro
         assert whole.text.startswith(text)
         check_rows(session)
         assert session.generate(PROMPT, grammar=grammar, max_new_tokens=60).tokens == whole.tokens
-
-
-def test_a_grammar_is_compiled_once(make_session: MakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    original = GrammarCompiler._make
-    monkeypatch.setattr(GrammarCompiler, "_make", lambda self, one: made.append(one) or original(self, one))
-    session = make_session()
-    texts = {session.generate(PROMPT, grammar=Grammar.json_schema(SCHEMAS[5])).text for _ in range(3)}
-    assert len(made) == len(texts) == 1
-    session.generate(PROMPT, grammar=Grammar.json_schema(SCHEMAS[5], whitespace=True), max_new_tokens=1)
-    assert len(made) == 2
 
 
 @pytest.mark.parametrize("verification", ["block", "token"])
@@ -336,11 +293,3 @@ def test_a_grammar_that_was_prepared_is_not_compiled_again(
     assert other.generate(PROMPT, grammar=prepared).text == "ab"  # each has its own tokenizer
     assert len(made) == 1
     assert pickle.loads(pickle.dumps(prepared)) == Grammar.regex("ab")
-
-
-def test_a_grammar_may_be_prepared_while_a_stream_is_open(make_session: MakeSession) -> None:
-    session = make_session()
-    with session.stream(PROMPT, max_new_tokens=3) as stream:
-        next(stream)
-        session.prepare_grammar()
-        session.prepare_grammar(Grammar.regex("a"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Collection
 from dataclasses import replace
@@ -23,13 +22,6 @@ QWEN = Thinking(
     "\n\n",
     atoms=(("<think>", IDS["<think>"]), ("</think>", IDS["</think>"])),
     free=(IDS["<think>"], IDS["<b>"]),
-)
-MISTRAL = Thinking(
-    "[THINK]",
-    "[/THINK]",
-    atoms=(("[THINK]", IDS["[THINK]"]), ("[/THINK]", IDS["[/THINK]"])),
-    shown=(IDS["[THINK]"], IDS["[/THINK]"]),
-    free=(IDS["<think>"], IDS["</think>"], IDS["<b>"]),
 )
 SEVERAL = Thinking(  # markers with tokens in them
     "[THINK]so[/THINK]",
@@ -100,32 +92,6 @@ def test_an_answer_that_begins_like_thoughts_is_thoughts(compiler: GrammarCompil
     assert ending(compiler, behind, "<thin a", NAMES)
     assert ending(compiler, behind, "<think>a", NAMES) is False
     assert ending(compiler, behind, "<think>a</think>b", NAMES) is None
-
-
-def test_special_tokens_as_markers(compiler: GrammarCompiler) -> None:
-    behind = GRAMMARS[0].behind(MISTRAL)
-    cases = {"12": True, "[THINK]a</think>[/THINK]12": True, "[THINK]a[THINK]": None, "[/THINK]": None}
-    assert {text: ending(compiler, behind, text) for text in cases} == cases
-    assert behind.shown == MISTRAL.shown
-
-
-def test_thoughts_that_may_be_all_there_is(compiler: GrammarCompiler) -> None:
-    """As where tools may be called: nothing is demanded of the text."""
-    for begun, opening in ((False, "<think>"), (True, "")):
-        behind = GRAMMARS[1].behind(replace(QWEN, begun=begun, may_stop=True))
-        assert ending(compiler, behind, f"{opening}12 <b>")
-        assert ending(compiler, behind, f"{opening}a</think>12")
-        assert ending(compiler, behind, f"{opening}a</think>b") is None
-
-
-def test_without_thinking_it_is_the_grammar(compiler: GrammarCompiler) -> None:
-    assert GRAMMARS[0].behind(None) is GRAMMARS[0]
-    behind = GRAMMARS[0].behind(QWEN)
-    assert behind != GRAMMARS[0]  # so that neither is compiled for the other
-    held = compiler.hold(behind)
-    assert pickle.loads(pickle.dumps(held)) == behind
-    assert ending(compiler, held, "<think></think>\n\n12")
-    assert ending(compiler, GRAMMARS[0], "<think>") is None
 
 
 @pytest.mark.parametrize("spelled", [(), NAMES], ids=["by tokens", "by bytes"])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from specexport import Grammar
 from specexport.errors import GrammarError
 from specexport.runtime.grammar import compiler as compiling
-from specexport.runtime.grammar import verdicts
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from support.doubles import EOS, VOCAB, byte_tokenizer
 
@@ -47,15 +45,6 @@ def test_the_first_that_can_be_compiled(compiler: GrammarCompiler, made: list[st
     assert len(made) == 6  # within one call they may come twice, in the next one they are known
 
 
-def test_others_are_asked_for_only_where_they_are_needed(compiler: GrammarCompiler) -> None:
-    def way(*grammars: Grammar) -> Iterator[Grammar]:
-        yield from grammars
-        pytest.fail("nobody needs it")
-
-    assert compiler.first_kept([way(GOOD), way(BAD, GOOD)]) == [GOOD, GOOD]
-    assert compiler.first_kept([way(BAD, GOOD)]) == [GOOD]
-
-
 def test_what_is_wrong_is_remembered(compiler: GrammarCompiler, made: list[str]) -> None:
     told = []
     for _ in range(3):
@@ -64,16 +53,6 @@ def test_what_is_wrong_is_remembered(compiler: GrammarCompiler, made: list[str])
         told.append((str(caught.value), caught.value.code))
     assert len({*told}) == 1
     assert made == [BAD.text]
-
-
-def test_the_last_verdicts_are_kept(
-    compiler: GrammarCompiler, made: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(verdicts, "KEPT", 2)
-    a, b, c = (Grammar.regex(text) for text in "abc")
-    for grammar in (a, b, a, c, a, b):
-        compiler.first_kept([[grammar]])
-    assert made == ["a", "b", "c", "b"]
 
 
 @pytest.mark.parametrize("own", [1.0, 0.0])

@@ -43,12 +43,6 @@ def test_a_right_pair_is_equal_at_every_width(tmp_path: Path, length: int) -> No
     assert result.passed
 
 
-def test_near_the_capacity(tmp_path: Path) -> None:
-    session = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
-    for length in range(CONTRACT.capacity - 8, CONTRACT.capacity):
-        assert check_equality(session, list(range(length)), 20).passed
-
-
 def test_a_near_tie_that_another_width_turns_passes(tmp_path: Path) -> None:
     target = WidthDependent()
     target.shift = 2e-4
@@ -83,14 +77,6 @@ def test_what_passes(equality: Equality, near_tie: bool, passed: bool) -> None:
     assert (equality.near_tie, equality.passed) == (near_tie, passed)
 
 
-def test_the_prefix_is_forgotten(tmp_path: Path) -> None:
-    session = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
-    session.generate([1, 2, 3, 4], max_new_tokens=3)
-    check_equality(session, [1, 2, 3], 5)
-    after = session.generate([1, 2, 3, 4], max_new_tokens=3)
-    assert after.statistics.reused_tokens == 0
-
-
 @pytest.mark.parametrize("width", [1, 2, 5])
 def test_plain_at_widths_is_plain_and_as_wide_as_told(width: int) -> None:
     target = FakeDecoder()
@@ -98,12 +84,6 @@ def test_plain_at_widths_is_plain_and_as_wide_as_told(width: int) -> None:
         target, [1, 2, 3], 10
     )
     assert target.steps[1:] == [(width, position) for position in range(2, 12)]
-
-
-def test_plain_at_widths_narrows_at_the_capacity() -> None:
-    target, prompt = FakeDecoder(), [1] * (CONTRACT.capacity - 3)
-    assert plain_at_widths(target, prompt, [5] * 3, 8, CONTRACT.capacity) == greedy_tokens(target, prompt, 3)
-    assert target.steps[-3:] == [(4, 44), (3, 45), (2, 46)]
 
 
 @pytest.mark.parametrize("drafter", ["model", "ngram", "suffix", "ngram+model", "suffix+model"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from specexport.bundle import Contract, RuleSpec
+from specexport.bundle import RuleSpec
 from specexport.engines.base import Arrays
 from specexport.engines.onnxruntime.graphs import open_graph
 from specexport.exporter.rules import graphs, parts
@@ -90,16 +90,6 @@ def test_mutants_are_found_out(
     for name in names:
         spec, make = specs(3)[name]
         assert not prove(spec, make(), tmp_path).passed, name
-
-
-def test_every_k_has_its_rules(tmp_path: Path) -> None:
-    contract = Contract(capacity=32, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
-    seen: list[str] = []
-    written = write.write_rules(tmp_path, contract, VOCAB, seen.append)
-    assert len(seen) == len(written) == write.number_of_rules(contract)
-    for rule in ("accept_greedy", "accept_token", "accept_block"):
-        assert [(spec.num_draft_tokens, spec.rows) for spec in written if spec.rule == rule] == [(1, 2), (2, 3), (3, 4)]
-    assert all((tmp_path / spec.graph).is_file() for spec in written)
 
 
 @pytest.mark.parametrize("name", ["select", "accept_token_2", "accept_block_2"])

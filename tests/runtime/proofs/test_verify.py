@@ -120,11 +120,6 @@ def with_template(bundle: Bundle) -> Bundle:
     return replace(bundle, manifest=replace(bundle.manifest, text=text))
 
 
-def test_no_prompts_at_all_prove_nothing(refused: Refused, session: Session, tmp_path: Path) -> None:
-    with refused(ParameterError):
-        verify_session(session, write(tmp_path / "p.jsonl", "", " "), 6)
-
-
 @pytest.mark.parametrize(
     "line", ["{", '{"text": "x"}', '{"messages": [{"role": "user", "content": "no template"}]}', '{"prompt": [99999]}']
 )
@@ -157,17 +152,6 @@ def test_every_check_speculates_whatever_the_policy(session: Session, drafter: s
     if drafter != "ngram":  # which may find nothing
         assert all(entry.drafted > 0 for entry in (*result.equalities, *result.sampled))
         assert result.undrafted == ()
-
-
-@pytest.mark.usefixtures("no_enumeration")
-def test_checks_that_drafted_nothing_say_so(session: Session) -> None:
-    """A single new token leaves nothing to draft."""
-    result = verify_session(session, None, 1)
-    assert (result.passed, result.drafted, result.undrafted) == (True, 0, ("L1", "L2"))
-    assert json.loads(json.dumps(result.as_dict()))["undrafted"] == ["L1", "L2"]
-    assert render(result).splitlines()[-1] != render(verify_session(session, None, 6)).splitlines()[-1] == "passed"
-    sampled = (Sampled("ngram", "token", 100, 9, 1.0, 30.0, 1.0, 0),)
-    assert verification(sampled=sampled).undrafted == ("L3 (token verification)",)
 
 
 def proof(error: float) -> Proof:
@@ -212,10 +196,3 @@ def test_every_tier_decides(tiers: dict[str, Sequence[Any]], passed: bool) -> No
     assert result.passed == passed
     assert result.as_dict()["passed"] == passed
     assert render(result).splitlines()[-1].startswith("passed" if passed else "FAILED")
-
-
-def test_the_counts_add_up() -> None:
-    equalities = (Equality(True, None), Equality(True, 2, 0.1, 0.1), Equality(False, 3, 1.0, 0.1))
-    row = verification(parity=[proof(1e-4)], equalities=equalities).as_dict()
-    counts = [row[name] for name in ("prompts", "equal_at_same_width", "equal_at_width_1", "near_ties")]
-    assert counts == [3, 2, 1, 1]

@@ -37,18 +37,6 @@ def test_a_certain_token() -> None:
     assert certain.draw(0.0) == certain.draw(ALMOST_ONE) == 7
 
 
-def test_the_probability_of_a_token() -> None:
-    everything = Distribution(np.array([0.25, 0.0, 0.75]))
-    assert [everything.of(token) for token in range(5)] == [0.25, 0.0, 0.75, 0.0, 0.0]
-    some = few(t2=0.25, t5=0.0, t9=0.75)
-    assert [some.of(token) for token in range(12)] == [0, 0, 0.25, 0, 0, 0, 0, 0, 0, 0.75, 0, 0]
-
-
-def test_items_are_what_is_possible() -> None:
-    assert list(Distribution(np.array([0.25, 0.0, 0.75])).items()) == [(0, 0.25), (2, 0.75)]
-    assert list(few(t2=0.25, t5=0.0, t9=0.75).items()) == [(2, 0.25), (9, 0.75)]
-
-
 def random_probs(rng: np.random.Generator, vocab: int) -> np.ndarray:
     probs = rng.random(vocab) * (rng.random(vocab) < 0.5)
     probs[rng.integers(vocab)] = 1.0
@@ -92,11 +80,6 @@ def test_the_excess_over_what_shares_nothing_is_all() -> None:
     assert Distribution(np.array([0.5, 0.5])).excess(1.0, Distribution.certain(1)).probs.tolist() == [0.5, 0.0]
 
 
-def test_the_excess_over_a_token_between_is_not_taken_from_its_neighbour() -> None:
-    assert few(t2=0.25, t9=0.75).excess(1.0, few(t3=0.5, t8=0.5)).probs.tolist() == [0.25, 0.75]
-    assert few(t2=0.25, t9=0.75).excess(1.0, few(t2=0.1, t9=0.9)).probs.tolist() == [0.15, 0.0]
-
-
 def test_draw_takes_the_interval_of_the_cumulative_distribution() -> None:
     places = ((0.0, 0), (0.2499, 0), (0.25, 1), (0.7499, 1), (0.75, 2), (0.9999, 2))
     for distribution, tokens in (
@@ -104,12 +87,6 @@ def test_draw_takes_the_interval_of_the_cumulative_distribution() -> None:
         (few(t4=0.25, t5=0.5, t90=0.25), [4, 5, 90]),
     ):
         assert [distribution.draw(uniform) for uniform, _ in places] == [tokens[place] for _, place in places]
-
-
-def test_draw_needs_no_normalisation() -> None:
-    for uniform, token in ((0.0, 0), (0.49, 0), (0.51, 2), (0.99, 2)):
-        assert Distribution(np.array([0.1, 0.0, 0.1])).draw(uniform) == token
-        assert few(t0=0.1, t1=0.0, t2=0.1).draw(uniform) == token
 
 
 @pytest.mark.parametrize("uniform", [0.0, 0.5, ALMOST_ONE])

@@ -1,127 +1,53 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from specexport.errors import ParameterError
-from specexport.runtime.sampling.parameters import UNADJUSTED, SamplingParameters, with_overrides
+from specexport.runtime.sampling.parameters import SamplingParameters, with_overrides
 from support.messages import Refused
 
 NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 COUNTS = ("top_k", "min_new_tokens", "max_new_tokens", "seed", "num_draft_tokens")
+# One value at least of each kind that a check alone refuses: beyond either end, no number, no integer, another type.
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "temperature": (-0.1, 100.1, np.zeros((2, 2))),
+    "top_p": (0.0, 1.1),
+    "min_p": (-0.1, 1.1),
+    "repetition_penalty": (0.0099, 100.5),
+    "presence_penalty": (-2.1, 2.1),
+    "frequency_penalty": (-2.1, 2.1),
+    "top_k": (-1, None),
+    "min_new_tokens": (-1,),
+    "max_new_tokens": (0, None, np.array([1, 2])),
+    "seed": (-(2**63) - 1,),
+    "num_draft_tokens": (-1,),
+    "verification": ("blocks", None, ["block"]),
+    "logit_bias": ([(1, 2.0)], None, {"a": 1.0}, {1: "x"}, {7: 100.5}, {7: math.nan}, {3: 10**400}, np.eye(20)),
+    "banned_tokens": ((1.5,), "12", 5, [[1]], np.array(5)),
+    "stop_token_ids": (np.array(5.0), np.array([[1], [2]])),
+    "stop": (5, ["END", 5], "", ["x", ""], np.zeros((2, 2))),
+    "speculate": ("no", None, np.ones((3, 3))),
+    "drafter": (5, np.zeros((2, 2))),
+    "route": (5,),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("temperature", -0.1),
-        ("temperature", 100.1),
-        ("top_p", 0.0),
-        ("top_p", -0.5),
-        ("top_p", 1.1),
-        ("min_p", -0.1),
-        ("min_p", 1.1),
-        ("repetition_penalty", 0.0),
-        ("repetition_penalty", 0.0099),
-        ("repetition_penalty", -1.0),
-        ("repetition_penalty", 100.5),
-        ("presence_penalty", -2.1),
-        ("presence_penalty", 2.1),
-        ("frequency_penalty", -2.1),
-        ("frequency_penalty", 2.1),
-        ("top_k", -1),
-        ("min_new_tokens", -1),
-        ("seed", -(2**63) - 1),
-        ("max_new_tokens", 0),
-        ("num_draft_tokens", -1),
-        ("verification", "blocks"),
-    ],
-)
-def test_out_of_range(refused: Refused, name: str, value: Any) -> None:
-    with refused(ParameterError):
-        SamplingParameters(**{name: value})
+@pytest.mark.parametrize("name", REFUSED)
+def test_values_that_are_refused(name: str) -> None:
+    for value in REFUSED[name]:
+        with pytest.raises(ParameterError, match=name):
+            SamplingParameters(**{name: value})
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_no_size(refused: Refused, name: str, value: float) -> None:
-    with refused(ParameterError):
-        SamplingParameters(**{name: value})
-
-
-@pytest.mark.parametrize("name", [*NUMBERS, "logit_bias"])
-def test_integers_that_no_float_holds(refused: Refused, name: str) -> None:
-    with refused(ParameterError):
-        SamplingParameters(**{name: {3: 10**400} if name == "logit_bias" else 10**400})
-
-
-@pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("value", ["hot", None, [1.0], 1j])
-def test_no_number(refused: Refused, name: str, value: Any) -> None:
-    if value is None and name in UNADJUSTED:
-        assert getattr(SamplingParameters(**{name: None}), name) is None
-        return
-    with refused(ParameterError):
-        SamplingParameters(**{name: value})
-
-
-@pytest.mark.parametrize("name", COUNTS)
-@pytest.mark.parametrize("value", [1.5, "2", math.nan, [1]])
-def test_no_whole_number(refused: Refused, name: str, value: Any) -> None:
-    with refused(ParameterError):
-        SamplingParameters(**{name: value})
-
-
-@pytest.mark.parametrize("name", ["top_k", "max_new_tokens"])
-def test_none_is_no_count(refused: Refused, name: str) -> None:
-    """For a seed it is no seed."""
-    with refused(ParameterError):
-        SamplingParameters(**{name: None})
-    assert SamplingParameters(seed=None).seed is None
-
-
-@pytest.mark.parametrize("value", [None, 3, "blocks", ["block"]])
-def test_no_verification(refused: Refused, value: Any) -> None:
-    with refused(ParameterError):
-        SamplingParameters(verification=value)
-
-
-@pytest.mark.parametrize(
-    "bias",
-    [
-        [(1, 2.0)],
-        None,
-        {"a": 1.0},
-        {1.5: 1.0},
-        {1: "x"},
-        {1: None},
-        {7: 100.5},
-        {7: -101},
-        {7: math.nan},
-        {1: 1.0, 7: -math.inf},
-    ],
-)
-def test_biases_that_are_none(refused: Refused, bias: Any) -> None:
-    with refused(ParameterError):
-        SamplingParameters(logit_bias=bias)
-
-
-@pytest.mark.parametrize(
-    "banned",
-    [(1.5,), ["x"], "12", [None], [[1]], np.array([0.5])],
-)
-def test_bans_that_are_none(refused: Refused, banned: Any) -> None:
-    with refused(ParameterError):
-        SamplingParameters(banned_tokens=banned)
-
-
-@pytest.mark.parametrize("banned", [5, 1.5])
-def test_bans_that_are_no_list(refused: Refused, banned: Any) -> None:
-    with refused(ParameterError):
-        SamplingParameters(banned_tokens=banned)
+@pytest.mark.parametrize("name", [*NUMBERS, *COUNTS])
+def test_numbers_that_are_none(name: str) -> None:
+    wrong: tuple[Any, ...] = ("hot", [1.0], math.nan, math.inf, 10**400) if name in NUMBERS else (1.5, "2", math.nan)
+    for value in wrong:
+        with pytest.raises(ParameterError, match=name):
+            SamplingParameters(**{name: value})
 
 
 def test_limits_themselves_are_allowed() -> None:
@@ -139,17 +65,6 @@ def test_limits_themselves_are_allowed() -> None:
     SamplingParameters(repetition_penalty=0.01)
     SamplingParameters(repetition_penalty=100, top_k=0, min_new_tokens=0, seed=0)
     SamplingParameters(top_k=10**30, seed=10**30, min_new_tokens=10**30, max_new_tokens=10**30)
-
-
-def test_numbers_may_come_from_numpy() -> None:
-    values: dict[str, Any] = {
-        "temperature": np.float32(0.5),
-        "top_k": np.int64(3),
-        "top_p": np.float64(0.9),
-        "seed": np.uint8(3),
-    }
-    SamplingParameters(**values, logit_bias={np.int32(1): np.float32(2)})  # type: ignore[dict-item]
-    assert SamplingParameters(banned_tokens=np.array([1, 2])).adjusts_logits  # type: ignore[arg-type]
 
 
 def test_ids_that_the_vocabulary_lacks(refused: Refused) -> None:
@@ -227,18 +142,6 @@ def test_stops_of_any_iterable(stop: Any, kept: tuple[str, ...] | None) -> None:
     assert SamplingParameters(stop=stop).stop == kept
 
 
-@pytest.mark.parametrize("stop", [5, b"END", ["END", 5], [None]])
-def test_stops_that_are_none(refused: Refused, stop: Any) -> None:
-    with refused(ParameterError):
-        SamplingParameters(stop=stop)
-
-
-@pytest.mark.parametrize("stop", ["", ["x", ""]])
-def test_an_empty_stop_is_refused(refused: Refused, stop: Any) -> None:
-    with refused(ParameterError):
-        SamplingParameters(stop=stop)
-
-
 def test_ids_of_any_iterable() -> None:
     parameters = SamplingParameters(banned_tokens=iter([1, 2]), stop_token_ids=(token for token in (3, 4)))
     assert (parameters.banned_tokens, parameters.stop_token_ids) == ((1, 2), (3, 4))
@@ -246,62 +149,11 @@ def test_ids_of_any_iterable() -> None:
     assert SamplingParameters(stop_token_ids=None).stop_token_ids is None
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("speculate", np.array([1, 1])),
-        ("speculate", np.ones((3, 3))),
-        ("speculate", np.array([])),
-        ("stop_token_ids", np.array(5.0)),
-        ("stop_token_ids", np.array([[1], [2]])),
-        ("banned_tokens", np.array(5)),
-        ("stop", np.array("x")),
-        ("stop", np.zeros((2, 2))),
-        ("max_new_tokens", np.array([1, 2])),
-        ("temperature", np.zeros((2, 2))),
-        ("logit_bias", np.eye(20)),
-        ("drafter", np.zeros((2, 2))),
-    ],
-    ids=range(12),
-)
-def test_arrays_that_are_no_such_option(refused: Refused, name: str, value: Any) -> None:
-    with refused(ParameterError):
-        SamplingParameters(**{name: value})
-
-
-def test_arrays_without_dimensions_are_numbers() -> None:
-    given: dict[str, Any] = {"stop_token_ids": np.array(5), "max_new_tokens": np.array(7), "speculate": np.array(0)}
-    parameters = SamplingParameters(**given)
-    assert (parameters.stop_token_ids, parameters.max_new_tokens, parameters.speculate) == ((5,), 7, False)
-    assert type(parameters.stop_token_ids[0]) is type(parameters.max_new_tokens) is int  # type: ignore[index]
-
-
-def test_an_error_of_a_generator_is_its_own() -> None:
-    def ids() -> Iterator[int]:
-        yield 1
-        raise TypeError("the caller's own")
-
-    with pytest.raises(TypeError, match="the caller's own"):
-        SamplingParameters(banned_tokens=ids())
-
-
 def test_equal_parameters_have_one_hash() -> None:
     options: dict[str, Any] = {"logit_bias": {3: 1.0, 1: 2.0}, "stop": ["a"], "banned_tokens": [1, 2], "seed": 3}
     one, other = SamplingParameters(**options), SamplingParameters(**options | {"logit_bias": {1: 2.0, 3: 1.0}})
     assert {one: "found"}[other] == "found"
     assert one not in {SamplingParameters(), SamplingParameters(**options | {"logit_bias": {}})}
-
-
-@pytest.mark.parametrize(("name", "value"), [("speculate", "no"), ("speculate", None), ("drafter", 5), ("route", 5)])
-def test_names_and_switches(refused: Refused, name: str, value: Any) -> None:
-    with refused(ParameterError):
-        SamplingParameters(**{name: value})
-
-
-def test_the_minimum_length_is_no_more_than_the_maximum(refused: Refused) -> None:
-    with refused(ParameterError):
-        SamplingParameters(min_new_tokens=5, max_new_tokens=4)
-    SamplingParameters(min_new_tokens=4, max_new_tokens=4)
 
 
 def test_single_parameters_are_replaced_and_the_object_is_kept(refused: Refused) -> None:
@@ -319,10 +171,3 @@ def test_single_parameters_are_replaced_and_the_object_is_kept(refused: Refused)
         with_overrides(None, {"qqqqqq": 4})
     with refused(ParameterError):
         with_overrides({"temperature": 1.0}, {})  # type: ignore[arg-type]
-
-
-def test_what_was_given_may_change_afterwards() -> None:
-    bias = {1: 1.0}
-    parameters = SamplingParameters(logit_bias=bias)
-    bias[1] = 1e9
-    assert parameters.logit_bias == {1: 1.0}

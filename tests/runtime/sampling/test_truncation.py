@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
 from specexport.runtime.sampling.distribution import Distribution
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.truncation import NUCLEUS, processed_distribution
@@ -58,17 +59,23 @@ def row(vocab: int, seed: int, scale: float = 2.0) -> np.ndarray:
     return np.random.default_rng([seed, vocab]).normal(scale=scale, size=vocab).astype(np.float32)
 
 
-CHAINS = list(
-    itertools.product([0.05, 0.7, 1.0, 3.0], [0, 1, 7, 40, 1000], [1e-9, 0.3, 0.95, 1.0], [0.0, 0.02, 0.5, 1.0])
+@given(
+    temperature=some.floats(0.05, 100.0),
+    top_k=some.sampled_from([0, 1, 7, 39, 40, 1000]),
+    top_p=some.floats(1e-9, 1.0),
+    min_p=some.floats(0.0, 1.0),
+    seed=some.integers(0, 1000),
+    banned=some.sets(some.integers(0, 39), max_size=37),
 )
-
-
-@pytest.mark.parametrize(("temperature", "top_k", "top_p", "min_p"), CHAINS)
-def test_small_vocabularies_as_transformers(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_small_vocabularies_as_transformers(
+    temperature: float, top_k: int, top_p: float, min_p: float, seed: int, banned: set[int]
+) -> None:
+    """Some tokens impossible, as a draft of another tokenizer and bans give."""
     parameters = SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    for seed in range(2):
-        logits = row(40, seed)
-        assert process(logits, parameters) == pytest.approx(by_transformers(logits, parameters), abs=1e-12)
+    logits = row(40, seed)
+    logits[list(banned)] = -np.inf
+    assert process(logits, parameters) == pytest.approx(by_transformers(logits, parameters), abs=1e-12)
 
 
 # scale 8 gives nuclei of a few tokens, 2 of hundreds to thousands, 0.5 of more than half of the vocabulary.
@@ -144,22 +151,6 @@ def test_min_p_keeps_what_equals_its_share_of_the_largest(temperature: float) ->
     assert process(logits, SamplingParameters(temperature=temperature, min_p=0.501)).nonzero()[0].tolist() == [0]
 
 
-@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (2, 1.0), (0, 0.6), (3, 0.6)])
-def test_min_p_of_one_keeps_the_largest_and_their_ties(top_k: int, top_p: float) -> None:
-    found = process(
-        np.array([0.0, 2.0, 1.0, 2.0], np.float32),
-        SamplingParameters(temperature=1.3, top_k=top_k, top_p=top_p, min_p=1.0),
-    )
-    assert found.tolist() == [0.0, 0.5, 0.0, 0.5]
-
-
-def test_top_p_is_a_part_of_what_top_k_leaves() -> None:
-    """0.5 of the whole mass would be two tokens; 0.5 of the three largest is one."""
-    logits = np.log([0.3, 0.15, 0.14, 0.14, 0.14, 0.13]).astype(np.float32)
-    assert process(logits, SamplingParameters(temperature=1.0, top_p=0.44)).nonzero()[0].tolist() == [0, 1]
-    assert process(logits, SamplingParameters(temperature=1.0, top_k=2, top_p=0.6)).nonzero()[0].tolist() == [0]
-
-
 def test_top_p_keeps_the_token_that_reaches_it_and_drops_the_next() -> None:
     logits = np.log([0.5, 0.25, 0.125, 0.124]).astype(np.float32)
     for top_p, kept in ((1e-300, 1), (0.49, 1), (0.51, 2), (0.74, 2), (0.76, 3), (1 - 1e-16, 4)):
@@ -184,30 +175,6 @@ def test_a_mass_that_reaches_top_p_exactly_is_enough() -> None:
     assert exact > 10
 
 
-@pytest.mark.parametrize("vocab", [5, 10_000])
-@pytest.mark.parametrize("top_k", [0, 3, 5, 10])
-@pytest.mark.parametrize("top_p", [0.7, 1.0])
-@pytest.mark.parametrize("min_p", [0.0, 0.1])
-def test_what_is_impossible_stays_so(vocab: int, top_k: int, top_p: float, min_p: float) -> None:
-    """-inf everywhere but in three places, as a draft of another tokenizer and bans give."""
-    logits = np.full(vocab, -np.inf, np.float32)
-    logits[[0, 2, vocab - 1]] = [1.0, 2.0, 0.5]
-    parameters = SamplingParameters(temperature=0.9, top_k=top_k, top_p=top_p, min_p=min_p)
-    found = process(logits, parameters)
-    assert found == pytest.approx(by_transformers(logits, parameters), abs=1e-12)
-    assert set(found.nonzero()[0]) <= {0, 2, vocab - 1}
-
-
-@pytest.mark.parametrize("top_k", [5, 6, 10**12])
-def test_a_top_k_of_the_vocabulary_or_more_is_off(top_k: int) -> None:
-    logits = row(5, 0)
-    assert processed_distribution(logits, SamplingParameters(temperature=1.0, top_k=top_k)).tokens is None
-    assert np.array_equal(
-        process(logits, SamplingParameters(temperature=1.0, top_k=top_k)),
-        process(logits, SamplingParameters(temperature=1.0)),
-    )
-
-
 @pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-45, 1e-38, 1e-6])
 @pytest.mark.parametrize(
     ("top_k", "top_p", "min_p"),
@@ -220,14 +187,6 @@ def test_a_temperature_next_to_zero_leaves_the_largest(
     assert process(
         logits, SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     ).tolist() == [0.0, 0.5, 0.0, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("top_k", "top_p", "min_p"), [(0, 1.0, 0.0), (30, 0.9, 0.0), (0, 0.9, 0.0), (0, 1.0, 0.9), (0, 0.9, 0.9)]
-)
-def test_the_highest_temperature_as_transformers(top_k: int, top_p: float, min_p: float) -> None:
-    logits, parameters = row(60, 5), SamplingParameters(temperature=100.0, top_k=top_k, top_p=top_p, min_p=min_p)
-    assert process(logits, parameters) == pytest.approx(by_transformers(logits, parameters), abs=1e-12)
 
 
 @pytest.mark.parametrize(("top_k", "top_p", "min_p"), [(0, 1.0, 0.0), (2, 0.9, 0.0), (0, 0.9, 0.0), (0, 1.0, 0.1)])
@@ -255,12 +214,3 @@ def test_the_largest_logit_may_be_told() -> None:
     ):
         told, found = (processed_distribution(logits, parameters, top) for top in (float(logits.max()), None))
         assert np.array_equal(dense(told, 50), dense(found, 50))
-
-
-def test_one_token_alone() -> None:
-    for parameters in (
-        SamplingParameters(temperature=1.0),
-        SamplingParameters(temperature=1.0, top_k=1, top_p=0.5, min_p=0.5),
-        SamplingParameters(temperature=math.pi, top_p=0.1),
-    ):
-        assert process(np.array([-4.0], np.float32), parameters).tolist() == [1.0]

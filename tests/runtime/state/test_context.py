@@ -29,19 +29,6 @@ def test_start_keeps_the_shared_prefix(prompt: list[int], target_rows: int, draf
     assert context.tokens == prompt
 
 
-def test_a_one_token_prompt_keeps_nothing_of_the_target() -> None:
-    context = context_with([1, 2], target_rows=1, draft_rows=1)
-    assert context.start([1]) == 0
-
-
-def test_start_copies_the_prompt() -> None:
-    prompt = [1, 2]
-    context = context_with([], 0, 0)
-    context.start(prompt)
-    context.tokens.append(3)
-    assert prompt == [1, 2]
-
-
 def test_rows_never_grow_by_truncating() -> None:
     context = context_with([1, 2, 3, 4, 5], target_rows=4, draft_rows=2)
     context.truncate(3)

@@ -81,17 +81,6 @@ def test_a_conversation_that_goes_on_is_not_copied() -> None:
         assert len(context.conversations) == 0
 
 
-@pytest.mark.parametrize(("lost", "saved"), [(1, 0), (2, 0), (3, 1), (20, 1)])
-def test_few_lost_rows_are_not_worth_a_copy_of_all(lost: int, saved: int) -> None:
-    """Of 40 rows, 3 are more than a sixteenth."""
-    context = make_context()
-    assert context.conversations is not None
-    sequence = list(range(41))
-    run(context, sequence)
-    run(context, [*sequence[: 40 - lost], 99])
-    assert len(context.conversations) == saved
-
-
 def test_the_budget_holds_and_the_least_recently_used_goes() -> None:
     context = make_context(budget=2 * 2 * 11 * ROW)
     assert context.conversations is not None
@@ -102,15 +91,6 @@ def test_the_budget_holds_and_the_least_recently_used_goes() -> None:
     run(context, [6] * 12)
     assert run(context, [*B, 5]) == 0
     assert context.conversations.size <= 2 * 2 * 11 * ROW
-
-
-def test_of_a_sequence_beyond_the_budget_the_first_rows_are_kept() -> None:
-    context = make_context(budget=2 * 7 * ROW + 3)
-    assert context.conversations is not None
-    run(context, A)
-    run(context, B)
-    assert context.conversations.size == 2 * 7 * ROW
-    assert run(context, [*A, 5]) == 7
 
 
 def test_a_longer_form_takes_the_place_of_a_shorter_one() -> None:
@@ -124,13 +104,6 @@ def test_a_longer_form_takes_the_place_of_a_shorter_one() -> None:
     run(context, [*A[:6], 8])  # B's longer form is displaced; A's shorter one is held already
     run(context, C)
     assert len(context.conversations) == 2
-
-
-def test_a_context_without_conversations_restores_nothing() -> None:
-    context = Context(CachedDecoder(FakeDecoder(), 8), CachedDecoder(FakeDecoder(), 8))
-    run(context, A)
-    run(context, B)
-    assert run(context, A) == 0
 
 
 def test_an_interrupted_restore_leaves_no_rows_that_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,11 +151,3 @@ def test_conversations_in_turn_give_what_each_gives_alone(make_session: MakeSess
         talk += given.tokens
         if len(talk) > 30:
             talk.clear()
-
-
-def test_a_reset_forgets_the_conversations_too(make_session: MakeSession) -> None:
-    session = make_session(1 << 20)
-    session.generate(A, max_new_tokens=2)
-    session.generate(B, max_new_tokens=2)
-    session.reset()
-    assert session.generate(A, max_new_tokens=2).statistics.reused_tokens == 0

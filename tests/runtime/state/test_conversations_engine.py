@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 import specexport
-from specexport.engines.catalogue import ENGINES
-from specexport.errors import ParameterError
-from specexport.runtime.state.conversations import usual_budget
-from support.messages import Refused
 
 pytest.importorskip("transformers", reason="the exporter's packages are not installed, which build the bundle")
-A, B = [1] * 12, [2] * 12
 
 
 def test_the_rows_of_a_real_engine_come_back(built: Path) -> None:
@@ -28,17 +23,3 @@ def test_the_rows_of_a_real_engine_come_back(built: Path) -> None:
                 given = session.generate(talk[:end], max_new_tokens=6)
                 assert given.tokens == alone[which][turn]
                 assert given.statistics.restored_tokens >= (end - 11 if turn else 0)
-
-
-def test_the_usual_budget_is_for_cpus(built: Path) -> None:
-    with specexport.load(built, prompt_cache_bytes=None) as session:
-        session.generate(A, max_new_tokens=2)
-        session.generate(B, max_new_tokens=2)
-        assert session.generate(A, max_new_tokens=2).statistics.restored_tokens > 0
-    assert usual_budget("onnxruntime") == 512 << 20
-    assert {usual_budget(name) for name in ENGINES if name != "onnxruntime"} == {0}
-
-
-def test_a_budget_below_zero(refused: Refused, built: Path) -> None:
-    with refused(ParameterError):
-        specexport.load(built, prompt_cache_bytes=-1)

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from specexport.runtime.session import Session
-from specexport.runtime.state import context as context_module
 from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.conversations import MOST_PLACES, Conversations
 from support.doubles import CONTRACT, VOCAB, StatefulDecoder, check_invariant, fake_session, greedy_tokens
@@ -50,15 +49,6 @@ def test_a_prompt_that_goes_back_goes_on_from_the_nearest_place() -> None:
     assert run(context, [*first[:-2], 97]) == [10, 9]
     assert run(context, [*first[: 11 - WINDOW], *numbers(30, 8)]) == [11 - WINDOW, 11 - WINDOW]
     assert run(context, [*first[: 10 - WINDOW - 1], *numbers(40, 8)]) == [0, 0]
-
-
-def test_a_prompt_that_is_shorter_or_the_same() -> None:
-    context = make_context()
-    first = numbers(0, 20)
-    run(context, first)
-    assert run(context, first) == [19, 18]
-    assert run(context, first[:-1]) == [18, 17]
-    assert run(context, first[:1]) == [0, 0]
 
 
 def test_a_sequence_that_was_overwritten_comes_back_with_its_states() -> None:
@@ -104,15 +94,6 @@ def test_where_prompts_part_a_place_is_made_for_the_third() -> None:
     assert sum(place.shared for place in context.conversations.places) == 2  # type: ignore[union-attr]
 
 
-def test_a_few_shared_tokens_are_not_worth_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = make_context()
-    for which in range(3):
-        assert run(context, [*numbers(0, 15), *numbers(100 + 20 * which, 12)]) == [0, 0]
-    monkeypatch.setattr(context_module, "WORTH_A_PLACE", 15)
-    run(context, [*numbers(0, 15), *numbers(200, 12)])
-    assert run(context, [*numbers(0, 15), *numbers(220, 12)]) == [15, 15]
-
-
 @pytest.mark.parametrize("room", range(1, 12))
 def test_the_budget_holds_for_rows_and_states_together(room: int) -> None:
     context = make_context(room * STATE)
@@ -146,16 +127,6 @@ def test_a_sequence_keeps_its_last_places_and_those_that_others_share() -> None:
     ends = [[len(place.tokens) for place in conversations.places if place.decoder == which] for which in range(2)]
     assert ends == [[15, 20, 25, 30], [14, 19, 24, 29]]
     assert len(ends[0]) == MOST_PLACES
-
-
-def test_a_sequence_that_is_forgotten_leaves_no_place() -> None:
-    context = make_context()
-    other = numbers(50, 14)
-    run(context, other)
-    run(context, numbers(0, 12))
-    context.forget()
-    assert run(context, numbers(0, 14)) == [0, 0]
-    assert run(context, [*other, 7]) == [13, 12]
 
 
 def test_an_interrupted_restore_leaves_states_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,9 +231,3 @@ def test_a_draft_that_is_asked_now_and_then(make_session: MakeSession) -> None:
         answer, began = ask(session, talk, speculate=turn % 3 == 0)
         assert began[0] >= known - 1
         talk += answer
-
-
-def test_without_a_budget_prompts_that_part_are_prefilled_again(make_session: MakeSession) -> None:
-    session, prompt = make_session(0), numbers(0, 20)
-    ask(session, prompt)
-    assert ask(session, [*prompt[:8], 77])[1] == [0, 0]

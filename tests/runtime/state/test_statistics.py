@@ -29,23 +29,11 @@ def test_nothing_done_divides_by_nothing() -> None:
     assert statistics.host_seconds == 0.0
 
 
-def test_plain_rounds_have_length_one() -> None:
-    statistics = Statistics()
-    for _ in range(3):
-        statistics.add_round(0, 0)
-    assert statistics.mean_acceptance_length == 1.0
-    assert statistics.drafted_by_position == []
-
-
 def test_times() -> None:
     statistics = Statistics(emitted=6, prefill_seconds=1.0, draft_seconds=0.5, target_seconds=1.0, total_seconds=3.0)
     assert statistics.host_seconds == pytest.approx(0.5)
     assert statistics.decode_seconds == pytest.approx(2.0)
     assert statistics.tokens_per_second == pytest.approx(3.0)
-
-
-def test_host_time_is_never_below_zero() -> None:
-    assert Statistics(prefill_seconds=1.0, total_seconds=0.5).host_seconds == 0.0
 
 
 def test_as_dict_is_json_and_holds_everything() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from specexport.errors import ParameterError
-from specexport.runtime.text.prompt_file import PromptLine, read_prompt_lines, read_prompts
+from specexport.runtime.text.prompt_file import PromptLine, read_prompt_lines
 from support.messages import Refused
 
 GOOD: dict[str, Any] = {"route": "code", "prompt": "def"}
@@ -103,28 +103,7 @@ def test_a_broken_line(refused: Refused, line: str | bytes | dict[str, Any], tmp
     assert skipped == [found.removesuffix("; --skip-invalid leaves such lines out")]
 
 
-def test_only_broken_lines(refused: Refused, tmp_path: Path) -> None:
-    refused.says(refusal(written(tmp_path, "{", "[]", "3"), skip_invalid=True))
-
-
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xef\xbb\xbf", b" "])
 def test_no_line_at_all(refused: Refused, content: bytes, tmp_path: Path) -> None:
     for skip_invalid in (False, True):
         refused.says(refusal(written(tmp_path, content), skip_invalid))
-
-
-def test_files_that_cannot_be_read(refused: Refused, tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "none", written(tmp_path, json.dumps(GOOD).encode("utf-16"))):
-        refused.says(refusal(path))
-
-
-def test_routes_may_be_missing_where_they_do_not_matter(refused: Refused, tmp_path: Path) -> None:
-    messages = [{"role": "user", "content": "hi"}]
-    path = written(tmp_path, {"prompt": "a"}, {"messages": messages}, GOOD, {"prompt": [1, 2]})
-    lines, skipped = read_prompt_lines(path, routed=False)
-    assert [(line.route, line.prompt) for line in lines] == [("", "a"), ("", messages), ("code", "def"), ("", [1, 2])]
-    assert skipped == []
-    assert read_prompts(path) == ["a", messages, "def", [1, 2]]
-    with refused(ParameterError) as caught:
-        read_prompts(written(tmp_path, "[1]"))
-    assert "--skip-invalid" not in str(caught.value)

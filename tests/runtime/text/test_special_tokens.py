@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -199,26 +198,6 @@ def test_what_the_normalizer_makes_a_name_of_stays_text(normalizer: normalizers.
     assert encode(tokenizer, plain) == naive(tokenizer, plain)
 
 
-def test_what_is_unknown_is_no_token_that_a_message_spells() -> None:
-    """Its token is a special one and comes from any text, which costs no other tokenizer and is no refusal."""
-    tokenizer = word_piece()
-    special = SpecialTokens(tokenizer)
-    messages = said("世界 [UNK]", "世界")
-    masked, mark = special.mask(check_messages(said("世界")))
-    template = ChatTemplate("{{ messages[0].content }}[UNK]", SPECIAL)
-    assert special.encode(template.render(masked), mark)[-1] == tokenizer.token_to_id("[UNK]")
-    assert "_renamed" not in vars(special)
-    assert names_in(tokenizer, encode(tokenizer, messages)) == ["<s>", *["<|im_start|>", "<|im_end|>"] * 2, OWN[-1]]
-
-
-def test_every_value_of_a_part_is_covered(tokenizer: Tokenizer) -> None:
-    part = {"type": "text", "text": "a", "title": "<|im_end|>", "more": {"</s>": ["<s>"]}}
-    template = "{{ bos_token }}{% for p in messages[0].content %}{{ p.text }}{{ p.title }} {{ p.more }}{% endfor %}"
-    tokens = encode(tokenizer, said([part]), template)
-    assert names_in(tokenizer, tokens) == ["<s>"]
-    assert names_in(tokenizer, naive(tokenizer, said([part]), template)) == ["<s>", "<|im_end|>", "</s>", "<s>"]
-
-
 def test_every_text_of_a_message_is_covered(tokenizer: Tokenizer) -> None:
     calls = [{"type": "function", "function": {"name": "<s>", "arguments": {"[INST]": ["</s>", 1, None]}}}]
     messages = [
@@ -229,30 +208,6 @@ def test_every_text_of_a_message_is_covered(tokenizer: Tokenizer) -> None:
     ]
     own = ["<s>", *["<|im_start|>", "<|im_end|>"] * 4, "<|im_start|>"]
     assert names_in(tokenizer, encode(tokenizer, messages)) == own
-
-
-def test_a_name_in_parts_is_not_put_together(tokenizer: Tokenizer) -> None:
-    for cut in range(1, len("<|im_end|>")):
-        parts = [{"type": "text", "text": part} for part in ("<|im_end|>"[:cut], "<|im_end|>"[cut:])]
-        assert names_in(tokenizer, encode(tokenizer, said(parts))) == OWN
-    assert names_in(tokenizer, naive(tokenizer, said(parts))) != OWN
-
-
-def test_nothing_is_kept_of_a_conversation(tokenizer: Tokenizer) -> None:
-    """`re` keeps 512 patterns, with all names of special tokens in each: every conversation may not make its own."""
-    special = SpecialTokens(tokenizer)
-    text = "<|im_end|> and <s"
-
-    def ask() -> None:
-        masked, mark = special.mask(said(text))
-        special.encode(masked[0]["content"] + "<|im_end|>", mark)
-
-    re.purge()
-    ask()
-    before = len(re._cache)  # type: ignore[attr-defined]
-    for _ in range(3):
-        ask()
-    assert len(re._cache) == before  # type: ignore[attr-defined]
 
 
 def test_a_text_of_many_names_is_not_copied_for_each(tokenizer: Tokenizer) -> None:
@@ -272,22 +227,6 @@ def test_a_text_of_many_names_is_not_copied_for_each(tokenizer: Tokenizer) -> No
     assert sum(map(len, copies.values())) < 10 * len(masked[0]["content"])
 
 
-def test_a_template_may_change_the_text(tokenizer: Tokenizer) -> None:
-    template = "{{ bos_token }}{% for m in messages %}{{ m.content | upper | replace('\\n', '') | trim }}{% endfor %}"
-    assert names_in(tokenizer, encode(tokenizer, said("[INST] x\n"), template)) == ["<s>"]
-    template = "{{ bos_token }}{{ messages | tojson(ensure_ascii=True) }}<|im_end|>"
-    assert names_in(tokenizer, encode(tokenizer, said("<s>"), template)) == ["<s>", "<|im_end|>"]
-
-
-def test_a_name_that_the_template_makes_of_the_role() -> None:
-    tokenizer = byte_level()
-    tokenizer.add_special_tokens(["<|user|>"])
-    messages = said("<|user|>")
-    tokens = encode(tokenizer, messages, "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}{% endfor %}")
-    assert tokens[0] == tokenizer.token_to_id("<|user|>")
-    assert tokens.count(tokens[0]) == 1
-
-
 def test_random_messages(tokenizer: Tokenizer) -> None:
     random_ = random.Random(0)
     pieces = [*NAMES, "<", "|", ">", "<|", "im_end|>", "s>", " ", "\n", "x", "0", "[INST", "]", "/"]
@@ -304,11 +243,6 @@ def test_random_messages(tokenizer: Tokenizer) -> None:
         if tokenizer.decoder is not None:
             assert tokenizer.decode(tokens, skip_special_tokens=False) == render(messages)
     assert 20 < spelled < 150
-
-
-def test_a_tokenizer_without_special_tokens() -> None:
-    tokenizer = Tokenizer(models.WordLevel({"x": 0, "[UNK]": 1}, unk_token="[UNK]"))
-    assert encode(tokenizer, said("x"), "{{ messages[0].content }}") == [0]
 
 
 def test_a_letter_that_is_special_cannot_be_written_as_text(refused: Refused) -> None:

@@ -7,7 +7,6 @@ from specexport.runtime.grammar.thinking import Thinking
 from specexport.runtime.text.chat_template import ChatTemplate
 from specexport.runtime.text.thinking import find_thinking, of_prompt
 from support import thinking_templates as templates
-from support import tool_templates
 
 IDS = {"<think>": 1, "</think>": 2, "[THINK]": 3, "[/THINK]": 4, "<b>": 5, "think>x": 6, "<|end|>": 7, "<|say|>": 8}
 
@@ -42,16 +41,6 @@ def test_tokens_that_thoughts_may_have() -> None:
     thinking = found(templates.QWEN)
     assert thinking is not None
     assert thinking.free == (1, 5)
-
-
-@pytest.mark.parametrize("template", ["CHATML", "QWEN", "LLAMA", "MISTRAL", "MINISTRAL", "PYTHONIC"])
-def test_templates_that_know_no_thoughts(template: str) -> None:
-    assert found(getattr(tool_templates, template)) is None
-
-
-def test_parts_that_a_template_writes_as_they_are_shown() -> None:
-    assert found("{% for message in messages %}{{ message.content }}{% endfor %}") is None
-    assert found("{% for message in messages %}{{ message.content | tojson }}{% endfor %}") is None
 
 
 def test_where_a_prompt_leaves_it() -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 from specexport.runtime.grammar.thinking import Thinking
 from specexport.runtime.tools.answer import AnswerReader, Thought, merged
-from specexport.runtime.tools.calls import Argued, Begun, CallReader, joined
+from specexport.runtime.tools.calls import CallReader, joined
 from support.tool_forms import HERMES, turn
 
 MAY = Thinking("<think>", "</think>", "\n", "\n\n")
@@ -65,8 +65,3 @@ def test_thoughts_come_as_they_are_known() -> None:
     assert not reader.thinks
     plain = AnswerReader(None)
     assert [plain.add("<think>"), plain.end()] == [["<think>"], []]
-
-
-def test_neighbours_are_joined() -> None:
-    parts = [Thought("a"), Thought("b"), "c", "d", Begun(0, "f"), Argued(0, "{"), Argued(0, "}"), Begun(1, "g")]
-    assert merged(parts) == [Thought("ab"), "cd", Begun(0, "f"), Argued(0, "{}"), Begun(1, "g")]

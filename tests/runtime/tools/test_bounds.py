@@ -143,16 +143,6 @@ def test_a_trigger_is_one_by_its_token_and_by_its_bytes(compiler: GrammarCompile
         assert not behind.accepting
 
 
-def test_a_forced_text_that_is_a_tokens_name(compiler: GrammarCompiler) -> None:
-    """Of any grammar: it is written with other tokens, where that token is not named."""
-    state = compiler.compile(Grammar.choice(["<think> so"]))
-    assert bytes(state.forced()) == b"<think> so"
-    for token in b"<think> so":
-        assert state.accepts(token)
-        state.advance(token)
-    assert state.done
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_arguments_are_of_the_schema(compiler: GrammarCompiler, seed: int) -> None:
     """Whatever is drawn from the masks, once a call has begun."""
@@ -203,16 +193,6 @@ def refused_tools(*tools: Tool) -> Grammar:
 def test_tools_that_are_refused(refused: Refused, make: Any) -> None:
     with refused(GrammarError):
         make()
-
-
-def test_what_only_tells_about_a_schema_does_not_count(compiler: GrammarCompiler) -> None:
-    told = {"description": "x" * 40_000, "title": "y", "$comment": "z"}
-    named = {"description": {"type": "integer", **told}, "title": {"const": {"title": "kept"}}}
-    schema = {"properties": named, "required": ["description", "title"], "additionalProperties": False, **told}
-    grammar = refused_tools(Tool("a", None, schema))
-    right = '{"description": 1, "title": {"title": "kept"}}'
-    assert ends(accepted(compiler, grammar, HERMES, turn(HERMES, "", ("a", right))))
-    assert accepted(compiler, grammar, HERMES, turn(HERMES, "", ("a", right.replace("kept", "x")))) is None
 
 
 def test_the_deepest_and_the_most(refused: Refused, compiler: GrammarCompiler) -> None:

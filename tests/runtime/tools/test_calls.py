@@ -69,12 +69,3 @@ def test_a_call_is_told_once_and_then_only_its_arguments() -> None:
     assert parts == [
         Begun(0, "b"), Argued(0, "{"), Argued(0, "}"), Begun(1, "b"), Argued(1, "{"), Argued(1, "}"),
     ]  # fmt: skip
-
-
-def test_content_does_not_wait_for_what_cannot_be_a_trigger() -> None:
-    reader = CallReader(HERMES)
-    assert reader.add("Hello <tool") == ["Hello"]
-    assert reader.add(" there") == [" <tool there"]
-    plain = CallReader(LLAMA)
-    assert plain.add("{ ") == ["{ "]
-    assert plain.add("x  ") == ["x  "]

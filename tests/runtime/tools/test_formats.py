@@ -50,26 +50,9 @@ def test_tokens_that_text_may_have() -> None:
     assert recognize(ChatTemplate(templates.QWEN, SPECIAL).render, ids, ()).free == (0, 5)
 
 
-def test_json_without_blanks() -> None:
-    form = found(templates.QWEN.replace("| tojson", "| tojson(separators=(',', ':'))"))
-    assert (form.spaced, form.opening, form.between) == (False, '\n{"name":"', '","arguments":')
-
-
-@pytest.mark.parametrize("template", ["CHATML", "PYTHONIC"])
-def test_others_are_named(refused: Refused, template: str) -> None:
-    with refused(ToolsError):
-        found(getattr(templates, template))
-
-
 def test_a_template_that_leaves_calls_out(refused: Refused) -> None:
     with refused(ToolsError):
         found("{{ tools | tojson if tools else '' }}" + templates.CHATML)
-
-
-def test_a_template_that_refuses_calls(refused: Refused) -> None:
-    refusing = "{% if messages[-1].tool_calls %}{{ raise_exception('no') }}{% endif %}{{ tools | tojson }}"
-    with refused(ToolsError):
-        found(refusing)
 
 
 def test_results_that_a_template_drops() -> None:

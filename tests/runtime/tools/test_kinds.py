@@ -113,9 +113,3 @@ MALFORMED: list[dict[str, Any]] = [
 def test_what_is_no_schema(refused: Refused, schema: dict[str, Any]) -> None:
     with refused(GrammarError):
         Tool("f", None, schema)
-
-
-def test_what_looks_like_no_schema() -> None:
-    """Data, and properties with a keyword's name."""
-    named = {"required": {"type": "boolean"}, "type": {"type": ["string", "null"]}, "properties": {}}
-    Tool("f", None, {"properties": named, "default": {"required": 5}, "items": [True, {"enum": [{"type": 3}]}]})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from specexport.runtime.tools.calls import CallReader, joined
@@ -46,29 +45,12 @@ def test_a_text_is_a_text(text: str, kind: Kind) -> None:
         assert value_of(PYTHON, f"(a='{text}'", kind, ")") == json.dumps({"a": text}, ensure_ascii=False)
 
 
-def test_nothing_is_null() -> None:
-    assert value_of(TAGS, "\n<p=a>\nnull\n</p>\n", "optional") == '{"a": null}'
-    assert value_of(PYTHON, "(a=None", "optional", ")") == '{"a": null}'
-    assert value_of(PYTHON, "(a=True", "truth", ")") == '{"a": true}'
-    assert value_of(TAGS, "\n<p=a>\nfalse\n</p>\n", "truth") == '{"a": false}'
-
-
 @pytest.mark.parametrize("text", JSONS)
 @pytest.mark.parametrize("kind", ["json", "any"])
 def test_json_is_the_models_own(text: str, kind: Kind) -> None:
     if kind == "json" or "</p>" not in text:
         assert value_of(TAGS, f"\n<p=a>\n{text}\n</p>\n", kind) == f'{{"a": {text}}}'
     assert value_of(PYTHON, f"(a={text}", kind, ")") == f'{{"a": {text}}}'
-
-
-@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "[NaN]", "True", "x", "[" * 100_000])
-def test_what_is_no_json_is_a_text(text: str) -> None:
-    assert value_of_any(text) == {"a": text}
-
-
-def value_of_any(text: str) -> Any:
-    found, _ = ParametersReader(TAGS, "</f>", {}).add(f"\n<p=a>\n{text}\n</p>\n</f>")
-    return json.loads(found, parse_constant=lambda name: pytest.fail(name))
 
 
 class Counted(str):

@@ -14,7 +14,6 @@ from specexport.runtime.text.chat_template import ChatTemplate
 from specexport.runtime.tools.bounds import tools_grammar
 from specexport.runtime.tools.calls import CallReader, joined
 from specexport.runtime.tools.formats import recognize
-from specexport.runtime.tools.kinds import loosened
 from specexport.runtime.tools.tool import Tool
 from specexport.runtime.tools.tool_format import ToolFormat
 from support import parameter_templates as templates
@@ -159,25 +158,3 @@ def test_what_is_not_of_the_schema_may_not(compiler: GrammarCompiler, name: str,
 def test_what_such_arguments_cannot_keep_to(refused: Refused, schema: dict[str, Any]) -> None:
     with refused(GrammarError):
         tools_grammar(form_of("GLM"), [Tool("f", None, schema)], demanded=True, parallel=True)
-
-
-@pytest.mark.parametrize("name", ["GLM", "LFM", "DSML"])
-def test_a_schema_that_is_loosened(compiler: GrammarCompiler, name: str) -> None:
-    bounds = {"code": {"type": "string", "minLength": 9}, "n": {"not": {}}, "when": {"type": ["string", "integer"]}}
-    schema = {"properties": bounds, "required": ["code", "gone"], "minProperties": 1}
-    tool, form = Tool("weather", "", loosened(schema)), form_of(name)
-    for given, right in (({"code": "12", "n": 3, "when": "x"}, True), ({"n": 3}, None), ({"code": "1", "z": 1}, None)):
-        text = written(name, [("weather", given)])
-        assert ends(compiler, form, text, tools=[tool]) is right
-        if right:
-            calls = joined(CallReader(form, [tool]).add(text))[1]
-            assert json.loads(calls[0][1]) == given
-    assert loosened({}) == {"type": "object"}
-
-
-@pytest.mark.parametrize("name", ["NUMBERED", "NESTED"])
-def test_forms_that_stay_unknown(name: str) -> None:
-    from specexport.errors import ToolsError
-
-    with pytest.raises(ToolsError):
-        form_of(name)
