@@ -15,11 +15,9 @@ from pathlib import Path
 
 import pytest
 from specexport import atomic
-from specexport.atomic import lock, remove_left, temporary_file, temporary_folder, write_whole
+from specexport.atomic import lock, temporary_file, temporary_folder, write_whole
 from specexport.calibration.measuring.journal import Journal
 from specexport.errors import OutputError
-from specexport.locks import lock
-from specexport.temporary_files import temporary_file, write_whole
 
 LEFT = "tmp-0123abcd"  # of a process that was killed: nobody holds its lock
 WRITES = """

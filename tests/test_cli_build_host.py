@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from specexport.cli import doctor, main
-from specexport.cli.doctor import OLDEST_PYTHON, PACKAGES, lacking
-from specexport.cli import export_packages, main
-from specexport.cli.export_packages import PACKAGES
+from specexport.cli.doctor import PACKAGES
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
 

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 
 from .catalogue import MUTANTS
 from .mutant import Mutant, StaleMutantError
-from .tree import FAST, SLOW, BrokenRunError, Tree
+from .tree import SETS, BrokenRunError, Tree
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -25,10 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
     parser.add_argument(
         "--set",
-        choices=("named", "fast", "all"),
+        choices=("named", *SETS),
         default="all",
-        help="tests that may catch a mutant: those of `make test` in the files that it names; or if they do not, all "
-        "of `make test`; or if they do not, all tests (default)",
+        help="tests that may catch a mutant: those of `make test` in the files that it names; all of `make test`; those "
+        "of `.ci/run` besides; or all (default), each if the ones before do not",
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many mutants at a time (default: 1)")
     parser.add_argument("--every", action="store_true", help="run on after a failure; print every test that fails")
@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"there is no mutant {name!r}; there are {', '.join(one.name for one in MUTANTS)}", file=sys.stderr)
             return 2
     chosen = [one for one in MUTANTS if not given.names or any(_is_named(one, name) for name in given.names)]
-    sets = {"named": (FAST,), "fast": (FAST,), "all": (FAST, SLOW)}[given.set]
+    names = list(SETS)
+    sets = [SETS[name] for name in names[: 1 if given.set == "named" else names.index(given.set) + 1]]
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         places = [Path(folder) / str(index) for index in range(given.jobs)]
         trees = [Tree(CHECKOUT, place, cache=Path(folder) / "cache", every=given.every) for place in places]
@@ -59,7 +60,7 @@ def _report(trees: Sequence[Tree], mutants: Sequence[Mutant], sets: Sequence[str
         mutant.planted(CHECKOUT)  # raises for a stale mutant, before the first run
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     print(f"{len(mutants)} mutants; first without any", flush=True)
-    failed = trees[0].run(tests, FAST, workers="auto")
+    failed = trees[0].run(tests, SETS["fast"], workers="auto")
     if failed:
         raise BrokenRunError(f"{failed[0]} fails without any mutant; mend that first")
     free: SimpleQueue[Tree] = SimpleQueue()

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from specexport.atomic import temporary_folder
 from specexport.bundle import files as disk_space
 from specexport.bundle.files import require_space, require_space_for
 from specexport.errors import OutputError
-from specexport.exporter.storage import disk_space
-from specexport.exporter.storage.disk_space import require_space, require_space_for
 from support.messages import Refused
 
 GB = 1_000_000_000

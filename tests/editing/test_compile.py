@@ -25,11 +25,7 @@ from specexport.engines.cuda.driver import Gpu
 from specexport.engines.tensorrt.api import Library, library, plans_of
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions
 from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH
-from specexport.errors import BundleError, EngineError, OutputError
 from specexport.errors import EngineError, OutputError
-from specexport.exporter import compile as module
-from specexport.exporter.compile import compile_bundle
-from specexport.exporter.progress import Silent
 from support.messages import Refused
 from support.pair import Notes
 

@@ -6,8 +6,6 @@ from time import sleep
 
 import pytest
 from specexport.editing import display
-from specexport.errors import ProofError
-from specexport.exporter import display
 
 
 def lines(capsys: pytest.CaptureFixture[str], least: int) -> list[str]:

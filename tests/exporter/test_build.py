@@ -14,7 +14,6 @@ import torch
 from specexport.bundle import Bundle
 from specexport.bundle import files as copy_on_write
 from specexport.bundle import files as disk_space
-from specexport.editing import compile as compile_module
 from specexport.engines.tensorrt.api import plans_of
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import EngineError, OutputError, ParameterError, ProofError

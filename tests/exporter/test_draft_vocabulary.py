@@ -11,19 +11,15 @@ import specexport
 import torch
 from specexport.bundle import Bundle
 from specexport.editing.progress import Silent, Timed
-from specexport.errors import PairError, ParameterError, ProofError, SpecExportError
 from specexport.errors import ParameterError, ProofError
 from specexport.exporter.build import BuildReport, build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.kept_tokens import KeptTokens
 from specexport.exporter.context import BuildContext
-from specexport.exporter.draft_vocabulary import choose_vocabulary
 from specexport.exporter.export_model import ModelExport, export_model
-from specexport.exporter.options import BuildOptions, CalibrationTexts
+from specexport.exporter.options import BuildOptions
 from specexport.exporter.proving.prove import prove
 from specexport.exporter.target_answers import ANSWER_TOKENS, own_answers
-from specexport.exporter.request.options import BuildOptions
-from specexport.exporter.vocabulary.answers import ANSWER_TOKENS, own_answers
 from specexport.runtime.describe import describe, render
 from specexport.runtime.proofs.parity import load_reference, max_error
 from specexport.runtime.sampling.parameters import SamplingParameters

@@ -10,10 +10,7 @@ from specexport.errors import UnsupportedModelError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.config import keeps_states
-from specexport.exporter.early_check import refuse_states
 from specexport.exporter.options import BuildOptions
-from specexport.exporter.checkpoints.states import keeps_states
-from specexport.exporter.request.options import BuildOptions
 from specexport.exporter.tracing.trace import probe_cache
 from support.hybrids import KINDS, MORE, OPTIONS, SHARED, save_hybrid
 from support.messages import Refused

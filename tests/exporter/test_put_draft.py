@@ -13,23 +13,15 @@ from types import ModuleType
 
 import pytest
 import specexport
-from click.testing import CliRunner
 from specexport.atomic import lock
-from specexport.bundle import MANIFEST, OLDEST_SCHEMA, SCHEMA_VERSION, Bundle, FileEntry
-from specexport.cli import main
-from specexport.editing import replace_manifest
-from specexport.editing.replace_manifest import remove_draft
 from specexport.bundle import MANIFEST, OLDEST_SCHEMA, Bundle
+from specexport.editing import replace_manifest
+from specexport.editing.replace_manifest import remove_draft, replace_manifest
 from specexport.errors import OutputError, ParameterError, ProofError
 from specexport.exporter import additional_drafts as put_draft
 from specexport.exporter.additional_drafts import AddOptions, add_draft
 from specexport.exporter.build import build
-from specexport.exporter.options import BuildOptions, NamedDraft, parse_draft, parse_drafts
-from specexport.exporter.remove_draft import remove_draft
-from specexport.exporter.request.drafts import NamedDraft, parse_draft
-from specexport.exporter.request.options import BuildOptions
-from specexport.exporter.storage import replace_manifest
-from specexport.locks import lock
+from specexport.exporter.options import BuildOptions, NamedDraft, parse_draft
 from specexport.runtime.describe import describe, render
 from specexport.runtime.policy.cost_model import COSTS
 from specexport.runtime.policy.routes import POLICY

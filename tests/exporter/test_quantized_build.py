@@ -18,10 +18,8 @@ from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import CheckpointError, ParameterError, ProofError
 from specexport.exporter import auto, export_model, recipe_choice
 from specexport.exporter.build import build
-from specexport.exporter.options import BuildOptions, CalibrationTexts
+from specexport.exporter.options import BuildOptions
 from specexport.exporter.proving.prove import prove
-from specexport.exporter.request.options import BuildOptions
-from specexport.runtime.auto_precision import PRECISION
 from specexport.runtime.describe import describe, render
 from specexport.runtime.proofs.verify import verify_session
 from support.messages import Refused

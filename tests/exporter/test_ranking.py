@@ -6,11 +6,8 @@ import pytest
 from specexport.errors import ParameterError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.shared_vocabulary import Tokens
-from specexport.exporter.draft_vocabulary import coverage, pays, ranked, required_tokens, smallest
+from specexport.exporter.draft_vocabulary import coverage, pays, required_tokens, smallest
 from specexport.exporter.options import parse_vocabulary
-from specexport.exporter.request.draft_vocabulary import parse_vocabulary
-from specexport.exporter.vocabulary.ranking import coverage, required_tokens, smallest
-from specexport.exporter.vocabulary.worth import pays
 from support.messages import Refused
 from support.pair import Pair
 

@@ -9,10 +9,6 @@ from specexport.atomic import lock
 from specexport.errors import OutputError
 from specexport.exporter import stage_cache
 from specexport.exporter.stage_cache import UNUSED_DAYS, finished_stage, make_stage, open_cache, stage_key
-from specexport.user_cache import user_cache
-from specexport.exporter.storage import stage_cache
-from specexport.exporter.storage.stage_cache import UNUSED_DAYS, finished_stage, make_stage, open_cache, stage_key
-from specexport.locks import lock
 from support.messages import Refused
 
 KEY = "0123456789abcdef" * 2

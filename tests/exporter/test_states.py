@@ -20,10 +20,7 @@ from specexport.errors import EngineError, UnsupportedModelError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import Dialect
-from specexport.exporter.export_model import ModelExport
 from specexport.exporter.options import BuildOptions
-from specexport.exporter.tracing import ort_states, states
-from specexport.exporter.request.options import BuildOptions
 from specexport.exporter.tracing import states
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.runtime.proofs.equality import check_equality

@@ -15,7 +15,7 @@ from specexport.engines.cuda.driver import find_gpu
 from specexport.engines.registry import engine_module
 from specexport.errors import EngineError
 from specexport.exporter.build import build
-from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.options import BuildOptions
 
 pytestmark = pytest.mark.gpu
 

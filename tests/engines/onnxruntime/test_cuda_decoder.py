@@ -21,10 +21,8 @@ from specexport.engines.base import Decoder
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
 from specexport.engines.onnxruntime.graphs import open_session as cpu_session
-from specexport.errors import BundleError, EngineError
-from specexport.exporter.passes.cuda_graphs import keep_lengths_on_device
 from specexport.errors import EngineError
-from specexport.exporter.passes.gqa_lengths import keep_lengths_on_device
+from specexport.exporter.passes.cuda_graphs import keep_lengths_on_device
 from specexport.runtime.proofs.parity import POISON, prove_decoder
 from support.messages import Refused
 from support.recorded_onnxruntime import Recorder, StillSession

@@ -8,11 +8,8 @@ from typing import Any
 
 import onnx
 import pytest
-from specexport.atomic import write_whole
-from specexport.engines.tensorrt import rtx_cache
 from specexport.engines.tensorrt.api import Library
 from specexport.engines.tensorrt.plan import LoadedPlan
-from specexport.engines.tensorrt.rtx_cache import RuntimeCaches, default_folder
 from specexport.engines.tensorrt.rtx_cache import RuntimeCaches
 from support.fake_device import FakeDevice
 from support.fake_tensorrt import FakeTensorRT, plan

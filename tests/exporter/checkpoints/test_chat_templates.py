@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from specexport.bundle import Bundle
-from specexport.errors import BundleError, CheckpointError
-from specexport.exporter.bundle_files import write_text
 from specexport.errors import CheckpointError
+from specexport.exporter.bundle_files import write_text
 from specexport.exporter.checkpoints.chat_templates import unused_templates
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.pair import check_models

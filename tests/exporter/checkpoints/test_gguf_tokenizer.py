@@ -8,12 +8,8 @@ from typing import Any
 
 import pytest
 from gguf_ids import differences, mixed_lines, values_of, write_vocabulary
-from specexport.errors import CheckpointError, SpecExportError, UnsupportedModelError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS, read_tokenizer
 from specexport.errors import CheckpointError, UnsupportedModelError
-from specexport.exporter.checkpoints.gguf_splits import SPLITS
-from specexport.exporter.checkpoints.gguf_tokenizer import read_tokenizer
+from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS, read_tokenizer
 from support import gguf_files
 from support.messages import Refused
 from support.tiny import save_checkpoint

@@ -10,13 +10,8 @@ import pytest
 import specexport
 import torch
 from specexport.exporter.build import build
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.config import max_positions
-from specexport.exporter.checkpoints.pair import check_capacity
 from specexport.exporter.options import BuildOptions
-from support.messages import Refused
-from specexport.exporter.checkpoints.positions import max_positions
-from specexport.exporter.request.options import BuildOptions
 from support.tiny import LLAMA, VOCAB, save_checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -12,9 +12,6 @@ from onnx_ir import serde
 from specexport.bundle import Role
 from specexport.engines.onnxruntime.graphs import open_session
 from specexport.exporter.passes.cuda_graphs import keep_lengths_on_device
-from support.hybrids import KINDS, MORE, OPTIONS, SHARED, save_hybrid
-from support.placement import copies, of_many_parts
-from specexport.exporter.passes.gqa_lengths import keep_lengths_on_device
 from support.placement import copies
 from support.tiny import LLAMA, export_cached, save_model
 

@@ -9,8 +9,6 @@ import pytest
 from click.testing import CliRunner
 from specexport.bundle import Bundle, CacheLayer, State, write_manifest
 from specexport.cli import main
-from specexport.errors import ParameterError
-from specexport.exporter.proving.dump_pass import choose_model
 from support.doubles import write_bundle
 from support.messages import Refused
 

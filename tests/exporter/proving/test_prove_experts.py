@@ -16,8 +16,6 @@ from specexport.errors import ProofError
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.proving import forced
 from specexport.exporter.proving import told as choices
-from specexport.exporter.proving.layer_arithmetic import Sampled
-from specexport.exporter.proving import choices, forced
 from specexport.exporter.proving.sites import sites
 from specexport.exporter.weights.experts import expert_layers
 from specexport.exporter.weights.recipe import Recipe

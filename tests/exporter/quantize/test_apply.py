@@ -18,7 +18,6 @@ from specexport.exporter.passes.optimize import save
 from specexport.exporter.proving.prove_layers import Recorded, Subject, prove_layers
 from specexport.exporter.proving.reference import record_reference
 from specexport.exporter.quantize import apply
-from specexport.exporter.quantize import for_onnxruntime as matmul_nbits
 from specexport.exporter.quantize.apply import by_every_name, quantize
 from specexport.exporter.quantize.rotary import absorb_rotary
 from specexport.exporter.tracing.trace import probe_cache

@@ -5,11 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from specexport.exporter.passes.clean_up import CLEAN_UP
 from specexport.exporter.quantize.for_onnxruntime import quantize_rows
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
-from specexport.calibration.weights.recipe import Recipe, WeightRecipe
-from specexport.exporter.quantize.int8_rows import quantize_rows
 from support.small_graphs import graph, operators, run, weight
 
 INT8 = WeightRecipe("int8")

@@ -8,10 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from specexport.bundle import Precision
-from specexport.exporter.recipe_choice import HalfScales, in_precision
+from specexport.exporter.recipe_choice import in_precision
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
-from specexport.calibration.weights.recipe import Recipe, WeightRecipe
-from specexport.exporter.quantize.scales import in_precision
 
 TYPES: dict[Precision, Any] = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 OWN = [WeightRecipe("int8", limit=127), WeightRecipe("int4", block=32), WeightRecipe("int4"), WeightRecipe("fp8")]

@@ -9,9 +9,6 @@ import onnx_ir as ir
 import pytest
 from specexport.exporter.recipe_choice import in_precision
 from specexport.exporter.weights.recipe import WeightRecipe
-from support.small_tied import NAMES, TOKENS, WIDTH, expected, graph, recipe, run, weights, written
-from specexport.calibration.weights.recipe import WeightRecipe
-from specexport.exporter.quantize.scales import in_precision
 from support.small_tied import TOKENS, WIDTH, expected, graph, recipe, run, weights, written
 
 

@@ -14,8 +14,6 @@ from specexport.errors import OutputError
 from specexport.exporter.tuning import answers as answering
 from specexport.exporter.tuning.answers import BYTES_PER_TOKEN, Job, write_answers
 from specexport.exporter.tuning.options import split
-from specexport.exporter.tuning.tune import require_room, write_all
-from specexport.exporter.tuning.split import split
 from specexport.exporter.tuning.tune import write_all
 from specexport.runtime.session import Session
 from support.tuning import OPTIONS, TOKENS, Quiet, requests

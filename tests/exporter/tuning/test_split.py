@@ -4,10 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from specexport.errors import ParameterError
-from specexport.exporter.tuning.answers import TOP, Answer
-from specexport.exporter.tuning.options import TuneOptions, check_length, split
-from specexport.exporter.tuning.options import TuneOptions
-from specexport.exporter.tuning.split import split
+from specexport.exporter.tuning.options import TuneOptions, split
 from support.messages import Refused
 from support.tuning import requests
 

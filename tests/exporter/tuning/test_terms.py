@@ -4,10 +4,7 @@ import pytest
 import torch
 from specexport.errors import ParameterError
 from specexport.exporter.tuning.judge import Terms, at_temperature, loss_of, terms
-from specexport.exporter.tuning.options import Shape, TuneOptions
-from specexport.exporter.tuning.loss import Terms, loss_of, terms
 from specexport.exporter.tuning.options import TuneOptions
-from specexport.exporter.tuning.rows import at_temperature
 from support.messages import Refused
 
 VOCAB, TOP = 40, 8

@@ -17,7 +17,6 @@ from specexport.exporter.tuning import train as training
 from specexport.exporter.tuning import tune as tuning
 from specexport.exporter.tuning.answers import TOP
 from specexport.exporter.tuning.drafts import Draft, find_draft, load_draft, new_draft
-from specexport.exporter.tuning.judge import Batch, Judged, batches, by_route, compare, judge, logits_at
 from specexport.exporter.tuning.judge import Judged, compare, judge
 from specexport.exporter.tuning.options import Shape
 from specexport.exporter.tuning.tune import Answers, TuneReport, tune, write_all

@@ -8,22 +8,13 @@ import numpy as np
 import pytest
 import torch
 from specexport.exporter.weights import expert_rounding
-from specexport.exporter.weights.expert_recipes import choose_expert_integers, to_nearest
-from specexport.exporter.weights.experts import ExpertStack, bare_stacks, expert_layers, stack_experts
+from specexport.exporter.weights.expert_recipes import choose_expert_integers
+from specexport.exporter.weights.experts import ExpertStack, expert_layers, stack_experts
 from specexport.exporter.weights.fake_quant import fake_quantized, rounded_activations
-from specexport.exporter.weights.gptq import Hold, as_they_are, rounded
+from specexport.exporter.weights.gptq import rounded
 from specexport.exporter.weights.mixing import bytes_of
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from specexport.exporter.weights.search import RecipeOptions, choose
-from specexport.calibration.weights import expert_rounding
-from specexport.calibration.weights.activations import rounded_activations
-from specexport.calibration.weights.expert_rounding import choose_expert_integers
-from specexport.calibration.weights.experts import ExpertStack, expert_layers, stack_experts
-from specexport.calibration.weights.fake_quant import fake_quantized
-from specexport.calibration.weights.gptq import rounded
-from specexport.calibration.weights.mixing import bytes_of
-from specexport.calibration.weights.recipe import Recipe, WeightRecipe
-from specexport.calibration.weights.search import RecipeOptions, choose
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 

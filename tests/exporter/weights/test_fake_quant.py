@@ -6,12 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from specexport.exporter.checkpoints.half_precision import fp32_arithmetic
 from specexport.exporter.weights.fake_quant import fake_quantized, rounded_activations
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
-from specexport.calibration.weights.activations import rounded_activations
-from specexport.calibration.weights.fake_quant import fake_quantized
-from specexport.calibration.weights.recipe import Recipe, WeightRecipe
 from torch import Tensor
 from transformers import PreTrainedModel
 

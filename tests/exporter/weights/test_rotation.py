@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from specexport.exporter.checkpoints.half_precision import fp32_arithmetic
 from specexport.exporter.weights import rotation
 from specexport.exporter.weights.rotation import find_stream, rotate
-from specexport.calibration.weights import rotation
-from specexport.calibration.weights.rotation import find_stream, rotate
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 

@@ -9,19 +9,13 @@ import numpy as np
 import pytest
 import torch
 from specexport.bundle import Family, Format
-from specexport.errors import CheckpointError, ParameterError
-from specexport.exporter.weights import output_error, search, turning
-from specexport.exporter.weights.fake_quant import fake_quantized
-from specexport.exporter.weights.layers import check_finite, linear_layers
-from specexport.exporter.weights.recipe import Recipe, WeightRecipe
-from specexport.exporter.weights.search import RecipeOptions, choose, recipe_steps
-from support.messages import Refused
-from specexport.calibration.weights import output_error, search
-from specexport.calibration.weights.fake_quant import fake_quantized
-from specexport.calibration.weights.layers import check_finite
-from specexport.calibration.weights.recipe import Recipe
-from specexport.calibration.weights.search import RecipeOptions, choose, recipe_steps
 from specexport.errors import CheckpointError
+from specexport.exporter.weights import output_error, search
+from specexport.exporter.weights.fake_quant import fake_quantized
+from specexport.exporter.weights.layers import check_finite
+from specexport.exporter.weights.output_error import output_error
+from specexport.exporter.weights.recipe import Recipe
+from specexport.exporter.weights.search import RecipeOptions, choose, recipe_steps
 from torch import Tensor
 from transformers import PreTrainedModel
 

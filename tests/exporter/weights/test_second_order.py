@@ -7,17 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from specexport.exporter.checkpoints.half_precision import fp32_arithmetic
-from specexport.exporter.weights import second_order
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.gptq import choose_integers, inverse_factor, rounded
 from specexport.exporter.weights.layers import linear_layers
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
-from specexport.calibration.weights.fake_quant import fake_quantized
-from specexport.calibration.weights.gptq import inverse_factor, rounded
-from specexport.calibration.weights.layers import linear_layers
-from specexport.calibration.weights.recipe import Recipe, WeightRecipe
-from specexport.calibration.weights.second_order import choose_integers
 from torch import Tensor
 from transformers import PreTrainedModel
 

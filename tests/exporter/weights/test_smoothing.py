@@ -6,17 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from specexport.exporter.checkpoints.half_precision import fp32_arithmetic
 from specexport.exporter.weights.collect_activations import Observations, observe
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.producers import Probe
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
-from specexport.exporter.weights.smoothing import Migration, Rule, _search_by_rows, channel_scales, migrate
-from specexport.calibration.weights.collect_activations import Observations, observe
-from specexport.calibration.weights.fake_quant import fake_quantized
-from specexport.calibration.weights.producers import Probe
-from specexport.calibration.weights.recipe import Recipe, WeightRecipe
-from specexport.calibration.weights.smoothing import Migration, Rule, channel_scales, migrate
+from specexport.exporter.weights.smoothing import Migration, Rule, channel_scales, migrate
 from torch import Tensor
 from transformers import PreTrainedModel
 

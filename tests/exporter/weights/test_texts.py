@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from specexport.calibration.weights.texts import DEFAULT, read_texts
-from specexport.calibration.weights.tokens import FEWEST_TOKENS, calibration_tokens
 from specexport.errors import ParameterError
-from specexport.exporter.weights.fidelity import FEWEST_TOKENS, MOST_CALIBRATION_TOKENS, calibration_tokens
+from specexport.exporter.weights.fidelity import FEWEST_TOKENS, calibration_tokens
 from specexport.exporter.weights.texts import DEFAULT, read_texts
 from support.messages import Refused
 from support.tiny import make_tokenizer

@@ -11,13 +11,7 @@ from specexport.exporter.weights.collect_activations import InputGroup, Observat
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.layers import LinearLayer
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
-from specexport.exporter.weights.turning import Turn, turn_inputs
-from specexport.calibration.weights import turning
-from specexport.calibration.weights.collect_activations import InputGroup, Observations, observe
-from specexport.calibration.weights.fake_quant import fake_quantized
-from specexport.calibration.weights.layers import LinearLayer
-from specexport.calibration.weights.recipe import Recipe, WeightRecipe
-from specexport.calibration.weights.turning import turn_inputs
+from specexport.exporter.weights.turning import turn_inputs
 from torch import Tensor
 from transformers import PreTrainedModel
 
