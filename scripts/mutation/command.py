@@ -27,8 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--set",
         choices=("named", *SETS),
         default="all",
-        help="tests that may catch a mutant: those of `make test` in the files that it names; all of `make test`; those "
-        "of `.ci/run` besides; or all (default), each if the ones before do not",
+        help="tests that may catch a mutant: those of `make test` in the files that it names; all of `make test`; "
+        "those of `.ci/run` besides; or all (default), each if the ones before do not",
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many mutants at a time (default: 1)")
     parser.add_argument("--every", action="store_true", help="run on after a failure; print every test that fails")
@@ -91,5 +91,5 @@ def _caught_by(tree: Tree, mutant: Mutant, sets: Sequence[str], whole: bool, alo
         for tests in (mutant.tests, ())[: 1 + whole]:
             failed = tree.run(tests, marks, workers="auto" if alone and not tests else "0")
             if failed:
-                return "slow" if marks == SLOW else "fast", failed
+                return next(name for name, one in SETS.items() if one == marks), failed
     return "none", ()
