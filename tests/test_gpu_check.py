@@ -275,13 +275,13 @@ def test_the_ladder_is_walked_on_both_sides_of_every_step(contract: Contract) ->
 @pytest.mark.parametrize("tied", [False, True])
 def test_checkpoints_are_what_transformers_loads(tmp_path: Path, tied: bool) -> None:
     import torch
-    from specexport.exporter.checkpoints.checkpoint import Checkpoint
+    from specexport.exporter.checkpoints.find import find_checkpoint
 
     model = replace(SMALL, tied=tied)
     write_checkpoint(tmp_path / "one", model, seed=1)
     write_checkpoint(tmp_path / "again", model, seed=1)
     write_checkpoint(tmp_path / "near", model, seed=1, strangeness=0.1)
-    one, again, near = (Checkpoint.find(str(tmp_path / name)).load("fp16") for name in ("one", "again", "near"))
+    one, again, near = (find_checkpoint(str(tmp_path / name)).load("fp16") for name in ("one", "again", "near"))
     assert one.num_parameters() == model.num_parameters
     weights = one.state_dict()
     assert {tensor.dtype for tensor in weights.values()} == {torch.float16}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from specexport.calibration.measuring.journal import Journal
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.tuning.answers import Answer
 from support.real import DRAFT
 from support.tiny import LLAMA, make_tokenizer, save_model
@@ -182,7 +182,7 @@ ANSWER = "The Ġ` os . path . join ` Ġfunction Ġis Ġa Ġfunction Ġin Ġthe �
 
 
 def test_the_shipped_draft_knows_how_such_answers_go_on() -> None:
-    draft = Checkpoint.find(str(DRAFT))
+    draft = find_checkpoint(str(DRAFT))
     vocabulary = draft.tokenizer.get_vocab()
     assert len(vocabulary) == draft.config.vocab_size == 6144
     prompt, answer = ([vocabulary[token] for token in text.split()] for text in (ASKED, ANSWER))

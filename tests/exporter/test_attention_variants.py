@@ -19,7 +19,7 @@ from specexport.engines.tensorrt.api import library
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, model_profiles
 from specexport.engines.tensorrt.network_checks import check_model
 from specexport.exporter.build import build
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.tracing import attention, complex_numbers
@@ -145,7 +145,7 @@ def test_a_wrong_graph_fails_the_proof_by_far(
 
 def test_attention_in_chunks_ends_the_positions_at_the_first(checkpoints: Checkpoints) -> None:
     """Up to there it sees all that came before, as the graph does."""
-    checkpoint = Checkpoint.find(str(checkpoints("complex")))
+    checkpoint = find_checkpoint(str(checkpoints("complex")))
     checkpoint.config.attention_chunk_size = 48
     assert checkpoint.max_positions == 48
     checkpoint.config.layer_types = ["full_attention"] * 2

@@ -14,12 +14,11 @@ from specexport.bundle import Bundle
 from specexport.editing.progress import Silent, Timed
 from specexport.errors import PairError, ParameterError, ProofError, SpecExportError
 from specexport.exporter.build import BuildReport, build
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.kept_tokens import KeptTokens
-from specexport.exporter.context import BuildContext
 from specexport.exporter.draft_vocabulary import choose_vocabulary
 from specexport.exporter.export_model import ModelExport, export_model
-from specexport.exporter.options import BuildOptions, CalibrationTexts
+from specexport.exporter.options import BuildContext, BuildOptions, CalibrationTexts
 from specexport.exporter.proving.prove import prove
 from specexport.exporter.target_answers import ANSWER_TOKENS, own_answers
 from specexport.runtime.describe import describe, render
@@ -73,13 +72,13 @@ def test_the_draft_has_no_mass_elsewhere_and_the_checkpoints_logits_on_what_it_k
     tokens = session.encode("def add(a, b):")
     assert session.engine.draft is not None
     found = session.engine.draft.step(tokens[:3], 0)
-    model = Checkpoint.find(str(pair.draft)).load("fp32")
+    model = find_checkpoint(str(pair.draft)).load("fp32")
     with torch.no_grad():
         wanted = model(input_ids=torch.tensor([tokens[:3]])).logits[0].numpy()
     kept = found > -np.inf
     assert kept.sum(-1).tolist() == [KEPT] * 3
     assert np.allclose(found[kept], wanted[kept], atol=1e-4)
-    assert kept[:, list(Checkpoint.find(str(pair.target)).stop_token_ids)].all()
+    assert kept[:, list(find_checkpoint(str(pair.target)).stop_token_ids)].all()
 
 
 def test_all_dialects_are_proved_and_a_wrong_map_is_found(cut: Path) -> None:
@@ -119,7 +118,7 @@ def test_quantized_drafts_are_cut_too(precision: str, run: Build) -> None:
 def test_auto_keeps_all_where_that_does_not_pay(
     pair: Pair, context: BuildContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, draft = (Checkpoint.find(str(folder)) for folder in (pair.target, pair.draft))
+    target, draft = (find_checkpoint(str(folder)) for folder in (pair.target, pair.draft))
     texts = CalibrationTexts(tuple(LINES * 2))
     for worth in (True, False):
         monkeypatch.setattr("specexport.exporter.draft_vocabulary.pays", lambda *given, worth=worth: worth)
@@ -130,13 +129,13 @@ def test_auto_keeps_all_where_that_does_not_pay(
 
 
 def test_all_tokens_that_were_asked_for(pair: Pair, context: BuildContext) -> None:
-    target, draft = (Checkpoint.find(str(folder)) for folder in (pair.target, pair.draft))
+    target, draft = (find_checkpoint(str(folder)) for folder in (pair.target, pair.draft))
     kept, told, note = choose_vocabulary(target, draft, VOCAB, CalibrationTexts(tuple(LINES * 2)), context)
     assert (kept, told, note) == ((), None, f"the draft keeps all {VOCAB} tokens: so many were asked for")
 
 
 def test_a_target_continues_its_prompts_and_stops(pair: Pair) -> None:
-    model = Checkpoint.find(str(pair.target)).load("fp32")
+    model = find_checkpoint(str(pair.target)).load("fp32")
     prompts = [[5, 6, 7], [8], [9, 10]]
     answers = own_answers(model, prompts, (1,), lambda step: None)
     assert [list(prompt) for prompt, _ in answers] == prompts
@@ -150,7 +149,7 @@ def test_a_target_continues_its_prompts_and_stops(pair: Pair) -> None:
 
 
 def test_a_head_that_is_no_linear_layer(pair: Pair, refused: Refused) -> None:
-    model = Checkpoint.find(str(pair.draft)).load("fp32")
+    model = find_checkpoint(str(pair.draft)).load("fp32")
     model.lm_head = torch.nn.Identity()
     with refused(SpecExportError):
         KeptTokens([1, 2], VOCAB).trim(model)
@@ -188,7 +187,7 @@ def test_a_graph_that_proposes_others_is_refused(
         return torch.cat([logits, logits[..., : self.size - logits.shape[-1]]], -1)
 
     monkeypatch.setattr(KeptTokens, "spread", wrong)
-    draft = replace(Checkpoint.find(str(pair.draft)), kept=tuple(range(KEPT)))
+    draft = replace(find_checkpoint(str(pair.draft)), kept=tuple(range(KEPT)))
     for folder in ("graphs", "reference"):
         (context.workplace / folder).mkdir(parents=True)
     spec = export_model(ModelExport(draft, "draft", ("ort",)), context)

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from specexport.errors import UnsupportedModelError
-from specexport.exporter.build import build
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.build import build, refuse_states
 from specexport.exporter.checkpoints.config import keeps_states
-from specexport.exporter.early_check import refuse_states
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.tracing.trace import probe_cache
 from support.hybrids import KINDS, MORE, OPTIONS, SHARED, save_hybrid
@@ -40,13 +39,13 @@ def attempt(target: Path, draft: Path | None, output: Path, **options: Any) -> N
     "kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE | OPTIONS | SHARED)]
 )
 def test_the_config_alone_says_what_the_model_shows(kind: str, tmp_path: Path) -> None:
-    checkpoint = Checkpoint.find(str(save_hybrid(tmp_path / "checkpoint", kind)))
+    checkpoint = find_checkpoint(str(save_hybrid(tmp_path / "checkpoint", kind)))
     assert keeps_states(checkpoint.config)
     assert any(layer.states for layer in probe_cache(checkpoint.load("fp32")))
 
 
 def test_a_model_that_only_attends_keeps_no_states(pair: Pair) -> None:
-    assert not keeps_states(Checkpoint.find(str(pair.target)).config)
+    assert not keeps_states(find_checkpoint(str(pair.target)).config)
 
 
 def test_trees_are_refused_before_an_export(refused: Refused, hybrid: Path, pair: Pair, tmp_path: Path) -> None:
@@ -75,12 +74,12 @@ def test_engines_are_refused_before_an_export(
 
 def test_a_precision_that_the_engine_runs_states_in(hybrid: Path) -> None:
     options = BuildOptions(engines=("onnxruntime", "onnxruntime-cuda"), precision="fp16")
-    refuse_states({"target": Checkpoint.find(str(hybrid))}, options, ("ort",))
+    refuse_states({"target": find_checkpoint(str(hybrid))}, options, ("ort",))
 
 
 def test_a_hybrid_may_draft_beside_trees(hybrid: Path, pair: Pair) -> None:
     """Only the target's graphs take them."""
-    models = {"target": Checkpoint.find(str(pair.target)), "draft": Checkpoint.find(str(hybrid))}
+    models = {"target": find_checkpoint(str(pair.target)), "draft": find_checkpoint(str(hybrid))}
     refuse_states(models, BuildOptions(tree_rows=4), ("onnx", "ort"))  # type: ignore[arg-type]
 
 

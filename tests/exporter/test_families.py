@@ -13,7 +13,7 @@ import pytest
 import torch
 from specexport.bundle import Contract, Precision
 from specexport.errors import EngineError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.tracing import attention
 from specexport.exporter.tracing.attention import Layer
@@ -255,5 +255,5 @@ def test_rotary_factors_that_switch_with_the_length_end_the_positions_there(tmp_
         original_max_position_embeddings=64, rope_parameters=rope | dict(original_max_position_embeddings=64)
     )
     checkpoint = save_model(tmp_path / "checkpoint", "phi3", config=config)
-    assert Checkpoint.find(str(checkpoint)).max_positions == 64
+    assert find_checkpoint(str(checkpoint)).max_positions == 64
     assert export_cached(checkpoint, tmp_path / "graphs", ("ort",)).error("ort") <= TOL / 10

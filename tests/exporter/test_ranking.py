@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 from specexport.errors import ParameterError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.shared_vocabulary import Tokens
 from specexport.exporter.draft_vocabulary import coverage, pays, ranked, required_tokens, smallest
 from specexport.exporter.options import parse_vocabulary
@@ -19,7 +19,7 @@ def test_what_is_required_comes_first_then_what_comes_most() -> None:
 
 
 def test_stop_tokens_bytes_and_digits_are_required(pair: Pair) -> None:
-    target = Checkpoint.find(str(pair.target))
+    target = find_checkpoint(str(pair.target))
     tokens = Tokens(json.loads(target.tokenizer.backend_tokenizer.to_str()), {})
     required = required_tokens(target, tokens, 10_000)
     assert set(target.stop_token_ids) <= required

@@ -18,7 +18,7 @@ from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.engines.onnxruntime.states import OrtStates
 from specexport.errors import EngineError, UnsupportedModelError
 from specexport.exporter.build import build
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.export_model import ModelExport
 from specexport.exporter.options import BuildOptions
@@ -219,7 +219,7 @@ def test_a_pass_that_states_cannot_continue_is_refused(refused: Refused, hybrids
 
 
 def test_old_versions_of_tensorrt_have_no_states(refused: Refused, tmp_path: Path) -> None:
-    checkpoint = Checkpoint.find(str(save_hybrid(tmp_path, "convolution")))
+    checkpoint = find_checkpoint(str(save_hybrid(tmp_path, "convolution")))
     model = checkpoint.load("fp32")
     with refused(UnsupportedModelError):
         trace(model, probe_cache(model), "rows", CONTRACT)
@@ -229,7 +229,7 @@ def test_old_versions_of_tensorrt_have_no_states(refused: Refused, tmp_path: Pat
 
 @pytest.mark.parametrize("kind", ORT_ALONE)
 def test_a_kind_of_state_without_a_standard_form(kind: str, refused: Refused, tmp_path: Path) -> None:
-    model = Checkpoint.find(str(save_hybrid(tmp_path, kind))).load("fp32")
+    model = find_checkpoint(str(save_hybrid(tmp_path, kind))).load("fp32")
     with refused(UnsupportedModelError):
         trace(model, probe_cache(model), "onnx", CONTRACT)
 
@@ -248,7 +248,7 @@ def test_states_in_half_precision(precision: Any, tmp_path: Path) -> None:
 
 def test_a_precision_that_an_engine_runs_no_states_in(refused: Refused, tmp_path: Path) -> None:
     """Before a minute is spent on graphs; where they are at hand from another build, all the same."""
-    checkpoint = Checkpoint.find(str(save_hybrid(tmp_path / "checkpoint", "convolution")))
+    checkpoint = find_checkpoint(str(save_hybrid(tmp_path / "checkpoint", "convolution")))
     layers = probe_cache(checkpoint.load("fp32"))
     export = ModelExport(checkpoint, "target", ("ort",), engines=("onnxruntime", "onnxruntime-cuda"))
     with refused(UnsupportedModelError):

@@ -11,8 +11,9 @@ import torch
 from gguf import GGUFReader
 from safetensors.torch import load_file, save_file
 from specexport.errors import CheckpointError, MissingPackageError, UnsupportedModelError
-from specexport.exporter.checkpoints import gguf, source
+from specexport.exporter.checkpoints import source
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.runtime.load import load
 from support.messages import Refused
 from support.tiny import save_checkpoint
@@ -38,7 +39,7 @@ def logits(checkpoint: Checkpoint) -> torch.Tensor:
 
 
 def test_the_same_model_and_tokenizer_as_the_checkpoint_it_was_made_from(folder: Path, file: Path) -> None:
-    ours, theirs = Checkpoint.find(str(file)), Checkpoint.find(str(folder))
+    ours, theirs = find_checkpoint(str(file)), find_checkpoint(str(folder))
     assert torch.equal(logits(ours), logits(theirs))
     text = "def add(a, b):\n    return a + b\n"
     assert ours.tokenizer.encode(text) == theirs.tokenizer.encode(text)
@@ -50,17 +51,17 @@ def test_the_same_model_and_tokenizer_as_the_checkpoint_it_was_made_from(folder:
 
 def test_the_digest_is_of_the_file(file: Path, tmp_path: Path) -> None:
     other = Path(shutil.copy(file, tmp_path / "tiny.gguf"))
-    assert Checkpoint.find(str(other)).digest == Checkpoint.find(str(file)).digest
+    assert find_checkpoint(str(other)).digest == find_checkpoint(str(file)).digest
     content = bytearray(other.read_bytes())
     content[-1] ^= 1
     other.write_bytes(content)
-    assert Checkpoint.find(str(other)).digest != Checkpoint.find(str(file)).digest
+    assert find_checkpoint(str(other)).digest != find_checkpoint(str(file)).digest
 
 
 @pytest.mark.parametrize(("kind", "error"), [("Q8_0", 0.01), ("Q4_1", 0.1), ("F16", 1e-3), ("BF16", 5e-3)])
 def test_weights_in_fewer_bits(kind: str, error: float, folder: Path, file: Path, tmp_path: Path) -> None:
-    found = Checkpoint.find(str(write_gguf(folder, tmp_path / "a.gguf", kind)))
-    exact = dict(Checkpoint.find(str(folder)).load("fp32").named_parameters())
+    found = find_checkpoint(str(write_gguf(folder, tmp_path / "a.gguf", kind)))
+    exact = dict(find_checkpoint(str(folder)).load("fp32").named_parameters())
     for name, weight in found.load("fp32").named_parameters():
         assert torch.allclose(weight, exact[name], atol=error * float(exact[name].abs().max())), name
 
@@ -71,25 +72,25 @@ def test_rotary_divisors_stretch_the_positions_as_in_the_checkpoint(tmp_path: Pa
     rope |= dict(low_freq_factor=1.0, high_freq_factor=4.0)
     folder = save_checkpoint(tmp_path / "llama3", rope_parameters=rope)
     plain = save_checkpoint(tmp_path / "llama")
-    exact = Checkpoint.find(str(folder))
-    scaled, unscaled = (Checkpoint.find(str(path)).load("fp32").model.rotary_emb.inv_freq for path in (folder, plain))
+    exact = find_checkpoint(str(folder))
+    scaled, unscaled = (find_checkpoint(str(path)).load("fp32").model.rotary_emb.inv_freq for path in (folder, plain))
     divisors = (unscaled / scaled).numpy()
     assert divisors.max() > 2
     file = write_gguf(folder, tmp_path / "a.gguf", extra={"rope_freqs.weight": divisors})
-    found = Checkpoint.find(str(file))
+    found = find_checkpoint(str(file))
     assert torch.allclose(logits(found), logits(exact), atol=1e-5)
     assert not torch.allclose(
-        logits(Checkpoint.find(str(write_gguf(folder, tmp_path / "b.gguf")))), logits(exact), atol=1e-2
+        logits(find_checkpoint(str(write_gguf(folder, tmp_path / "b.gguf")))), logits(exact), atol=1e-2
     )
 
 
 def test_a_head_of_its_own(tmp_path: Path) -> None:
     folder = save_checkpoint(tmp_path / "untied", tie_word_embeddings=False)
     file = write_gguf(folder, tmp_path / "a.gguf")
-    assert torch.equal(logits(Checkpoint.find(str(file))), logits(Checkpoint.find(str(folder))))
+    assert torch.equal(logits(find_checkpoint(str(file))), logits(find_checkpoint(str(folder))))
     tied = save_checkpoint(tmp_path / "tied", tie_word_embeddings=True)
     file = write_gguf(tied, tmp_path / "b.gguf")
-    assert torch.equal(logits(Checkpoint.find(str(file))), logits(Checkpoint.find(str(tied))))
+    assert torch.equal(logits(find_checkpoint(str(file))), logits(find_checkpoint(str(tied))))
 
 
 def test_a_bundle_is_built_and_speaks(file: Path, folder: Path, cache: Path, tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_a_file_that_is_damaged(harm: Callable[[Path], None], file: Path, tmp_pa
     other = Path(shutil.copy(file, tmp_path / "a.gguf"))
     harm(other)
     with refused(CheckpointError):
-        _ = Checkpoint.find(str(other)).fp32_bytes
+        _ = find_checkpoint(str(other)).fp32_bytes
 
 
 def type_of_tensor(file: Path, number: int) -> None:
@@ -145,7 +146,7 @@ def test_a_type_of_weights_that_is_not_read(number: int, file: Path, tmp_path: P
     other = Path(shutil.copy(file, tmp_path / "a.gguf"))
     type_of_tensor(other, number)
     with refused(UnsupportedModelError):
-        _ = Checkpoint.find(str(other)).fp32_bytes
+        _ = find_checkpoint(str(other)).fp32_bytes
 
 
 def test_weights_that_are_no_numbers(tmp_path: Path, refused: Refused) -> None:
@@ -153,7 +154,7 @@ def test_weights_that_are_no_numbers(tmp_path: Path, refused: Refused) -> None:
     weights = load_file(folder / "model.safetensors")
     weights["model.layers.1.mlp.up_proj.weight"][0, 0] = torch.nan
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    checkpoint = Checkpoint.find(str(write_gguf(folder, tmp_path / "broken.gguf")))
+    checkpoint = find_checkpoint(str(write_gguf(folder, tmp_path / "broken.gguf")))
     with refused(CheckpointError):
         checkpoint.load("fp32")
 
@@ -168,7 +169,7 @@ def test_the_header_is_parsed_once(file: Path, monkeypatch: pytest.MonkeyPatch) 
             super().__init__(*arguments)
 
     monkeypatch.setattr("gguf.GGUFReader", Counted)
-    checkpoint = Checkpoint.find(str(file))
+    checkpoint = find_checkpoint(str(file))
     assert checkpoint.config is not None
     assert checkpoint.tokenizer is not None
     checkpoint.load("fp32")
@@ -179,30 +180,30 @@ def test_the_header_is_parsed_once(file: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_an_architecture_that_is_not_read(folder: Path, tmp_path: Path, refused: Refused) -> None:
     file = write_gguf(folder, tmp_path / "a.gguf", values={"general.architecture": "wavtokenizer-dec"})
     with refused(UnsupportedModelError):
-        _ = Checkpoint.find(str(file)).config
+        _ = find_checkpoint(str(file)).config
 
 
 def test_weights_that_transformers_would_leave_out(folder: Path, tmp_path: Path, refused: Refused) -> None:
     extra = {"blk.0.attn_sinks.weight": np.zeros(4, np.float32)}
     with refused(UnsupportedModelError):
-        Checkpoint.find(str(write_gguf(folder, tmp_path / "a.gguf", extra=extra))).load("fp32")
+        find_checkpoint(str(write_gguf(folder, tmp_path / "a.gguf", extra=extra))).load("fp32")
 
 
 def test_no_tokenizer(folder: Path, tmp_path: Path, refused: Refused) -> None:
     with refused(CheckpointError):
-        _ = Checkpoint.find(str(write_gguf(folder, tmp_path / "a.gguf", tokenizer=False))).tokenizer
+        _ = find_checkpoint(str(write_gguf(folder, tmp_path / "a.gguf", tokenizer=False))).tokenizer
 
 
 def test_one_part_of_several(file: Path, tmp_path: Path, refused: Refused) -> None:
     part = Path(shutil.copy(file, tmp_path / "a-00001-of-00003.gguf"))
     with refused(CheckpointError):
-        Checkpoint.find(str(part))
+        find_checkpoint(str(part))
 
 
 @pytest.mark.parametrize("source", ["./nothing.gguf", "a/b/c:nothing.gguf", "nothing.gguf"])
 def test_no_such_file(source: str, refused: Refused) -> None:
     with refused(CheckpointError):
-        Checkpoint.find(source)
+        find_checkpoint(source)
 
 
 def test_a_folder_that_holds_only_a_gguf_file_names_it(file: Path, tmp_path: Path, refused: Refused) -> None:
@@ -211,7 +212,7 @@ def test_a_folder_that_holds_only_a_gguf_file_names_it(file: Path, tmp_path: Pat
     (folder / "config.json").write_text("{}")
     shutil.copy(file, folder / "tiny.gguf")
     with refused(CheckpointError):
-        Checkpoint.find(str(folder))
+        find_checkpoint(str(folder))
 
 
 def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
@@ -221,13 +222,13 @@ def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch, refused:
         asked.append((source, wanted))
         return file.parent
 
-    monkeypatch.setattr(gguf, "download", download)
-    found = Checkpoint.find("org/model-GGUF:tiny.gguf")
+    monkeypatch.setattr(find, "_download", download)
+    found = find_checkpoint("org/model-GGUF:tiny.gguf")
     assert found.source == "org/model-GGUF:tiny.gguf"
-    assert found.digest == Checkpoint.find(str(file)).digest
+    assert found.digest == find_checkpoint(str(file)).digest
     assert asked == [("org/model-GGUF", ["tiny.gguf"])]
     with refused(CheckpointError):
-        Checkpoint.find("org/model-GGUF:other.gguf")
+        find_checkpoint("org/model-GGUF:other.gguf")
 
 
 @pytest.mark.parametrize("name", source.NEEDED)
@@ -235,4 +236,4 @@ def test_a_package_that_is_missing(name: str, file: Path, monkeypatch: pytest.Mo
     there = source.find_spec
     monkeypatch.setattr(source, "find_spec", lambda asked: None if asked == name else there(asked))
     with refused(MissingPackageError):
-        Checkpoint.find(str(file))
+        find_checkpoint(str(file))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from gguf_ids import differences, mixed_lines, values_of, write_vocabulary
 from specexport.errors import CheckpointError, SpecExportError, UnsupportedModelError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS, read_tokenizer
 from support import gguf_files
 from support.messages import Refused
@@ -130,7 +130,7 @@ def test_a_damaged_tokenizer(case: str, values: dict[str, Any], refused: Refused
 def test_merges_of_tokens_that_are_not_there(values: dict[str, Any], tmp_path: Path, refused: Refused) -> None:
     file = write_vocabulary(values | {f"{GGML}merges": ["q z"]}, tmp_path / "a.gguf")
     with refused(SpecExportError):
-        _ = Checkpoint.find(str(file)).tokenizer
+        _ = find_checkpoint(str(file)).tokenizer
 
 
 @pytest.mark.parametrize("prefix", [True, False])

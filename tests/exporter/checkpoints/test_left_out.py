@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 from specexport.cli import main
 from specexport.errors import CheckpointError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.left_out import unfiltered
 from support.messages import Refused
 from support.tiny import LLAMA, edit_json, edit_weights, save_checkpoint, save_model
@@ -32,7 +32,7 @@ def weights_of(folder: Path) -> Path:
 
 
 def notes_of(folder: Path) -> tuple[str, ...]:
-    return Checkpoint.find(str(folder)).load_noted("fp32")[1]
+    return find_checkpoint(str(folder)).load_noted("fp32")[1]
 
 
 @pytest.mark.parametrize(

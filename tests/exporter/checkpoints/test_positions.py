@@ -11,8 +11,8 @@ import specexport
 import torch
 from specexport.errors import ParameterError
 from specexport.exporter.build import build
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.config import max_positions
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.pair import check_capacity
 from specexport.exporter.options import BuildOptions
 from support.messages import Refused
@@ -61,7 +61,7 @@ def test_the_shortest_of_several_kinds_of_layers(full: dict[str, Any], sliding: 
 
 def test_by_default_a_sequence_is_as_long_as_the_scaled_positions(refused: Refused, tmp_path: Path) -> None:
     folder = save_checkpoint(tmp_path, max_position_embeddings=64, rope_parameters=LINEAR)
-    models = {"target": Checkpoint.find(str(folder))}
+    models = {"target": find_checkpoint(str(folder))}
     assert check_capacity(models, None) == check_capacity(models, 128) == 128
     with refused(ParameterError):
         check_capacity(models, 129)

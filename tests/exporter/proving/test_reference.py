@@ -11,6 +11,7 @@ import torch
 from specexport.bundle import Contract, Precision
 from specexport.errors import UnsupportedModelError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.half_precision import TORCH_DTYPES
 from specexport.exporter.proving.reference import continued_logits, record_reference
 from specexport.runtime.proofs.parity import contexts, schedule
@@ -22,7 +23,7 @@ CONTRACT = Contract(capacity=128, max_draft_tokens=4, prompt_chunk=16, precision
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return Checkpoint.find(str(save_model(tmp_path_factory.mktemp("reference"))))
+    return find_checkpoint(str(save_model(tmp_path_factory.mktemp("reference"))))
 
 
 @pytest.mark.parametrize("keeps_some", [True, False])
@@ -80,7 +81,7 @@ def test_going_on_over_the_librarys_cache_gives_the_same(
     model_type: str, changes: dict[str, int], tmp_path: Path
 ) -> None:
     """Also behind rows that were rolled back, and beyond a window."""
-    model = Checkpoint.find(str(save_model(tmp_path, model_type, config=LLAMA | changes))).load("fp32")
+    model = find_checkpoint(str(save_model(tmp_path, model_type, config=LLAMA | changes))).load("fp32")
     recorded = record_reference(model, CONTRACT, LLAMA["vocab_size"])
     found = continued_logits(model, [entry.step for entry in recorded])
     for entry, logits in zip(recorded, found, strict=True):

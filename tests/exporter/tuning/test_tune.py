@@ -14,6 +14,7 @@ from specexport.calibration.measuring.progress import silent
 from specexport.cli import main
 from specexport.errors import CheckpointError, OutputError, PairError, ParameterError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.tuning import drafts
 from specexport.exporter.tuning import train as training
 from specexport.exporter.tuning import tune as tuning
@@ -38,7 +39,7 @@ def answers(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Answers:
 @pytest.fixture(scope="module")
 def noisy(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A draft that few steps help: the target, some noise on its weights."""
-    found = load_draft(Checkpoint.find(str(pair.target)))
+    found = load_draft(find_checkpoint(str(pair.target)))
     torch.manual_seed(0)
     for parameter in found.model.parameters():
         if parameter.ndim == 2:
@@ -50,7 +51,7 @@ def noisy(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def draft(noisy: Path) -> Draft:
-    return load_draft(Checkpoint.find(str(noisy)))
+    return load_draft(find_checkpoint(str(noisy)))
 
 
 def run(draft: Draft, answers: Answers, output: Path, force: bool = False) -> TuneReport:
@@ -58,7 +59,7 @@ def run(draft: Draft, answers: Answers, output: Path, force: bool = False) -> Tu
 
 
 def test_answers_are_the_targets_with_its_own_rows(answers: Answers, pair: Pair) -> None:
-    model = Checkpoint.find(str(pair.target)).load("fp32")
+    model = find_checkpoint(str(pair.target)).load("fp32")
     for one in answers.judging:
         tokens = torch.tensor([[*one.prompt, *one.tokens]])
         with torch.no_grad():
@@ -70,7 +71,7 @@ def test_answers_are_the_targets_with_its_own_rows(answers: Answers, pair: Pair)
 
 
 def test_the_target_as_its_own_draft_scores_one(answers: Answers, pair: Pair) -> None:
-    model = Checkpoint.find(str(pair.target)).load("fp32")
+    model = find_checkpoint(str(pair.target)).load("fp32")
     for temperature in (0.0, 1.0):
         judged = judge(model, answers.judging, temperature)
         assert [one.accepted / one.tokens for one in judged] == pytest.approx([1.0] * len(judged), abs=0.01)
@@ -91,7 +92,7 @@ def test_a_draft_is_tuned_and_an_ordinary_checkpoint(draft: Draft, answers: Answ
 
 
 def find_draft_at(folder: Path) -> Checkpoint:
-    return Checkpoint.find(str(folder))
+    return find_checkpoint(str(folder))
 
 
 def test_a_draft_that_is_no_better_is_not_written(
@@ -204,7 +205,7 @@ def test_a_new_draft_has_the_targets_tokens(built: Path, tmp_path: Path) -> None
     tuning._save(made, tmp_path / "new")
     modes = {path.name: path.stat().st_mode for path in (tmp_path / "new").iterdir()}
     assert modes["model.safetensors"] == modes["config.json"]  # as the umask says
-    found = Checkpoint.find(str(tmp_path / "new"))
+    found = find_checkpoint(str(tmp_path / "new"))
     assert found.stop_token_ids == (1,)
     assert found.tokenizer("def add").input_ids == make_tokenizer()("def add").input_ids
 
@@ -233,7 +234,7 @@ def test_rates_of_large_drafts_too(draft: Draft, noisy: Path, monkeypatch: pytes
         assert [part.param_groups[0]["initial_lr"] for part in found._parts] == pytest.approx(rates)
     assert draft.rate == drafts.TUNED_RATE
     monkeypatch.setattr(drafts, "SMALL", 0)
-    assert load_draft(Checkpoint.find(str(noisy))).rate == 1.0
+    assert load_draft(find_checkpoint(str(noisy))).rate == 1.0
 
 
 def test_drafts_that_cannot_be_tuned(
