@@ -11,7 +11,7 @@ import torch
 from gguf import GGUFReader
 from safetensors.torch import load_file, save_file
 from specexport.errors import CheckpointError, MissingPackageError, UnsupportedModelError
-from specexport.exporter.checkpoints import source
+from specexport.exporter.checkpoints import find, source
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.runtime.load import load
