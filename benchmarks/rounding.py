@@ -17,7 +17,7 @@ import click
 import torch
 from hardware import describe_hardware
 from specexport.errors import SpecExportError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.weights import search
 from specexport.exporter.weights.collect_activations import observe
 from specexport.exporter.weights.fidelity import calibration_tokens, measure_fidelity, split
@@ -41,7 +41,7 @@ def main(
     checkpoint: str, precision: Any, nearest: bool, mixing: bool, budget: float, damping: float, groups: int
 ) -> None:
     try:
-        found = Checkpoint.find(checkpoint)
+        found = find_checkpoint(checkpoint)
         used, held = split(calibration_tokens(found.tokenizer, read_texts(None)))
         model: Any = found.load("fp32")
     except SpecExportError as error:

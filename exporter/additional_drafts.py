@@ -25,11 +25,11 @@ from ..errors import ParameterError
 from ..user_cache import user_cache
 from .bundle_files import reference_path, write_maps
 from .checkpoints.checkpoint import Checkpoint
+from .checkpoints.find import find_checkpoint
 from .checkpoints.pair import OwnTokens, translate
 from .checkpoints.shared_vocabulary import Translation
-from .context import BuildContext
 from .export_model import ModelExport, export_model
-from .options import BuildOptions, CalibrationTexts, NamedDraft
+from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
 from .precision import Numbers
 from .prompt_chunk import require_memory_for_copies
 from .proving.prove import prove
@@ -49,7 +49,7 @@ class FoundDraft:
     @classmethod
     def find(cls, named: NamedDraft, target: OwnTokens, min_overlap: float, texts: CalibrationTexts) -> FoundDraft:
         """Raises `CheckpointError`, and `PairError` for a draft of too many other tokens."""
-        checkpoint = Checkpoint.find(named.source)
+        checkpoint = find_checkpoint(named.source)
         translation, warnings = translate(target, checkpoint, min_overlap, texts.texts)
         told = tuple(f"draft {named.name}: {line}" for line in (*checkpoint.warnings, *warnings))
         return cls(named.name, checkpoint, translation, told)

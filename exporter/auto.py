@@ -18,9 +18,8 @@ from .bundle_files import Contents, make_manifest, write_maps, write_text
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.memory_check import require_memory_for_all
 from .checkpoints.shared_vocabulary import Translation
-from .context import BuildContext
 from .export_model import ModelExport, export_model
-from .options import BuildOptions, CalibrationTexts
+from .options import BuildContext, BuildOptions, CalibrationTexts
 from .precision import Numbers
 from .precision_search import PROMPTS, PrecisionPair, Speeds, is_close, measure_speeds, pick, slower, spread
 from .proving.prove import prove

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,14 +20,14 @@ from .additional_drafts import FoundDraft, put_draft
 from .auto import measure_precisions
 from .bundle_files import Contents, make_manifest, write_maps, write_text
 from .checkpoints.checkpoint import Checkpoint
+from .checkpoints.config import keeps_states
+from .checkpoints.find import find_checkpoint
 from .checkpoints.pair import OwnTokens, check_capacity, check_models
 from .checkpoints.shared_vocabulary import Translation
-from .context import BuildContext
-from .dialects import Dialect
+from .dialects import Dialect, refuse_engines
 from .draft_vocabulary import check_vocabulary, choose_vocabulary
-from .early_check import refuse_states
 from .export_model import ModelExport, export_model
-from .options import BuildOptions, CalibrationTexts, parse_vocabulary
+from .options import BuildContext, BuildOptions, CalibrationTexts, parse_vocabulary
 from .precision import AUTO, Numbers, Targets
 from .precision_search import write_precision
 from .prompt_chunk import prompt_chunk, require_memory_for_copies
@@ -34,6 +35,7 @@ from .proving.prove import prove
 from .recipe_choice import Quantizing
 from .rules.graphs import number_of_rules, write_rules
 from .stage_cache import open_cache
+from .tracing.trees import refuse_trees
 from .weights.fidelity import calibration_tokens
 
 
@@ -59,9 +61,9 @@ class _Models:
         texts: CalibrationTexts,
         dialects: tuple[Dialect, ...],
     ) -> _Models:
-        models: dict[Role, Checkpoint] = {"target": Checkpoint.find(target)}
+        models: dict[Role, Checkpoint] = {"target": find_checkpoint(target)}
         if draft is not None:
-            models["draft"] = Checkpoint.find(draft)
+            models["draft"] = find_checkpoint(draft)
         refuse_states(models, options, dialects)
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
         ours = OwnTokens.of(models["target"])
@@ -194,3 +196,15 @@ def _contract(found: _Models, options: BuildOptions) -> Contract:
         raise ParameterError(
             f"--max-seq-len {capacity} and --max-draft-tokens {options.max_draft_tokens}: {error}"
         ) from None
+
+
+def refuse_states(models: Mapping[Role, Checkpoint], options: BuildOptions, dialects: tuple[Dialect, ...]) -> None:
+    """Raises `UnsupportedModelError` for models that keep states, where an engine or a tree cannot have them.
+
+    By the configs alone. What these do not tell is refused when the model is exported.
+    """
+    for role, model in models.items():
+        if keeps_states(model.config):
+            refuse_engines(model.architecture, options.engines, dialects, options.numbers.precision)
+            if role == "target" and options.tree_rows:
+                refuse_trees(model.architecture, has_states=True)

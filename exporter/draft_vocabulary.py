@@ -23,8 +23,7 @@ from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.half_precision import fp32_arithmetic
 from .checkpoints.memory_check import require_memory
 from .checkpoints.shared_vocabulary import Tokens
-from .context import BuildContext
-from .options import CalibrationTexts
+from .options import BuildContext, CalibrationTexts
 from .stage_cache import finished_stage, make_stage, stage_key
 from .target_answers import ANSWER_TOKENS, AT_ONCE, Accepted, accepted, own_answers
 
@@ -145,7 +144,7 @@ def choose_vocabulary(
     """
     contract, progress = context.contract, context.progress
     digests = [target.digest, draft.digest, target.tokenizer.backend_tokenizer.to_str(), list(target.stop_token_ids)]
-    key = stage_key(stage=LABEL, models=digests, asked=asked, texts=asdict(texts), contract=asdict(contract))
+    key = stage_key(__file__, stage=LABEL, models=digests, asked=asked, texts=asdict(texts), contract=asdict(contract))
     stage = finished_stage(context.cache, key)
     if stage is not None:
         progress.reused(LABEL)

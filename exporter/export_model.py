@@ -22,8 +22,8 @@ from .bundle_files import reference_path
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.kept_tokens import KeptTokens
 from .checkpoints.memory_check import RUN_BYTES, require_memory
-from .context import BuildContext
 from .dialects import Dialect, refuse_engines
+from .options import BuildContext
 from .passes.lint import refuse_traps
 from .passes.optimize import optimize, save
 from .proving.prove_layers import Recorded, Subject, prove_layers
@@ -80,11 +80,11 @@ class ModelExport:
 
     def key(self, contract: Contract) -> str:
         """Of the stage that holds the result."""
-        return stage_key(dialects=self.dialects, **self._inputs(contract))
+        return stage_key(__file__, dialects=self.dialects, **self._inputs(contract))
 
     def far_key(self, contract: Contract) -> str:
         """Of the stage that says how far a model moves that was refused for it, whatever its graphs would be."""
-        return stage_key(stage="too far", **self._inputs(contract))
+        return stage_key(__file__, stage="too far", **self._inputs(contract))
 
     def _inputs(self, contract: Contract) -> dict[str, Any]:
         kept_to = asdict(contract.of(self.role))

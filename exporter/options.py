@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ..bundle import RESERVED, check_name
+from ..bundle import RESERVED, Contract, check_name
+from ..editing.progress import Timed
 from ..engines.catalogue import LIBRARIES
 from ..engines.tensorrt.compile import CompileOptions
 from ..errors import ParameterError
@@ -260,3 +261,16 @@ class BuildOptions:
         """See `choose_targets`. numbers: those of the options, or what `auto` chose."""
         version = parse_version(self.tensorrt_version) if self.tensorrt_version else None
         return choose_targets(self.engines, numbers, self.compiling, version, output)
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """What every step of a build shares.
+
+    contract: of both models. workplace: the folder that becomes the bundle. cache: of finished stages.
+    """
+
+    contract: Contract
+    workplace: Path
+    cache: Path
+    progress: Timed

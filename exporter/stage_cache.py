@@ -1,14 +1,14 @@
 """Finished stages of earlier builds, kept by what they were made from.
 
 A stage is a folder of files under the cache folder, named by a digest of everything its content depends on: checkpoint,
-contract, the exporter's own sources and the versions of the packages that trace. It is written next to its place and
+contract, the sources that make it and the versions of the packages that trace. It is written next to its place and
 renamed, so one that is there is whole; its files are compared with their recorded digests before they are used again.
-
-Versions of the packages whose behaviour ends up in a bundle.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
 import hashlib
 import json
 import os
@@ -24,6 +24,7 @@ from ..atomic import discard, remove_left, temporary_folder
 from ..bundle import list_files
 from ..errors import OutputError
 
+# Of the packages whose behaviour ends up in a bundle.
 PACKAGES = (
     "torch",
     "transformers",
@@ -49,15 +50,6 @@ def package_versions() -> dict[str, str]:
 
 
 UNUSED_DAYS = 7
-# Of the package: what a stage is made by.
-SOURCES = (
-    "*.py",
-    "bundle/*.py",
-    "exporter/**/*.py",
-    "exporter/weights/**/*.py",
-    "runtime/proofs/parity.py",
-    "runtime/proofs/divergence.py",
-)
 STAGE = "stage.json"
 KEY = re.compile(r"[0-9a-f]{32}")
 
@@ -74,17 +66,38 @@ def open_cache(cache: Path) -> Path:
     return cache
 
 
-def stage_key(**inputs: Any) -> str:
-    """Digest of `inputs` (JSON values), of the exporter's sources and of the tracing packages' versions."""
-    inputs["sources"] = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources()]
+def stage_key(maker: str, **inputs: Any) -> str:
+    """Digest of `inputs` (JSON values), of the sources that make the stage, and of the tracing packages' versions.
+
+    maker: `__file__` of the module whose code makes it.
+    """
+    inputs["sources"] = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources(maker)]
     inputs["packages"] = package_versions()
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def sources() -> list[Path]:
-    """The files of the package that a stage depends on."""
-    package = Path(__file__).parents[1]
-    return sorted([path for pattern in SOURCES for path in package.glob(pattern)])
+@functools.cache
+def sources(maker: str) -> tuple[Path, ...]:
+    """The file `maker`, and all of the package that it imports, however deep."""
+    found, left = set[Path](), {Path(maker)}
+    while left:
+        path = left.pop()
+        found.add(path)
+        left |= _imported(path) - found
+    return tuple(sorted(found))
+
+
+def _imported(path: Path) -> set[Path]:
+    """The files that the relative imports of a file run."""
+    places = set[Path]()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            start, names = path.parents[node.level - 1], (node.module or "").split(".")
+            module = start.joinpath(*names)
+            places |= {module, *(module / alias.name for alias in node.names)}
+            places |= {start.joinpath(*names[:count]) for count in range(1, len(names))}
+    files = {file for place in places for file in (place.with_name(f"{place.name}.py"), place / "__init__.py")}
+    return {file for file in files if file.is_file()}
 
 
 def finished_stage(cache: Path, key: str) -> Path | None:

@@ -19,9 +19,9 @@ def find() -> Path:
 
 
 def save(file: Path, folder: Path) -> None:
-    from specexport.exporter.checkpoints.checkpoint import Checkpoint
+    from specexport.exporter.checkpoints.find import find_checkpoint
 
-    checkpoint = Checkpoint.find(str(file))
+    checkpoint = find_checkpoint(str(file))
     model = checkpoint.load("fp32")
     # The weights are floats now. The quantizer, which describes how the file stored them, cannot be saved.
     model.hf_quantizer = None

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 import torch
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.calibration.measuring.journal import Journal
+from specexport.exporter.checkpoints.find import find_checkpoint
+from specexport.exporter.tuning.answers import Answer
 from support.real import DRAFT
 from support.tiny import LLAMA, save_model
 from transformers import AutoModelForCausalLM
@@ -89,7 +92,7 @@ ANSWER = "The Ġ` os . path . join ` Ġfunction Ġis Ġa Ġfunction Ġin Ġthe �
 
 
 def test_the_shipped_draft_knows_how_such_answers_go_on() -> None:
-    draft = Checkpoint.find(str(DRAFT))
+    draft = find_checkpoint(str(DRAFT))
     vocabulary = draft.tokenizer.get_vocab()
     assert len(vocabulary) == draft.config.vocab_size == 6144
     prompt, answer = ([vocabulary[token] for token in text.split()] for text in (ASKED, ANSWER))

@@ -6,16 +6,13 @@ Tokens that a tokenizer has and the model has no embedding of, as after adding s
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
 from ...errors import BundleError, CheckpointError, MissingPackageError, PromptError
 from ...runtime.text.chat_template import ChatTemplate
 from ...runtime.tools.formats import PROBE as TOOL
-
-if TYPE_CHECKING:
-    from .checkpoint import Checkpoint
 
 DEFAULT, TOOL_USE = "default", "tool_use"  # the latter for messages with tools, as transformers' `get_chat_template`
 
@@ -63,7 +60,20 @@ SHOWN = 4
 REMEDY = "resize the embeddings (model.resize_token_embeddings(len(tokenizer))) and train the new rows"
 
 
-def refuse_beyond(target: Checkpoint) -> None:
+class Model(Protocol):
+    """What is asked of a checkpoint here."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]: ...
+
+
+def refuse_beyond(target: Model) -> None:
     """Raises `CheckpointError` where each text, or conversations without tools, would hold such a token."""
     beyond, encode = _beyond(target), target.tokenizer.backend_tokenizer.encode
     if not beyond:
@@ -79,7 +89,7 @@ def refuse_beyond(target: Checkpoint) -> None:
             )
 
 
-def notes_of_beyond(checkpoint: Checkpoint) -> Iterator[str]:
+def notes_of_beyond(checkpoint: Model) -> Iterator[str]:
     """Warnings about such tokens that do not keep the model from being built."""
     beyond = _beyond(checkpoint)
     if not beyond:
@@ -101,7 +111,7 @@ def notes_of_beyond(checkpoint: Checkpoint) -> Iterator[str]:
             )
 
 
-def _beyond(checkpoint: Checkpoint) -> dict[int, str]:
+def _beyond(checkpoint: Model) -> dict[int, str]:
     """Contents by id."""
     size = checkpoint.vocab_size
     if not size:

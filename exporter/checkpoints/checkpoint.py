@@ -16,11 +16,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from ...bundle import ELEMENT_BYTES, Defaults, Precision, sha256
 from ...errors import CheckpointError, UnsupportedModelError
-from ...runtime.hub import hub_reason
 from ..weights.experts import stack_experts
 from ..weights.layers import check_finite
 from .chat_templates import notes_of_beyond
@@ -28,10 +26,8 @@ from .config import keeps_states_alone, max_positions, note_of_own_code, refuse_
 from .generation_config import GENERATION, defaults_of, read_generation_config
 from .half_precision import TORCH_DTYPES
 from .left_out import check_all_read, unfiltered
-from .source import check_folder, count_elements, find_local, find_weights, first_line, is_gguf, note_of_unread
+from .source import count_elements, find_weights, first_line, note_of_unread
 
-WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
-UNWANTED = ["consolidated*", "*/*.safetensors"]  # the same weights again, in forms that transformers does not load
 # Forms of weights that transformers' kernels for GPUs read, as the checkpoints of gpt-oss and DeepSeek-V3 have them.
 PACKED = ("mxfp4", "fp8")
 
@@ -46,21 +42,6 @@ class Checkpoint:
     source: str
     folder: Path
     kept: tuple[int, ...] | None = field(default=None, kw_only=True)
-
-    @classmethod
-    def find(cls, source: str) -> Checkpoint:
-        """A local folder or GGUF file, or else a hub id, which is downloaded. Raises `CheckpointError`."""
-        from .gguf import find_gguf  # which derives from this class
-
-        disable_progress_bar()  # the build shows its own
-        set_verbosity_error()
-        if is_gguf(source):
-            return find_gguf(source)
-        folder = find_local(source)
-        if folder is None:
-            folder = download(source)
-            check_folder(source, folder)
-        return cls(source, folder)
 
     @cached_property
     def config(self) -> Any:
@@ -204,19 +185,6 @@ def for_inference(source: str, model: PreTrainedModel, info: dict[str, Any]) -> 
     model.eval()
     model.requires_grad_(False)
     return model
-
-
-def download(source: str, wanted: list[str] = WANTED) -> Path:
-    """The folder of a hub id, with the files that `wanted` names. Raises `CheckpointError`."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(source, allow_patterns=wanted, ignore_patterns=UNWANTED))
-    except Exception as error:  # network, permission and name errors, each of another type
-        raise CheckpointError(
-            f"{source} is no folder here, and it could not be downloaded from the hub: {hub_reason(error)}; check "
-            "the path or name"
-        ) from None
 
 
 def check_decoder(source: str, config: Any) -> None:

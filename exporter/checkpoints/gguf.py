@@ -30,29 +30,17 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from ...bundle import Defaults, Precision
 from ...errors import CheckpointError, SpecExportError, UnsupportedModelError
 from .chat_templates import notes_of_beyond
-from .checkpoint import Checkpoint, check_decoder, download, for_inference
+from .checkpoint import Checkpoint, check_decoder, for_inference
 from .gguf_keys import apply_header, unread
 from .gguf_tokenizer import OWN, read_tokenizer
 from .half_precision import TORCH_DTYPES
-from .source import INSTEAD, check_gguf, find_local, first_line
+from .source import INSTEAD, first_line
 
 # Tokens that end a text, a turn or a message.
 ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 # Divisors of the rotary frequencies, by which Llama 3.1 and later stretch their positions. transformers does not read
 # them.
 ROTARY_DIVISORS = "rope_freqs.weight"
-
-
-def find_gguf(source: str) -> GgufCheckpoint:
-    """A file here, or `hub-id:file.gguf`, which is downloaded. Raises `CheckpointError`, `MissingPackageError`."""
-    path = find_local(source)
-    if path is None:
-        hub_id, _, file = source.partition(":")
-        path = download(hub_id, [file]) / file
-        if not path.exists():
-            raise CheckpointError(f"{hub_id} on the hub has no file {file}; see the list of files on its page")
-        check_gguf(source, path)
-    return GgufCheckpoint(source, path.parent, path.name)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from ...bundle import Bundle
 from ...errors import CheckpointError, PairError, ParameterError
 from ..checkpoints.chat_templates import DEFAULT, TOOL_USE
 from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.find import find_checkpoint
 from ..checkpoints.pair import tokenizer_differences
 from ..checkpoints.source import find_local, is_gguf
 from .options import SMALL, Shape
@@ -56,7 +57,7 @@ def find_draft(bundle: Bundle, given: str | None) -> Checkpoint:
         # The name of a folder alone is not looked up on the hub.
         if given is None and "/" not in source and find_local(source) is None:
             raise CheckpointError(f"there is no folder {source}")
-        found = Checkpoint.find(source)
+        found = find_checkpoint(source)
     except CheckpointError as error:
         if given is not None:
             raise

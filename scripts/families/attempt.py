@@ -11,9 +11,9 @@ import torch
 from specexport.bundle import Contract
 from specexport.editing.progress import Silent, Timed
 from specexport.errors import ProofError, SpecExportError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.context import BuildContext
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.export_model import ModelExport, export_model
+from specexport.exporter.options import BuildContext
 from specexport.exporter.proving.prove import prove
 from transformers import AutoModelForCausalLM
 
@@ -71,7 +71,7 @@ def _prove(folder: Path) -> None:
     workplace = folder / "bundle"
     for place in ("graphs", "reference"):
         (workplace / place).mkdir(parents=True)
-    checkpoint = Checkpoint.find(str(folder / "checkpoint"))
+    checkpoint = find_checkpoint(str(folder / "checkpoint"))
     context = BuildContext(CONTRACT, workplace, folder / "cache", Timed(Silent()))
     spec = export_model(ModelExport(checkpoint, "target", ("ort",)), context)
     prove(workplace, {"target": spec}, CONTRACT, ("onnxruntime",), lambda step: None)

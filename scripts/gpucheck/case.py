@@ -13,6 +13,7 @@ from specexport.bundle import ELEMENT_BYTES, Bundle, Role
 from specexport.bundle.files import require_space
 from specexport.engines.catalogue import LIBRARIES
 from specexport.errors import EngineError
+from specexport.exporter import build as module
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.stage_cache import stage_key
@@ -88,7 +89,7 @@ def _kept(case: Case) -> bool:
 def _bundle(case: Case, news: News) -> Path:
     """Build the bundle, or find a kept one. Checkpoints stay in the folder for later cases."""
     shape = case.shape
-    key = stage_key(shape=asdict(shape), precision=case.precision, engine=case.engine)
+    key = stage_key(module.__file__, shape=asdict(shape), precision=case.precision, engine=case.engine)
     root = case.work / f"{case.precision}-{case.engine}-{key[:8]}.bundle"
     if _kept(case) and root.exists():  # a bundle is written whole or not at all
         news.say("bundle: of an earlier run")

@@ -112,9 +112,9 @@ def default_shapes(gpu: Gpu, precision: str, quick: bool) -> list[str]:
 
 def bytes_read(checkpoint: Path, precision: Precision) -> int:
     """Bytes of weights that a pass of one token reads: all, except an embedding table, of which it reads one row."""
-    from specexport.exporter.checkpoints.checkpoint import Checkpoint
+    from specexport.exporter.checkpoints.find import find_checkpoint
 
-    elements = Checkpoint.find(str(checkpoint)).fp32_bytes // 4
+    elements = find_checkpoint(str(checkpoint)).fp32_bytes // 4
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     if not config.get("tie_word_embeddings"):
         elements -= config["vocab_size"] * config["hidden_size"]

@@ -20,7 +20,7 @@ from specexport.errors import EngineError, OutputError, ParameterError, ProofErr
 from specexport.exporter import build as build_module
 from specexport.exporter.build import BuildReport, build
 from specexport.exporter.bundle_files import write_text
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.export_model import SPEC
 from specexport.exporter.options import BuildOptions
 from specexport.strict import read_json
@@ -267,7 +267,7 @@ def test_truncation_and_padding_of_a_tokenizer_are_left_behind(tmp_path: Path) -
     for path in (tmp_path / "model").glob("*"):
         if not (tmp_path / "checkpoint" / path.name).exists():
             path.rename(tmp_path / "checkpoint" / path.name)
-    checkpoint = Checkpoint.find(str(tmp_path / "checkpoint"))
+    checkpoint = find_checkpoint(str(tmp_path / "checkpoint"))
     written = tmp_path / "bundle"
     written.mkdir()
     text = write_text(checkpoint, written)

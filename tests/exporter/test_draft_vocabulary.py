@@ -13,11 +13,13 @@ from specexport.bundle import Bundle
 from specexport.editing.progress import Silent, Timed
 from specexport.errors import ParameterError, ProofError
 from specexport.exporter.build import BuildReport, build
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.kept_tokens import KeptTokens
 from specexport.exporter.context import BuildContext
+from specexport.exporter.draft_vocabulary import choose_vocabulary
 from specexport.exporter.export_model import ModelExport, export_model
 from specexport.exporter.options import BuildOptions
+from specexport.exporter.options import BuildContext, BuildOptions, CalibrationTexts
 from specexport.exporter.proving.prove import prove
 from specexport.exporter.target_answers import ANSWER_TOKENS, own_answers
 from specexport.runtime.describe import describe, render
@@ -71,13 +73,13 @@ def test_the_draft_has_no_mass_elsewhere_and_the_checkpoints_logits_on_what_it_k
     tokens = session.encode("def add(a, b):")
     assert session.engine.draft is not None
     found = session.engine.draft.step(tokens[:3], 0)
-    model = Checkpoint.find(str(pair.draft)).load("fp32")
+    model = find_checkpoint(str(pair.draft)).load("fp32")
     with torch.no_grad():
         wanted = model(input_ids=torch.tensor([tokens[:3]])).logits[0].numpy()
     kept = found > -np.inf
     assert kept.sum(-1).tolist() == [KEPT] * 3
     assert np.allclose(found[kept], wanted[kept], atol=1e-4)
-    assert kept[:, list(Checkpoint.find(str(pair.target)).stop_token_ids)].all()
+    assert kept[:, list(find_checkpoint(str(pair.target)).stop_token_ids)].all()
 
 
 def test_all_dialects_are_proved_and_a_wrong_map_is_found(cut: Path) -> None:
@@ -115,7 +117,7 @@ def test_quantized_drafts_are_cut_too(precision: str, run: Build) -> None:
 
 
 def test_a_target_continues_its_prompts_and_stops(pair: Pair) -> None:
-    model = Checkpoint.find(str(pair.target)).load("fp32")
+    model = find_checkpoint(str(pair.target)).load("fp32")
     prompts = [[5, 6, 7], [8], [9, 10]]
     answers = own_answers(model, prompts, (1,), lambda step: None)
     assert [list(prompt) for prompt, _ in answers] == prompts
@@ -141,7 +143,7 @@ def test_a_graph_that_proposes_others_is_refused(
         return torch.cat([logits, logits[..., : self.size - logits.shape[-1]]], -1)
 
     monkeypatch.setattr(KeptTokens, "spread", wrong)
-    draft = replace(Checkpoint.find(str(pair.draft)), kept=tuple(range(KEPT)))
+    draft = replace(find_checkpoint(str(pair.draft)), kept=tuple(range(KEPT)))
     for folder in ("graphs", "reference"):
         (context.workplace / folder).mkdir(parents=True)
     spec = export_model(ModelExport(draft, "draft", ("ort",)), context)

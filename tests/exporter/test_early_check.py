@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from specexport.errors import UnsupportedModelError
-from specexport.exporter.build import build
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.build import build, refuse_states
 from specexport.exporter.checkpoints.config import keeps_states
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.tracing.trace import probe_cache
 from support.hybrids import KINDS, MORE, OPTIONS, SHARED, save_hybrid
@@ -38,7 +38,7 @@ def attempt(target: Path, draft: Path | None, output: Path, **options: Any) -> N
     "kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.nightly) for kind in MORE | OPTIONS | SHARED)]
 )
 def test_the_config_alone_says_what_the_model_shows(kind: str, tmp_path: Path) -> None:
-    checkpoint = Checkpoint.find(str(save_hybrid(tmp_path / "checkpoint", kind)))
+    checkpoint = find_checkpoint(str(save_hybrid(tmp_path / "checkpoint", kind)))
     assert keeps_states(checkpoint.config)
     assert any(layer.states for layer in probe_cache(checkpoint.load("fp32")))
 

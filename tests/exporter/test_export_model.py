@@ -15,10 +15,10 @@ from specexport.editing.progress import Timed
 from specexport.errors import ProofError, UnsupportedModelError
 from specexport.exporter import export_model as model_module
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.context import BuildContext
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.export_model import ModelExport, export_model
-from specexport.exporter.options import CalibrationTexts
+from specexport.exporter.options import BuildContext, CalibrationTexts
 from specexport.exporter.recipe_choice import Quantizing
 from specexport.exporter.tracing import attention
 from specexport.exporter.tracing.attention import Layer
@@ -32,7 +32,7 @@ from torch.onnx.ops import symbolic
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     folder = save_model(tmp_path_factory.mktemp("model"), config=LLAMA | dict(num_hidden_layers=1))
     make_tokenizer().save_pretrained(folder)
-    return Checkpoint.find(str(folder))
+    return find_checkpoint(str(folder))
 
 
 def exporting(checkpoint: Checkpoint, folder: Path) -> Callable[..., tuple[ModelSpec, Notes]]:

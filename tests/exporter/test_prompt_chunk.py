@@ -10,6 +10,7 @@ from specexport.exporter import build
 from specexport.exporter import prompt_chunk as chunks
 from specexport.exporter.checkpoints import memory_check
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.prompt_chunk import copied_weights, prompt_chunk
 from support.messages import Refused
@@ -24,7 +25,7 @@ COPIED = 2 * 96 * 32
 def mixture(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     folder = tmp_path_factory.mktemp("mixture")
     save_model(folder, "olmoe", config=LLAMA | dict(num_experts=8, num_experts_per_tok=2))
-    return Checkpoint.find(str(folder))
+    return find_checkpoint(str(folder))
 
 
 @pytest.mark.parametrize(

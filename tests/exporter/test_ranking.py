@@ -4,7 +4,7 @@ import json
 
 import pytest
 from specexport.errors import ParameterError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.shared_vocabulary import Tokens
 from specexport.exporter.draft_vocabulary import coverage, pays, required_tokens, smallest
 from specexport.exporter.options import parse_vocabulary
@@ -13,7 +13,7 @@ from support.pair import Pair
 
 
 def test_stop_tokens_bytes_and_digits_are_required(pair: Pair) -> None:
-    target = Checkpoint.find(str(pair.target))
+    target = find_checkpoint(str(pair.target))
     tokens = Tokens(json.loads(target.tokenizer.backend_tokenizer.to_str()), {})
     required = required_tokens(target, tokens, 10_000)
     assert set(target.stop_token_ids) <= required

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.runtime.load import load
 from specexport.runtime.session import Session
 from support.real import missing, smollm2_gguf
@@ -22,7 +23,7 @@ PROMPTS = ["def fibonacci(n):", "The capital of France is", QUESTION]
 def checkpoint() -> Checkpoint:
     if lacking := missing():
         pytest.skip(f"needs {', '.join(lacking)}")
-    return Checkpoint.find(str(smollm2_gguf()))
+    return find_checkpoint(str(smollm2_gguf()))
 
 
 @pytest.fixture(scope="module")

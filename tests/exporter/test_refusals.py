@@ -17,6 +17,10 @@ from specexport.exporter import build as build_module
 from specexport.exporter.additional_drafts import FoundDraft
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.pair import OwnTokens
+from specexport.exporter.checkpoints import checkpoint
+from specexport.exporter.checkpoints import source as weight_files
+from specexport.exporter.checkpoints.find import find_checkpoint
+from specexport.exporter.checkpoints.pair import OwnTokens, check_models
 from specexport.exporter.options import BuildOptions, CalibrationTexts, NamedDraft
 from specexport.exporter.tracing.trace import probe_cache, trace
 from support.hybrids import SCAN
@@ -36,7 +40,7 @@ def refusal(folder: Path | str, kind: type[CheckpointError] = CheckpointError) -
     """What the check of the pair and the export say about this checkpoint."""
 
     def use() -> None:
-        checkpoint = Checkpoint.find(str(folder))
+        checkpoint = find_checkpoint(str(folder))
         assert checkpoint.config is not None
         assert checkpoint.tokenizer is not None
         probe_cache(checkpoint.load("fp32"))
@@ -87,7 +91,7 @@ OWN = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling
 def test_a_checkpoint_that_only_its_own_code_can_load(changes: dict[str, Any], refused: Refused, folder: Path) -> None:
     edit_json(folder / "config.json", auto_map=OWN, **changes)
     with refused(UnsupportedModelError):
-        Checkpoint.find(str(folder)).config  # noqa: B018
+        find_checkpoint(str(folder)).config  # noqa: B018
 
 
 def test_a_build_says_that_code_of_a_checkpoint_is_not_run(
@@ -109,7 +113,7 @@ def test_a_build_says_that_code_of_a_checkpoint_is_not_run(
     with pytest.raises(ProofError):
         build_module.build(str(pair.target), str(folder), tmp_path / "out.bundle", options, progress)
     assert f"warning: {expected}" in progress.notes
-    ours = OwnTokens.of(Checkpoint.find(str(pair.target)))
+    ours = OwnTokens.of(find_checkpoint(str(pair.target)))
     assert FoundDraft.find(NamedDraft("own", str(folder)), ours, 0.5, CalibrationTexts()).warnings == (
         f"draft own: {expected}",
     )
@@ -130,7 +134,7 @@ def test_truncated_weights(refused: Refused, folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     assert str(folder) in refusal(folder)
     with refused(CheckpointError):
-        Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
+        find_checkpoint(str(folder)).fp32_bytes  # noqa: B018
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -148,11 +152,11 @@ def test_weights_that_are_no_numbers(value: float, folder: Path) -> None:
 @pytest.mark.parametrize("sharded", [False, True])
 def test_only_the_weights_that_are_loaded_count(sharded: bool, folder: Path) -> None:
     names = shard(folder) if sharded else ["model.safetensors"]
-    before = Checkpoint.find(str(folder))
+    before = find_checkpoint(str(folder))
     assert before.fp32_bytes > 0
     assert before.digest
     save_file({"more": torch.zeros(8)}, folder / "consolidated.safetensors")
-    after = Checkpoint.find(str(folder))
+    after = find_checkpoint(str(folder))
     assert [path.name for path in after.weights] == names
     assert (after.fp32_bytes, after.digest) == (before.fp32_bytes, before.digest)
     assert after.load("fp32") is not None
@@ -171,7 +175,7 @@ def test_a_build_loads_what_it_computes_in_whatever_the_checkpoint_is_stored_in(
     config.pop("dtype", None)
     (folder / "config.json").write_text(json.dumps(config | {key: dtype}))
     shard(folder)
-    loaded = dict(Checkpoint.find(str(folder)).load("fp32").named_parameters())
+    loaded = dict(find_checkpoint(str(folder)).load("fp32").named_parameters())
     for name, parameter in loaded.items():
         assert parameter.dtype == torch.float32, name
         assert torch.equal(parameter, stored[name].float()), name
@@ -186,7 +190,7 @@ def test_shards_that_are_not_whole(refused: Refused, content: str | None, folder
     else:
         (folder / "model.safetensors.index.json").write_text(content)
     with refused(CheckpointError):
-        Checkpoint.find(str(folder))
+        find_checkpoint(str(folder))
 
 
 def test_weights_in_another_form_are_not_downloaded(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -197,7 +201,7 @@ def test_weights_in_another_form_are_not_downloaded(monkeypatch: pytest.MonkeyPa
         return str(folder)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert Checkpoint.find("some/model").folder == folder
+    assert find_checkpoint("some/model").folder == folder
     offered = [
         "config.json",
         "consolidated.safetensors",
@@ -216,7 +220,7 @@ def test_weights_in_another_form_are_not_downloaded(monkeypatch: pytest.MonkeyPa
 def test_stop_tokens_that_are_no_ids(refused: Refused, value: object, folder: Path) -> None:
     edit_json(folder / "generation_config.json", eos_token_id=value)
     with refused(CheckpointError):
-        Checkpoint.find(str(folder)).stop_token_ids  # noqa: B018
+        find_checkpoint(str(folder)).stop_token_ids  # noqa: B018
 
 
 def test_a_slow_tokenizer(folder: Path) -> None:
@@ -295,7 +299,7 @@ def test_code_of_its_own_is_refused_before_a_trace_and_in_one_layer_by_it(refuse
     bloom = AutoModelForCausalLM.from_config(AutoConfig.for_model("bloom", **BLOOM)).eval()
     with refused(UnsupportedModelError):
         probe_cache(bloom)
-    mixed = Checkpoint.find(str(save_model(tmp_path, "llama", config=LLAMA))).load("fp32")
+    mixed = find_checkpoint(str(save_model(tmp_path, "llama", config=LLAMA))).load("fp32")
     layers: Any = mixed.model.layers
     layers[1].self_attn.config = deepcopy(mixed.config)  # whose attention stays as it is
     found = probe_cache(mixed)

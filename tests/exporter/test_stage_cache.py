@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+import specexport
 from specexport.atomic import lock
 from specexport.errors import OutputError
-from specexport.exporter import stage_cache
+from specexport.exporter import export_model, stage_cache
 from specexport.exporter.stage_cache import UNUSED_DAYS, finished_stage, make_stage, open_cache, stage_key
 from support.messages import Refused
 
@@ -113,12 +116,12 @@ def test_nothing_of_the_users_is_ever_removed(tmp_path: Path) -> None:
 
 
 def test_the_key_depends_on_inputs_versions_and_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    key = stage_key(role="draft")
-    assert key == stage_key(role="draft")
+    key = stage_key(__file__, role="draft")
+    assert key == stage_key(__file__, role="draft")
     assert len(key) == 32
-    assert key != stage_key(role="target")
+    assert key != stage_key(__file__, role="target")
     monkeypatch.setattr(stage_cache, "package_versions", lambda: {"torch": "0"})
-    assert key != stage_key(role="draft")
+    assert key != stage_key(__file__, role="draft")
 
 
 def test_every_file_of_the_exporter_is_a_source() -> None:

@@ -18,7 +18,7 @@ from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.engines.onnxruntime.states import OrtStates
 from specexport.errors import EngineError, UnsupportedModelError
 from specexport.exporter.build import build
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.tracing import states
@@ -195,7 +195,7 @@ def test_decay_that_is_applied_twice_is_found(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("kind", ORT_ALONE)
 def test_a_kind_of_state_without_a_standard_form(kind: str, refused: Refused, tmp_path: Path) -> None:
-    model = Checkpoint.find(str(save_hybrid(tmp_path, kind))).load("fp32")
+    model = find_checkpoint(str(save_hybrid(tmp_path, kind))).load("fp32")
     with refused(UnsupportedModelError):
         trace(model, probe_cache(model), "onnx", CONTRACT)
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from specexport.bundle import Contract, Format, LayerProof, ModelSpec, Precision
 from specexport.engines.onnxruntime.cpu import OrtDecoder
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove_layers import Recorded, Subject, prove_layers
@@ -29,7 +29,7 @@ Damage = Callable[[ir.Model], None]
 
 
 def load(checkpoint: Path, precision: Precision = "fp32") -> PreTrainedModel:
-    return Checkpoint.find(str(checkpoint)).load(precision)
+    return find_checkpoint(str(checkpoint)).load(precision)
 
 
 def plain_recipe(model: PreTrainedModel, form: Format, dialect: Dialect, block: int = 32) -> Recipe:

@@ -17,7 +17,8 @@ from filelock import FileLock
 from safetensors.torch import load_file, save_file
 from specexport.bundle import Contract, ModelSpec, Role
 from specexport.engines.onnxruntime.cpu import OrtDecoder
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter import export_model
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove import widened
@@ -154,8 +155,9 @@ def trace_once(
 ) -> ir.Model:
     """The same from the stage cache, while checkpoint, exporter and packages are as they were."""
     key = stage_key(
+        export_model.__file__,
         tests=hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
-        checkpoint=Checkpoint.find(str(checkpoint)).digest,
+        checkpoint=find_checkpoint(str(checkpoint)).digest,
         contract=asdict(contract),
         spans=contract.spans,  # of a constant that tests make smaller
         given=(dialect, features),
@@ -174,7 +176,7 @@ def trace_once(
 
 def traced(checkpoint: Path, dialect: Dialect = "ort", contract: Contract = CONTRACT) -> ir.Model:
     """The optimized graph of a checkpoint. Not for tests that patch the exporter."""
-    return trace_once(checkpoint, Checkpoint.find(str(checkpoint)).load(contract.precision), dialect, contract, 0)
+    return trace_once(checkpoint, find_checkpoint(str(checkpoint)).load(contract.precision), dialect, contract, 0)
 
 
 def export(
@@ -187,7 +189,7 @@ def export(
     trace: Trace = trace_now,
 ) -> Exported:
     """Traced anew: what a test that patches the exporter needs. All others take `export_cached`."""
-    model = Checkpoint.find(str(checkpoint)).load(contract.precision)
+    model = find_checkpoint(str(checkpoint)).load(contract.precision)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
     layers = probe_cache(model)
     reference = record_reference(model, contract, vocab_size, has_states=any(layer.states for layer in layers))

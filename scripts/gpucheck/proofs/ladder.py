@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from specexport.bundle import Contract, Precision
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep, Step, max_error
 
 from ..finding import Finding
@@ -69,7 +69,7 @@ def record(checkpoint: Path, precision: Precision, steps: list[Step]) -> list[Re
     for step in steps:
         tokens[step.position : step.end] = step.tokens
     wanted = sorted({row for step in steps for row in range(step.end - step.rows, step.end)})
-    model = Checkpoint.find(str(checkpoint)).load(precision).float()
+    model = find_checkpoint(str(checkpoint)).load(precision).float()
     with torch.no_grad():
         found = (
             model(input_ids=torch.from_numpy(tokens)[None], use_cache=False, logits_to_keep=torch.tensor(wanted))

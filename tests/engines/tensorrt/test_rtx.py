@@ -17,7 +17,7 @@ from specexport.bundle import CacheLayer, Contract, ModelSpec, Precision
 from specexport.engines.tensorrt.api import library
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions, Profile, compile_graph, model_profiles
 from specexport.engines.tensorrt.network_checks import check_model
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.rules import graphs as rule_graphs
@@ -101,7 +101,7 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
     @cache
     def graphs(role: str, precision: Precision) -> tuple[Path, ModelSpec]:
         folder = tmp_path_factory.mktemp(f"{role}-{precision}")
-        model = Checkpoint.find(str(PAIR / role)).load(precision)
+        model = find_checkpoint(str(PAIR / role)).load(precision)
         layers: tuple[CacheLayer, ...] = probe_cache(model)
         dialects: tuple[Dialect, ...] = ("onnx", "rows") if precision == "fp16" else ("onnx",)
         traced = {

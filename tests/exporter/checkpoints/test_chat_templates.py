@@ -12,6 +12,7 @@ from specexport.errors import CheckpointError
 from specexport.exporter.bundle_files import write_text
 from specexport.exporter.checkpoints.chat_templates import unused_templates
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.pair import check_models
 from specexport.runtime.text.encode import PromptEncoder
 from specexport.runtime.tools.tool import Tool
@@ -34,7 +35,7 @@ def checkpoint(folder: Path, templates: Any, special: tuple[str, ...] = (), **ch
         tokenizer.add_special_tokens({"additional_special_tokens": list(special)})
     tokenizer.chat_template = templates
     save_checkpoint(folder, tokenizer=tokenizer, **changes)
-    return Checkpoint.find(str(folder))
+    return find_checkpoint(str(folder))
 
 
 def encoder(found: Checkpoint, built: Path, place: Path, template: Path | None = None) -> PromptEncoder:

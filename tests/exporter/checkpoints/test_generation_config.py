@@ -16,6 +16,8 @@ from specexport.errors import CheckpointError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.generation_config import APPLIED, SAMPLING, WITHOUT_EFFECT, defaults_of
+from specexport.exporter.checkpoints.find import find_checkpoint
+from specexport.exporter.checkpoints.generation_config import APPLIED, NEUTRAL, SAMPLING, WITHOUT_EFFECT, defaults_of
 from specexport.exporter.options import BuildOptions
 from specexport.runtime.proofs.equality import check_equality
 from support.messages import Refused
@@ -35,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def answer(folder: Path, **options: Any) -> list[int]:
     """transformers' greedy one."""
-    ids = torch.tensor([Checkpoint.find(str(folder)).tokenizer(PROMPT).input_ids])
+    ids = torch.tensor([find_checkpoint(str(folder)).tokenizer(PROMPT).input_ids])
     model: Any = AutoModelForCausalLM.from_pretrained(folder)
     with torch.no_grad():
         found = model.generate(

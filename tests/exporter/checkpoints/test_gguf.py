@@ -8,7 +8,12 @@ import pytest
 import torch
 from specexport.errors import CheckpointError, UnsupportedModelError
 from specexport.exporter.checkpoints import gguf
+from gguf import GGUFReader
+from safetensors.torch import load_file, save_file
+from specexport.errors import CheckpointError, MissingPackageError, UnsupportedModelError
+from specexport.exporter.checkpoints import find, source
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.runtime.load import load
 from support.messages import Refused
 from support.tiny import save_checkpoint
@@ -34,7 +39,7 @@ def logits(checkpoint: Checkpoint) -> torch.Tensor:
 
 
 def test_the_same_model_and_tokenizer_as_the_checkpoint_it_was_made_from(folder: Path, file: Path) -> None:
-    ours, theirs = Checkpoint.find(str(file)), Checkpoint.find(str(folder))
+    ours, theirs = find_checkpoint(str(file)), find_checkpoint(str(folder))
     assert torch.equal(logits(ours), logits(theirs))
     text = "def add(a, b):\n    return a + b\n"
     assert ours.tokenizer.encode(text) == theirs.tokenizer.encode(text)
@@ -46,8 +51,8 @@ def test_the_same_model_and_tokenizer_as_the_checkpoint_it_was_made_from(folder:
 
 @pytest.mark.parametrize(("kind", "error"), [("Q8_0", 0.01), ("Q4_1", 0.1), ("F16", 1e-3), ("BF16", 5e-3)])
 def test_weights_in_fewer_bits(kind: str, error: float, folder: Path, file: Path, tmp_path: Path) -> None:
-    found = Checkpoint.find(str(write_gguf(folder, tmp_path / "a.gguf", kind)))
-    exact = dict(Checkpoint.find(str(folder)).load("fp32").named_parameters())
+    found = find_checkpoint(str(write_gguf(folder, tmp_path / "a.gguf", kind)))
+    exact = dict(find_checkpoint(str(folder)).load("fp32").named_parameters())
     for name, weight in found.load("fp32").named_parameters():
         assert torch.allclose(weight, exact[name], atol=error * float(exact[name].abs().max())), name
 
@@ -58,15 +63,15 @@ def test_rotary_divisors_stretch_the_positions_as_in_the_checkpoint(tmp_path: Pa
     rope |= dict(low_freq_factor=1.0, high_freq_factor=4.0)
     folder = save_checkpoint(tmp_path / "llama3", rope_parameters=rope)
     plain = save_checkpoint(tmp_path / "llama")
-    exact = Checkpoint.find(str(folder))
-    scaled, unscaled = (Checkpoint.find(str(path)).load("fp32").model.rotary_emb.inv_freq for path in (folder, plain))
+    exact = find_checkpoint(str(folder))
+    scaled, unscaled = (find_checkpoint(str(path)).load("fp32").model.rotary_emb.inv_freq for path in (folder, plain))
     divisors = (unscaled / scaled).numpy()
     assert divisors.max() > 2
     file = write_gguf(folder, tmp_path / "a.gguf", extra={"rope_freqs.weight": divisors})
-    found = Checkpoint.find(str(file))
+    found = find_checkpoint(str(file))
     assert torch.allclose(logits(found), logits(exact), atol=1e-5)
     assert not torch.allclose(
-        logits(Checkpoint.find(str(write_gguf(folder, tmp_path / "b.gguf")))), logits(exact), atol=1e-2
+        logits(find_checkpoint(str(write_gguf(folder, tmp_path / "b.gguf")))), logits(exact), atol=1e-2
     )
 
 
@@ -105,7 +110,7 @@ def test_a_file_that_is_damaged(harm: Callable[[Path], None], file: Path, tmp_pa
     other = Path(shutil.copy(file, tmp_path / "a.gguf"))
     harm(other)
     with refused(CheckpointError):
-        _ = Checkpoint.find(str(other)).fp32_bytes
+        _ = find_checkpoint(str(other)).fp32_bytes
 
 
 def type_of_tensor(file: Path, number: int) -> None:
@@ -123,7 +128,7 @@ def test_a_type_of_weights_that_is_not_read(number: int, file: Path, tmp_path: P
     other = Path(shutil.copy(file, tmp_path / "a.gguf"))
     type_of_tensor(other, number)
     with refused(UnsupportedModelError):
-        _ = Checkpoint.find(str(other)).fp32_bytes
+        _ = find_checkpoint(str(other)).fp32_bytes
 
 
 def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
@@ -133,10 +138,10 @@ def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch, refused:
         asked.append((source, wanted))
         return file.parent
 
-    monkeypatch.setattr(gguf, "download", download)
-    found = Checkpoint.find("org/model-GGUF:tiny.gguf")
+    monkeypatch.setattr(find, "_download", download)
+    found = find_checkpoint("org/model-GGUF:tiny.gguf")
     assert found.source == "org/model-GGUF:tiny.gguf"
-    assert found.digest == Checkpoint.find(str(file)).digest
+    assert found.digest == find_checkpoint(str(file)).digest
     assert asked == [("org/model-GGUF", ["tiny.gguf"])]
     with refused(CheckpointError):
         Checkpoint.find("org/model-GGUF:other.gguf")

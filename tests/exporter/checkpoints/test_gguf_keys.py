@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from specexport.errors import UnsupportedModelError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from support import gguf_files
 from support.messages import Refused
 
@@ -131,7 +131,7 @@ def test_the_model_is_the_one_that_the_file_was_made_from(case: str, tmp_path: P
     folder = gguf_files.save(tmp_path / "checkpoint", model_type, config)
     file = gguf_files.write(folder, tmp_path / "a.gguf", architecture, keys)
     with torch.no_grad():
-        ours, theirs = (Checkpoint.find(str(path)).load("fp32")(TOKENS).logits for path in (file, folder))
+        ours, theirs = (find_checkpoint(str(path)).load("fp32")(TOKENS).logits for path in (file, folder))
     assert torch.allclose(ours, theirs, atol=1e-4), float((ours - theirs).abs().max())
 
 
@@ -177,7 +177,7 @@ def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_keys_that_change_nothing(qwen2: Path, tmp_path: Path) -> None:
-    checkpoint = Checkpoint.find(
+    checkpoint = find_checkpoint(
         str(gguf_files.write(qwen2, tmp_path / "a.gguf", "qwen2", SHAPE | RMS | WITHOUT_EFFECT))
     )
     assert checkpoint.config.rope_parameters["rope_theta"] == BASE
@@ -188,12 +188,12 @@ def test_keys_that_change_nothing(qwen2: Path, tmp_path: Path) -> None:
 def test_a_key_that_is_not_read(case: str, qwen2: Path, tmp_path: Path, refused: Refused) -> None:
     file = gguf_files.write(qwen2, tmp_path / "a.gguf", "qwen2", SHAPE | RMS | REFUSED[case])
     with refused(UnsupportedModelError):
-        _ = Checkpoint.find(str(file)).config
+        _ = find_checkpoint(str(file)).config
 
 
 def test_keys_that_no_reader_of_gguf_knows_are_named(qwen2: Path, tmp_path: Path) -> None:
     keys = {"other.note": "by hand", "general.sampling.temp": 0.5}
-    (warning,) = Checkpoint.find(
+    (warning,) = find_checkpoint(
         str(gguf_files.write(qwen2, tmp_path / "a.gguf", "qwen2", SHAPE | RMS | keys))
     ).warnings
     assert "general.sampling.temp, other.note" in warning
@@ -204,8 +204,8 @@ def test_keys_of_an_architecture_that_transformers_has_a_function_for(tmp_path: 
     config |= dict(layer_types=["conv", "full_attention"])
     folder = gguf_files.save(tmp_path / "lfm2", "lfm2", config)
     keys = SHAPE | RMS | {"attention.head_count_kv": [0, 2], "shortconv.l_cache": 3, "vocab_size": 288}
-    checkpoint = Checkpoint.find(str(gguf_files.write(folder, tmp_path / "a.gguf", "lfm2", keys)))
+    checkpoint = find_checkpoint(str(gguf_files.write(folder, tmp_path / "a.gguf", "lfm2", keys)))
     assert checkpoint.config.layer_types == config["layer_types"]
     file = gguf_files.write(folder, tmp_path / "b.gguf", "lfm2", keys | {"attention.sinks": 4})
     with refused(UnsupportedModelError):
-        _ = Checkpoint.find(str(file)).config
+        _ = find_checkpoint(str(file)).config

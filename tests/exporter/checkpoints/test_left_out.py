@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 from specexport.cli import main
 from specexport.errors import CheckpointError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
+from specexport.exporter.checkpoints.left_out import unfiltered
 from support.messages import Refused
 from support.tiny import LLAMA, edit_json, edit_weights, save_checkpoint, save_model
 from transformers import PreTrainedModel
@@ -31,7 +33,7 @@ def weights_of(folder: Path) -> Path:
 
 
 def notes_of(folder: Path) -> tuple[str, ...]:
-    return Checkpoint.find(str(folder)).load_noted("fp32")[1]
+    return find_checkpoint(str(folder)).load_noted("fp32")[1]
 
 
 @pytest.mark.parametrize(

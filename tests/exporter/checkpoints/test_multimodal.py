@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from specexport.errors import UnsupportedModelError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint, check_decoder
+from specexport.exporter.checkpoints.checkpoint import check_decoder
+from specexport.exporter.checkpoints.find import find_checkpoint
 from support.tiny import LLAMA, make_tokenizer
 from transformers import LlavaConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
@@ -35,7 +36,7 @@ def test_the_text_part_gives_the_logits_of_the_whole_model(tmp_path: Path) -> No
     whole = Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=TEXT, vision_config=VISION)).eval()
     whole.save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
-    text = Checkpoint.find(str(tmp_path)).load("fp32")
+    text = find_checkpoint(str(tmp_path)).load("fp32")
     assert type(text).__name__ == "Qwen3_5ForCausalLM"
     tokens = torch.arange(5, 25)[None]
     with torch.no_grad():

@@ -10,6 +10,7 @@ import pytest
 from specexport.bundle import Role
 from specexport.errors import PairError, ParameterError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.pair import check_capacity, check_models, tokenizer_differences
 from specexport.exporter.checkpoints.shared_vocabulary import Translation
 from support.messages import Refused
@@ -21,7 +22,7 @@ Change = Callable[[dict[str, Any]], object]
 
 def models(target: Path, draft: Path | None = None) -> dict[Role, Checkpoint]:
     folders: dict[Role, Path] = {"target": target} | ({} if draft is None else {"draft": draft})
-    return {role: Checkpoint.find(str(folder)) for role, folder in folders.items()}
+    return {role: find_checkpoint(str(folder)) for role, folder in folders.items()}
 
 
 def check(
@@ -82,7 +83,7 @@ def test_a_draft_of_other_tokens_is_translated_and_what_differs_is_named(
 def test_too_few_shared_tokens_are_refused(refused: Refused, pair: Pair, draft: Path) -> None:
     """By how often they are used: one of 288 is missing, which LINES have twice among their tokens."""
     change_tokenizer(draft, drop_token)
-    tokenizer = Checkpoint.find(str(pair.target)).tokenizer
+    tokenizer = find_checkpoint(str(pair.target)).tokenizer
     used = [token for line in LINES for token in tokenizer(line)["input_ids"]]
     share = 1 - used.count(287) / len(used)
     assert share < 287 / 288

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from specexport.errors import CheckpointError
 from specexport.exporter.build import build
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.source import find_local
 from support.messages import Refused
 from support.pair import Notes
@@ -64,24 +64,24 @@ def test_a_weight_in_two_files_with_two_values(refused: Refused, folder: Path) -
     first, second = (folder / name for name in shard(folder))
     name, weight = next(iter(load_file(first).items()))
     edit_weights(second, **{name: weight.clone()})
-    assert Checkpoint.find(str(folder)).fp32_bytes > 0  # the same twice is no other model
+    assert find_checkpoint(str(folder)).fp32_bytes > 0  # the same twice is no other model
     edit_weights(second, **{name: weight + 1})
     with refused(CheckpointError):
-        Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
+        find_checkpoint(str(folder)).fp32_bytes  # noqa: B018
 
 
 def test_files_that_nobody_reads_are_told(folder: Path) -> None:
     whole = folder / "model.safetensors"
-    assert Checkpoint.find(str(folder)).warnings == ()
+    assert find_checkpoint(str(folder)).warnings == ()
     save_file({"w": torch.ones(1)}, folder / "consolidated.safetensors")
-    assert Checkpoint.find(str(folder)).warnings == ()
+    assert find_checkpoint(str(folder)).warnings == ()
     kept = shutil.copy(whole, folder.parent / "kept")
     names = shard(folder)
     shutil.copy(folder / names[0], folder / "model-00003-of-00003.safetensors")
-    (told,) = Checkpoint.find(str(folder)).warnings
+    (told,) = find_checkpoint(str(folder)).warnings
     assert "model-00003-of-00003.safetensors" in told
     assert f"files that {INDEX} lists" in told
     shutil.copy(kept, whole)
-    (told,) = Checkpoint.find(str(folder)).warnings
+    (told,) = find_checkpoint(str(folder)).warnings
     assert f"{names[0]} and 2 more" in told
     assert "loads model.safetensors" in told

@@ -9,6 +9,7 @@ import pytest
 import torch
 from specexport.bundle import Contract, Precision
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.half_precision import TORCH_DTYPES
 from specexport.exporter.proving.reference import record_reference
 from specexport.runtime.proofs.parity import contexts, schedule
@@ -19,7 +20,7 @@ CONTRACT = Contract(capacity=128, max_draft_tokens=4, prompt_chunk=16, precision
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return Checkpoint.find(str(save_model(tmp_path_factory.mktemp("reference"))))
+    return find_checkpoint(str(save_model(tmp_path_factory.mktemp("reference"))))
 
 
 @pytest.mark.parametrize("keeps_some", [True, False])

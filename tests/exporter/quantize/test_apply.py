@@ -13,7 +13,7 @@ import pytest
 from specexport.bundle import Format, ModelSpec
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.errors import ProofError, UnsupportedModelError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.passes.optimize import save
 from specexport.exporter.proving.prove_layers import Recorded, Subject, prove_layers
 from specexport.exporter.proving.reference import record_reference
@@ -71,7 +71,7 @@ class Made:
     ) -> None:
         model_type, config = FAMILIES[family] if isinstance(family, str) else family
         checkpoint = save_model(folder / "checkpoint", model_type, config=config)
-        model = Checkpoint.find(str(checkpoint)).load("fp32")
+        model = find_checkpoint(str(checkpoint)).load("fp32")
         if turned:
             model.get_submodule(turned).register_forward_pre_hook(Turn(32))
         names = {layer.weight for layer in linear_layers(model)} | set(tables(model))

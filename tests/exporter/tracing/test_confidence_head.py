@@ -15,6 +15,8 @@ from specexport.bundle import Precision
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import Dialect
+from specexport.exporter.checkpoints.find import find_checkpoint
+from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.tracing.confidence_head import probe_features
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
 from support.tiny import CONTRACT, LLAMA, VOCAB, Exported, export_cached, save_model
@@ -196,7 +198,7 @@ WITHOUT: dict[str, Callable[[LlamaForCausalLM], Any]] = {
 
 @pytest.mark.parametrize("reason", WITHOUT)
 def test_a_model_that_does_not_show_its_embeddings_has_no_head(reason: str, tmp_path: Path) -> None:
-    model = Checkpoint.find(str(save_model(tmp_path))).load("fp32")
+    model = find_checkpoint(str(save_model(tmp_path))).load("fp32")
     assert probe_features(model) == 64
     WITHOUT[reason](model)
     assert probe_features(model) == 0

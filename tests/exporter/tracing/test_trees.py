@@ -14,7 +14,7 @@ from specexport.engines.base import Logits
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.engines.onnxruntime.trees import OrtTrees
 from specexport.errors import ProofError, UnsupportedModelError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.tracing import trees
 from specexport.exporter.tracing.trace import probe_cache, trace
@@ -62,7 +62,7 @@ def tree(decoder: OrtDecoder) -> Logits:
 def alone(checkpoint: Path, path: Sequence[int]) -> Logits:
     """What the Hugging Face model gives behind one path of the tree, without a cache."""
     rows = [*CHAIN, *OTHERS]
-    model = Checkpoint.find(str(checkpoint)).load("fp32")
+    model = find_checkpoint(str(checkpoint)).load("fp32")
     with torch.no_grad():
         tokens = torch.tensor([[*TOKENS[:START], *(rows[row] for row in path)]])
         found: Logits = model(input_ids=tokens, use_cache=False).logits[0, -1].numpy()
@@ -100,7 +100,7 @@ def test_a_window_counts_the_text_and_not_the_cache(windowed: Exported, dialect:
 
 def test_a_window_that_hides_rows_is_refused_on_onnxruntime(tmp_path: Path, refused: Refused) -> None:
     def traced(window: int) -> None:
-        model = Checkpoint.find(str(save_checkpoint_of(window))).load("fp32")
+        model = find_checkpoint(str(save_checkpoint_of(window))).load("fp32")
         trace(model, probe_cache(model), "ort", TREES)
 
     def save_checkpoint_of(window: int) -> Path:

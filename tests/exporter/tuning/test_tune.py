@@ -13,6 +13,8 @@ from specexport.calibration.measuring.progress import silent
 from specexport.cli import main
 from specexport.errors import CheckpointError, PairError, ParameterError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
+from specexport.exporter.tuning import drafts
 from specexport.exporter.tuning import train as training
 from specexport.exporter.tuning import tune as tuning
 from specexport.exporter.tuning.answers import TOP
@@ -36,7 +38,7 @@ def answers(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Answers:
 @pytest.fixture(scope="module")
 def noisy(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A draft that few steps help: the target, some noise on its weights."""
-    found = load_draft(Checkpoint.find(str(pair.target)))
+    found = load_draft(find_checkpoint(str(pair.target)))
     torch.manual_seed(0)
     for parameter in found.model.parameters():
         if parameter.ndim == 2:
@@ -48,7 +50,7 @@ def noisy(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def draft(noisy: Path) -> Draft:
-    return load_draft(Checkpoint.find(str(noisy)))
+    return load_draft(find_checkpoint(str(noisy)))
 
 
 def run(draft: Draft, answers: Answers, output: Path, force: bool = False) -> TuneReport:
@@ -56,7 +58,7 @@ def run(draft: Draft, answers: Answers, output: Path, force: bool = False) -> Tu
 
 
 def test_answers_are_the_targets_with_its_own_rows(answers: Answers, pair: Pair) -> None:
-    model = Checkpoint.find(str(pair.target)).load("fp32")
+    model = find_checkpoint(str(pair.target)).load("fp32")
     for one in answers.judging:
         tokens = torch.tensor([[*one.prompt, *one.tokens]])
         with torch.no_grad():
@@ -82,7 +84,7 @@ def test_a_draft_is_tuned_and_an_ordinary_checkpoint(draft: Draft, answers: Answ
 
 
 def find_draft_at(folder: Path) -> Checkpoint:
-    return Checkpoint.find(str(folder))
+    return find_checkpoint(str(folder))
 
 
 def test_an_interrupt_keeps_the_best_so_far(
@@ -126,7 +128,7 @@ def test_a_new_draft_has_the_targets_tokens(built: Path, tmp_path: Path) -> None
     tuning._save(made, tmp_path / "new")
     modes = {path.name: path.stat().st_mode for path in (tmp_path / "new").iterdir()}
     assert modes["model.safetensors"] == modes["config.json"]  # as the umask says
-    found = Checkpoint.find(str(tmp_path / "new"))
+    found = find_checkpoint(str(tmp_path / "new"))
     assert found.stop_token_ids == (1,)
     assert found.tokenizer("def add").input_ids == make_tokenizer()("def add").input_ids
 
