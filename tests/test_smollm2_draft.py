@@ -11,10 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.calibration.measuring.journal import Journal
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.tuning.answers import Answer
 from support.real import DRAFT
 from support.tiny import LLAMA, save_model
 from transformers import AutoModelForCausalLM

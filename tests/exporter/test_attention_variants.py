@@ -19,7 +19,6 @@ from specexport.engines.tensorrt.api import library
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, model_profiles
 from specexport.engines.tensorrt.network_checks import check_model
 from specexport.exporter.build import build
-from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.tracing import attention, complex_numbers

@@ -15,11 +15,8 @@ from specexport.errors import ParameterError, ProofError
 from specexport.exporter.build import BuildReport, build
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.kept_tokens import KeptTokens
-from specexport.exporter.context import BuildContext
-from specexport.exporter.draft_vocabulary import choose_vocabulary
 from specexport.exporter.export_model import ModelExport, export_model
-from specexport.exporter.options import BuildOptions
-from specexport.exporter.options import BuildContext, BuildOptions, CalibrationTexts
+from specexport.exporter.options import BuildContext, BuildOptions
 from specexport.exporter.proving.prove import prove
 from specexport.exporter.target_answers import ANSWER_TOKENS, own_answers
 from specexport.runtime.describe import describe, render

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from specexport.errors import UnsupportedModelError
-from specexport.exporter.build import build, refuse_states
+from specexport.exporter.build import build
 from specexport.exporter.checkpoints.config import keeps_states
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.options import BuildOptions

@@ -13,7 +13,6 @@ import pytest
 import torch
 from specexport.bundle import Contract, Precision
 from specexport.errors import EngineError
-from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.tracing import attention
 from specexport.exporter.tracing.attention import Layer

@@ -16,7 +16,7 @@ import specexport
 from specexport.atomic import lock
 from specexport.bundle import MANIFEST, OLDEST_SCHEMA, Bundle
 from specexport.editing import replace_manifest
-from specexport.editing.replace_manifest import remove_draft, replace_manifest
+from specexport.editing.replace_manifest import remove_draft
 from specexport.errors import OutputError, ParameterError, ProofError
 from specexport.exporter import additional_drafts as put_draft
 from specexport.exporter.additional_drafts import AddOptions, add_draft

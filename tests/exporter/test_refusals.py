@@ -15,12 +15,8 @@ from safetensors.torch import load_file, save_file
 from specexport.errors import CheckpointError, ProofError, UnsupportedModelError
 from specexport.exporter import build as build_module
 from specexport.exporter.additional_drafts import FoundDraft
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.checkpoints.pair import OwnTokens
-from specexport.exporter.checkpoints import checkpoint
-from specexport.exporter.checkpoints import source as weight_files
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.checkpoints.pair import OwnTokens, check_models
+from specexport.exporter.checkpoints.pair import OwnTokens
 from specexport.exporter.options import BuildOptions, CalibrationTexts, NamedDraft
 from specexport.exporter.tracing.trace import probe_cache, trace
 from support.hybrids import SCAN

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-import specexport
 from specexport.atomic import lock
 from specexport.errors import OutputError
-from specexport.exporter import export_model, stage_cache
+from specexport.exporter import stage_cache
 from specexport.exporter.stage_cache import UNUSED_DAYS, finished_stage, make_stage, open_cache, stage_key
 from support.messages import Refused
 

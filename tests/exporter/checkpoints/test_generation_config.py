@@ -14,10 +14,8 @@ from specexport.bundle import Defaults
 from specexport.cli import main
 from specexport.errors import CheckpointError
 from specexport.exporter.build import build
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.checkpoints.generation_config import APPLIED, SAMPLING, WITHOUT_EFFECT, defaults_of
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.checkpoints.generation_config import APPLIED, NEUTRAL, SAMPLING, WITHOUT_EFFECT, defaults_of
+from specexport.exporter.checkpoints.generation_config import APPLIED, SAMPLING, WITHOUT_EFFECT, defaults_of
 from specexport.exporter.options import BuildOptions
 from specexport.runtime.proofs.equality import check_equality
 from support.messages import Refused

@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from specexport.errors import CheckpointError, UnsupportedModelError
-from specexport.exporter.checkpoints import gguf
-from gguf import GGUFReader
-from safetensors.torch import load_file, save_file
-from specexport.errors import CheckpointError, MissingPackageError, UnsupportedModelError
-from specexport.exporter.checkpoints import find, source
+from specexport.exporter.checkpoints import find
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.runtime.load import load
@@ -144,4 +140,4 @@ def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch, refused:
     assert found.digest == find_checkpoint(str(file)).digest
     assert asked == [("org/model-GGUF", ["tiny.gguf"])]
     with refused(CheckpointError):
-        Checkpoint.find("org/model-GGUF:other.gguf")
+        find_checkpoint("org/model-GGUF:other.gguf")

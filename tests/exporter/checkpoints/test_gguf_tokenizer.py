@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from gguf_ids import differences, mixed_lines, values_of, write_vocabulary
 from specexport.errors import CheckpointError, UnsupportedModelError
-from specexport.errors import CheckpointError, SpecExportError, UnsupportedModelError
-from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS, read_tokenizer
 from support import gguf_files
 from support.messages import Refused

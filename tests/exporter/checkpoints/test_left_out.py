@@ -12,9 +12,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 from specexport.cli import main
 from specexport.errors import CheckpointError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.checkpoints.left_out import unfiltered
 from support.messages import Refused
 from support.tiny import LLAMA, edit_json, edit_weights, save_checkpoint, save_model
 from transformers import PreTrainedModel

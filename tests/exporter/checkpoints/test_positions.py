@@ -11,8 +11,6 @@ import specexport
 import torch
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.config import max_positions
-from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.checkpoints.pair import check_capacity
 from specexport.exporter.options import BuildOptions
 from support.tiny import LLAMA, VOCAB, save_checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM

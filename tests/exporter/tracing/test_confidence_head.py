@@ -13,10 +13,8 @@ import pytest
 import torch
 from specexport.bundle import Precision
 from specexport.engines.onnxruntime.cpu import OrtDecoder
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.dialects import Dialect
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.dialects import DIALECTS, Dialect
+from specexport.exporter.dialects import Dialect
 from specexport.exporter.tracing.confidence_head import probe_features
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
 from support.tiny import CONTRACT, LLAMA, VOCAB, Exported, export_cached, save_model

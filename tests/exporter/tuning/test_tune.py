@@ -14,7 +14,6 @@ from specexport.cli import main
 from specexport.errors import CheckpointError, PairError, ParameterError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.tuning import drafts
 from specexport.exporter.tuning import train as training
 from specexport.exporter.tuning import tune as tuning
 from specexport.exporter.tuning.answers import TOP

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from specexport.exporter.weights import expert_rounding
+from specexport.exporter.weights import expert_recipes
 from specexport.exporter.weights.expert_recipes import choose_expert_integers
 from specexport.exporter.weights.experts import ExpertStack, expert_layers, stack_experts
 from specexport.exporter.weights.fake_quant import fake_quantized, rounded_activations
@@ -120,11 +120,11 @@ def test_experts_that_saw_enough_are_fitted_the_others_rounded_to_nearest(
             assert off[0] < 0.9 * off[1]
     calls: list[Tensor] = []
     spy = lambda *arguments: calls.append(arguments[0]) or rounded(*arguments)  # type: ignore[func-returns-value]  # noqa: E731
-    monkeypatch.setattr(expert_rounding, "rounded", spy)
+    monkeypatch.setattr(expert_recipes, "rounded", spy)
     again = choose_expert_integers(model, texts, {DOWN: INT8}, damping=0.01)
     assert np.array_equal(again.recipes[DOWN].quantize(layer.matrix.numpy())[0], values)
     assert len(calls) == len(enough)  # the others are not worked on column by column
-    monkeypatch.setattr(expert_rounding, "to_nearest", lambda *_: pytest.fail("a stack without any that is fitted"))
+    monkeypatch.setattr(expert_recipes, "to_nearest", lambda *_: pytest.fail("a stack without any that is fitted"))
     assert choose_expert_integers(model, texts[:1], {DOWN: INT8}).recipes == {}
     assert choose_expert_integers(model, texts, {}).experts == 0
 

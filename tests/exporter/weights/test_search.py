@@ -13,7 +13,6 @@ from specexport.errors import CheckpointError
 from specexport.exporter.weights import output_error, search
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.layers import check_finite
-from specexport.exporter.weights.output_error import output_error
 from specexport.exporter.weights.recipe import Recipe
 from specexport.exporter.weights.search import RecipeOptions, choose, recipe_steps
 from torch import Tensor
