@@ -41,8 +41,8 @@ SERVE = (
     Mutant(
         "an answer is expected to end at the mean, however long it is already",
         f"{ENGINE}pace.py",
-        "max(self._tokens.value - tokens, tokens, (parameters",
-        "max(self._tokens.value - tokens, (parameters",
+        "max(self._tokens - tokens, tokens, (parameters",
+        "max(self._tokens - tokens, (parameters",
         ("tests/serve/test_pace.py",),
     ),
     Mutant(
