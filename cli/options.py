@@ -177,23 +177,25 @@ def _click_option(one: Field[Any], option: Option) -> Callable[[Callable[..., No
     elif isinstance(option, Choice):
         settings["type"] = click.Choice(option.names)
     elif isinstance(option, Flag):  # named for what it turns off
-        settings |= {"is_flag": True, "default": False, "show_default": False, "callback": _negated}
+        settings |= {"is_flag": True, "default": False, "show_default": False, "callback": negated}
     elif isinstance(option, TokenIds):
-        settings |= {"type": int, "multiple": True, "metavar": "ID", "callback": _given}
+        settings |= {"type": int, "multiple": True, "metavar": "ID", "callback": none_if_empty}
     elif isinstance(option, Biases):
         settings |= {"multiple": True, "metavar": "ID=BIAS", "callback": _biases}
     elif isinstance(option, Texts):
-        settings |= {"multiple": True, "callback": _given}
+        settings |= {"multiple": True, "callback": none_if_empty}
     if one.name in UNADJUSTED:
         settings["help"] += f" {OF_BUNDLE}"
     return click.option(option.flag or f"--{one.name.replace('_', '-')}", one.name, **settings)
 
 
-def _negated(context: click.Context, parameter: click.Parameter, given: bool) -> bool:
+def negated(context: click.Context, parameter: click.Parameter, given: bool) -> bool:
     return not given
 
 
-def _given(context: click.Context, parameter: click.Parameter, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def none_if_empty(
+    context: click.Context, parameter: click.Parameter, values: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
     """None, which is the bundle's default, where the option was not given."""
     return values or None
 

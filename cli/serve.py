@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import Field, fields, replace
 from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Any
@@ -13,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from .options import BUNDLE, CHAT_TEMPLATE, running, text_of
+from ..serve import checks
+from ..serve.settings import QUEUE_TIMEOUT, ServerSettings, check_listening, keys_of_host
+from .options import BUNDLE, CHAT_TEMPLATE, negated, none_if_empty, running, text_of
 
 if TYPE_CHECKING:
     from ..serve.listen import Listener, Listening
-    from ..serve.settings import ServerSettings
 
 
-LONGEST_TIME = 1e9  # as of `ServerSettings`; 30 years
 WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded")
 
 
@@ -29,12 +30,32 @@ class Seconds(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         found = super().convert(value, param, ctx)
-        if not found <= LONGEST_TIME:
-            self.fail(f"{value} is not between 0 and {LONGEST_TIME:.0f} seconds.", param, ctx)
+        if not found <= checks.LONGEST_TIME:
+            self.fail(f"{value} is not between 0 and {checks.LONGEST_TIME:.0f} seconds.", param, ctx)
         return found
 
 
 SECONDS = Seconds(min=0)
+
+
+def settings_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds an option for each field of `ServerSettings` that has a help text, under its name."""
+    for one in reversed(fields(ServerSettings)):
+        if one.metadata["help"]:
+            flag = one.metadata["flag"] or f"--{one.name.replace('_', '-')}"
+            command = click.option(flag, one.name, help=one.metadata["help"], **_kind(one))(command)
+    return command
+
+
+def _kind(one: Field[Any]) -> dict[str, Any]:
+    check, default = one.metadata["check"], one.default
+    if isinstance(default, bool):  # named for what it changes
+        return {"is_flag": True, "callback": negated if default else None}
+    if check in (checks.models, checks.hosts, checks.origins):
+        return {"multiple": True, "callback": none_if_empty if default is None else None}
+    types = {checks.count: click.IntRange(1), checks.seconds: SECONDS, checks.temperature: click.FloatRange(0, 2)}
+    shown = {"default": default, "show_default": True} if default is not None else {}
+    return {"type": types.get(check), **shown}
 
 
 @click.command()
@@ -50,69 +71,15 @@ SECONDS = Seconds(min=0)
 @click.option("--uds", type=click.Path(path_type=Path), help="Unix socket to listen on, instead of an address.")
 @CHAT_TEMPLATE
 @click.option(
-    "--served-model-name",
-    "model",
-    multiple=True,
-    help="Model name that clients use; repeatable, answers have the first. [default: the bundle's]",
-)
-@click.option("--any-model-name", is_flag=True, help="Accept requests for a model of any name.")
-@click.option("--replica-name", "replica", help="Name of this replica, sent in x-specexport-replica.")
-@click.option(
     "--api-key-file",
     type=click.File(encoding="utf-8", errors="surrogateescape"),
     help="File of API keys, one per line; $SPECEXPORT_API_KEY holds one more.",
 )
 @click.option("--no-auth", is_flag=True, help="Listen beyond this machine without an API key.")
-@click.option("--public-metrics", is_flag=True, help="Serve /metrics without an API key.")
-@click.option(
-    "--allowed-host",
-    "allowed_hosts",
-    multiple=True,
-    help="Accepted Host header, besides the loopback names; * for any; repeatable.",
-)
 @click.option(
     "--trust-forwarded", is_flag=True, help="Take the client's address from X-Forwarded-For of a proxy on this host."
 )
-@click.option("--cors-origin", "cors_origins", multiple=True, help="Origin whose pages may call the API; repeatable.")
-@click.option(
-    "--default-temperature",
-    type=click.FloatRange(0, 2),
-    default=1.0,
-    show_default=True,
-    help="Temperature of requests that do not set one.",
-)
-@click.option(
-    "--drafter",
-    help="Drafter of requests that name none, as for generate. [default: the policy's where calibrated, else model if "
-    "the bundle has one, else ngram]",
-)
-@click.option("--max-tokens", type=click.IntRange(1), help="Maximum new tokens per request. [default: the capacity]")
-@click.option(
-    "--max-body", type=click.IntRange(1), default=1 << 20, show_default=True, help="Maximum bytes per request."
-)
-@click.option("--max-queue", type=click.IntRange(1), default=16, show_default=True, help="Maximum waiting requests.")
-@click.option(
-    "--max-queue-per-key",
-    type=click.IntRange(1),
-    help="Maximum waiting requests per API key, or else per address. [default: 4 with several keys, else all]",
-)
-@click.option(
-    "--queue-timeout", type=SECONDS, default=600.0, show_default=True, help="Longest wait in the queue, in seconds."
-)
-@click.option(
-    "--grammar-timeout",
-    type=SECONDS,
-    default=10.0,
-    show_default=True,
-    help="Seconds that a request's grammar may take in total to compute which tokens may follow.",
-)
-@click.option(
-    "--stall-timeout",
-    type=SECONDS,
-    default=60.0,
-    show_default=True,
-    help="/health returns 503 once a single pass has run for this many seconds.",
-)
+@settings_options
 @click.option(
     "--drain-delay",
     type=SECONDS,
@@ -132,17 +99,12 @@ SECONDS = Seconds(min=0)
     type=click.IntRange(0),
     help="Host memory for the cache rows of earlier conversations, in MiB. [default: 512 on a CPU, else 0]",
 )
-@click.option("--allow-grammars", is_flag=True, help="Accept context-free grammars (Lark) in requests.")
-@click.option("--strict-fields", is_flag=True, help="Refuse unknown fields of requests instead of ignoring them.")
-@click.option("--no-access-log", is_flag=True, help="Log no line per request.")
-@click.option("--metrics-prefix", default="specexport", show_default=True, help="Prefix of the names at /metrics.")
 @running
 def serve(
     bundle: Path,
     where: dict[str, Any],
     api_key_file: Any,
     no_auth: bool,
-    no_access_log: bool,
     prompt_cache_mib: int | None,
     chat_template: Path | None,
     **options: Any,
@@ -154,16 +116,14 @@ def serve(
     'specexport[serve]'
     """
     from ..errors import GrammarError, MissingPackageError
-    from ..serve import ServerSettings
+    from ..serve import create_app  # noqa: F401 - names the package that is missing
     from ..serve.listen import Listening
-    from ..serve.settings import check_listening
     from .progress import load
 
     listening = Listening(**{name: options.pop(name) for name in WHERE})
     if listening.uds is not None:
         _check_alone()
-    options |= {name: options[name] or None for name in ("allowed_hosts", "model")}
-    settings = ServerSettings(api_keys=_keys(api_key_file), access_log=not no_access_log, **options)
+    settings = ServerSettings(api_keys=_keys(api_key_file), **options)
     if listening.uds is None:
         check_listening(listening.host, settings, no_auth)
     _log_to_stderr()
@@ -234,8 +194,6 @@ def _handle_signals(listener: Listener) -> None:
 
 
 def _keys(file: Any) -> tuple[str, ...]:
-    from ..serve.settings import keys_of_host
-
     return keys_of_host() if file is None else keys_of_host(text_of(file), file.name)
 
 
@@ -279,7 +237,11 @@ def _log_to_stderr() -> None:
 )
 @click.option("--queue", type=int, default=16, show_default=True, help="Maximum waiting requests.")
 @click.option(
-    "--queue-timeout", type=float, default=30.0, show_default=True, help="Longest wait in the queue, in seconds."
+    "--queue-timeout",
+    type=float,
+    default=QUEUE_TIMEOUT,
+    show_default=True,
+    help="Longest wait in the queue, in seconds.",
 )
 @click.option(
     "--python-path",

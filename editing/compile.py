@@ -67,9 +67,10 @@ def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
                 )
             version = ".".join(map(str, lib.version[:2]))
             again = f"--engine {engine}" + (f" --tensorrt-version {version}" if engine == "tensorrt" else "")
+            cpu = ", and with --engine onnxruntime if the CPU is still wanted" * ("onnxruntime" in manifest.engines)
             raise BundleError(
                 f"{bundle.root} has no {dialect} graph of {model.source}, which {lib.title} needs; "
-                f"build it again with {again}"
+                f"build it again with {again}{cpu}"
             )
         check = partial(check_model, trt=lib.trt, spec=model, contract=contract, dialect=dialect)
         graph = model.graphs[dialect]

@@ -120,7 +120,7 @@ class Endpoint:
         self._service, self._handler = service, handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send, self._service.settings)
+        exchange: Exchange = scope["state"]["exchange"]  # of `Access`
         try:
             await self._handler(self._service, exchange)
         except (ApiError, SpecExportError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from typing import Any
 
@@ -17,23 +17,15 @@ ANY_HOST = "*"
 KEY_VARIABLE = "SPECEXPORT_API_KEY"
 PER_KEY = 4
 QUEUE_TIMEOUT = 600.0  # as long as openai's clients wait for an answer
-CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "model": checks.models,
-    "api_keys": checks.keys,
-    "allowed_hosts": checks.hosts,
-    "cors_origins": checks.origins,
-    "default_temperature": checks.temperature,
-    "drafter": Name().check,
-    "metrics_prefix": checks.prefix,
-    "replica": checks.name,
-    **dict.fromkeys(("max_tokens", "max_body", "max_requests", "max_queue", "max_queue_per_key"), checks.count),
-    **dict.fromkeys(("queue_timeout", "grammar_timeout", "stall_timeout", "header_timeout"), checks.seconds),
-    **dict.fromkeys(("body_timeout", "send_timeout", "ping_interval"), checks.some_seconds),
-    **dict.fromkeys(
-        ("any_model_name", "public_metrics", "allow_grammars", "strict_fields", "access_log"), Flag().check
-    ),
-}
-OPTIONAL = ("model", "allowed_hosts", "max_tokens", "max_queue_per_key", "replica", "drafter")  # which may be None
+FLAG = Flag().check
+
+
+def setting(default: Any, check: Callable[[str, Any], Any], help: str = "", flag: str | None = None) -> Any:
+    """A field of `ServerSettings`; one whose default is None may be None.
+
+    help: of its option of `specexport serve`, "" for none. flag: the option's name, by default the field's.
+    """
+    return field(default=default, metadata={"check": check, "help": help, "flag": flag})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,37 +54,66 @@ class ServerSettings:
     replica: which of several servers this is; every answer has it in the header `x-specexport-replica`.
     """
 
-    model: str | tuple[str, ...] | None = None
-    any_model_name: bool = False
-    api_keys: tuple[str, ...] = ()
-    public_metrics: bool = False
-    allowed_hosts: tuple[str, ...] | None = None
-    cors_origins: tuple[str, ...] = ()
-    default_temperature: float = 1.0
-    drafter: str | None = None
-    max_tokens: int | None = None
-    max_body: int = 1 << 20
-    body_timeout: float = 30.0
-    max_requests: int = 256
-    max_queue: int = 16
-    max_queue_per_key: int | None = None
-    queue_timeout: float = QUEUE_TIMEOUT
-    grammar_timeout: float = 10.0
-    stall_timeout: float = 60.0
-    send_timeout: float = 60.0
-    ping_interval: float = 10.0
-    header_timeout: float = 20.0
-    allow_grammars: bool = False
-    strict_fields: bool = False
-    metrics_prefix: str = "specexport"
-    access_log: bool = True
-    replica: str | None = None
+    model: str | tuple[str, ...] | None = setting(
+        None,
+        checks.models,
+        "Model name that clients use; repeatable, answers have the first. [default: the bundle's]",
+        "--served-model-name",
+    )
+    any_model_name: bool = setting(False, FLAG, "Accept requests for a model of any name.")
+    replica: str | None = setting(
+        None, checks.name, "Name of this replica, sent in x-specexport-replica.", "--replica-name"
+    )
+    api_keys: tuple[str, ...] = setting((), checks.keys)
+    public_metrics: bool = setting(False, FLAG, "Serve /metrics without an API key.")
+    allowed_hosts: tuple[str, ...] | None = setting(
+        None,
+        checks.hosts,
+        "Accepted Host header, besides the loopback names; * for any; repeatable.",
+        "--allowed-host",
+    )
+    cors_origins: tuple[str, ...] = setting(
+        (), checks.origins, "Origin whose pages may call the API; repeatable.", "--cors-origin"
+    )
+    default_temperature: float = setting(1.0, checks.temperature, "Temperature of requests that do not set one.")
+    drafter: str | None = setting(
+        None,
+        Name().check,
+        "Drafter of requests that name none, as for generate. [default: the policy's where calibrated, else model if "
+        "the bundle has one, else ngram]",
+    )
+    max_tokens: int | None = setting(None, checks.count, "Maximum new tokens per request. [default: the capacity]")
+    max_body: int = setting(1 << 20, checks.count, "Maximum bytes per request.")
+    body_timeout: float = setting(30.0, checks.some_seconds)
+    max_requests: int = setting(256, checks.count)
+    max_queue: int = setting(16, checks.count, "Maximum waiting requests.")
+    max_queue_per_key: int | None = setting(
+        None,
+        checks.count,
+        "Maximum waiting requests per API key, or else per address. [default: 4 with several keys, else all]",
+    )
+    queue_timeout: float = setting(QUEUE_TIMEOUT, checks.seconds, "Longest wait in the queue, in seconds.")
+    grammar_timeout: float = setting(
+        10.0,
+        checks.seconds,
+        "Seconds that a request's grammar may take in total to compute which tokens may follow.",
+    )
+    stall_timeout: float = setting(
+        60.0, checks.seconds, "/health returns 503 once a single pass has run for this many seconds."
+    )
+    send_timeout: float = setting(60.0, checks.some_seconds)
+    ping_interval: float = setting(10.0, checks.some_seconds)
+    header_timeout: float = setting(20.0, checks.seconds)
+    allow_grammars: bool = setting(False, FLAG, "Accept context-free grammars (Lark) in requests.")
+    strict_fields: bool = setting(False, FLAG, "Refuse unknown fields of requests instead of ignoring them.")
+    metrics_prefix: str = setting("specexport", checks.prefix, "Prefix of the names at /metrics.")
+    access_log: bool = setting(True, FLAG, "Log no line per request.", "--no-access-log")
 
     def __post_init__(self) -> None:
-        for name, check in CHECKS.items():
-            value = getattr(self, name)
-            if value is not None or name not in OPTIONAL:
-                object.__setattr__(self, name, check(name, value))
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value is not None or one.default is not None:
+                object.__setattr__(self, one.name, one.metadata["check"](one.name, value))
 
     @property
     def names(self) -> tuple[str, ...]:

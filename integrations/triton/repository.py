@@ -18,11 +18,14 @@ from ...bundle.files import clone_or_copy
 from ...bundle.output import check_free, new_folder
 from ...engines.catalogue import ENGINES
 from ...errors import OutputError, ParameterError
+from ...exporter.storage.atomic_folder import check_free, new_folder
+from ...exporter.storage.copy_on_write import clone_or_copy
+from ...serve.checks import LONGEST_TIME
+from ...serve.settings import QUEUE_TIMEOUT
 from .models import BUNDLE, CONFIG, ENTRY, INPUTS, OF, OUTPUTS, PATHS
 
 WHOLE = "_whole"  # suffix of the name of the model for whole answers
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-LONGEST_TIME = 1e9  # seconds, as of a server
 MOST_WAITING = 2**32 - 1  # which Triton's configuration can say
 MODEL = """\
 # Written by `specexport triton-repository`.
@@ -106,7 +109,7 @@ class RepositoryOptions:
     threads: int = 0
     prompt_cache_mib: int | None = None
     queue: int = 16
-    queue_timeout: float = 30.0
+    queue_timeout: float = QUEUE_TIMEOUT
     python_path: tuple[Path, ...] = ()
     hard_links: bool = False
 

@@ -94,12 +94,11 @@ class PromptEncoder:
             return self.tokenizer.encode(prediction, add_special_tokens=False).ids[:longest]
 
     def _check_ids(self, what: str, tokens: Sequence[int]) -> None:
-        known = range(self._manifest.target.vocab_size)
-        for place, token in enumerate(tokens):
-            if token not in known:
-                raise PromptError(
-                    f"the {what} holds token {token} at position {place}; ids go from 0 to {len(known) - 1}"
-                )
+        size = self._manifest.target.vocab_size
+        if not tokens or (min(tokens) >= 0 and max(tokens) < size):
+            return
+        place, token = next((place, token) for place, token in enumerate(tokens) if not 0 <= token < size)
+        raise PromptError(f"the {what} holds token {token} at position {place}; ids go from 0 to {size - 1}")
 
     @cached_property
     def tool_format(self) -> ToolFormat:
@@ -152,6 +151,8 @@ class PromptEncoder:
             )
         if any(isinstance(item, Mapping) for item in found):
             return self._encode_messages(check_messages(found), tools, variables)
+        if all(type(item) is int for item in found):  # as `encode` returns them: a server gives them back
+            return list(found)
         return [whole_number(f"token {place} of the prompt", item) for place, item in enumerate(found)]
 
     def _encode_text(self, text: str) -> list[int]:

@@ -42,8 +42,8 @@ SERVE = (
     Mutant(
         "an answer is expected to end at the mean, however long it is already",
         f"{ENGINE}pace.py",
-        "max(self._tokens.value - tokens, tokens, (parameters.min_new_tokens or 0) - tokens)",
-        "max(self._tokens.value - tokens, (parameters.min_new_tokens or 0) - tokens)",
+        "max(self._tokens - tokens, tokens, (parameters.min_new_tokens or 0) - tokens)",
+        "max(self._tokens - tokens, (parameters.min_new_tokens or 0) - tokens)",
         ("tests/serve/test_pace.py",),
     ),
     Mutant(

@@ -64,7 +64,7 @@ class Access:
                 self._log(scope, notes, status or CLIENT_GONE, perf_counter() - start)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send, self._settings)
+        exchange = scope["state"]["exchange"] = Exchange(scope, receive, send, self._settings)
         cors = _cors(exchange, self._settings.cors_origins)  # first: refusals have them too
         if cors:
             scope["state"]["cors"] = cors

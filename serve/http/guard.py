@@ -31,14 +31,14 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send, self._settings)
+        exchange: Exchange = scope["state"]["exchange"]
         if exchange.path not in PROBES:
             self._check_host(exchange.header("host"))
         origin = exchange.header("origin")
         if origin:
             self._check_origin(origin, exchange.header("host"))
             if "cors" in scope["state"] and scope["method"] == "OPTIONS":  # a preflight brings no key
-                await Exchange(scope, receive, send, self._settings).answer(204, b"")
+                await exchange.answer(204, b"")
                 return
         scope["state"]["key"] = self._key(scope, exchange)
         await self._app(scope, receive, send)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +21,7 @@ from .fields import check_fields, renamed, unknown
 from .requests import Extension
 
 T = TypeVar("T")
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _type = cache(inspect.type_info)
 
 
@@ -76,14 +79,28 @@ def _check_own(own: Any) -> None:
 
 
 def _json(body: bytes) -> Any:
-    """Strict JSON: without NaN, lone surrogates and repeated keys. A byte order mark before it is skipped."""
-    body = body.removeprefix(BOM_UTF8)
+    """Strict JSON in UTF-8: without NaN, infinities, lone surrogates and repeated keys. A byte order mark is skipped.
+
+    By the standard library, since msgspec's decoder says nothing of repeated keys.
+    """
     try:
-        raw = msgspec.json.decode(body)
-        json.loads(body, object_pairs_hook=_pairs)
-    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors too
+        raw = DECODER.decode(body.removeprefix(BOM_UTF8).decode())
+        if SURROGATE.search(body):
+            json.dumps(raw, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:  # of Unicode too
         raise invalid(None, f"the body is not JSON: {str(error)[:200]}", "invalid_json") from None
     return raw
+
+
+def _finite(number: str) -> float:
+    found = float(number)
+    if math.isinf(found):
+        raise ValueError(f"the number {number[:64]} is too large")
+    return found
+
+
+def _constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -143,3 +160,6 @@ def _whole(raw: Any, kinds: Sequence[inspect.Type]) -> Any:
         }
         return {name: _whole(value, (fields[name],)) if name in fields else value for name, value in raw.items()}
     return raw
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_finite, parse_constant=_constant)

@@ -147,7 +147,7 @@ def test_what_is_missing_is_said_in_one_line(missing: str) -> None:
 import sys
 sys.modules[{missing!r}] = None
 try:
-    import specexport.serve
+    from specexport.serve import create_app
 except Exception as error:
     print(error)
 """
