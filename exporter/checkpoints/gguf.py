@@ -35,6 +35,8 @@ from .gguf_keys import apply_header, unread
 from .gguf_tokenizer import OWN, read_tokenizer
 from .half_precision import TORCH_DTYPES
 from .source import INSTEAD, first_line
+from .left_out import check_shapes
+from .source import INSTEAD, check_gguf, find_local, first_line
 
 # Tokens that end a text, a turn or a message.
 ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
@@ -104,7 +106,15 @@ class GgufCheckpoint(Checkpoint):
                 f"{INSTEAD}"
             ) from None
         check_decoder(self.source, config)
-        apply_header(self.source, self.values, config, self._read_by_name())
+        try:
+            apply_header(self.source, self.values, config, self._read_by_name())
+        except SpecExportError:
+            raise
+        except Exception as error:  # values of another type, or a config of layers that differ, as Gemma 4's
+            raise UnsupportedModelError(
+                f"{self.source} is a {kind} model, whose header does not fit {type(config).__name__} of transformers "
+                f"({first_line(error).partition('. ')[0]}); {INSTEAD}"
+            ) from None
         return config
 
     @cached_property
@@ -157,11 +167,13 @@ class GgufCheckpoint(Checkpoint):
         config = self.config
         options: dict[str, Any] = dict(config=config, dtype=TORCH_DTYPES[precision], output_loading_info=True)
         options |= dict(experts_implementation="batched_mm", trust_remote_code=False)
+        options["ignore_mismatched_sizes"] = True  # refused below: transformers' error does not name them
         try:
             with self._quick_loader():
                 model, info = AutoModelForCausalLM.from_pretrained(self.folder, gguf_file=self.file, **options)
         except Exception as error:
             raise CheckpointError(f"{self.source}: the weights cannot be loaded: {first_line(error)}") from None
+        check_shapes(self.source, info, "its header")
         self._check_all_read(model)
         for tensor in self.header.tensors:
             if tensor.name == ROTARY_DIVISORS:

@@ -87,6 +87,11 @@ TOKENIZER_WITHOUT_EFFECT = (
     *(f"{name}_token_id" for name in ("seperator", "cls", "mask", "prefix", "suffix", "middle")),
     *(f"fim_{name}_token_id" for name in ("pre", "suf", "mid", "pad", "rep", "sep")),
 )
+# Each with one of these keys: llama.cpp reads no file without, and the class's defaults are another model's.
+REQUIRED = (
+    *(("context_length",), ("embedding_length",), ("block_count",), ("attention.head_count",)),
+    ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"),
+)
 LAYER_TYPES = {True: "sliding_attention", False: "full_attention"}
 # Models of these sizes scale attention by the width per head, all others by the length of a key.
 LARGEST = {"gemma2": 46, "gemma3": 62}
@@ -108,6 +113,11 @@ def apply_header(source: str, values: Mapping[str, Any], config: Any, read: Cont
         return UnsupportedModelError(f"{source} says {name} = {_shown(values[name])}, {why}; {INSTEAD}")
 
     _check_others(source, values)
+    for keys in REQUIRED:
+        if not any(every.get(key) for key in keys):
+            raise UnsupportedModelError(
+                f"{source} does not say {' or '.join(prefix + key for key in keys)}, which every model has; {INSTEAD}"
+            )
     apply_rotary(every, config, refuse)
     said = own if read else _defaults(own, config) | own  # the loader's function for one architecture knows its own
     if not read or "attention.sliding_window" in own:
@@ -216,7 +226,11 @@ def _unknown(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _attribute(key: str, fresh: Any) -> str | None:
-    return next((name for name in ATTRIBUTES.get(key, ()) if hasattr(fresh, name)), None)
+    """head_dim: also of a class that does not declare it, as Qwen3-MoE's. Where a model does not read it, its weights
+    have another shape.
+    """
+    undeclared = ("head_dim",) if key == "attention.key_length" else ()
+    return next((name for name in ATTRIBUTES.get(key, ()) if hasattr(fresh, name) or name in undeclared), None)
 
 
 def _hold(config: Any, name: str, value: Any) -> bool:
@@ -231,8 +245,6 @@ def _hold(config: Any, name: str, value: Any) -> bool:
 def _granted(key: str, value: Any, said: Mapping[str, Any]) -> bool:
     if key == "attention.head_count_kv":
         return bool(value == said.get("attention.head_count"))
-    if key == "attention.key_length":
-        return bool(value == _width(said))
     if key == "feed_forward_length":
         return bool(value == 4 * said["embedding_length"])
     if key not in TAKEN_FOR_GRANTED:

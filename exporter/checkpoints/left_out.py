@@ -63,12 +63,7 @@ def check_all_read(
     config: of the whole checkpoint. info: what `from_pretrained` says of the loading. found: by `unfiltered`.
     Raises `CheckpointError` for weights that have another shape, and for those that nobody reads.
     """
-    if mismatched := sorted(info["mismatched_keys"]):
-        name, there, expected = mismatched[0]
-        raise CheckpointError(
-            f"{source}: {len(mismatched)} weights have another shape than config.json says; the first is {name}, found "
-            f"{list(there)}, expected {list(expected)}; config.json is of another model, download both again"
-        )
+    check_shapes(source, info, "config.json")
     _check_tied(source, model)
     if not found:
         return ()
@@ -94,6 +89,16 @@ def check_all_read(
     if any(name.endswith(FREQUENCIES) for name in found):
         _check_frequencies(source, model, config, files)
     return tuple(f"left out: {count} weight{'s' * (count > 1)} of {group}" for group, count in groups.items())
+
+
+def check_shapes(source: str, info: dict[str, Any], place: str) -> None:
+    """Raises `CheckpointError` for weights of another shape than `place` says. info: as for `check_all_read`."""
+    if mismatched := sorted(info["mismatched_keys"]):
+        name, there, expected = mismatched[0]
+        raise CheckpointError(
+            f"{source}: {len(mismatched)} weights have another shape than {place} says; the first is {name}, found "
+            f"{list(there)}, expected {list(expected)}; they are of two models, download both again"
+        )
 
 
 def _group(name: str, model: PreTrainedModel, config: Any, names: Collection[str]) -> str:

@@ -164,7 +164,9 @@ class PromptEncoder:
 
     def _encode_messages(self, messages: Sequence[Message], tools: Sequence[Tool], variables: Variables) -> list[int]:
         """The template's special tokens become tokens; text of a message that looks like one stays text."""
-        template = self._template_for(bool(tools))
+        # A template for messages alone may write no calls: those of a history would be lost.
+        called = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
+        template = self._template_for(bool(tools) or called)
         if template is None:
             lacks = "this model's tokenizer has no chat template"
             if self.chats(tools=True):

@@ -20,6 +20,7 @@ LEFT_OUT_TESTS, POSITIONS_TESTS, GENERATION_TESTS = (
     (f"tests/exporter/checkpoints/test_{name}.py",) for name in ("left_out", "positions", "generation_config")
 )
 KEYS, ROTARY, TOKENIZER = (f"exporter/checkpoints/gguf_{name}.py" for name in ("keys", "rotary", "tokenizer"))
+GGUF = "exporter/checkpoints/gguf.py"
 OF_KEYS = ("tests/exporter/checkpoints/test_gguf_keys.py",)
 OF_TOKENIZERS = ("tests/exporter/checkpoints/test_gguf_tokenizer.py",)
 FAMILIES = ("tests/exporter/test_families.py",)
@@ -294,6 +295,34 @@ EXPORTER = (
         KEYS,
         "not _truth(value)",
         "key",
+        OF_KEYS,
+    ),
+    Mutant(
+        "a GGUF header without the epsilon of its norms",
+        KEYS,
+        "if not any(every.get(key) for key in keys):",
+        "if len(keys) == 1 and not any(every.get(key) for key in keys):",
+        OF_KEYS,
+    ),
+    Mutant(
+        "a width of heads that the config's class does not declare is refused",
+        KEYS,
+        'undeclared = ("head_dim",) if key',
+        "undeclared = () if key",
+        OF_KEYS,
+    ),
+    Mutant(
+        "a GGUF file's weights of another shape than its header says",
+        GGUF,
+        '        check_shapes(self.source, info, "its header")\n',
+        "",
+        OF_KEYS,
+    ),
+    Mutant(
+        "a header that does not fit transformers' config is a traceback",
+        GGUF,
+        "except Exception as error:  # values of another type",
+        "except ValueError as error:  # values of another type",
         OF_KEYS,
     ),
     Mutant(

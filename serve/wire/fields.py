@@ -11,7 +11,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .errors import ApiError, invalid, unsupported
-from .known_fields import ANY, FIELDS, NOTHING, OF_MESSAGES, OTHER_NAMES
+from .known_fields import (
+    ANY,
+    ASKS_FOR_NOTHING,
+    FIELDS,
+    NARROWING,
+    NOT_KNOWN,
+    NOTHING,
+    OF_MESSAGES,
+    OTHER_NAMES,
+)
 
 # Fields of the object `specexport`. Its `route` is none: as a field of the request, it may be another server's.
 OWN = ("drafter", "num_draft_tokens", "speculate", "show_drafts", "banned_tokens")
@@ -45,7 +54,7 @@ def renamed(raw: Mapping[str, Any], honoured: frozenset[str]) -> tuple[dict[str,
             found[name] = value
             continue
         if any(_same(value, nothing) for nothing in NOTHING.get(name, ())):
-            if target != "max_tokens":
+            if target != "max_tokens" or found.get(target) is not None:
                 continue
             value = MOST_TOKENS
         if (name, value) == ("format", "json"):
@@ -79,6 +88,8 @@ def unknown(given: Iterable[tuple[str, Any]], strict: bool, of_messages: bool = 
     for name, value in given:
         known = PLACE.sub("[]", name)
         rule = (OF_MESSAGES.get(known) if of_messages else None) or FIELDS.get(known)
+        if rule is None and _narrows(known):
+            rule = (ASKS_FOR_NOTHING, NOT_KNOWN)
         if rule is None:
             if strict:
                 raise ApiError(400, "unknown_parameter", f"{name[:64]!r} is not a known field", name[:64])
@@ -86,6 +97,11 @@ def unknown(given: Iterable[tuple[str, Any]], strict: bool, of_messages: bool = 
         elif not any(_same(value, accepted) for accepted in rule[0]):
             raise unsupported(name, rule[1])
     return found
+
+
+def _narrows(name: str) -> bool:
+    """Whether an unknown field seems to narrow the answer. A tool's schema of its result, for one, does not."""
+    return not name.startswith(("messages[]", "tools[]")) and NARROWING.search(name) is not None
 
 
 def _same(value: Any, accepted: Any) -> bool:

@@ -7,6 +7,7 @@ llama.cpp, Ollama, Together, Fireworks, OpenRouter, Mistral, text-generation-web
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 Accepted = tuple[Any, ...]
@@ -148,6 +149,14 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     **_all("options parameters sampling_params extra_body generation_config nvext", ({},), TOP_LEVEL),
     **_all("vllm_xargs extra_args custom_params", ({},), "there is no such extension here"),
 }
+# Of a name that is not known, but says that an answer is to match something or to be without it.
+NARROWING = re.compile(
+    "grammar|regex|schema|guid(ed|ance)|constrain|structured|bnf|lark|banned|forbid|forced|allowed_(token|word)|"
+    "bad_(token|word)|stop_(token|word|str|seq|text)",
+    re.IGNORECASE,
+)
+ASKS_FOR_NOTHING: Accepted = (False, 0, "", [], {})
+NOT_KNOWN = "it is not known here; give response_format, structured_outputs, stop or logit_bias, or leave it out"
 # Of conversations, whose template writes all that a model reads.
 OF_MESSAGES: dict[str, tuple[Accepted, str]] = {
     "add_special_tokens": ((False,), "the template writes them"),
@@ -158,17 +167,17 @@ OTHER_NAMES = {
     **dict.fromkeys(("n_predict", "num_predict", "max_new_tokens", "max_output_tokens"), "max_tokens"),
     "max_completion_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
-    **dict.fromkeys(("stop_sequences", "stop_strings", "stopping_strings"), "stop"),
+    **dict.fromkeys(("stop_sequences", "stop_sequence", "stop_strings", "stopping_strings", "stop_words"), "stop"),
     "random_seed": "seed",
     "ban_eos_token": "ignore_eos",
     **dict.fromkeys(("json_schema", "guided_json", "format"), "structured_outputs.json"),
-    **dict.fromkeys(("regex", "guided_regex"), "structured_outputs.regex"),
+    **dict.fromkeys(("regex", "guided_regex", "regex_pattern"), "structured_outputs.regex"),
     "guided_choice": "structured_outputs.choice",
 }
 # Values with which such a field asks for nothing: no format, as many tokens as there is room for.
 NOTHING: dict[str, Accepted] = {
     "n_predict": (-1,),
     "num_predict": (-1, -2),
-    **dict.fromkeys(("json_schema", "guided_json", "format", "regex", "guided_regex"), ("",)),
+    **dict.fromkeys(("json_schema", "guided_json", "format", "regex", "guided_regex", "regex_pattern"), ("",)),
     "guided_choice": ([],),
 }

@@ -34,10 +34,10 @@ class Prediction(msgspec.Struct):
 
 
 class CalledFunction(msgspec.Struct):
-    """arguments: a JSON object, as text, which may have been cut off."""
+    """arguments: a JSON object, as text, which may have been cut off, or as it is; none for a call without."""
 
     name: Annotated[str, Meta(max_length=64)]
-    arguments: str
+    arguments: str | dict[str, Any] | None = None
 
 
 class ToolCall(msgspec.Struct):

@@ -87,16 +87,18 @@ class History:
 CODE = "invalid_tool_history"
 
 
-def _arguments(text: str, where: str, takes_texts: bool) -> dict[str, Any] | str:
+def _arguments(given: str | dict[str, Any] | None, where: str, takes_texts: bool) -> dict[str, Any] | str:
     """Arguments that are no object, because the answer was cut off, as the text that the model wrote, or as none for a
     template that cannot write a text: an agent must be able to go on with its own history.
     """
-    try:
-        found = msgspec.json.decode(text)
-    except (ValueError, RecursionError):
-        found = None
+    found: Any = given
+    if isinstance(given, str):
+        try:
+            found = msgspec.json.decode(given)
+        except (ValueError, RecursionError):
+            found = None
     if not isinstance(found, dict):
-        return text if takes_texts and text.strip() else {}
+        return given if takes_texts and isinstance(given, str) and given.strip() else {}
     if _deeper(found, MOST_LEVELS):
         raise invalid(where, f"{where} is nested in more than {MOST_LEVELS} levels; flatten it", CODE)
     return found

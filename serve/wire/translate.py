@@ -46,14 +46,15 @@ def chat_messages(
         where = f"messages[{place}]"
         made: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role}
         said = [one for one in (message.content, message.refusal) if one is not None]
-        if not said and not message.tool_calls:
+        thoughts = message.reasoning_content or message.reasoning
+        # A stream that ends within the thoughts leaves no content.
+        if not said and not message.tool_calls and not (thoughts and message.role == "assistant"):
             raise invalid(f"{where}.content", f"{where}.content is null; give a text or a list of text parts")
         made["content"] = "\n".join(filter(None, (flat(one, f"{where}.content") for one in said)))
         if message.name is not None:
             made["name"] = message.name
         if message.tool_calls:
             made["tool_calls"] = history.calls(message, where)
-        thoughts = message.reasoning_content or message.reasoning
         if thoughts and message.role == "assistant":
             thinking = session.thinking((), variables)
             made |= {thinking.key: thoughts} if thinking is not None and thinking.key else {}

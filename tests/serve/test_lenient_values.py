@@ -71,6 +71,13 @@ def test_a_refusal_without_its_text(server: ServerProcess) -> None:
     assert (status, json.loads(body)["error"]["param"]) == (400, "messages[0].content[0].refusal")
 
 
+def test_thoughts_that_were_cut_off_are_all_that_was_said(server: ServerProcess) -> None:
+    """A stream that ends within them has no content, and its client sends that back."""
+    said = content(server, {"role": "assistant", "content": ""})
+    for name in ("reasoning_content", "reasoning"):
+        assert content(server, {"role": "assistant", "content": None, name: "Hm"}) == said
+
+
 def test_64_prompts(server: ServerProcess) -> None:
     status, _, body = server.ask("POST", TEXT, {"prompt": ["a"] * 64, "max_tokens": 1})
     assert status == 200

@@ -169,6 +169,39 @@ def test_in_other_objects_too(refused: Refused, fields: dict[str, Any], name: st
     assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["grammar_string", "allowed_tokens", "guided_decoding", "structuredOutput", "banned_words", "constraints"]
+    + ["response_format.json_schema.regex", "structured_outputs.lark", "jsonSchema", "forced_decoder_ids"],
+)
+def test_a_name_that_is_not_known_and_seems_to_narrow_the_answer(refused: Refused, name: str) -> None:
+    def given(value: Any) -> dict[str, Any]:
+        fields: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}
+        fields["structured_outputs"] = {"regex": "a"}
+        *objects, last = name.split(".")
+        at = fields
+        for one in objects:
+            at = at[one]
+        at[last] = value
+        return {key: fields[key] for key in (objects or [last])[:1]}
+
+    with refused(ApiError) as caught:
+        chat(**given("x"))
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
+    for nothing in (None, False, "", {}):
+        assert chat(**given(nothing)).ignored == []
+
+
+def test_a_schema_of_what_a_tool_returns_narrows_nothing() -> None:
+    tool = {"type": "function", "function": {"name": "f", "output_schema": {"type": "object"}}}
+    assert chat(tools=[tool]).ignored == ["tools[0].function.output_schema"]
+
+
+def test_true_is_not_one(refused: Refused) -> None:
+    with refused(ApiError):
+        chat(n=True)
+
+
 def test_where_special_tokens_are_added() -> None:
     """By the template in a conversation, by the tokenizer to a text."""
     assert text(add_special_tokens=True).ignored == []
@@ -204,6 +237,9 @@ SAME: list[tuple[dict[str, Any], str, Any]] = [
     ({"regex": "a+"}, "structured_outputs.regex", "a+"),
     ({"guided_regex": "a+"}, "structured_outputs.regex", "a+"),
     ({"guided_choice": ["a", "b"]}, "structured_outputs.choice", ["a", "b"]),
+    ({"regex_pattern": "a+"}, "structured_outputs.regex", "a+"),
+    ({"stop_words": ["a"]}, "stop", ["a"]),
+    ({"n_predict": -1, "max_tokens": 7}, "max_tokens", 7),
     ({"format": "", "guided_choice": [], "regex": ""}, "structured_outputs", None),
 ]
 

@@ -41,16 +41,37 @@ NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 @pytest.fixture(scope="module")
 def tiny(served_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """The tiny pair with the template of a model that calls tools."""
-    root = tmp_path_factory.mktemp("tools") / "tiny.bundle"
-    shutil.copytree(served_bundle, root)
-    (root / "tokenizer/chat_template.jinja").write_text(templates.QWEN)
-    manifest = json.loads((root / "manifest.json").read_text())
-    data = templates.QWEN.encode()
-    entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    manifest["files"]["tokenizer/chat_template.jinja"] = entry
-    (root / "manifest.json").write_text(json.dumps(manifest))
+    root = with_template(served_bundle, tmp_path_factory.mktemp("tools") / "tiny.bundle", "chat_template")
     with served(specexport.load(root)) as client:
         yield client
+
+
+def with_template(bundle: Path, root: Path, role: str) -> Path:
+    """A copy of the bundle whose template in that role is one that calls tools."""
+    shutil.copytree(bundle, root)
+    place, data = f"tokenizer/{role}.jinja", templates.QWEN.encode()
+    (root / place).write_bytes(data)
+    manifest = json.loads((root / "manifest.json").read_text())
+    manifest["files"][place] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    manifest["text"][role] = place
+    (root / "manifest.json").write_text(json.dumps(manifest))
+    return root
+
+
+def test_a_template_of_its_own_for_tools(tiny: Client, served_bundle: Path, tmp_path: Path) -> None:
+    """Calls in a history are written by it too, since the other one may leave them out."""
+    session = specexport.load(with_template(served_bundle, tmp_path / "apart.bundle", "tools_template"))
+    with served(session) as apart:
+        past = {"messages": history(call(), tool_call_id="c1")}
+        for fields in ({"tools": TOOLS, "tool_choice": "required"}, past, past | {"tools": TOOLS}):
+            asked = {"messages": HELLO, "temperature": 0, "max_tokens": 4, **fields}
+            ours, theirs = apart.chat(**asked), tiny.chat(**asked)
+            assert bare(ours["choices"][0]["message"]) == bare(theirs["choices"][0]["message"])
+            assert ours["usage"]["prompt_tokens"] == theirs["usage"]["prompt_tokens"]
+        for fields in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+            ours, theirs = (one.chat(messages=HELLO, max_tokens=1, **fields)["usage"] for one in (apart, tiny))
+            assert ours["prompt_tokens"] == len(session.encode(HELLO)) != theirs["prompt_tokens"]
+        assert called(ask(apart, messages=HELLO, tool_choice="required", parallel_tool_calls=False))
 
 
 @pytest.fixture(scope="module")
@@ -498,7 +519,7 @@ def test_a_history_may_hold_a_call_that_was_cut_off(
     session = scripted_session(tmp_path, template[0], "assistant\n", atoms=template[1])
     with served(session) as client:
 
-        def told(arguments: str) -> str:
+        def told(arguments: Any) -> str:
             given = history(call(arguments), tool_call_id="c1")
             status, _, body = client.ask("POST", "/tokenize", {"messages": given})
             assert status == 200, body
@@ -506,7 +527,8 @@ def test_a_history_may_hold_a_call_that_was_cut_off(
             return session.tokenizer.decode(json.loads(body)["tokens"], skip_special_tokens=False)
 
         none = told("{}")
-        assert told("") == told(" \n") == none
+        assert told("") == told(" \n") == told(None) == told({}) == none
+        assert told({"a": [1]}) == told('{"a": [1]}') != none
         for cut in ('{"path": "a', "{", "[1]", "3", '{"a": NaN}', "no JSON"):
             written = json.dumps(cut) if quoted else cut
             assert none == told(cut) if quoted is None else written in told(cut)

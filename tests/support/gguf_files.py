@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from write_gguf import _add_tokenizer
 
 from support.tiny import LINES, make_tokenizer, save_model
 
-ONE_LESS = ("gemma2", "gemma3")  # the files hold their norms plus one
+ONE_LESS = ("gemma2", "gemma3", "nemotron")  # the files hold their norms plus one
 TRANSPOSED = ("gpt2",)  # of which transformers keeps matrices as [input, output]
 
 
@@ -33,9 +35,8 @@ def write(folder: Path, path: Path, architecture: str, keys: dict[str, Any]) -> 
     for key, value in ({"block_count": layers} | keys).items():
         add(writer, key if key.startswith(("general.", "tokenizer.", "other.")) else f"{architecture}.{key}", value)
     names = get_tensor_name_map(next(arch for arch in MODEL_ARCH if MODEL_ARCH_NAMES[arch] == architecture), layers)
-    for name, tensor in load_file(folder / "model.safetensors").items():
+    for name, weight in _stacked(folder / "model.safetensors"):
         stem, _, suffix = name.rpartition(".")
-        weight = tensor.float().numpy()
         if architecture in ONE_LESS and name.endswith("norm.weight"):
             weight = weight + 1
         if architecture in TRANSPOSED and weight.ndim == 2 and ".h." in name:
@@ -45,6 +46,18 @@ def write(folder: Path, path: Path, architecture: str, keys: dict[str, Any]) -> 
         writer.add_tensor(f"{called}.{suffix}", weight)
     finish(writer)
     return path
+
+
+def _stacked(path: Path) -> Iterator[tuple[str, Any]]:
+    """The weights, with those of all experts in one and without dimensions of length 1."""
+    experts: dict[str, list[Any]] = {}
+    for name, tensor in load_file(path).items():
+        weight = tensor.float().numpy().squeeze()
+        if expert := re.fullmatch(r"(.*\.experts)\.\d+\.(.*)", name):
+            experts.setdefault(f"{expert[1]}.{expert[2]}", []).append(weight)
+        else:
+            yield name, weight
+    yield from ((name, np.stack(weights)) for name, weights in experts.items())
 
 
 def add(writer: GGUFWriter, key: str, value: Any) -> None:

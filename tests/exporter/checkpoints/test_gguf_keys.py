@@ -13,6 +13,8 @@ import pytest
 import torch
 from specexport.errors import UnsupportedModelError
 from specexport.exporter.checkpoints.find import find_checkpoint
+from specexport.errors import CheckpointError, UnsupportedModelError
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from support import gguf_files
 from support.messages import Refused
 
@@ -25,6 +27,8 @@ BASE, EPSILON = 50.0, 2.0**-6
 RMS = {"rope.freq_base": BASE, "attention.layer_norm_rms_epsilon": EPSILON}
 NORM = {"rope.freq_base": BASE, "attention.layer_norm_epsilon": EPSILON}
 GEMMA = SIZES | dict(head_dim=16, sliding_window=8, query_pre_attn_scalar=16, rms_norm_eps=EPSILON)
+MOE = SIZES | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, rms_norm_eps=EPSILON)
+EXPERTS = RMS | {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 24}
 HEAD = {"attention.key_length": 16, "attention.value_length": 16, "attention.sliding_window": 8}
 
 
@@ -82,6 +86,24 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         "stablelm",
         SIZES | rope(partial_rotary_factor=0.5) | dict(layer_norm_eps=EPSILON),
         SHAPE | NORM | {"rope.dimension_count": 4, "use_parallel_residual": False},
+    ),
+    "nemotron, partial rotary": (
+        "nemotron",
+        "nemotron",
+        SIZES | rope(partial_rotary_factor=0.5) | dict(norm_eps=EPSILON),
+        SHAPE | NORM | {"rope.dimension_count": 4},
+    ),
+    "qwen2moe": (
+        "qwen2_moe",
+        "qwen2moe",
+        MOE | rope() | dict(shared_expert_intermediate_size=40),
+        SHAPE | EXPERTS | {"expert_shared_feed_forward_length": 40},
+    ),
+    "qwen3moe, whose config does not declare the width of a head": (
+        "qwen3_moe",
+        "qwen3moe",
+        MOE | rope() | dict(head_dim=16, norm_topk_prob=True),
+        SHAPE | EXPERTS | {"attention.key_length": 16, "attention.value_length": 16},
     ),
     "gpt2": (
         "gpt2",
@@ -167,6 +189,9 @@ REFUSED = {
     "attention stretched": {"rope.scaling.attn_factor": 1.19},
     "tokens that are never given": {"tokenizer.ggml.suppress_tokens": [5, 6]},
     "a separator": {"tokenizer.ggml.add_sep_token": True},
+    "no norm's epsilon": {"attention.layer_norm_rms_epsilon": None},
+    "no heads": {"attention.head_count": 0},
+    "heads in words": {"attention.head_count": "four"},
     "a LoRA": {"general.type": "adapter"},
 }
 
@@ -186,7 +211,8 @@ def test_keys_that_change_nothing(qwen2: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_key_that_is_not_read(case: str, qwen2: Path, tmp_path: Path, refused: Refused) -> None:
-    file = gguf_files.write(qwen2, tmp_path / "a.gguf", "qwen2", SHAPE | RMS | REFUSED[case])
+    keys = {key: value for key, value in (SHAPE | RMS | REFUSED[case]).items() if value is not None}
+    file = gguf_files.write(qwen2, tmp_path / "a.gguf", "qwen2", keys)
     with refused(UnsupportedModelError):
         _ = find_checkpoint(str(file)).config
 
@@ -208,4 +234,16 @@ def test_keys_of_an_architecture_that_transformers_has_a_function_for(tmp_path: 
     assert checkpoint.config.layer_types == config["layer_types"]
     file = gguf_files.write(folder, tmp_path / "b.gguf", "lfm2", keys | {"attention.sinks": 4})
     with refused(UnsupportedModelError):
-        _ = find_checkpoint(str(file)).config
+        _ = Checkpoint.find(str(file)).config
+
+
+def test_a_model_of_layers_that_differ(qwen2: Path, tmp_path: Path, refused: Refused) -> None:
+    file = gguf_files.write(qwen2, tmp_path / "a.gguf", "gemma4", SHAPE | RMS)
+    with refused(UnsupportedModelError):
+        _ = Checkpoint.find(str(file)).config
+
+
+def test_weights_of_another_shape_are_named(qwen2: Path, tmp_path: Path, refused: Refused) -> None:
+    file = gguf_files.write(qwen2, tmp_path / "a.gguf", "qwen2", SHAPE | RMS | {"attention.head_count": 8})
+    with refused(CheckpointError):
+        Checkpoint.find(str(file)).load("fp32")
