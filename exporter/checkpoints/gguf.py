@@ -34,9 +34,8 @@ from .checkpoint import Checkpoint, check_decoder, for_inference
 from .gguf_keys import apply_header, unread
 from .gguf_tokenizer import OWN, read_tokenizer
 from .half_precision import TORCH_DTYPES
-from .source import INSTEAD, first_line
 from .left_out import check_shapes
-from .source import INSTEAD, check_gguf, find_local, first_line
+from .source import INSTEAD, first_line
 
 # Tokens that end a text, a turn or a message.
 ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")

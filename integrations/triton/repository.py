@@ -18,8 +18,6 @@ from ...bundle.files import clone_or_copy
 from ...bundle.output import check_free, new_folder
 from ...engines.catalogue import ENGINES
 from ...errors import OutputError, ParameterError
-from ...exporter.storage.atomic_folder import check_free, new_folder
-from ...exporter.storage.copy_on_write import clone_or_copy
 from ...serve.checks import LONGEST_TIME
 from ...serve.settings import QUEUE_TIMEOUT
 from .models import BUNDLE, CONFIG, ENTRY, INPUTS, OF, OUTPUTS, PATHS

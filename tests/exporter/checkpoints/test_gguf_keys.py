@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from specexport.errors import UnsupportedModelError
-from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.errors import CheckpointError, UnsupportedModelError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
 from support import gguf_files
 from support.messages import Refused
 
@@ -234,16 +232,16 @@ def test_keys_of_an_architecture_that_transformers_has_a_function_for(tmp_path: 
     assert checkpoint.config.layer_types == config["layer_types"]
     file = gguf_files.write(folder, tmp_path / "b.gguf", "lfm2", keys | {"attention.sinks": 4})
     with refused(UnsupportedModelError):
-        _ = Checkpoint.find(str(file)).config
+        _ = find_checkpoint(str(file)).config
 
 
 def test_a_model_of_layers_that_differ(qwen2: Path, tmp_path: Path, refused: Refused) -> None:
     file = gguf_files.write(qwen2, tmp_path / "a.gguf", "gemma4", SHAPE | RMS)
     with refused(UnsupportedModelError):
-        _ = Checkpoint.find(str(file)).config
+        _ = find_checkpoint(str(file)).config
 
 
 def test_weights_of_another_shape_are_named(qwen2: Path, tmp_path: Path, refused: Refused) -> None:
     file = gguf_files.write(qwen2, tmp_path / "a.gguf", "qwen2", SHAPE | RMS | {"attention.head_count": 8})
     with refused(CheckpointError):
-        Checkpoint.find(str(file)).load("fp32")
+        find_checkpoint(str(file)).load("fp32")
