@@ -85,6 +85,8 @@ def test_beyond_loopback_only_with_a_key(refused: Refused) -> None:
         check_listening(host, ServerSettings(), without_keys=True)
     for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
         check_listening(host, ServerSettings())
+    found = CliRunner().invoke(serve, ["none.bundle", "--host", "0.0.0.0"])
+    assert isinstance(found.exception, ParameterError)  # before the bundle is looked for
 
 
 def test_a_unix_socket_ready_with_its_costs_measured(served_bundle: Path, tmp_path: Path) -> None:
