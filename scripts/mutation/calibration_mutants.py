@@ -8,7 +8,7 @@ OF, TESTS = "calibration/", "tests/calibration/"
 INTERVALS, IN_INTERVALS = f"{OF}statistics/intervals.py", (f"{TESTS}statistics/test_intervals.py",)
 SIZES, IN_SIZES = f"{OF}statistics/sample_size.py", (f"{TESTS}statistics/test_sample_size.py",)
 INTERLEAVED, IN_BENCH = f"{OF}bench/interleaved.py", (f"{TESTS}bench/test_interleaved.py",)
-PAIRED, IN_PAIRED = f"{OF}bench/paired_run.py", (f"{TESTS}bench/test_paired_run.py",)
+PAIRED = f"{OF}bench/paired_run.py"
 SUMMARY, IN_SUMMARY = f"{OF}bench/summarize.py", (f"{TESTS}bench/test_summarize.py",)
 RECORD, IN_RECORD = f"{OF}measuring/record.py", (f"{TESTS}measuring/test_record.py",)
 JOURNAL = f"{OF}measuring/journal.py"
@@ -100,9 +100,9 @@ CALIBRATION = (
         IN_BENCH,
         "journal_header",
     ),
-    Mutant("a benchmark's seed is not passed on", PAIRED, "options.seed", "0", IN_PAIRED, "_decode"),
+    Mutant("a benchmark's seed is not passed on", PAIRED, "options.seed", "0", IN_BENCH, "_decode"),
     Mutant(
-        "the second of a pair finds the prompt in the cache", PAIRED, "session.reset()", "None", IN_PAIRED, "_decode"
+        "the second of a pair finds the prompt in the cache", PAIRED, "session.reset()", "None", IN_BENCH, "_decode"
     ),
     Mutant(
         "plain time is not scaled to the tokens of the other run",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -42,7 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sets = {"named": (FAST,), "fast": (FAST,), "all": (FAST, SLOW)}[given.set]
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         places = [Path(folder) / str(index) for index in range(given.jobs)]
-        trees = [Tree(CHECKOUT, place, cache=Path(folder) / "cache", every=given.every) for place in places]
+        cache = Path(folder) / "cache"
+        with suppress(FileNotFoundError):  # what is built already; a copy, since a fault may build something else
+            shutil.copytree(CHECKOUT / ".pytest_cache", cache)
+        trees = [Tree(CHECKOUT, place, cache, given.every) for place in places]
         try:
             return _report(trees, chosen, sets, whole=given.set != "named")
         except (StaleMutantError, BrokenRunError) as error:
