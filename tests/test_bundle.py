@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,16 @@ from specexport.bundle import (
     MANIFEST,
     SCHEMA_VERSION,
     Bundle,
+    CacheLayer,
     Contract,
+    Defaults,
     FileEntry,
+    Proof,
     RuleSpec,
     SharedVocabulary,
+    check_name,
     list_files,
+    manifest_text,
     sha256,
     write_manifest,
 )
@@ -318,10 +325,24 @@ def test_list_files_has_sizes_and_digests(tmp_path: Path) -> None:
     assert sha256(tmp_path / "sub/a") == digest
 
 
+def test_what_a_manifest_says_of_its_models(root: Path) -> None:
+    manifest = Bundle.open(root).manifest
+    quantized = replace(manifest, target=replace(manifest.target, format="int8", layers=(CacheLayer(2, 8),)))
+    assert manifest.longest == manifest.contract.capacity == quantized.longest + 1
+    assert quantized.target.row_bytes(manifest.contract) == 2 * 4 * 2 * 8  # keys and values in fp32
+    assert json.loads(manifest_text(replace(manifest, schema_version=7)))["schema_version"] == SCHEMA_VERSION
+    assert Defaults(banned_tokens=(-1, 0, 255, 256)).within(256).banned_tokens == (0, 255)
+    assert not Proof("fake", "ort", "target", 1, 1, math.nan, 1e-3).passed
+    for name in ("lookup", "a b"):
+        with pytest.raises(ValueError, match="the draft name"):
+            check_name(name)
+
+
 def test_widths_of_a_contract() -> None:
     assert Contract(64, 4, 16, "fp32").widths == (1, 2, 3, 4, 5, 16)
     assert Contract(64, 1, 2, "fp32").widths == (1, 2)
     assert Contract(64, 1, 2, "fp32").widest_step == 2
+    assert [Contract(1100, 4, 16, "fp32").span(end) for end in (512, 513, 1100)] == [512, 1024, 1100]
 
 
 @pytest.mark.parametrize(

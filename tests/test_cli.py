@@ -21,6 +21,7 @@ from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.state.statistics import Statistics
+from specexport.runtime.stream import Stream
 from support.messages import Refused
 from support.pair import Pair
 
@@ -212,6 +213,14 @@ def test_generate_json_is_one_object_and_nothing_else(run: Run, built: Path) -> 
     assert found["statistics"]["drafted"] > 0
 
 
+def test_an_answer_that_is_stopped_is_no_success(run: Run, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(stream: Stream) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Stream, "__next__", stopped)
+    assert run("generate", built, "--prompt", "x").exit_code == 130
+
+
 def test_plain_and_speculative_agree(run: Run, built: Path) -> None:
     arguments = ("generate", built, "--prompt", "def add", "--max-new-tokens", 20, "--json")
     speculative, plain, none = (
@@ -366,6 +375,7 @@ def test_requests_that_are_refused(refused: Refused, options: tuple[object, ...]
         ("--logit-bias", "x=1"),
         ("--logit-bias", "3=much"),
         ("--logit-bias", "1.5=1"),
+        ("--logit-bias", "3=1", "--logit-bias", "3=2"),
         ("--verification", "blocks"),
     ],
 )

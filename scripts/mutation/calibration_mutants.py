@@ -8,9 +8,11 @@ OF, TESTS = "calibration/", "tests/calibration/"
 INTERVALS, IN_INTERVALS = f"{OF}statistics/intervals.py", (f"{TESTS}statistics/test_intervals.py",)
 SIZES, IN_SIZES = f"{OF}statistics/sample_size.py", (f"{TESTS}statistics/test_sample_size.py",)
 INTERLEAVED, IN_BENCH = f"{OF}bench/interleaved.py", (f"{TESTS}bench/test_interleaved.py",)
-PAIRED, IN_PAIRED = f"{OF}bench/paired_run.py", (f"{TESTS}bench/test_paired_run.py",)
+PAIRED = f"{OF}bench/paired_run.py"
 SUMMARY, IN_SUMMARY = f"{OF}bench/summarize.py", (f"{TESTS}bench/test_summarize.py",)
-RECORD, JOURNAL = f"{OF}measuring/record.py", f"{OF}measuring/journal.py"
+RECORD, IN_RECORD = f"{OF}measuring/record.py", (f"{TESTS}measuring/test_record.py",)
+JOURNAL = f"{OF}measuring/journal.py"
+IN_ADAPTIVE = (f"{TESTS}measuring/test_adaptive_replay.py",)
 IN_REPLAY, IN_JOURNAL = (f"{TESTS}measuring/test_trace_replay.py",), (f"{TESTS}measuring/test_journal.py",)
 CALIBRATE, IN_CALIBRATE = f"{OF}calibrate.py", (f"{TESTS}test_calibrate.py",)
 VERDICT, IN_VERDICT = f"{OF}verdicts/verdict.py", (f"{TESTS}verdicts/test_verdict.py",)
@@ -98,9 +100,9 @@ CALIBRATION = (
         IN_BENCH,
         "journal_header",
     ),
-    Mutant("a benchmark's seed is not passed on", PAIRED, "options.seed", "0", IN_PAIRED, "_decode"),
+    Mutant("a benchmark's seed is not passed on", PAIRED, "options.seed", "0", IN_BENCH, "_decode"),
     Mutant(
-        "the second of a pair finds the prompt in the cache", PAIRED, "session.reset()", "None", IN_PAIRED, "_decode"
+        "the second of a pair finds the prompt in the cache", PAIRED, "session.reset()", "None", IN_BENCH, "_decode"
     ),
     Mutant(
         "plain time is not scaled to the tokens of the other run",
@@ -167,14 +169,14 @@ CALIBRATION = (
         RECORD,
         "min(round.num_accepted + 1, round.num_drafted, len(round.probability))",
         "min(round.num_accepted, len(round.probability))",
-        IN_CALIBRATE,
+        IN_RECORD,
     ),
     Mutant(
         "recorded plain runs always go first",
         RECORD,
         '(("plain", plain), ("timed", timed)) if plain_first else (("timed", timed), ("plain", plain))',
         '(("plain", plain), ("timed", timed))',
-        IN_CALIBRATE,
+        IN_RECORD,
     ),
     Mutant("plain goes first in all of a calibration", CALIBRATE, "number % 2 == 0", "True", IN_CALIBRATE),
     Mutant(
@@ -182,14 +184,14 @@ CALIBRATION = (
         RECORD,
         "self.plain.latency / self.speculative.latency",
         "self.speculative.latency / self.plain.latency",
-        IN_CALIBRATE,
+        IN_RECORD,
     ),
     Mutant(
         "tokens per second are called seconds per token",
         RECORD,
         "self.decode / self.emitted",
         "self.emitted / self.decode",
-        IN_CALIBRATE,
+        IN_RECORD,
     ),
     Mutant(
         "a draft that was looked up costs the model's passes",
@@ -263,7 +265,7 @@ CALIBRATION = (
         VERDICT,
         "conditional_chances(halves[1 - half] or traces, drafter, most)",
         "conditional_chances(halves[half] or traces, drafter, most)",
-        IN_VERDICT,
+        IN_ADAPTIVE,
     ),
     Mutant(
         "noise changes the drafter",
@@ -306,7 +308,7 @@ CALIBRATION = (
         VERDICT,
         "saved += blind - read",
         "saved += read - blind",
-        (*IN_VERDICT, *IN_CALIBRATE),
+        IN_ADAPTIVE,
     ),
     Mutant(
         "a drafter is chosen in each round for any gain",

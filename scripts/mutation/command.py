@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -43,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sets = [SETS[name] for name in names[: 1 if given.set == "named" else names.index(given.set) + 1]]
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         places = [Path(folder) / str(index) for index in range(given.jobs)]
-        trees = [Tree(CHECKOUT, place, cache=Path(folder) / "cache", every=given.every) for place in places]
+        cache = Path(folder) / "cache"
+        with suppress(FileNotFoundError):  # what is built already; a copy, since a fault may build something else
+            shutil.copytree(CHECKOUT / ".pytest_cache", cache)
+        trees = [Tree(CHECKOUT, place, cache, given.every) for place in places]
         try:
             return _report(trees, chosen, sets, whole=given.set != "named")
         except (StaleMutantError, BrokenRunError) as error:
@@ -58,11 +62,7 @@ def _is_named(mutant: Mutant, name: str) -> bool:
 def _report(trees: Sequence[Tree], mutants: Sequence[Mutant], sets: Sequence[str], whole: bool) -> int:
     for mutant in mutants:
         mutant.planted(CHECKOUT)  # raises for a stale mutant, before the first run
-    tests = sorted({test for mutant in mutants for test in mutant.tests})
-    print(f"{len(mutants)} mutants; first without any", flush=True)
-    failed = trees[0].run(tests, SETS["fast"], workers="auto")
-    if failed:
-        raise BrokenRunError(f"{failed[0]} fails without any mutant; mend that first")
+    print(f"{len(mutants)} mutants; then the tests that caught one run without any", flush=True)
     free: SimpleQueue[Tree] = SimpleQueue()
     for tree in trees:
         free.put(tree)
@@ -75,12 +75,16 @@ def _report(trees: Sequence[Tree], mutants: Sequence[Mutant], sets: Sequence[str
             by, failed = _caught_by(tree, mutant, sets, whole, alone=len(trees) == 1)
             return by, time.monotonic() - start, failed
 
-    caught: Counter[str] = Counter()
+    caught, by_tests = Counter[str](), set[str]()
     width = max(len(mutant.name) for mutant in mutants)
     with ThreadPoolExecutor(len(trees)) as pool:
         for mutant, (by, seconds, failed) in zip(mutants, pool.map(tried, mutants), strict=True):
             caught[by] += 1
+            by_tests.update(test.partition("[")[0] for test in failed if test.startswith("tests"))
             print(f"{mutant.name:{width}}  {by:4}  {seconds:4.0f} s  {' '.join(failed)}", flush=True)
+    wrong = trees[0].run(sorted(by_tests), f"({FAST}) or ({SLOW})", workers="auto") if by_tests else []
+    if wrong:
+        raise BrokenRunError(f"{wrong[0]} fails without any mutant too; mend that, then run again what it caught")
     print(f"caught by the fast set {caught['fast']}, by the slow set {caught['slow']}, by none {caught['none']}")
     return int(caught["none"] > 0)
 

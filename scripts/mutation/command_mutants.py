@@ -5,8 +5,8 @@ from __future__ import annotations
 from .mutant import Mutant
 
 CLI, OF_CLI, OF_BENCH = "cli/", ("tests/test_cli.py",), ("tests/test_cli_bench.py",)
-CHAT, SERVE = ("tests/test_cli_chat.py",), ("tests/serve/test_real_server.py",)
-SETTINGS = ("tests/serve/test_settings.py", "tests/test_cli.py")
+CHAT, OPERATION = ("tests/test_cli_chat.py",), ("tests/serve/test_operation.py",)
+SETTINGS = ("tests/serve/test_settings.py",)
 RAY, OF_RAY = "integrations/ray/", ("tests/integrations/test_ray.py",)
 TRITON, OF_TRITON = "integrations/triton/", ("tests/integrations/test_triton_models.py",)
 REPOSITORY = ("tests/integrations/test_triton_repository.py",)
@@ -109,9 +109,13 @@ COMMANDS = (
         CHAT,
     ),
     Mutant(
-        "a cache of MiB has as many KiB", f"{CLI}serve.py", "prompt_cache_mib << 20", "prompt_cache_mib << 10", SERVE
+        "a cache of MiB has as many KiB",
+        f"{CLI}serve.py",
+        "prompt_cache_mib << 20",
+        "prompt_cache_mib << 10",
+        ("tests/serve/test_conversations.py",),
     ),
-    Mutant("the first request waits for the engine", f"{CLI}serve.py", "session.prepare()", "None", SERVE),
+    Mutant("the first request waits for the engine", f"{CLI}serve.py", "session.prepare()", "None", OPERATION),
     Mutant(
         "a server that lost answers ends as a success",
         f"{CLI}serve.py",
@@ -124,7 +128,7 @@ COMMANDS = (
         f"{CLI}serve.py",
         "check_listening(listening.host, settings, no_auth)",
         "None",
-        SETTINGS,
+        OPERATION,
     ),
     Mutant(
         "a timeout that is not a number is taken",
@@ -138,7 +142,7 @@ COMMANDS = (
         f"{CLI}serve.py",
         "not no_access_log",
         "True",
-        ("tests/serve/test_access_log.py", *SERVE),
+        OPERATION,
     ),
     Mutant("a token's bias is given twice", "cli/options.py", "if number in found:", "if False:", OF_CLI),
     Mutant(

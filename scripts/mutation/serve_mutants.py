@@ -430,7 +430,7 @@ SERVE = (
         f"{ENGINE}async_session.py",
         "ascii((key, own))",
         'ascii(f"{key}{own}")',
-        IN_PROCESS,
+        ("tests/serve/test_before_the_queue.py",),
     ),
     Mutant(
         "an engine that recovered counts as failing",

@@ -22,6 +22,8 @@ SETS = {
 }
 # In seconds; a fault that makes a loop endless counts as caught.
 LONGEST = 3600
+# Plugins that no test uses, and that take longer to import than many tests to run.
+PLUGINS = tuple(f"-pno:{name}" for name in ("schemathesis", "anyio", "hypothesispytest"))
 
 
 class BrokenRunError(Exception):
@@ -60,7 +62,7 @@ class Tree:
 
     def run(self, tests: Sequence[str], marks: str, workers: str = "0") -> list[str]:
         """The tests that failed, at most the first unless `every`. Raises `BrokenRunError` if pytest ran none."""
-        command = [sys.executable, "-m", "pytest", *self._options, "-rfE", "--tb=no", "-n", workers]
+        command = [sys.executable, "-m", "pytest", *PLUGINS, *self._options, "-rfE", "--tb=no", "-n", workers]
         command += ["--dist", "worksteal", "-m", marks, *tests]
         try:
             done = subprocess.run(

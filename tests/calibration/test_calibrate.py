@@ -18,7 +18,7 @@ from specexport.calibration.measuring.record import from_row, judged_tokens, rec
 from specexport.calibration.options import CalibrateOptions
 from specexport.calibration.verdicts.verdict import Criteria
 from specexport.engines.base import Logits
-from specexport.errors import ParameterError
+from specexport.errors import OutputError, ParameterError
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.policy.cost_model import COSTS, Costs
 from specexport.runtime.policy.files import read_decision
@@ -125,7 +125,10 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     assert analysis.signals == whole.signals
 
 
-def test_other_settings_start_over(session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("other", ["settings", "host"])
+def test_what_is_another_run_starts_over(
+    other: str, session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = module.record
 
     def broken(session: Session, request: Request, *rest: Any, **options: Any) -> Any:
@@ -141,8 +144,22 @@ def test_other_settings_start_over(session: Session, prices: list[float], monkey
     monkeypatch.setattr(
         module, "record", lambda s, request, *rest, **o: (ran.append(request.line), real(s, request, *rest, **o))[1]
     )
-    calibrate(session, requests(6, ["code"]), replace(OPTIONS, temperature=1.0), "x")
+    if other == "host":
+        monkeypatch.setattr(module, "describe_host", lambda *_: "another host")
+    calibrate(session, requests(6, ["code"]), replace(OPTIONS, temperature=float(other == "settings")), "x")
     assert ran == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_bundle_that_cannot_be_written_is_told_before_the_run(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("specexport.runtime.policy.files.temporary_file", full)
+    monkeypatch.setattr(module, "record", lambda *_, **__: 1 / 0)
+    with pytest.raises(OutputError):
+        calibrate(session, requests(2), OPTIONS, "x")
 
 
 def test_routes_take_turns(session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +192,7 @@ def test_a_bundle_that_only_looks_up(tmp_path: Path, prices: list[float]) -> Non
             return super().logits_after([token % 5 for token in list(context)[-2:]])
 
     session = fake_session(tmp_path, Periodic(LONG, seed=4), None)
+    session.bundle.path(SURVIVAL).write_text("{}")  # of an earlier calibration
     analysis = calibrate(session, requests(24, ["code"]), OPTIONS, "x")
     (route,) = analysis.routes
     assert analysis.signal is None

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -156,6 +157,10 @@ def test_who_waits_too_long_is_refused(tmp_path: Path, refused: Refused) -> None
         with refused(QueueError) as caught:
             await sessions.generate("second", max_new_tokens=2)
         assert caught.value.code == "queue_timeout"
+        job = sessions.submit("third", max_new_tokens=2)
+        job.created -= 1.0
+        with pytest.raises(QueueError):
+            await sessions.started(job, 0.01)
         decoder.gate.set()
         assert len((await first).tokens) == 2
 
@@ -276,7 +281,9 @@ def test_an_engine_that_fails_fails_one_request(tmp_path: Path) -> None:
             await sessions.generate("Hello", max_new_tokens=3)
         decoder.step = step  # type: ignore[method-assign]
         assert sessions.thread.alive
+        assert sessions.thread.failed_in_a_row == 1
         assert len((await sessions.generate("Hello", max_new_tokens=3)).tokens) == 3
+        assert sessions.thread.failed_in_a_row == 0
 
     run(tmp_path, use)
 
@@ -321,6 +328,13 @@ def test_a_stall_shows(tmp_path: Path) -> None:
         decoder.gate.set()
         await task
         assert thread.stalled_for() == 0.0
+        thread._running = job = SimpleNamespace(stream=SimpleNamespace(steps=1))  # type: ignore[assignment]
+        thread.stalled_for()
+        thread._seen_at -= 9.0
+        assert thread.stalled_for() >= 9.0
+        job.stream.steps = 2
+        assert thread.stalled_for() < 9.0
+        thread._running = None
 
     run(tmp_path, use)
 

@@ -64,6 +64,28 @@ def test_what_cannot_end_in_time_ends_with_an_error(served_bundle: Path, tmp_pat
     assert process.left() == 1
 
 
+def test_an_address_that_is_taken(served_bundle: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "specexport", "serve", str(served_bundle), "--port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"Error: cannot listen on 127.0.0.1 port {port}: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_beyond_loopback_only_with_a_key(refused: Refused) -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
+        with refused(ParameterError):
+            check_listening(host, ServerSettings())
+        check_listening(host, ServerSettings(api_keys=("k",)))
+        check_listening(host, ServerSettings(), without_keys=True)
+    for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
+        check_listening(host, ServerSettings())
+    found = CliRunner().invoke(serve, ["none.bundle", "--host", "0.0.0.0"])
+    assert isinstance(found.exception, ParameterError)  # before the bundle is looked for
+
+
 def test_a_unix_socket_ready_with_its_costs_measured(served_bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "socket"
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
