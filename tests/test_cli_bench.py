@@ -22,7 +22,6 @@ from specexport.runtime.policy.cost_model import COSTS
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity, describe_host
 from support.calibrated import flat_costs
-from support.hub_cache import hub_with
 from support.messages import Refused
 
 Run = Callable[..., Result]
