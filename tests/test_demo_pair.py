@@ -14,7 +14,7 @@ from specexport.calibration.verdicts.verdict import Criteria, decide, replay_can
 from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from specexport.runtime.proofs.equality import check_equality
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("drafts_the_maximum")]
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PAIR = EXAMPLES / "demo_pair"

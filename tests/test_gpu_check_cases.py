@@ -15,6 +15,8 @@ from gpucheck.report import Report
 from support import gpu_cases
 from support.gpu_measurements import report
 
+pytestmark = pytest.mark.slow
+
 # One engine after the other.
 
 

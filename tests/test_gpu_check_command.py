@@ -22,6 +22,8 @@ from specexport.engines.base import Availability
 from support.fake_device import FakeDevice
 from support.gpu_measurements import GPU, RIGHT, WRONG, here, outcome, report
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 
 

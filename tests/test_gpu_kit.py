@@ -14,6 +14,8 @@ from gpukit import command as command_module
 from gpukit.pack import INSTALLER, pack
 from gpukit.wheels import Host
 
+pytestmark = pytest.mark.slow
+
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 

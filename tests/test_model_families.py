@@ -29,11 +29,13 @@ def test_every_refusal_is_a_line_that_names_a_cause() -> None:
         assert "Traceback" not in outcome.reason, family
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", ["helium", "falcon"])
 def test_an_attempt_gives_what_the_table_says(family: str) -> None:
     assert attempt(family) == KEPT.families[family]
 
 
+@pytest.mark.nightly
 def test_a_wrong_graph_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a family whose tiny model has a window."""
     monkeypatch.setattr(attempts, "tiny", lambda family: tiny("starcoder2"))

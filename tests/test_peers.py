@@ -74,6 +74,7 @@ def test_a_text_that_differs_from_the_own_plain_run_is_counted() -> None:
     assert row.against is None
 
 
+@pytest.mark.nightly
 def test_the_driver_runs_specexport_end_to_end(bundle: Path, pair: Any, tmp_path: Path) -> None:
     script = Path(__file__).parent.parent / "benchmarks/peers/compare.py"
     out = tmp_path / "figures.json"

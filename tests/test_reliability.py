@@ -42,6 +42,7 @@ def test_what_is_no_refusal_is_wrong() -> None:
     assert tally.said[1] == {"x": 1}
 
 
+@pytest.mark.slow
 def test_some_damaged_bundles(built: Path) -> None:
     found = fuzz(built, FuzzOptions(mutations=20, seed=1))
     assert found["passed"], found["bad"]

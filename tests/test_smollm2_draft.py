@@ -16,6 +16,8 @@ from support.real import DRAFT
 from support.tiny import LLAMA, save_model
 from transformers import AutoModelForCausalLM
 
+pytestmark = pytest.mark.nightly
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PROMPTS = EXAMPLES / "prompts/smollm2"
 

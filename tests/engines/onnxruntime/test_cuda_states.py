@@ -201,6 +201,7 @@ def test_a_pass_that_fails_leaves_states_that_count_as_none(refused: Refused, ma
 # Whole sessions
 
 
+@pytest.mark.slow
 def test_sessions_say_what_those_of_the_cpu_engine_say(tmp_path: Path, exports: Exports) -> None:
     target, draft = exports("delta rule", 0.0), exports("delta rule", 0.05)
     with session_of(tmp_path / "cpu", target, draft, 1 << 20) as theirs:

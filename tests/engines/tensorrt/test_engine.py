@@ -21,6 +21,8 @@ from support.fake_engine import load_fake
 from support.messages import Refused
 from support.pair import Pair
 
+pytestmark = pytest.mark.slow
+
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 PROMPT = [7, 45, 200, 31, 9, 12, 260, 3, 77, 120, 45, 200, 31, 18, 5, 99, 101, 7, 45]
 

@@ -75,7 +75,14 @@ def prompts(count: int, seed: int = 0) -> Iterator[list[int]]:
         yield draw.integers(0, VOCAB, int(draw.integers(1, 40))).tolist()
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a hybrid draft",
+        pytest.param("alone", marks=pytest.mark.slow),
+        pytest.param("scans", marks=pytest.mark.nightly),
+    ],
+)
 def test_sessions_give_what_onnx_runtimes_operators_give(name: str, make: Make) -> None:
     """Rounds that run whole on the device, and rounds of lookups, pass by pass; prompts in padded chunks."""
     made, drafted, accepted = make(name), 0, 0
@@ -131,7 +138,10 @@ def test_what_is_checked_of_a_network(refused: Refused, exports: Exports, tmp_pa
         _compile("convolution", exports, tmp_path / "model.plan", replace(spec, layers=(first, *spec.layers[1:])))
 
 
-@pytest.mark.parametrize("kind", ["delta rule", "convolution", pytest.param("scan", marks=pytest.mark.nightly)])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", ["delta rule", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("convolution", "scan"))]
+)
 def test_tensorrt_rtx_builds_a_hybrid(kind: str, exports: Exports, tmp_path: Path) -> None:
     """For every width of a round and for prompt chunks, with nothing that a CUDA graph cannot hold."""
     pytest.importorskip("tensorrt_rtx")

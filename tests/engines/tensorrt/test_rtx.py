@@ -68,6 +68,7 @@ def ends(values: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "arguments"), MODELS)
 def test_the_rules_parse_and_build(builder: Any, rule: str, arguments: tuple[Any, ...]) -> None:
     model = getattr(rule_graphs, rule)(*arguments)

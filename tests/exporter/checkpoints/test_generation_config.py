@@ -71,7 +71,7 @@ def test_a_bundle_answers_as_transformers_does(place: str, kind: str, folder: Pa
     expected = answer(copy)
     assert expected != plain
     with specexport.load(bundle_of(copy, tmp_path / "bundle"), threads=1) as session:
-        made = session.generate(PROMPT, max_new_tokens=MOST)
+        made = session.generate(PROMPT, max_new_tokens=MOST, num_draft_tokens=4)
         assert list(made.tokens) == expected
         assert made.statistics.drafted > 0
         assert list(session.generate(PROMPT, max_new_tokens=MOST, speculate=False).tokens) == expected

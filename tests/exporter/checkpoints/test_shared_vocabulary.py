@@ -277,7 +277,7 @@ PROMPTS = ["def add(a, b):", "the quick brown", "for item in items:\n    print(i
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_greedy_output_is_the_targets_own(prompt: str, session: Session) -> None:
     plain = session.generate(prompt, max_new_tokens=40, stop_token_ids=(), speculate=False)
-    found = session.generate(prompt, max_new_tokens=40, stop_token_ids=())
+    found = session.generate(prompt, max_new_tokens=40, stop_token_ids=(), num_draft_tokens=4)
     assert found.tokens == plain.tokens
     assert found.statistics.drafted > 0
 
@@ -290,7 +290,7 @@ def test_what_both_know_is_accepted_without_exception(session: Session, translat
     options: dict[str, Any] = dict(max_new_tokens=40, stop_token_ids=(), banned_tokens=translated.unshared)
     prompt = shared_prompt(session, translated)
     plain = session.generate(prompt, speculate=False, **options)
-    found = session.generate(prompt, **options)
+    found = session.generate(prompt, num_draft_tokens=4, **options)
     assert found.tokens == plain.tokens
     assert len(set(found.tokens)) > 3
     assert found.statistics.acceptance_rate == 1.0
@@ -315,6 +315,6 @@ def test_wrong_maps_cost_acceptance_and_never_the_output(mutant: str, translated
     prompt = shared_prompt(session, translated)
     options: dict[str, Any] = dict(max_new_tokens=40, stop_token_ids=(), banned_tokens=translated.unshared)
     plain = session.generate(prompt, speculate=False, **options)
-    found = session.generate(prompt, **options)
+    found = session.generate(prompt, num_draft_tokens=4, **options)
     assert found.tokens == plain.tokens
     assert found.statistics.acceptance_rate < 0.5
