@@ -133,15 +133,15 @@ COMMANDS = (
     Mutant(
         "a timeout that is not a number is taken",
         f"{CLI}serve.py",
-        "if not found <= LONGEST_TIME:",
-        "if found > LONGEST_TIME:",
+        "if not found <= checks.LONGEST_TIME:",
+        "if found > checks.LONGEST_TIME:",
         SETTINGS,
     ),
     Mutant(
         "the access log cannot be turned off",
         f"{CLI}serve.py",
-        "not no_access_log",
-        "True",
+        '{"is_flag": True, "callback": negated if default else None}',
+        '{"is_flag": True}',
         OPERATION,
     ),
     Mutant("a token's bias is given twice", "cli/options.py", "if number in found:", "if False:", OF_CLI),
@@ -191,7 +191,14 @@ COMMANDS = (
     Mutant(
         "a replica finds out that its settings are wrong", f"{RAY}config.py", 'config.settings("check")', "None", OF_RAY
     ),
-    Mutant("Ray reserves one core for any number of threads", f"{RAY}application.py", "config.threads", "1", OF_RAY),
+    Mutant(
+        "Ray reserves one core for any number of threads",
+        f"{RAY}application.py",
+        "config.threads",
+        "1",
+        OF_RAY,
+        "_options",
+    ),
     Mutant("Ray's queue has no bound", f"{RAY}application.py", "config.max_queued_requests", "-1", OF_RAY),
     Mutant("every replica loads the first bundle", f"{RAY}config.py", "rank % len(self.paths)", "0", OF_RAY),
     Mutant(
@@ -200,7 +207,7 @@ COMMANDS = (
         'keys_of_host(text, f"api_key_file {self.api_key_file}")',
         "keys_of_host()",
         OF_RAY,
-        "_options",
+        "Config.keys",
     ),
     Mutant(
         "a lost engine is healthy", "integrations/ray/application.py", "if trouble is not None:", "if False:", OF_RAY

@@ -195,8 +195,8 @@ WIRE = (
     Mutant(
         "a call that was cut off goes to a template that reads its arguments",
         "serve/wire/tools.py",
-        "return text if takes_texts and text.strip() else {}",
-        "return text",
+        "return given if takes_texts and isinstance(given, str) and given.strip() else {}",
+        "return given",
         ("tests/serve/test_tools.py",),
     ),
     Mutant(

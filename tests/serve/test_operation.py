@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from specexport.cli.serve import serve
+from specexport.errors import ParameterError
 from specexport.serve import ServerSettings
 from specexport.serve.listen import GRACE
-from specexport.serve.settings import LOOPBACK
+from specexport.serve.settings import LOOPBACK, ServerSettings, check_listening
+from support.messages import Refused
 from support.serving import ServerProcess, wait_for
 
 CHAT = "/v1/chat/completions"
