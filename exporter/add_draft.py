@@ -70,7 +70,8 @@ def add_draft(
         if limit and limit < capacity:
             raise ParameterError(
                 f"the bundle's sequences have up to {capacity} tokens, but {named.source} has only {limit} positions; "
-                f"choose another draft, or build the bundle again with --max-seq-len {limit}"
+                f"choose another draft, or build the bundle again with --max-seq-len {limit}",
+                "draft",
             )
         require_memory_for_copies({"draft": found.checkpoint}, building, manifest.contract.prompt_chunk)
     for warning in found.warnings:
@@ -81,6 +82,9 @@ def add_draft(
     try:
         added = put_draft(bundle, found, export, asked.min_overlap, cache, timed)
     except OSError as error:
-        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
-        raise OutputError(f"{error.filename2 or error.filename}: {reason}; the bundle is unchanged") from None
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason, code = ("the disk is full", "disk_full") if full else (error.strerror or str(error), None)
+        raise OutputError(
+            f"{error.filename2 or error.filename}: {reason}; the bundle is unchanged", code=code
+        ) from None
     return BuildReport(added, tuple(timed.times), found.warnings)

@@ -36,7 +36,8 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
     if engine not in LIBRARIES:
         raise EngineError(
             f"there is nothing to compile for {engine!r}; "
-            f"plans are made for {' and '.join(LIBRARIES)}, name one of them"
+            f"plans are made for {' and '.join(LIBRARIES)}, name one of them",
+            "engine",
         )
     lib = compiler(engine, options)
     jobs = _jobs(bundle, lib)
@@ -50,8 +51,11 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
                     compile_graph(lib, job, temporary / _plan_name(graph), options, announce)
             compiled = _put_into_place(bundle, template, list(jobs), temporary, folder)
     except OSError as error:
-        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
-        raise OutputError(f"{error.filename2 or error.filename or folder}: {reason}; the bundle is unchanged") from None
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason, code = ("the disk is full", "disk_full") if full else (error.strerror or str(error), None)
+        raise OutputError(
+            f"{error.filename2 or error.filename or folder}: {reason}; the bundle is unchanged", code=code
+        ) from None
     for path in folder.glob("*.plan"):  # earlier plans, and what a killed process left
         if path.relative_to(bundle.root).as_posix() not in compiled.manifest.files:
             path.unlink(missing_ok=True)
@@ -74,7 +78,8 @@ def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
             again = f"--engine {engine}" + (f" --tensorrt-version {version}" if engine == "tensorrt" else "")
             raise BundleError(
                 f"{bundle.root} has no {dialect} graph of {model.source}, which {lib.title} needs; "
-                f"build it again with {again}"
+                f"build it again with {again}",
+                code="not_built_for_engine",
             )
         check = partial(check_model, trt=lib.trt, spec=model, contract=contract, dialect=dialect)
         graph = model.graphs[dialect]
@@ -125,7 +130,9 @@ def _put_into_place(bundle: Bundle, template: Plan, graphs: list[str], temporary
         compiled = replace(manifest, engines=engines, plans=(*others, *plans), files=files | entries)
         write_manifest(temporary, compiled)
         if Bundle.open(root, check_digests=False, without_plans=template.engine).manifest != manifest:
-            raise OutputError(f"{root} was changed by another command in the meantime; compile it again")
+            raise OutputError(
+                f"{root} was changed by another command in the meantime; compile it again", code="changed_meanwhile"
+            )
         (temporary / MANIFEST).replace(root / MANIFEST)
     except BaseException:
         for name in set(entries) - set(manifest.files):

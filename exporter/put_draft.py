@@ -69,13 +69,15 @@ def check_addable(manifest: Manifest, name: str) -> None:
     if NAME not in manifest.engines:
         raise ParameterError(
             f"additional drafts run only with --engine {NAME}, and the bundle was built for "
-            f"{', '.join(manifest.engines)}; build it for {NAME} too"
+            f"{', '.join(manifest.engines)}; build it for {NAME} too",
+            "draft",
         )
     first = manifest.draft is None or name == manifest.draft_name
     if first and manifest.engines != (NAME,):
         raise ParameterError(
             f"{name!r} would be the bundle's first draft, which is also built for {', '.join(manifest.engines)}; "
-            "build the bundle again, or give the draft another name"
+            "build the bundle again, or give the draft another name",
+            "draft",
         )
 
 

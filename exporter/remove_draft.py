@@ -22,7 +22,7 @@ def remove_draft(bundle: Bundle, name: str) -> Bundle:
             if first
             else "is not in the bundle"
         )
-        raise ParameterError(f"draft {name!r} {found}; drafts that can be removed: {others}")
+        raise ParameterError(f"draft {name!r} {found}; drafts that can be removed: {others}", "draft")
     more = {other: draft for other, draft in manifest.more_drafts.items() if other != name}
     gone = set(manifest.more_drafts[name].files())
     files = {path: entry for path, entry in manifest.files.items() if path not in gone}

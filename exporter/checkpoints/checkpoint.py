@@ -148,7 +148,8 @@ class Checkpoint:
         ids = [] if value is None else value if isinstance(value, list | tuple) else [value]
         if not all(type(token) is int for token in ids):
             raise CheckpointError(
-                f"{self.source}: {place} has the eos_token_id {value!r}; expected a token id or a list of them"
+                f"{self.source}: {place} has the eos_token_id {value!r}; expected a token id or a list of them",
+                "eos_token_id",
             )
         return list(ids)
 
@@ -218,7 +219,8 @@ def download(source: str, wanted: list[str] = WANTED) -> Path:
     except Exception as error:  # network, permission and name errors, each of another type
         raise CheckpointError(
             f"{source} is no folder here, and it could not be downloaded from the hub: {hub_reason(error)}; check "
-            "the path or name"
+            "the path or name",
+            code="checkpoint_not_found",
         ) from None
 
 

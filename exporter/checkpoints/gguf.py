@@ -50,7 +50,10 @@ def find_gguf(source: str) -> GgufCheckpoint:
         hub_id, _, file = source.partition(":")
         path = download(hub_id, [file]) / file
         if not path.exists():
-            raise CheckpointError(f"{hub_id} on the hub has no file {file}; see the list of files on its page")
+            raise CheckpointError(
+                f"{hub_id} on the hub has no file {file}; see the list of files on its page",
+                code="checkpoint_not_found",
+            )
         check_gguf(source, path)
     return GgufCheckpoint(source, path.parent, path.name)
 

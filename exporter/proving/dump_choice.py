@@ -13,7 +13,9 @@ def choose_model(bundle: Bundle, model: str) -> tuple[Role, Bundle]:
     """
     role, bundle = _found(bundle, model)
     if bundle.manifest.models[role].has_states:
-        raise ParameterError(f"layers of the {model} keep states, which cannot be dumped; dump a model without them")
+        raise ParameterError(
+            f"layers of the {model} keep states, which cannot be dumped; dump a model without them", "model"
+        )
     return role, bundle
 
 
@@ -23,6 +25,7 @@ def _found(bundle: Bundle, model: str) -> tuple[Role, Bundle]:
         return "target", bundle
     if manifest.draft is None or (model != "draft" and model not in manifest.draft_names):
         raise ParameterError(
-            f"the bundle has no model {model!r}; it has target{''.join(f', {name}' for name in manifest.draft_names)}"
+            f"the bundle has no model {model!r}; it has target{''.join(f', {name}' for name in manifest.draft_names)}",
+            "model",
         )
     return "draft", bundle if model in ("draft", manifest.draft_name) else bundle.with_draft(model)

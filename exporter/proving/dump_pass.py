@@ -73,11 +73,15 @@ def dump_pass(bundle: Bundle, model: str = "target", dialect: str | None = None,
     spec = bundle.manifest.models[role]
     dialect = dialect or next(iter(spec.graphs))
     if dialect not in spec.graphs:
-        raise ParameterError(f"the {model} has no graph in the dialect {dialect!r}; it has {', '.join(spec.graphs)}")
+        raise ParameterError(
+            f"the {model} has no graph in the dialect {dialect!r}; it has {', '.join(spec.graphs)}", "dialect"
+        )
     reference = load_reference(bundle.path(bundle.manifest.references[role]))
     step = len(reference) - 1 if step is None else step
     if not 0 <= step < len(reference):
-        raise ParameterError(f"step is {step}; the proof of the {model} has the steps 0 to {len(reference) - 1}")
+        raise ParameterError(
+            f"step is {step}; the proof of the {model} has the steps 0 to {len(reference) - 1}", "step"
+        )
     contract, entry = bundle.manifest.contract.of(role), reference[step]
     caches = _caches(bundle.path(spec.graphs[dialect]), spec, contract, dialect, reference[: step + 1])
     logits = entry.logits[None] if entry.step.rows else None

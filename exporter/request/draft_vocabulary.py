@@ -11,5 +11,7 @@ def parse_vocabulary(given: str) -> int | None:
     if given == AUTO:
         return None
     if not given.isascii() or not given.isdigit() or not int(given):
-        raise ParameterError(f"--draft-vocabulary is {given}; it must be a number of tokens, at least 1, or {AUTO}")
+        raise ParameterError(
+            f"--draft-vocabulary is {given}; it must be a number of tokens, at least 1, or {AUTO}", "draft_vocabulary"
+        )
     return int(given)

@@ -26,7 +26,7 @@ class NamedDraft:
         try:
             check_name(self.name)
         except ValueError as error:
-            raise ParameterError(f"--draft: {error}") from None
+            raise ParameterError(f"--draft: {error}", "draft") from None
 
 
 UNNAMED = "draft"  # whose path gives no name
@@ -38,7 +38,7 @@ def parse_draft(given: str, name: str | None = None) -> NamedDraft:
     if name is not None or not equals or "/" in before or not before or _exists(given):
         return NamedDraft(_usual_name(given) if name is None else name, given)
     if not source:
-        raise ParameterError(f"--draft is {given}; expected NAME=PATH, or just a path")
+        raise ParameterError(f"--draft is {given}; expected NAME=PATH, or just a path", "draft")
     return NamedDraft(before, source)
 
 
@@ -52,7 +52,8 @@ def parse_drafts(given: Iterable[str]) -> tuple[NamedDraft, ...]:
         if draft.name in found:
             raise ParameterError(
                 f"two drafts are called {draft.name!r}, {found[draft.name].source} and {draft.source}; "
-                "name one of them with --draft NAME=PATH"
+                "name one of them with --draft NAME=PATH",
+                "draft",
             )
         found[draft.name] = draft
     return tuple(found.values())

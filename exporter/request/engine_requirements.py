@@ -82,7 +82,8 @@ def choose_targets(
     if "rows" in wanted and "int4" in numbers.formats.values():
         option = OPTIONS["target" if numbers.formats["target"] == "int4" else "draft"]
         raise ParameterError(
-            f"{option} is int4, which TensorRT before 10.15 is not known to read; use int8, or a newer TensorRT"
+            f"{option} is int4, which TensorRT before 10.15 is not known to read; use int8, or a newer TensorRT",
+            option.removeprefix("--").replace("-", "_"),
         )
     dialects = tuple(dialect for dialect in get_args(Dialect) if dialect in wanted)
     return Targets(dialects, tuple(engine for engine in engines if engine in compiled), tuple(notes))
@@ -91,18 +92,20 @@ def choose_targets(
 def parse_version(text: str) -> tuple[int, ...]:
     """`10.3` or longer. Raises `ParameterError`."""
     if not re.fullmatch(r"\d+(\.\d+){1,3}", text):
-        raise ParameterError(f"--tensorrt-version is {text}; it must look like 10.3")
+        raise ParameterError(f"--tensorrt-version is {text}; it must look like 10.3", "tensorrt_version")
     return tuple(int(part) for part in text.split("."))
 
 
 def _check_precision(engines: tuple[str, ...], numbers: Numbers, capabilities: tuple[str, ...]) -> None:
     for engine in engines:
         if engine not in ENGINES:
-            raise EngineError(f"there is no engine {engine!r}; the engines are {', '.join(ENGINES)}")
+            raise EngineError(
+                f"there is no engine {engine!r}; the engines are {', '.join(ENGINES)}", "engine", code="unknown_engine"
+            )
         for role, option in OPTIONS.items():
             for capability in (None, *map(_capability, capabilities if engine in LIBRARIES else ())):
                 if problem := refusal(engine, numbers.name(role), capability, option):
-                    raise ParameterError(problem)
+                    raise ParameterError(problem, option.removeprefix("--").replace("-", "_"))
 
 
 def _capability(text: str) -> Capability | None:

@@ -44,18 +44,21 @@ def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: st
     if precision == AUTO:
         if others := [engine for engine in engines if engine != "onnxruntime"]:
             raise ParameterError(
-                f"--precision auto measures on this CPU, for --engine onnxruntime; name a precision for {others[0]}"
+                f"--precision auto measures on this CPU, for --engine onnxruntime; name a precision for {others[0]}",
+                "precision",
             )
         if draft_precision is not None:
             raise ParameterError(
-                f"--precision auto chooses the draft's precision too; leave out --draft-precision {draft_precision}"
+                f"--precision auto chooses the draft's precision too; leave out --draft-precision {draft_precision}",
+                "draft_precision",
             )
         precision = ELEMENT["onnxruntime"]
     named: dict[Role, str] = {"target": precision, "draft": draft_precision or precision}
     for option, name in (("--precision", named["target"]), ("--draft-precision", named["draft"])):
         if name not in NAMES:
             raise ParameterError(
-                f"{option} is {name}; it must be one of {', '.join(NAMES)}{', auto' * (option == '--precision')}"
+                f"{option} is {name}; it must be one of {', '.join(NAMES)}{', auto' * (option == '--precision')}",
+                option.removeprefix("--").replace("-", "_"),
             )
     compiled = [engine for engine in engines if engine in LIBRARIES]
     family = ENGINES[compiled[0]].family if compiled else "onnxruntime"
@@ -65,20 +68,23 @@ def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: st
         if named["draft"] != precision:
             raise ParameterError(
                 f"--draft-precision is {named['draft']}, --precision {precision}; "
-                "they must be equal unless one is quantized"
+                "they must be equal unless one is quantized",
+                "draft_precision",
             )
         return Numbers(cast(Precision, precision), formats, family)
     for role, name in named.items():
         if name in PRECISIONS and name != numbers.precision:
             raise ParameterError(
                 f"the {role}'s precision is {name}; next to a quantized model on {', '.join(engines)} "
-                f"it must be {numbers.precision}, or quantized too"
+                f"it must be {numbers.precision}, or quantized too",
+                "precision" if role == "target" else "draft_precision",
             )
     if compiled and len(compiled) < len(engines):
         other = next(engine for engine in engines if engine not in compiled)
         raise ParameterError(
             f"--precision is {precision}: {other} and {compiled[0]} round differently "
             "and would give different text; "
-            "build one bundle for each"
+            "build one bundle for each",
+            "precision",
         )
     return numbers

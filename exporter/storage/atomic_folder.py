@@ -95,7 +95,10 @@ def new_folder(final: Path, force: bool | None) -> Iterator[Path]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = "the disk is full" if full else error.strerror or str(error).partition("\n")[0]
         place = error.filename2 or error.filename  # of a rename, where it led
-        raise OutputError(f"{place}: {reason}; nothing was kept" if place else f"{reason}; nothing was kept") from None
+        code = "disk_full" if full else None
+        raise OutputError(
+            f"{place}: {reason}; nothing was kept" if place else f"{reason}; nothing was kept", code=code
+        ) from None
 
 
 @contextmanager
@@ -112,7 +115,7 @@ def scratch_beside(workplace: Path) -> Iterator[Path]:
 def _put_into_place(temporary: Path, final: Path, force: bool | None) -> None:
     if os.path.lexists(final):
         if not force:
-            raise OutputError(f"{final} was created in the meantime; nothing was kept")
+            raise OutputError(f"{final} was created in the meantime; nothing was kept", code="output_exists")
         check_free(final, force)  # what lies there now need not be what lay there at the start
         final.rename(temporary.parent / OLD)
     temporary.rename(final)
@@ -155,10 +158,11 @@ def check_free(final: Path, force: bool | None) -> None:
     if final.exists() or final.is_symlink():
         if not force:
             instead = "" if force is None else ", or replace it with --force"
-            raise OutputError(f"{final} exists; choose another --output{instead}")
+            raise OutputError(f"{final} exists; choose another --output{instead}", code="output_exists")
         if not (final / MANIFEST).is_file():
             raise OutputError(
-                f"{final} exists and is not a bundle (it has no {MANIFEST}); --force replaces bundles only"
+                f"{final} exists and is not a bundle (it has no {MANIFEST}); --force replaces bundles only",
+                code="output_exists",
             )
 
 

@@ -29,7 +29,10 @@ def replace_manifest(
     manifest = replace(manifest, schema_version=SCHEMA_VERSION)
     with _alone(bundle.root):
         if _on_disk(bundle) != bundle.manifest:
-            raise OutputError(f"{bundle.root} was changed by another command in the meantime; run this command again")
+            raise OutputError(
+                f"{bundle.root} was changed by another command in the meantime; run this command again",
+                code="changed_meanwhile",
+            )
         try:
             if moved is not None and moved[1].name not in _folders(bundle.manifest):
                 discard(moved[1])  # of a run that was killed
@@ -71,7 +74,9 @@ def _alone(root: Path) -> Iterator[None]:
         try:
             lock(folder)
         except BlockingIOError:
-            raise OutputError(f"{root} is being changed by another command; run this command again") from None
+            raise OutputError(
+                f"{root} is being changed by another command; run this command again", code="changed_meanwhile"
+            ) from None
         yield
     finally:
         os.close(folder)

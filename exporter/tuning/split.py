@@ -64,7 +64,8 @@ def split(requests: Sequence[Request], others: Sequence[Request], general: Seque
     if len(own) < FEWEST:
         raise ParameterError(
             f"different prompts found: {len(own)}, expected at least {FEWEST}, so that {FEWEST_JUDGING} judge the "
-            "draft; give more"
+            "draft; give more",
+            "prompts",
         )
     parts: dict[str, list[Request]] = {"training": [], "choosing": [], "judging": []}
     for place, request in _places(own):
@@ -122,5 +123,6 @@ def check_length(judging: Sequence[Answer]) -> None:
     if found < LEAST_TOKENS:
         raise ParameterError(
             f"the target's answers to {len(judging)} held-out prompts have {found} tokens, expected {LEAST_TOKENS}; "
-            "give more prompts or ones with longer answers, or raise --max-new-tokens; the answers are kept"
+            "give more prompts or ones with longer answers, or raise --max-new-tokens; the answers are kept",
+            "prompts",
         )

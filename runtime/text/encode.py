@@ -70,14 +70,14 @@ class PromptEncoder:
         capacity = self._manifest.longest
         self._check_ids("prompt", tokens)
         if not tokens:
-            raise PromptError("the prompt is empty; give at least one token of text")
+            raise PromptError("the prompt is empty; give at least one token of text", "prompt")
         if len(tokens) >= capacity:
             raise LongPromptError(
                 f"the prompt has {len(tokens)} tokens, the bundle's capacity is {capacity}, including at least one to "
                 "generate; shorten it or build with a larger --max-seq-len",
-                len(tokens),
-                capacity,
-                isinstance(prompt, list) and isinstance(prompt[0], Mapping),
+                "messages" if isinstance(prompt, list) and isinstance(prompt[0], Mapping) else "prompt",
+                tokens=len(tokens),
+                capacity=capacity,
             )
         return tokens
 
@@ -98,7 +98,7 @@ class PromptEncoder:
         for place, token in enumerate(tokens):
             if token not in known:
                 raise PromptError(
-                    f"the {what} holds token {token} at position {place}; ids go from 0 to {len(known) - 1}"
+                    f"the {what} holds token {token} at position {place}; ids go from 0 to {len(known) - 1}", what
                 )
 
     @cached_property
@@ -148,11 +148,12 @@ class PromptEncoder:
         found = None if isinstance(prompt, bytes | Mapping) else items(prompt)  # an iterator yields its items only once
         if found is None:
             raise PromptError(
-                f"the prompt is of type {type(prompt).__name__}; give a text, a list of messages or a list of token ids"
+                f"the prompt is of type {type(prompt).__name__}; give a text, a list of messages or of token ids",
+                "prompt",
             )
         if any(isinstance(item, Mapping) for item in found):
             return self._encode_messages(check_messages(found), tools, variables)
-        return [whole_number(f"token {place} of the prompt", item) for place, item in enumerate(found)]
+        return [whole_number(f"token {place} of the prompt", item, "prompt") for place, item in enumerate(found)]
 
     def _encode_text(self, text: str) -> list[int]:
         """Special tokens that the text spells become tokens, as in transformers."""
@@ -198,4 +199,4 @@ def _unicode() -> Iterator[None]:
     try:
         yield
     except TypeError:  # the only message of tokenizers for a lone surrogate, as in an argument of broken UTF-8
-        raise PromptError("the prompt is not valid Unicode; give it as UTF-8") from None
+        raise PromptError("the prompt is not valid Unicode; give it as UTF-8", "prompt") from None

@@ -11,8 +11,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from .errors import ApiError, invalid, named_as_given, of_validation
+from .errors import ApiError, invalid, named_as_given
 from .fields import check_fields, renamed, unknown
+from .invalid_structs import of_validation
 from .requests import Extension
 from .whole_numbers import whole_numbers
 
@@ -52,10 +53,8 @@ def parse(kind: type[T], body: bytes, strict: bool) -> Parsed[T]:
 def _converted(raw: dict[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as error:
-        if "got `float`" not in str(error):
-            raise of_validation(error, kind, raw) from None
-    raw = whole_numbers(raw, kind)
+    except msgspec.ValidationError:  # perhaps of a whole number that is written as 3.0
+        raw = whole_numbers(raw, kind)
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
