@@ -22,8 +22,8 @@ from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.state.statistics import Statistics
-from support.messages import Refused
 from support.pair import Pair
+from support.refusals import cause, check, says
 
 Run = Callable[..., Result]
 
@@ -77,9 +77,7 @@ def build(run: Run, pair: Pair, cache: Path, built: Path, tmp_path: Path) -> Cal
     return build
 
 
-def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(
-    refused: Refused, build: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..., Result], tmp_path: Path) -> None:
     result = build()
     assert result.exit_code == 0
     assert result.stdout == f"{tmp_path / 'out.bundle'}\n"
@@ -96,7 +94,7 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(
     assert sum(map(float, stages)) == pytest.approx(float(in_all))
     for line in ("import packages ", "hash the weights ", "everything else "):
         assert line in result.stderr
-    refused.says(error(build()))
+    check(cause(build()), "--output", "--force", code="output_exists")
     assert build("--force").exit_code == 0
 
 
@@ -132,8 +130,8 @@ def test_build_names_every_draft_and_its_proof(build: Callable[..., Result], pai
     )
 
 
-def test_lookup_is_no_draft_to_add(run: Run, built: Path, refused: Refused) -> None:
-    refused.says(error(run("add-draft", built, "--draft", "lookup")))
+def test_lookup_is_no_draft_to_add(run: Run, built: Path) -> None:
+    says(error(run("add-draft", built, "--draft", "lookup")), "--draft")
 
 
 @pytest.mark.parametrize(
@@ -191,15 +189,15 @@ def test_a_folder_that_is_no_checkpoint(build: Callable[..., Result], tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
-def test_a_text_behind_the_bundle_is_told_its_option(refused: Refused, run: Run, built: Path) -> None:
-    refused.says(error(run("generate", built, "def add("), 2))
-    refused.says(error(run("generate", built), 2))
-    refused.says(error(run("generate", built, "--prompt", "x", "--chat", "y"), 2))
+def test_a_text_behind_the_bundle_is_told_its_option(run: Run, built: Path) -> None:
+    says(error(run("generate", built, "def add("), 2), "def add(")
+    says(error(run("generate", built), 2), "--messages")
+    says(error(run("generate", built, "--prompt", "x", "--chat", "y"), 2), "--messages")
 
 
-def test_build_without_its_options_is_a_usage_error(refused: Refused, run: Run) -> None:
-    refused.says(error(run("build"), 2))
-    refused.says(error(run("no-such-command"), 2))
+def test_build_without_its_options_is_a_usage_error(run: Run) -> None:
+    says(error(run("build"), 2), "--target", "Missing")
+    says(error(run("no-such-command"), 2), "no-such-command")
 
 
 def test_generate_streams_the_text(run: Run, built: Path) -> None:
@@ -427,18 +425,40 @@ def test_messages_that_are_none(content: bytes, run: Run, built: Path, tmp_path:
         ("--prompt", "x", "--engine", "cuda"),
     ],
 )
-def test_requests_that_are_refused(refused: Refused, options: tuple[object, ...], run: Run, built: Path) -> None:
-    refused.says(error(run("generate", built, *options)))
+def test_requests_that_are_refused(options: tuple[object, ...], run: Run, built: Path) -> None:
+    check(
+        cause(run("generate", built, *options)),
+        code=("context_length_exceeded", "invalid_value", "unknown_engine"),
+        field=(
+            "banned_tokens",
+            "drafter",
+            "engine",
+            "frequency_penalty",
+            "logit_bias",
+            "max_new_tokens",
+            "min_new_tokens",
+            "min_p",
+            "num_draft_tokens",
+            "presence_penalty",
+            "prompt",
+            "repetition_penalty",
+            "seed",
+            "stop",
+            "temperature",
+            "top_k",
+            "top_p",
+        ),
+    )
 
 
-def test_a_prompt_on_a_closed_stdin(refused: Refused, run: Run, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_on_a_closed_stdin(run: Run, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specexport.cli.generate.sys", SimpleNamespace(stdin=None))
     for option in ("--prompt", "--chat"):
-        refused.says(error(run("generate", built, option, "-")))
+        says(error(run("generate", built, option, "-")), "stdin", "--chat")
 
 
-def test_a_prompt_on_stdin_that_is_no_text(refused: Refused, run: Run, built: Path) -> None:
-    refused.says(error(run("generate", built, "--prompt", "-", input=b"\xff\xfe")))
+def test_a_prompt_on_stdin_that_is_no_text(run: Run, built: Path) -> None:
+    says(error(run("generate", built, "--prompt", "-", input=b"\xff\xfe")), "stdin", "utf-8")
 
 
 @pytest.mark.parametrize(
@@ -496,8 +516,8 @@ def test_a_harmed_bundle(harm: str, command: tuple[str, ...], run: Run, bundle: 
     assert message in (last_line if command[0] == "compile" else error)(result)
 
 
-def test_a_bundle_whose_name_is_too_long(refused: Refused, run: Run) -> None:
-    refused.says(error(run("inspect", "x" * 300)))
+def test_a_bundle_whose_name_is_too_long(run: Run) -> None:
+    check(cause(run("inspect", "x" * 300)), "File")
 
 
 @pytest.fixture
@@ -565,8 +585,8 @@ def test_what_cannot_be_compiled(
     assert (bundle / MANIFEST).read_bytes() == before
 
 
-def test_compile_needs_an_engine(refused: Refused, run: Run, bundle: Path) -> None:
-    refused.says(error(run("compile", bundle), 2))
+def test_compile_needs_an_engine(run: Run, bundle: Path) -> None:
+    says(error(run("compile", bundle), 2), "--engine")
 
 
 def test_inspect(run: Run, built: Path) -> None:
@@ -625,13 +645,11 @@ def test_verify_fails_on_a_consistent_bundle_that_is_wrong(run: Run, bundle: Pat
 
 
 @pytest.mark.parametrize("content", [None, b"not json\n", b'{"text": "x"}\n', b"[]\n", b'{"prompt": 3}\n', b"\xff\n"])
-def test_verify_with_prompts_that_are_none(
-    refused: Refused, content: bytes | None, run: Run, built: Path, tmp_path: Path
-) -> None:
+def test_verify_with_prompts_that_are_none(content: bytes | None, run: Run, built: Path, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     if content is not None:
         path.write_bytes(content)
-    refused.says(error(run("verify", built, "--prompts", path)))
+    check(cause(run("verify", built, "--prompts", path)), field=(None, "prompt", "prompts"))
 
 
 def test_doctor(run: Run) -> None:

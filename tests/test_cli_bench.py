@@ -18,7 +18,7 @@ from specexport.calibration.bench import paired_run
 from specexport.calibration.measuring.journal import Journal
 from specexport.cli import main
 from support.hub_cache import hub_with
-from support.messages import Refused
+from support.refusals import cause, check, says
 
 Run = Callable[..., Result]
 # Nothing else needs the CPUs, as far as it knows.
@@ -177,9 +177,13 @@ def test_options_reach_the_run(run: Run) -> None:
         ("--journal", "/dev/null"),
     ],
 )
-def test_runs_that_are_refused(refused: Refused, options: tuple[object, ...], run: Run, journal: Path) -> None:
+def test_runs_that_are_refused(options: tuple[object, ...], run: Run, journal: Path) -> None:
     """Before anything is written."""
-    refused.says(error(run(*options)))
+    check(
+        cause(run(*options)),
+        code=("invalid_value", "output_failed", "unknown_engine"),
+        field=(None, "drafter", "engine", "num_draft_tokens", "prompts", "route", "temperature", "top_k", "top_p"),
+    )
     assert not journal.exists()
 
 
@@ -190,15 +194,15 @@ def test_usage_errors(options: tuple[object, ...], run: Run) -> None:
     error(run(*options), 2)
 
 
-def test_the_prompts_must_be_given(refused: Refused, built: Path) -> None:
-    refused.says(error(CliRunner().invoke(main, ["bench", str(built)]), 2))
+def test_the_prompts_must_be_given(built: Path) -> None:
+    says(error(CliRunner().invoke(main, ["bench", str(built)]), 2), "Missing")
 
 
-def test_lines_that_cannot_be_used(refused: Refused, run: Run, prompts: Path, journal: Path) -> None:
+def test_lines_that_cannot_be_used(run: Run, prompts: Path, journal: Path) -> None:
     good = prompts.read_text()
     prompts.write_text(good + '\n{"route": "code"}\n')
     message = f'{prompts}, line 5: found no "prompt", expected either "prompt", a text or token ids, or "messages"'
-    refused.says(error(run()))
+    check(cause(run()), "5")
     prompts.write_text(good + "\n" + json.dumps({"route": "code", "prompt": "a b c d " * 50}) + '\n{"route": "code"}\n')
     prompts_without = prompts.read_text().rsplit("\n", 2)[0]
     result = run("--skip-invalid", "--json")
@@ -208,7 +212,7 @@ def test_lines_that_cannot_be_used(refused: Refused, run: Run, prompts: Path, jo
     assert lines[1].startswith(f"left out: {prompts}, line 5: the prompt has ")
     assert len(lines) == 2
     prompts.write_text(prompts_without)
-    refused.says(error(run()))
+    check(cause(run()), "--max-seq-len", "301", field="prompt")
     assert not journal.exists()
 
 
@@ -311,9 +315,9 @@ def test_a_terminal_sees_how_far_it_is(run: Run, monkeypatch: pytest.MonkeyPatch
     assert found(result)["passed"]
 
 
-def test_two_runs_at_once(refused: Refused, run: Run, journal: Path) -> None:
+def test_two_runs_at_once(run: Run, journal: Path) -> None:
     with Journal.open(journal, {}):
-        refused.says(error(run()))
+        check(cause(run()))
     assert run().exit_code == 0
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from specexport.calibration import calibrate as module
 from specexport.cli import main
 from support.hub_cache import hub_with
-from support.messages import Refused
+from support.refusals import cause, check, says
 
 Run = Callable[..., Result]
 LINES: list[dict[str, Any]] = [
@@ -43,9 +43,7 @@ def error(result: Result, code: int = 1) -> str:
     return line
 
 
-def test_calibrate_writes_what_generate_and_inspect_follow(
-    refused: Refused, run: Run, bundle: Path, prompts: Path
-) -> None:
+def test_calibrate_writes_what_generate_and_inspect_follow(run: Run, bundle: Path, prompts: Path) -> None:
     result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 8, "--json")
     assert result.exit_code == 0, (result.exception, result.stderr)
     found = json.loads(result.stdout)
@@ -79,7 +77,7 @@ def test_calibrate_writes_what_generate_and_inspect_follow(
     policy["bundle"] = "0" * 64
     (bundle / "policy.json").write_text(json.dumps(policy))
     for command in (("generate", "--prompt", "def"), ("inspect",)):
-        refused.says(error(run(*command)))
+        check(cause(run(*command)), "delete", code="stale")
     assert run("calibrate", "--prompts", prompts, "--max-new-tokens", 4).exit_code == 0  # which mends it
 
 
@@ -135,9 +133,9 @@ def test_the_summary_is_for_people(run: Run, prompts: Path, tmp_path: Path) -> N
     ],
     ids=["cut", "without a route", "too long"],
 )
-def test_lines_that_cannot_be_used(refused: Refused, run: Run, prompts: Path, line: str) -> None:
+def test_lines_that_cannot_be_used(run: Run, prompts: Path, line: str) -> None:
     prompts.write_text(prompts.read_text() + "\n" + line)
-    refused.says(error(run("calibrate", "--prompts", prompts, "--max-new-tokens", 4)))
+    check(cause(run("calibrate", "--prompts", prompts, "--max-new-tokens", 4)), "7", field=(None, "prompt"))
     result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--skip-invalid", "--json")
     assert result.exit_code == 0, result.stderr
     assert "left out: " in result.stderr
@@ -165,19 +163,19 @@ def test_an_interrupt_says_how_to_go_on(run: Run, prompts: Path, bundle: Path, m
     assert len(ran) == 4
 
 
-def test_no_such_drafter(refused: Refused, run: Run, prompts: Path) -> None:
-    refused.says(error(run("calibrate", "--prompts", prompts, "--drafter", "oracle")))
-    refused.says(error(run("calibrate", "--drafter", "oracle")))
+def test_no_such_drafter(run: Run, prompts: Path) -> None:
+    check(cause(run("calibrate", "--prompts", prompts, "--drafter", "oracle")), "--drafter", field="drafter")
+    check(cause(run("calibrate", "--drafter", "oracle")), "--drafter", field="drafter")
 
 
 @pytest.mark.parametrize("package", ["scikit-learn", "matplotlib", "jinja2"])
 def test_a_missing_package_is_told_before_the_run(
-    refused: Refused, run: Run, prompts: Path, monkeypatch: pytest.MonkeyPatch, package: str
+    run: Run, prompts: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     absent = package.replace("scikit-learn", "sklearn")
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == absent else name)
     monkeypatch.setattr(module, "record", lambda *arguments, **options: pytest.fail("it ran"))
-    refused.says(error(run("calibrate", "--prompts", prompts)))
+    check(cause(run("calibrate", "--prompts", prompts)), package, "specexport[calibrate]")
 
 
 def test_a_bundle_on_the_hub(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompts: Path) -> None:
@@ -199,5 +197,5 @@ def test_a_bundle_on_the_hub(built: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("useless", [("--report", "x.html"), ("--fixed",), ("--limit", "3"), ("--skip-invalid",)])
-def test_what_needs_prompts_is_refused_without_them(useless: tuple[str, ...], run: Run, refused: Refused) -> None:
-    refused.says(error(run("calibrate", *useless), 2))
+def test_what_needs_prompts_is_refused_without_them(useless: tuple[str, ...], run: Run) -> None:
+    says(error(run("calibrate", *useless), 2), "--prompts")

@@ -18,7 +18,7 @@ from specexport.runtime.load import load
 from specexport.runtime.loop.chunks import Chunk
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
-from support.messages import Refused
+from support.refusals import says
 
 
 @pytest.fixture
@@ -139,10 +139,10 @@ def test_costs_are_measured_before_the_first_line_is_asked_for(built: Path, monk
     assert order == ["costs", "asked"]
 
 
-def test_a_wrong_option_ends_the_command(built: Path, refused: Refused) -> None:
+def test_a_wrong_option_ends_the_command(built: Path) -> None:
     result = CliRunner().invoke(main, ["chat", str(built), "--temperature", "9999"], input="hi\n")
     assert result.exit_code == 1
-    refused.says(result.stderr.strip())
+    says(result.stderr.strip(), "9999.0")
 
 
 @pytest.mark.parametrize("line", ["/plain off", "/reset now", "/quit me"])
@@ -239,7 +239,7 @@ def test_another_template(built: Path, tmp_path: Path, command: str) -> None:
 )
 @pytest.mark.parametrize("command", ["generate", "chat", "serve"])
 def test_templates_that_fail_end_the_command(
-    refused: Refused, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, text: bytes | None
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, text: bytes | None
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if text is not None:
@@ -247,4 +247,4 @@ def test_templates_that_fail_end_the_command(
     asked = ["--chat", "Hi"] if command == "generate" else []
     result = CliRunner().invoke(main, [command, str(built), *asked, "--chat-template", "my.jinja"], input="Hi\n")
     assert (result.exit_code, result.stdout) == (1, "")
-    refused.says(result.stderr)
+    says(result.stderr, "my.jinja")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.messages import Refused
+from support.refusals import refused
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks/clients"))
 import environments
@@ -128,9 +128,7 @@ def test_every_script_is_run_with_pinned_packages() -> None:
     assert (CLIENTS["openai-npm"].version, CLIENTS["pydantic-ai"].version) == ("6.49.0", "2.68.0")
 
 
-def test_an_environment_is_made_once_for_its_packages(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: Refused
-) -> None:
+def test_an_environment_is_made_once_for_its_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ran: list[list[str]] = []
 
     class Done:
@@ -148,11 +146,11 @@ def test_an_environment_is_made_once_for_its_packages(
         assert len(ran) == steps
     Done.returncode = 1
     monkeypatch.setattr(environments.sys, "executable", "python")
-    with refused(environments.SetupError):
+    with refused(environments.SetupError, "failed"):
         environments.make("failed", first)
     assert not (tmp_path / "failed/ready").exists()
     monkeypatch.setattr(environments.shutil, "which", lambda name: None)
-    with refused(environments.SetupError):
+    with refused(environments.SetupError, "--only"):
         environments.make("node", Client("try_ai.mjs", ("ai@6",), {}))
 
 

@@ -23,7 +23,7 @@ from gpucheck.report import Report
 from specexport.errors import EngineError
 from support import gpu_cases
 from support.gpu_measurements import RIGHT, here, report
-from support.messages import Refused
+from support.refusals import refused
 
 # In a process of its own.
 
@@ -43,7 +43,7 @@ def test_work_apart_tells_and_returns() -> None:
         gpu_cases.without_package,
     ],
 )
-def test_what_is_raised_apart_is_raised_here(refused: Refused, work: Any) -> None:
+def test_what_is_raised_apart_is_raised_here(work: Any) -> None:
     with refused(EngineError) as caught:
         apart(work, hear=lambda told: None)
     assert not isinstance(caught.value, EndedError)
@@ -53,8 +53,8 @@ def test_what_is_raised_apart_is_raised_here(refused: Refused, work: Any) -> Non
     "work",
     [gpu_cases.crashes, gpu_cases.exits],
 )
-def test_a_process_that_dies_says_how(refused: Refused, work: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    with refused(EndedError):
+def test_a_process_that_dies_says_how(work: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    with refused(EndedError, "ended"):
         apart(work, hear=lambda told: None)
     assert ("in crashes" in capfd.readouterr().err) == (work is gpu_cases.crashes)  # where Python was
 
@@ -67,14 +67,14 @@ def time_is_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: now.append(now.pop() + 601.0)
 
 
-def test_a_process_that_hangs_is_ended(refused: Refused, time_is_up: Callable[[], None]) -> None:
+def test_a_process_that_hangs_is_ended(time_is_up: Callable[[], None]) -> None:
     heard: list[str] = []
 
     def hear(line: str) -> None:
         heard.append(line)
         time_is_up()
 
-    with refused(EndedError):
+    with refused(EndedError, "600"):
         apart(gpu_cases.hangs, hear=hear, seconds=600)
     assert heard == ["waiting"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.messages import Refused
+from support.refusals import refused
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks/peers"))
 from divergence import Divergence, compare_rows, measure, shared_prefix
@@ -66,12 +66,12 @@ def test_divergence_is_over_what_sequences_do_not_share(tmp_path: Path) -> None:
     assert (exact.asked, other.asked) == (2, 2)
 
 
-def test_systems_of_other_vocabularies_are_not_compared(refused: Refused, tmp_path: Path) -> None:
-    with refused(RunnerError):
+def test_systems_of_other_vocabularies_are_not_compared(tmp_path: Path) -> None:
+    with refused(RunnerError, "5"):
         measure(Shows("transformers", 1.0), [Shows("peer", 1.0, vocab=6)], [[2, 3]], tmp_path)
 
 
-def test_a_runner_writes_a_row_of_logits_a_token(refused: Refused, tmp_path: Path) -> None:
+def test_a_runner_writes_a_row_of_logits_a_token(tmp_path: Path) -> None:
     class Runner:
         def logits_of(self, tokens: list[int]) -> Any:
             return np.array([[token, token + 0.5] for token in tokens if token], np.float32)
@@ -80,7 +80,7 @@ def test_a_runner_writes_a_row_of_logits_a_token(refused: Refused, tmp_path: Pat
     asked = {"logits_of": [3, 4, 5], "file": str(file)}
     assert reply(Runner(), asked) == {"rows": 3, "columns": 2}  # type: ignore[arg-type]
     assert np.fromfile(file, np.float32).tolist() == [3, 3.5, 4, 4.5, 5, 5.5]
-    with refused(ValueError):
+    with refused(ValueError, "shape"):
         reply(Runner(), asked | {"logits_of": [3, 0]})  # type: ignore[arg-type]
 
 

@@ -29,7 +29,7 @@ from specexport.runtime.session import Session
 from specexport.strict import parse
 from support.calibrated import priced, requests
 from support.doubles import CONTRACT, FakeDecoder, fake_session
-from support.messages import Refused
+from support.refusals import refused
 
 LONG = Contract(capacity=320, max_draft_tokens=3, prompt_chunk=16, precision="fp32")
 OPTIONS = CalibrateOptions(bursts=1)
@@ -55,12 +55,12 @@ def prices(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return price
 
 
-def test_contexts_stay_inside_the_capacity(refused: Refused, session: Session, tmp_path: Path) -> None:
+def test_contexts_stay_inside_the_capacity(session: Session, tmp_path: Path) -> None:
     meter = CostMeter(session, [1, 5000])
     meter.measure(1)
     assert [point.context for point in meter.costs().points] == [2, 280]
     small = fake_session(tmp_path / "small", FakeDecoder(CONTRACT), FakeDecoder(CONTRACT))
-    with refused(ParameterError):
+    with refused(ParameterError, "--max-seq-len"):
         CostMeter(small)
 
 
@@ -185,7 +185,7 @@ def test_plain_and_speculative_take_turns_in_going_first(
     assert first == [True, False, True, False]
 
 
-def test_drafters_to_choose_among(refused: Refused, session: Session, prices: list[float]) -> None:
+def test_drafters_to_choose_among(session: Session, prices: list[float]) -> None:
     for drafters in ((), ("ngram", "suffix"), ("all",)):
         routes = calibrate(session, requests(6), replace(OPTIONS, drafters=drafters), "x").routes
         allowed = (
@@ -194,7 +194,7 @@ def test_drafters_to_choose_among(refused: Refused, session: Session, prices: li
         assert all(route.policy.drafter in allowed for route in routes)
         shown = {name for name in possible_drafters(session) if ":" not in name or name in allowed or not drafters}
         assert {one.drafter for one in routes[0].candidates} == shown  # no chains that nobody asked for
-    with refused(ParameterError):
+    with refused(ParameterError, "--drafter", field="drafter"):
         calibrate(session, requests(2), replace(OPTIONS, drafters=("oracle",)), "x")
 
 
@@ -231,8 +231,8 @@ def test_costs_alone_leave_the_policy(session: Session, prices: list[float]) -> 
 
 
 @pytest.mark.parametrize("floor", [-1.0, 2.1, float("nan")])
-def test_a_floor_out_of_range(refused: Refused, floor: float) -> None:
-    with refused(ParameterError):
+def test_a_floor_out_of_range(floor: float) -> None:
+    with refused(ParameterError, "--floor", field="floor"):
         CalibrateOptions(floor=floor)
 
 

@@ -24,8 +24,8 @@ from specexport.exporter.request.options import BuildOptions
 from specexport.exporter.storage import copy_on_write, disk_space
 from specexport.exporter.storage.manifest import write_text
 from specexport.strict import read_json
-from support.messages import Refused
 from support.pair import Notes, Pair
+from support.refusals import refused
 from support.standard_tools import check_graphs
 from support.tiny import make_tokenizer, save_checkpoint
 from tokenizers import Tokenizer
@@ -122,10 +122,10 @@ def test_a_swapped_pair_is_built_with_a_warning(
     assert "Are the two swapped?" in progress.notes[0]
 
 
-def test_an_output_that_exists_is_kept(refused: Refused, run: Callable[..., BuildReport], output: Path) -> None:
+def test_an_output_that_exists_is_kept(run: Callable[..., BuildReport], output: Path) -> None:
     run()
     created = Bundle.open(output).manifest.created
-    with refused(OutputError):
+    with refused(OutputError, "--output", "--force", code="output_exists"):
         run()
     assert Bundle.open(output).manifest.created == created
     (output / "stale").touch()
@@ -134,12 +134,10 @@ def test_an_output_that_exists_is_kept(refused: Refused, run: Callable[..., Buil
     assert left(output) == [output.name]
 
 
-def test_a_folder_that_is_no_bundle_is_never_replaced(
-    refused: Refused, run: Callable[..., BuildReport], output: Path
-) -> None:
+def test_a_folder_that_is_no_bundle_is_never_replaced(run: Callable[..., BuildReport], output: Path) -> None:
     output.mkdir(parents=True)
     (output / "thesis.txt").touch()
-    with refused(OutputError):
+    with refused(OutputError, "manifest.json", code="output_exists"):
         run(force=True)
     assert (output / "thesis.txt").exists()
 
@@ -156,45 +154,43 @@ def test_a_failed_proof_leaves_nothing(
     assert left(output) == []
 
 
-def test_different_tokenizers_leave_nothing(
-    refused: Refused, run: Callable[..., BuildReport], output: Path, tmp_path: Path
-) -> None:
+def test_different_tokenizers_leave_nothing(run: Callable[..., BuildReport], output: Path, tmp_path: Path) -> None:
     draft = save_checkpoint(
         tmp_path / "draft", tokenizer=make_tokenizer(lines=["other words entirely\n"]), num_hidden_layers=1
     )
-    with refused(PairError):
+    with refused(PairError, "ĠĠ", "--draft"):
         run(draft=draft, min_overlap=0.95)
     assert left(output) == []
 
 
 def test_too_small_a_disk_is_refused_beforehand(
-    refused: Refused, run: Callable[..., BuildReport], output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., BuildReport], output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10, 0, 10))
-    with refused(OutputError):
+    with refused(OutputError, "1", code="disk_full"):
         run(cache=tmp_path / "empty")
     assert left(output) == []
-    with refused(OutputError):
+    with refused(OutputError, "1", code="disk_full"):
         run()  # finished stages are copied
     monkeypatch.setattr(disk_space, "can_clone", lambda *_: True)
     run()  # unless they share their blocks with the bundle
 
 
 def test_plans_need_space_of_their_own(
-    refused: Refused, run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tensorrt_rtx")
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10, 0, 10))
-    with refused(OutputError):
+    with refused(OutputError, "1", code="disk_full"):
         run(engines=("onnxruntime", "tensorrt-rtx"))
     assert left(output) == []
 
 
 @pytest.mark.parametrize("place", ["copy", "write_manifest"])
 def test_a_disk_that_fills_up_leaves_nothing(
-    refused: Refused, place: str, run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -204,7 +200,7 @@ def test_a_disk_that_fills_up_leaves_nothing(
         monkeypatch.setattr(copy_on_write, "_clone", lambda *_: False)
     else:
         monkeypatch.setattr(build_module, place, fail)
-    with refused(OutputError):
+    with refused(OutputError, code=("disk_full", "output_failed")):
         run()
     assert left(output) == []
 
@@ -229,16 +225,26 @@ def test_a_disk_that_fills_up_leaves_nothing(
         dict(max_seq_len=129),
     ],
 )
-def test_options_out_of_range(
-    refused: Refused, options: dict[str, Any], run: Callable[..., BuildReport], output: Path
-) -> None:
-    with refused(ParameterError):
+def test_options_out_of_range(options: dict[str, Any], run: Callable[..., BuildReport], output: Path) -> None:
+    with refused(
+        ParameterError,
+        field=(
+            "engine",
+            "max_draft_tokens",
+            "max_seq_len",
+            "min_overlap",
+            "precision",
+            "prompt_chunk",
+            "tensorrt_version",
+            "weight_streaming",
+        ),
+    ):
         run(**options)
     assert left(output) == []
 
 
-def test_an_unknown_engine(refused: Refused, run: Callable[..., BuildReport], output: Path) -> None:
-    with refused(EngineError):
+def test_an_unknown_engine(run: Callable[..., BuildReport], output: Path) -> None:
+    with refused(EngineError, code="unknown_engine", field="engine"):
         run(engines=("onnxruntime", "cuda"))
     assert left(output) == []
 
@@ -263,9 +269,7 @@ def test_a_bundle_with_plans(run: Callable[..., BuildReport], output: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_bundle_for_a_device_with_tensorrt(
-    refused: Refused, run: Callable[..., BuildReport], pair: Pair, output: Path
-) -> None:
+def test_a_bundle_for_a_device_with_tensorrt(run: Callable[..., BuildReport], pair: Pair, output: Path) -> None:
     """Made and proved where there is none: the graphs of both dialects, and what is left to do."""
     progress = Notes()
     report = run(target=pair.draft, draft=None, engines=("tensorrt",), tensorrt_version="10.3", progress=progress)
@@ -274,12 +278,12 @@ def test_a_bundle_for_a_device_with_tensorrt(
     assert set(manifest.target.graphs) == {"rows"} == {proof.dialect for proof in manifest.proofs}
     assert any(note.endswith(f"run: specexport compile {output} --engine tensorrt") for note in progress.notes)
     check_graphs(output)
-    with refused(EngineError):
+    with refused(EngineError, "plans", code="not_built_for_engine"):
         plans_of(report.bundle, "tensorrt")
 
 
 def test_a_compilation_that_fails_leaves_nothing(
-    refused: Refused, run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tensorrt_rtx")
 
@@ -287,7 +291,7 @@ def test_a_compilation_that_fails_leaves_nothing(
         raise EngineError("no kernel")
 
     monkeypatch.setattr(compile_module, "compile_graph", fail)
-    with refused(EngineError):
+    with refused(EngineError, "kernel"):
         run(engines=("tensorrt-rtx", "onnxruntime"))
     assert left(output) == []
 

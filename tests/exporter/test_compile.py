@@ -27,8 +27,8 @@ from specexport.errors import BundleError, EngineError, OutputError
 from specexport.exporter import compile as module
 from specexport.exporter.compile import compile_bundle
 from specexport.exporter.progress import Silent
-from support.messages import Refused
 from support.pair import Notes
+from support.refusals import refused
 
 trt = pytest.importorskip("tensorrt_rtx")
 
@@ -140,19 +140,17 @@ def test_another_engine_keeps_its_plans(bundle: Path, quick: list[str], orin: Ca
     assert set(plans_of(Bundle.open(bundle), ENGINE)) == {plan.graph for plan in rtx.plans}
 
 
-def test_a_version_whose_graphs_the_bundle_lacks(
-    refused: Refused, bundle: Path, quick: list[str], orin: Callable[[str], None]
-) -> None:
+def test_a_version_whose_graphs_the_bundle_lacks(bundle: Path, quick: list[str], orin: Callable[[str], None]) -> None:
     orin("10.13.3.9")
     before = content(bundle)
-    with refused(BundleError):
+    with refused(BundleError, "--tensorrt-version", code="not_built_for_engine"):
         compiled(bundle, "tensorrt")
     assert content(bundle) == before
 
 
-def test_a_bundle_without_graphs_for_plans(refused: Refused, built: Path, quick: list[str]) -> None:
+def test_a_bundle_without_graphs_for_plans(built: Path, quick: list[str]) -> None:
     before = content(built)
-    with refused(BundleError):
+    with refused(BundleError, "--engine", "RTX", code="not_built_for_engine"):
         compiled(built)
     assert (content(built), quick) == (before, [])
 
@@ -167,13 +165,11 @@ rule (float[8] x, int64 count) => (float[8] y) {
 }"""
 
 
-def test_graphs_that_are_not_what_the_manifest_says(
-    refused: Refused, bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graphs_that_are_not_what_the_manifest_says(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every graph is checked when it is parsed; see test_tensorrt_checks.py."""
 
     def refuses(opened: Bundle, message: str) -> None:
-        with refused(EngineError):
+        with refused(EngineError, "compiled"):
             compile_bundle(opened, ENGINE, CompileOptions(), Silent())
 
     opened, jobs = Bundle.open(bundle), module._jobs
@@ -198,13 +194,13 @@ def test_without_a_draft(bundle: Path, quick: list[str]) -> None:
     assert {Path(name).stem for name in quick} == RULES | {"target-onnx"}
 
 
-def test_engines_that_have_no_plans(refused: Refused, bundle: Path) -> None:
-    with refused(EngineError):
+def test_engines_that_have_no_plans(bundle: Path) -> None:
+    with refused(EngineError, field="engine"):
         compiled(bundle, "onnxruntime")
 
 
-def test_options_are_checked_first(refused: Refused, bundle: Path, quick: list[str]) -> None:
-    with refused(EngineError):
+def test_options_are_checked_first(bundle: Path, quick: list[str]) -> None:
+    with refused(EngineError, "--timing-cache"):
         compiled(bundle, timing_cache=Path("times"))
     assert quick == []
 
@@ -215,12 +211,12 @@ def fail(*arguments: Any) -> None:
 
 @pytest.mark.parametrize("place", ["compile_graph", "write_manifest", "sha256"])
 def test_a_full_disk_leaves_the_bundle_as_it_was(
-    refused: Refused, place: str, bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+    place: str, bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled(bundle)
     before = content(bundle)
     monkeypatch.setattr(module, place, fail)
-    with refused(OutputError):
+    with refused(OutputError, "some.plan", code="disk_full"):
         compiled(bundle)
     assert content(bundle) == before
 
@@ -239,7 +235,7 @@ def test_plans_that_come_out_the_same_are_kept_when_the_rest_fails(
 
 
 def test_a_graph_that_fails_leaves_the_bundle_as_it_was(
-    refused: Refused, bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+    bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = content(bundle)
     made = module.compile_graph
@@ -250,21 +246,19 @@ def test_a_graph_that_fails_leaves_the_bundle_as_it_was(
         made(lib, job, *given)
 
     monkeypatch.setattr(module, "compile_graph", stop)
-    with refused(EngineError):
+    with refused(EngineError, "kernel"):
         compiled(bundle)
     assert len(quick) > 2
     assert content(bundle) == before
 
 
-def test_a_bundle_that_changes_meanwhile(
-    refused: Refused, bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_that_changes_meanwhile(bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Another command has compiled for another engine: what it wrote must not be lost."""
     opened = Bundle.open(bundle)
     path = bundle / MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text()) | {"command": "of another"}))
     before = content(bundle)
-    with refused(OutputError):
+    with refused(OutputError, "compile", code="changed_meanwhile"):
         compile_bundle(opened, ENGINE, CompileOptions(), Silent())
     assert content(bundle) == before
 
@@ -331,16 +325,14 @@ def test_without_torch(bundle: Path) -> None:
     assert (done.stdout, done.stderr) == ("16\n", "")
 
 
-def test_an_engine_without_plans_says_how_to_make_them(
-    refused: Refused, bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_without_plans_says_how_to_make_them(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Bundle.open(bundle)
-    with refused(EngineError):
+    with refused(EngineError, "built", code="not_built_for_engine"):
         load_engine(opened, ENGINE)
     named = Bundle(bundle, dataclasses.replace(opened.manifest, engines=(ENGINE,)))
     usable = SimpleNamespace(
         availability=lambda: SimpleNamespace(usable=True), load=lambda bundle, *_: plans_of(bundle, ENGINE)
     )
     monkeypatch.setattr("specexport.engines.registry.engine_module", lambda name: usable)
-    with refused(EngineError):
+    with refused(EngineError, "plans", code="not_built_for_engine"):
         load_engine(named)

@@ -15,8 +15,8 @@ from specexport.exporter.early_check import refuse_states
 from specexport.exporter.request.options import BuildOptions
 from specexport.exporter.tracing.trace import probe_cache
 from support.hybrids import KINDS, MORE, OPTIONS, SHARED, save_hybrid
-from support.messages import Refused
 from support.pair import Notes, Pair
+from support.refusals import refused
 from support.tiny import save_checkpoint
 
 
@@ -49,8 +49,8 @@ def test_a_model_that_only_attends_keeps_no_states(pair: Pair) -> None:
     assert not keeps_states(Checkpoint.find(str(pair.target)).config)
 
 
-def test_trees_are_refused_before_an_export(refused: Refused, hybrid: Path, pair: Pair, tmp_path: Path) -> None:
-    with refused(UnsupportedModelError):
+def test_trees_are_refused_before_an_export(hybrid: Path, pair: Pair, tmp_path: Path) -> None:
+    with refused(UnsupportedModelError, "--tree-rows", "Lfm2ForCausalLM"):
         attempt(hybrid, pair.draft, tmp_path / "out.bundle", tree_rows=4)
 
 
@@ -64,12 +64,10 @@ def test_trees_are_refused_before_an_export(refused: Refused, hybrid: Path, pair
     ],
     ids=["cuda", "both", "old TensorRT"],
 )
-def test_engines_are_refused_before_an_export(
-    options: dict[str, Any], role: str, refused: Refused, hybrid: Path, tmp_path: Path
-) -> None:
+def test_engines_are_refused_before_an_export(options: dict[str, Any], role: str, hybrid: Path, tmp_path: Path) -> None:
     other = save_checkpoint(tmp_path / "other")
     models = (hybrid, other) if role == "target" else (other, hybrid)
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "Lfm2ForCausalLM"):
         attempt(*models, tmp_path / "out.bundle", **options)
 
 

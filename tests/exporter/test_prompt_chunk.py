@@ -12,7 +12,7 @@ from specexport.exporter.checkpoints import memory_check
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.prompt_chunk import copied_weights, prompt_chunk
 from specexport.exporter.request.options import BuildOptions
-from support.messages import Refused
+from support.refusals import refused
 from support.tiny import LLAMA, save_model
 from transformers import AutoConfig
 
@@ -66,13 +66,11 @@ def test_a_chunk_that_is_asked_for_is_taken(mixture: Checkpoint, monkeypatch: py
     assert prompt_chunk({"target": mixture}, BuildOptions(prompt_chunk=77, precision="int8")) == 77
 
 
-def test_a_chunk_whose_copies_do_not_fit_is_refused(
-    mixture: Checkpoint, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chunk_whose_copies_do_not_fit_is_refused(mixture: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     options = BuildOptions(prompt_chunk=100, precision="int8")
     needed = memory_check.BASE + 100 * COPIED
     monkeypatch.setattr(memory_check, "available", lambda: needed)
     assert build._contract(build._Models({"target": mixture}, None, ()), options).prompt_chunk == 100
     monkeypatch.setattr(memory_check, "available", lambda: needed - 1)
-    with refused(OutputError):
+    with refused(OutputError, "--prompt-chunk", code="out_of_memory"):
         build._contract(build._Models({"target": mixture}, None, ()), options)

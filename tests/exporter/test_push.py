@@ -12,7 +12,7 @@ import pytest
 from specexport.bundle import Bundle, DraftSpec
 from specexport.errors import OutputError
 from specexport.exporter.push import push
-from support.messages import Refused
+from support.refusals import refused
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 
@@ -76,17 +76,15 @@ def test_a_card_that_is_there_is_kept(hub: FakeHub, built: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny", "a/b/c", "org/tiny@main", "../x"])
-def test_a_wrong_name_is_refused_before_the_hub_is_asked(
-    refused: Refused, hub: FakeHub, built: Path, name: str
-) -> None:
-    with refused(OutputError):
+def test_a_wrong_name_is_refused_before_the_hub_is_asked(hub: FakeHub, built: Path, name: str) -> None:
+    with refused(OutputError, "org/name"):
         push(Bundle.open(built), name)
     assert not hub.asked
 
 
-def test_what_the_hub_says_is_one_line(refused: Refused, hub: FakeHub, built: Path) -> None:
+def test_what_the_hub_says_is_one_line(hub: FakeHub, built: Path) -> None:
     hub.broken = True
-    with refused(OutputError):
+    with refused(OutputError, "org/tiny", "401"):
         push(Bundle.open(built), "org/tiny")
 
 

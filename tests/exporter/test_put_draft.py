@@ -30,8 +30,8 @@ from specexport.runtime.policy.cost_model import COSTS
 from specexport.runtime.policy.routes import POLICY
 from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, verify_session
 from specexport.runtime.proofs.verify import render as render_report
-from support.messages import Refused
 from support.pair import Notes, Pair
+from support.refusals import refused
 from support.tiny import LINES, edit_json, make_tokenizer, save_checkpoint
 
 PROMPT = "the quick brown fox"
@@ -107,13 +107,13 @@ def test_what_exists_is_a_path_whatever_its_characters(
     assert parse_draft(given) == NamedDraft(name, source)
 
 
-def test_lookup_is_a_draft_that_is_not_exported(refused: Refused) -> None:
+def test_lookup_is_a_draft_that_is_not_exported() -> None:
     assert parse_drafts(("lookup",)) == ()
     assert [draft.name for draft in parse_drafts(("a/x", "lookup", "y=a/x"))] == ["x", "y"]
-    with refused(ParameterError):
+    with refused(ParameterError, "a/x", field="draft"):
         parse_drafts(("a/x", "b/x"))
     for given in ("ngram=a/x", "a+b=a/x", "x="):
-        with refused(ParameterError):
+        with refused(ParameterError, "--draft", field="draft"):
             parse_draft(given)
 
 
@@ -145,15 +145,15 @@ def test_every_draft_gives_the_targets_own_text(several: Path) -> None:
         assert session.drafts.opened.keys() == {"small", "other"}
 
 
-def test_a_draft_is_opened_when_it_is_first_asked_for(several: Path, refused: Refused) -> None:
+def test_a_draft_is_opened_when_it_is_first_asked_for(several: Path) -> None:
     with specexport.load(several) as session:
         assert not session.drafts.opened
         session.generate(PROMPT, drafter="small", max_new_tokens=4)
         assert list(session.drafts.opened) == ["small"]
-        with refused(ParameterError):
+        with refused(ParameterError, "large", field="drafter"):
             session.stream(PROMPT, drafter="large")
         object.__setattr__(session.engine, "open_draft", None)  # as engines on GPUs
-        with refused(ParameterError):
+        with refused(ParameterError, "), not ", field="drafter"):
             session.stream(PROMPT, drafter="other")
         assert session.generate(PROMPT, max_new_tokens=4).statistics.emitted == 4
 
@@ -275,15 +275,15 @@ def test_behind_the_new_manifest_nothing_takes_the_draft_away(
 
 
 def test_of_two_that_add_the_same_the_second_is_refused_and_harms_nothing(
-    copy: Path, others: dict[str, Path], cache: Path, refused: Refused
+    copy: Path, others: dict[str, Path], cache: Path
 ) -> None:
     before, named = Bundle.open(copy), NamedDraft("small", str(others["small"]))
     add_draft(before, named, AddOptions(cache=cache))
     after = state(copy)
-    with refused(OutputError):
+    with refused(OutputError, "meantime", code="changed_meanwhile"):
         add_draft(before, named, AddOptions(cache=cache))
     assert state(copy) == after
-    with lock_of(copy), refused(OutputError):
+    with lock_of(copy), refused(OutputError, "being", code="changed_meanwhile"):
         add_draft(Bundle.open(copy), named, AddOptions(cache=cache))
     assert state(copy) == after
     Bundle.open(copy)
@@ -319,14 +319,12 @@ def test_what_a_killed_add_left_is_no_part_of_the_bundle_and_goes_with_the_next(
     assert left.name in next(iter(Bundle.open(copy).manifest.more_drafts["small"].model.graphs.values()))
 
 
-def test_a_draft_that_is_removed_leaves_nothing(
-    copy: Path, others: dict[str, Path], cache: Path, refused: Refused
-) -> None:
+def test_a_draft_that_is_removed_leaves_nothing(copy: Path, others: dict[str, Path], cache: Path) -> None:
     before = state(copy)
     add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
     (copy / POLICY).write_text("{}")
     for name in ("draft", "model", "other"):
-        with refused(ParameterError):
+        with refused(ParameterError, "small", field="draft"):
             remove_draft(Bundle.open(copy), name)
     assert remove_draft(Bundle.open(copy), "small") == Bundle.open(copy)
     after = state(copy)
@@ -334,13 +332,11 @@ def test_a_draft_that_is_removed_leaves_nothing(
     assert after == before
 
 
-def test_drafts_that_cannot_be_added(
-    refused: Refused, copy: Path, others: dict[str, Path], cache: Path, tmp_path: Path
-) -> None:
+def test_drafts_that_cannot_be_added(copy: Path, others: dict[str, Path], cache: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(copy)
 
     def add(bundle: Bundle, name: str, source: str, **options: object) -> None:
-        with refused(ParameterError):
+        with refused(ParameterError, field=("draft", "draft_precision")):
             add_draft(bundle, NamedDraft(name, str(others[source])), AddOptions(cache=cache, **options))  # type: ignore[arg-type]
 
     add(bundle, "short", "short")
@@ -349,14 +345,14 @@ def test_drafts_that_cannot_be_added(
     add(Bundle(copy, replace(bundle.manifest, engines=("tensorrt", "onnxruntime"))), "draft", "small")
 
 
-def test_builds_that_cannot_have_several(refused: Refused) -> None:
+def test_builds_that_cannot_have_several() -> None:
     more = (NamedDraft("b", "x"),)
     for options in (
         {"draft_name": "b", "more_drafts": more},
         {"engines": ("tensorrt",), "precision": "fp16", "more_drafts": more},
         {"draft_vocabulary": "auto", "more_drafts": more},
     ):
-        with refused(ParameterError):
+        with refused(ParameterError, field=("draft", "draft_vocabulary")):
             BuildOptions(**options).check("a", "out")  # type: ignore[arg-type]
 
 

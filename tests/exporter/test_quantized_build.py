@@ -24,8 +24,8 @@ from specexport.exporter.request.options import BuildOptions, CalibrationTexts
 from specexport.runtime.auto_precision import PRECISION
 from specexport.runtime.describe import describe, render
 from specexport.runtime.proofs.verify import verify_session
-from support.messages import Refused
 from support.pair import Pair
+from support.refusals import refused
 from support.standard_tools import check_graphs
 
 
@@ -141,8 +141,8 @@ def test_auto_goes_on_without_a_format_whose_graphs_are_wrong(
         build(str(pair.target), str(pair.draft), tmp_path / "none.bundle", options)
 
 
-def test_a_precision_for_no_draft(refused: Refused, pair: Pair, cache: Path, tmp_path: Path) -> None:
-    with refused(ParameterError):
+def test_a_precision_for_no_draft(pair: Pair, cache: Path, tmp_path: Path) -> None:
+    with refused(ParameterError, "--draft", field="draft_precision"):
         build(
             str(pair.target),
             None,
@@ -201,12 +201,12 @@ def test_for_tensorrt_they_are_proved_here_and_compiled(
     check_graphs(bundle.root)
 
 
-def test_weights_that_are_no_numbers_are_named(refused: Refused, pair: Pair, cache: Path, tmp_path: Path) -> None:
+def test_weights_that_are_no_numbers_are_named(pair: Pair, cache: Path, tmp_path: Path) -> None:
     broken = Path(shutil.copytree(pair.target, tmp_path / "broken"))
     weights = load_file(broken / "model.safetensors")
     weights["model.layers.1.mlp.up_proj.weight"][3, 4] = torch.nan
     save_file(weights, broken / "model.safetensors", {"format": "pt"})
-    with refused(CheckpointError):
+    with refused(CheckpointError, "model.layers.1.mlp.up_proj.weight"):
         made(Pair(broken, pair.draft), tmp_path / "out.bundle", cache, precision="int8")
 
 
@@ -219,11 +219,9 @@ def test_weights_that_are_no_numbers_are_named(refused: Refused, pair: Pair, cac
         '{"route": "a", "prompt": [1, 2, 3]}\n',
     ],
 )
-def test_calibration_prompts_that_are_too_few(
-    refused: Refused, lines: str, pair: Pair, cache: Path, tmp_path: Path
-) -> None:
+def test_calibration_prompts_that_are_too_few(lines: str, pair: Pair, cache: Path, tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text(lines)
-    with refused(ParameterError):
+    with refused(ParameterError, field=(None, "calibration_prompts", "prompt", "prompts")):
         made(pair, tmp_path / "out.bundle", cache, precision="int8", calibration_texts=tmp_path / "prompts.jsonl")
 
 
@@ -241,10 +239,10 @@ def test_calibration_prompts_from_a_pipe(tmp_path: Path) -> None:
     assert options.texts == CalibrationTexts(("one",), own=True)
 
 
-def test_options_that_quantize_nothing(refused: Refused, pair: Pair) -> None:
-    with refused(ParameterError):
+def test_options_that_quantize_nothing(pair: Pair) -> None:
+    with refused(ParameterError, "--precision", field="calibration_prompts"):
         BuildOptions(precision="fp16", calibration_texts=Path("prompts.jsonl"))
-    with refused(ParameterError):
+    with refused(ParameterError, "--precision", field="max_divergence"):
         BuildOptions(precision="int8", max_divergence=0.02)
-    with refused(ParameterError):
+    with refused(ParameterError, "--max-divergence", "0", field="max_divergence"):
         BuildOptions(precision="auto", max_divergence=float("nan"))

@@ -24,8 +24,8 @@ from specexport.exporter.request.drafts import NamedDraft
 from specexport.exporter.request.options import BuildOptions, CalibrationTexts
 from specexport.exporter.tracing.trace import probe_cache, trace
 from support.hybrids import SCAN
-from support.messages import Refused
 from support.pair import Notes, Pair
+from support.refusals import refused
 from support.tiny import CONTRACT, LLAMA, edit_json, export, save_model, shard
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
@@ -109,9 +109,9 @@ OWN = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling
     ],
     ids=["model type", "no architecture", "architecture", "no text"],
 )
-def test_a_checkpoint_that_only_its_own_code_can_load(changes: dict[str, Any], refused: Refused, folder: Path) -> None:
+def test_a_checkpoint_that_only_its_own_code_can_load(changes: dict[str, Any], folder: Path) -> None:
     edit_json(folder / "config.json", auto_map=OWN, **changes)
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "modeling_own.OwnForCausalLM"):
         Checkpoint.find(str(folder)).config  # noqa: B018
 
 
@@ -161,18 +161,18 @@ def test_weights_of_another_shape(folder: Path) -> None:
     assert refusal(folder).startswith(f"{folder}: 6 weights have another shape than config.json says; the first is ")
 
 
-def test_truncated_weights(refused: Refused, folder: Path) -> None:
+def test_truncated_weights(folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     assert str(folder) in refusal(folder)
-    with refused(CheckpointError):
+    with refused(CheckpointError, "fully"):
         Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
 
 
 @pytest.mark.parametrize("method", ["mxfp4", "fp8"])
-def test_weights_in_a_form_for_gpus(refused: Refused, method: str, folder: Path) -> None:
+def test_weights_in_a_form_for_gpus(method: str, folder: Path) -> None:
     edit_json(folder / "config.json", quantization_config={"quant_method": method})
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, method, "--precision", "True"):
         Checkpoint.find(str(folder)).config  # noqa: B018
 
 
@@ -188,14 +188,14 @@ def test_weights_that_are_no_numbers(value: float, folder: Path) -> None:
     )
 
 
-def test_weights_that_cannot_be_read(refused: Refused, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, *_: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(checkpoint, "sha256", refuse)
     monkeypatch.setattr(weight_files, "safe_open", refuse)
     for name in ("digest", "fp32_bytes"):
-        with refused(CheckpointError):
+        with refused(CheckpointError, "Permission"):
             getattr(Checkpoint.find(str(folder)), name)
 
 
@@ -233,7 +233,7 @@ def test_a_build_loads_what_it_computes_in_whatever_the_checkpoint_is_stored_in(
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"weight_map": {}}', None])
-def test_shards_that_are_not_whole(refused: Refused, content: str | None, folder: Path) -> None:
+def test_shards_that_are_not_whole(content: str | None, folder: Path) -> None:
     last = folder / shard(folder)[1]
     if content is None:
         last.unlink()
@@ -267,9 +267,9 @@ def test_weights_in_another_form_are_not_downloaded(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("value", ["</s>", [1, "2"], 1.5, True])
-def test_stop_tokens_that_are_no_ids(refused: Refused, value: object, folder: Path) -> None:
+def test_stop_tokens_that_are_no_ids(value: object, folder: Path) -> None:
     edit_json(folder / "generation_config.json", eos_token_id=value)
-    with refused(CheckpointError):
+    with refused(CheckpointError, "generation_config.json", field="eos_token_id"):
         Checkpoint.find(str(folder)).stop_token_ids  # noqa: B018
 
 
@@ -369,9 +369,7 @@ DYNAMIC = LLAMA | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4,
         ("lfm2", LLAMA | dict(layer_types=["conv", "conv"], block_auto_adjust_ff_dim=False)),
     ],
 )
-def test_a_model_that_cannot_keep_the_contract(
-    refused: Refused, model_type: str, config: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_model_that_cannot_keep_the_contract(model_type: str, config: dict[str, Any], tmp_path: Path) -> None:
     folder = save_model(tmp_path / "checkpoint", model_type, config=config)
     with refused(UnsupportedModelError) as caught:
         export(folder, tmp_path / "graphs", ("ort",), CONTRACT)
@@ -379,14 +377,14 @@ def test_a_model_that_cannot_keep_the_contract(
     assert not (tmp_path / "graphs").exists()
 
 
-def test_code_of_its_own_is_refused_before_a_trace_and_in_one_layer_by_it(refused: Refused, tmp_path: Path) -> None:
+def test_code_of_its_own_is_refused_before_a_trace_and_in_one_layer_by_it(tmp_path: Path) -> None:
     bloom = AutoModelForCausalLM.from_config(AutoConfig.for_model("bloom", **BLOOM)).eval()
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "BloomForCausalLM"):
         probe_cache(bloom)
     mixed = Checkpoint.find(str(save_model(tmp_path, "llama", config=LLAMA))).load("fp32")
     layers: Any = mixed.model.layers
     layers[1].self_attn.config = deepcopy(mixed.config)  # whose attention stays as it is
     found = probe_cache(mixed)
     assert len(found) == 2
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "s own; expected transformers", "LlamaForCausalLM"):
         trace(mixed, found, "ort", CONTRACT)

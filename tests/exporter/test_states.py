@@ -28,7 +28,7 @@ from specexport.runtime.proofs.equality import check_equality
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, max_error
 from specexport.runtime.proofs.verify import verify_session
 from support.hybrids import KINDS, MORE, OPTIONS, SHARED, decoder, save_hybrid
-from support.messages import Refused
+from support.refusals import refused
 from support.tiny import CONTRACT, VOCAB, Exported, export, export_cached, save_checkpoint
 
 TOL = LOGIT_TOLERANCE["fp32"]
@@ -210,27 +210,27 @@ def test_decay_that_is_applied_twice_is_found(tmp_path: Path, monkeypatch: pytes
     assert exported.error("ort") > 10 * TOL
 
 
-def test_a_pass_that_states_cannot_continue_is_refused(refused: Refused, hybrids: Hybrids) -> None:
+def test_a_pass_that_states_cannot_continue_is_refused(hybrids: Hybrids) -> None:
     ours = decoder(hybrids("convolution"))
     ours.feed([1] * 12, 0)
-    with refused(EngineError):
+    with refused(EngineError, "continue"):
         ours.step([1], 6)
     assert max_error(ours, hybrids("convolution").reference) <= TOL / 10  # it begins at 0 again
 
 
-def test_old_versions_of_tensorrt_have_no_states(refused: Refused, tmp_path: Path) -> None:
+def test_old_versions_of_tensorrt_have_no_states(tmp_path: Path) -> None:
     checkpoint = Checkpoint.find(str(save_hybrid(tmp_path, "convolution")))
     model = checkpoint.load("fp32")
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "--engine"):
         trace(model, probe_cache(model), "rows", CONTRACT)
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "--engine", "10.15"):
         ModelExport(checkpoint, "target", ("rows",), engines=("tensorrt",)).check_states(probe_cache(model), "fp32")
 
 
 @pytest.mark.parametrize("kind", ORT_ALONE)
-def test_a_kind_of_state_without_a_standard_form(kind: str, refused: Refused, tmp_path: Path) -> None:
+def test_a_kind_of_state_without_a_standard_form(kind: str, tmp_path: Path) -> None:
     model = Checkpoint.find(str(save_hybrid(tmp_path, kind))).load("fp32")
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "--engine", "KimiLinearForCausalLM"):
         trace(model, probe_cache(model), "onnx", CONTRACT)
 
 
@@ -246,12 +246,12 @@ def test_states_in_half_precision(precision: Any, tmp_path: Path) -> None:
     assert dtypes == {"window": np.float16, "state": np.float32, "rows": np.float32}
 
 
-def test_a_precision_that_an_engine_runs_no_states_in(refused: Refused, tmp_path: Path) -> None:
+def test_a_precision_that_an_engine_runs_no_states_in(tmp_path: Path) -> None:
     """Before a minute is spent on graphs; where they are at hand from another build, all the same."""
     checkpoint = Checkpoint.find(str(save_hybrid(tmp_path / "checkpoint", "convolution")))
     layers = probe_cache(checkpoint.load("fp32"))
     export = ModelExport(checkpoint, "target", ("ort",), engines=("onnxruntime", "onnxruntime-cuda"))
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "--precision", "Lfm2ForCausalLM"):
         export.check_states(layers, "bf16")
     export.check_states(layers, "fp16")
 

@@ -18,7 +18,7 @@ from specexport.cli import main
 from specexport.errors import BundleError
 from specexport.integrations.triton import repository
 from support.fake_triton import FakeTriton, Request, TritonModelException
-from support.messages import Refused
+from support.refusals import cause, check, refused, says
 
 Write = Callable[..., Result]
 
@@ -118,10 +118,10 @@ def test_an_instance_runs_on_its_gpu(write: Write, tmp_path: Path, monkeypatch: 
     assert asked == [{"bundle": bundle, "engine": None, "threads": 0, "device": 3, "prompt_cache_bytes": budget}]
 
 
-def test_a_damaged_bundle_is_refused_when_it_is_loaded(write: Write, tmp_path: Path, refused: Refused) -> None:
+def test_a_damaged_bundle_is_refused_when_it_is_loaded(write: Write, tmp_path: Path) -> None:
     write()
     (tmp_path / "models/tiny/bundle/graphs/target.weights").write_bytes(b"")
-    with refused(TritonModelException):
+    with refused(TritonModelException, "135168", code="file_changed"):
         FakeTriton().load(tmp_path / "models", "tiny")
 
 
@@ -154,51 +154,49 @@ def test_the_named_folders_of_packages_come_first(write: Write, tmp_path: Path) 
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_written(
-    write: Write, tmp_path: Path, arguments: tuple[object, ...], refused: Refused
+    write: Write, tmp_path: Path, arguments: tuple[object, ...]
 ) -> None:
-    refused.says(refusal(write(*arguments)))
+    check(
+        cause(write(*arguments)), field=("engine", "gpus", "instances", "name", "python_path", "queue", "queue_timeout")
+    )
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_bundle_is_refused(write: Write, tmp_path: Path, refused: Refused) -> None:
-    refused.says(refusal(write(bundle=tmp_path / "nothing")))
+def test_what_is_no_bundle_is_refused(write: Write, tmp_path: Path) -> None:
+    says(refusal(write(bundle=tmp_path / "nothing")), "--target")
     (tmp_path / "empty").mkdir()
-    refused.says(refusal(write(bundle=tmp_path / "empty")))
+    check(cause(write(bundle=tmp_path / "empty")), "specexport build", code="bundle_not_found")
 
 
-def test_a_bundle_without_a_usable_name_needs_one(write: Write, bundle: Path, refused: Refused) -> None:
+def test_a_bundle_without_a_usable_name_needs_one(write: Write, bundle: Path) -> None:
     odd = bundle.rename(bundle.with_name("my bundle"))
-    refused.says(refusal(write(bundle=odd)))
+    check(cause(write(bundle=odd)), field="name")
     assert write("--name", "mine", bundle=odd).exit_code == 0
 
 
-def test_an_output_that_exists_stays(write: Write, tmp_path: Path, refused: Refused) -> None:
+def test_an_output_that_exists_stays(write: Write, tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
-    refused.says(refusal(write()))
+    check(cause(write()), "--output", code="output_exists")
     assert list((tmp_path / "models").iterdir()) == []
     (tmp_path / "file").write_text("")
-    refused.says(refusal(write(output=tmp_path / "file" / "models")))
+    check(cause(write(output=tmp_path / "file" / "models")), "--output")
 
 
-def test_a_failure_leaves_nothing(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
-) -> None:
+def test_a_failure_leaves_nothing(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(source: Path, destination: Path) -> None:
         raise OSError(28, "No space left on device", str(destination))
 
     monkeypatch.setattr(repository, "clone_or_copy", full)
-    refused.says(refusal(write()))
+    check(cause(write()), code="disk_full")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_hard_links_do_not_cross_file_systems(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
-) -> None:
+def test_hard_links_do_not_cross_file_systems(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def link(*_: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", link)
-    refused.says(refusal(write("--hard-links")))
+    check(cause(write("--hard-links")), "--hard-links")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,7 +9,7 @@ from specexport.bundle import Bundle
 from specexport.errors import BundleError
 from specexport.runtime.hub import bundle_name, hub_reason, local_bundle
 from support.hub_cache import COMMIT, hub_with
-from support.messages import Refused
+from support.refusals import refused
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 httpx = pytest.importorskip("httpx")
@@ -38,15 +38,15 @@ def test_a_folder_comes_first_and_a_path_is_never_asked_of_the_hub(hub: Path, tm
         assert local_bundle(path) == Path(path)
 
 
-def test_what_is_neither_says_both(hub: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_neither_says_both(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object, **__: object) -> str:
         raise FileNotFoundError("nothing in the cache\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", missing)
-    with refused(BundleError):
+    with refused(BundleError, "org/other", code="bundle_not_found"):
         local_bundle("org/other")
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
-    with refused(BundleError):
+    with refused(BundleError, "huggingface_hub", code="bundle_not_found"):
         local_bundle("org/other")
 
 

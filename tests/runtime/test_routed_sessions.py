@@ -20,7 +20,7 @@ from specexport.runtime.policy.routed_schedule import RoutedSchedule
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.session import Session
 from support.doubles import CONTRACT, FakeDecoder, check_invariant, greedy_tokens
-from support.messages import Refused
+from support.refusals import refused
 from support.several import several_session
 
 MOST = CONTRACT.max_draft_tokens
@@ -185,10 +185,10 @@ def test_prepare_opens_all_that_may_draft(tmp_path: Path) -> None:
     assert list(session.drafts.opened) == ["b"]
 
 
-def test_a_file_that_names_what_the_bundle_lacks(tmp_path: Path, refused: Refused) -> None:
+def test_a_file_that_names_what_the_bundle_lacks(tmp_path: Path) -> None:
     session = routed(tmp_path)
     write_decision(session.bundle, routing_of(bundle_identity(session.bundle), ("model", "z")), ROUTING)
-    with refused(BundleError):
+    with refused(BundleError, field="routing.json"):
         Session(session.bundle, session.engine)
 
 

@@ -12,7 +12,7 @@ from specexport.errors import BundleError, ParameterError, PromptError, SessionB
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import BOS, CONTRACT, EOS, VOCAB, FakeDecoder, fake_session, greedy_tokens
-from support.messages import Refused
+from support.refusals import refused
 from tokenizers.processors import TemplateProcessing
 
 MakeSession = Callable[..., Session]
@@ -91,8 +91,8 @@ def test_num_draft_tokens(make_session: MakeSession, k: int) -> None:
     assert found.statistics.rounds == -(-10 // (k + 1))
 
 
-def test_a_schedule_that_is_none(make_session: MakeSession, refused: Refused) -> None:
-    with refused(ParameterError):
+def test_a_schedule_that_is_none(make_session: MakeSession) -> None:
+    with refused(ParameterError, field="schedule"):
         make_session().generate(PROMPT, max_new_tokens=2, schedule=3)  # type: ignore[arg-type]
 
 
@@ -103,9 +103,9 @@ def test_the_capacity_ends_with_length(make_session: MakeSession) -> None:
     assert found.tokens == expected(session, PROMPT, CONTRACT.capacity - len(PROMPT))
 
 
-def test_a_prompt_that_fills_the_capacity_is_refused(refused: Refused, make_session: MakeSession) -> None:
+def test_a_prompt_that_fills_the_capacity_is_refused(make_session: MakeSession) -> None:
     session = make_session()
-    with refused(PromptError):
+    with refused(PromptError, field="prompt"):
         session.generate([1] * CONTRACT.capacity)
     longest = session.generate([1] * (CONTRACT.capacity - 1))
     assert longest.tokens == expected(session, [1] * (CONTRACT.capacity - 1), 1)
@@ -204,7 +204,7 @@ def test_closing_a_stream_leaves_the_session_right(make_session: MakeSession) ->
         assert session.generate(other, max_new_tokens=12).tokens == expected(session, other, 12)
 
 
-def test_a_second_stream_is_refused_while_one_is_open(refused: Refused, make_session: MakeSession) -> None:
+def test_a_second_stream_is_refused_while_one_is_open(make_session: MakeSession) -> None:
     session = make_session()
     stream = session.stream(PROMPT, max_new_tokens=20)
     first = next(stream)
@@ -315,11 +315,9 @@ def test_top_k_of_one_is_greedy(make_session: MakeSession) -> None:
         {"stop": ""},
     ],
 )
-def test_absurd_options_are_refused_at_the_call(
-    refused: Refused, make_session: MakeSession, options: dict[str, Any]
-) -> None:
+def test_absurd_options_are_refused_at_the_call(make_session: MakeSession, options: dict[str, Any]) -> None:
     session = make_session()
-    with refused(ParameterError):
+    with refused(ParameterError, field=next(iter(options))):
         session.stream(PROMPT, **options)
     assert session.generate(PROMPT, max_new_tokens=5).tokens == expected(session, PROMPT, 5)
 
@@ -336,8 +334,8 @@ def test_absurd_options_are_refused_at_the_call(
         [{"content": "x"}],
     ],
 )
-def test_absurd_prompts_are_refused_at_the_call(refused: Refused, make_session: MakeSession, prompt: Any) -> None:
-    with refused(PromptError):
+def test_absurd_prompts_are_refused_at_the_call(make_session: MakeSession, prompt: Any) -> None:
+    with refused(PromptError, field=("messages", "prompt")):
         make_session(chat_template="{{ messages[0].content }}").stream(prompt)
 
 
@@ -349,14 +347,14 @@ def test_ids_may_come_from_numpy(make_session: MakeSession) -> None:
     assert session.generate(tuple(ids.tolist()), max_new_tokens=5).tokens == expected(session, PROMPT, 5)
 
 
-def test_ids_that_are_no_integers(refused: Refused, make_session: MakeSession) -> None:
-    with refused(ParameterError):
+def test_ids_that_are_no_integers(make_session: MakeSession) -> None:
+    with refused(ParameterError, "1.5", field="prompt"):
         make_session().stream([1.5])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("prompt", [b"bytes", {"role": "user", "content": "x"}, None, 3, np.array(5)])
-def test_a_prompt_of_another_type(refused: Refused, prompt: Any, make_session: MakeSession) -> None:
-    with refused(PromptError):
+def test_a_prompt_of_another_type(prompt: Any, make_session: MakeSession) -> None:
+    with refused(PromptError, "messages"):
         make_session().stream(prompt)
 
 
@@ -370,10 +368,8 @@ def test_a_prompt_of_another_type(refused: Refused, prompt: Any, make_session: M
         dict(stop_token_ids=["x"]),
     ],
 )
-def test_an_option_of_another_type_is_named(
-    refused: Refused, options: dict[str, Any], make_session: MakeSession
-) -> None:
-    with refused(ParameterError):
+def test_an_option_of_another_type_is_named(options: dict[str, Any], make_session: MakeSession) -> None:
+    with refused(ParameterError, field=next(iter(options))):
         make_session().stream("x", **options)
 
 
@@ -425,7 +421,7 @@ def test_a_special_token_in_chat_is_text_and_in_a_text_prompt_a_token(make_sessi
     assert session.encode("[user]<eos>") == [*b"[user]", EOS]
 
 
-def test_parameters_as_an_object_as_keywords_or_both(refused: Refused, make_session: MakeSession) -> None:
+def test_parameters_as_an_object_as_keywords_or_both(make_session: MakeSession) -> None:
     session = make_session()
     params = SamplingParameters(temperature=1.0, seed=3, max_new_tokens=9)
     wanted = session.generate(PROMPT, temperature=1.0, seed=3, max_new_tokens=9).tokens
@@ -434,7 +430,7 @@ def test_parameters_as_an_object_as_keywords_or_both(refused: Refused, make_sess
     assert tuple(token for chunk in session.stream(PROMPT, params) for token in chunk.tokens) == wanted
     with pytest.raises(TypeError, match="temprature"):
         session.stream(PROMPT, temprature=1.0)
-    with refused(ParameterError):
+    with refused(ParameterError, field="params"):
         session.stream(PROMPT, {"temperature": 1.0})
 
 
@@ -469,14 +465,14 @@ def test_the_time_to_the_first_token_begins_at_the_call(
     assert statistics.decode_seconds == 0.0
 
 
-def test_messages_without_a_template(refused: Refused, make_session: MakeSession) -> None:
-    with refused(BundleError):
+def test_messages_without_a_template(make_session: MakeSession) -> None:
+    with refused(BundleError, "instead"):
         make_session().stream([{"role": "user", "content": "x"}])
 
 
-def test_a_broken_tokenizer_is_named(refused: Refused, make_session: MakeSession) -> None:
+def test_a_broken_tokenizer_is_named(make_session: MakeSession) -> None:
     session = make_session()
     path = session.bundle.path(session.bundle.manifest.text.tokenizer)
     path.write_text("{}")
-    with refused(BundleError):
+    with refused(BundleError, "Model"):
         Session(session.bundle, session.engine)

@@ -16,7 +16,7 @@ from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.truncation import processed_distribution
 from specexport.runtime.session import Session
 from support.doubles import VOCAB, FakeDecoder, check_invariant, fake_session, greedy_tokens
-from support.messages import Refused
+from support.refusals import refused
 
 MakeSession = Callable[..., Session]
 # Few ids, so that the text repeats itself and every drafter has something to say.
@@ -267,9 +267,9 @@ def test_without_a_draft_model_the_text_is_looked_up(make_session: MakeSession) 
 
 
 @pytest.mark.parametrize("drafter", ["model", "suffix+model"])
-def test_without_a_draft_model_none_can_be_asked_for(refused: Refused, make_session: MakeSession, drafter: str) -> None:
+def test_without_a_draft_model_none_can_be_asked_for(make_session: MakeSession, drafter: str) -> None:
     session = make_session(has_draft=False)
-    with refused(ParameterError):
+    with refused(ParameterError, drafter, "--draft", field="drafter"):
         session.stream(PROMPT, drafter=drafter)
     with pytest.raises(ParameterError):  # also where it would not be used
         session.stream(PROMPT, drafter=drafter, speculate=False)
@@ -308,7 +308,7 @@ def test_the_whole_vocabulary_with_everything_at_once(make_session: MakeSession)
 
 
 @pytest.mark.parametrize("given", [{"threads": 2.0}, {"threads": "2"}, {"threads": None}, {"device": "0"}])
-def test_loading_with_numbers_that_are_none(refused: Refused, given: dict[str, Any]) -> None:
+def test_loading_with_numbers_that_are_none(given: dict[str, Any]) -> None:
     """Half of `os.cpu_count()` is one of them."""
-    with refused(ParameterError):
+    with refused(ParameterError, "whole", field=next(iter(given))):
         load("some.bundle", **given)

@@ -23,8 +23,8 @@ from specexport.runtime.proofs.output import decode_request
 from specexport.runtime.proofs.verify import render, verify_session
 from specexport.runtime.request import _rows_by
 from specexport.runtime.sampling.parameters import SamplingParameters, Verification
-from support.messages import Refused
 from support.pair import Pair
+from support.refusals import refused
 from transformers import AutoModelForCausalLM
 
 PROMPTS = [[7, 3, 200, 41, 9], [5] * 4, list(range(20, 40))]
@@ -131,21 +131,21 @@ def test_leaves_are_off_where_nobody_knows_what_they_cost(session: Session) -> N
     assert session.generate(PROMPTS[0], FREE, num_leaves=8, speculate=False).statistics.leaves == 0
 
 
-def test_what_a_bundle_has_no_room_for_is_refused(session: Session, built: Path, refused: Refused) -> None:
-    with refused(ParameterError):
+def test_what_a_bundle_has_no_room_for_is_refused(session: Session, built: Path) -> None:
+    with refused(ParameterError, "--tree-rows", "0", field="num_leaves"):
         session.generate(PROMPTS[0], FREE, num_leaves=9)
-    with refused(ParameterError):
+    with refused(ParameterError, "ngram", field="num_leaves"):
         session.generate(PROMPTS[0], FREE, drafter="ngram", num_leaves=8)
-    with refused(ParameterError):
+    with refused(ParameterError, "num_draft_tokens", field="num_leaves"):
         session.generate(PROMPTS[0], FREE, num_draft_tokens=0, num_leaves=8)
-    with refused(ParameterError):
+    with refused(ParameterError, "ngram", field="verification"):
         session.generate(PROMPTS[0], temperature=1.0, verification="spectr", drafter="ngram")
     with load(built) as chains:
-        with refused(ParameterError):
+        with refused(ParameterError, "--tree-rows", "2", field="num_leaves"):
             chains.generate(PROMPTS[0], num_leaves=2)
-        with refused(ParameterError):
+        with refused(ParameterError, "--tree-rows", field="verification"):
             chains.generate(PROMPTS[0], temperature=1.0, verification="spectr")
-    with refused(ParameterError):
+    with refused(ParameterError, "allows", field="verification"):
         session.generate(PROMPTS[0], temperature=1.0, verification="recursive", grammar=Grammar.regex("[a-z]+"))
 
 
@@ -176,13 +176,13 @@ def test_statistics_tell_of_leaves(session: Session) -> None:
         {"tree_rows": 4, "precision": "auto"},
     ],
 )
-def test_builds_that_cannot_have_trees_are_refused(options: dict[str, object], refused: Refused) -> None:
-    with refused(ParameterError):
+def test_builds_that_cannot_have_trees_are_refused(options: dict[str, object]) -> None:
+    with refused(ParameterError, "--tree-rows", field="tree_rows"):
         BuildOptions(**options)  # type: ignore[arg-type]
 
 
-def test_trees_without_a_draft_are_refused(refused: Refused) -> None:
-    with refused(ParameterError):
+def test_trees_without_a_draft_are_refused() -> None:
+    with refused(ParameterError, "--draft", field="tree_rows"):
         BuildOptions(tree_rows=4).check(None, "out.bundle")
 
 

@@ -16,7 +16,7 @@ from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.serve import AsyncSession
 from specexport.serve.engine.job import Job
 from specexport.serve.engine.pace import Progress
-from support.messages import Refused
+from support.refusals import refused
 from support.serving import PATIENCE, SlowDecoder, slow_session, wait_for
 
 SLOW = Progress(tokens=100, first=1000.0, later=990.0, later_tokens=99)
@@ -68,19 +68,19 @@ def test_many_at_once_each_get_their_own(tmp_path: Path) -> None:
     run(tmp_path, use)
 
 
-def test_a_full_queue_refuses_at_once(tmp_path: Path, refused: Refused) -> None:
+def test_a_full_queue_refuses_at_once(tmp_path: Path) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
         decoder.gate.clear()
         sessions.thread.starts_in = lambda job=None: 2.5  # type: ignore[method-assign]
         running = sessions.submit([1, 2], max_new_tokens=2, key="a")
         await until(lambda: sessions.thread.running == 1)
         waiting = [sessions.submit([1, 2], max_new_tokens=2, key="a") for _ in range(2)]
-        with refused(QueueError) as caught:
+        with refused(QueueError, code="too_many_requests") as caught:
             sessions.submit([1], key="a")
         assert caught.value.code == "too_many_requests"
         assert 1 <= caught.value.retry_after <= 60
         waiting.append(sessions.submit([1, 2], max_new_tokens=2, key="b"))
-        with refused(QueueError) as caught:
+        with refused(QueueError, "3") as caught:
             sessions.submit([1], key="c")
         assert caught.value.code == "queue_full"
         decoder.gate.set()
@@ -172,14 +172,14 @@ def test_one_that_leaves_in_a_long_prompt_ends_within_a_chunk(tmp_path: Path) ->
     run(tmp_path, use)
 
 
-def test_who_waits_too_long_is_refused(tmp_path: Path, refused: Refused) -> None:
+def test_who_waits_too_long_is_refused(tmp_path: Path) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
         decoder.gate.clear()
         first = asyncio.create_task(sessions.generate("first", max_new_tokens=2))
         await until(lambda: sessions.thread.running == 1)
         sessions.queue_timeout = 0.05  # not before: on a busy host the first one may wait as long
         sessions.thread.starts_in = lambda job=None: 0.0  # type: ignore[method-assign]
-        with refused(QueueError) as caught:
+        with refused(QueueError, "0.05", code="queue_timeout") as caught:
             await sessions.generate("second", max_new_tokens=2)
         assert caught.value.code == "queue_timeout"
         decoder.gate.set()
@@ -234,7 +234,7 @@ def test_while_nothing_is_known_all_are_expected_to_take_as_long_as_the_running_
     run(tmp_path, use)
 
 
-def test_who_cannot_start_in_time_is_refused_at_once(tmp_path: Path, refused: Refused) -> None:
+def test_who_cannot_start_in_time_is_refused_at_once(tmp_path: Path) -> None:
     """Whoever is promised an answer then waits however long it takes."""
 
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
@@ -243,7 +243,7 @@ def test_who_cannot_start_in_time_is_refused_at_once(tmp_path: Path, refused: Re
         await until(lambda: sessions.thread.running == 1)
         sessions.queue_timeout = 30.0
         sessions.thread.starts_in = lambda job=None: 31.5  # type: ignore[method-assign]
-        with refused(QueueError) as caught:
+        with refused(QueueError, "30", code="queue_timeout") as caught:
             sessions.submit([1, 2], max_new_tokens=2)
         assert (caught.value.code, caught.value.retry_after) == ("queue_timeout", 32)
         assert sessions.thread.waiting == 0
@@ -252,7 +252,7 @@ def test_who_cannot_start_in_time_is_refused_at_once(tmp_path: Path, refused: Re
         waiting = sessions.submit([1, 2], max_new_tokens=2)
         sessions.expect(waiting)
         sessions.thread.starts_in = lambda job=None: 31.5  # type: ignore[method-assign]
-        with refused(QueueError) as caught:
+        with refused(QueueError, "30", code="queue_timeout") as caught:
             sessions.expect(waiting)
         assert sessions.thread.waiting == 1
         decoder.gate.set()
@@ -262,13 +262,13 @@ def test_who_cannot_start_in_time_is_refused_at_once(tmp_path: Path, refused: Re
     run(tmp_path, use)
 
 
-def test_what_is_wrong_is_told_to_who_asked(tmp_path: Path, refused: Refused) -> None:
+def test_what_is_wrong_is_told_to_who_asked(tmp_path: Path) -> None:
     async def use(sessions: AsyncSession, _: SlowDecoder) -> None:
-        with refused(PromptError):
+        with refused(PromptError, "token", field="prompt"):
             await sessions.generate("")
-        with refused(ParameterError):
+        with refused(ParameterError, "-1.0", field="temperature"):
             await sessions.generate("a", temperature=-1.0)
-        with refused(ParameterError):
+        with refused(ParameterError, "--draft", "model", field="drafter"):
             await sessions.generate("a", drafter="model")  # there is none
         assert len((await sessions.generate("Hello", max_new_tokens=3)).tokens) == 3
 
@@ -318,14 +318,14 @@ def test_logits_that_are_no_numbers(tmp_path: Path) -> None:
     run(tmp_path, use)
 
 
-def test_drain_takes_nothing_new_and_lets_the_rest_end(tmp_path: Path, refused: Refused) -> None:
+def test_drain_takes_nothing_new_and_lets_the_rest_end(tmp_path: Path) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
         decoder.gate.clear()
         tasks = [asyncio.create_task(sessions.generate(f"{n}", max_new_tokens=20)) for n in range(3)]
         await until(lambda: sessions.thread.running == 1 and sessions.thread.waiting == 2)
         drained = asyncio.create_task(sessions.drain(20))
         await until(lambda: sessions.thread.draining)
-        with refused(QueueError) as caught:
+        with refused(QueueError, code="shutting_down") as caught:
             await sessions.generate("late")
         assert caught.value.code == "shutting_down"
         decoder.gate.set()
@@ -335,13 +335,13 @@ def test_drain_takes_nothing_new_and_lets_the_rest_end(tmp_path: Path, refused: 
     run(tmp_path, use)
 
 
-def test_a_closed_one_says_so(tmp_path: Path, refused: Refused) -> None:
+def test_a_closed_one_says_so(tmp_path: Path) -> None:
     async def use(sessions: AsyncSession, _: SlowDecoder) -> None:
         await sessions.generate("Hello", max_new_tokens=2)
         await sessions.close()
-        with refused(SessionClosedError):
+        with refused(SessionClosedError, "AsyncSession"):
             await sessions.generate("Hello", max_new_tokens=2)
-        with refused(SessionClosedError):
+        with refused(SessionClosedError, "AsyncSession"):
             sessions.submit([1], max_new_tokens=2)
         await sessions.close()
 

@@ -22,7 +22,7 @@ from specexport.errors import ParameterError
 from specexport.serve import ServerSettings
 from specexport.serve.listen import GRACE
 from specexport.serve.settings import LOOPBACK, check_listening
-from support.messages import Refused
+from support.refusals import refused
 from support.serving import ServerProcess, wait_for
 
 CHAT = "/v1/chat/completions"
@@ -77,9 +77,9 @@ def test_an_address_that_is_taken(served_bundle: Path, tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_beyond_loopback_only_with_a_key(refused: Refused) -> None:
+def test_beyond_loopback_only_with_a_key() -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
-        with refused(ParameterError):
+        with refused(ParameterError, "--no-auth", field="host"):
             check_listening(host, ServerSettings())
         check_listening(host, ServerSettings(api_keys=("k",)))
         check_listening(host, ServerSettings(), without_keys=True)

@@ -10,7 +10,7 @@ from specexport.serve.wire.body import parse
 from specexport.serve.wire.errors import ApiError
 from specexport.serve.wire.known_fields import FIELDS, OTHER_NAMES
 from specexport.serve.wire.requests import ChatRequest, CompletionRequest, TokenizeRequest
-from support.messages import Refused
+from support.refusals import refused
 
 HELLO = {"role": "user", "content": "Hello"}
 # What each asks for, and the same field where it asks for nothing (None where it always asks).
@@ -140,9 +140,9 @@ def text(**fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", CHANGE)
-def test_what_changes_an_answer_is_refused_by_name(refused: Refused, name: str) -> None:
+def test_what_changes_an_answer_is_refused_by_name(name: str) -> None:
     value, neutral = CHANGE[name]
-    with refused(ApiError) as caught:
+    with refused(ApiError, code="unsupported_parameter", field=name) as caught:
         chat(**{name: value})
     assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
     if name not in ("prompt", "add_special_tokens"):
@@ -163,14 +163,14 @@ def test_all_of_them_are_in_one_table_with_an_advice() -> None:
 
 
 @pytest.mark.parametrize(("fields", "name"), NESTED, ids=[name for _, name in NESTED])
-def test_in_other_objects_too(refused: Refused, fields: dict[str, Any], name: str) -> None:
-    with refused(ApiError) as caught:
+def test_in_other_objects_too(fields: dict[str, Any], name: str) -> None:
+    with refused(ApiError, code="unsupported_parameter", field=name) as caught:
         chat(**fields)
     assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
 
 
-def test_true_is_not_one(refused: Refused) -> None:
-    with refused(ApiError):
+def test_true_is_not_one() -> None:
+    with refused(ApiError, code="unsupported_parameter", field="n"):
         chat(n=True)
 
 
@@ -238,8 +238,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "name"), WRONG, ids=[str(fields) for fields, _ in WRONG])
-def test_errors_name_the_field_as_it_was_given(refused: Refused, fields: dict[str, Any], name: str) -> None:
-    with refused(ApiError) as caught:
+def test_errors_name_the_field_as_it_was_given(fields: dict[str, Any], name: str) -> None:
+    with refused(ApiError, name, field=name) as caught:
         chat(**fields)
     assert caught.value.param == name
     assert str(caught.value).startswith(name)
@@ -271,8 +271,8 @@ def test_integers_with_a_point_in_prompts_and_nowhere_else() -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, 1e30, "3", True, 0.0])
-def test_what_is_no_integer(refused: Refused, value: Any) -> None:
-    with refused(ApiError):
+def test_what_is_no_integer(value: Any) -> None:
+    with refused(ApiError, field="max_tokens"):
         chat(max_tokens=value)
 
 

@@ -15,7 +15,7 @@ from specexport.cli.serve import serve
 from specexport.errors import ParameterError
 from specexport.serve import AsyncSession, ServerSettings, create_app
 from specexport.serve.settings import CHECKS, KEY_VARIABLE, OPTIONAL, keys_of_host
-from support.messages import Refused
+from support.refusals import refused, says
 from support.serving import slow_session
 
 CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
@@ -66,8 +66,8 @@ WRONG: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
-def test_settings_that_cannot_be(wrong: dict[str, Any], refused: Refused) -> None:
-    with refused(ParameterError):
+def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with refused(ParameterError, field=next(iter(wrong))):
         ServerSettings(**wrong)
 
 
@@ -146,7 +146,7 @@ def test_times_that_are_none_on_the_command_line(name: str, value: str) -> None:
     ids=["no text", "a comment", "no key", "in the environment"],
 )
 def test_keys_that_no_client_can_send(
-    content: bytes, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+    content: bytes, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message names the place, and no key."""
     file = tmp_path / "keys"
@@ -155,7 +155,7 @@ def test_keys_that_no_client_can_send(
     found = CliRunner().invoke(main, ["serve", "some.bundle", "--api-key-file", str(file)])
     assert (found.exit_code, found.stdout) == (1, "")
     assert "secret" not in found.stderr
-    refused.says(found.stderr)
+    says(found.stderr, "API")
 
 
 def test_keys_of_a_file_and_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,10 +167,10 @@ def test_keys_of_a_file_and_of_the_environment(monkeypatch: pytest.MonkeyPatch) 
     assert keys_of_host("\n", "keys") == keys_of_host() == ("three",)
 
 
-def test_the_name_of_a_bundle_that_no_answer_can_hold(tmp_path: Path, refused: Refused) -> None:
+def test_the_name_of_a_bundle_that_no_answer_can_hold(tmp_path: Path) -> None:
     """It would be in each of them."""
     session, _ = slow_session(tmp_path / "a\nb.bundle", CONTRACT)
     with session:
-        with refused(ParameterError):
+        with refused(ParameterError, "a\\nb", field="model"):
             create_app(session)
         create_app(session, ServerSettings(model="a"))

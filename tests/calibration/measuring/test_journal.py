@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from specexport.calibration.measuring.journal import Journal
 from specexport.errors import OutputError
-from support.messages import Refused
+from support.refusals import refused, says
 
 HEADER = {"bundle": "abc", "settings": {"seed": 0, "list": (1, 2)}}
 
@@ -107,13 +107,13 @@ def test_a_run_that_was_killed_at_its_first_line(size: int, path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("place", [2, 3])
-def test_any_other_broken_line_is_an_error(refused: Refused, line: bytes, place: int, path: Path) -> None:
+def test_any_other_broken_line_is_an_error(line: bytes, place: int, path: Path) -> None:
     """In the middle, and as the last line where it is whole."""
     lines = filled(path, 2)
     lines.insert(place, line + b"\n")
     before = b"".join(lines)
     path.write_bytes(before)
-    refused.says(refusal(path))
+    says(refusal(path))
     assert path.read_bytes() == before
 
 
@@ -142,17 +142,17 @@ def test_another_run_is_replaced_even_when_it_is_broken(path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"# Notes\n", b'{"route": "a", "prompt": "b"}\n', b"no newline", b"\n", b'{"journal": 1}\n', b"\0" * 50]
 )
-def test_a_file_that_is_no_journal_is_left_alone(refused: Refused, content: bytes, path: Path) -> None:
+def test_a_file_that_is_no_journal_is_left_alone(content: bytes, path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    refused.says(refusal(path))
+    says(refusal(path), "header")
     assert path.read_bytes() == content
 
 
-def test_one_run_at_a_time(refused: Refused, path: Path) -> None:
+def test_one_run_at_a_time(path: Path) -> None:
     with Journal.open(path, HEADER) as journal:
-        refused.says(refusal(path))
-        refused.says(refusal(path, {"other": 1}))
+        says(refusal(path))
+        says(refusal(path, {"other": 1}))
         journal.add("a", {})
     assert list(reopened(path)[0]) == ["a"]
 
@@ -207,15 +207,15 @@ def test_remove(path: Path) -> None:
     again.remove()  # somebody else did
 
 
-def test_places_that_cannot_be_written(refused: Refused, tmp_path: Path) -> None:
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    refused.says(refusal(tmp_path))
-    refused.says(refusal(tmp_path / "file" / "below.jsonl"))
-    refused.says(refusal(Path("/dev/null")))
-    refused.says(refusal(tmp_path / ("x" * 300)))
+    says(refusal(tmp_path), "directory")
+    says(refusal(tmp_path / "file" / "below.jsonl"), "exists")
+    says(refusal(Path("/dev/null")), "dev/null")
+    says(refusal(tmp_path / ("x" * 300)), "File")
 
 
-def test_a_full_disk(refused: Refused, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -224,4 +224,4 @@ def test_a_full_disk(refused: Refused, path: Path, monkeypatch: pytest.MonkeyPat
         with refused(OutputError):
             journal.add("a", {})
         assert journal.finished == {}
-    refused.says(refusal(path.with_name("new.jsonl")))
+    says(refusal(path.with_name("new.jsonl")))

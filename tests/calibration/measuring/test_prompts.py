@@ -10,7 +10,7 @@ from specexport.errors import ParameterError
 from specexport.runtime.session import Session
 from specexport.runtime.text.prompt_file import PromptLine
 from support.doubles import CONTRACT, FakeDecoder, fake_session
-from support.messages import Refused
+from support.refusals import refused
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ def test_prompts_that_the_session_refuses(prompt: object, message: str, session:
     assert skipped == [found.removesuffix("; --skip-invalid leaves such lines out")]
 
 
-def test_no_prompt_is_left(refused: Refused, session: Session) -> None:
-    with refused(ParameterError):
+def test_no_prompt_is_left(session: Session) -> None:
+    with refused(ParameterError, "--max-seq-len", field="prompts"):
         fit(session, of("a" * 48, "a" * 48), 9, True)
-    with refused(ParameterError):
+    with refused(ParameterError, field="prompts"):
         fit(session, [], 9, True)
 
 
-def test_routes_and_a_limit_of_each(refused: Refused) -> None:
+def test_routes_and_a_limit_of_each() -> None:
     requests = [Request(line, route, (1,), 1) for line, route in enumerate("abacbab", start=1)]
 
     def lines(routes: tuple[str, ...], limit: int | None) -> list[int]:
@@ -72,5 +72,5 @@ def test_routes_and_a_limit_of_each(refused: Refused) -> None:
     assert lines((), 2) == [1, 2, 3, 4, 5]
     assert lines(("b", "a"), 1) == [1, 2]
     assert lines(("b",), None) == [2, 5, 7]
-    with refused(ParameterError):
+    with refused(ParameterError, "routes", field="route"):
         lines(("a", "d"), None)

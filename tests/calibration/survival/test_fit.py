@@ -15,7 +15,7 @@ from specexport.calibration.survival.fit import fit_survival
 from specexport.calibration.survival.quality import judge
 from specexport.errors import MissingPackageError, ParameterError
 from specexport.runtime.policy.survival import Survival
-from support.messages import Refused
+from support.refusals import refused
 
 Array = np.ndarray
 NO_FEATURES = np.zeros((0, 0, 0))
@@ -316,9 +316,9 @@ def test_rounds_with_broken_numbers_are_left_out() -> None:
     assert fit_survival(spoilt, "b")[1][0] == fit_survival(whole, "b")[1][0]
 
 
-def test_no_token_is_an_error_of_one_line(refused: Refused) -> None:
+def test_no_token_is_an_error_of_one_line() -> None:
     tokens = single()
-    with refused(ParameterError):
+    with refused(ParameterError, "judged", field="prompts"):
         fit_survival(tokens.of(np.zeros(1, bool)), "b")
 
 
@@ -328,8 +328,8 @@ def test_one_seed_gives_one_result() -> None:
     assert fit_survival(tokens, "b", 3)[1] != fit_survival(tokens, "b", 4)[1]
 
 
-def test_a_missing_scikit_learn_is_said_in_one_line(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_scikit_learn_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("sklearn", "sklearn.linear_model", "sklearn.isotonic", "sklearn.metrics"):
         monkeypatch.setitem(sys.modules, name, None)
-    with refused(MissingPackageError):
+    with refused(MissingPackageError, "scikit-learn"):
         fit_survival(few_requests(3), "b")

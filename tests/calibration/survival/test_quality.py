@@ -17,7 +17,7 @@ from specexport.calibration.survival.quality import (
     running_products,
 )
 from specexport.errors import MissingPackageError
-from support.messages import Refused
+from support.refusals import refused
 
 
 def judged(chances: np.ndarray, draws: np.ndarray) -> tuple[JudgedTokens, np.ndarray]:
@@ -154,8 +154,8 @@ def test_a_judgement_holds_every_measure_by_its_name() -> None:
     assert found.survival_error != found.error
 
 
-def test_a_missing_scikit_learn_is_said_in_one_line(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_scikit_learn_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("sklearn", "sklearn.metrics"):
         monkeypatch.setitem(sys.modules, name, None)
-    with refused(MissingPackageError):
+    with refused(MissingPackageError, "scikit-learn"):
         area_under_curve(np.array([0.1, 0.2]), np.array([True, False]))

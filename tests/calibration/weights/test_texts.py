@@ -11,7 +11,7 @@ import torch
 from specexport.calibration.weights.texts import DEFAULT, read_texts
 from specexport.calibration.weights.tokens import FEWEST_TOKENS, MOST_TOKENS, calibration_tokens
 from specexport.errors import ParameterError
-from support.messages import Refused
+from support.refusals import refused
 from support.tiny import make_tokenizer
 
 
@@ -34,27 +34,27 @@ def test_the_shipped_set() -> None:
     )
 
 
-def test_texts_and_the_contents_of_messages(refused: Refused, tmp_path: Path) -> None:
+def test_texts_and_the_contents_of_messages(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
     path = written(tmp_path, {"route": "a", "prompt": "text"}, {"route": "b", "messages": messages})
     assert read_texts(path) == ("text", "one\n\ntwo")
     parts = [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]
     assert read_texts(written(tmp_path, {"messages": parts})) == ("one\ntwo",)
-    with refused(ParameterError):
+    with refused(ParameterError, field="messages"):
         read_texts(written(tmp_path, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}))
 
 
-def test_token_ids_are_refused(refused: Refused, tmp_path: Path) -> None:
+def test_token_ids_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path, {"route": "a", "prompt": "text"}, {"route": "a", "prompt": [1, 2]})
-    with refused(ParameterError):
+    with refused(ParameterError, "2", field="prompt"):
         read_texts(path)
 
 
 @pytest.mark.parametrize("content", ["", "\n\n"])
-def test_an_empty_file(refused: Refused, tmp_path: Path, content: str) -> None:
+def test_an_empty_file(tmp_path: Path, content: str) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(content)
-    with refused(ParameterError):
+    with refused(ParameterError, "messages", field="prompts"):
         read_texts(path)
 
 

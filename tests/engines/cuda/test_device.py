@@ -17,7 +17,7 @@ from specexport.engines.tensorrt.place_rows import PTX
 from specexport.errors import EngineError, MissingPackageError
 from support.fake_driver import CUresult, FakeDriver
 from support.fake_kernels import KERNELS
-from support.messages import Refused
+from support.refusals import refused
 
 
 @pytest.fixture
@@ -47,20 +47,18 @@ def test_the_gpu_that_is_found(fake: FakeDriver) -> None:
     assert fake.live == {}, "looking must not make a context"
 
 
-def test_without_the_package(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
-    with refused(MissingPackageError):
+    with refused(MissingPackageError, "specexport[cuda]"):
         CudaDevice()
 
 
 @pytest.mark.parametrize(
     ("version", "usable"), [("12.7.9", False), ("11.8", False), ("12.8.0", True), ("13.0.1", True)]
 )
-def test_bindings_that_are_too_old(
-    refused: Refused, version: str, usable: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bindings_that_are_too_old(version: str, usable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     bindings = ModuleType("cuda.bindings")
     bindings.__version__ = version  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
@@ -68,7 +66,7 @@ def test_bindings_that_are_too_old(
     if usable:
         load_driver()
     else:
-        with refused(EngineError):
+        with refused(EngineError, "cuda-bindings>=12.8"):
             load_driver()
 
 
@@ -83,24 +81,24 @@ class Stub(FakeDriver):
 
 
 @pytest.mark.parametrize("kind", [NoLibrary, Stub])
-def test_without_the_drivers_library(refused: Refused, kind: type[FakeDriver]) -> None:
-    with refused(EngineError):
+def test_without_the_drivers_library(kind: type[FakeDriver]) -> None:
+    with refused(EngineError, "NVIDIA"):
         find_gpu(0, Driver(kind()))
 
 
-def test_a_driver_without_a_gpu(refused: Refused) -> None:
-    with refused(EngineError):
+def test_a_driver_without_a_gpu() -> None:
+    with refused(EngineError, "CUDA_VISIBLE_DEVICES", "NVIDIA"):
         find_gpu(0, Driver(FakeDriver(devices=0)))
 
 
 @pytest.mark.parametrize("index", [-1, 1])
-def test_a_gpu_that_is_not_there(refused: Refused, index: int) -> None:
-    with refused(EngineError):
+def test_a_gpu_that_is_not_there(index: int) -> None:
+    with refused(EngineError, "counted"):
         CudaDevice(index, Driver(FakeDriver()))
 
 
-def test_a_driver_of_an_older_major_version(refused: Refused) -> None:
-    with refused(EngineError):
+def test_a_driver_of_an_older_major_version() -> None:
+    with refused(EngineError, "cuda-bindings<12"):
         find_gpu(0, Driver(FakeDriver(version=11080)))
 
 
@@ -109,15 +107,15 @@ def test_a_driver_of_an_older_minor_version_is_no_problem() -> None:
     assert find_gpu(0, Driver(FakeDriver(version=12020))).driver == "12.2"
 
 
-def test_an_error_has_the_drivers_words(refused: Refused, fake: FakeDriver, device: CudaDevice) -> None:
+def test_an_error_has_the_drivers_words(fake: FakeDriver, device: CudaDevice) -> None:
     fake.failures["cuEventSynchronize"] = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
-    with refused(EngineError):
+    with refused(EngineError, "CUDA_ERROR_ILLEGAL_ADDRESS", "cuEventSynchronize"):
         device.synchronize()
 
 
-def test_an_error_that_has_no_words_yet(refused: Refused, fake: FakeDriver, device: CudaDevice) -> None:
+def test_an_error_that_has_no_words_yet(fake: FakeDriver, device: CudaDevice) -> None:
     fake.failures["cuEventSynchronize"] = 12345
-    with refused(EngineError):
+    with refused(EngineError, "12345"):
         device.synchronize()
 
 
@@ -133,9 +131,9 @@ def test_opening_makes_a_stream_that_the_default_one_does_not_wait_for(fake: Fak
 
 
 @pytest.mark.parametrize("function", ["cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuStreamCreate", "cuEventCreate"])
-def test_what_fails_to_open_leaves_nothing(refused: Refused, fake: FakeDriver, function: str) -> None:
+def test_what_fails_to_open_leaves_nothing(fake: FakeDriver, function: str) -> None:
     fake.failures[function] = CUresult.CUDA_ERROR_INVALID_VALUE
-    with refused(EngineError):
+    with refused(EngineError, "CUDA_ERROR_INVALID_VALUE"):
         CudaDevice(driver=Driver(fake))
     assert fake.live == {}
 
@@ -252,11 +250,9 @@ CALLS: list[Callable[[CudaDevice], object]] = [
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_nothing_may_be_called_after_close(
-    refused: Refused, device: CudaDevice, call: Callable[[CudaDevice], object]
-) -> None:
+def test_nothing_may_be_called_after_close(device: CudaDevice, call: Callable[[CudaDevice], object]) -> None:
     device.close()
-    with refused(EngineError):
+    with refused(EngineError, "Fake"):
         call(device)
 
 
@@ -297,15 +293,15 @@ def test_nothing_has_an_address_too(device: CudaDevice) -> None:
     assert device.allocate(0, "a test") != 0
 
 
-def test_too_little_memory_says_what_to_do(refused: Refused, device: CudaDevice) -> None:
+def test_too_little_memory_says_what_to_do(device: CudaDevice) -> None:
     device.allocate(1 << 19, "the target's cache")
-    with refused(EngineError):
+    with refused(EngineError, "512.0", code="out_of_device_memory"):
         device.allocate(3 << 20, "the draft's cache")
 
 
-def test_too_little_page_locked_memory(refused: Refused, fake: FakeDriver, device: CudaDevice) -> None:
+def test_too_little_page_locked_memory(fake: FakeDriver, device: CudaDevice) -> None:
     fake.failures["cuMemHostAlloc"] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
-    with refused(EngineError):
+    with refused(EngineError, "2.0"):
         device.pinned(2048)
 
 
@@ -313,10 +309,10 @@ def test_too_little_page_locked_memory(refused: Refused, fake: FakeDriver, devic
     ("call", "function"), [(CALLS[1], "cuMemAlloc"), (CALLS[2], "cuMemHostAlloc"), (CALLS[0], "cuMemGetInfo")]
 )
 def test_other_refusals_of_memory(
-    refused: Refused, fake: FakeDriver, device: CudaDevice, call: Callable[[CudaDevice], object], function: str
+    fake: FakeDriver, device: CudaDevice, call: Callable[[CudaDevice], object], function: str
 ) -> None:
     fake.failures[function] = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
-    with refused(EngineError):
+    with refused(EngineError, "CUDA_ERROR_ILLEGAL_ADDRESS"):
         call(device)
 
 
@@ -406,24 +402,24 @@ def test_work_that_fails_ends_the_capture(fake: FakeDriver, device: CudaDevice) 
     assert fake.memory.view(address, 4).tolist() == [2] * 4
 
 
-def test_what_a_capture_does_not_allow(refused: Refused, fake: FakeDriver, device: CudaDevice) -> None:
-    with refused(EngineError):
+def test_what_a_capture_does_not_allow(fake: FakeDriver, device: CudaDevice) -> None:
+    with refused(EngineError, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "cuMemAlloc"):
         device.capture(lambda: device.allocate(8, "a test") and None)
     assert not fake.capturing
 
 
-def test_a_capture_that_was_broken_in_silence(refused: Refused, fake: FakeDriver, device: CudaDevice) -> None:
+def test_a_capture_that_was_broken_in_silence(fake: FakeDriver, device: CudaDevice) -> None:
     def work() -> None:
         fake.cuEventSynchronize(0)  # what a library does, and hides
 
-    with refused(EngineError):
+    with refused(EngineError, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "cuStreamEndCapture"):
         device.capture(work)
     device.synchronize()
 
 
-def test_a_graph_that_cannot_be_instantiated(refused: Refused, fake: FakeDriver, device: CudaDevice) -> None:
+def test_a_graph_that_cannot_be_instantiated(fake: FakeDriver, device: CudaDevice) -> None:
     fake.failures["cuGraphInstantiate"] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
-    with refused(EngineError):
+    with refused(EngineError, "cuGraphInstantiate", code="out_of_device_memory"):
         device.capture(lambda: None)
     assert "graph" not in fake.live.values()
 
@@ -443,8 +439,8 @@ def test_a_kernel_is_given_its_arguments(fake: FakeDriver, device: CudaDevice, m
     assert given == [((3, 2, 1), (32, 8, 1), 2**63 + 5, 7), ((1, 1, 1), (1, 1, 1), 0, 1)]
 
 
-def test_a_kernel_that_the_text_has_not(refused: Refused, device: CudaDevice) -> None:
-    with refused(EngineError):
+def test_a_kernel_that_the_text_has_not(device: CudaDevice) -> None:
+    with refused(EngineError, "CUDA_ERROR_NOT_FOUND"):
         device.kernel(PTX, "place_columns")
 
 

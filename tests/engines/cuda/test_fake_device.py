@@ -11,7 +11,7 @@ from specexport.engines.cuda.protocol import ALIGNMENT, Device
 from specexport.errors import EngineError
 from support.fake_device import FakeDevice
 from support.host_memory import HostMemory
-from support.messages import Refused
+from support.refusals import refused
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -135,29 +135,27 @@ def test_copies_that_a_gpu_may_do_in_silence(device: FakeDevice, mistake: str) -
 
 
 @pytest.mark.parametrize("call", [lambda device: device.allocate(8, "a test"), lambda device: device.pinned(8)])
-def test_memory_cannot_be_had_during_a_capture(
-    refused: Refused, device: FakeDevice, call: Callable[[FakeDevice], object]
-) -> None:
-    with refused(EngineError):
+def test_memory_cannot_be_had_during_a_capture(device: FakeDevice, call: Callable[[FakeDevice], object]) -> None:
+    with refused(EngineError, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"):
         device.capture(lambda: call(device) and None)
     assert not device.capturing
     call(device)
 
 
-def test_waiting_during_a_capture(refused: Refused, device: FakeDevice) -> None:
-    with refused(EngineError):
+def test_waiting_during_a_capture(device: FakeDevice) -> None:
+    with refused(EngineError, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "cuEventSynchronize"):
         device.capture(device.synchronize)
 
 
-def test_memory_ends(refused: Refused, device: FakeDevice) -> None:
+def test_memory_ends(device: FakeDevice) -> None:
     device.allocate(1 << 15, "the target's cache")
     device.allocate(1 << 14, "the draft's cache")
-    with refused(EngineError):
+    with refused(EngineError, "32.0", code="out_of_device_memory"):
         device.allocate(1 << 15, "the logits")
     device.allocate(1 << 14, "the logits")
 
 
-def test_memory_is_given_back(refused: Refused, device: FakeDevice) -> None:
+def test_memory_is_given_back(device: FakeDevice) -> None:
     address, host = device.allocate(8, "a test"), device.pinned(8)
     device.close()
     assert device.driver.live == {}
@@ -165,7 +163,7 @@ def test_memory_is_given_back(refused: Refused, device: FakeDevice) -> None:
     assert host.tolist() == [0xDD] * 8, "what is read after closing is rubbish"
     with pytest.raises(AssertionError):
         device.view(address, 8)
-    with refused(EngineError):
+    with refused(EngineError, "Orin"):
         device.synchronize()
     device.close()
 

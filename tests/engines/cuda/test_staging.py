@@ -10,7 +10,7 @@ from specexport.engines.cuda.protocol import ALIGNMENT, Address
 from specexport.engines.cuda.staging import Page
 from specexport.errors import EngineError
 from support.fake_device import FakeDevice
-from support.messages import Refused
+from support.refusals import refused
 
 # Sizes of one byte, of one alignment, and of one byte more.
 ARRAYS = [(np.int64, 3), (np.float32, 1), (np.bool_, 256), (np.bool_, 257), (np.int64, 1)]
@@ -90,8 +90,8 @@ def test_the_mirror_is_page_locked_memory(page: Page, device: FakeDevice) -> Non
     assert page.slots[0].host[0] == 0x0707070707070707
 
 
-def test_too_little_memory_names_what_it_was_for(refused: Refused, device: FakeDevice) -> None:
-    with refused(EngineError):
+def test_too_little_memory_names_what_it_was_for(device: FakeDevice) -> None:
+    with refused(EngineError, "1.5", code="out_of_device_memory"):
         Page(FakeDevice(memory=1024), "the rounds' inputs", ARRAYS)
 
 

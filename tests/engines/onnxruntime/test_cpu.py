@@ -21,8 +21,8 @@ from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, POISON, load_reference, max_error
 from specexport.strict import parse, read_json
 from support.hub_cache import in_the_hubs_layout
-from support.messages import Refused
 from support.pair import Pair
+from support.refusals import refused
 from support.tiny import Exported, export_cached
 
 RNG = np.random.default_rng(0)
@@ -187,8 +187,8 @@ def test_a_sequence_up_to_the_last_row(decoder: OrtDecoder, pair: Pair) -> None:
     np.testing.assert_allclose(feed(decoder, 16, 16, 16, 15, 1)[-1], expected[-1], atol=1e-3)
 
 
-def test_a_write_beyond_the_capacity_is_no_silent_loss(refused: Refused, decoder: OrtDecoder) -> None:
-    with refused(EngineError):
+def test_a_write_beyond_the_capacity_is_no_silent_loss(decoder: OrtDecoder) -> None:
+    with refused(EngineError, "64"):
         decoder.step(TOKENS[:2], 63)
 
 
@@ -200,21 +200,21 @@ def test_two_engines_of_one_process_do_not_share_caches(opened: Bundle) -> None:
     assert np.array_equal(one.step(TOKENS[16:21], 16), expected)
 
 
-def test_a_graph_with_other_layers_than_the_manifests(refused: Refused, opened: Bundle) -> None:
+def test_a_graph_with_other_layers_than_the_manifests(opened: Bundle) -> None:
     target = opened.manifest.target
-    with refused(BundleError):
+    with refused(BundleError, "past.1.key"):
         make(opened, spec=dataclasses.replace(target, layers=target.layers[:1]))
-    with refused(BundleError):
+    with refused(BundleError, "past.0.key"):
         make(opened, spec=dataclasses.replace(target, layers=(CacheLayer(1, 8),) * 2))
-    with refused(BundleError):
+    with refused(BundleError, "at_most_5_rows"):
         make(opened, spec=dataclasses.replace(target, vocab_size=300))
-    with refused(BundleError):
+    with refused(BundleError, "past.0.key", "128"):
         make(opened, contract=dataclasses.replace(opened.manifest.contract, capacity=128))
-    with refused(BundleError):
+    with refused(BundleError, "at_most_4_rows"):
         make(opened, contract=dataclasses.replace(opened.manifest.contract, max_draft_tokens=3))
 
 
-def test_a_graph_of_another_dialect(refused: Refused, graphs: Exported) -> None:
+def test_a_graph_of_another_dialect(graphs: Exported) -> None:
     for dialect, other in (
         ("onnx", "ort"),
         ("ort", "onnx"),
@@ -224,13 +224,13 @@ def test_a_graph_of_another_dialect(refused: Refused, graphs: Exported) -> None:
             OrtDecoder(graphs.folder / graphs.spec.graphs[dialect], graphs.spec, graphs.contract, dialect=other)
 
 
-def test_a_graph_of_another_precision(refused: Refused, opened: Bundle) -> None:
-    with refused(BundleError):
+def test_a_graph_of_another_precision(opened: Bundle) -> None:
+    with refused(BundleError, "past.0.key"):
         make(opened, contract=dataclasses.replace(opened.manifest.contract, precision="fp16"))
 
 
-def test_bf16_is_for_other_engines(refused: Refused, opened: Bundle) -> None:
-    with refused(EngineError):
+def test_bf16_is_for_other_engines(opened: Bundle) -> None:
+    with refused(EngineError, "--engine", "--precision"):
         make(opened, contract=dataclasses.replace(opened.manifest.contract, precision="bf16"))
 
 
@@ -283,7 +283,7 @@ def test_new_rows_are_placed_at_the_position(graphs: Exported) -> None:
         assert not placed[:, :, 21:].any()
 
 
-def test_a_bundle_without_the_engines_dialect(refused: Refused, opened: Bundle) -> None:
+def test_a_bundle_without_the_engines_dialect(opened: Bundle) -> None:
     target = dataclasses.replace(opened.manifest.target, graphs={"onnx": opened.manifest.target.graphs["onnx"]})
     with refused(BundleError):
         load(Bundle(opened.root, dataclasses.replace(opened.manifest, target=target)))
@@ -311,8 +311,8 @@ def test_weights_cut_short_are_one_line(bundle: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_negative_number_of_threads(refused: Refused, opened: Bundle) -> None:
-    with refused(ParameterError):
+def test_a_negative_number_of_threads(opened: Bundle) -> None:
+    with refused(ParameterError, "-1", field="threads"):
         load(opened, -1)
 
 
@@ -322,15 +322,15 @@ def test_it_is_available_here() -> None:
 
 
 def test_a_version_that_is_too_old_is_said_at_doctor_and_at_load_alike(
-    refused: Refused, opened: Bundle, monkeypatch: pytest.MonkeyPatch
+    opened: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ort, "__version__", "1.22.1")
     found = availability()
     assert not found.usable
     assert "1.23" in found.remedy
-    with refused(EngineError):
+    with refused(EngineError, "onnxruntime>=1.23", code="engine_unavailable"):
         load_engine(opened)
-    with refused(EngineError):
+    with refused(EngineError, "onnxruntime>=1.23", code="engine_unavailable"):
         load_engine(opened, "onnxruntime")
     monkeypatch.setattr(ort, "__version__", "1.100.0")
     assert availability().usable
@@ -345,7 +345,7 @@ def test_it_is_not_available_without_its_package(monkeypatch: pytest.MonkeyPatch
     assert "pip install 'specexport[onnxruntime]'" in found.remedy
 
 
-def test_a_closed_session_frees_the_engine(refused: Refused, compilable: Path) -> None:
+def test_a_closed_session_frees_the_engine(compilable: Path) -> None:
     """Also while somebody still holds the session, its engine, and a graph of rules."""
     session = specexport.load(compilable, engine="onnxruntime")
     engine, rules = session.engine, session.bundle.manifest.rules

@@ -19,7 +19,7 @@ from specexport.engines.onnxruntime.cuda import _session, availability, load
 from specexport.engines.onnxruntime.cuda_decoder import Place
 from specexport.errors import BundleError, EngineError, ParameterError
 from support.doubles import CONTRACT, write_bundle
-from support.messages import Refused
+from support.refusals import refused
 
 NO_GPU = (
     "cuda_call.cc:154 CUDA failure 100: no CUDA-capable device is detected ; GPU=0 ; hostname=secret ; file=a.cc ; \n\n"
@@ -173,19 +173,19 @@ def test_a_session_asks_for_cuda_graphs_and_for_no_way_out(install: Callable[...
     assert options.get_session_config_entry("session.use_device_allocator_for_initializers") == "1"
 
 
-def test_a_session_that_runs_on_the_cpu_is_refused(refused: Refused, install: Callable[..., FakeOrt]) -> None:
+def test_a_session_that_runs_on_the_cpu_is_refused(install: Callable[..., FakeOrt]) -> None:
     fake = install()
     fake.runs_on = ["CPUExecutionProvider"]
-    with refused(EngineError):
+    with refused(EngineError, "a.onnx"):
         _session(fake, Path("a.onnx"), 0)
 
 
-def test_a_graph_with_parts_on_the_cpu_is_refused(refused: Refused, install: Callable[..., FakeOrt]) -> None:
+def test_a_graph_with_parts_on_the_cpu_is_refused(install: Callable[..., FakeOrt]) -> None:
     fake = install()
     fake.fails = (
         "[ONNXRuntimeError] : 1 : FAIL : This session cannot use the graph capture feature as requested by the user"
     )
-    with refused(EngineError):
+    with refused(EngineError, "a.onnx", "--engine"):
         _session(fake, Path("a.onnx"), 0)
 
 
@@ -195,23 +195,23 @@ def bundle_in(precision: Precision, root: Path, dialect: str = "ort") -> Bundle:
     return Bundle(root, dataclasses.replace(bundle.manifest, target=target))
 
 
-def test_a_bundle_in_fp32_is_refused(refused: Refused, install: Callable[..., FakeOrt], tmp_path: Path) -> None:
+def test_a_bundle_in_fp32_is_refused(install: Callable[..., FakeOrt], tmp_path: Path) -> None:
     fake = install()
-    with refused(EngineError):
+    with refused(EngineError, "--precision"):
         load(bundle_in("fp32", tmp_path))
     assert not fake.sessions
 
 
-def test_a_bundle_without_the_dialect(refused: Refused, install: Callable[..., FakeOrt], tmp_path: Path) -> None:
+def test_a_bundle_without_the_dialect(install: Callable[..., FakeOrt], tmp_path: Path) -> None:
     install()
-    with refused(BundleError):
+    with refused(BundleError, "org/target"):
         load(bundle_in("fp16", tmp_path, "onnx"))
 
 
 @pytest.mark.parametrize("threads", [-1, 10**6])
-def test_threads_out_of_range(refused: Refused, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_out_of_range(threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 5})  # the message has a limit by it
-    with refused(ParameterError):
+    with refused(ParameterError, "0", field="threads"):
         load(bundle_in("fp16", tmp_path), threads)
 
 
@@ -254,9 +254,9 @@ def test_a_bundle_becomes_an_engine(
     assert closed[2:] == ["org/target"]
 
 
-def test_a_gpu_that_the_host_lacks(refused: Refused, install: Callable[..., FakeOrt], tmp_path: Path) -> None:
+def test_a_gpu_that_the_host_lacks(install: Callable[..., FakeOrt], tmp_path: Path) -> None:
     fake = install()
-    with refused(EngineError):
+    with refused(EngineError, "CUDA_VISIBLE_DEVICES", "1"):
         load(bundle_in("fp16", tmp_path), device=1)
     assert not fake.sessions
 

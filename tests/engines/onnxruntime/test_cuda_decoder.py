@@ -25,8 +25,8 @@ from specexport.engines.onnxruntime.graphs import open_session as cpu_session
 from specexport.errors import BundleError, EngineError
 from specexport.exporter.passes.gqa_lengths import keep_lengths_on_device
 from specexport.runtime.proofs.parity import POISON, prove_decoder
-from support.messages import Refused
 from support.recorded_onnxruntime import Recorder, StillSession
+from support.refusals import refused
 from support.tiny import CONTRACT, LLAMA, Exported, export_cached, save_model
 
 TOKENS = np.random.default_rng(0).integers(0, 288, 64).tolist()
@@ -170,8 +170,8 @@ def test_rows_behind_the_position_are_never_read_and_those_before_are(decoder: O
     assert not np.allclose(decoder.step(TOKENS[16:21], 16), expected, atol=1e-2)
 
 
-def test_a_write_beyond_the_capacity_is_no_silent_loss(refused: Refused, decoder: OrtCudaDecoder) -> None:
-    with refused(EngineError):
+def test_a_write_beyond_the_capacity_is_no_silent_loss(decoder: OrtCudaDecoder) -> None:
+    with refused(EngineError, "64"):
         decoder.step(TOKENS[:2], 63)
 
 
@@ -300,41 +300,41 @@ def test_half_precision_caches(precision: Precision, kind: str, element: Any, ex
         assert (values[:, :, 3:] == -1.5).all()
 
 
-def test_a_graph_in_another_precision_than_the_manifests(refused: Refused, exported: Exported) -> None:
-    with refused(BundleError):
+def test_a_graph_in_another_precision_than_the_manifests(exported: Exported) -> None:
+    with refused(BundleError, "past.0.key"):
         make(exported, contract=dataclasses.replace(CONTRACT, precision="fp16"))
 
 
-def test_a_graph_with_other_layers_than_the_manifests(refused: Refused, exported: Exported) -> None:
+def test_a_graph_with_other_layers_than_the_manifests(exported: Exported) -> None:
     spec = exported.spec
-    with refused(BundleError):
+    with refused(BundleError, "past.1.key"):
         make(exported, spec=dataclasses.replace(spec, layers=spec.layers[:1]))
-    with refused(BundleError):
+    with refused(BundleError, "past.0.key", "128"):
         make(exported, contract=dataclasses.replace(CONTRACT, capacity=128))
-    with refused(BundleError):
+    with refused(BundleError, "at_most_5_rows"):
         make(exported, spec=dataclasses.replace(spec, vocab_size=300))
-    with refused(BundleError):
+    with refused(BundleError, "at_most_4_rows"):
         make(exported, contract=dataclasses.replace(CONTRACT, max_draft_tokens=3))
 
 
 FULL = "bfc_arena.cc:360 void* Allocate(size_t) Failed to allocate memory for requested buffer of size 2147483648\n"
 
 
-def test_too_little_memory_for_the_buffers_says_how_much_they_are(refused: Refused, exported: Exported) -> None:
+def test_too_little_memory_for_the_buffers_says_how_much_they_are(exported: Exported) -> None:
     def full(*given: Any) -> Any:
         raise RuntimeError(FULL)
 
     runtime = SimpleNamespace(OrtValue=SimpleNamespace(ortvalue_from_numpy=full), RunOptions=ort.RunOptions)
-    with refused(EngineError):
+    with refused(EngineError, "--prompt-chunk", "16.0", code="out_of_device_memory"):
         make(exported, runtime=runtime)
 
 
-def test_a_failing_pass_says_which(refused: Refused, recorded: Recorded) -> None:
+def test_a_failing_pass_says_which(recorded: Recorded) -> None:
     def fail(*given: Any) -> None:
         raise RuntimeError("CUDA failure 719: unspecified launch failure ; GPU=0 ; hostname=secret")
 
     recorded.decoder._session.run_with_iobinding = fail
-    with refused(EngineError):
+    with refused(EngineError, "launch"):
         recorded.decoder.step([1, 2], 3)
 
 

@@ -23,7 +23,7 @@ from specexport.runtime.proofs.parity import POISON, prove_decoder
 from specexport.runtime.session import Session
 from support.capturing_onnxruntime import Capturing
 from support.hybrids import KINDS, Exports, decoder, make_exports, session_of
-from support.messages import Refused
+from support.refusals import refused
 from support.tiny import CONTRACT, VOCAB, Exported
 
 WIDEST, CHUNK = CONTRACT.widest_step, CONTRACT.prompt_chunk
@@ -263,29 +263,29 @@ def test_states_are_in_place_at_one_address(make: Make) -> None:
 # What goes wrong
 
 
-def test_a_pass_that_fails_leaves_states_that_count_as_none(refused: Refused, make: Make, exports: Exports) -> None:
+def test_a_pass_that_fails_leaves_states_that_count_as_none(make: Make, exports: Exports) -> None:
     (ours, runtime), theirs = make("delta rule", False), decoder(exports("delta rule", 0.0))
     feed(ours, TOKENS[:20], 0)
     runtime.fails = True
-    with refused(EngineError):
+    with refused(EngineError, "20"):
         ours.step(TOKENS[:2], 20)
     runtime.fails = False
     assert ours.resumable(20) == 0
-    with refused(EngineError):
+    with refused(EngineError, "20"):
         ours.step(TOKENS[:2], 20)
     for part in (ours, theirs):
         feed(part, TOKENS[:20], 0)
     assert same_states(ours, theirs, 20)
 
 
-def test_a_graph_with_other_states_than_the_manifests(refused: Refused, exports: Exports) -> None:
+def test_a_graph_with_other_states_than_the_manifests(exports: Exports) -> None:
     exported = exports("delta rule", 0.0)
     layer, *rest = exported.spec.layers
     window = next(state for state in layer.states if state.part == "window")
     wider = dataclasses.replace(window, sizes=(window.sizes[0] + 1, window.sizes[1]))
     states = tuple(wider if state is window else state for state in layer.states)
     spec = dataclasses.replace(exported.spec, layers=(dataclasses.replace(layer, states=states), *rest))
-    with refused(BundleError):
+    with refused(BundleError, "past.0.window"):
         on_cuda(dataclasses.replace(exported, spec=spec))
 
 

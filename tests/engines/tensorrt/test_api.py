@@ -15,7 +15,7 @@ from specexport.engines.catalogue import LIBRARIES
 from specexport.engines.tensorrt.api import LEAN, Library, dialect_for, found, library, plans_of
 from specexport.errors import EngineError, MissingPackageError
 from support.doubles import write_bundle
-from support.messages import Refused
+from support.refusals import refused
 
 trt = pytest.importorskip("tensorrt_rtx")
 
@@ -75,7 +75,7 @@ def test_two_in_one_process(install: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize("name", ["tensorrt", "tensorrt_rtx", LEAN])
-def test_one_that_is_not_installed(refused: Refused, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_not_installed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr("specexport.engines.tensorrt.api._is_installed", lambda name: False)
     with refused(MissingPackageError):
@@ -182,15 +182,15 @@ def test_the_dialect_for_a_version(name: str, version: tuple[int, ...], dialect:
         ("tensorrt_rtx", (1, 3, 0)),
     ],
 )
-def test_versions_that_are_too_old(refused: Refused, name: str, version: tuple[int, ...]) -> None:
-    with refused(EngineError):
+def test_versions_that_are_too_old(name: str, version: tuple[int, ...]) -> None:
+    with refused(EngineError, "newer"):
         dialect_for(name, version)
 
 
-def test_plans_of_an_engine(refused: Refused, tmp_path: Path) -> None:
+def test_plans_of_an_engine(tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path)
     plans = tuple(Plan(engine, f"{engine}.onnx", f"{engine}.plan", "1.7", (), False, False) for engine in LIBRARIES)
     with_plans = Bundle(bundle.root, dataclasses.replace(bundle.manifest, plans=plans))
     assert plans_of(with_plans, "tensorrt") == {"tensorrt.onnx": plans[0]}
-    with refused(EngineError):
+    with refused(EngineError, "plans", code="not_built_for_engine"):
         plans_of(bundle, "tensorrt-rtx")

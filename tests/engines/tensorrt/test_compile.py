@@ -29,7 +29,7 @@ from specexport.engines.tensorrt.compile import (
 )
 from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH, Monitor
 from specexport.errors import EngineError, MissingPackageError, ParameterError
-from support.messages import Refused
+from support.refusals import refused
 
 trt = pytest.importorskip("tensorrt_rtx")
 
@@ -211,8 +211,8 @@ def test_profiles_of_a_model() -> None:
         dict(compute_capabilities=("8.9", "8.6", "8.9")),
     ],
 )
-def test_options_that_are_none(refused: Refused, options: dict[str, Any]) -> None:
-    with refused(ParameterError):
+def test_options_that_are_none(options: dict[str, Any]) -> None:
+    with refused(ParameterError, "--compute-capability", field="compute_capability"):
         CompileOptions(**options)
 
 
@@ -239,24 +239,24 @@ def test_options_as_the_command_line_has_them() -> None:
         ("tensorrt_rtx", dict(timing_cache=Path("x"))),
     ],
 )
-def test_options_that_a_library_lacks(refused: Refused, name: str, options: dict[str, Any]) -> None:
+def test_options_that_a_library_lacks(name: str, options: dict[str, Any]) -> None:
     with refused(EngineError):
         check_options(name, CompileOptions(**options))
 
 
-def test_the_compiler_for_rtx(refused: Refused) -> None:
+def test_the_compiler_for_rtx() -> None:
     assert compiler("tensorrt-rtx", CompileOptions(("8.9", "12.0"))) is library("tensorrt_rtx")
-    with refused(EngineError):
+    with refused(EngineError, "7.5"):
         compiler("tensorrt-rtx", CompileOptions(("8.9", "9.0")))
-    with refused(EngineError):
+    with refused(EngineError, "--weight-streaming"):
         compiler("tensorrt-rtx", CompileOptions(weight_streaming=True))
     assert describe_compiler("tensorrt-rtx").startswith(
         f"TensorRT-RTX {trt.__version__}, for compute capabilities 7.5, 8.0"
     )
 
 
-def test_the_compiler_for_tensorrt_needs_its_gpu(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    with refused(MissingPackageError):
+def test_the_compiler_for_tensorrt_needs_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused(MissingPackageError, "specexport[tensorrt]"):
         compiler("tensorrt", CompileOptions())
     other = SimpleNamespace(name="tensorrt", trt=SimpleNamespace(), version=(10, 16), title="TensorRT 10.16")
     monkeypatch.setattr(compile, "library", lambda name: other)
@@ -270,10 +270,10 @@ def test_the_compiler_for_tensorrt_needs_its_gpu(refused: Refused, monkeypatch: 
     monkeypatch.setattr(compile, "find_gpu", lambda: Gpu("Orin", (8, 7), "12.6", 8))
     assert compiler("tensorrt", CompileOptions(hardware_compatible=True)) is other
     assert describe_compiler("tensorrt") == "TensorRT 10.16, for Orin"
-    with refused(EngineError):
+    with refused(EngineError, "--compute-capability"):
         compiler("tensorrt", CompileOptions(("8.7",)))
     other.version = (10, 2)
-    with refused(EngineError):
+    with refused(EngineError, "10.2"):
         compiler("tensorrt", CompileOptions())
 
 
@@ -358,8 +358,8 @@ def test_the_timing_cache_is_written_and_read(graph: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("cache", [None, "refused"])
-def test_a_timing_cache_of_another_gpu(refused: Refused, cache: str | None, tmp_path: Path) -> None:
-    with refused(EngineError):
+def test_a_timing_cache_of_another_gpu(cache: str | None, tmp_path: Path) -> None:
+    with refused(EngineError, "belongs"):
         configured(CompileOptions(timing_cache=tmp_path / "times"), times=cache)
 
 

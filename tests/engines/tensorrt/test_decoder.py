@@ -20,8 +20,8 @@ from specexport.engines.tensorrt.plan import LoadedPlan
 from specexport.errors import EngineError
 from support.fake_device import FakeDevice
 from support.fake_tensorrt import FakeTensorRT, plan
-from support.messages import Refused
 from support.micro import TYPES, VOCAB, Micro, MicroDecoder, Overflowing, graph
+from support.refusals import refused
 
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 WIDEST, CHUNK, CAPACITY = 5, 16, 64
@@ -244,10 +244,10 @@ def test_a_prompt_chunk_gives_the_logits_of_its_last_token(made: Made, count: in
         assert np.allclose(logits, host.step(TOKENS[position : position + count], position), atol=1e-5)
 
 
-def test_a_write_beyond_the_capacity_is_not_even_tried(refused: Refused, made: Made) -> None:
+def test_a_write_beyond_the_capacity_is_not_even_tried(made: Made) -> None:
     for call in (made.decoder.step, made.decoder.feed):
         for position, count in ((64, 1), (60, 5), (50, 15)):
-            with refused(EngineError):
+            with refused(EngineError, "64"):
                 call(TOKENS[:count], position)
 
 
@@ -381,23 +381,23 @@ def test_memory_is_what_the_contract_says(tmp_path: Path, precision: Precision, 
 
 
 @pytest.mark.parametrize("room", [100, 17_400, 17_500, 18_000, 21_000])
-def test_too_little_memory_names_the_model_and_the_buffer(refused: Refused, tmp_path: Path, room: int) -> None:
+def test_too_little_memory_names_the_model_and_the_buffer(tmp_path: Path, room: int) -> None:
     onnx.save(graph(MODEL, CONTRACT), tmp_path / "model.onnx")
     (tmp_path / "model.plan").write_bytes(plan(tmp_path / "model.onnx", model_profiles(CONTRACT)))
     device = FakeDevice()
     loaded = LoadedPlan(Library("tensorrt", FakeTensorRT(device)), tmp_path / "model.plan", device)
     device.driver.free = room
-    with refused(EngineError):
+    with refused(EngineError, "GiB", "--precision", code="out_of_device_memory"):
         TensorRTDecoder("draft", loaded, MODEL.spec("draft"), CONTRACT, device, loaded.scratch_bytes)  # type: ignore[arg-type]
 
 
-def test_a_plan_of_another_model_is_refused(refused: Refused, tmp_path: Path) -> None:
+def test_a_plan_of_another_model_is_refused(tmp_path: Path) -> None:
     made = make(tmp_path)
     other = Micro(layers=(*MODEL.layers, CacheLayer(1, 4)))
     decoder = TensorRTDecoder(
         "target", made.decoder._plan, other.spec("target"), CONTRACT, made.device, made.decoder._scratch
     )
-    with refused(EngineError):
+    with refused(EngineError, "past.3.key"):
         decoder.step([1], 0)
 
 
@@ -408,16 +408,14 @@ def test_a_plan_of_another_model_is_refused(refused: Refused, tmp_path: Path) ->
         (CONTRACT, VOCAB + 1),
     ],
 )
-def test_a_plan_that_gives_other_logits_is_refused(
-    refused: Refused, tmp_path: Path, other: Contract, vocab_size: int
-) -> None:
+def test_a_plan_that_gives_other_logits_is_refused(tmp_path: Path, other: Contract, vocab_size: int) -> None:
     """It would leave rows of an earlier pass in the buffer, or write over its end."""
     made = make(tmp_path)
     onnx.save(graph(replace(MODEL, vocab_size=vocab_size), other), tmp_path / "other.onnx")
     (tmp_path / "other.plan").write_bytes(plan(tmp_path / "other.onnx", model_profiles(CONTRACT)))
     loaded = LoadedPlan(Library("tensorrt", FakeTensorRT(made.device)), tmp_path / "other.plan", made.device)
     decoder = TensorRTDecoder("target", loaded, MODEL.spec("target"), CONTRACT, made.device, made.decoder._scratch)
-    with refused(EngineError):
+    with refused(EngineError, "1.0"):
         decoder.step(TOKENS[:5], 0)
     with pytest.raises(EngineError, match="logits has the shape") if vocab_size > VOCAB else nullcontext():
         decoder.feed(TOKENS[:16], 0)  # one row

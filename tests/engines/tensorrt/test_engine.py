@@ -20,8 +20,8 @@ from specexport.runtime.session import Session
 from support.doubles import write_bundle
 from support.fake_device import FakeDevice
 from support.fake_engine import load_fake
-from support.messages import Refused
 from support.pair import Pair
+from support.refusals import refused
 
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 PROMPT = [7, 45, 200, 31, 9, 12, 260, 3, 77, 120, 45, 200, 31, 18, 5, 99, 101, 7, 45]
@@ -222,19 +222,19 @@ def test_a_cancelled_stream_leaves_a_usable_cache(sessions: tuple[Session, Sessi
         assert device.generate(prompt, **asked).tokens == host.generate(prompt, **asked).tokens
 
 
-def test_logits_that_are_no_numbers_end_the_request_and_not_the_session(refused: Refused, kept: Bundle) -> None:
+def test_logits_that_are_no_numbers_end_the_request_and_not_the_session(kept: Bundle) -> None:
     session, _ = on_device(kept)
     before = session.generate(PROMPT, max_new_tokens=12, stop_token_ids=()).tokens
     for decoder in (session.engine.target, session.engine.draft):
         assert decoder is not None
         decoder.overwrite_rows(0, np.nan)  # below the prompt, which the session believes to be kept
-        with refused(EngineError):
+        with refused(EngineError, "18"):
             session.generate(PROMPT, max_new_tokens=12, stop_token_ids=())
         assert session.generate(PROMPT, max_new_tokens=12, stop_token_ids=()).tokens == before
 
 
-def test_too_little_memory_is_said_before_anything_runs(refused: Refused, kept: Bundle) -> None:
-    with refused(EngineError):
+def test_too_little_memory_is_said_before_anything_runs(kept: Bundle) -> None:
+    with refused(EngineError, "1.7", code="out_of_device_memory"):
         load_fake(kept, FakeDevice(memory=14_000))
 
 

@@ -22,7 +22,7 @@ from specexport.runtime.session import Session
 from support.fake_device import FakeDevice
 from support.fake_engine import load_fake
 from support.hybrids import Exports, bundle_for_tensorrt, make_exports, session_of
-from support.messages import Refused
+from support.refusals import refused
 from support.tiny import CONTRACT, VOCAB
 
 NEAR = 0.03  # so far is a draft's every weight from its target's: some of its tokens are accepted, some are not
@@ -132,10 +132,10 @@ def _interrupted(graph: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_pass_that_states_cannot_continue_is_refused(refused: Refused, make: Make) -> None:
+def test_a_pass_that_states_cannot_continue_is_refused(make: Make) -> None:
     decoder = make("alone").engine.target
     decoder.feed([1] * 12, 0)
-    with refused(EngineError):
+    with refused(EngineError, "continue"):
         decoder.step([1], 3)
 
 
@@ -163,13 +163,13 @@ def test_open_rows_are_overwritten_and_no_others(exports: Exports) -> None:
     assert states.resumable(12) == 0
 
 
-def test_what_is_checked_of_a_network(refused: Refused, exports: Exports, tmp_path: Path) -> None:
+def test_what_is_checked_of_a_network(exports: Exports, tmp_path: Path) -> None:
     """Of states that are of another size than the manifest says."""
     pytest.importorskip("tensorrt_rtx")
     spec = exports("convolution", 0.0).spec
     (window,) = spec.layers[0].states
     first = replace(spec.layers[0], states=(replace(window, sizes=(window.sizes[0] + 1, window.sizes[1])),))
-    with refused(EngineError):
+    with refused(EngineError, "past.0.window"):
         _compile("convolution", exports, tmp_path / "model.plan", replace(spec, layers=(first, *spec.layers[1:])))
 
 

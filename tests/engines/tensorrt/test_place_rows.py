@@ -15,8 +15,8 @@ from specexport.errors import EngineError
 from support.fake_device import FakeDevice
 from support.fake_kernels import KERNELS, place_rows
 from support.host_memory import HostMemory
-from support.messages import Refused
 from support.ptx import Kernel
+from support.refusals import refused
 
 SHAPES = [(2, 8), (3, 20), (1, 4)]  # heads, bytes of a row, for each tensor
 BLOCK = (2, 3, 1)  # small, so that every loop and every guard is reached
@@ -208,6 +208,6 @@ def test_one_launch_places_the_rows_of_every_cache(monkeypatch: pytest.MonkeyPat
         assert np.array_equal(device.view(address, heads * capacity * row_bytes).reshape(cache.shape), cache)
 
 
-def test_a_row_that_is_no_whole_number_of_words(refused: Refused) -> None:
-    with refused(EngineError):
+def test_a_row_that_is_no_whole_number_of_words() -> None:
+    with refused(EngineError, "bytes"):
         RowPlacer(FakeDevice(), [(Address(256), Address(512), 1, 6)], 4)

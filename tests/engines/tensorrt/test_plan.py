@@ -26,8 +26,8 @@ from support.fake_tensorrt_types import (
     ExecutionContextAllocationStrategy,
     Severity,
 )
-from support.messages import Refused
 from support.micro import Micro, graph
+from support.refusals import refused
 
 CONTRACT = Contract(capacity=16, max_draft_tokens=1, prompt_chunk=4, precision="fp32")
 MODEL = Micro(layers=(CacheLayer(2, 4),), vocab_size=5)
@@ -316,8 +316,8 @@ def test_names_that_do_not_match(loaded: Loaded) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokens", "past.0.key", "logits"])
-def test_an_address_that_is_not_aligned(refused: Refused, loaded: Loaded, name: str) -> None:
-    with refused(EngineError):
+def test_an_address_that_is_not_aligned(loaded: Loaded, name: str) -> None:
+    with refused(EngineError, "256"):
         loaded.bind(**{name: loaded.addresses[name] + 8})
 
 

@@ -17,7 +17,7 @@ from support.fake_device import FakeDevice
 from support.fake_tensorrt import FakeTensorRT
 from support.fake_tensorrt import plan as fake_plan
 from support.fake_tensorrt_types import EngineInvalidityDiagnostics, EngineValidity
-from support.messages import Refused
+from support.refusals import refused
 
 
 class Host:
@@ -198,16 +198,16 @@ def test_a_plan_that_rtx_refuses(
     assert found.refusal("1.7.1.116").startswith(f"cannot run on Fake RTX with TensorRT-RTX 1.7.1.116 ({causes}); ")
 
 
-def test_rtx_is_shown_the_plan_itself(refused: Refused, host: Callable[..., Host]) -> None:
+def test_rtx_is_shown_the_plan_itself(host: Callable[..., Host]) -> None:
     """Whatever the manifest says: the fake looks into the file."""
     found = host("tensorrt-rtx", "1.7.1.116")
     found.file.write_bytes(fake_plan(Path("model.onnx"), version="1.6.0"))
     entry = Plan("tensorrt-rtx", "graphs/target.onnx", found.file.name, "1.7.1.116", (), False, False)
-    with refused(EngineError):
+    with refused(EngineError, "--engine", code="incompatible_plan"):
         check_fit(found.bundle, entry, found.library, found.device)
 
 
-def test_the_real_rtx_refuses_what_is_no_plan(refused: Refused, host: Callable[..., Host]) -> None:
+def test_the_real_rtx_refuses_what_is_no_plan(host: Callable[..., Host]) -> None:
     """Its bindings take the file as it is mapped, and their diagnostics have names."""
     pytest.importorskip("tensorrt_rtx")
     real = library("tensorrt_rtx")
@@ -215,7 +215,7 @@ def test_the_real_rtx_refuses_what_is_no_plan(refused: Refused, host: Callable[.
     found.library = real
     found.file.write_bytes(b"no plan" * 1000)
     entry = Plan("tensorrt-rtx", "graphs/target.onnx", found.file.name, real.trt.__version__, (), False, False)
-    with refused(EngineError):
+    with refused(EngineError, "--engine", code="incompatible_plan"):
         check_fit(found.bundle, entry, real, found.device)
 
 

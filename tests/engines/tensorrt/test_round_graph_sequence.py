@@ -20,8 +20,8 @@ from specexport.errors import EngineError
 from specexport.runtime.session import Session
 from support.fake_device import FakeDevice
 from support.fake_engine import load_fake
-from support.messages import Refused
 from support.micro import VOCAB, Micro, MicroDecoder, Overflowing, host_engine, micro_bundle
+from support.refusals import refused
 
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 TARGET, DRAFT = Micro(), Micro(noise=2.0)
@@ -218,11 +218,11 @@ def test_the_ladder_begins_at_512(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert {span for _, _, span in made.rounds._replay._graphs} == {512, 1024, 1100}
 
 
-def test_no_row_beyond_the_capacity(refused: Refused, made: Made) -> None:
+def test_no_row_beyond_the_capacity(made: Made) -> None:
     for length, k in ((65, 0), (64, 1), (61, 4)):
-        with refused(EngineError):
+        with refused(EngineError, "64"):
             made.rounds.run(TOKENS[:length], k, None)
-    with refused(EngineError):
+    with refused(EngineError, "1"):
         made.rounds.run(TOKENS[:1], 1, None)
     assert made.rounds.run(TOKENS[:1], 0, None).draft_tokens == []
     made.session._context.forget()
@@ -445,14 +445,14 @@ def test_logits_of_the_draft_that_are_no_numbers(made: Made, sampled: bool) -> N
 
 @pytest.mark.parametrize(("index", "role"), [(0, "draft"), (2, "draft"), (3, "draft"), (1, "target")])
 def test_the_place_of_what_is_no_number_is_told(
-    refused: Refused, made: Made, monkeypatch: pytest.MonkeyPatch, index: int, role: str
+    made: Made, monkeypatch: pytest.MonkeyPatch, index: int, role: str
 ) -> None:
     """Behind the last token of the prompt, and as many draft tokens as stand in front."""
     fresh(made)
     confidence = [np.nan if role == "draft" and place >= index else 0.5 for place in range(4)]
     result = RoundResult([1, 2, 3, 4], confidence, index if role == "target" else 0, VOCAB)
     monkeypatch.setattr(made.rounds, "run", lambda tokens, k, given: result)
-    with refused(EngineError):
+    with refused(EngineError, "numbers"):
         made.session.generate(TOKENS[:20], max_new_tokens=9, stop_token_ids=())
 
 
@@ -506,9 +506,7 @@ def test_rejected_tokens_whose_rows_are_infinite_do_not_end_a_request(tmp_path: 
         (2, 2, False),
     ],
 )
-def test_a_round_that_went_wrong_is_not_believed(
-    refused: Refused, made: Made, num_accepted: int, next_position: int, fits: bool
-) -> None:
+def test_a_round_that_went_wrong_is_not_believed(made: Made, num_accepted: int, next_position: int, fits: bool) -> None:
     rounds = made.rounds
     rounds._num_accepted.host[0], rounds._next_position.host[0], rounds._next_token.host[0] = (
         num_accepted,
@@ -518,7 +516,7 @@ def test_a_round_that_went_wrong_is_not_believed(
     if fits:
         assert rounds._result(3, 19).num_accepted == num_accepted
         return
-    with refused(EngineError):
+    with refused(EngineError, "19", "3"):
         rounds._result(3, 19)
 
 

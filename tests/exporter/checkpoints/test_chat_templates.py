@@ -15,7 +15,7 @@ from specexport.exporter.checkpoints.pair import check_models
 from specexport.exporter.storage.manifest import write_text
 from specexport.runtime.text.encode import PromptEncoder
 from specexport.runtime.tools.tool import Tool
-from support.messages import Refused
+from support.refusals import refused
 from support.tiny import CHAT, make_tokenizer, save_checkpoint
 from transformers import AutoTokenizer
 
@@ -62,12 +62,12 @@ def test_a_file_replaces_both(built: Path, tmp_path: Path) -> None:
     assert ours.encode(USER) == ours.encode(USER, [TOOL]) == ours.encode("a")
 
 
-def test_without_a_default_only_messages_with_tools_are_taken(refused: Refused, built: Path, tmp_path: Path) -> None:
+def test_without_a_default_only_messages_with_tools_are_taken(built: Path, tmp_path: Path) -> None:
     ours = encoder(checkpoint(tmp_path / "t", {"rag": CHAT, "tool_use": TOOLS}), built, tmp_path / "b")
     assert (ours.chats(), ours.chats(tools=True)) == (False, True)
     assert ours._tokens(USER, [TOOL], {})
     assert ours.tool_format.name == "hermes"
-    with refused(BundleError):
+    with refused(BundleError, "--chat-template"):
         ours.encode(USER)
 
 
@@ -101,19 +101,19 @@ TURNS = "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}<|e
     ["<|user|>{{ messages[0].content }}", SYSTEM, TURNS, {"default": TURNS, "tool_use": PLAIN}],
     ids=["always", "system", "turns", "named"],
 )
-def test_a_template_beyond_the_embeddings_is_refused(refused: Refused, tmp_path: Path, template: Any) -> None:
+def test_a_template_beyond_the_embeddings_is_refused(tmp_path: Path, template: Any) -> None:
     found = checkpoint(tmp_path / "t", template, ("<|user|>", "<|end|>"))
-    with refused(CheckpointError):
+    with refused(CheckpointError, "model.resize_token_embeddings"):
         check_models({"target": found}, 0.5)
 
 
-def test_a_start_token_beyond_the_embeddings_is_refused(refused: Refused, tmp_path: Path) -> None:
+def test_a_start_token_beyond_the_embeddings_is_refused(tmp_path: Path) -> None:
     from tokenizers.processors import TemplateProcessing
 
     found = checkpoint(tmp_path / "t", None, ("<|user|>",))
     start = TemplateProcessing(single="<|user|> $A", special_tokens=[("<|user|>", 288)])
     found.tokenizer.backend_tokenizer.post_processor = start
-    with refused(CheckpointError):
+    with refused(CheckpointError, "<|user|>"):
         check_models({"target": found}, 0.5)
 
 

@@ -14,7 +14,7 @@ from specexport.errors import CheckpointError, MissingPackageError, UnsupportedM
 from specexport.exporter.checkpoints import gguf, source
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.runtime.load import load
-from support.messages import Refused
+from support.refusals import refused
 from support.tiny import save_checkpoint
 from write_gguf import write_gguf
 
@@ -123,7 +123,7 @@ def empty(file: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [truncated, cut_in_the_header, foreign, empty])
-def test_a_file_that_is_damaged(harm: Callable[[Path], None], file: Path, tmp_path: Path, refused: Refused) -> None:
+def test_a_file_that_is_damaged(harm: Callable[[Path], None], file: Path, tmp_path: Path) -> None:
     other = Path(shutil.copy(file, tmp_path / "a.gguf"))
     harm(other)
     with refused(CheckpointError):
@@ -141,20 +141,20 @@ def type_of_tensor(file: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [24, 250])  # I8, and one that nobody knows
-def test_a_type_of_weights_that_is_not_read(number: int, file: Path, tmp_path: Path, refused: Refused) -> None:
+def test_a_type_of_weights_that_is_not_read(number: int, file: Path, tmp_path: Path) -> None:
     other = Path(shutil.copy(file, tmp_path / "a.gguf"))
     type_of_tensor(other, number)
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "package"):
         _ = Checkpoint.find(str(other)).fp32_bytes
 
 
-def test_weights_that_are_no_numbers(tmp_path: Path, refused: Refused) -> None:
+def test_weights_that_are_no_numbers(tmp_path: Path) -> None:
     folder = save_checkpoint(tmp_path / "broken", seed=3)
     weights = load_file(folder / "model.safetensors")
     weights["model.layers.1.mlp.up_proj.weight"][0, 0] = torch.nan
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     checkpoint = Checkpoint.find(str(write_gguf(folder, tmp_path / "broken.gguf")))
-    with refused(CheckpointError):
+    with refused(CheckpointError, "model.layers.1.mlp.up_proj.weight"):
         checkpoint.load("fp32")
 
 
@@ -176,45 +176,45 @@ def test_the_header_is_parsed_once(file: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sys.modules["gguf"].GGUFReader is Counted  # given back
 
 
-def test_an_architecture_that_is_not_read(folder: Path, tmp_path: Path, refused: Refused) -> None:
+def test_an_architecture_that_is_not_read(folder: Path, tmp_path: Path) -> None:
     file = write_gguf(folder, tmp_path / "a.gguf", values={"general.architecture": "wavtokenizer-dec"})
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "GGUF"):
         _ = Checkpoint.find(str(file)).config
 
 
-def test_weights_that_transformers_would_leave_out(folder: Path, tmp_path: Path, refused: Refused) -> None:
+def test_weights_that_transformers_would_leave_out(folder: Path, tmp_path: Path) -> None:
     extra = {"blk.0.attn_sinks.weight": np.zeros(4, np.float32)}
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "37024"):
         Checkpoint.find(str(write_gguf(folder, tmp_path / "a.gguf", extra=extra))).load("fp32")
 
 
-def test_no_tokenizer(folder: Path, tmp_path: Path, refused: Refused) -> None:
-    with refused(CheckpointError):
+def test_no_tokenizer(folder: Path, tmp_path: Path) -> None:
+    with refused(CheckpointError, "GGUF"):
         _ = Checkpoint.find(str(write_gguf(folder, tmp_path / "a.gguf", tokenizer=False))).tokenizer
 
 
-def test_one_part_of_several(file: Path, tmp_path: Path, refused: Refused) -> None:
+def test_one_part_of_several(file: Path, tmp_path: Path) -> None:
     part = Path(shutil.copy(file, tmp_path / "a-00001-of-00003.gguf"))
-    with refused(CheckpointError):
+    with refused(CheckpointError, "several"):
         Checkpoint.find(str(part))
 
 
 @pytest.mark.parametrize("source", ["./nothing.gguf", "a/b/c:nothing.gguf", "nothing.gguf"])
-def test_no_such_file(source: str, refused: Refused) -> None:
-    with refused(CheckpointError):
+def test_no_such_file(source: str) -> None:
+    with refused(CheckpointError, source, "file.gguf"):
         Checkpoint.find(source)
 
 
-def test_a_folder_that_holds_only_a_gguf_file_names_it(file: Path, tmp_path: Path, refused: Refused) -> None:
+def test_a_folder_that_holds_only_a_gguf_file_names_it(file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     shutil.copy(file, folder / "tiny.gguf")
-    with refused(CheckpointError):
+    with refused(CheckpointError, "GGUF"):
         Checkpoint.find(str(folder))
 
 
-def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def download(source: str, wanted: list[str]) -> Path:
@@ -226,13 +226,13 @@ def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch, refused:
     assert found.source == "org/model-GGUF:tiny.gguf"
     assert found.digest == Checkpoint.find(str(file)).digest
     assert asked == [("org/model-GGUF", ["tiny.gguf"])]
-    with refused(CheckpointError):
+    with refused(CheckpointError, code="checkpoint_not_found"):
         Checkpoint.find("org/model-GGUF:other.gguf")
 
 
 @pytest.mark.parametrize("name", source.NEEDED)
-def test_a_package_that_is_missing(name: str, file: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+def test_a_package_that_is_missing(name: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = source.find_spec
     monkeypatch.setattr(source, "find_spec", lambda asked: None if asked == name else there(asked))
-    with refused(MissingPackageError):
+    with refused(MissingPackageError, name, "specexport[gguf]"):
         Checkpoint.find(str(file))

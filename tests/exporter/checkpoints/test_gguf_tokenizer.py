@@ -13,7 +13,7 @@ from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.gguf_splits import SPLITS
 from specexport.exporter.checkpoints.gguf_tokenizer import read_tokenizer
 from support import gguf_files
-from support.messages import Refused
+from support.refusals import refused
 from support.tiny import save_checkpoint
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase
@@ -58,8 +58,8 @@ def test_a_text_is_split_as_the_name_says(name: str, values: dict[str, Any]) -> 
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids) == text
 
 
-def test_a_name_that_is_not_known(values: dict[str, Any], refused: Refused) -> None:
-    with refused(UnsupportedModelError):
+def test_a_name_that_is_not_known(values: dict[str, Any]) -> None:
+    with refused(UnsupportedModelError, field="tokenizer.ggml.pre"):
         tokenizer_of(values, pre="superbpe")
 
 
@@ -123,14 +123,14 @@ HARMED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", HARMED)
-def test_a_damaged_tokenizer(case: str, values: dict[str, Any], refused: Refused) -> None:
-    with refused(CheckpointError):
+def test_a_damaged_tokenizer(case: str, values: dict[str, Any]) -> None:
+    with refused(CheckpointError, "a.gguf", field=(None, "tokenizer.ggml.eos_token_id")):
         tokenizer_of(values, **HARMED[case])
 
 
-def test_merges_of_tokens_that_are_not_there(values: dict[str, Any], tmp_path: Path, refused: Refused) -> None:
+def test_merges_of_tokens_that_are_not_there(values: dict[str, Any], tmp_path: Path) -> None:
     file = write_vocabulary(values | {f"{GGML}merges": ["q z"]}, tmp_path / "a.gguf")
-    with refused(SpecExportError):
+    with refused(SpecExportError, "BPE"):
         _ = Checkpoint.find(str(file)).tokenizer
 
 

@@ -12,8 +12,8 @@ from specexport.errors import PairError, ParameterError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.pair import check_capacity, check_models, tokenizer_differences
 from specexport.exporter.checkpoints.shared_vocabulary import Translation
-from support.messages import Refused
 from support.pair import Pair
+from support.refusals import refused
 from support.tiny import LINES, edit_json, make_tokenizer
 
 Change = Callable[[dict[str, Any]], object]
@@ -111,7 +111,7 @@ def test_the_same_tokens_split_otherwise_need_no_translation(
     assert difference in warning
 
 
-def test_too_few_shared_tokens_are_refused(refused: Refused, pair: Pair, draft: Path) -> None:
+def test_too_few_shared_tokens_are_refused(pair: Pair, draft: Path) -> None:
     """By how often they are used: one of 288 is missing, which LINES have twice among their tokens."""
     change_tokenizer(draft, drop_token)
     tokenizer = Checkpoint.find(str(pair.target)).tokenizer
@@ -119,7 +119,7 @@ def test_too_few_shared_tokens_are_refused(refused: Refused, pair: Pair, draft: 
     share = 1 - used.count(287) / len(used)
     assert share < 287 / 288
     assert check(pair.target, draft, share, LINES)[0] is not None
-    with refused(PairError):
+    with refused(PairError, "rn", "--draft"):
         check(pair.target, draft, share + 0.001, LINES)
 
 
@@ -140,7 +140,7 @@ def test_a_small_overlap_is_told_with_what_it_costs(pair: Pair, draft: Path) -> 
     assert "Acceptance falls quickly with the overlap" in warning
 
 
-def test_no_shared_token_is_refused_at_any_floor(refused: Refused, pair: Pair, draft: Path) -> None:
+def test_no_shared_token_is_refused_at_any_floor(pair: Pair, draft: Path) -> None:
     def rename(tokenizer: dict[str, Any]) -> None:
         tokenizer["model"]["merges"] = []
         tokenizer["model"]["vocab"] = {f"other words {index}": index for index in range(2, 9)} | {"<x>": 0, "<y>": 1}
@@ -149,7 +149,7 @@ def test_no_shared_token_is_refused_at_any_floor(refused: Refused, pair: Pair, d
 
     change_tokenizer(draft, rename)
     edit_json(draft / "tokenizer_config.json", bos_token=None, eos_token=None)
-    with refused(PairError):
+    with refused(PairError, "  against "):
         check(pair.target, draft, 0.0)
 
 
@@ -196,10 +196,10 @@ def test_capacity_follows_the_shorter_positions(pair: Pair, draft: Path) -> None
     assert check_capacity(models(draft, draft), None) == 4096
 
 
-def test_capacity_beyond_the_positions_is_refused(refused: Refused, pair: Pair, draft: Path) -> None:
+def test_capacity_beyond_the_positions_is_refused(pair: Pair, draft: Path) -> None:
     edit_json(draft / "config.json", max_position_embeddings=48)
-    with refused(ParameterError):
+    with refused(ParameterError, "48", field="max_seq_len"):
         check_capacity(models(pair.target, draft), 49)
-    with refused(ParameterError):
+    with refused(ParameterError, "128", field="max_seq_len"):
         check_capacity(models(pair.target, draft), 129)
     assert check_capacity(models(pair.target, draft), 48) == 48

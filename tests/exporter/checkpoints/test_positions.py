@@ -15,7 +15,7 @@ from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.pair import check_capacity
 from specexport.exporter.checkpoints.positions import max_positions
 from specexport.exporter.request.options import BuildOptions
-from support.messages import Refused
+from support.refusals import refused
 from support.tiny import LLAMA, VOCAB, save_checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -59,11 +59,11 @@ def test_the_shortest_of_several_kinds_of_layers(full: dict[str, Any], sliding: 
     assert max_positions(config) == expected
 
 
-def test_by_default_a_sequence_is_as_long_as_the_scaled_positions(refused: Refused, tmp_path: Path) -> None:
+def test_by_default_a_sequence_is_as_long_as_the_scaled_positions(tmp_path: Path) -> None:
     folder = save_checkpoint(tmp_path, max_position_embeddings=64, rope_parameters=LINEAR)
     models = {"target": Checkpoint.find(str(folder))}
     assert check_capacity(models, None) == check_capacity(models, 128) == 128
-    with refused(ParameterError):
+    with refused(ParameterError, "128", field="max_seq_len"):
         check_capacity(models, 129)
 
 

@@ -12,8 +12,8 @@ from specexport.errors import CheckpointError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.source import find_local
-from support.messages import Refused
 from support.pair import Notes
+from support.refusals import refused
 from support.tiny import edit_weights, save_checkpoint, shard
 
 INDEX = "model.safetensors.index.json"
@@ -25,67 +25,65 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("lost", [None, 1, 2])
-def test_shards_without_their_index(refused: Refused, lost: int | None, folder: Path) -> None:
+def test_shards_without_their_index(lost: int | None, folder: Path) -> None:
     names = shard(folder)
     (folder / INDEX).unlink()
     if lost is not None:
         (folder / names[lost - 1]).unlink()
-    with refused(CheckpointError):
+    with refused(CheckpointError, "shards"):
         find_local(str(folder))
 
 
-def test_one_shard_of_one_without_an_index(refused: Refused, folder: Path) -> None:
+def test_one_shard_of_one_without_an_index(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
-    with refused(CheckpointError):
+    with refused(CheckpointError, "model-00001-of-00001.safetensors"):
         find_local(str(folder))
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "model.fp16.safetensors", "consolidated.safetensors"])
-def test_a_file_of_another_name(refused: Refused, name: str, folder: Path) -> None:
+def test_a_file_of_another_name(name: str, folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / name)
-    with refused(CheckpointError):
+    with refused(CheckpointError, "holds"):
         find_local(str(folder))
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pth", "tf_model.h5"])
-def test_weights_in_another_format_only(refused: Refused, name: str, folder: Path) -> None:
+def test_weights_in_another_format_only(name: str, folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / name)
-    with refused(CheckpointError):
+    with refused(CheckpointError, "transformers", "save_pretrained"):
         find_local(str(folder))
 
 
-def test_an_empty_file(refused: Refused, folder: Path) -> None:
+def test_an_empty_file(folder: Path) -> None:
     (folder / shard(folder)[1]).write_bytes(b"")
     with refused(CheckpointError):
         find_local(str(folder))
 
 
-def test_a_file_that_was_cut_off_is_refused_before_the_weights_are_hashed(
-    refused: Refused, folder: Path, tmp_path: Path
-) -> None:
+def test_a_file_that_was_cut_off_is_refused_before_the_weights_are_hashed(folder: Path, tmp_path: Path) -> None:
     path, notes = folder / "model.safetensors", Notes()
     path.write_bytes(path.read_bytes()[:-100])
-    with refused(CheckpointError):
+    with refused(CheckpointError, "fully"):
         build(str(folder), None, tmp_path / "bundle", progress=notes)
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_an_adapter(refused: Refused, alone: bool, folder: Path) -> None:
+def test_an_adapter(alone: bool, folder: Path) -> None:
     (folder / "adapter_config.json").write_text("{}")
     if alone:
         for path in (folder / "config.json", folder / "model.safetensors"):
             path.unlink()
-    with refused(CheckpointError):
+    with refused(CheckpointError, "merge_and_unload"):
         find_local(str(folder))
 
 
-def test_a_weight_in_two_files_with_two_values(refused: Refused, folder: Path) -> None:
+def test_a_weight_in_two_files_with_two_values(folder: Path) -> None:
     first, second = (folder / name for name in shard(folder))
     name, weight = next(iter(load_file(first).items()))
     edit_weights(second, **{name: weight.clone()})
     assert Checkpoint.find(str(folder)).fp32_bytes > 0  # the same twice is no other model
     edit_weights(second, **{name: weight + 1})
-    with refused(CheckpointError):
+    with refused(CheckpointError, "lm_head.weight", "model-00002-of-00002.safetensors"):
         Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
 
 

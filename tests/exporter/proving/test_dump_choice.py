@@ -12,7 +12,7 @@ from specexport.cli import main
 from specexport.errors import ParameterError
 from specexport.exporter.proving.dump_choice import choose_model
 from support.doubles import write_bundle
-from support.messages import Refused
+from support.refusals import says
 
 STATES = (CacheLayer(0, 0, (State("window", (2, 8)),)), CacheLayer(2, 4))
 
@@ -28,13 +28,13 @@ def hybrid(tmp_path: Path) -> Bundle:
 
 
 def test_states_are_refused_before_a_file_is_read(
-    refused: Refused, hybrid: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hybrid: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Bundle, "_digest", lambda self, name: pytest.fail(f"read {name}"))
     result = CliRunner().invoke(main, ["dump", str(hybrid.root), "-o", str(tmp_path / "out")])
     assert isinstance(result.exception, SystemExit)
     assert result.exit_code == 1
-    refused.says(result.stderr.strip())
+    says(result.stderr.strip(), "dumped")
 
 
 def test_the_model_beside_it_can_be_dumped(hybrid: Bundle) -> None:

@@ -14,7 +14,7 @@ from specexport.bundle import Bundle
 from specexport.cli import main
 from specexport.errors import ParameterError
 from specexport.exporter.proving.dump_pass import DumpedPass, dump_pass, write_pass
-from support.messages import Refused
+from support.refusals import refused
 
 pytest.importorskip("polygraphy")
 POLYGRAPHY = "import sys; from polygraphy.tools import main; sys.exit(main(sys.argv[1:]))"
@@ -53,10 +53,10 @@ def test_cached_rows_matter(built: Path) -> None:
     assert np.abs(answer(dumped) - dumped.logits).max() > 10 * (dumped.tolerance or 0)
 
 
-def test_what_the_bundle_lacks_is_refused(refused: Refused, built: Path) -> None:
+def test_what_the_bundle_lacks_is_refused(built: Path) -> None:
     bundle = Bundle.open(built, check_digests=False)
     for wrong in ({"model": "other"}, {"dialect": "rows"}, {"step": 1000}, {"step": -1}):
-        with refused(ParameterError):
+        with refused(ParameterError, "target", field=("dialect", "model", "step")):
             dump_pass(bundle, **wrong)  # type: ignore[arg-type]
 
 

@@ -14,7 +14,7 @@ from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.half_precision import TORCH_DTYPES
 from specexport.exporter.proving.reference import continued_logits, record_reference
 from specexport.runtime.proofs.parity import contexts, schedule
-from support.messages import Refused
+from support.refusals import refused
 from support.tiny import LLAMA, save_model
 
 CONTRACT = Contract(capacity=128, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
@@ -54,16 +54,14 @@ def test_a_model_in_half_precision_means_its_own_weights_in_fp32(precision: Prec
     assert {parameter.dtype for parameter in narrow.parameters()} == {TORCH_DTYPES[precision]}
 
 
-def test_a_model_that_cannot_be_evaluated_is_one_line(
-    refused: Refused, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_cannot_be_evaluated_is_one_line(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     model = checkpoint.load("bf16")
 
     def forward(*args: object, **options: object) -> None:
         raise RuntimeError("expected scalar type Float\nbut found BFloat16")
 
     monkeypatch.setattr(type(model), "forward", forward)
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "27"):
         record_reference(model, CONTRACT, LLAMA["vocab_size"])
 
 

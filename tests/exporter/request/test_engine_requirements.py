@@ -14,7 +14,7 @@ from specexport.errors import EngineError, MissingPackageError, ParameterError
 from specexport.exporter.request import engine_requirements
 from specexport.exporter.request.engine_requirements import Targets, choose_targets, parse_version
 from specexport.exporter.request.precision_choice import choose_numbers
-from support.messages import Refused
+from support.refusals import refused
 
 pytest.importorskip("tensorrt_rtx")
 
@@ -107,8 +107,8 @@ def test_version_compatible_plans_are_for_the_lean_runtime_of_the_same_version(h
 
 
 @pytest.mark.parametrize("version", ["10", "10.x", "", "ten", "10.3.0.26.1", "-10.3"])
-def test_versions_that_are_none(refused: Refused, version: str) -> None:
-    with refused(ParameterError):
+def test_versions_that_are_none(version: str) -> None:
+    with refused(ParameterError, "--tensorrt-version", "10.3", field="tensorrt_version"):
         parse_version(version)
 
 
@@ -125,10 +125,8 @@ def test_versions_that_are_none(refused: Refused, version: str) -> None:
         (("tensorrt-rtx",), dict(compute_capabilities=("8.7",)), EngineError),
     ],
 )  # fmt: skip
-def test_what_cannot_be_built(
-    refused: Refused, engines: tuple[str, ...], given: dict[str, Any], error: type[Exception]
-) -> None:
-    with refused(error):
+def test_what_cannot_be_built(engines: tuple[str, ...], given: dict[str, Any], error: type[Exception]) -> None:
+    with refused(error, code=("engine_error", "invalid_value", "unknown_engine"), field=(None, "engine", "precision")):
         choose(*engines, **given)
 
 
@@ -148,11 +146,9 @@ def test_rtx_that_is_missing_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch
     assert choose("tensorrt").compiled == ()
 
 
-def test_graphs_are_proved_on_onnx_runtime_whatever_they_are_for(
-    refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graphs_are_proved_on_onnx_runtime_whatever_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         engine_requirements, "proving", lambda: Availability(False, "onnxruntime is not installed", "install it")
     )
-    with refused(EngineError):
+    with refused(EngineError, "proved"):
         choose("tensorrt-rtx")

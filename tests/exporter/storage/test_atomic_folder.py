@@ -12,7 +12,7 @@ import pytest
 from specexport.bundle import MANIFEST
 from specexport.errors import OutputError
 from specexport.exporter.storage.atomic_folder import NEW, OLD, new_folder, temporary_sibling
-from support.messages import Refused
+from support.refusals import refused
 
 
 def names(folder: Path) -> list[str]:
@@ -62,9 +62,9 @@ def test_sigterm_leaves_nothing_and_the_handler_comes_back(tmp_path: Path) -> No
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_what_exists_is_kept_without_force(refused: Refused, tmp_path: Path) -> None:
+def test_what_exists_is_kept_without_force(tmp_path: Path) -> None:
     old = make_bundle(tmp_path / "out")
-    with refused(OutputError), new_folder(old, False):
+    with refused(OutputError, "--output", "--force", code="output_exists"), new_folder(old, False):
         pass
     assert (old / MANIFEST).read_text() == "old"
 
@@ -89,17 +89,17 @@ def test_a_failed_replacement_keeps_the_old_bundle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
-def test_force_never_replaces_anything_else(refused: Refused, make: type, tmp_path: Path) -> None:
+def test_force_never_replaces_anything_else(make: type, tmp_path: Path) -> None:
     other = tmp_path / "out"
     make(other)
-    with refused(OutputError), new_folder(other, True):
+    with refused(OutputError, "manifest.json", code="output_exists"), new_folder(other, True):
         pass
     assert other.exists()
 
 
-def test_a_dangling_link_is_something_that_exists(refused: Refused, tmp_path: Path) -> None:
+def test_a_dangling_link_is_something_that_exists(tmp_path: Path) -> None:
     (tmp_path / "out").symlink_to(tmp_path / "nowhere")
-    with refused(OutputError), new_folder(tmp_path / "out", False):
+    with refused(OutputError, "--output", "--force", code="output_exists"), new_folder(tmp_path / "out", False):
         pass
 
 
@@ -113,34 +113,34 @@ def test_a_linked_bundle_is_replaced_by_a_folder_and_its_target_kept(tmp_path: P
     assert (tmp_path / "out" / MANIFEST).read_text() == "new"
 
 
-def test_what_comes_into_being_during_the_build_is_not_overwritten(refused: Refused, tmp_path: Path) -> None:
-    with refused(OutputError), new_folder(tmp_path / "out", False):
+def test_what_comes_into_being_during_the_build_is_not_overwritten(tmp_path: Path) -> None:
+    with refused(OutputError, "created", code="output_exists"), new_folder(tmp_path / "out", False):
         make_bundle(tmp_path / "out", "of someone else")
     assert names(tmp_path) == ["out"]
     assert (tmp_path / "out" / MANIFEST).read_text() == "of someone else"
 
 
-def test_a_file_among_the_parents_is_named(refused: Refused, tmp_path: Path) -> None:
+def test_a_file_among_the_parents_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with refused(OutputError), new_folder(tmp_path / "file" / "deep" / "out", False):
+    with refused(OutputError, "--output"), new_folder(tmp_path / "file" / "deep" / "out", False):
         pass
 
 
-def test_a_name_too_long_is_an_output_error(refused: Refused, tmp_path: Path) -> None:
-    with refused(OutputError), new_folder(tmp_path / ("x" * 300), False):
+def test_a_name_too_long_is_an_output_error(tmp_path: Path) -> None:
+    with refused(OutputError, "File"), new_folder(tmp_path / ("x" * 300), False):
         pass
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
-def test_errors_of_the_disk_are_output_errors(refused: Refused, code: int, tmp_path: Path) -> None:
-    with refused(OutputError), new_folder(tmp_path / "out", False) as folder:
+def test_errors_of_the_disk_are_output_errors(code: int, tmp_path: Path) -> None:
+    with refused(OutputError, code=("disk_full", "output_failed")), new_folder(tmp_path / "out", False) as folder:
         raise OSError(code, os.strerror(code), str(folder / "weights"))
     assert names(tmp_path) == []
 
 
-def test_an_error_names_the_file_and_never_the_output_instead(refused: Refused, tmp_path: Path) -> None:
+def test_an_error_names_the_file_and_never_the_output_instead(tmp_path: Path) -> None:
     (tmp_path / "cache").touch()
-    with refused(OutputError), new_folder(tmp_path / "out", False):
+    with refused(OutputError, "exists"), new_folder(tmp_path / "out", False):
         (tmp_path / "cache").mkdir()
     with refused(OutputError), new_folder(tmp_path / "out", False):
         raise OSError("of a library\nin several lines")
@@ -159,11 +159,9 @@ def test_a_place_that_nothing_can_be_written_to_is_named_as_it_was_given(
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
-def test_force_keeps_what_is_no_bundle_and_came_during_the_build(
-    refused: Refused, make: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_force_keeps_what_is_no_bundle_and_came_during_the_build(make: Callable[[Path], None], tmp_path: Path) -> None:
     final = tmp_path / "out"
-    with refused(OutputError), new_folder(final, True):
+    with refused(OutputError, "manifest.json", code="output_exists"), new_folder(final, True):
         make(final)
     assert names(tmp_path) == ["out"]
     assert final.is_dir() == (make is Path.mkdir)

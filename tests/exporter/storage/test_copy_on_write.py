@@ -9,7 +9,7 @@ import pytest
 from specexport.errors import OutputError
 from specexport.exporter.storage import copy_on_write
 from specexport.exporter.storage.copy_on_write import can_clone, clone_or_copy
-from support.messages import Refused
+from support.refusals import refused
 
 
 @pytest.fixture
@@ -65,9 +65,7 @@ def test_asking_leaves_nothing(tmp_path: Path) -> None:
     assert [list((tmp_path / name).iterdir()) for name in ("cache", "output")] == [[], []]
 
 
-def test_what_cannot_be_written(
-    refused: Refused, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_written(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OutputError):
         clone_or_copy(tmp_path / "gone", tmp_path / "made")
 

@@ -10,7 +10,7 @@ from specexport.errors import OutputError
 from specexport.exporter.storage import disk_space
 from specexport.exporter.storage.atomic_folder import temporary_sibling
 from specexport.exporter.storage.disk_space import require_space, require_space_for
-from support.messages import Refused
+from support.refusals import refused
 
 GB = 1_000_000_000
 STAGES = {"target": 4 * GB, "draft": GB}
@@ -32,26 +32,24 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return made
 
 
-def test_a_small_disk_is_refused_beforehand(refused: Refused, tmp_path: Path, free: Callable[[int], None]) -> None:
+def test_a_small_disk_is_refused_beforehand(tmp_path: Path, free: Callable[[int], None]) -> None:
     free(2 * GB)
     require_space(tmp_path / "not" / "there", 2 * GB - 1)
-    with refused(OutputError):
+    with refused(OutputError, "2.0", code="disk_full"):
         require_space(tmp_path / "not" / "there", 3 * GB)
 
 
 def test_sizes_below_a_gigabyte_are_in_megabytes_and_never_look_alike(
-    refused: Refused, tmp_path: Path, free: Callable[[int], None]
+    tmp_path: Path, free: Callable[[int], None]
 ) -> None:
     free(103_999_999)
-    with refused(OutputError):
+    with refused(OutputError, "103", code="disk_full"):
         require_space(tmp_path, 104_000_000)
 
 
-def test_a_temporary_folder_is_called_by_the_name_that_was_given(
-    refused: Refused, tmp_path: Path, free: Callable[[int], None]
-) -> None:
+def test_a_temporary_folder_is_called_by_the_name_that_was_given(tmp_path: Path, free: Callable[[int], None]) -> None:
     free(GB)
-    with refused(OutputError), temporary_sibling(tmp_path / "pair.bundle") as made:
+    with refused(OutputError, "1.0", code="disk_full"), temporary_sibling(tmp_path / "pair.bundle") as made:
         require_space(made, 2 * GB)
 
 

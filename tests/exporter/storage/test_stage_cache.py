@@ -16,7 +16,7 @@ from specexport.exporter.storage.stage_cache import (
 )
 from specexport.locks import lock
 from specexport.user_cache import user_cache
-from support.messages import Refused
+from support.refusals import refused
 
 KEY = "0123456789abcdef" * 2
 LONG_AGO = time.time() - (UNUSED_DAYS + 1) * 86400
@@ -89,14 +89,14 @@ def test_a_stage_that_cannot_be_put_into_place(tmp_path: Path) -> None:
         make_stage(tmp_path, KEY, lambda folder: (tmp_path / KEY).touch())
 
 
-def test_a_cache_that_is_no_folder(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_cache(tmp_path / "deep" / "cache").is_dir()
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "cache"):
-        with refused(OutputError):
+        with refused(OutputError, "--cache"):
             make_stage(path, KEY, write)
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
-    with refused(OutputError):
+    with refused(OutputError, "--cache"):
         open_cache(tmp_path)
 
 

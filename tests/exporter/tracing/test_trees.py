@@ -20,8 +20,8 @@ from specexport.exporter.tracing import trees
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.runtime.proofs.tree_parity import measure_trees, prove_trees
 from support.hybrids import save_hybrid
-from support.messages import Refused
 from support.pair import Pair
+from support.refusals import refused
 from support.tiny import CONTRACT, LLAMA, Exported, export, export_cached, make_tokenizer, save_model
 from torch import Tensor
 
@@ -109,7 +109,7 @@ def test_a_window_counts_the_text_and_not_the_cache(windowed: Exported, dialect:
     assert np.abs(tree(windowed.decoder(dialect)) - wanted).max() < 1e-4
 
 
-def test_a_window_that_hides_rows_is_refused_on_onnxruntime(tmp_path: Path, refused: Refused) -> None:
+def test_a_window_that_hides_rows_is_refused_on_onnxruntime(tmp_path: Path) -> None:
     def traced(window: int) -> None:
         model = Checkpoint.find(str(save_checkpoint_of(window))).load("fp32")
         trace(model, probe_cache(model), "ort", TREES)
@@ -119,22 +119,22 @@ def test_a_window_that_hides_rows_is_refused_on_onnxruntime(tmp_path: Path, refu
         make_tokenizer().save_pretrained(folder)
         return folder
 
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "--tree-rows", "16"):
         traced(16)
     traced(TREES.capacity)  # hides nothing
 
 
-def test_states_are_refused(tmp_path: Path, refused: Refused) -> None:
+def test_states_are_refused(tmp_path: Path) -> None:
     model = Checkpoint.find(str(save_hybrid(tmp_path / "hybrid", "convolution"))).load("fp32")
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "--tree-rows", "Lfm2ForCausalLM"):
         trace(model, probe_cache(model), "ort", TREES)
 
 
-def test_a_model_without_positions_is_refused(pair: Pair, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_without_positions_is_refused(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Checkpoint.find(str(pair.target)).load("fp32")
     layers = probe_cache(model)
     monkeypatch.setattr(type(model), "forward", lambda self, input_ids: None)
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "--tree-rows", "LlamaForCausalLM"):
         trace(model, layers, "ort", TREES)
 
 

@@ -16,7 +16,7 @@ from specexport.exporter.tuning.answers import BYTES_PER_TOKEN, Job, write_answe
 from specexport.exporter.tuning.split import split
 from specexport.exporter.tuning.tune import require_room, write_all
 from specexport.runtime.session import Session
-from support.messages import Refused
+from support.refusals import refused
 from support.tuning import OPTIONS, TOKENS, Quiet, parts, requests
 
 
@@ -55,11 +55,11 @@ def test_a_killed_run_resumes(session: Session, tmp_path: Path) -> None:
     assert all(np.array_equal(one.ids, other.ids) for one, other in zip(again, whole, strict=True))
 
 
-def test_a_journal_without_answers(session: Session, tmp_path: Path, refused: Refused) -> None:
+def test_a_journal_without_answers(session: Session, tmp_path: Path) -> None:
     job = Job(requests(1)[0], 0.0, 0)
     with Journal.open(tmp_path / "answers.jsonl", {}) as journal:
         journal.add(job.key, {"tokens": [1, 2], "ids": "AAAA", "logprobs": "AAAA"})
-        with refused(OutputError):
+        with refused(OutputError, "buffer"):
             write_answers(session, [job], journal, silent)
 
 
@@ -86,12 +86,12 @@ def test_answers_serve_other_runs_with_the_same_target(
         assert len(written) == expected
 
 
-def test_a_journal_of_another_target_is_kept(session: Session, tmp_path: Path, refused: Refused) -> None:
+def test_a_journal_of_another_target_is_kept(session: Session, tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     with Journal.open(path, {"tune": 2, "target": "another"}) as journal:
         journal.add("key", {"tokens": []})
     kept = path.read_bytes()
-    with refused(OutputError):
+    with refused(OutputError, "--journal"):
         write_all(session, parts(), OPTIONS, path, Quiet())
     assert path.read_bytes() == kept
 
@@ -105,13 +105,13 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return free
 
 
-def test_no_room(tmp_path: Path, free: Callable[[int], None], refused: Refused) -> None:
+def test_no_room(tmp_path: Path, free: Callable[[int], None]) -> None:
     free(1000)
     require_room(tmp_path / "tuned", 1000)
-    with refused(OutputError):
+    with refused(OutputError, "--answers"):
         require_room(tmp_path / "tuned", 1001)
     (tmp_path / "file").write_text("")
-    with refused(OutputError):
+    with refused(OutputError, "writable"):
         require_room(tmp_path / "file" / "tuned", 1)
 
 

@@ -9,18 +9,18 @@ from specexport.errors import ParameterError
 from specexport.exporter.tuning.answers import TOP, Answer
 from specexport.exporter.tuning.options import TuneOptions
 from specexport.exporter.tuning.split import check_length, split
-from support.messages import Refused
+from support.refusals import refused
 from support.tuning import requests
 
 
-def test_prompts_that_repeat_are_split_once(refused: Refused) -> None:
+def test_prompts_that_repeat_are_split_once() -> None:
     again = [replace(request, line=request.line + 100, max_new_tokens=5) for request in requests(20)]
     made = split([*requests(20), *again], [], [])
     learned = {one.tokens for part in (made.training, made.choosing) for one in part}
     assert [len(part) for part in (made.training, made.choosing, made.judging)] == [14, 2, 4]
     assert not learned & {one.tokens for one in made.judging}
     assert made.left_out == ("20 of the 40 prompts, which repeat others",)
-    with refused(ParameterError):
+    with refused(ParameterError, "20", "4", field="prompts"):
         split(requests(1) * 40, [], [])
 
 
@@ -57,12 +57,12 @@ def test_small_routes_are_split_together(sizes: list[int]) -> None:
     assert len(made.training) + len(made.choosing) + len(made.judging) == sum(sizes)
 
 
-def test_too_few_prompts_to_judge_by(refused: Refused) -> None:
-    with refused(ParameterError):
+def test_too_few_prompts_to_judge_by() -> None:
+    with refused(ParameterError, "19", field="prompts"):
         split(requests(19), requests(50, "other"), [])
 
 
-def test_answers_too_short_to_judge_by(refused: Refused) -> None:
+def test_answers_too_short_to_judge_by() -> None:
     short = Answer("code", (1,), (2, 3), np.zeros((2, TOP), np.int32), np.zeros((2, TOP), np.float16))
-    with refused(ParameterError):
+    with refused(ParameterError, "--max-new-tokens", field="prompts"):
         check_length([short] * 5)

@@ -6,7 +6,7 @@ from specexport.errors import ParameterError
 from specexport.exporter.tuning.loss import Terms, loss_of, terms
 from specexport.exporter.tuning.options import Shape, TuneOptions
 from specexport.exporter.tuning.rows import at_temperature
-from support.messages import Refused
+from support.refusals import refused
 
 VOCAB, TOP = 40, 8
 
@@ -93,14 +93,14 @@ def test_both_losses_raise_the_acceptance(loss: str) -> None:
         dict(rate=0.0),
     ],
 )
-def test_options_that_cannot_be(given: dict[str, object], refused: Refused) -> None:
-    with refused(ParameterError):
+def test_options_that_cannot_be(given: dict[str, object]) -> None:
+    with refused(ParameterError, field=next(iter(given))):
         TuneOptions(**given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("given", ["4", "0x64", "4x100", "4X512", "4x512x2", "-1x64"])
-def test_shapes_that_cannot_be(given: str, refused: Refused) -> None:
-    with refused(ParameterError):
+def test_shapes_that_cannot_be(given: str) -> None:
+    with refused(ParameterError, given, field="fresh"):
         Shape.parse(given)
 
 

@@ -23,8 +23,8 @@ from specexport.exporter.tuning.judge import Judged, by_route, compare, judge
 from specexport.exporter.tuning.options import Shape
 from specexport.exporter.tuning.rows import Batch, batches, logits_at
 from specexport.exporter.tuning.tune import Answers, TuneReport, tune, write_all
-from support.messages import Refused
 from support.pair import Pair
+from support.refusals import refused
 from support.tiny import VOCAB, edit_json, make_tokenizer, save_checkpoint
 from support.tuning import OPTIONS, TOKENS, Quiet, parts, requests
 
@@ -218,10 +218,10 @@ def test_heads_divide_the_width(width: int) -> None:
     assert width // heads % 8 == 0
 
 
-def test_a_new_draft_larger_than_the_target(built: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_draft_larger_than_the_target(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, model = [], drafts.LlamaForCausalLM
     monkeypatch.setattr(drafts, "LlamaForCausalLM", lambda config: made.append(model(config)) or made[-1])
-    with refused(ParameterError):
+    with refused(ParameterError, "0.0", field="fresh"):
         new_draft(specexport.bundle.Bundle.open(built), Shape(2, 352), 0)
     assert all(parameter.is_meta for one in made for parameter in one.parameters())  # refused before it takes memory
 
@@ -237,35 +237,31 @@ def test_rates_of_large_drafts_too(draft: Draft, noisy: Path, monkeypatch: pytes
     assert load_draft(Checkpoint.find(str(noisy))).rate == 1.0
 
 
-def test_drafts_that_cannot_be_tuned(
-    built: Path, pair: Pair, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drafts_that_cannot_be_tuned(built: Path, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = specexport.bundle.Bundle.open(built)
     monkeypatch.chdir(pair.draft.parent)
     assert find_draft(bundle, None).digest == bundle.manifest.draft.checkpoint_sha256
-    with refused(CheckpointError):
+    with refused(CheckpointError, "--draft"):
         find_draft(bundle, "somewhere/draft.Q4_0.gguf")
     quantized = Path(shutil.copytree(pair.draft, tmp_path / "quantized"))
     edit_json(quantized / "config.json", quantization_config={"quant_method": "fp8"})
-    with refused(CheckpointError):
+    with refused(CheckpointError, "True"):
         find_draft(bundle, str(quantized))
     other = save_checkpoint(tmp_path / "other", seed=2, num_hidden_layers=1)
     make_tokenizer(VOCAB - 6, ["other words for other tokens"] * 2).save_pretrained(other)
-    with refused(PairError):
+    with refused(PairError, "--fresh"):
         find_draft(bundle, str(other))
     monkeypatch.chdir(tmp_path)  # the bundle knows the draft's name, not where it is
-    with refused(ParameterError):
+    with refused(ParameterError, "folder", field="draft"):
         find_draft(bundle, None)
 
 
-def test_a_disk_that_is_full_at_the_end(
-    draft: Draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
-) -> None:
+def test_a_disk_that_is_full_at_the_end(draft: Draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(draft: Draft, folder: Path) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(tuning, "save_draft", full)
-    with refused(OutputError):
+    with refused(OutputError, "I/O"):
         tuning._save(draft, tmp_path / "tuned")
     assert not list(tmp_path.iterdir())
 

@@ -25,8 +25,8 @@ from specexport.exporter.vocabulary.choose import choose_vocabulary
 from specexport.runtime.describe import describe, render
 from specexport.runtime.proofs.parity import load_reference, max_error
 from specexport.runtime.sampling.parameters import SamplingParameters
-from support.messages import Refused
 from support.pair import Pair
+from support.refusals import refused
 from support.tiny import CONTRACT, LINES, VOCAB, make_tokenizer, save_checkpoint
 
 KEPT = 270
@@ -149,35 +149,35 @@ def test_a_target_continues_its_prompts_and_stops(pair: Pair) -> None:
         assert 1 not in answer[:-1]
 
 
-def test_a_head_that_is_no_linear_layer(pair: Pair, refused: Refused) -> None:
+def test_a_head_that_is_no_linear_layer(pair: Pair) -> None:
     model = Checkpoint.find(str(pair.draft)).load("fp32")
     model.lm_head = torch.nn.Identity()
-    with refused(SpecExportError):
+    with refused(SpecExportError, "--draft-vocabulary"):
         KeptTokens([1, 2], VOCAB).trim(model)
 
 
 @pytest.mark.parametrize("given", ["100", "289"])
-def test_too_few_and_too_many_tokens(given: str, run: Build, refused: Refused) -> None:
-    with refused(ParameterError):
+def test_too_few_and_too_many_tokens(given: str, run: Build) -> None:
+    with refused(ParameterError, "--draft-vocabulary", field="draft_vocabulary"):
         run(draft_vocabulary=given)
 
 
-def test_no_draft(run: Build, refused: Refused) -> None:
-    with refused(ParameterError):
+def test_no_draft(run: Build) -> None:
+    with refused(ParameterError, "270", field="draft_vocabulary"):
         run(draft=None)
 
 
-def test_a_draft_of_another_tokenizer(run: Build, tmp_path: Path, refused: Refused) -> None:
+def test_a_draft_of_another_tokenizer(run: Build, tmp_path: Path) -> None:
     other = save_checkpoint(tmp_path / "other", seed=2, num_hidden_layers=1)
     make_tokenizer(VOCAB - 6, ["other words for other tokens and other merges"] * 2).save_pretrained(other)
-    with refused(PairError):
+    with refused(PairError, "--draft-vocabulary"):
         run(draft=other, min_overlap=0.0)
 
 
-def test_too_few_prompts_to_judge_by(run: Build, tmp_path: Path, refused: Refused) -> None:
+def test_too_few_prompts_to_judge_by(run: Build, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("\n".join(json.dumps({"prompt": "def add(a, b): " * 60}) for _ in range(4)))
-    with refused(ParameterError):
+    with refused(ParameterError, "--calibration-prompts", field="draft_vocabulary"):
         run(calibration_texts=prompts)
 
 

@@ -10,8 +10,8 @@ from specexport.exporter.checkpoints.shared_vocabulary import Tokens
 from specexport.exporter.request.draft_vocabulary import parse_vocabulary
 from specexport.exporter.vocabulary.ranking import coverage, ranked, required_tokens, smallest
 from specexport.exporter.vocabulary.worth import pays
-from support.messages import Refused
 from support.pair import Pair
+from support.refusals import refused
 
 
 def test_what_is_required_comes_first_then_what_comes_most() -> None:
@@ -45,8 +45,8 @@ def test_a_head_is_worth_cutting_where_it_is_large() -> None:
 
 
 @pytest.mark.parametrize("given", ["0", "-3", "many", "1e4", ""])
-def test_what_is_no_vocabulary(given: str, refused: Refused) -> None:
-    with refused(ParameterError):
+def test_what_is_no_vocabulary(given: str) -> None:
+    with refused(ParameterError, "1", field="draft_vocabulary"):
         parse_vocabulary(given)
 
 

@@ -15,7 +15,7 @@ from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.session import Session
 from support.clock import CONTRACT, Clock, Timed
 from support.doubles import FakeDecoder, fake_session
-from support.messages import Refused
+from support.refusals import refused
 
 MakeSession = Callable[..., Session]
 PROMPT = list(range(20))
@@ -72,7 +72,7 @@ def test_prepared_before_the_first_request(make_session: MakeSession, measured: 
 
 
 def test_nothing_is_prepared_while_a_stream_is_open_or_behind_the_end(
-    make_session: MakeSession, measured: list[CostMeter], refused: Refused
+    make_session: MakeSession, measured: list[CostMeter]
 ) -> None:
     session = make_session()
     with session.stream(PROMPT, max_new_tokens=8, speculate=False) as stream:
@@ -80,7 +80,7 @@ def test_nothing_is_prepared_while_a_stream_is_open_or_behind_the_end(
         with refused(SessionBusyError):
             session.prepare()
     session.close()
-    with refused(SessionClosedError):
+    with refused(SessionClosedError, "session"):
         session.prepare()
     assert measured == []
 

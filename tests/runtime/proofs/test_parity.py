@@ -22,7 +22,7 @@ from specexport.runtime.proofs.parity import (
     schedule,
 )
 from support.doubles import FakeDecoder
-from support.messages import Refused
+from support.refusals import refused
 
 CONTRACT = Contract(capacity=40, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
 VOCAB = 11
@@ -123,8 +123,8 @@ def test_a_right_decoder_is_proved() -> None:
     "wrong",
     [OffByOne, NeverRewrites, SeesStaleRows, SeesTheNextRow, ForgetsTheFirstRow, SlidingWindow, LeakyMask, Appends],
 )
-def test_a_wrong_decoder_is_caught(refused: Refused, wrong: type[FakeDecoder]) -> None:
-    with refused(ProofError):
+def test_a_wrong_decoder_is_caught(wrong: type[FakeDecoder]) -> None:
+    with refused(ProofError, "config.json", "0.001"):
         prove(wrong(CONTRACT, VOCAB))
 
 
@@ -182,9 +182,9 @@ def test_a_decoder_that_is_wrong_about_spans_is_caught(wrong: type[FakeDecoder])
         prove_decoder(wrong(LADDER, VOCAB), reference, "fake", "onnx", "target", "fp32")
 
 
-def test_not_a_number_is_infinitely_wrong(refused: Refused) -> None:
+def test_not_a_number_is_infinitely_wrong() -> None:
     assert max_error(NotANumber(CONTRACT, VOCAB), reference_of()) == np.inf
-    with refused(ProofError):
+    with refused(ProofError, "config.json", "0.001"):
         prove(NotANumber(CONTRACT, VOCAB))
 
 

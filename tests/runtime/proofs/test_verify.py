@@ -21,7 +21,7 @@ from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, Report, render, ve
 from specexport.runtime.session import Session
 from specexport.runtime.text.encode import PromptEncoder
 from support.doubles import CONTRACT, VOCAB, FakeDecoder, fake_session
-from support.messages import Refused
+from support.refusals import refused
 
 
 @pytest.fixture
@@ -120,17 +120,17 @@ def with_template(bundle: Bundle) -> Bundle:
     return replace(bundle, manifest=replace(bundle.manifest, text=text))
 
 
-def test_no_prompts_at_all_prove_nothing(refused: Refused, session: Session, tmp_path: Path) -> None:
-    with refused(ParameterError):
+def test_no_prompts_at_all_prove_nothing(session: Session, tmp_path: Path) -> None:
+    with refused(ParameterError, "messages", field="prompts"):
         verify_session(session, write(tmp_path / "p.jsonl", "", " "), 6)
 
 
 @pytest.mark.parametrize(
     "line", ["{", '{"text": "x"}', '{"messages": [{"role": "user", "content": "no template"}]}', '{"prompt": [99999]}']
 )
-def test_a_line_that_cannot_be_a_prompt_is_named(refused: Refused, session: Session, tmp_path: Path, line: str) -> None:
+def test_a_line_that_cannot_be_a_prompt_is_named(session: Session, tmp_path: Path, line: str) -> None:
     path = write(tmp_path / "p.jsonl", '{"prompt": "fine"}', "", line)
-    with refused(ParameterError):
+    with refused(ParameterError, "3"):
         verify_session(session, path, 6)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from specexport.errors import ParameterError
 from specexport.runtime.sampling.parameters import UNADJUSTED, SamplingParameters, with_overrides
-from support.messages import Refused
+from support.refusals import refused
 
 NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 COUNTS = ("top_k", "min_new_tokens", "max_new_tokens", "seed", "num_draft_tokens")
@@ -40,52 +40,57 @@ COUNTS = ("top_k", "min_new_tokens", "max_new_tokens", "seed", "num_draft_tokens
         ("verification", "blocks"),
     ],
 )
-def test_out_of_range(refused: Refused, name: str, value: Any) -> None:
-    with refused(ParameterError):
+def test_out_of_range(name: str, value: Any) -> None:
+    with refused(ParameterError, name, field=name):
         SamplingParameters(**{name: value})
 
 
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_no_size(refused: Refused, name: str, value: float) -> None:
-    with refused(ParameterError):
+def test_what_is_no_size(name: str, value: float) -> None:
+    with refused(ParameterError, name, field=name):
         SamplingParameters(**{name: value})
 
 
 @pytest.mark.parametrize("name", [*NUMBERS, "logit_bias"])
-def test_integers_that_no_float_holds(refused: Refused, name: str) -> None:
-    with refused(ParameterError):
+def test_integers_that_no_float_holds(name: str) -> None:
+    with refused(
+        ParameterError,
+        name,
+        "10000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000",
+        field=name,
+    ):
         SamplingParameters(**{name: {3: 10**400} if name == "logit_bias" else 10**400})
 
 
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", ["hot", None, [1.0], 1j])
-def test_no_number(refused: Refused, name: str, value: Any) -> None:
+def test_no_number(name: str, value: Any) -> None:
     if value is None and name in UNADJUSTED:
         assert getattr(SamplingParameters(**{name: None}), name) is None
         return
-    with refused(ParameterError):
+    with refused(ParameterError, name, field=name):
         SamplingParameters(**{name: value})
 
 
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("value", [1.5, "2", math.nan, [1]])
-def test_no_whole_number(refused: Refused, name: str, value: Any) -> None:
-    with refused(ParameterError):
+def test_no_whole_number(name: str, value: Any) -> None:
+    with refused(ParameterError, name, field=name):
         SamplingParameters(**{name: value})
 
 
 @pytest.mark.parametrize("name", ["top_k", "max_new_tokens"])
-def test_none_is_no_count(refused: Refused, name: str) -> None:
+def test_none_is_no_count(name: str) -> None:
     """For a seed it is no seed."""
-    with refused(ParameterError):
+    with refused(ParameterError, name, field=name):
         SamplingParameters(**{name: None})
     assert SamplingParameters(seed=None).seed is None
 
 
 @pytest.mark.parametrize("value", [None, 3, "blocks", ["block"]])
-def test_no_verification(refused: Refused, value: Any) -> None:
-    with refused(ParameterError):
+def test_no_verification(value: Any) -> None:
+    with refused(ParameterError, "block", field="verification"):
         SamplingParameters(verification=value)
 
 
@@ -104,8 +109,8 @@ def test_no_verification(refused: Refused, value: Any) -> None:
         {1: 1.0, 7: -math.inf},
     ],
 )
-def test_biases_that_are_none(refused: Refused, bias: Any) -> None:
-    with refused(ParameterError):
+def test_biases_that_are_none(bias: Any) -> None:
+    with refused(ParameterError, field="logit_bias"):
         SamplingParameters(logit_bias=bias)
 
 
@@ -113,14 +118,14 @@ def test_biases_that_are_none(refused: Refused, bias: Any) -> None:
     "banned",
     [(1.5,), ["x"], "12", [None], [[1]], np.array([0.5])],
 )
-def test_bans_that_are_none(refused: Refused, banned: Any) -> None:
-    with refused(ParameterError):
+def test_bans_that_are_none(banned: Any) -> None:
+    with refused(ParameterError, "whole", field="banned_tokens"):
         SamplingParameters(banned_tokens=banned)
 
 
 @pytest.mark.parametrize("banned", [5, 1.5])
-def test_bans_that_are_no_list(refused: Refused, banned: Any) -> None:
-    with refused(ParameterError):
+def test_bans_that_are_no_list(banned: Any) -> None:
+    with refused(ParameterError, banned, field="banned_tokens"):
         SamplingParameters(banned_tokens=banned)
 
 
@@ -152,14 +157,14 @@ def test_numbers_may_come_from_numpy() -> None:
     assert SamplingParameters(banned_tokens=np.array([1, 2])).adjusts_logits  # type: ignore[arg-type]
 
 
-def test_ids_that_the_vocabulary_lacks(refused: Refused) -> None:
+def test_ids_that_the_vocabulary_lacks() -> None:
     for parameters in (
         SamplingParameters(logit_bias={3: 1.0, 9: 1.0}),
         SamplingParameters(logit_bias={-1: 1.0}),
         SamplingParameters(banned_tokens=[0, 10**30]),
         SamplingParameters(banned_tokens=[-9]),
     ):
-        with refused(ParameterError):
+        with refused(ParameterError, "8", "0", field=("banned_tokens", "logit_bias")):
             parameters.check_tokens(9, ())
     SamplingParameters(logit_bias={0: 1.0, 8: 1.0}, banned_tokens=[0, 8]).check_tokens(9, ())
 
@@ -179,12 +184,12 @@ def test_ids_that_the_vocabulary_lacks(refused: Refused) -> None:
         (range(4), (9, 4), 1, False),
     ],
 )
-def test_one_token_must_be_left(refused: Refused, banned: Any, stops: Any, minimum: int, left: bool) -> None:
+def test_one_token_must_be_left(banned: Any, stops: Any, minimum: int, left: bool) -> None:
     parameters = SamplingParameters(banned_tokens=banned, min_new_tokens=minimum)
     if left:
         parameters.check_tokens(5, stops)
         return
-    with refused(ParameterError):
+    with refused(ParameterError, "cover", field="banned_tokens"):
         parameters.check_tokens(5, stops)
 
 
@@ -228,14 +233,14 @@ def test_stops_of_any_iterable(stop: Any, kept: tuple[str, ...] | None) -> None:
 
 
 @pytest.mark.parametrize("stop", [5, b"END", ["END", 5], [None]])
-def test_stops_that_are_none(refused: Refused, stop: Any) -> None:
-    with refused(ParameterError):
+def test_stops_that_are_none(stop: Any) -> None:
+    with refused(ParameterError, "texts", field="stop"):
         SamplingParameters(stop=stop)
 
 
 @pytest.mark.parametrize("stop", ["", ["x", ""]])
-def test_an_empty_stop_is_refused(refused: Refused, stop: Any) -> None:
-    with refused(ParameterError):
+def test_an_empty_stop_is_refused(stop: Any) -> None:
+    with refused(ParameterError, "string", field="stop"):
         SamplingParameters(stop=stop)
 
 
@@ -264,8 +269,8 @@ def test_ids_of_any_iterable() -> None:
     ],
     ids=range(12),
 )
-def test_arrays_that_are_no_such_option(refused: Refused, name: str, value: Any) -> None:
-    with refused(ParameterError):
+def test_arrays_that_are_no_such_option(name: str, value: Any) -> None:
+    with refused(ParameterError, name, field=name):
         SamplingParameters(**{name: value})
 
 
@@ -293,31 +298,31 @@ def test_equal_parameters_have_one_hash() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("speculate", "no"), ("speculate", None), ("drafter", 5), ("route", 5)])
-def test_names_and_switches(refused: Refused, name: str, value: Any) -> None:
-    with refused(ParameterError):
+def test_names_and_switches(name: str, value: Any) -> None:
+    with refused(ParameterError, name, field=name):
         SamplingParameters(**{name: value})
 
 
-def test_the_minimum_length_is_no_more_than_the_maximum(refused: Refused) -> None:
-    with refused(ParameterError):
+def test_the_minimum_length_is_no_more_than_the_maximum() -> None:
+    with refused(ParameterError, "max_new_tokens", field="min_new_tokens"):
         SamplingParameters(min_new_tokens=5, max_new_tokens=4)
     SamplingParameters(min_new_tokens=4, max_new_tokens=4)
 
 
-def test_single_parameters_are_replaced_and_the_object_is_kept(refused: Refused) -> None:
+def test_single_parameters_are_replaced_and_the_object_is_kept() -> None:
     params = SamplingParameters(temperature=0.5, stop="END", banned_tokens=[1])
     assert with_overrides(params, {}) is params
     other = with_overrides(params, {"temperature": 0.0, "top_k": 3})
     assert other == SamplingParameters(temperature=0.0, top_k=3, stop="END", banned_tokens=[1])
     assert params.temperature == 0.5
     assert with_overrides(None, {"seed": 1}) == SamplingParameters(seed=1)
-    with refused(TypeError):
+    with refused(TypeError, "temprature"):
         with_overrides(params, {"temprature": 1.0})
-    with refused(TypeError):
+    with refused(TypeError, "max_tokens"):
         with_overrides(None, {"max_tokens": 4})
-    with refused(TypeError):
+    with refused(TypeError, "qqqqqq"):
         with_overrides(None, {"qqqqqq": 4})
-    with refused(ParameterError):
+    with refused(ParameterError, field="params"):
         with_overrides({"temperature": 1.0}, {})  # type: ignore[arg-type]
 
 

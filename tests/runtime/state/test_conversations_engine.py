@@ -9,7 +9,7 @@ import specexport
 from specexport.engines.catalogue import ENGINES
 from specexport.errors import ParameterError
 from specexport.runtime.state.conversations import usual_budget
-from support.messages import Refused
+from support.refusals import refused
 
 pytest.importorskip("transformers", reason="the exporter's packages are not installed, which build the bundle")
 A, B = [1] * 12, [2] * 12
@@ -39,6 +39,6 @@ def test_the_usual_budget_is_for_cpus(built: Path) -> None:
     assert {usual_budget(name) for name in ENGINES if name != "onnxruntime"} == {0}
 
 
-def test_a_budget_below_zero(refused: Refused, built: Path) -> None:
-    with refused(ParameterError):
+def test_a_budget_below_zero(built: Path) -> None:
+    with refused(ParameterError, field="prompt_cache_bytes"):
         specexport.load(built, prompt_cache_bytes=-1)

@@ -10,7 +10,7 @@ from specexport.errors import BundleError, MissingPackageError, PromptError
 from specexport.runtime.text.chat_template import ChatTemplate
 from specexport.runtime.text.messages import check_messages
 from support.doubles import byte_tokenizer
-from support.messages import Refused
+from support.refusals import refused
 from transformers import PreTrainedTokenizerFast
 
 SPECIAL = {"bos_token": "<bos>", "eos_token": "<eos>"}
@@ -77,20 +77,20 @@ def test_dates_are_todays() -> None:
     assert render_chat("{{ strftime_now('%Y') }}", CONVERSATION, {}) == str(datetime.now().year)
 
 
-def test_raise_exception_refuses_the_messages(refused: Refused) -> None:
+def test_raise_exception_refuses_the_messages() -> None:
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    with refused(PromptError):
+    with refused(PromptError, "System", field="messages"):
         render_chat(template, CONVERSATION, {})
 
 
 @pytest.mark.parametrize("content", [None, 3, {"a": 1}])
-def test_content_of_a_wrong_type_is_a_prompt_error(refused: Refused, content: object) -> None:
-    with refused(PromptError):
+def test_content_of_a_wrong_type_is_a_prompt_error(content: object) -> None:
+    with refused(PromptError, "0", field="messages"):
         render_chat(CHATML, [{"role": "user", "content": content}], {})
 
 
-def test_a_missing_content_is_named(refused: Refused) -> None:
-    with refused(PromptError) as caught:
+def test_a_missing_content_is_named() -> None:
+    with refused(PromptError, "0", field="messages") as caught:
         render_chat(CHATML, [{"role": "user"}], {})
     assert "has no content; expected a text" in str(caught.value)
 
@@ -99,13 +99,13 @@ def test_a_message_of_tool_calls_needs_no_content() -> None:
     assert render_chat("{{ messages[0].tool_calls[0] }}", [{"role": "assistant", "tool_calls": ["f"]}], {}) == "f"
 
 
-def test_an_error_within_the_template_is_a_prompt_error(refused: Refused) -> None:
-    with refused(PromptError):
+def test_an_error_within_the_template_is_a_prompt_error() -> None:
+    with refused(PromptError, "concatenate", field="messages"):
         render_chat("{{ messages[0].content + 1 }}", [{"role": "user", "content": "x"}], {})
 
 
-def test_a_key_that_the_template_needs(refused: Refused) -> None:
-    with refused(PromptError):
+def test_a_key_that_the_template_needs() -> None:
+    with refused(PromptError, "name", field="messages"):
         render_chat("{{ messages[0].name.first }}", CONVERSATION, {})
 
 
@@ -116,8 +116,8 @@ def test_a_template_cannot_leave_the_sandbox() -> None:
         render_chat("{{ messages.append(1) }}", CONVERSATION, {})
 
 
-def test_a_broken_template_is_the_bundles_fault(refused: Refused) -> None:
-    with refused(BundleError):
+def test_a_broken_template_is_the_bundles_fault() -> None:
+    with refused(BundleError, "else"):
         render_chat("{% for m in messages %}", CONVERSATION, {})
 
 
@@ -130,14 +130,14 @@ def test_a_broken_template_is_the_bundles_fault(refused: Refused) -> None:
         [{"role": 3, "content": "x"}],
     ],
 )
-def test_messages_that_are_none(refused: Refused, messages: list[Any]) -> None:
-    with refused(PromptError):
+def test_messages_that_are_none(messages: list[Any]) -> None:
+    with refused(PromptError, field="messages"):
         render_chat(CHATML, messages, {})
 
 
-def test_jinja2_is_asked_for_by_its_extra(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jinja2_is_asked_for_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with refused(MissingPackageError):
+    with refused(MissingPackageError, "specexport[chat]"):
         render_chat(CHATML, CONVERSATION, {})
 
 
@@ -193,8 +193,8 @@ def test_parts_of_a_role_that_the_template_does_not_take() -> None:
         [{"type": 5}],
     ],
 )
-def test_parts_that_are_no_texts_are_refused_in_one_line(refused: Refused, content: Any) -> None:
-    with refused(PromptError):
+def test_parts_that_are_no_texts_are_refused_in_one_line(content: Any) -> None:
+    with refused(PromptError, "1", field="messages"):
         check_messages([PARTS[0], {"role": "user", "content": content}])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from specexport.errors import ParameterError
 from specexport.runtime.text.prompt_file import PromptLine, read_prompt_lines, read_prompts
-from support.messages import Refused
+from support.refusals import check, refused, says
 
 GOOD: dict[str, Any] = {"route": "code", "prompt": "def"}
 
@@ -21,11 +21,11 @@ def written(folder: Path, *lines: str | bytes | dict[str, Any]) -> Path:
     return path
 
 
-def refusal(path: Path, skip_invalid: bool = False) -> str:
+def refusal(path: Path, skip_invalid: bool = False) -> ParameterError:
     with pytest.raises(ParameterError) as caught:
         read_prompt_lines(path, skip_invalid)
     assert str(caught.value).isprintable()
-    return str(caught.value)
+    return caught.value
 
 
 def test_what_a_line_may_be(tmp_path: Path) -> None:
@@ -93,38 +93,38 @@ BROKEN: list[str | bytes | dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("line", BROKEN, ids=lambda line: repr(line)[:60])
-def test_a_broken_line(refused: Refused, line: str | bytes | dict[str, Any], tmp_path: Path) -> None:
+def test_a_broken_line(line: str | bytes | dict[str, Any], tmp_path: Path) -> None:
     path = written(tmp_path, GOOD, "", line, GOOD)
     found = refusal(path)
-    refused.says(found)
+    says(found, "--skip-invalid", "3")
     assert len(found) < len(str(path)) + 300
     lines, skipped = read_prompt_lines(path, True)
     assert [entry.line for entry in lines] == [1, 4]
     assert skipped == [found.removesuffix("; --skip-invalid leaves such lines out")]
 
 
-def test_only_broken_lines(refused: Refused, tmp_path: Path) -> None:
-    refused.says(refusal(written(tmp_path, "{", "[]", "3"), skip_invalid=True))
+def test_only_broken_lines(tmp_path: Path) -> None:
+    check(refusal(written(tmp_path, "{", "[]", "3"), skip_invalid=True), "JSON", "1", field="prompts")
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xef\xbb\xbf", b" "])
-def test_no_line_at_all(refused: Refused, content: bytes, tmp_path: Path) -> None:
+def test_no_line_at_all(content: bytes, tmp_path: Path) -> None:
     for skip_invalid in (False, True):
-        refused.says(refusal(written(tmp_path, content), skip_invalid))
+        check(refusal(written(tmp_path, content), skip_invalid), field="prompts")
 
 
-def test_files_that_cannot_be_read(refused: Refused, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none", written(tmp_path, json.dumps(GOOD).encode("utf-16"))):
-        refused.says(refusal(path))
+        check(refusal(path), field=(None, "prompts"))
 
 
-def test_routes_may_be_missing_where_they_do_not_matter(refused: Refused, tmp_path: Path) -> None:
+def test_routes_may_be_missing_where_they_do_not_matter(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "hi"}]
     path = written(tmp_path, {"prompt": "a"}, {"messages": messages}, GOOD, {"prompt": [1, 2]})
     lines, skipped = read_prompt_lines(path, routed=False)
     assert [(line.route, line.prompt) for line in lines] == [("", "a"), ("", messages), ("code", "def"), ("", [1, 2])]
     assert skipped == []
     assert read_prompts(path) == ["a", messages, "def", [1, 2]]
-    with refused(ParameterError) as caught:
+    with refused(ParameterError, "1") as caught:
         read_prompts(written(tmp_path, "[1]"))
     assert "--skip-invalid" not in str(caught.value)

@@ -17,7 +17,7 @@ from specexport.runtime.tools.bounds import tools_grammar
 from specexport.runtime.tools.tool import Tool
 from specexport.runtime.tools.tool_format import ToolFormat
 from support.doubles import BOS, EOS, VOCAB, byte_tokenizer
-from support.messages import Refused
+from support.refusals import refused
 from support.schemas import random_schema
 from support.tool_forms import HERMES, LLAMA, MINISTRAL, MISTRAL, read, turn
 from tokenizers import AddedToken
@@ -200,8 +200,8 @@ def refused_tools(*tools: Tool) -> Grammar:
     ],
     ids=range(7),
 )
-def test_tools_that_are_refused(refused: Refused, make: Any) -> None:
-    with refused(GrammarError):
+def test_tools_that_are_refused(make: Any) -> None:
+    with refused(GrammarError, field=(None, "name", "tools")):
         make()
 
 
@@ -215,13 +215,13 @@ def test_what_only_tells_about_a_schema_does_not_count(compiler: GrammarCompiler
     assert accepted(compiler, grammar, HERMES, turn(HERMES, "", ("a", right.replace("kept", "x")))) is None
 
 
-def test_the_deepest_and_the_most(refused: Refused, compiler: GrammarCompiler) -> None:
+def test_the_deepest_and_the_most(compiler: GrammarCompiler) -> None:
     deep: dict[str, Any] = {}
     for _ in range(80):
         deep = {"properties": {"a": deep}}
-    with refused(GrammarError):
+    with refused(GrammarError, "64", code="schema_too_complex"):
         refused_tools(Tool("a", None, deep))
-    with refused(GrammarError):
+    with refused(GrammarError, "14"):
         compiler.compile(refused_tools(Tool("a", None, {"properties": {"x": {"not": {}}}})))
     many = [Tool(f"tool_{number}", None, CITY) for number in range(128)]
     state = accepted(compiler, refused_tools(*many), HERMES, turn(HERMES, "", ("tool_127", '{"city": "x"}')))

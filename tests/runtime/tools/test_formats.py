@@ -8,7 +8,7 @@ from specexport.runtime.text.chat_template import ChatTemplate
 from specexport.runtime.tools.formats import recognize
 from specexport.runtime.tools.tool_format import ToolFormat
 from support import tool_templates as templates
-from support.messages import Refused
+from support.refusals import refused
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 IDS = {"<s>": 1, "</s>": 2, "[TOOL_CALLS]": 5, "[ARGS]": 6, "[INST]": 7, "<tool_call>": 8, "<think>": 9, "<t>": 10}
@@ -56,19 +56,19 @@ def test_json_without_blanks() -> None:
 
 
 @pytest.mark.parametrize("template", ["CHATML", "PYTHONIC"])
-def test_others_are_named(refused: Refused, template: str) -> None:
-    with refused(ToolsError):
+def test_others_are_named(template: str) -> None:
+    with refused(ToolsError, field="tools"):
         found(getattr(templates, template))
 
 
-def test_a_template_that_leaves_calls_out(refused: Refused) -> None:
-    with refused(ToolsError):
+def test_a_template_that_leaves_calls_out() -> None:
+    with refused(ToolsError, "render", field="tools"):
         found("{{ tools | tojson if tools else '' }}" + templates.CHATML)
 
 
-def test_a_template_that_refuses_calls(refused: Refused) -> None:
+def test_a_template_that_refuses_calls() -> None:
     refusing = "{% if messages[-1].tool_calls %}{{ raise_exception('no') }}{% endif %}{{ tools | tojson }}"
-    with refused(ToolsError):
+    with refused(ToolsError, "refuses", field="tools"):
         found(refusing)
 
 
