@@ -17,6 +17,7 @@ from specexport.bundle import MANIFEST, Bundle
 from specexport.cli import main
 from specexport.cli.generate import summary
 from specexport.engines.tensorrt.compile import CompileOptions
+from specexport.errors import CheckpointError, EngineError, OutputError, ParameterError, SpecExportError
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
@@ -135,33 +136,37 @@ def test_lookup_is_no_draft_to_add(run: Run, built: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "kind", "code", "field"),
     [
-        (dict(target="no/such/folder"), "there is no folder no/such/folder"),
-        (dict(draft="x" * 300), "x" * 100),
-        (dict(max_draft_tokens=0), "--max-draft-tokens is 0"),
-        (dict(max_seq_len=4), "--max-seq-len 4"),
-        (dict(max_seq_len=1000), "has only 128 positions"),
-        (dict(precision="int3"), "--precision is int3"),
-        (dict(engine="cuda"), "there is no engine 'cuda'"),
-        (dict(precision="bf16"), "which engine onnxruntime cannot run"),
-        (dict(tensorrt_version="10.3"), "--tensorrt-version is for --engine tensorrt"),
-        (dict(timing_cache="times"), "--timing-cache is for engines that run plans"),
-        (dict(engine="tensorrt", tensorrt_version="10.2"), "TensorRT 10.2 is too old"),
-        (dict(engine="tensorrt", compute_capability="89"), "--compute-capability is 89; it must look like 8.9"),
-        (dict(output="/dev/null/out"), "/dev/null is a file"),
-        (dict(target="~nosuch/x"), "~nosuch/x cannot be looked up"),
-        (
-            dict(cache="/dev/null"),
-            "the cache folder /dev/null cannot be created: a file is in its way; choose another --cache",
-        ),
+        (dict(target="no/such/folder"), CheckpointError, "checkpoint_not_found", None),
+        (dict(draft="x" * 300), CheckpointError, None, None),
+        (dict(max_draft_tokens=0), ParameterError, None, "max_draft_tokens"),
+        (dict(max_seq_len=4), ParameterError, None, "max_seq_len"),
+        (dict(max_seq_len=1000), ParameterError, None, "max_seq_len"),
+        (dict(precision="int3"), ParameterError, None, "precision"),
+        (dict(engine="cuda"), EngineError, "unknown_engine", "engine"),
+        (dict(precision="bf16"), ParameterError, None, "precision"),
+        (dict(tensorrt_version="10.3"), ParameterError, None, "tensorrt_version"),
+        (dict(timing_cache="times"), ParameterError, None, "timing_cache"),
+        (dict(engine="tensorrt", tensorrt_version="10.2"), EngineError, None, None),
+        (dict(engine="tensorrt", compute_capability="89"), ParameterError, None, "compute_capability"),
+        (dict(output="/dev/null/out"), OutputError, None, None),
+        (dict(target="~nosuch/x"), CheckpointError, None, None),
+        (dict(cache="/dev/null"), OutputError, None, None),
     ],
 )
 def test_what_cannot_be_built(
-    options: dict[str, Any], message: str, build: Callable[..., Result], tmp_path: Path
+    options: dict[str, Any],
+    kind: type[SpecExportError],
+    code: str | None,
+    field: str | None,
+    build: Callable[..., Result],
+    tmp_path: Path,
 ) -> None:
-    result = build(**options)
-    assert message in last_line(result)
+    error = cause(build(**options))
+    assert type(error) is kind
+    facts = [value for value in options.values() if isinstance(value, str) and field is None]
+    check(error, *(fact[:100] for fact in facts[-1:]), code=code, field=field)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -429,25 +434,7 @@ def test_requests_that_are_refused(options: tuple[object, ...], run: Run, built:
     check(
         cause(run("generate", built, *options)),
         code=("context_length_exceeded", "invalid_value", "unknown_engine"),
-        field=(
-            "banned_tokens",
-            "drafter",
-            "engine",
-            "frequency_penalty",
-            "logit_bias",
-            "max_new_tokens",
-            "min_new_tokens",
-            "min_p",
-            "num_draft_tokens",
-            "presence_penalty",
-            "prompt",
-            "repetition_penalty",
-            "seed",
-            "stop",
-            "temperature",
-            "top_k",
-            "top_p",
-        ),
+        field=[*options, "banned_tokens"],
     )
 
 

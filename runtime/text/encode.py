@@ -90,7 +90,7 @@ class PromptEncoder:
             tokens = list(islice(prediction, longest))
             self._check_ids("prediction", tokens)
             return tokens
-        with _unicode():
+        with _unicode("prediction"):
             return self.tokenizer.encode(prediction, add_special_tokens=False).ids[:longest]
 
     def _check_ids(self, what: str, tokens: Sequence[int]) -> None:
@@ -195,8 +195,8 @@ def _template(bundle: Bundle, name: str | None) -> ChatTemplate | None:
 
 
 @contextmanager
-def _unicode() -> Iterator[None]:
+def _unicode(what: str = "prompt") -> Iterator[None]:
     try:
         yield
     except TypeError:  # the only message of tokenizers for a lone surrogate, as in an argument of broken UTF-8
-        raise PromptError("the prompt is not valid Unicode; give it as UTF-8", "prompt") from None
+        raise PromptError(f"the {what} is not valid Unicode; give it as UTF-8", what) from None

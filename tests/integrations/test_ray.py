@@ -57,36 +57,26 @@ def test_autoscaling_says_how_many(ray: FakeRay) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "place"),
     [
-        {"bundle": "pair.bundle"},
-        {"bundles": []},
-        {"bundles": 3},
-        {"replicas": 0},
-        {"replicas": 2, "autoscaling": {"max_replicas": 4}},
-        {"autoscaling": {}},
-        {"gpus": -1},
-        {"server": {"max_token": 5}},
-        {"server": {"max_tokens": "5"}},
-        {"server": {"max_tokens": 0}},
-        {"server": {"api_keys": ["secret"]}},
+        ({"bundle": "pair.bundle"}, "args.bundle"),
+        ({"bundles": []}, "args.bundles"),
+        ({"bundles": 3}, "args.bundles"),
+        ({"replicas": 0}, "args.replicas"),
+        ({"replicas": 2, "autoscaling": {"max_replicas": 4}}, "args.replicas"),
+        ({"autoscaling": {}}, "args.autoscaling.max_replicas"),
+        ({"gpus": -1}, "args.gpus"),
+        ({"server": {"max_token": 5}}, "args.server.max_token"),
+        ({"server": {"max_tokens": "5"}}, "args.server.max_tokens"),
+        ({"server": {"max_tokens": 0}}, "max_tokens"),
+        ({"server": {"api_keys": ["secret"]}}, "args.server.api_keys"),
     ],
     ids=json.dumps,
 )
-def test_args_that_cannot_be(wrong: dict[str, Any], ray: FakeRay) -> None:
+def test_args_that_cannot_be(wrong: dict[str, Any], place: str, ray: FakeRay) -> None:
     with refused(
         ParameterError,
-        field=(
-            "args.autoscaling.max_replicas",
-            "args.bundle",
-            "args.bundles",
-            "args.gpus",
-            "args.replicas",
-            "args.server.api_keys",
-            "args.server.max_token",
-            "args.server.max_tokens",
-            "max_tokens",
-        ),
+        field=place,
     ):
         built(**wrong)
 

@@ -88,6 +88,6 @@ def test_sampling_is_asked_for_and_takes_transformers_defaults(model: CompiledCa
 def test_what_a_session_does_not_have_is_refused(model: CompiledCausalLM, prompt: Any, options: dict[str, Any]) -> None:
     with refused(
         ParameterError,
-        field=("assistant_model", "attention_mask", "input_ids", "max_length", "num_beams", "stopping_criteria"),
+        field=next(iter(options), "input_ids"),
     ):
         model.generate(prompt, **options)

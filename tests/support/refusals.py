@@ -14,7 +14,7 @@ from specexport.errors import SpecExportError
 from specexport.serve.wire.errors import ApiError
 
 Raised = TypeVar("Raised", bound=BaseException)
-Fact = str | Collection[str | None] | None  # one of several: which, the message's facts say
+Fact = str | Collection[object] | None  # one of several: names of parameters, or arguments of a command
 
 
 @contextmanager
@@ -67,6 +67,7 @@ def cause(result: Result) -> SpecExportError:
     return found
 
 
-def _parameter(option: str | None) -> str | None:
-    """Its name in code, where it is an option of a command."""
-    return option.removeprefix("--").replace("-", "_") if option is not None and option.startswith("--") else option
+def _parameter(option: object) -> object:
+    """The name in code of an option of a command; anything else as it is."""
+    named = isinstance(option, str) and option.startswith("--")
+    return str(option).removeprefix("--").replace("-", "_") if named else option

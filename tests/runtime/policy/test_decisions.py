@@ -283,14 +283,7 @@ def test_an_edited_policy_is_checked(bundle: Bundle, changes: dict[str, Any]) ->
     edit(path, default=json.loads(path.read_text())["default"] | changes)
     with refused(
         BundleError,
-        field=(
-            "drafter",
-            "policy.json.default",
-            "policy.json.default.extra",
-            "policy.json.default.mode",
-            "policy.json.default.num_draft_tokens",
-            "policy.json.default.verdict",
-        ),
+        field=("policy.json.default", *(f"policy.json.default.{name}" for name in changes), *changes),
     ):
         Decisions.load(bundle, engine(), 0)
 
