@@ -140,7 +140,8 @@ def output_errors(outcome: str, place: Path | None = None) -> Iterator[None]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = "the disk is full" if full else error.strerror or str(error).partition("\n")[0]
         where = error.filename2 or error.filename or place  # of a rename, where it led
-        raise OutputError(f"{where}: {reason}; {outcome}" if where else f"{reason}; {outcome}") from None
+        message = f"{where}: {reason}; {outcome}" if where else f"{reason}; {outcome}"
+        raise OutputError(message, code="disk_full" if full else None) from None
 
 
 @contextmanager

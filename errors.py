@@ -1,5 +1,7 @@
 """Errors of specexport, one line each: what was found, what was expected, what to do.
 
+Programs read the type, the `code` and the `field`, never the message, whose wording may change.
+
 SpecExportError
 ├── ParameterError          an argument out of range (also a ValueError)
 │   ├── PromptError         an empty prompt, an unknown token id
@@ -27,7 +29,19 @@ TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 class SpecExportError(Exception):
-    """Base class of all errors that a user can cause or see."""
+    """Base class of all errors that a user can cause or see.
+
+    code: what went wrong; stable, and that of the class unless a refinement is given (docs/embedding.md lists all). field:
+    the argument, option, key or part of a request that is at fault, None where there is none.
+    """
+
+    code = "error"
+    field: str | None = None
+
+    def __init__(self, message: str = "", field: str | None = None, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field or self.field
+        self.code = code or self.code
 
     def __str__(self) -> str:
         """The message in one line: characters that break lines or change the direction of text are escaped, since
@@ -49,84 +63,103 @@ def _escaped(letter: str) -> str:
 
 
 class ParameterError(SpecExportError, ValueError):
-    pass
+    code = "invalid_value"
 
 
 class PromptError(ParameterError):
-    pass
+    """field: `prompt`, `messages` or `prediction`."""
 
 
 class LongPromptError(PromptError):
-    """tokens: length of the prompt. capacity: the bundle's, in tokens. of_messages: whether it was a conversation."""
+    """tokens: length of the prompt. capacity: the bundle's, in tokens."""
 
-    def __init__(self, message: str, tokens: int = 0, capacity: int = 0, of_messages: bool = False) -> None:
-        super().__init__(message)
-        self.tokens, self.capacity, self.of_messages = tokens, capacity, of_messages
+    code = "context_length_exceeded"
+
+    def __init__(self, message: str, field: str | None = "prompt", *, tokens: int = 0, capacity: int = 0) -> None:
+        super().__init__(message, field)
+        self.tokens, self.capacity = tokens, capacity
 
 
 class ToolsError(PromptError):
-    pass
+    code, field = "unsupported_parameter", "tools"
 
 
 class GrammarError(ParameterError):
-    """code: `invalid_schema`, `schema_too_complex`, `grammar_busy` if another grammar takes too long to compile, or
-    `grammar_failed` in the middle of a stream.
+    """kind: `schema`, `tools` and so on, of a grammar that is wrong; the message then begins with it. reason: the rest.
+    line: of the grammar's text at which the compiler stopped, from 1, None if it is not known.
     """
 
-    def __init__(self, message: str, code: str = "invalid_schema") -> None:
-        super().__init__(message)
-        self.code = code
+    code = "invalid_schema"
+
+    def __init__(
+        self,
+        reason: str,
+        field: str | None = "grammar",
+        *,
+        code: str | None = None,
+        kind: str = "",
+        line: int | None = None,
+    ) -> None:
+        super().__init__(f"invalid {kind}: {reason}" if kind else reason, field, code=code)
+        self.reason, self.kind, self.line = reason, kind, line
 
 
 class CheckpointError(SpecExportError):
-    pass
+    code = "invalid_checkpoint"
 
 
 class UnsupportedModelError(CheckpointError):
-    pass
+    code = "unsupported_model"
 
 
 class PairError(SpecExportError):
-    pass
+    code = "pair_mismatch"
 
 
 class OutputError(SpecExportError):
-    pass
+    code = "output_failed"
 
 
 class ProofError(SpecExportError):
-    pass
+    code = "proof_failed"
 
 
 class BundleError(SpecExportError):
-    pass
+    """field: of a wrong key of a JSON file, with the file's name, as `manifest.json.contract.capacity`."""
+
+    code = "invalid_bundle"
 
 
 class EngineError(SpecExportError):
-    pass
+    code = "engine_error"
 
 
 class MissingPackageError(EngineError):
-    """extra: the extra of specexport that installs the package. remedy: the command to show instead of `pip install`,
-    where pip cannot install it.
+    """package: what is missing. extra: the extra of specexport that installs it. remedy: the command to show instead of
+    `pip install`, where pip cannot install it.
     """
+
+    code = "missing_package"
 
     def __init__(self, package: str, extra: str, remedy: str = "") -> None:
         remedy = remedy or f"pip install 'specexport[{extra}]'"
         super().__init__(f"the package {package} is not installed; install it with: {remedy}")
+        self.package, self.extra = package, extra
 
 
 class SessionBusyError(SpecExportError):
-    pass
+    code = "session_busy"
 
 
 class SessionClosedError(SpecExportError):
-    pass
+    code = "session_closed"
 
 
 class QueueError(SpecExportError):
     """code: `queue_full`, `too_many_requests` (of a key), `queue_timeout` or `shutting_down`. retry_after: seconds."""
 
+    code = "queue_full"
+
     def __init__(self, code: str, message: str, retry_after: int) -> None:
-        super().__init__(message)
-        self.code, self.retry_after = code, retry_after
+        super().__init__(message, code=code)
+        self.retry_after = retry_after

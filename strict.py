@@ -25,18 +25,24 @@ def read_json(path: Path, remedy: str = "build the bundle again") -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BundleError(f"{path} is missing; a bundle is a folder made by 'specexport build'") from None
+        raise BundleError(
+            f"{path} is missing; a bundle is a folder made by 'specexport build'", code="bundle_not_found"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:  # also: not UTF-8, numbers too long, nesting too deep
         raise BundleError(f"{path} cannot be read as JSON: {error}; {remedy}") from None
 
 
 def parse(kind: type[T], value: Any, where: str) -> T:
-    """Build dataclass `kind` from parsed JSON; `where` names the place in messages.
+    """Build dataclass `kind` from parsed JSON; `where` names the place, a file or its path.
 
     Raises `BundleError` for a key that is unknown or missing, and for a value of the wrong type or one that the
     dataclass refuses.
     """
-    return typing.cast(T, _convert(kind, value, where))
+    try:
+        return typing.cast(T, _convert(kind, value, where))
+    except BundleError as error:
+        error.field = (error.field or where).removeprefix(where[: where.rfind("/") + 1])
+        raise
 
 
 def _convert(kind: Any, value: Any, where: str) -> Any:
@@ -67,15 +73,15 @@ def _dataclass(kind: type, value: Any, where: str) -> Any:
     unknown = sorted(set(value) - set(names))
     missing = [field.name for field in dataclasses.fields(kind) if field.name not in value and not field.metadata]
     if unknown:
-        raise BundleError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(names)}")
+        raise BundleError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(names)}", f"{where}.{unknown[0]}")
     if missing:
-        raise BundleError(f"{where}: the key {missing[0]!r} is missing")
+        raise BundleError(f"{where}: the key {missing[0]!r} is missing", f"{where}.{missing[0]}")
     try:
         return kind(**{name: _convert(hints[name], value[name], f"{where}.{name}") for name in names if name in value})
     except ValueError as error:
-        raise BundleError(f"{where}: {error}") from None
+        raise BundleError(f"{where}: {error}", where) from None
 
 
 def _expect(condition: bool, expected: str, value: Any, where: str) -> None:
     if not condition:
-        raise BundleError(f"{where}: found {json.dumps(value)[:60]}, expected {expected}")
+        raise BundleError(f"{where}: found {json.dumps(value)[:60]}, expected {expected}", where)

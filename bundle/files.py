@@ -95,7 +95,8 @@ def require_space(folder: Path, needed: int) -> None:
     if free < needed:
         raise OutputError(
             f"{_as_given(folder)} needs {_size(needed, math.ceil)}, but only {_size(free, math.floor)} are free on its "
-            "disk; free some"
+            "disk; free some",
+            code="disk_full",
         )
 
 

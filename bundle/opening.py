@@ -40,12 +40,13 @@ class Bundle:
                 if root.exists()
                 else f"does not exist; check the path, or make a bundle there: specexport build --target ... -o {root}"
             )
-            raise BundleError(f"{root} {problem}")
+            raise BundleError(f"{root} {problem}", code="bundle_not_found")
         raw = read_json(root / MANIFEST)
         if isinstance(raw, dict) and "schema_version" not in raw:
             raise BundleError(
                 f"{root / MANIFEST} has no schema version, so it is not a bundle's manifest; a bundle is a folder made "
-                "by 'specexport build'"
+                "by 'specexport build'",
+                f"{MANIFEST}.schema_version",
             )
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if isinstance(version, int) and not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:
@@ -54,7 +55,9 @@ class Bundle:
             remedy = f"{'update specexport or ' * (version > SCHEMA_VERSION)}build the bundle again{told}"
             reads = f"{OLDEST_SCHEMA} to {SCHEMA_VERSION}"
             raise BundleError(
-                f"{root / MANIFEST} has schema version {version}, this specexport reads {reads}; {remedy}"
+                f"{root / MANIFEST} has schema version {version}, this specexport reads {reads}; {remedy}",
+                f"{MANIFEST}.schema_version",
+                code="schema_version",
             )
         bundle = cls(root, parse(Manifest, _without_retired_rules(raw), MANIFEST))
         bundle._check_files(check_digests, f"engines/{without_plans}/")
@@ -73,7 +76,8 @@ class Bundle:
         for name in self.manifest.referenced_files():
             if name not in files:
                 raise BundleError(
-                    f"{MANIFEST} refers to {name!r}, which its list of files lacks; build the bundle again"
+                    f"{MANIFEST} refers to {name!r}, which its list of files lacks; build the bundle again",
+                    f"{MANIFEST}.files",
                 )
         wanted = {name: entry for name, entry in files.items() if not name.startswith(ignored)}
         for name, entry in wanted.items():
@@ -81,14 +85,18 @@ class Bundle:
             with _readable(path, self._remedy(name)):
                 size = path.stat().st_size
             if size != entry.bytes:
-                raise BundleError(f"{path} has {size} bytes, the manifest says {entry.bytes}; {self._remedy(name)}")
+                raise BundleError(
+                    f"{path} has {size} bytes, the manifest says {entry.bytes}; {self._remedy(name)}",
+                    code="file_changed",
+                )
         if check_digests:
             with ThreadPoolExecutor() as pool:
                 digests = pool.map(self._digest, wanted)
             for name, digest in zip(wanted, digests, strict=True):
                 if digest != wanted[name].sha256:
                     raise BundleError(
-                        f"{self.root / name} was changed after the build (SHA-256 differs); {self._remedy(name)}"
+                        f"{self.root / name} was changed after the build (SHA-256 differs); {self._remedy(name)}",
+                        code="file_changed",
                     )
 
     def _digest(self, name: str) -> str:
@@ -138,5 +146,5 @@ def _file(root: Path, name: str, remedy: str) -> Path:
     except RuntimeError:  # a link to itself
         found = False
     if not found:
-        raise BundleError(f"{path} is missing; {remedy}")
+        raise BundleError(f"{path} is missing; {remedy}", code="file_missing")
     return path

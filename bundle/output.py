@@ -31,7 +31,7 @@ def new_folder(final: Path, force: bool | None) -> Iterator[Path]:
             yield temporary
             if os.path.lexists(final):
                 if not force:
-                    raise OutputError(f"{final} was created in the meantime; nothing was kept")
+                    raise OutputError(f"{final} was created in the meantime; nothing was kept", code="output_exists")
                 check_free(final, force)  # what lies there now need not be what lay there at the start
             swap(temporary, final)
 
@@ -55,10 +55,11 @@ def check_free(final: Path, force: bool | None) -> None:
     if final.exists() or final.is_symlink():
         if not force:
             instead = "" if force is None else ", or replace it with --force"
-            raise OutputError(f"{final} exists; choose another --output{instead}")
+            raise OutputError(f"{final} exists; choose another --output{instead}", code="output_exists")
         if not (final / MANIFEST).is_file():
             raise OutputError(
-                f"{final} exists and is not a bundle (it has no {MANIFEST}); --force replaces bundles only"
+                f"{final} exists and is not a bundle (it has no {MANIFEST}); --force replaces bundles only",
+                code="output_exists",
             )
 
 

@@ -26,7 +26,8 @@ def drafters_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
     for name in asked:
         if name not in (*possible, "all"):
             raise ParameterError(
-                f"--drafter is {name}; with this bundle and engine it must be one of {', '.join(possible)}, or all"
+                f"--drafter is {name}; with this bundle and engine it must be one of {', '.join(possible)}, or all",
+                "drafter",
             )
     return possible if "all" in asked else tuple(dict.fromkeys(asked)) or possible
 

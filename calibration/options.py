@@ -32,7 +32,9 @@ class CalibrateOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.floor <= 2:  # NaN fails as well
-            raise ParameterError(f"--floor is {self.floor}; it must be from 0 to 2 (1: no slower than plain decoding)")
+            raise ParameterError(
+                f"--floor is {self.floor}; it must be from 0 to 2 (1: no slower than plain decoding)", "floor"
+            )
         _ = self.sampling  # checks them
 
     @property

@@ -241,7 +241,7 @@ def grammars(command: Callable[..., None]) -> Callable[..., None]:
         except GrammarError as error:  # some are found only when the command compiles it
             if file is None:
                 raise
-            raise GrammarError(f"{file.name}: {error}", error.code) from None
+            raise GrammarError(f"{file.name}: {error}", code=error.code) from None
 
     for option in reversed(GRAMMARS):
         run = option(run)

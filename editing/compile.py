@@ -35,7 +35,8 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
     if engine not in LIBRARIES:
         raise EngineError(
             f"there is nothing to compile for {engine!r}; "
-            f"plans are made for {' and '.join(LIBRARIES)}, name one of them"
+            f"plans are made for {' and '.join(LIBRARIES)}, name one of them",
+            "engine",
         )
     lib = compiler(engine, options)
     jobs = _jobs(bundle, lib)
@@ -70,7 +71,8 @@ def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
             cpu = ", and with --engine onnxruntime if the CPU is still wanted" * ("onnxruntime" in manifest.engines)
             raise BundleError(
                 f"{bundle.root} has no {dialect} graph of {model.source}, which {lib.title} needs; "
-                f"build it again with {again}{cpu}"
+                f"build it again with {again}{cpu}",
+                code="not_built_for_engine",
             )
         check = partial(check_model, trt=lib.trt, spec=model, contract=contract, dialect=dialect)
         graph = model.graphs[dialect]

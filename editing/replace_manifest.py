@@ -36,7 +36,9 @@ def replace_manifest(
         with locked(bundle.root):
             _replace(bundle, manifest, scratch, moved or {}, recompiled)
     except BlockingIOError:
-        raise OutputError(f"{bundle.root} is being changed by another command; run this command again") from None
+        raise OutputError(
+            f"{bundle.root} is being changed by another command; run this command again", code="changed_meanwhile"
+        ) from None
     return Bundle(bundle.root, manifest)
 
 
@@ -45,7 +47,9 @@ def _replace(
 ) -> None:
     root = bundle.root
     if _on_disk(root, recompiled) != bundle.manifest:
-        raise OutputError(f"{root} was changed by another command in the meantime; run this command again")
+        raise OutputError(
+            f"{root} was changed by another command in the meantime; run this command again", code="changed_meanwhile"
+        )
     try:
         for made, place in moved.items():
             if not _names(bundle.manifest, root, place):
@@ -85,7 +89,7 @@ def remove_draft(bundle: Bundle, name: str) -> Bundle:
             if first
             else "is not in the bundle"
         )
-        raise ParameterError(f"draft {name!r} {found}; drafts that can be removed: {others}")
+        raise ParameterError(f"draft {name!r} {found}; drafts that can be removed: {others}", "draft")
     more = {other: draft for other, draft in manifest.more_drafts.items() if other != name}
     gone = set(manifest.more_drafts[name].files())
     files = {path: entry for path, entry in manifest.files.items() if path not in gone}

@@ -15,7 +15,9 @@ from .catalogue import ENGINES, LIBRARIES
 def engine_module(name: str) -> EngineModule:
     """The module of the engine `name`. Raises `EngineError` for an unknown name."""
     if name not in ENGINES:
-        raise EngineError(f"there is no engine {name!r}; the engines are {', '.join(ENGINES)}")
+        raise EngineError(
+            f"there is no engine {name!r}; the engines are {', '.join(ENGINES)}", "engine", code="unknown_engine"
+        )
     return cast(EngineModule, import_module(f".{ENGINES[name].module}", __package__))
 
 
@@ -33,14 +35,16 @@ def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0, devic
     module = engine_module(name)
     if device is not None and not (ENGINES[name].on_gpu and device >= 0):
         expected = "it must be 0 or more" if ENGINES[name].on_gpu else f"engine {name} runs on the CPU; leave it out"
-        raise ParameterError(f"device is {device}; {expected}")
+        raise ParameterError(f"device is {device}; {expected}", "device")
     if name not in built:
         remedy = (
             f"run: specexport compile {bundle.root} --engine {name}"
             if name in LIBRARIES
             else f"build it with --engine {name}"
         )
-        raise EngineError(f"the bundle was built for {', '.join(built)}, not for {name}; {remedy}")
+        raise EngineError(
+            f"the bundle was built for {', '.join(built)}, not for {name}; {remedy}", code="not_built_for_engine"
+        )
     runs, precision = ENGINES[name].states, bundle.manifest.contract.precision
     if bundle.manifest.has_states and precision not in runs:
         raise EngineError(
@@ -49,7 +53,7 @@ def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0, devic
         )
     found = module.availability()
     if not found.usable:
-        raise EngineError(f"engine {name}: {found.detail}; {found.remedy}")
+        raise EngineError(f"engine {name}: {found.detail}; {found.remedy}", code="engine_unavailable")
     return module.load(bundle, threads, device or 0)
 
 
@@ -64,7 +68,9 @@ def _first_usable(built: Sequence[str]) -> str:
         if found.usable:
             return engine
         lacking.append(f"{engine} ({found.detail}; {found.remedy})")
-    raise EngineError(f"this host can run no engine that the bundle was built for: {', '.join(lacking)}")
+    raise EngineError(
+        f"this host can run no engine that the bundle was built for: {', '.join(lacking)}", code="engine_unavailable"
+    )
 
 
 def availabilities() -> dict[str, Availability]:

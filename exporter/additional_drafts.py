@@ -65,13 +65,15 @@ def check_addable(manifest: Manifest, name: str) -> None:
     if NAME not in manifest.engines:
         raise ParameterError(
             f"additional drafts run only with --engine {NAME}, and the bundle was built for "
-            f"{', '.join(manifest.engines)}; build it for {NAME} too"
+            f"{', '.join(manifest.engines)}; build it for {NAME} too",
+            "draft",
         )
     first = manifest.draft is None or name == manifest.draft_name
     if first and manifest.engines != (NAME,):
         raise ParameterError(
             f"{name!r} would be the bundle's first draft, which is also built for {', '.join(manifest.engines)}; "
-            "build the bundle again, or give the draft another name"
+            "build the bundle again, or give the draft another name",
+            "draft",
         )
 
 
@@ -170,7 +172,8 @@ def add_draft(
         if limit and limit < capacity:
             raise ParameterError(
                 f"the bundle's sequences have up to {capacity} tokens, but {named.source} has only {limit} positions; "
-                f"choose another draft, or build the bundle again with --max-seq-len {limit}"
+                f"choose another draft, or build the bundle again with --max-seq-len {limit}",
+                "draft",
             )
         require_memory_for_copies({"draft": found.checkpoint}, building, manifest.contract.prompt_chunk)
     for warning in found.warnings:

@@ -194,7 +194,7 @@ def _contract(found: _Models, options: BuildOptions) -> Contract:
         return Contract(capacity, options.max_draft_tokens, chunk, options.numbers.precision, options.tree_rows)
     except ValueError as error:
         raise ParameterError(
-            f"--max-seq-len {capacity} and --max-draft-tokens {options.max_draft_tokens}: {error}"
+            f"--max-seq-len {capacity} and --max-draft-tokens {options.max_draft_tokens}: {error}", "max_seq_len"
         ) from None
 
 

@@ -121,17 +121,21 @@ def check_vocabulary(
         )
     size = _size(models)
     if asked is not None and asked > size:
-        raise ParameterError(f"--draft-vocabulary is {asked}; the models have {size} tokens; give fewer, or auto")
+        raise ParameterError(
+            f"--draft-vocabulary is {asked}; the models have {size} tokens; give fewer, or auto", "draft_vocabulary"
+        )
     least = len(required_tokens(models["target"], _tokens(models["target"]), size))
     if asked is not None and asked < least:
         raise ParameterError(
             f"--draft-vocabulary is {asked}; stop tokens, single bytes and digits alone take {least}; give more, "
-            "or auto"
+            "or auto",
+            "draft_vocabulary",
         )
     if len(texts.texts) < EVERY:
         raise ParameterError(
             f"--draft-vocabulary is judged on one calibration prompt in {EVERY}, and there are {len(texts.texts)}; "
-            "give more, or leave out --calibration-prompts to use the built-in set"
+            "give more, or leave out --calibration-prompts to use the built-in set",
+            "draft_vocabulary",
         )
 
 

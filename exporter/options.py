@@ -31,7 +31,9 @@ def parse_vocabulary(given: str) -> int | None:
     if given == AUTO:
         return None
     if not given.isascii() or not given.isdigit() or not int(given):
-        raise ParameterError(f"--draft-vocabulary is {given}; it must be a number of tokens, at least 1, or {AUTO}")
+        raise ParameterError(
+            f"--draft-vocabulary is {given}; it must be a number of tokens, at least 1, or {AUTO}", "draft_vocabulary"
+        )
     return int(given)
 
 
@@ -51,7 +53,7 @@ class NamedDraft:
         try:
             check_name(self.name)
         except ValueError as error:
-            raise ParameterError(f"--draft: {error}") from None
+            raise ParameterError(f"--draft: {error}", "draft") from None
 
 
 UNNAMED = "draft"  # whose path gives no name
@@ -63,7 +65,7 @@ def parse_draft(given: str, name: str | None = None) -> NamedDraft:
     if name is not None or not equals or "/" in before or not before or _exists(given):
         return NamedDraft(_usual_name(given) if name is None else name, given)
     if not source:
-        raise ParameterError(f"--draft is {given}; expected NAME=PATH, or just a path")
+        raise ParameterError(f"--draft is {given}; expected NAME=PATH, or just a path", "draft")
     return NamedDraft(before, source)
 
 
@@ -77,7 +79,8 @@ def parse_drafts(given: Iterable[str]) -> tuple[NamedDraft, ...]:
         if draft.name in found:
             raise ParameterError(
                 f"two drafts are called {draft.name!r}, {found[draft.name].source} and {draft.source}; "
-                "name one of them with --draft NAME=PATH"
+                "name one of them with --draft NAME=PATH",
+                "draft",
             )
         found[draft.name] = draft
     return tuple(found.values())
@@ -146,59 +149,71 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_draft_tokens <= 32:
-            raise ParameterError(f"--max-draft-tokens is {self.max_draft_tokens}; it must be from 1 to 32")
+            raise ParameterError(
+                f"--max-draft-tokens is {self.max_draft_tokens}; it must be from 1 to 32", "max_draft_tokens"
+            )
         if self.tree_rows:
             self._check_trees()
         if self.prompt_chunk is not None and self.prompt_chunk < 1:
-            raise ParameterError(f"--prompt-chunk is {self.prompt_chunk}; it must be at least 1")
+            raise ParameterError(f"--prompt-chunk is {self.prompt_chunk}; it must be at least 1", "prompt_chunk")
         if not 0 <= self.min_overlap <= 1:  # also: NaN
             raise ParameterError(
-                f"--min-overlap is {self.min_overlap}; it must be from 0 to 1 (0.5: half of the texts' tokens)"
+                f"--min-overlap is {self.min_overlap}; it must be from 0 to 1 (0.5: half of the texts' tokens)",
+                "min_overlap",
             )
         names = [self.draft_name, *(one.name for one in self.more_drafts)]
         if len(set(names)) < len(names):
-            raise ParameterError(f"the drafts are called {', '.join(names)}; each needs a unique name")
+            raise ParameterError(f"the drafts are called {', '.join(names)}; each needs a unique name", "draft")
         if not self.engines:
-            raise ParameterError("no --engine is given; name at least one")
+            raise ParameterError("no --engine is given; name at least one", "engine")
         if self.draft_vocabulary is not None:
             parse_vocabulary(self.draft_vocabulary)
         if self.calibration_texts is not None and not self._reads_texts:
             raise ParameterError(
                 "--calibration-prompts is for quantized weights and --draft-vocabulary; "
-                f"--precision is {self.precision}"
+                f"--precision is {self.precision}",
+                "calibration_prompts",
             )
         if self.max_divergence is not None and self.precision != AUTO:
             raise ParameterError(
                 f"--max-divergence is for --precision auto, and --precision is {self.precision}; leave out "
-                "--max-divergence"
+                "--max-divergence",
+                "max_divergence",
             )
         if self.max_divergence is not None and not 0 <= self.max_divergence < math.inf:  # also: NaN
             raise ParameterError(
-                f"--max-divergence is {self.max_divergence}; it must be 0 or more, and finite, in nats"
+                f"--max-divergence is {self.max_divergence}; it must be 0 or more, and finite, in nats",
+                "max_divergence",
             )
         for option, *_ in self.compiling.arguments:
             if not set(LIBRARIES) & set(self.engines):
                 raise ParameterError(
-                    f"{option} is for engines that run plans; add --engine {' or --engine '.join(LIBRARIES)}"
+                    f"{option} is for engines that run plans; add --engine {' or --engine '.join(LIBRARIES)}",
+                    option.removeprefix("--").replace("-", "_"),
                 )
         if self.tensorrt_version is not None:
             parse_version(self.tensorrt_version)
             if "tensorrt" not in self.engines:
-                raise ParameterError("--tensorrt-version is for --engine tensorrt; add it, or leave the version out")
+                raise ParameterError(
+                    "--tensorrt-version is for --engine tensorrt; add it, or leave the version out", "tensorrt_version"
+                )
 
     def _check_trees(self) -> None:
         if not 0 <= self.tree_rows <= MOST_TREE_ROWS:
-            raise ParameterError(f"--tree-rows is {self.tree_rows}; it must be from 0 (off) to {MOST_TREE_ROWS}")
+            raise ParameterError(
+                f"--tree-rows is {self.tree_rows}; it must be from 0 (off) to {MOST_TREE_ROWS}", "tree_rows"
+            )
         if self.engines != ("onnxruntime",):
             raise ParameterError(
-                f"--tree-rows is only for --engine onnxruntime; the engines are {', '.join(self.engines)}"
+                f"--tree-rows is only for --engine onnxruntime; the engines are {', '.join(self.engines)}", "tree_rows"
             )
         if self.precision == AUTO or self.numbers.formats["target"] != "float":
             # a quantized row has the same bits in a pass of any width, which a row outside the chain would break
             raise ParameterError(
                 f"--tree-rows is for fp32 and fp16; --precision is {self.precision}, whose rows must have the "
                 "same bits in "
-                "every pass"
+                "every pass",
+                "tree_rows",
             )
 
     @property
@@ -234,25 +249,31 @@ class BuildOptions:
         Raises `ParameterError` and `EngineError` for what can be seen to fail before a model is read.
         """
         if draft is None and self.draft_precision is not None:
-            raise ParameterError(f"--draft-precision is {self.draft_precision}, but there is no --draft; leave it out")
+            raise ParameterError(
+                f"--draft-precision is {self.draft_precision}, but there is no --draft; leave it out", "draft_precision"
+            )
         if draft is None and self.draft_vocabulary is not None:
             raise ParameterError(
-                f"--draft-vocabulary is {self.draft_vocabulary}, but there is no --draft; leave it out"
+                f"--draft-vocabulary is {self.draft_vocabulary}, but there is no --draft; leave it out",
+                "draft_vocabulary",
             )
         if draft is None and self.tree_rows:
             raise ParameterError(
-                f"--tree-rows is {self.tree_rows}, but there is no --draft to give leaves for them; leave it out"
+                f"--tree-rows is {self.tree_rows}, but there is no --draft to give leaves for them; leave it out",
+                "tree_rows",
             )
         if self.more_drafts and "onnxruntime" not in self.engines:
             raise ParameterError(
                 f"{len(self.more_drafts) + 1} --draft options are given; additional drafts run only with --engine "
                 "onnxruntime, "
-                f"and this build is for {', '.join(self.engines)}; add that engine, or give one draft"
+                f"and this build is for {', '.join(self.engines)}; add that engine, or give one draft",
+                "draft",
             )
         if self.more_drafts and self.draft_vocabulary is not None:
             raise ParameterError(
                 f"--draft-vocabulary is {self.draft_vocabulary}, which works with one draft; build with that one, "
-                "and add the others with specexport add-draft"
+                "and add the others with specexport add-draft",
+                "draft_vocabulary",
             )
         _ = self.texts
         return self.targets(self.numbers, output)

@@ -56,18 +56,21 @@ def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: st
     if precision == AUTO:
         if others := [engine for engine in engines if engine != "onnxruntime"]:
             raise ParameterError(
-                f"--precision auto measures on this CPU, for --engine onnxruntime; name a precision for {others[0]}"
+                f"--precision auto measures on this CPU, for --engine onnxruntime; name a precision for {others[0]}",
+                "precision",
             )
         if draft_precision is not None:
             raise ParameterError(
-                f"--precision auto chooses the draft's precision too; leave out --draft-precision {draft_precision}"
+                f"--precision auto chooses the draft's precision too; leave out --draft-precision {draft_precision}",
+                "draft_precision",
             )
         precision = ELEMENT["onnxruntime"]
     named: dict[Role, str] = {"target": precision, "draft": draft_precision or precision}
     for option, name in (("--precision", named["target"]), ("--draft-precision", named["draft"])):
         if name not in NAMES:
             raise ParameterError(
-                f"{option} is {name}; it must be one of {', '.join(NAMES)}{', auto' * (option == '--precision')}"
+                f"{option} is {name}; it must be one of {', '.join(NAMES)}{', auto' * (option == '--precision')}",
+                option.removeprefix("--").replace("-", "_"),
             )
     compiled = [engine for engine in engines if engine in LIBRARIES]
     family = ENGINES[compiled[0]].family if compiled else "onnxruntime"
@@ -77,21 +80,24 @@ def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: st
         if named["draft"] != precision:
             raise ParameterError(
                 f"--draft-precision is {named['draft']}, --precision {precision}; "
-                "they must be equal unless one is quantized"
+                "they must be equal unless one is quantized",
+                "draft_precision",
             )
         return Numbers(cast(Precision, precision), formats, family)
     for role, name in named.items():
         if name in PRECISIONS and name != numbers.precision:
             raise ParameterError(
                 f"the {role}'s precision is {name}; next to a quantized model on {', '.join(engines)} "
-                f"it must be {numbers.precision}, or quantized too"
+                f"it must be {numbers.precision}, or quantized too",
+                "precision" if role == "target" else "draft_precision",
             )
     if compiled and len(compiled) < len(engines):
         other = next(engine for engine in engines if engine not in compiled)
         raise ParameterError(
             f"--precision is {precision}: {other} and {compiled[0]} round differently "
             "and would give different text; "
-            "build one bundle for each"
+            "build one bundle for each",
+            "precision",
         )
     return numbers
 
@@ -182,7 +188,8 @@ def choose_targets(
     if "rows" in wanted and "int4" in numbers.formats.values():
         option = OPTIONS["target" if numbers.formats["target"] == "int4" else "draft"]
         raise ParameterError(
-            f"{option} is int4, which TensorRT before 10.15 is not known to read; use int8, or a newer TensorRT"
+            f"{option} is int4, which TensorRT before 10.15 is not known to read; use int8, or a newer TensorRT",
+            option.removeprefix("--").replace("-", "_"),
         )
     dialects = tuple(dialect for dialect in get_args(Dialect) if dialect in wanted)
     return Targets(dialects, tuple(engine for engine in engines if engine in compiled), tuple(notes))
@@ -191,18 +198,20 @@ def choose_targets(
 def parse_version(text: str) -> tuple[int, ...]:
     """`10.3` or longer. Raises `ParameterError`."""
     if not re.fullmatch(r"\d+(\.\d+){1,3}", text):
-        raise ParameterError(f"--tensorrt-version is {text}; it must look like 10.3")
+        raise ParameterError(f"--tensorrt-version is {text}; it must look like 10.3", "tensorrt_version")
     return tuple(int(part) for part in text.split("."))
 
 
 def _check_precision(engines: tuple[str, ...], numbers: Numbers, capabilities: tuple[str, ...]) -> None:
     for engine in engines:
         if engine not in ENGINES:
-            raise EngineError(f"there is no engine {engine!r}; the engines are {', '.join(ENGINES)}")
+            raise EngineError(
+                f"there is no engine {engine!r}; the engines are {', '.join(ENGINES)}", "engine", code="unknown_engine"
+            )
         for role, option in OPTIONS.items():
             for capability in (None, *map(_capability, capabilities if engine in LIBRARIES else ())):
                 if problem := refusal(engine, numbers.name(role), capability, option):
-                    raise ParameterError(problem)
+                    raise ParameterError(problem, option.removeprefix("--").replace("-", "_"))
 
 
 def _capability(text: str) -> Capability | None:

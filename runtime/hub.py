@@ -29,14 +29,16 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
     except ModuleNotFoundError:
         missing = MissingPackageError("huggingface_hub", "hub")
         raise BundleError(
-            f"there is no folder {path}; check the path ({MADE}), or to look for it on the hub: {missing}"
+            f"there is no folder {path}; check the path ({MADE}), or to look for it on the hub: {missing}",
+            code="bundle_not_found",
         ) from None
     try:
         return Path(snapshot_download(match["repository"], revision=match["revision"]))
     except Exception as error:  # errors of its HTTP library come through
         raise BundleError(
             f"there is no folder {path}, and no such bundle could be downloaded: {hub_reason(error)}; check the path "
-            f"({MADE})"
+            f"({MADE})",
+            code="bundle_not_found",
         ) from None
 
 

@@ -37,7 +37,7 @@ def load(
     """
     budget = None if prompt_cache_bytes is None else whole_number("prompt_cache_bytes", prompt_cache_bytes)
     if budget is not None and budget < 0:
-        raise ParameterError(f"prompt_cache_bytes is {budget}; it must be 0 (none) or more")
+        raise ParameterError(f"prompt_cache_bytes is {budget}; it must be 0 (none) or more", "prompt_cache_bytes")
     threads = whole_number("threads", threads)
     device = None if device is None else whole_number("device", device)
     bundle = Bundle.open(local_bundle(path), check_digests)

@@ -86,14 +86,16 @@ def _schedule(
     """The drafter, None for plain decoding, and how many tokens it drafts; of several drafters, the first one."""
     most, k = bundle.manifest.contract.max_draft_tokens, parameters.num_draft_tokens
     if k is not None and k > most:
-        raise ParameterError(f"num_draft_tokens is {k}; this bundle was built for 0 to {most} (--max-draft-tokens)")
+        raise ParameterError(
+            f"num_draft_tokens is {k}; this bundle was built for 0 to {most} (--max-draft-tokens)", "num_draft_tokens"
+        )
     name = runnable_drafter(parameters.drafter, bundle.manifest)
     if not parameters.speculate or k == 0:
         return None, FixedSchedule(0)
     if schedule is not None:
         if not isinstance(schedule, Schedule):
             raise ParameterError(
-                f"schedule is {schedule!r}; it must implement Schedule; for a number use num_draft_tokens"
+                f"schedule is {schedule!r}; it must implement Schedule; for a number use num_draft_tokens", "schedule"
             )
         return name, schedule
     if k is not None or (parameters.drafter is not None and decisions.policy is not None):
@@ -126,12 +128,14 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None,
         raise ParameterError(
             f"num_leaves is {asked}; this bundle was built for 0 to {most} (--tree-rows)"
             if most
-            else f"num_leaves is {asked}, but this bundle has no room for leaves; {_rows_by(bundle, asked)}"
+            else f"num_leaves is {asked}, but this bundle has no room for leaves; {_rows_by(bundle, asked)}",
+            "num_leaves",
         )
     if asked and parameters.drafter is not None and model_of(parameters.drafter) is None:
         raise ParameterError(
             f"num_leaves is {asked} with drafter {parameters.drafter!r}, which only looks tokens up; leaves are "
-            "alternatives to the tokens of a draft model, so name one, or leave num_leaves out"
+            "alternatives to the tokens of a draft model, so name one, or leave num_leaves out",
+            "num_leaves",
         )
     drafts = drafter is not None and model_of(drafter) is not None
     siblings = drafter is not None and not parameters.greedy and parameters.verification in SIBLINGS
@@ -158,10 +162,10 @@ def _rows_by(bundle: Bundle, count: int) -> str:
 def _check_siblings(bundle: Bundle, parameters: SamplingParameters, most: int) -> None:
     asked = f"verification is {parameters.verification!r}, which judges several draws of a draft model per position"
     if bundle.manifest.draft is None:
-        raise ParameterError(f"{asked}, and this bundle has no draft model; build it with --draft")
+        raise ParameterError(f"{asked}, and this bundle has no draft model; build it with --draft", "verification")
     if parameters.drafter is not None and model_of(parameters.drafter) is None:
-        raise ParameterError(f"{asked}; drafter {parameters.drafter!r} only looks tokens up")
+        raise ParameterError(f"{asked}; drafter {parameters.drafter!r} only looks tokens up", "verification")
     if not most:
-        raise ParameterError(f"{asked}, but this bundle has no rows for them; {_rows_by(bundle, 8)}")
+        raise ParameterError(f"{asked}, but this bundle has no rows for them; {_rows_by(bundle, 8)}", "verification")
     if parameters.grammar is not None:
-        raise ParameterError(f"{asked}, and a grammar allows only one; leave one of them out")
+        raise ParameterError(f"{asked}, and a grammar allows only one; leave one of them out", "verification")

@@ -181,7 +181,9 @@ def _bound(host: str, port: int) -> socket.socket:
         with suppress(OSError):
             found.close()
         reason = getattr(error, "strerror", None) or error
-        raise EngineError(f"cannot listen on {host} port {port}: {reason}; give another --host or --port") from None
+        raise EngineError(
+            f"cannot listen on {host} port {port}: {reason}; give another --host or --port", code="cannot_listen"
+        ) from None
     found.set_inheritable(False)
     return found
 
@@ -196,6 +198,8 @@ def _bound_path(path: Path) -> socket.socket:
         path.chmod(SOCKET_MODE)
     except OSError as error:
         found.close()
-        raise EngineError(f"cannot listen on {path}: {error.strerror or error}; give another --uds") from None
+        raise EngineError(
+            f"cannot listen on {path}: {error.strerror or error}; give another --uds", code="cannot_listen"
+        ) from None
     found.set_inheritable(False)
     return found

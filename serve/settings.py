@@ -146,7 +146,8 @@ def check_listening(host: str, settings: ServerSettings, without_keys: bool = Fa
         raise ParameterError(
             f"host {host} can be reached from other machines and there is no API key; "
             f"give --api-key-file or set {KEY_VARIABLE}; or, if something in front of this server checks keys, give "
-            "--no-auth, and --allowed-host for each name or address that clients use"
+            "--no-auth, and --allowed-host for each name or address that clients use",
+            "host",
         )
 
 
@@ -160,12 +161,14 @@ def keys_of_host(text: str = "", file: str | None = None) -> tuple[str, ...]:
     for number, line in enumerate(text.splitlines(), start=1):
         if key := line.strip():
             if not checks.is_key(key):
-                raise ParameterError(f"{file}, line {number}: {unfit}; write one key per line and nothing else")
+                raise ParameterError(
+                    f"{file}, line {number}: {unfit}; write one key per line and nothing else", "api_keys"
+                )
             found.append(key)
     if key := os.environ.get(KEY_VARIABLE, "").strip():
         if not checks.is_key(key):
-            raise ParameterError(f"{KEY_VARIABLE}: {unfit}; set it to a single key")
+            raise ParameterError(f"{KEY_VARIABLE}: {unfit}; set it to a single key", "api_keys")
         found.append(key)
     if file is not None and not found:
-        raise ParameterError(f"{file} holds no API key; write one key per line")
+        raise ParameterError(f"{file} holds no API key; write one key per line", "api_keys")
     return tuple(found)

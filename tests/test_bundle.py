@@ -8,29 +8,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import pytest
-from specexport.bundle import (
-    MANIFEST,
-    SCHEMA_VERSION,
-    Bundle,
-    CacheLayer,
-    Contract,
-    Defaults,
-    FileEntry,
-    Proof,
-    RuleSpec,
-    SharedVocabulary,
-    check_name,
-    list_files,
-    manifest_text,
-    sha256,
-    write_manifest,
-)
+from specexport.bundle import MANIFEST
+from specexport.bundle import SCHEMA_VERSION
+from specexport.bundle import Bundle
+from specexport.bundle import CacheLayer
+from specexport.bundle import Contract
+from specexport.bundle import Defaults
+from specexport.bundle import FileEntry
+from specexport.bundle import Proof
+from specexport.bundle import RuleSpec
+from specexport.bundle import SharedVocabulary
+from specexport.bundle import check_name
+from specexport.bundle import list_files
+from specexport.bundle import manifest_text
+from specexport.bundle import sha256
+from specexport.bundle import write_manifest
 from specexport.errors import BundleError
 from support.doubles import write_bundle
 from support.hub_cache import in_the_hubs_layout
-from support.messages import Refused
+from support.refusals import check
+from support.refusals import refused
+
 
 WEIGHTS = "graphs/draft.weights"
 
@@ -48,12 +47,10 @@ def edit(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
     (root / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
 
 
-def refusal(root: Path, check_digests: bool = True) -> str:
+def refusal(root: Path, check_digests: bool = True) -> BundleError:
     with pytest.raises(BundleError) as caught:
         Bundle.open(root, check_digests)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    return caught.value
 
 
 def test_round_trip(root: Path) -> None:
@@ -64,29 +61,27 @@ def test_round_trip(root: Path) -> None:
     assert MANIFEST not in opened.manifest.files
 
 
-def test_a_flipped_byte_is_found_by_its_digest(refused: Refused, root: Path) -> None:
+def test_a_flipped_byte_is_found_by_its_digest(root: Path) -> None:
     content = bytearray((root / WEIGHTS).read_bytes())
     content[0] ^= 1
     (root / WEIGHTS).write_bytes(content)
-    refused.says(refusal(root))
+    check(refusal(root), "SHA", code="file_changed")
     Bundle.open(root, check_digests=False)
 
 
-def test_a_cut_file_is_found_without_its_digest(refused: Refused, root: Path) -> None:
+def test_a_cut_file_is_found_without_its_digest(root: Path) -> None:
     (root / WEIGHTS).write_bytes(b"cut")
-    refused.says(refusal(root, check_digests=False))
+    check(refusal(root, check_digests=False), "20", code="file_changed")
 
 
-def test_a_missing_file(refused: Refused, root: Path) -> None:
+def test_a_missing_file(root: Path) -> None:
     (root / WEIGHTS).unlink()
-    refused.says(refusal(root, check_digests=False))
+    check(refusal(root, check_digests=False), code="file_missing")
 
 
 @pytest.mark.parametrize("refuses", ["is_dir", "is_file", "stat", "open"])
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
-def test_a_file_that_cannot_be_read(
-    refused: Refused, root: Path, monkeypatch: pytest.MonkeyPatch, refuses: str, number: int
-) -> None:
+def test_a_file_that_cannot_be_read(root: Path, monkeypatch: pytest.MonkeyPatch, refuses: str, number: int) -> None:
     """Root may read everything, so the refusal is the test's."""
     called, real = root if refuses == "is_dir" else root / WEIGHTS, getattr(Path, refuses)
 
@@ -96,45 +91,45 @@ def test_a_file_that_cannot_be_read(
         return real(path, *given, **more)
 
     monkeypatch.setattr(Path, refuses, method)
-    with refused(BundleError):
+    with refused(BundleError, "permissions"):
         Bundle.open(root)
 
 
-def test_no_folder(refused: Refused, tmp_path: Path) -> None:
-    refused.says(refusal(tmp_path / "nothing.bundle"))
+def test_no_folder(tmp_path: Path) -> None:
+    check(refusal(tmp_path / "nothing.bundle"), "--target")
     (tmp_path / "file").touch()
-    refused.says(refusal(tmp_path / "file"))
+    check(refusal(tmp_path / "file"), "specexport build")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '"text"'])
-def test_a_manifest_that_is_no_json_object(refused: Refused, root: Path, content: str) -> None:
+def test_a_manifest_that_is_no_json_object(root: Path, content: str) -> None:
     (root / MANIFEST).write_text(content, encoding="utf-8")
-    refused.says(refusal(root))
+    check(refusal(root), field=(None, "manifest.json"))
 
 
-def test_an_unknown_key(refused: Refused, root: Path) -> None:
+def test_an_unknown_key(root: Path) -> None:
     edit(root, lambda m: m["contract"].update(colour="red"))
-    refused.says(refusal(root))
+    check(refusal(root), field="manifest.json.contract.colour")
 
 
-def test_a_model_without_a_head_has_no_features_and_none_has_fewer(refused: Refused, root: Path) -> None:
+def test_a_model_without_a_head_has_no_features_and_none_has_fewer(root: Path) -> None:
     edit(root, lambda m: m["draft"].update(features=0))
     edit(root, lambda m: m["target"].update(features=-1))
-    refused.says(refusal(root))
+    check(refusal(root), field="manifest.json.target: features")
 
 
-def test_a_newer_schema_is_named_before_its_unknown_keys(refused: Refused, root: Path) -> None:
+def test_a_newer_schema_is_named_before_its_unknown_keys(root: Path) -> None:
     edit(root, lambda m: m.update(schema_version=SCHEMA_VERSION + 1, later="key"))
-    refused.says(refusal(root))
+    check(refusal(root), "10", code="schema_version", field="manifest.json.schema_version")
 
 
-def test_an_older_schema_is_to_be_built_again(refused: Refused, root: Path) -> None:
+def test_an_older_schema_is_to_be_built_again(root: Path) -> None:
     """Schema 1, as it was before drafts could be missing: the version is named, and not the keys that it lacks."""
     edit(root, lambda m: [m.update(schema_version=1), m.pop("vocabulary"), m.pop("rules")])
-    refused.says(refusal(root))
+    check(refusal(root), "1", code="schema_version", field="manifest.json.schema_version")
     for command in ("specexport\x1b[2J", 7, None):
         edit(root, lambda m, command=command: m.update(command=command))
-        refused.says(refusal(root))
+        check(refusal(root), "1", code="schema_version", field="manifest.json.schema_version")
 
 
 def test_rules_that_older_bundles_had(root: Path) -> None:
@@ -154,9 +149,9 @@ def test_rules_that_older_bundles_had(root: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [0, -1, "1", "2", None, True, 1.5, 2.0])
-def test_another_schema_version(refused: Refused, root: Path, version: object) -> None:
+def test_another_schema_version(root: Path, version: object) -> None:
     edit(root, lambda m: m.update(schema_version=version))
-    refused.says(refusal(root))
+    check(refusal(root), code=("invalid_bundle", "schema_version"), field="manifest.json.schema_version")
 
 
 @pytest.mark.parametrize(
@@ -184,31 +179,31 @@ def test_a_bundle_in_the_hubs_cache_opens(root: Path, tmp_path: Path) -> None:
     assert Bundle.open(snapshot).manifest == Bundle.open(root).manifest
 
 
-def test_what_a_link_leads_to_is_checked_as_any_file_is(refused: Refused, root: Path, tmp_path: Path) -> None:
+def test_what_a_link_leads_to_is_checked_as_any_file_is(root: Path, tmp_path: Path) -> None:
     snapshot = in_the_hubs_layout(root, tmp_path / "models--me--pair")
     blob = (snapshot / WEIGHTS).resolve()
     content = blob.read_bytes()
     blob.write_bytes(content[:-1] + b"?")
-    refused.says(refusal(snapshot))
+    check(refusal(snapshot), "SHA", code="file_changed")
     blob.write_bytes(content + b"?")
-    refused.says(refusal(snapshot, check_digests=False))
+    check(refusal(snapshot, check_digests=False), "20", code="file_changed")
     blob.unlink()
-    refused.says(refusal(snapshot))
+    check(refusal(snapshot), code="file_missing")
 
 
-def test_a_link_to_itself(refused: Refused, root: Path) -> None:
+def test_a_link_to_itself(root: Path) -> None:
     (root / WEIGHTS).unlink()
     (root / WEIGHTS).symlink_to(root / WEIGHTS)
-    refused.says(refusal(root))
+    check(refusal(root), code="file_missing")
 
 
-def test_every_file_that_the_manifest_refers_to_must_be_listed(refused: Refused, root: Path) -> None:
+def test_every_file_that_the_manifest_refers_to_must_be_listed(root: Path) -> None:
     names = list(Bundle.open(root).manifest.referenced_files())
     assert len(names) == len(set(names)) == len(list_files(root))
     for name in names:
         write_manifest(root, write_bundle(root, chat_template="{{ messages }}").manifest)
         edit(root, lambda m, name=name: m["files"].pop(name))
-        refused.says(refusal(root))
+        check(refusal(root), field="manifest.json.files")
 
 
 @pytest.fixture
@@ -229,9 +224,7 @@ def test_a_bundle_without_a_draft(alone: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["references", "proofs"])
-def test_every_model_has_its_reference_and_its_proof_and_no_other_has(
-    refused: Refused, key: str, root: Path, alone: Path
-) -> None:
+def test_every_model_has_its_reference_and_its_proof_and_no_other_has(key: str, root: Path, alone: Path) -> None:
     def drop(manifest: dict[str, Any]) -> None:
         if key == "references":
             manifest[key].pop("draft")
@@ -245,19 +238,19 @@ def test_every_model_has_its_reference_and_its_proof_and_no_other_has(
             manifest[key].append(manifest[key][0] | {"role": "draft"})
 
     edit(root, drop)
-    refused.says(refusal(root))
+    check(refusal(root), key, "manifest.json")
     edit(alone, add)
-    refused.says(refusal(alone))
+    check(refusal(alone), key, "manifest.json")
     edit(alone, lambda m: m.update({key: type(m[key])()}))
-    refused.says(refusal(alone))
+    check(refusal(alone), key, "manifest.json")
 
 
 VOCABULARY = {"maps": "graphs/draft.weights", "shared_tokens": 3, "target_tokens": 12, "draft_tokens": 4}
 
 
-def test_a_vocabulary_of_a_draft_that_is_not_there(refused: Refused, alone: Path) -> None:
+def test_a_vocabulary_of_a_draft_that_is_not_there(alone: Path) -> None:
     edit(alone, lambda m: m.update(vocabulary=VOCABULARY | {"maps": "graphs/target.weights"}))
-    refused.says(refusal(alone))
+    check(refusal(alone), "shared")
 
 
 def test_a_shared_vocabulary(root: Path) -> None:
@@ -281,12 +274,12 @@ def with_rule(root: Path, rule: dict[str, Any]) -> None:
     )
 
 
-def test_compiled_rules(refused: Refused, root: Path) -> None:
+def test_compiled_rules(root: Path) -> None:
     with_rule(root, RULE)
     opened = Bundle.open(root)
     assert opened.manifest.rules == (RuleSpec("accept_token", 4, 5, "graphs/rules/accept.onnx"),)
     (root / RULE["graph"]).write_bytes(b"RULE")
-    refused.says(refusal(root))
+    check(refusal(root), "SHA", code="file_changed")
 
 
 @pytest.mark.parametrize(
@@ -297,13 +290,13 @@ def test_compiled_rules(refused: Refused, root: Path) -> None:
         {"rows": None},
     ],
 )
-def test_compiled_rules_that_are_none(refused: Refused, change: dict[str, Any], root: Path) -> None:
+def test_compiled_rules_that_are_none(change: dict[str, Any], root: Path) -> None:
     with_rule(root, RULE | change)
-    refused.says(refusal(root))
+    check(refusal(root), field=("manifest.json.files", "manifest.json.rules[0].rows", "manifest.json.rules[0].rule"))
 
 
 @pytest.mark.parametrize("part", ["maps", "graph"])
-def test_files_of_a_vocabulary_and_of_a_rule_must_be_listed(refused: Refused, part: str, root: Path) -> None:
+def test_files_of_a_vocabulary_and_of_a_rule_must_be_listed(part: str, root: Path) -> None:
     (root / "extra").write_bytes(b"x")
     edit(
         root,
@@ -313,7 +306,7 @@ def test_files_of_a_vocabulary_and_of_a_rule_must_be_listed(refused: Refused, pa
             else m.update(rules=[RULE | {"graph": "extra"}])
         ),
     )
-    refused.says(refusal(root))
+    check(refusal(root), field="manifest.json.files")
 
 
 def test_list_files_has_sizes_and_digests(tmp_path: Path) -> None:
@@ -348,7 +341,7 @@ def test_widths_of_a_contract() -> None:
 @pytest.mark.parametrize(
     ("capacity", "drafts", "chunk"), [(64, 0, 8), (64, 4, 0), (19, 4, 8), (15, 1, 1), (0, 1, 1), (-5, 1, 1)]
 )
-def test_absurd_contracts(refused: Refused, capacity: int, drafts: int, chunk: int) -> None:
+def test_absurd_contracts(capacity: int, drafts: int, chunk: int) -> None:
     with refused(ValueError):
         Contract(capacity, drafts, chunk, "fp32")
 
@@ -373,7 +366,7 @@ def with_plan(root: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, b"longer", b"nalp"])
 def test_a_plan_that_is_lost_or_changed_is_compiled_again_and_the_bundle_not_built_again(
-    refused: Refused, root: Path, content: bytes | None
+    root: Path, content: bytes | None
 ) -> None:
     with_plan(root)
     plan = root / "engines/tensorrt-rtx/target.plan"
@@ -381,13 +374,13 @@ def test_a_plan_that_is_lost_or_changed_is_compiled_again_and_the_bundle_not_bui
     plan.unlink()
     if content is not None:
         plan.write_bytes(content)
-    refused.says(refusal(root))
+    check(refusal(root), "--engine", code=("file_changed", "file_missing"))
     assert len(Bundle.open(root, without_plans="tensorrt-rtx").manifest.plans) == 1
     with pytest.raises(BundleError):
         Bundle.open(root, without_plans="tensorrt")
 
 
-def test_plans_must_be_listed_among_the_files(refused: Refused, root: Path) -> None:
+def test_plans_must_be_listed_among_the_files(root: Path) -> None:
     with_plan(root)
     edit(root, lambda m: m["files"].pop("engines/tensorrt-rtx/target.plan"))
-    refused.says(refusal(root))
+    check(refusal(root), field="manifest.json.files")

@@ -9,21 +9,33 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-
 import pytest
-from click.testing import CliRunner, Result
-from specexport.bundle import MANIFEST, Bundle
+from click.testing import CliRunner
+from click.testing import Result
+from specexport.bundle import MANIFEST
+from specexport.bundle import Bundle
 from specexport.cli import main
 from specexport.cli.generate import summary
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
-from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
+from specexport.runtime.policy.routes import POLICY
+from specexport.runtime.policy.routes import POLICY_VERSION
+from specexport.runtime.policy.routes import Policy
+from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.state.statistics import Statistics
 from specexport.runtime.stream import Stream
-from support.messages import Refused
 from support.pair import Pair
+from specexport.errors import CheckpointError
+from specexport.errors import EngineError
+from specexport.errors import OutputError
+from specexport.errors import ParameterError
+from specexport.errors import SpecExportError
+from support.refusals import cause
+from support.refusals import check
+from support.refusals import says
+
 
 Run = Callable[..., Result]
 
@@ -70,9 +82,7 @@ def build(run: Run, pair: Pair, cache: Path, built: Path, tmp_path: Path) -> Cal
     return build
 
 
-def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(
-    refused: Refused, build: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..., Result], tmp_path: Path) -> None:
     result = build()
     assert result.exit_code == 0
     assert result.stdout == f"{tmp_path / 'out.bundle'}\n"
@@ -89,7 +99,7 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(
     assert sum(map(float, stages)) == pytest.approx(float(in_all))
     for line in ("import packages ", "hash the weights ", "everything else "):
         assert line in result.stderr
-    refused.says(error(build()))
+    check(cause(build()), "--output", "--force", code="output_exists")
     assert build("--force").exit_code == 0
 
 
@@ -119,33 +129,37 @@ def test_build_names_every_draft_and_its_proof(build: Callable[..., Result], pai
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "kind", "code", "field"),
     [
-        (dict(target="no/such/folder"), "there is no folder no/such/folder"),
-        (dict(draft="x" * 300), "x" * 100),
-        (dict(max_draft_tokens=0), "--max-draft-tokens is 0"),
-        (dict(max_seq_len=4), "--max-seq-len 4"),
-        (dict(max_seq_len=1000), "has only 128 positions"),
-        (dict(precision="int3"), "--precision is int3"),
-        (dict(engine="cuda"), "there is no engine 'cuda'"),
-        (dict(precision="bf16"), "which engine onnxruntime cannot run"),
-        (dict(tensorrt_version="10.3"), "--tensorrt-version is for --engine tensorrt"),
-        (dict(timing_cache="times"), "--timing-cache is for engines that run plans"),
-        (dict(engine="tensorrt", tensorrt_version="10.2"), "TensorRT 10.2 is too old"),
-        (dict(engine="tensorrt", compute_capability="89"), "--compute-capability is 89; it must look like 8.9"),
-        (dict(output="/dev/null/out"), "/dev/null is a file"),
-        (dict(target="~nosuch/x"), "~nosuch/x cannot be looked up"),
-        (
-            dict(cache="/dev/null"),
-            "the cache folder /dev/null cannot be created: a file is in its way; choose another --cache",
-        ),
+        (dict(target="no/such/folder"), CheckpointError, "checkpoint_not_found", None),
+        (dict(draft="x" * 300), CheckpointError, None, None),
+        (dict(max_draft_tokens=0), ParameterError, None, "max_draft_tokens"),
+        (dict(max_seq_len=4), ParameterError, None, "max_seq_len"),
+        (dict(max_seq_len=1000), ParameterError, None, "max_seq_len"),
+        (dict(precision="int3"), ParameterError, None, "precision"),
+        (dict(engine="cuda"), EngineError, "unknown_engine", "engine"),
+        (dict(precision="bf16"), ParameterError, None, "precision"),
+        (dict(tensorrt_version="10.3"), ParameterError, None, "tensorrt_version"),
+        (dict(timing_cache="times"), ParameterError, None, "timing_cache"),
+        (dict(engine="tensorrt", tensorrt_version="10.2"), EngineError, None, None),
+        (dict(engine="tensorrt", compute_capability="89"), ParameterError, None, "compute_capability"),
+        (dict(output="/dev/null/out"), OutputError, None, None),
+        (dict(target="~nosuch/x"), CheckpointError, None, None),
+        (dict(cache="/dev/null"), OutputError, None, None),
     ],
 )
 def test_what_cannot_be_built(
-    options: dict[str, Any], message: str, build: Callable[..., Result], tmp_path: Path
+    options: dict[str, Any],
+    kind: type[SpecExportError],
+    code: str | None,
+    field: str | None,
+    build: Callable[..., Result],
+    tmp_path: Path,
 ) -> None:
-    result = build(**options)
-    assert message in last_line(result)
+    error = cause(build(**options))
+    assert type(error) is kind
+    facts = [value for value in options.values() if isinstance(value, str) and field is None]
+    check(error, *(fact[:100] for fact in facts[-1:]), code=code, field=field)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -159,10 +173,10 @@ def last_line(result: Result) -> str:
     return result.stderr.splitlines()[-1].removeprefix("Error: ")
 
 
-def test_a_text_behind_the_bundle_is_told_its_option(refused: Refused, run: Run, built: Path) -> None:
-    refused.says(error(run("generate", built, "def add("), 2))
-    refused.says(error(run("generate", built), 2))
-    refused.says(error(run("generate", built, "--prompt", "x", "--chat", "y"), 2))
+def test_a_text_behind_the_bundle_is_told_its_option(run: Run, built: Path) -> None:
+    says(error(run("generate", built, "def add("), 2), "def add(")
+    says(error(run("generate", built), 2), "--messages")
+    says(error(run("generate", built, "--prompt", "x", "--chat", "y"), 2), "--messages")
 
 
 def test_generate_streams_the_text(run: Run, built: Path) -> None:
@@ -360,8 +374,12 @@ def test_chat_messages_come_from_a_file(run: Run, built: Path, tmp_path: Path) -
         ("--prompt", "x", "--engine", "cuda"),
     ],
 )
-def test_requests_that_are_refused(refused: Refused, options: tuple[object, ...], run: Run, built: Path) -> None:
-    refused.says(error(run("generate", built, *options)))
+def test_requests_that_are_refused(options: tuple[object, ...], run: Run, built: Path) -> None:
+    check(
+        cause(run("generate", built, *options)),
+        code=("context_length_exceeded", "invalid_value", "unknown_engine"),
+        field=[*options, "banned_tokens"],
+    )
 
 
 @pytest.mark.parametrize(

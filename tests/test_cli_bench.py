@@ -7,27 +7,36 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from click.testing import Result
 from specexport.bundle import Bundle
 from specexport.calibration.bench import interleaved as module
 from specexport.calibration.bench import paired_run
 from specexport.cli import main
 from specexport.runtime.policy.cost_model import COSTS
 from specexport.runtime.policy.files import write_decision
-from specexport.runtime.policy.host_identity import bundle_identity, describe_host
+from specexport.runtime.policy.host_identity import bundle_identity
+from specexport.runtime.policy.host_identity import describe_host
 from support.calibrated import flat_costs
-from support.messages import Refused
+from support.refusals import cause
+from support.refusals import check
+from support.refusals import says
+
 
 Run = Callable[..., Result]
 # Nothing else needs the CPUs, as far as it knows.
 MAIN = "import os; os.getloadavg = lambda: (0.0, 0.0, 0.0);"
+
+
 MAIN += "from specexport.cli import main; main(prog_name='specexport')"
+
+
 LINES: list[dict[str, Any]] = [
     {"route": "code", "prompt": "def add(a, b):"},
     {"route": "prose", "prompt": "Once upon a time"},
@@ -183,17 +192,21 @@ def test_options_reach_the_run(run: Run) -> None:
         ("--journal", "/dev/null"),
     ],
 )
-def test_runs_that_are_refused(refused: Refused, options: tuple[object, ...], run: Run, journal: Path) -> None:
+def test_runs_that_are_refused(options: tuple[object, ...], run: Run, journal: Path) -> None:
     """Before anything is written."""
-    refused.says(error(run(*options)))
+    check(
+        cause(run(*options)),
+        code=("invalid_value", "output_failed", "unknown_engine"),
+        field=[*options, None],
+    )
     assert not journal.exists()
 
 
-def test_lines_that_cannot_be_used(refused: Refused, run: Run, prompts: Path, journal: Path) -> None:
+def test_lines_that_cannot_be_used(run: Run, prompts: Path, journal: Path) -> None:
     good = prompts.read_text()
     prompts.write_text(good + '\n{"route": "code"}\n')
     message = f'{prompts}, line 5: found no "prompt", expected either "prompt", a text or token ids, or "messages"'
-    refused.says(error(run()))
+    check(cause(run()), "5")
     prompts.write_text(good + "\n" + json.dumps({"route": "code", "prompt": "a b c d " * 50}) + '\n{"route": "code"}\n')
     prompts_without = prompts.read_text().rsplit("\n", 2)[0]
     result = run("--skip-invalid", "--json")
@@ -203,7 +216,7 @@ def test_lines_that_cannot_be_used(refused: Refused, run: Run, prompts: Path, jo
     assert lines[1].startswith(f"left out: {prompts}, line 5: the prompt has ")
     assert len(lines) == 2
     prompts.write_text(prompts_without)
-    refused.says(error(run()))
+    check(cause(run()), "--max-seq-len", "301", field="prompt")
     assert not journal.exists()
 
 

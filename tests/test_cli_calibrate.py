@@ -6,12 +6,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from click.testing import Result
 from specexport.calibration import calibrate as module
 from specexport.cli import main
-from support.messages import Refused
+from support.refusals import cause
+from support.refusals import check
+from support.refusals import says
+
 
 Run = Callable[..., Result]
 LINES: list[dict[str, Any]] = [
@@ -42,9 +45,7 @@ def error(result: Result, code: int = 1) -> str:
     return line
 
 
-def test_calibrate_writes_what_generate_and_inspect_follow(
-    refused: Refused, run: Run, bundle: Path, prompts: Path
-) -> None:
+def test_calibrate_writes_what_generate_and_inspect_follow(run: Run, bundle: Path, prompts: Path) -> None:
     result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 8, "--json")
     assert result.exit_code == 0, (result.exception, result.stderr)
     found = json.loads(result.stdout)
@@ -78,7 +79,7 @@ def test_calibrate_writes_what_generate_and_inspect_follow(
     policy["bundle"] = "0" * 64
     (bundle / "policy.json").write_text(json.dumps(policy))
     for command in (("generate", "--prompt", "def"), ("inspect",)):
-        refused.says(error(run(*command)))
+        check(cause(run(*command)), "delete", code="stale")
     assert run("calibrate", "--prompts", prompts, "--max-new-tokens", 4).exit_code == 0  # which mends it
 
 
@@ -104,9 +105,9 @@ def test_costs_of_another_host_are_told(run: Run, bundle: Path) -> None:
     ],
     ids=["cut", "without a route", "too long"],
 )
-def test_lines_that_cannot_be_used(refused: Refused, run: Run, prompts: Path, line: str) -> None:
+def test_lines_that_cannot_be_used(run: Run, prompts: Path, line: str) -> None:
     prompts.write_text(prompts.read_text() + "\n" + line)
-    refused.says(error(run("calibrate", "--prompts", prompts, "--max-new-tokens", 4)))
+    check(cause(run("calibrate", "--prompts", prompts, "--max-new-tokens", 4)), "7", field=(None, "prompt"))
     result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--skip-invalid", "--json")
     assert result.exit_code == 0, result.stderr
     assert "left out: " in result.stderr
@@ -136,14 +137,14 @@ def test_an_interrupt_says_how_to_go_on(run: Run, prompts: Path, bundle: Path, m
 
 @pytest.mark.parametrize("package", ["scikit-learn", "matplotlib", "jinja2"])
 def test_a_missing_package_is_told_before_the_run(
-    refused: Refused, run: Run, prompts: Path, monkeypatch: pytest.MonkeyPatch, package: str
+    run: Run, prompts: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     absent = package.replace("scikit-learn", "sklearn")
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == absent else name)
     monkeypatch.setattr(module, "record", lambda *arguments, **options: pytest.fail("it ran"))
-    refused.says(error(run("calibrate", "--prompts", prompts)))
+    check(cause(run("calibrate", "--prompts", prompts)), package, "specexport[calibrate]")
 
 
 @pytest.mark.parametrize("useless", [("--report", "x.html"), ("--fixed",), ("--limit", "3"), ("--skip-invalid",)])
-def test_what_needs_prompts_is_refused_without_them(useless: tuple[str, ...], run: Run, refused: Refused) -> None:
-    refused.says(error(run("calibrate", *useless), 2))
+def test_what_needs_prompts_is_refused_without_them(useless: tuple[str, ...], run: Run) -> None:
+    says(error(run("calibrate", *useless), 2), "--prompts")

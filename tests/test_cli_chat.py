@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -17,7 +16,7 @@ from specexport.runtime.load import load
 from specexport.runtime.loop.chunks import Chunk
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
-from support.messages import Refused
+from support.refusals import says
 
 
 @pytest.fixture
@@ -205,7 +204,7 @@ def test_another_template(built: Path, tmp_path: Path, command: str) -> None:
 )
 @pytest.mark.parametrize("command", ["generate", "chat", "serve"])
 def test_templates_that_fail_end_the_command(
-    refused: Refused, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, text: bytes | None
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, text: bytes | None
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if text is not None:
@@ -213,4 +212,4 @@ def test_templates_that_fail_end_the_command(
     asked = ["--chat", "Hi"] if command == "generate" else []
     result = CliRunner().invoke(main, [command, str(built), *asked, "--chat-template", "my.jinja"], input="Hi\n")
     assert (result.exit_code, result.stdout) == (1, "")
-    refused.says(result.stderr)
+    says(result.stderr, "my.jinja")

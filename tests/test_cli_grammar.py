@@ -6,14 +6,16 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
 import jsonschema
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from click.testing import Result
 from specexport.cli import main
-from support.messages import Refused
-from support.scripted import scripted_session, tell
+from support.scripted import scripted_session
+from support.scripted import tell
 from support.thinking_templates import QWEN
+from support.refusals import says
+
 
 Run = Callable[..., Result]
 SCHEMA = {
@@ -59,20 +61,20 @@ def test_a_regex_choices_and_lark(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"not": {}}', '{"type": "string", "minLength": 3, "maxLength": 2}', "\ud800"]
 )
-def test_schemas_that_are_wrong(refused: Refused, run: Run, tmp_path: Path, text: str) -> None:
+def test_schemas_that_are_wrong(run: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "schema.json").write_bytes(text.encode(errors="surrogatepass"))
     result = run("--json-schema", tmp_path / "schema.json")
     assert (result.exit_code, result.stdout) == (1, "")
-    refused.says(result.stderr)
+    says(result.stderr)
 
 
 @pytest.mark.parametrize(
     "options", [("--regex", "((("), ("--choice", ""), ("--regex", "a{9}", "--ban-token", "-1"), ("--regex", "(?=a)")]
 )
-def test_what_is_refused_in_one_line(refused: Refused, run: Run, options: tuple[str, ...]) -> None:
+def test_what_is_refused_in_one_line(run: Run, options: tuple[str, ...]) -> None:
     result = run(*options)
     assert (result.exit_code, result.stdout) == (1, "")
-    refused.says(result.stderr)
+    says(result.stderr)
 
 
 def test_thoughts_go_to_stderr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.messages import Refused
+from support.refusals import says
 from test_cli_process import MAIN
 
 ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
@@ -61,16 +61,14 @@ def test_a_byte_order_mark_is_no_text(option: str, built: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("option", ["--messages", "--prediction", "--grammar", "--chat-template", "--prompt"])
 @pytest.mark.parametrize("env", [UTF8, ASCII], ids=["utf-8", "ascii"])
-def test_what_is_not_utf8_is_one_line(
-    option: str, env: dict[str, str], refused: Refused, built: Path, tmp_path: Path
-) -> None:
+def test_what_is_not_utf8_is_one_line(option: str, env: dict[str, str], built: Path, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"d\xe9j\xe0 vu")
     given = "-" if option == "--prompt" else file
     prompt = [] if option in ("--messages", "--prompt") else ["--prompt", "a"]
     done = cli(MAIN, "generate", built, option, given, *prompt, env=env, stdin=file.read_bytes())
     assert (done.returncode, done.stdout) == (1, b"")
-    refused.says(done.stderr.decode().strip().replace(str(file), "<file>"))
+    says(done.stderr.decode().strip().replace(str(file), "<file>"), "UTF")
 
 
 SHOW = "from specexport.cli.group import use_utf8; use_utf8(); print('é世\\udcff\\ud800')"

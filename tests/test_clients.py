@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-
 import harness
 import pytest
-from harness import UnexpectedError, outcome, refused_with
-from results import Result, read
+from harness import UnexpectedError
+from harness import outcome
+from harness import refused_with
+from results import Result
+from results import read
+from support.refusals import refused
 
 
 class StatusError(Exception):

@@ -7,19 +7,17 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-
 import pytest
 from click.testing import CliRunner
 from gpukit import command as command_module
-from gpukit.pack import INSTALLER, pack
+from gpukit.pack import INSTALLER
+from gpukit.pack import pack
 from gpukit.wheels import Host
+from support.refusals import refused
+
 
 pytestmark = pytest.mark.slow
-
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
-# Installing.
 
 
 def real_wheel(folder: Path, name: str) -> Path:
@@ -64,9 +62,6 @@ def test_an_installation_is_used_by_the_line_that_it_prints(tmp_path: Path, pack
     )
     assert used.stdout.splitlines() == [str(site / "kit_one.py"), str(site / "kit_two.py")]
     assert sorted(path.name for path in site.parent.iterdir()) == ["site"], "nothing else is left"
-
-
-# Downloading.
 
 
 def test_the_command_packs_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,137 +1,135 @@
-"""The fixture `refused` and its file, in runs of pytest within this one."""
+"""The messages that users read most, whole. `pytest --snapshot-update tests/test_messages.py` records them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from specexport.errors import SpecExportError
-from support.messages import flat
+from click.testing import CliRunner
+from specexport import SamplingParameters, errors
+from specexport.bundle import MANIFEST, Bundle, Contract, write_manifest
+from specexport.cli import main
+from specexport.engines.registry import engine_module
+from specexport.exporter.request.options import BuildOptions
+from specexport.runtime.grammar.grammar import Grammar
+from specexport.runtime.session import Session
+from specexport.runtime.text.prompt_file import read_prompts
+from specexport.serve.settings import ServerSettings, check_listening
+from specexport.serve.wire.body import parse
+from specexport.serve.wire.errors import ApiError, of_engine
+from specexport.serve.wire.requests import ChatRequest
+from support.doubles import FakeDecoder, fake_session, write_bundle
+from support.refusals import says
 
-Run = Callable[..., pytest.RunResult]
-TWO = """
-    import pytest
+CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
+Say = Callable[[Path], object]
 
-    @pytest.mark.parametrize("width", [2, 3])
-    def test_widths(refused, tmp_path, width):
-        with refused(ValueError):
-            raise ValueError(f"{tmp_path / 'a.json'}: {width} is too wide")
-        refused.says("5.6 standard deviations off")
 
-    def test_other(refused):
-        with refused((KeyError, OSError)):
-            raise FileNotFoundError(__file__)
-"""
-FOUND = {
-    "test_some.py::test_other": "FileNotFoundError: <checkout>/tests/test_some.py",
-    "test_some.py::test_widths[2]": "ValueError: <tmp>/a.json: 2 is too wide",
-    "test_some.py::test_widths[2] #2": "<x> standard deviations off",
-    "test_some.py::test_widths[3]": "ValueError: <tmp>/a.json: 3 is too wide",
-    "test_some.py::test_widths[3] #2": "<x> standard deviations off",
+def command(*arguments: object) -> Say:
+    """What a command shows. `.`: the folder of the test."""
+
+    def say(folder: Path) -> str:
+        given = [
+            str(folder / argument[2:]) if str(argument).startswith("./") else str(argument) for argument in arguments
+        ]
+        result = CliRunner().invoke(main, given)
+        assert result.exit_code in (1, 2), (result.exception, result.output)
+        return result.stderr.splitlines()[-1]
+
+    return say
+
+
+def session(call: Callable[[Session], object]) -> Say:
+    return lambda folder: call(
+        fake_session(folder / "demo.bundle", FakeDecoder(CONTRACT, 300), FakeDecoder(CONTRACT, 300))
+    )
+
+
+def body(**fields: Any) -> Say:
+    """What a client is answered."""
+    given = json.dumps({"messages": [{"role": "user", "content": "Hi"}], **fields}).encode()
+    return lambda folder: parse(ChatRequest, given, strict=False)
+
+
+def edited(change: Callable[[Path], object]) -> Say:
+    """Of a bundle that was changed after the build."""
+
+    def say(folder: Path) -> object:
+        root = folder / "demo.bundle"
+        write_manifest(root, write_bundle(root).manifest)
+        change(root)
+        return Bundle.open(root)
+
+    return say
+
+
+def rewritten(**values: Any) -> Say:
+    return edited(
+        lambda root: (root / MANIFEST).write_text(json.dumps(json.loads((root / MANIFEST).read_text()) | values))
+    )
+
+
+def prompts(line: str) -> Say:
+    def say(folder: Path) -> object:
+        (folder / "prompts.jsonl").write_text(line)
+        return read_prompts(folder / "prompts.jsonl")
+
+    return say
+
+
+MESSAGES: dict[str, Say] = {
+    "build: no target": command("build", "--draft", "lookup", "-o", "./out.bundle"),
+    "build: no such checkpoint": command("build", "--target", "no/such/one", "-o", "./out.bundle"),
+    "build: a precision": command("build", "--target", "x/y", "--precision", "int3", "-o", "./out.bundle"),
+    "build: drafting too far": lambda folder: BuildOptions(max_seq_len=64, max_draft_tokens=33),
+    "generate: no bundle": command("generate", "./nothing.bundle", "--prompt", "x"),
+    "generate: no prompt": command("generate", "./nothing.bundle"),
+    "a command that there is not": command("generat"),
+    "inspect: no bundle": command("inspect", "./nothing.bundle"),
+    "calibrate: no prompts": prompts("\n"),
+    "a prompt file's line": prompts('{"text": "x"}\n'),
+    "serve: without keys": lambda folder: check_listening("0.0.0.0", ServerSettings()),
+    "serve: a text for several": lambda folder: ServerSettings(api_keys="secret"),  # type: ignore[arg-type]
+    "an engine that there is not": lambda folder: engine_module("cuda"),
+    "a package that is missing": lambda folder: errors.MissingPackageError("llguidance", "grammar"),
+    "bundle: too new": rewritten(schema_version=99),
+    "bundle: a wrong type": rewritten(created=3),
+    "bundle: a file is missing": edited(lambda root: (root / "graphs/draft.weights").unlink()),
+    "bundle: a file was changed": edited(lambda root: (root / "graphs/draft.weights").write_bytes(b"x")),
+    "temperature": lambda folder: SamplingParameters(temperature=-1),
+    "max_new_tokens": lambda folder: SamplingParameters(max_new_tokens=0),
+    "logit_bias": lambda folder: SamplingParameters(logit_bias={3: 200}),
+    "stop": lambda folder: SamplingParameters(stop=["a", ""]),
+    "num_draft_tokens": session(lambda session: session.generate("x", num_draft_tokens=9)),
+    "drafter": session(lambda session: session.generate("x", drafter="oracle")),
+    "an empty prompt": session(lambda session: session.generate("")),
+    "a long prompt": session(lambda session: session.generate([1] * 64)),
+    "an unknown token": session(lambda session: session.generate([1, 300])),
+    "a chat without a template": session(lambda session: session.generate([{"role": "user", "content": "x"}])),
+    "a session with a stream": session(lambda session: (session.stream("x"), session.stream("x"))),
+    "a session that was closed": session(lambda session: (session.close(), session.generate("x"))),
+    "a choice of nothing": lambda folder: Grammar.choice([]),
+    "a schema that is no object": lambda folder: Grammar.json_schema("[]"),
+    "http: a field is missing": body(messages=[{"content": "x"}]),
+    "http: out of bounds": body(temperature=3),
+    "http: a wrong choice": body(messages=[{"role": "robot", "content": "x"}]),
+    "http: a wrong type": body(max_tokens="many"),
+    "http: not supported": body(n=2),
+    "http: no JSON": lambda folder: parse(ChatRequest, b"{", strict=False),
+    "http: a long prompt": lambda folder: of_engine(errors.LongPromptError("x", tokens=70, capacity=64)),
+    "http: the engine failed": lambda folder: of_engine(errors.EngineError(f"{folder} is broken")),
 }
-UNUSED = "*entries of tests/messages.json that no test uses*"
 
 
-@pytest.fixture
-def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """pytest in a checkout of its own, whose only file of tests holds `text`."""
-    pytester.makeini("[pytest]\ntestpaths = tests\n")
-    (pytester.path / "tests").mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # for workers
-
-    def run(text: str, *arguments: str) -> pytest.RunResult:
-        pytester.path.joinpath("tests/test_some.py").write_text(pytester.makepyfile(text).read_text())
-        return pytester.runpytest_inprocess("-p", "support.messages", "-p", "no:cacheprovider", *arguments)
-
-    return run
-
-
-@pytest.fixture
-def file(pytester: pytest.Pytester) -> Path:
-    return pytester.path / "tests/messages.json"
-
-
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_what_is_written_is_compared_from_then_on(run: Run, file: Path, workers: str) -> None:
-    run(TWO).assert_outcomes(failed=3)  # nothing is stored yet
-    assert not file.exists()
-    run(TWO, "-n", workers, "--update-messages").assert_outcomes(passed=3)
-    assert flat(json.loads(file.read_text())) == FOUND
-    assert list(json.loads(file.read_text())["test_some.py"]) == ["test_other", "test_widths"]
-    file.write_text(json.dumps(FOUND))  # whole keys are read too
-    result = run(TWO, "-n", workers)
-    result.assert_outcomes(passed=3)
-    result.stdout.no_fnmatch_line(UNUSED)
-
-
-def test_another_message_and_another_type_fail(run: Run, file: Path) -> None:
-    run(TWO, "--update-messages")
-    before = file.read_bytes()
-    result = run(TWO.replace("too wide", "too long"))
-    result.assert_outcomes(failed=2, passed=1)
-    result.stdout.fnmatch_lines(
-        ["-*2 is too wide", "[+]*2 is too long", "*python -m pytest --update-messages tests/test_some.py"]
-    )
-    run(TWO.replace("raise ValueError", "raise UnicodeError")).assert_outcomes(failed=2, passed=1)  # a ValueError, too
-    run(TWO.replace("raise ValueError", "raise TypeError")).assert_outcomes(failed=2, passed=1)
-    run(TWO.replace("raise FileNotFoundError", "str")).assert_outcomes(failed=1, passed=2)  # nothing is raised
-    assert file.read_bytes() == before
-
-
-@pytest.mark.parametrize("message", ["", " ", "one\\ntwo", "one\\u2028two", "found Traceback (most recent call last):"])
-def test_the_house_rule_holds_also_for_what_is_new(run: Run, message: str) -> None:
-    text = f"def test_it(refused):\n    with refused(ValueError):\n        raise ValueError('{message}')\n"
-    run(text, "--update-messages").assert_outcomes(failed=1)
-
-
-def test_an_update_leaves_what_did_not_run(run: Run, file: Path) -> None:
-    run(TWO, "--update-messages")
-    run(TWO.replace("wide", "long"), "--update-messages", "-k", "2").assert_outcomes(passed=1, deselected=2)
-    assert flat(json.loads(file.read_text())) == FOUND | {
-        "test_some.py::test_widths[2]": "ValueError: <tmp>/a.json: 2 is too long"
-    }
-
-
-def test_a_test_that_breaks_off_keeps_its_later_messages(run: Run, file: Path) -> None:
-    run(TWO, "--update-messages")
-    run(TWO.replace("refused.says", "assert False, "), "--update-messages").assert_outcomes(failed=2, passed=1)
-    assert flat(json.loads(file.read_text())) == FOUND
-
-
-@pytest.mark.parametrize("workers", ["0", "1"])
-def test_entries_without_a_test_are_told_by_whole_runs(run: Run, file: Path, workers: str) -> None:
-    run(TWO, "--update-messages")
-    fewer = TWO.replace("test_other", "test_renamed").replace(
-        "with refused((KeyError, OSError))", "with pytest.raises(OSError)"
-    )
-    result = run(fewer, "-n", workers, "tests/test_some.py")
-    result.assert_outcomes(passed=3)
-    result.stdout.no_fnmatch_line(UNUSED)
-    result = run(fewer, "-n", workers)
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines([UNUSED, "test_some.py::test_other"])
-    run(fewer, "-n", workers, "--update-messages")
-    assert flat(json.loads(file.read_text())) == {key: said for key, said in FOUND.items() if "other" not in key}
-
-
-def test_a_message_that_a_test_no_longer_has_is_told_at_once(run: Run) -> None:
-    run(TWO, "--update-messages")
-    result = run(TWO.replace("refused.says", "str"), "tests/test_some.py")
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines([UNUSED, "test_some.py::test_widths?2? #2", "test_some.py::test_widths?3? #2"])
-
-
-def test_a_test_that_is_skipped_here_keeps_its_entries(run: Run) -> None:
-    run(TWO, "--update-messages")
-    result = run(TWO.replace("    def test_other", "    @pytest.mark.skip\n    def test_other"))
-    result.assert_outcomes(passed=2, skipped=1)
-    result.stdout.no_fnmatch_line(UNUSED)
-
-
-def test_an_error_is_one_line_and_keeps_the_names_of_files() -> None:
-    for name in ("Größe", "報告\u3000書", "9.41.00\u202fAM", "a\u200cb", "a\u00a0b"):
-        assert str(SpecExportError(f"{name} is missing")) == f"{name} is missing"
-    for name in ("one\ntwo", "one\rtwo", "one\u2028two", "one\x85two", "\x1b[31mred", "\u202eback", "\ud800"):
-        assert str(SpecExportError(name)).isprintable()
+@pytest.mark.parametrize("name", MESSAGES)
+def test_what_is_said(name: str, tmp_path: Path, snapshot: Any) -> None:
+    try:
+        said = MESSAGES[name](tmp_path)
+    except (errors.SpecExportError, ApiError) as error:
+        said = error
+    message = str(said)
+    says(message)
+    assert message.replace(str(tmp_path), "<tmp>") == snapshot

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from specexport.errors import BundleError
 from specexport.strict import parse, read_json
-from support.messages import Refused
+from support.refusals import refused
 
 
 @dataclass(frozen=True)
@@ -51,29 +51,29 @@ def test_parses_nested_dataclasses_and_back() -> None:
     assert parse(Outer, asdict(parsed) | {"items": [{"width": 2}, {"width": 3}]}, "file") == parsed
 
 
-def test_an_object_may_be_missing_but_is_checked_where_it_is_there(refused: Refused) -> None:
+def test_an_object_may_be_missing_but_is_checked_where_it_is_there() -> None:
     assert parse(Outer, GOOD, "file").spare is None
     assert parse(Outer, GOOD | {"spare": {"width": 4}}, "file").spare == Inner(4)
     assert parse(Outer, GOOD | {"choice": "b"}, "file").choice == "b"
-    with refused(BundleError):
+    with refused(BundleError, field="file.choice"):
         parse(Outer, GOOD | {"choice": "c"}, "file")
     for spare in (
         {"width": 0},
         {},
         [],
     ):
-        with refused(BundleError):
+        with refused(BundleError, "file.spare", field=(None, "file.spare", "file.spare.width")):
             parse(Outer, GOOD | {"spare": spare}, "file")
 
 
-def test_an_int_beyond_all_floats_is_no_float(refused: Refused) -> None:
-    with refused(BundleError):
+def test_an_int_beyond_all_floats_is_no_float() -> None:
+    with refused(BundleError, "100000000000000000000000000000000000000000000000000000000000", field="file.ratio"):
         parse(Outer, GOOD | {"ratio": 10**400}, "file")
 
 
-def test_an_integer_is_a_float_but_not_the_other_way(refused: Refused) -> None:
+def test_an_integer_is_a_float_but_not_the_other_way() -> None:
     assert parse(Outer, GOOD | {"ratio": 2}, "file").ratio == 2.0
-    with refused(BundleError):
+    with refused(BundleError, "2.0", field="file.inner.width"):
         parse(Outer, GOOD | {"inner": {"width": 2.0}}, "file")
 
 
@@ -96,19 +96,26 @@ def test_an_integer_is_a_float_but_not_the_other_way(refused: Refused) -> None:
         {"note": 3},
     ],
 )
-def test_refusals_name_the_key(refused: Refused, change: dict[str, Any]) -> None:
-    with refused(BundleError):
+def test_refusals_name_the_key(change: dict[str, Any]) -> None:
+    with refused(
+        BundleError,
+        field=(
+            "file.inner.width",
+            *(f"file{place}{name}" for name in change for place in (".", ".table.")),
+            "file.items[1].width",
+        ),
+    ):
         parse(Outer, GOOD | change, "file")
 
 
 @pytest.mark.parametrize("value", [None, [], "text", 3])
-def test_a_value_that_is_no_object_is_refused(refused: Refused, value: object) -> None:
-    with refused(BundleError):
+def test_a_value_that_is_no_object_is_refused(value: object) -> None:
+    with refused(BundleError, "object", field="file"):
         parse(Outer, value, "file")
 
 
-def test_read_json_names_a_missing_file(refused: Refused, tmp_path: Path) -> None:
-    with refused(BundleError):
+def test_read_json_names_a_missing_file(tmp_path: Path) -> None:
+    with refused(BundleError, "specexport build", code="bundle_not_found"):
         read_json(tmp_path / "gone.json")
 
 
@@ -124,6 +131,6 @@ def test_read_json_names_a_file_that_is_not_json(tmp_path: Path, content: bytes)
     assert "\n" not in str(caught.value)
 
 
-def test_read_json_of_a_folder(refused: Refused, tmp_path: Path) -> None:
-    with refused(BundleError):
+def test_read_json_of_a_folder(tmp_path: Path) -> None:
+    with refused(BundleError, "21"):
         read_json(tmp_path)

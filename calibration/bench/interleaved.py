@@ -68,12 +68,13 @@ def bench(
 def check(session: Session, requests: Sequence[Request], options: BenchOptions) -> None:
     """Raise `ParameterError` if there is no request or the session cannot do what the options ask for."""
     if not requests:
-        raise ParameterError("there are no requests to run; give at least one")
+        raise ParameterError("there are no requests to run; give at least one", "requests")
     runnable_drafter(options.drafter, session.bundle.manifest)
     if (options.num_draft_tokens or 0) > session.max_draft_tokens:
         most = session.max_draft_tokens
         raise ParameterError(
-            f"num_draft_tokens is {options.num_draft_tokens}; --max-draft-tokens of this bundle is {most}"
+            f"num_draft_tokens is {options.num_draft_tokens}; --max-draft-tokens of this bundle is {most}",
+            "num_draft_tokens",
         )
 
 

@@ -38,10 +38,11 @@ class BenchOptions:
         SamplingParameters(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
         for name in ("max_new_tokens", "repeats"):
             if getattr(self, name) < 1:
-                raise ParameterError(f"{name} is {getattr(self, name)}; it must be at least 1")
+                raise ParameterError(f"{name} is {getattr(self, name)}; it must be at least 1", name)
         if self.num_draft_tokens is not None and self.num_draft_tokens < 1:
             raise ParameterError(
-                f"num_draft_tokens is {self.num_draft_tokens}; it must be at least 1, or there is nothing to compare"
+                f"num_draft_tokens is {self.num_draft_tokens}; it must be at least 1, or there is nothing to compare",
+                "num_draft_tokens",
             )
 
     @property

@@ -37,7 +37,7 @@ def fit(
         except (PromptError, BundleError) as error:  # BundleError: messages, but the tokenizer has no chat template
             message = f"{line.where}: {error}"
             if not skip_invalid:
-                raise ParameterError(message + REMEDY) from None
+                raise ParameterError(message + REMEDY, error.field) from None
             skipped.append(message)
             continue
         room = session.capacity - len(tokens)
@@ -45,7 +45,8 @@ def fit(
         requests.append(Request(line.line, line.route, tuple(tokens), min(wanted, room)))
     if not requests:
         raise ParameterError(
-            f"no prompt can be used; {first_of(skipped)}" if skipped else "there are no prompts; give at least one"
+            f"no prompt can be used; {first_of(skipped)}" if skipped else "there are no prompts; give at least one",
+            "prompts",
         )
     return requests, skipped
 
@@ -58,7 +59,7 @@ def choose(requests: Sequence[Request], routes: Sequence[str], limit: int | None
     known = list(dict.fromkeys(request.route for request in requests))
     for route in routes:
         if route not in known:
-            raise ParameterError(f"no prompt has the route {route!r}; the routes are {', '.join(known)}")
+            raise ParameterError(f"no prompt has the route {route!r}; the routes are {', '.join(known)}", "route")
     taken: Counter[str] = Counter()
     chosen = []
     for request in requests:

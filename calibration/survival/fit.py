@@ -40,7 +40,8 @@ def fit_survival(tokens: JudgedTokens, bundle: str, seed: int = 0) -> tuple[Surv
     if not len(tokens):
         raise ParameterError(
             "no draft token was judged, so acceptance cannot be estimated; give prompts on which the drafter "
-            "proposes tokens"
+            "proposes tokens",
+            "prompts",
         )
     scikit_learn("linear_model")
     limit = import_module("threadpoolctl").threadpool_limits  # comes with scikit-learn

@@ -176,7 +176,8 @@ class CudaDevice:
             free, total = self.memory()
             raise EngineError(
                 f"out of device memory in {function}: {size_text(free)} of {size_text(total)} free; "
-                "lower --max-seq-len, choose a smaller --precision or close other programs that use the GPU"
+                "lower --max-seq-len, choose a smaller --precision or close other programs that use the GPU",
+                code="out_of_device_memory",
             )
         if status != SUCCESS:
             raise self._driver.error(function, status)

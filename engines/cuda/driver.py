@@ -120,7 +120,8 @@ def out_of_memory(purpose: str, asked: int, free: int, total: int) -> EngineErro
     return EngineError(
         f"out of device memory for {purpose}: {size_text(asked)} requested, {size_text(free)} of "
         f"{size_text(total)} free; "
-        "lower --max-seq-len, choose a smaller --precision or close other programs that use the GPU"
+        "lower --max-seq-len, choose a smaller --precision or close other programs that use the GPU",
+        code="out_of_device_memory",
     )
 
 

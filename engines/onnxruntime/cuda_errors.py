@@ -25,7 +25,8 @@ def explain(error: Exception, what: str) -> EngineError:
         return EngineError(
             f"{what}: out of device memory{size}; lower --max-seq-len or --prompt-chunk, or close other programs "
             "that use the "
-            "GPU (see nvidia-smi)"
+            "GPU (see nvidia-smi)",
+            code="out_of_device_memory",
         )
     if NOT_ALL_ON_CUDA in text:
         return EngineError(

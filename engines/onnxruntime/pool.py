@@ -19,10 +19,12 @@ MOST_PER_CPU = 8  # above one per core they only take turns; a bundle's costs ma
 def check_threads(threads: int) -> None:
     """Raises `ParameterError` for a number with which a pass would take minutes instead of milliseconds."""
     if threads < 0:
-        raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or more")
+        raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or more", "threads")
     most = MOST_PER_CPU * len(allowed_cpus())
     if threads > most:
-        raise ParameterError(f"threads is {threads}; it must be at most {most} here, or 0 for the engine's choice")
+        raise ParameterError(
+            f"threads is {threads}; it must be at most {most} here, or 0 for the engine's choice", "threads"
+        )
 
 
 def configure(options: Any, threads: int) -> None:

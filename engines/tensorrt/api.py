@@ -165,6 +165,7 @@ def plans_of(bundle: Bundle, engine: str) -> dict[str, Plan]:
     if not plans:
         raise EngineError(
             f"{bundle.root} has no plans for {engine}; make them with: specexport compile {bundle.root} --engine "
-            f"{engine}"
+            f"{engine}",
+            code="not_built_for_engine",
         )
     return plans

@@ -51,10 +51,11 @@ class CompileOptions:
     def __post_init__(self) -> None:
         for text in self.compute_capabilities:
             if not re.fullmatch(r"\d{1,2}\.\d", text):
-                raise ParameterError(f"--compute-capability is {text}; it must look like 8.9")
+                raise ParameterError(f"--compute-capability is {text}; it must look like 8.9", "compute_capability")
         if len(set(self.compute_capabilities)) < len(self.compute_capabilities):
             raise ParameterError(
-                f"--compute-capability names {', '.join(self.compute_capabilities)}; give each one once"
+                f"--compute-capability names {', '.join(self.compute_capabilities)}; give each one once",
+                "compute_capability",
             )
 
     @property

@@ -74,7 +74,10 @@ def _check_complete(name: str, bundle: Bundle, plans: Mapping[str, Plan]) -> Non
     missing = [*models, *rules]
     if missing:
         again = f"specexport compile {bundle.root} --engine {name}"
-        raise EngineError(f"{bundle.root} has no plan of {', '.join(missing)} for {name}; make it with: {again}")
+        raise EngineError(
+            f"{bundle.root} has no plan of {', '.join(missing)} for {name}; make it with: {again}",
+            code="not_built_for_engine",
+        )
 
 
 def _load_plans(

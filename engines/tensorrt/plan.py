@@ -62,7 +62,8 @@ class LoadedPlan:
                 raise EngineError(
                     f"out of device memory for {file.name}: {size_text(file.stat().st_size)} requested, "
                     f"{size_text(free)} of {size_text(total)} free; choose a smaller --precision{streaming} or close "
-                    "other programs that use the GPU"
+                    "other programs that use the GPU",
+                    code="out_of_device_memory",
                 )
             raise EngineError(f"{file} cannot be loaded: {library.reason()}")
         if getattr(self._engine, "streamable_weights_size", 0):

@@ -22,7 +22,8 @@ def check_fit(bundle: Bundle, plan: Plan, library: Library, device: Device) -> N
     if version_numbers(plan.version) != library.version:
         raise EngineError(
             f"{file} was made by version {plan.version}, this host has {library.title}; it needs the same version: "
-            f"{again}"
+            f"{again}",
+            code="incompatible_plan",
         )
     capability = device.compute_capability
     built_for = [version_numbers(text) for text in plan.compute_capabilities]
@@ -31,7 +32,8 @@ def check_fit(bundle: Bundle, plan: Plan, library: Library, device: Device) -> N
     if built_for and capability not in built_for and not (plan.hardware_compatible and capability >= AMPERE):
         made_for = ", ".join(plan.compute_capabilities)
         raise EngineError(
-            f"{file} was made for compute capability {made_for}, {device.name} has {dotted(capability)}; {again}"
+            f"{file} was made for compute capability {made_for}, {device.name} has {dotted(capability)}; {again}",
+            code="incompatible_plan",
         )
     _check_validity(file, library, device, again)
 
@@ -55,4 +57,6 @@ def _check_validity(file: Path, library: Library, device: Device, again: str) ->
     }
     remedy = next((remedies[cause] for cause in causes if cause in remedies), again)
     said = ", ".join(cause.lower().replace("_", " ") for cause in causes) or "no cause is given"
-    raise EngineError(f"{file} cannot run on {device.name} with {library.title} ({said}); {remedy}")
+    raise EngineError(
+        f"{file} cannot run on {device.name} with {library.title} ({said}); {remedy}", code="incompatible_plan"
+    )

@@ -142,7 +142,9 @@ def _bans(settings: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     ends = settings.get("eos_token_id")
     words = settings.get("bad_words_ids", [])
     if not isinstance(words, list) or not all(isinstance(word, list) and word for word in words):
-        raise ParameterError(f"bad_words_ids is {_short(words)}; it must be a list of lists of token ids")
+        raise ParameterError(
+            f"bad_words_ids is {_short(words)}; it must be a list of lists of token ids", "bad_words_ids"
+        )
     alone = [[end] for end in (ends if isinstance(ends, list) else [ends])]
     kept = [word for word in words if word not in alone]
     single = [word[0] for word in kept if len(word) == 1]

@@ -110,7 +110,7 @@ def apply_header(source: str, values: Mapping[str, Any], config: Any, read: Cont
 
     def refuse(key: str, why: str = "which is not read from GGUF") -> UnsupportedModelError:
         name = f"{architecture}.{key}"
-        return UnsupportedModelError(f"{source} says {name} = {_shown(values[name])}, {why}; {INSTEAD}")
+        return UnsupportedModelError(f"{source} says {name} = {_shown(values[name])}, {why}; {INSTEAD}", name)
 
     _check_others(source, values)
     for keys in REQUIRED:
@@ -203,7 +203,7 @@ def _apply_windows(
 def _check_others(source: str, values: Mapping[str, Any]) -> None:
     for key in _unknown(values):
         raise UnsupportedModelError(
-            f"{source} says {key} = {_shown(values[key])}, which is not read from GGUF; {INSTEAD}"
+            f"{source} says {key} = {_shown(values[key])}, which is not read from GGUF; {INSTEAD}", key
         )
 
 

@@ -177,7 +177,8 @@ def _byte_level(source: str, values: Mapping[str, Any], vocabulary: dict[str, in
     if name not in SPLITS:
         raise UnsupportedModelError(
             f"{source} splits text as {name} (tokenizer.ggml.pre), which is not known; known are "
-            f"{', '.join(sorted(SPLITS))}: {INSTEAD}"
+            f"{', '.join(sorted(SPLITS))}: {INSTEAD}",
+            "tokenizer.ggml.pre",
         )
     split = SPLITS[name]
     tokenizer = Tokenizer(models.BPE(vocabulary, _merges(values), ignore_merges=split.whole_words))
@@ -219,7 +220,8 @@ def _special(source: str, values: Mapping[str, Any], tokens: list[str]) -> dict[
         number = values.get(key, default.get(name))
         if number is not None and not 0 <= number < len(tokens):
             raise CheckpointError(
-                f"{source} says {key} = {number} and has {len(tokens)} tokens; download the file again, or {INSTEAD}"
+                f"{source} says {key} = {number} and has {len(tokens)} tokens; download the file again, or {INSTEAD}",
+                key,
             )
         found[role] = None if number is None else tokens[number]
     return found

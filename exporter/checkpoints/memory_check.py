@@ -66,7 +66,8 @@ def _require(needed: float, what: str, remedy: str) -> None:
     if free is not None and needed > free:
         raise OutputError(
             f"{what} needs about {needed / 1e9:.1f} GB of memory, but only {free / 1e9:.1f} GB are free; "
-            f"close other programs, or build {remedy}"
+            f"close other programs, or build {remedy}",
+            code="out_of_memory",
         )
 
 

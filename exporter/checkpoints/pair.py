@@ -56,7 +56,9 @@ def check_capacity(models: Mapping[str, Checkpoint], max_seq_len: int | None) ->
         return min([4096, *(limit for limit in limits.values() if limit)])
     for role, limit in limits.items():
         if limit and max_seq_len > limit:
-            raise ParameterError(f"--max-seq-len is {max_seq_len}; the {role} has only {limit} positions")
+            raise ParameterError(
+                f"--max-seq-len is {max_seq_len}; the {role} has only {limit} positions", "max_seq_len"
+            )
     return max_seq_len
 
 

@@ -157,7 +157,8 @@ def find_local(source: str) -> Path | None:
         return path
     if not found:
         if source.startswith((".", "/", "~")) or source.count("/") > 1:
-            raise CheckpointError(f"there is no folder {source}; give a Hugging Face checkpoint: a folder or a hub id")
+            told = f"there is no folder {source}; give a Hugging Face checkpoint: a folder or a hub id"
+            raise CheckpointError(told, code="checkpoint_not_found")
         return None
     check_folder(source, path)
     return path

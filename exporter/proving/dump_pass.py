@@ -40,7 +40,9 @@ def choose_model(bundle: Bundle, model: str) -> tuple[Role, Bundle]:
     """
     role, bundle = _found(bundle, model)
     if bundle.manifest.models[role].has_states:
-        raise ParameterError(f"layers of the {model} keep states, which cannot be dumped; dump a model without them")
+        raise ParameterError(
+            f"layers of the {model} keep states, which cannot be dumped; dump a model without them", "model"
+        )
     return role, bundle
 
 
@@ -50,7 +52,8 @@ def _found(bundle: Bundle, model: str) -> tuple[Role, Bundle]:
         return "target", bundle
     if manifest.draft is None or (model != "draft" and model not in manifest.draft_names):
         raise ParameterError(
-            f"the bundle has no model {model!r}; it has target{''.join(f', {name}' for name in manifest.draft_names)}"
+            f"the bundle has no model {model!r}; it has target{''.join(f', {name}' for name in manifest.draft_names)}",
+            "model",
         )
     return "draft", bundle if model in ("draft", manifest.draft_name) else bundle.with_draft(model)
 
@@ -97,11 +100,15 @@ def dump_pass(bundle: Bundle, model: str = "target", dialect: str | None = None,
     spec = bundle.manifest.models[role]
     dialect = dialect or next(iter(spec.graphs))
     if dialect not in spec.graphs:
-        raise ParameterError(f"the {model} has no graph in the dialect {dialect!r}; it has {', '.join(spec.graphs)}")
+        raise ParameterError(
+            f"the {model} has no graph in the dialect {dialect!r}; it has {', '.join(spec.graphs)}", "dialect"
+        )
     reference = load_reference(bundle.path(bundle.manifest.references[role]))
     step = len(reference) - 1 if step is None else step
     if not 0 <= step < len(reference):
-        raise ParameterError(f"step is {step}; the proof of the {model} has the steps 0 to {len(reference) - 1}")
+        raise ParameterError(
+            f"step is {step}; the proof of the {model} has the steps 0 to {len(reference) - 1}", "step"
+        )
     contract, entry = bundle.manifest.contract.of(role), reference[step]
     caches = _caches(bundle.path(spec.graphs[dialect]), spec, contract, dialect, reference[: step + 1])
     logits = entry.logits[None] if entry.step.rows else None

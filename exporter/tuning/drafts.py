@@ -49,7 +49,9 @@ def find_draft(bundle: Bundle, given: str | None) -> Checkpoint:
     """
     recorded = bundle.manifest.draft
     if given is None and recorded is None:
-        raise ParameterError("the bundle has no draft; give one with --draft CHECKPOINT, or --fresh LAYERSxWIDTH")
+        raise ParameterError(
+            "the bundle has no draft; give one with --draft CHECKPOINT, or --fresh LAYERSxWIDTH", "draft"
+        )
     source = given if given is not None else recorded.source  # type: ignore[union-attr]
     if is_gguf(source):
         raise CheckpointError(f"{source} is quantized; give --draft the checkpoint that it was made from")
@@ -62,10 +64,12 @@ def find_draft(bundle: Bundle, given: str | None) -> Checkpoint:
         if given is not None:
             raise
         raise ParameterError(
-            f"the bundle's draft was built from {source}, which is not here ({error}); give it with --draft"
+            f"the bundle's draft was built from {source}, which is not here ({error}); give it with --draft", "draft"
         ) from None
     if given is None and recorded is not None and found.digest != recorded.checkpoint_sha256:
-        raise ParameterError(f"{source} is no longer what the bundle's draft was built from; name it with --draft")
+        raise ParameterError(
+            f"{source} is no longer what the bundle's draft was built from; name it with --draft", "draft"
+        )
     if getattr(found.config, "quantization_config", None) is not None:
         raise CheckpointError(f"{source} is quantized; give --draft the checkpoint that it was made from")
     difference = next(tokenizer_differences(_tokenizer(bundle), _parsed(found.tokenizer)), None)
@@ -113,7 +117,8 @@ def new_draft(bundle: Bundle, shape: Shape, seed: int) -> Draft:
     if weights >= manifest.target.num_parameters:
         raise ParameterError(
             f"--fresh {shape.layers}x{shape.width} makes a draft of {weights / 1e6:.1f} M weights, but the target has "
-            f"{manifest.target.num_parameters / 1e6:.1f} M; give fewer layers or a smaller width"
+            f"{manifest.target.num_parameters / 1e6:.1f} M; give fewer layers or a smaller width",
+            "fresh",
         )
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)

@@ -54,16 +54,18 @@ class TuneOptions:
             ("epochs", self.epochs),
         ):
             if value < 1:
-                raise ParameterError(f"--{name} is {value}; it must be 1 or more")
+                raise ParameterError(f"--{name} is {value}; it must be 1 or more", name.replace("-", "_"))
         if not 0 <= self.temperature < math.inf:  # also: NaN
-            raise ParameterError(f"--temperature is {self.temperature}; it must be finite and at least 0 (0 is greedy)")
+            raise ParameterError(
+                f"--temperature is {self.temperature}; it must be finite and at least 0 (0 is greedy)", "temperature"
+            )
         if self.loss not in ("kl", "lk"):
-            raise ParameterError(f"--loss is {self.loss}; it must be kl or lk")
+            raise ParameterError(f"--loss is {self.loss}; it must be kl or lk", "loss")
         if not 0 <= self.general <= 0.9:
-            raise ParameterError(f"--general is {self.general}; it must be from 0 to 0.9 (0.4: two fifths)")
+            raise ParameterError(f"--general is {self.general}; it must be from 0 to 0.9 (0.4: two fifths)", "general")
 
         if self.rate is not None and not 0 < self.rate <= 10:
-            raise ParameterError(f"--rate is {self.rate}; it must be above 0 and at most 10")
+            raise ParameterError(f"--rate is {self.rate}; it must be above 0 and at most 10", "rate")
 
     def temperature_of(self, number: int) -> float:
         """Of the answer `number` to a prompt, from 0."""
@@ -87,7 +89,7 @@ class Shape:
         found = re.fullmatch(r"([1-9]\d{0,2})x([1-9]\d{1,4})", given)
         if found is None or int(found[2]) % 32:
             raise ParameterError(
-                f"--fresh is {given}; it must be LAYERSxWIDTH, the width a multiple of 32, such as 4x512"
+                f"--fresh is {given}; it must be LAYERSxWIDTH, the width a multiple of 32, such as 4x512", "fresh"
             )
         return cls(int(found[1]), int(found[2]))
 
@@ -140,7 +142,8 @@ def split(requests: Sequence[Request], others: Sequence[Request], general: Seque
     if len(own) < FEWEST:
         raise ParameterError(
             f"different prompts found: {len(own)}, expected at least {FEWEST}, so that {FEWEST_JUDGING} judge the "
-            "draft; give more"
+            "draft; give more",
+            "prompts",
         )
     parts: dict[str, list[Request]] = {"training": [], "choosing": [], "judging": []}
     for place, request in _places(own):
@@ -198,5 +201,6 @@ def check_length(judging: Sequence[Answer]) -> None:
     if found < LEAST_TOKENS:
         raise ParameterError(
             f"the target's answers to {len(judging)} held-out prompts have {found} tokens, expected {LEAST_TOKENS}; "
-            "give more prompts or ones with longer answers, or raise --max-new-tokens; the answers are kept"
+            "give more prompts or ones with longer answers, or raise --max-new-tokens; the answers are kept",
+            "prompts",
         )

@@ -39,7 +39,8 @@ def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = BATCH
     if found < FEWEST_TOKENS:
         raise ParameterError(
             f"the calibration prompts have {found} tokens, expected at least {FEWEST_TOKENS}; "
-            "give more or longer ones, or leave out --calibration-prompts to use the built-in set"
+            "give more or longer ones, or leave out --calibration-prompts to use the built-in set",
+            "calibration_prompts",
         )
     followed = [piece for piece in pieces if len(piece) > 1]  # a single token has no next token to predict
     return [torch.tensor([piece]) for piece in _evenly(followed or pieces, MOST_CALIBRATION_TOKENS)]

@@ -92,11 +92,11 @@ class _Search:
     ) -> None:
         if format == "fp8" and family == "onnxruntime":
             raise ParameterError(
-                "found the format fp8 for ONNX Runtime, which computes int8 and int4; fp8 needs TensorRT"
+                "found the format fp8 for ONNX Runtime, which computes int8 and int4; fp8 needs TensorRT", "precision"
             )
         if format == "int4" and options.block not in BLOCKS[family]:
             blocks = ", ".join(str(block) for block in BLOCKS[family])
-            raise ParameterError(f"found int4 blocks of {options.block}, expected one of {blocks}")
+            raise ParameterError(f"found int4 blocks of {options.block}, expected one of {blocks}", "block")
         self.model = model
         longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or sys.maxsize
         self.token_batches = [batch[:, :longest] for batch in token_batches]

@@ -31,10 +31,11 @@ def _text(line: PromptLine) -> str:
     messages = [item for item in prompt if isinstance(item, dict)]
     if not messages:
         raise ParameterError(
-            f"{line.where}: found token ids, expected text or messages, since the draft's token ids may differ"
+            f"{line.where}: found token ids, expected text or messages, since the draft's token ids may differ",
+            "prompt",
         )
     try:
         contents = [message.get("content") for message in joined(check_messages(messages))]
     except PromptError as error:
-        raise ParameterError(f"{line.where}: {error}") from None
+        raise ParameterError(f"{line.where}: {error}", error.field) from None
     return "\n\n".join(content for content in contents if isinstance(content, str))

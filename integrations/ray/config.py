@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -11,10 +10,9 @@ import msgspec
 
 from ...errors import ParameterError
 from ...serve.settings import ServerSettings, keys_of_host
+from ...serve.wire.invalid_structs import of_validation
 
 T = TypeVar("T")
-PLACE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
-UNKNOWN = "Object contains unknown field"
 NOT_IN_A_FILE = ("api_keys", "model", "replica")  # secret; set in `Config`; different for each replica
 
 # `ServerSettings` as a struct that refuses other keys and types.
@@ -76,18 +74,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     server: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
-        """Raises `ValueError`, to which msgspec adds the place."""
+        """Raises `ParameterError`, a `ValueError`, so that msgspec adds the place."""
         if not self.paths or not all(self.paths):
-            raise ValueError("bundles has no path; give the path of a bundle, or a list of paths")
+            raise ParameterError("bundles has no path; give the path of a bundle, or a list of paths", "bundles")
         for name in ("replicas", "threads", "max_ongoing_requests"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+                raise ParameterError(f"{name} is {getattr(self, name)}; it must be 1 or more", name)
         for name in ("gpus", "fallbacks"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+                raise ParameterError(f"{name} is {getattr(self, name)}; it must be 0 or more", name)
         if self.autoscaling is not None and self.replicas != 1:
-            raise ValueError(
-                "replicas and autoscaling are both given; give only one, since autoscaling sets the number of replicas"
+            raise ParameterError(
+                "replicas and autoscaling are both given; give only one, since autoscaling sets the number of replicas",
+                "replicas",
             )
 
     @classmethod
@@ -122,7 +121,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             text = Path(self.api_key_file).read_text(encoding="utf-8", errors="surrogateescape")
         except OSError as error:
             message = f"api_key_file {self.api_key_file} cannot be read: {error.strerror}; it must be on every host"
-            raise ParameterError(message) from None
+            raise ParameterError(message, "api_key_file") from None
         return keys_of_host(text, f"api_key_file {self.api_key_file}")
 
 
@@ -130,13 +129,7 @@ def _converted(kind: type[T], value: Any, where: str) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        found = PLACE.fullmatch(str(error))
-        assert found is not None
-        place, message = f"{where}{found[2] or ''}", found[1]
-        if message.startswith(UNKNOWN):
-            message += f"; known are {', '.join(STRUCTS[place].__struct_fields__)}"
-        raise ParameterError(f"{place}: {message}; see docs/scale-out.md") from None
-
-
-# The structs by their place in the config file.
-STRUCTS: dict[str, type[msgspec.Struct]] = {"args": Config, "args.autoscaling": Autoscaling, "args.server": _Server}
+        wrong, cause = of_validation(error, kind, value), error.__cause__
+        field = cause.field if isinstance(cause, ParameterError) else wrong.param
+        place = ".".join(filter(None, (where, field)))
+        raise ParameterError(f"{where}: {wrong}; see docs/scale-out.md", place) from None

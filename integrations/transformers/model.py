@@ -84,7 +84,7 @@ class CompiledCausalLM:
         given = input_ids if input_ids is not None else inputs
         prompt = _only_sequence(given)
         if attention_mask is not None and not np.asarray(attention_mask).all():
-            raise ParameterError("attention_mask has zeros; give one sequence without padding")
+            raise ParameterError("attention_mask has zeros; give one sequence without padding", "attention_mask")
         asked = _asked(options, do_sample)
         if max_length is not None and "max_new_tokens" not in asked:
             asked["max_new_tokens"] = _room(max_length, len(prompt))
@@ -104,24 +104,29 @@ class CompiledCausalLM:
 def _room(max_length: int, prompt_tokens: int) -> int:
     if max_length <= prompt_tokens:
         raise ParameterError(
-            f"max_length is {max_length}, and the prompt has {prompt_tokens} tokens; give more, or max_new_tokens"
+            f"max_length is {max_length}, and the prompt has {prompt_tokens} tokens; give more, or max_new_tokens",
+            "max_length",
         )
     return max_length - prompt_tokens
 
 
 def _only_sequence(given: Any) -> list[int]:
     if given is None:
-        raise ParameterError("generate got no input_ids; pass a prompt's, as the tokenizer returns them")
+        raise ParameterError("generate got no input_ids; pass a prompt's, as the tokenizer returns them", "input_ids")
     try:
         array = np.asarray(given)
     except ValueError:  # rows of different lengths
-        raise ParameterError("input_ids are no array; a session takes one sequence, [1, length]") from None
+        raise ParameterError("input_ids are no array; a session takes one sequence, [1, length]", "input_ids") from None
     if array.size and array.dtype.kind not in "iu":
-        raise ParameterError(f"input_ids are of type {array.dtype}; give token ids, which are whole numbers")
+        raise ParameterError(
+            f"input_ids are of type {array.dtype}; give token ids, which are whole numbers", "input_ids"
+        )
     if array.ndim == 2 and len(array) == 1:
         array = array[0]
     if array.ndim != 1:
-        raise ParameterError(f"input_ids have the shape {list(array.shape)}; a session takes one sequence, [1, length]")
+        raise ParameterError(
+            f"input_ids have the shape {list(array.shape)}; a session takes one sequence, [1, length]", "input_ids"
+        )
     return [int(token) for token in array]
 
 
@@ -129,15 +134,18 @@ def _asked(options: dict[str, Any], do_sample: bool) -> dict[str, Any]:
     """`options` as keywords of `Session.stream`. Raises `ParameterError`."""
     if options.get("assistant_model") is not None:
         raise ParameterError(
-            "assistant_model is given, but a bundle contains its draft; build it with specexport build --draft"
+            "assistant_model is given, but a bundle contains its draft; build it with specexport build --draft",
+            "assistant_model",
         )
     for name, only in SINGLE.items():
         if options.get(name, only) != only:
-            raise ParameterError(f"{name} is {options[name]}; a session returns one sequence, as an array of ids")
+            raise ParameterError(f"{name} is {options[name]}; a session returns one sequence, as an array of ids", name)
     asked = {RENAMED.get(name, name): value for name, value in options.items() if value is not None}
     asked = {name: value for name, value in asked.items() if name not in (*IGNORED, "assistant_model")}
     if unknown := sorted(asked.keys() - set(SAME)):
-        raise ParameterError(f"generate does not support {', '.join(unknown)} here; it takes {', '.join(SAME)}")
+        raise ParameterError(
+            f"generate does not support {', '.join(unknown)} here; it takes {', '.join(SAME)}", unknown[0]
+        )
     if not do_sample:
         return {name: value for name, value in asked.items() if name not in ("temperature", "top_k", "top_p", "min_p")}
     return {"temperature": 1.0, "top_k": TOP_K} | asked

@@ -113,25 +113,30 @@ class RepositoryOptions:
 
     def __post_init__(self) -> None:
         if self.gpus and self.instances != 1:
-            raise ParameterError(f"both --instances {self.instances} and GPUs are given; give only one of the two")
+            raise ParameterError(
+                f"both --instances {self.instances} and GPUs are given; give only one of the two", "instances"
+            )
         if len(set(self.gpus)) != len(self.gpus):
-            raise ParameterError(f"a GPU appears twice in {', '.join(map(str, self.gpus))}; name each once")
+            raise ParameterError(f"a GPU appears twice in {', '.join(map(str, self.gpus))}; name each once", "gpus")
         if not 0.001 <= self.queue_timeout <= LONGEST_TIME:  # NaN fails as well
             raise ParameterError(
-                f"--queue-timeout is {self.queue_timeout}; it must be from 0.001 to {LONGEST_TIME:.0f} seconds"
+                f"--queue-timeout is {self.queue_timeout}; it must be from 0.001 to {LONGEST_TIME:.0f} seconds",
+                "queue_timeout",
             )
         if not 1 <= self.queue <= MOST_WAITING:
-            raise ParameterError(f"--queue is {self.queue}; it must be from 1 to {MOST_WAITING}")
+            raise ParameterError(f"--queue is {self.queue}; it must be from 1 to {MOST_WAITING}", "queue")
         for folder in self.python_path:
             if not folder.is_dir() or not str(folder).isprintable():
-                raise ParameterError(f"{str(folder)!r} is not a folder; give one that packages are installed in")
+                raise ParameterError(
+                    f"{str(folder)!r} is not a folder; give one that packages are installed in", "python_path"
+                )
 
     def model_name(self, bundle: Bundle) -> str:
         """The model's name. Raises `ParameterError` if it cannot be part of a URL."""
         name = self.name or bundle.root.resolve().name.removesuffix(".bundle")
         if not NAME.fullmatch(name):
             expected = "at most 128 letters, digits, dots, dashes and underscores, a letter or a digit first"
-            raise ParameterError(f"{name!r} cannot be the model's name; give one with --name: {expected}")
+            raise ParameterError(f"{name!r} cannot be the model's name; give one with --name: {expected}", "name")
         return name
 
     def check(self, bundle: Bundle) -> None:
@@ -139,12 +144,13 @@ class RepositoryOptions:
         built = bundle.manifest.engines
         if self.engine is not None and self.engine not in built:
             raise ParameterError(
-                f"the bundle was built for {', '.join(built)}, not for {self.engine!r}; name one of them"
+                f"the bundle was built for {', '.join(built)}, not for {self.engine!r}; name one of them", "engine"
             )
         candidates = [self.engine] if self.engine else built
         if self.gpus and not any(one in ENGINES and ENGINES[one].on_gpu for one in candidates):
             raise ParameterError(
-                f"{' and '.join(candidates)} runs on the CPU only; leave the GPUs out, or build for another engine"
+                f"{' and '.join(candidates)} runs on the CPU only; leave the GPUs out, or build for another engine",
+                "gpus",
             )
 
 

@@ -150,9 +150,11 @@ class Asked:
         messages = given.pop("messages", None)
         if (text is None) == (messages is None):
             found = "both text_input and messages" if messages is not None else "neither text_input nor messages"
-            raise PromptError(f"the request has {found}; give one of them")
+            raise PromptError(f"the request has {found}; give one of them", "messages")
         if messages is not None and not _are_messages(messages):
-            raise PromptError(f"messages are {shown(messages)}; give a list of objects with role and content")
+            raise PromptError(
+                f"messages are {shown(messages)}; give a list of objects with role and content", "messages"
+            )
         if given.get("grammar") is not None:
             given["grammar"] = _grammar(given["grammar"])
         if isinstance(given.get("logit_bias"), dict):
@@ -160,7 +162,7 @@ class Asked:
         try:
             parameters = with_overrides(None, given)
         except TypeError as error:  # an unknown name
-            raise ParameterError(f"options: {error}") from None
+            raise ParameterError(f"options: {error}", "options") from None
         return cls(messages if text is None else _decoded("text_input", text), parameters)
 
     def stream(self, session: Session) -> Stream:
@@ -178,13 +180,13 @@ def _object(options: bytes | None) -> dict[str, Any]:
     try:
         given = json.loads(_decoded("options", options))
     except RecursionError:
-        raise ParameterError("options are nested too deeply; give one JSON object") from None
+        raise ParameterError("options are nested too deeply; give one JSON object", "options") from None
     except ValueError as error:
         if isinstance(error, ParameterError):
             raise
-        raise ParameterError(f"options are not JSON: {error}; give one JSON object") from None
+        raise ParameterError(f"options are not JSON: {error}; give one JSON object", "options") from None
     if not isinstance(given, dict):
-        raise ParameterError(f"options are {shown(given)}; give one JSON object")
+        raise ParameterError(f"options are {shown(given)}; give one JSON object", "options")
     return given
 
 
@@ -192,7 +194,7 @@ def _decoded(name: str, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise ParameterError(f"{name} is not UTF-8: {error.reason} at byte {error.start}") from None
+        raise ParameterError(f"{name} is not UTF-8: {error.reason} at byte {error.start}", name) from None
 
 
 def _are_messages(given: Any) -> bool:
@@ -201,7 +203,9 @@ def _are_messages(given: Any) -> bool:
 
 def _grammar(given: Any) -> Grammar:
     if not isinstance(given, dict) or len(given) != 1 or next(iter(given)) not in GRAMMARS:
-        raise ParameterError(f"grammar is {shown(given)}; it must be an object with one of {', '.join(GRAMMARS)}")
+        raise ParameterError(
+            f"grammar is {shown(given)}; it must be an object with one of {', '.join(GRAMMARS)}", "grammar"
+        )
     [(kind, value)] = given.items()
     return GRAMMARS[kind](value)
 
@@ -210,7 +214,9 @@ def _token(name: str) -> int:
     try:
         return int(name)
     except ValueError:
-        raise ParameterError(f"a token of logit_bias is {shown(name)}; it must be a whole number") from None
+        raise ParameterError(
+            f"a token of logit_bias is {shown(name)}; it must be a whole number", "logit_bias"
+        ) from None
 
 
 class Counters:

@@ -70,7 +70,8 @@ class Drafts:
             first = self.bundle.manifest.draft_name
             raise ParameterError(
                 f"{self.engine.name} runs only the bundle's first draft, {first!r} (drafter 'model'), "
-                f"not {name!r}; additional drafts run with --engine onnxruntime"
+                f"not {name!r}; additional drafts run with --engine onnxruntime",
+                "drafter",
             )
         bundle = self.bundle.with_draft(name)
         assert bundle.manifest.draft is not None
@@ -82,7 +83,8 @@ class Drafts:
                 raise
             raise ParameterError(
                 f"drafter {name!r} is no longer in the bundle: it was removed or replaced after this session loaded "
-                "it; name another drafter, or load the bundle again"
+                "it; name another drafter, or load the bundle again",
+                "drafter",
             ) from None
         self.context.more = {**self.context.more, name: cached}  # a new dict: another thread may walk the old one
         return opened

@@ -89,8 +89,10 @@ def check_drafter(name: str | None, has_model: bool, drafts: Sequence[str] = ())
         chains = f", or a chain: {', '.join(several[:SHOWN_CHAINS])}{more}" if several else ""
         own = f" ({FIRST} is the draft {drafts[0]!r})" if first else ""
         if name == "lookup":
-            raise ParameterError(f"drafter is 'lookup'; the lookups are called {' and '.join(LOOKUP_NAMES)}")
-        raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{own}{chains}{lacking}")
+            raise ParameterError(f"drafter is 'lookup'; the lookups are called {' and '.join(LOOKUP_NAMES)}", "drafter")
+        raise ParameterError(
+            f"drafter is {name!r}; it must be one of {', '.join(usable)}{own}{chains}{lacking}", "drafter"
+        )
     return found
 
 
@@ -110,6 +112,7 @@ def runnable_drafter(name: str | None, manifest: Manifest) -> str:
         model = unguessed(found)
         raise ParameterError(
             f"drafter is {found!r}, but the layers of {model!r} keep recurrent or convolution states, so nothing can "
-            f"draft for it; name {model!r} alone"
+            f"draft for it; name {model!r} alone",
+            "drafter",
         )
     return found

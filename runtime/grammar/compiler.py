@@ -43,6 +43,7 @@ LIMITS: dict[str, Any] = {
 }
 # The error for a reference to what the schema does not hold.
 ELSEWHERE = re.compile(r"Resource '(?:json-schema:///)?(.*)' is not present in a registry")
+PLACED = re.compile(r"at (\d+)\(\d+\): (?:failed to compile JSON schema: )?(.*)", re.DOTALL)
 SHOWN = 100
 _STACK_SIZE = threading.Lock()  # `threading.stack_size` belongs to the whole process
 T = TypeVar("T")
@@ -181,7 +182,7 @@ class GrammarCompiler:
         """Compiles in a thread, which continues in the background if it takes too long: nothing can stop it."""
         if not self._busy.acquire(timeout=0 if self._late is not None else DEADLINE):
             told = f"another grammar has been compiling for more than {DEADLINE:g} s; try again later"
-            raise GrammarError(told, "grammar_busy")
+            raise GrammarError(told, code="grammar_busy")
         made: list[T] = []
         failed: list[BaseException] = []
         finished = threading.Event()
@@ -217,7 +218,7 @@ class GrammarCompiler:
         try:
             made = self._make(grammar)
         except GrammarError as error:
-            verdict = Verdict(str(error), error.code)
+            verdict = Verdict.of(error)
         if thread_time() - start > DEADLINE:
             verdict = _too_slow(grammar.kind)
         self._verdicts.note(grammar, verdict)
@@ -229,11 +230,10 @@ class GrammarCompiler:
         try:
             made.allowed()  # the first mask may take as long
         except GrammarError as error:
-            raise GrammarError(f"invalid {grammar.kind}: {error}", "schema_too_complex") from None
+            raise GrammarError(str(error), code="schema_too_complex", kind=grammar.kind) from None
         if made.done:  # a request has at least one token
-            raise GrammarError(
-                f"invalid {grammar.kind}: it matches only the empty text; let it match at least one character"
-            )
+            told = "it matches only the empty text; let it match at least one character"
+            raise GrammarError(told, kind=grammar.kind)
         plain = Grammar(*_value(grammar))  # one that is held would hold what is made of it
         made.renew_by(partial(self._in_time, grammar.kind, partial(self._matcher, plain)))
         return made
@@ -246,9 +246,9 @@ class GrammarCompiler:
         try:
             matcher = LLMatcher(self._tokenizer, _definition(grammar), log_level=0, limits=limits)
         except ValueError as error:  # for JSON that Rust rejects, such as half a surrogate pair
-            raise GrammarError(f"invalid {grammar.kind}: {one_line(str(error))}") from None
+            raise GrammarError(one_line(str(error)), kind=grammar.kind) from None
         if matcher.is_error():
-            raise GrammarError(f"invalid {grammar.kind}: {_told(one_line(matcher.get_error()))}")
+            raise _invalid(grammar.kind, one_line(matcher.get_error()))
         return matcher
 
 
@@ -263,15 +263,19 @@ class Compiled(Grammar):
         return Grammar, _value(self)
 
 
-def _told(message: str) -> str:
-    """llguidance's message, without the parts that only its authors understand."""
-    elsewhere = ELSEWHERE.match(message)
-    if elsewhere is None:
-        return message
-    return (
-        f"it refers to {elsewhere[1][:SHOWN]!r}, and nothing is fetched; put that into its $defs and refer to "
-        "'#/$defs/NAME'"
-    )
+def _invalid(kind: str, message: str) -> GrammarError:
+    """The error for llguidance's message, which is all that it gives, without the parts that only its authors
+    understand. A grammar of tools is not the user's text, so its line is a fact for the caller and not for a reader.
+    """
+    elsewhere, placed = ELSEWHERE.match(message), PLACED.match(message)
+    if elsewhere is not None:
+        message = (
+            f"it refers to {elsewhere[1][:SHOWN]!r}, and nothing is fetched; put that into its $defs and refer to "
+            "'#/$defs/NAME'"
+        )
+    elif placed is not None and kind == "tools":
+        message = placed[2]
+    return GrammarError(message, kind=kind, line=placed and int(placed[1]))
 
 
 def _value(grammar: Grammar) -> tuple[Any, ...]:
@@ -279,7 +283,7 @@ def _value(grammar: Grammar) -> tuple[Any, ...]:
 
 
 def _too_slow(kind: str) -> Verdict:
-    return Verdict(f"invalid {kind}: it takes more than {DEADLINE:g} s to compile; simplify it", "schema_too_complex")
+    return Verdict(f"it takes more than {DEADLINE:g} s to compile; simplify it", "schema_too_complex", kind)
 
 
 def _definition(grammar: Grammar) -> str:

@@ -44,9 +44,9 @@ class Grammar:
             except RecursionError:
                 raise too_deep() from None
             except ValueError as error:
-                raise GrammarError(f"invalid schema: it is not JSON: {error}") from None
+                raise GrammarError(f"it is not JSON: {error}", kind="schema") from None
         if not isinstance(schema, Mapping | bool):
-            raise GrammarError(f"invalid schema: it is of type {type(schema).__name__}; it must be an object")
+            raise GrammarError(f"it is of type {type(schema).__name__}; it must be an object", kind="schema")
         try:
             given = dict(schema) if isinstance(schema, Mapping) else schema
             text = json.dumps(given, allow_nan=False, separators=(",", ":"))
@@ -54,10 +54,10 @@ class Grammar:
             raise too_deep() from None
         except (TypeError, ValueError) as error:
             reason = str(error).partition(": ")[0]  # Python 3.13 adds the value
-            raise GrammarError(f"invalid schema: it cannot be written as JSON: {reason}") from None
+            raise GrammarError(f"it cannot be written as JSON: {reason}", kind="schema") from None
         check_length("schema", text)
         if text == "false":
-            raise GrammarError("invalid schema: it is false, which nothing matches")
+            raise GrammarError("it is false, which nothing matches", kind="schema")
         if text == "true":
             text = "{}"
         check_schema(json.loads(text))  # the form that is compiled; other types of mappings and lists are converted
@@ -72,10 +72,10 @@ class Grammar:
     def choice(cls, choices: Iterable[str]) -> Grammar:
         """The text is one of `choices`."""
         if isinstance(choices, str) or not isinstance(choices, Iterable):
-            raise GrammarError("invalid choice: give a list of texts")
+            raise GrammarError("give a list of texts", kind="choice")
         texts = [_text("choice", choice) for choice in choices]
         if not texts or not all(texts):
-            raise GrammarError("invalid choice: give at least one text, each of at least one character")
+            raise GrammarError("give at least one text, each of at least one character", kind="choice")
         text = json.dumps(texts)
         check_length("choice", text)
         return cls("choice", text)
@@ -96,10 +96,10 @@ class Grammar:
 
 def _text(name: str, text: object, longest: int | None = None) -> str:
     if not isinstance(text, str):
-        raise GrammarError(f"invalid {name}: it is of type {type(text).__name__}; it must be a text")
+        raise GrammarError(f"it is of type {type(text).__name__}; it must be a text", kind=name)
     check_length(name, text, *([] if longest is None else [longest]))
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise GrammarError(f"invalid {name}: it is not valid Unicode") from None
+        raise GrammarError("it is not valid Unicode", kind=name) from None
     return text

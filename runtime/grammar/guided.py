@@ -119,7 +119,7 @@ class GuidedMatcher:
     def advance(self, token: int) -> None:
         self._allowed = self._forced = None
         if not self._ask(lambda matcher: matcher.consume_token(token)):
-            raise GrammarError(f"the grammar does not allow token {token} here", "grammar_failed")
+            raise GrammarError(f"the grammar does not allow token {token} here", code="grammar_failed")
         self._tokens.append(token)
 
     def renew_by(self, again: Callable[[], LLMatcher]) -> None:
@@ -166,7 +166,7 @@ class GuidedMatcher:
         """The library's errors are silent and permanent: the mask then allows nothing but the end of the text."""
         if matcher.is_error():
             told = one_line(matcher.get_error())
-            raise GrammarError(f"the grammar cannot be followed here: {told}; simplify it", "grammar_failed")
+            raise GrammarError(f"the grammar cannot be followed here: {told}; simplify it", code="grammar_failed")
 
 
 def _full(matcher: LLMatcher) -> bool:

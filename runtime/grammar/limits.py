@@ -22,7 +22,8 @@ LARGEST_MULTIPLE = 10_000  # least common multiple of every `multipleOf`, withou
 
 def check_length(name: str, text: str, longest: int = LONGEST) -> None:
     if len(text) > longest:
-        raise GrammarError(f"invalid {name}: it has {len(text)} characters, at most {longest} are allowed; shorten it")
+        told = f"it has {len(text)} characters, at most {longest} are allowed; shorten it"
+        raise GrammarError(told, kind=name)
 
 
 def check_schema(schema: Any) -> None:
@@ -66,4 +67,4 @@ def _significant(value: Any) -> int:
 
 
 def _too_many(what: str) -> GrammarError:
-    return GrammarError(f"invalid schema: it {what}; simplify it", "schema_too_complex")
+    return GrammarError(f"invalid schema: it {what}; simplify it", code="schema_too_complex")

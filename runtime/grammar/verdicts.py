@@ -15,19 +15,25 @@ KEPT = 4096
 
 @dataclass(frozen=True)
 class Verdict:
-    """message: what is wrong, empty for nothing. code: as in `GrammarError`."""
+    """reason: what is wrong, empty for nothing. The others: as in `GrammarError`."""
 
-    message: str = ""
+    reason: str = ""
     code: str = "invalid_schema"
+    kind: str = ""
+    line: int | None = None
+
+    @classmethod
+    def of(cls, error: GrammarError) -> Verdict:
+        return cls(error.reason, error.code, error.kind, error.line)
 
     @property
     def right(self) -> bool:
-        return not self.message
+        return not self.reason
 
     def check(self) -> None:
         """Raises `GrammarError`."""
-        if self.message:
-            raise GrammarError(self.message, self.code)
+        if self.reason:
+            raise GrammarError(self.reason, code=self.code, kind=self.kind, line=self.line)
 
 
 class Verdicts:

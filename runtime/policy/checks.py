@@ -44,7 +44,8 @@ def check_policy(policy: Policy, bundle: Bundle) -> None:
     ):
         if entry.num_draft_tokens > most:
             raise BundleError(
-                f"{path}: {name}.num_draft_tokens is {entry.num_draft_tokens}; this bundle was built for 0 to {most}"
+                f"{path}: {name}.num_draft_tokens is {entry.num_draft_tokens}; this bundle was built for 0 to {most}",
+                f"{POLICY}.{name}.num_draft_tokens",
             )
         _check_drafter(entry.drafter, bundle, f"{path}: {name}")
 
@@ -59,4 +60,4 @@ def _check_drafter(name: str, bundle: Bundle, where: str) -> None:
     try:
         runnable_drafter(name, bundle.manifest)
     except ParameterError as error:
-        raise BundleError(f"{where}: {error}") from None
+        raise BundleError(f"{where}: {error}", "drafter") from None

@@ -32,7 +32,7 @@ def read_decision(bundle: Bundle, kind: type[T], name: str) -> T | None:
         return None
     found = parse(kind, read_json(path, remedy(bundle)), str(path))
     if found.bundle != bundle_identity(bundle):
-        raise BundleError(f"{path} was made for another bundle; {remedy(bundle)}")
+        raise BundleError(f"{path} was made for another bundle; {remedy(bundle)}", code="stale")
     return found
 
 

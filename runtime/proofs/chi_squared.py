@@ -100,7 +100,8 @@ def sample_session(
     if trials < needed:
         raise ParameterError(
             f"{trials} trials are too few to test the target's distribution after this prompt; it takes at least "
-            f"{needed}"
+            f"{needed}",
+            "trials",
         )
     length = len(next(iter(expected)))
     found: Counter[tuple[int, ...]] = Counter()

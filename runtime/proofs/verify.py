@@ -211,7 +211,7 @@ def _given(session: Session, path: Path, max_new_tokens: int) -> list[tuple[Sequ
         try:
             tokens = session.encode(line.prompt)
         except (PromptError, BundleError) as error:  # the latter for messages and a tokenizer without a chat template
-            raise PromptError(f"{line.where}: {error}") from None
+            raise PromptError(f"{line.where}: {error}", error.field) from None
         given.append((tokens, line.max_new_tokens or max_new_tokens))
     return given
 

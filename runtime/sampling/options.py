@@ -35,20 +35,23 @@ def items(value: object) -> tuple[Any, ...] | None:
     return tuple(found)
 
 
-def whole_number(name: str, value: object) -> int:
-    """`value` as an int, numpy's included. Raises `ParameterError` naming it for anything else."""
+def whole_number(name: str, value: object, field: str | None = None) -> int:
+    """`value` as an int, numpy's included. Raises `ParameterError` naming it for anything else.
+
+    field: the parameter at fault, if `name` is only a part of it.
+    """
     try:
         if isinstance(value, bool):
             raise TypeError
         return index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ParameterError(f"{name} is {shown(value)}; it must be a whole number") from None
+        raise ParameterError(f"{name} is {shown(value)}; it must be a whole number", field or name) from None
 
 
-def real_number(name: str, value: object) -> float:
-    """`value` as a float, numpy's included. Raises `ParameterError` naming it for anything else."""
+def real_number(name: str, value: object, field: str | None = None) -> float:
+    """`value` as a float, numpy's included. Raises `ParameterError` as `whole_number` does."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise ParameterError(f"{name} is {shown(value)}; it must be a number")
+        raise ParameterError(f"{name} is {shown(value)}; it must be a number", field or name)
     try:
         return float(value)
     except OverflowError:  # an int larger than any float, and so out of range
@@ -90,7 +93,7 @@ class Number(Option):
         number = real_number(name, value)
         if not ((self.low < number if self.above else self.low <= number) and number <= self.high):  # NaN fails as well
             allowed = f"above {self.low:g} and at most" if self.above else f"from {self.low:g} to"
-            raise ParameterError(f"{name} is {value}; it must be {allowed} {self.high:g} ({self.off})")
+            raise ParameterError(f"{name} is {value}; it must be {allowed} {self.high:g} ({self.off})", name)
         return number
 
 
@@ -106,7 +109,7 @@ class Whole(Option):
             return None
         number = whole_number(name, value)
         if number < self.least:
-            raise ParameterError(f"{name} is {value}; it must be {self.least} or more")
+            raise ParameterError(f"{name} is {value}; it must be {self.least} or more", name)
         return number
 
 
@@ -118,7 +121,7 @@ class Flag(Option):
         except (TypeError, ValueError, RuntimeError):  # arrays are neither equal to a number nor not
             known = False
         if not known:
-            raise ParameterError(f"{name} is {shown(value)}; it must be True or False")
+            raise ParameterError(f"{name} is {shown(value)}; it must be True or False", name)
         return bool(value)
 
 
@@ -128,7 +131,7 @@ class Choice(Option):
 
     def check(self, name: str, value: Any) -> str:
         if not isinstance(value, str) or value not in self.names:
-            raise ParameterError(f"{name} is {shown(value)}; it must be {' or '.join(map(repr, self.names))}")
+            raise ParameterError(f"{name} is {shown(value)}; it must be {' or '.join(map(repr, self.names))}", name)
         return value
 
 
@@ -138,7 +141,7 @@ class Name(Option):
 
     def check(self, name: str, value: Any) -> str | None:
         if value is not None and not isinstance(value, str):
-            raise ParameterError(f"{name} is {shown(value)}; it must be the name of a {name}")
+            raise ParameterError(f"{name} is {shown(value)}; it must be the name of a {name}", name)
         return value
 
 
@@ -148,7 +151,7 @@ class Text(Option):
 
     def check(self, name: str, value: Any) -> str | None:
         if value is not None and not isinstance(value, str):
-            raise ParameterError(f"{name} is {shown(value)}; it must be a text")
+            raise ParameterError(f"{name} is {shown(value)}; it must be a text", name)
         return value
 
 
@@ -162,9 +165,9 @@ class Texts(Option):
         # An iterator yields its items only once.
         texts = (value,) if isinstance(value, str) else items(value)
         if texts is None or not all(isinstance(text, str) for text in texts):
-            raise ParameterError(f"{name} is {shown(value)}; it must be a text or a list of texts")
+            raise ParameterError(f"{name} is {shown(value)}; it must be a text or a list of texts", name)
         if not all(texts):
-            raise ParameterError(f"a {name} string is empty; give strings of at least one character")
+            raise ParameterError(f"a {name} string is empty; give strings of at least one character", name)
         return texts
 
 
@@ -182,8 +185,8 @@ class TokenIds(Option):
         if found is None and self.single and hasattr(value, "__index__"):
             found = (value,)
         if found is None:
-            raise ParameterError(f"{name} is {shown(value)}; it must be a list of token ids")
-        return tuple(whole_number(f"a token of {name}", token) for token in found)
+            raise ParameterError(f"{name} is {shown(value)}; it must be a list of token ids", name)
+        return tuple(whole_number(f"a token of {name}", token, name) for token in found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +198,8 @@ class TextOrIds(Option):
             return value
         found = None if isinstance(value, bytes | Mapping) else items(value)
         if found is None:
-            raise ParameterError(f"{name} is {shown(value)}; it must be a text or a list of token ids")
-        return tuple(whole_number(f"a token of {name}", token) for token in found)
+            raise ParameterError(f"{name} is {shown(value)}; it must be a text or a list of token ids", name)
+        return tuple(whole_number(f"a token of {name}", token, name) for token in found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +208,9 @@ class Bound(Option):
 
     def check(self, name: str, value: Any) -> Grammar | None:
         if value is not None and not isinstance(value, Grammar):
-            raise ParameterError(f"{name} is {shown(value)}; it must be a Grammar, as Grammar.json_schema makes one")
+            raise ParameterError(
+                f"{name} is {shown(value)}; it must be a Grammar, as Grammar.json_schema makes one", name
+            )
         return value
 
 
@@ -213,13 +218,13 @@ class Bound(Option):
 class Biases(Option):
     def check(self, name: str, value: Any) -> dict[int, float]:
         if not isinstance(value, Mapping):
-            raise ParameterError(f"{name} is {shown(value)}; it must map token ids to numbers")
+            raise ParameterError(f"{name} is {shown(value)}; it must map token ids to numbers", name)
         found: dict[int, float] = {}
         for token, bias in value.items():
-            place = whole_number(f"a token of {name}", token)
-            found[place] = real_number(f"{name} of token {token}", bias)
+            place = whole_number(f"a token of {name}", token, name)
+            found[place] = real_number(f"{name} of token {token}", bias, name)
             if not abs(found[place]) <= BIAS_LIMIT:
                 raise ParameterError(
-                    f"{name} of token {token} is {bias}; it must be from -{BIAS_LIMIT:g} to {BIAS_LIMIT:g}"
+                    f"{name} of token {token} is {bias}; it must be from -{BIAS_LIMIT:g} to {BIAS_LIMIT:g}", name
                 )
         return found

@@ -177,16 +177,19 @@ class SamplingParameters:
         if (self.min_new_tokens or 0) > self.max_new_tokens:
             raise ParameterError(
                 f"min_new_tokens is {self.min_new_tokens}; "
-                f"it must be at most max_new_tokens, which is {self.max_new_tokens}"
+                f"it must be at most max_new_tokens, which is {self.max_new_tokens}",
+                "min_new_tokens",
             )
         if self.num_leaves and self.num_draft_tokens == 0:
             raise ParameterError(
                 f"num_leaves is {self.num_leaves} with num_draft_tokens 0; leaves are alternatives to draft tokens, so "
-                "give only one of the two"
+                "give only one of the two",
+                "num_leaves",
             )
         if self.grammar is not None and self.min_new_tokens:
             raise ParameterError(
-                f"min_new_tokens is {self.min_new_tokens} with a grammar, which may end earlier; leave one of them out"
+                f"min_new_tokens is {self.min_new_tokens} with a grammar, which may end earlier; leave one of them out",
+                "min_new_tokens",
             )
 
     def with_defaults(self, defaults: Defaults) -> SamplingParameters:
@@ -224,10 +227,12 @@ class SamplingParameters:
         for name, tokens in named.items():
             for token in tokens:
                 if not 0 <= token < vocab_size:
-                    raise ParameterError(f"{name} names token {token}; ids go from 0 to {vocab_size - 1}")
+                    raise ParameterError(f"{name} names token {token}; ids go from 0 to {vocab_size - 1}", name)
         forbidden = {*banned, *(stop_tokens if self.min_new_tokens else ())}
         if sum(0 <= token < vocab_size for token in forbidden) == vocab_size:
-            raise ParameterError(f"banned_tokens and the stop tokens cover all {vocab_size} tokens; leave at least one")
+            raise ParameterError(
+                f"banned_tokens and the stop tokens cover all {vocab_size} tokens; leave at least one", "banned_tokens"
+            )
 
 
 def with_overrides(params: SamplingParameters | None, overrides: Mapping[str, Any]) -> SamplingParameters:
@@ -242,5 +247,5 @@ def with_overrides(params: SamplingParameters | None, overrides: Mapping[str, An
     if params is None:
         return SamplingParameters(**overrides)
     if not isinstance(params, SamplingParameters):
-        raise ParameterError(f"params is {params!r}; give a SamplingParameters, or its fields as keywords")
+        raise ParameterError(f"params is {params!r}; give a SamplingParameters, or its fields as keywords", "params")
     return replace(params, **overrides) if overrides else params

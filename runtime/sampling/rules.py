@@ -140,7 +140,8 @@ class _Rows:
                     "grammar_failed",
                 )
             raise ParameterError(
-                "banned_tokens and min_new_tokens forbid every token that the target can produce here; allow more"
+                "banned_tokens and min_new_tokens forbid every token that the target can produce here; allow more",
+                "banned_tokens",
             )
         return row
 

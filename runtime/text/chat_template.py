@@ -78,7 +78,7 @@ class ChatTemplate:
             rendered: str = template.render({**self._set, **self._special_tokens, **values})
             return rendered
         except Exception as error:  # a template is code: a content of None ends in a TypeError, and so on
-            raise PromptError(f"the chat template refuses these messages: {error}") from None
+            raise PromptError(f"the chat template refuses these messages: {error}", "messages") from None
 
     @cached_property
     def _template(self) -> Any:
@@ -125,11 +125,15 @@ def read_template(path: Path, special_tokens: Mapping[str, str]) -> ChatTemplate
         written = template.render([{"role": "user", "content": SAID}])
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise ParameterError(f"chat_template {path} cannot be read: {reason}; give a file with a template") from None
+        raise ParameterError(
+            f"chat_template {path} cannot be read: {reason}; give a file with a template", "chat_template"
+        ) from None
     except (BundleError, PromptError) as error:
-        raise ParameterError(f"chat_template {path} cannot be used: {error}") from None
+        raise ParameterError(f"chat_template {path} cannot be used: {error}", "chat_template") from None
     if SAID not in written:  # an empty file, or the wrong one
-        raise ParameterError(f"chat_template {path} does not render what a message says; give a file with a template")
+        raise ParameterError(
+            f"chat_template {path} does not render what a message says; give a file with a template", "chat_template"
+        )
     return template
 
 

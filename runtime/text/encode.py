@@ -70,14 +70,14 @@ class PromptEncoder:
         capacity = self._manifest.longest
         self._check_ids("prompt", tokens)
         if not tokens:
-            raise PromptError("the prompt is empty; give at least one token of text")
+            raise PromptError("the prompt is empty; give at least one token of text", "prompt")
         if len(tokens) >= capacity:
             raise LongPromptError(
                 f"the prompt has {len(tokens)} tokens, the bundle's capacity is {capacity}, including at least one to "
                 "generate; shorten it or build with a larger --max-seq-len",
-                len(tokens),
-                capacity,
-                isinstance(prompt, list) and isinstance(prompt[0], Mapping),
+                "messages" if isinstance(prompt, list) and isinstance(prompt[0], Mapping) else "prompt",
+                tokens=len(tokens),
+                capacity=capacity,
             )
         return tokens
 
@@ -90,7 +90,7 @@ class PromptEncoder:
             tokens = list(islice(prediction, longest))
             self._check_ids("prediction", tokens)
             return tokens
-        with _unicode():
+        with _unicode("prediction"):
             return self.tokenizer.encode(prediction, add_special_tokens=False).ids[:longest]
 
     def _check_ids(self, what: str, tokens: Sequence[int]) -> None:
@@ -98,7 +98,7 @@ class PromptEncoder:
         if not tokens or (min(tokens) >= 0 and max(tokens) < size):
             return
         place, token = next((place, token) for place, token in enumerate(tokens) if not 0 <= token < size)
-        raise PromptError(f"the {what} holds token {token} at position {place}; ids go from 0 to {size - 1}")
+        raise PromptError(f"the {what} holds token {token} at position {place}; ids go from 0 to {size - 1}", what)
 
     @cached_property
     def tool_format(self) -> ToolFormat:
@@ -147,7 +147,8 @@ class PromptEncoder:
         found = None if isinstance(prompt, bytes | Mapping) else items(prompt)  # an iterator yields its items only once
         if found is None:
             raise PromptError(
-                f"the prompt is of type {type(prompt).__name__}; give a text, a list of messages or a list of token ids"
+                f"the prompt is of type {type(prompt).__name__}; give a text, a list of messages or of token ids",
+                "prompt",
             )
         if any(isinstance(item, Mapping) for item in found):
             return self._encode_messages(check_messages(found), tools, variables)
@@ -197,8 +198,8 @@ def _template(bundle: Bundle, name: str | None) -> ChatTemplate | None:
 
 
 @contextmanager
-def _unicode() -> Iterator[None]:
+def _unicode(what: str = "prompt") -> Iterator[None]:
     try:
         yield
     except TypeError:  # the only message of tokenizers for a lone surrogate, as in an argument of broken UTF-8
-        raise PromptError("the prompt is not valid Unicode; give it as UTF-8") from None
+        raise PromptError(f"the {what} is not valid Unicode; give it as UTF-8", what) from None

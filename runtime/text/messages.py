@@ -20,7 +20,7 @@ def check_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise PromptError(
-                f"message {index} is {str(message)[:SHOWN]!r}; expected an object with a role and a content"
+                f"message {index} is {str(message)[:SHOWN]!r}; expected an object with a role and a content", "messages"
             )
         content = message.get("content")
         if isinstance(content, list | tuple):
@@ -28,28 +28,34 @@ def check_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
         # An assistant's message may hold tool calls instead of a content.
         elif not isinstance(content, str) and "tool_calls" not in message:
             if "content" not in message:
-                raise PromptError(f"message {index} has no content; expected a text, or a list of text parts")
+                raise PromptError(
+                    f"message {index} has no content; expected a text, or a list of text parts", "messages"
+                )
             raise PromptError(
-                f"message {index} has the content {str(content)[:SHOWN]!r}; expected a text, or a list of text parts"
+                f"message {index} has the content {str(content)[:SHOWN]!r}; expected a text, or a list of text parts",
+                "messages",
             )
         checked.append({**message, **({"content": content} if "content" in message else {})})
     if not checked:
-        raise PromptError("there are no messages; give at least one with a role and a content")
+        raise PromptError("there are no messages; give at least one with a role and a content", "messages")
     return checked
 
 
 def _checked_part(index: int, part: Any) -> dict[str, Any]:
     if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
         raise PromptError(
-            f'message {index} has the part {str(part)[:SHOWN]!r}; expected {{"type": "text", "text": "..."}}'
+            f'message {index} has the part {str(part)[:SHOWN]!r}; expected {{"type": "text", "text": "..."}}',
+            "messages",
         )
     if part["type"] != "text":
         raise PromptError(
-            f"message {index} has a part of type {part['type'][:SHOWN]!r}; this model reads parts of type 'text' only"
+            f"message {index} has a part of type {part['type'][:SHOWN]!r}; this model reads parts of type 'text' only",
+            "messages",
         )
     if not isinstance(part.get("text"), str):
         raise PromptError(
-            f"message {index} has a text part with the text {str(part.get('text'))[:SHOWN]!r}; expected a text"
+            f"message {index} has a text part with the text {str(part.get('text'))[:SHOWN]!r}; expected a text",
+            "messages",
         )
     return dict(part)
 

@@ -52,7 +52,7 @@ def read_prompt_lines(
         content = path.read_bytes()
     except OSError as error:
         raise ParameterError(
-            f"{path} cannot be read: {error.strerror}; give a JSONL file of lines {EXPECTED[routed]}"
+            f"{path} cannot be read: {error.strerror}; give a JSONL file of lines {EXPECTED[routed]}", "prompts"
         ) from None
     lines: list[PromptLine] = []
     skipped: list[str] = []
@@ -64,11 +64,11 @@ def read_prompt_lines(
         except ParameterError as error:
             message = f"{path}, line {number}: {error}"
             if not skip_invalid:
-                raise ParameterError(message + REMEDY * routed) from None
+                raise ParameterError(message + REMEDY * routed, error.field) from None
             skipped.append(message)
     if not lines:
         of = f"; {first_of(skipped)}" if skipped else ""
-        raise ParameterError(f"{path} has no usable line, expected lines {EXPECTED[routed]}{of}")
+        raise ParameterError(f"{path} has no usable line, expected lines {EXPECTED[routed]}{of}", "prompts")
     return lines, skipped
 
 
@@ -99,7 +99,7 @@ def _parse(number: int, raw: bytes, routed: bool) -> PromptLine:
         raise ParameterError(f"found {_show(entry)}, expected {EXPECTED[routed]}")
     for key in entry:
         if key not in KEYS:
-            raise ParameterError(f"found the unknown key {_show(key)}, expected {', '.join(KEYS)}")
+            raise ParameterError(f"found the unknown key {_show(key)}, expected {', '.join(KEYS)}", key)
     return PromptLine(
         number, _route(entry) if routed or "route" in entry else "", _prompt(entry), _max_new_tokens(entry)
     )
@@ -109,7 +109,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         double = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        raise ParameterError(f"found the key {_show(double)} twice, expected every key once")
+        raise ParameterError(f"found the key {_show(double)} twice, expected every key once", double)
     return found
 
 
@@ -117,30 +117,33 @@ def _route(entry: dict[str, Any]) -> str:
     if "route" not in entry:
         raise ParameterError(
             'found no "route", expected the name of the kind of request that this is, such as "route": "code" '
-            "(the same in every line will do)"
+            "(the same in every line will do)",
+            "route",
         )
     route = entry["route"]
     if not isinstance(route, str) or not route or route != route.strip() or not route.isprintable():
         expected = "a name of printable characters, without spaces around it"
-        raise ParameterError(f"found the route {_show(route)}, expected {expected}")
+        raise ParameterError(f"found the route {_show(route)}, expected {expected}", "route")
     return route
 
 
 def _prompt(entry: dict[str, Any]) -> Prompt:
     if ("prompt" in entry) == ("messages" in entry):
         found = 'both "prompt" and "messages"' if "prompt" in entry else 'no "prompt"'
-        raise ParameterError(f'found {found}, expected either "prompt", a text or token ids, or "messages"')
+        raise ParameterError(f'found {found}, expected either "prompt", a text or token ids, or "messages"', "prompt")
     if "messages" in entry:
         messages = entry["messages"]
         if not isinstance(messages, list) or not messages or not all(isinstance(item, dict) for item in messages):
             raise ParameterError(
-                f'found the messages {_show(messages)}, expected [{{"role": "user", "content": "..."}}]'
+                f'found the messages {_show(messages)}, expected [{{"role": "user", "content": "..."}}]', "messages"
             )
         return messages
     prompt = entry["prompt"]
     ids = isinstance(prompt, list) and all(type(item) is int for item in prompt)
     if not (isinstance(prompt, str) or ids) or not prompt:
-        raise ParameterError(f"found the prompt {_show(prompt)}, expected a text or a list of token ids, not empty")
+        raise ParameterError(
+            f"found the prompt {_show(prompt)}, expected a text or a list of token ids, not empty", "prompt"
+        )
     assert isinstance(prompt, str | list)
     return prompt
 
@@ -148,7 +151,9 @@ def _prompt(entry: dict[str, Any]) -> Prompt:
 def _max_new_tokens(entry: dict[str, Any]) -> int | None:
     found = entry.get("max_new_tokens")
     if "max_new_tokens" in entry and (type(found) is not int or found < 1):
-        raise ParameterError(f"found max_new_tokens {_show(found)}, expected a whole number of at least 1")
+        raise ParameterError(
+            f"found max_new_tokens {_show(found)}, expected a whole number of at least 1", "max_new_tokens"
+        )
     return found
 
 

@@ -73,7 +73,8 @@ class SpecialTokens:
         tokens = self._renamed.encode(renamed, add_special_tokens=False).ids
         if not self._are(tokens, own):
             raise PromptError(
-                "the messages contain a special token that this tokenizer cannot write as text; leave it out"
+                "the messages contain a special token that this tokenizer cannot write as text; leave it out",
+                "messages",
             )
         return tokens
 
@@ -149,5 +150,6 @@ class SpecialTokens:
         except Exception as error:  # tokenizers raises a bare Exception
             raise PromptError(
                 f"the messages contain a special token, which this tokenizer cannot write as text ({error}); "
-                "leave it out"
+                "leave it out",
+                "messages",
             ) from None

@@ -77,11 +77,11 @@ def check_limits(tools: Sequence[Tool]) -> None:
 
 def _check(form: ToolFormat, tools: Sequence[Tool]) -> None:
     if not 1 <= len(tools) <= MOST_TOOLS:
-        raise GrammarError(f"invalid tools: there are {len(tools)}, expected 1 to {MOST_TOOLS}")
+        raise GrammarError(f"there are {len(tools)}, expected 1 to {MOST_TOOLS}", "tools", kind="tools")
     names = [tool.name for tool in tools]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise GrammarError(f"invalid tools: {twice!r} appears twice; give each a unique name")
+        raise GrammarError(f"{twice!r} appears twice; give each a unique name", "tools", kind="tools")
     check_limits(tools)
     for place, tool in enumerate(tools):
         _arguments(form, place, tool)

@@ -69,7 +69,7 @@ def shared_of(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cannot(what: str) -> GrammarError:
-    return GrammarError(f"invalid tools: {what} cannot be enforced where arguments are not JSON; simplify the schema")
+    return GrammarError(f"{what} cannot be enforced where arguments are not JSON; simplify the schema", kind="tools")
 
 
 def _told(schema: Any, shared: Mapping[str, Any]) -> Kind | None:

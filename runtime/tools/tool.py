@@ -27,18 +27,16 @@ class Tool:
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
-            raise GrammarError(
-                f"invalid tool: it is named {self.name[:80]!r}; a name has 1 to 64 letters, digits, _ and -"
-            )
+            told = f"it is named {self.name[:80]!r}; a name has 1 to 64 letters, digits, _ and -"
+            raise GrammarError(told, "name", kind="tool")
         wrong = malformed(dict(self.parameters or {}))
         if wrong is not None:
-            raise GrammarError(f"invalid tool: in the parameters of {self.name}, {wrong}")
+            raise GrammarError(f"in the parameters of {self.name}, {wrong}", "parameters", kind="tool")
         kind = (self.parameters or {}).get("type", "object")
         if kind != "object":
-            raise GrammarError(
-                f"invalid tool: the parameters of {self.name} are of type {json.dumps(kind)[:80]}; they must be an "
-                "object"
-            )
+            found = json.dumps(kind)[:80]
+            told = f"the parameters of {self.name} are of type {found}; they must be an object"
+            raise GrammarError(told, "parameters", kind="tool")
 
     @property
     def told(self) -> dict[str, Any]:

@@ -13,6 +13,9 @@ NAMES = ("tests/serve/test_names.py",)
 CONSTRAINED = ("tests/serve/test_constrained.py",)
 FIELDS, TRANSLATE = "serve/wire/fields.py", "serve/wire/translate.py"
 
+ERRORS, STRUCTS = "serve/wire/errors.py", "serve/wire/invalid_structs.py"
+MAPPED, REFUSALS = ("tests/serve/test_mapped_errors.py",), ("tests/serve/test_refusals.py",)
+
 WIRE = (
     Mutant(
         "a field of another server is ignored",
@@ -228,6 +231,83 @@ WIRE = (
         "serve/wire/errors.py",
         'f"too long ({TOO_LONG}), as at',
         'f"large, as at',
+        ("tests/serve/test_tools.py",),
+    ),
+    Mutant(
+        "the field at fault is not told",
+        ERRORS,
+        "return invalid(_in_requests(error.field), str(error), error.code)",
+        "return invalid(None, str(error), error.code)",
+        MAPPED,
+    ),
+    Mutant(
+        "a refined code is not told",
+        ERRORS,
+        "return invalid(_in_requests(error.field), str(error), error.code)",
+        "return invalid(_in_requests(error.field), str(error))",
+        MAPPED,
+    ),
+    Mutant(
+        "fields of the extension are named as if they were the request's",
+        ERRORS,
+        'return f"specexport.{field}" if field in EXTENSION',
+        "return field if field in EXTENSION",
+        MAPPED,
+    ),
+    Mutant(
+        "a limit is named as the runtime calls it",
+        ERRORS,
+        'CALLED.get(field or "", field)',
+        "field",
+        MAPPED,
+    ),
+    Mutant(
+        "a long conversation is a long prompt",
+        "runtime/text/encode.py",
+        '"messages" if isinstance(prompt, list) and isinstance(prompt[0], Mapping) else "prompt",',
+        '"prompt",',
+        REFUSALS,
+    ),
+    Mutant(
+        "a full queue is the server's fault",
+        ERRORS,
+        '"queue_full": 429, ',
+        '"queue_full": 503, ',
+        MAPPED,
+    ),
+    Mutant(
+        "a key that is missing is not named",
+        STRUCTS,
+        "if required and name not in value)",
+        "if required and name in value)",
+        REFUSALS,
+    ),
+    Mutant(
+        "a key that a struct refuses is not named",
+        STRUCTS,
+        "if one.forbid_unknown_fields:",
+        "if False:",
+        ("tests/integrations/test_ray.py",),
+    ),
+    Mutant(
+        "a config's own checks lose their field",
+        "integrations/ray/config.py",
+        "cause.field if isinstance(cause, ParameterError) else wrong.param",
+        "wrong.param",
+        ("tests/integrations/test_ray.py",),
+    ),
+    Mutant(
+        "the tool above is blamed",
+        "serve/wire/calls.py",
+        "lines[error.line - 1] if",
+        "lines[error.line - 2] if",
+        ("tests/serve/test_tools.py",),
+    ),
+    Mutant(
+        "a verdict that is remembered forgets its line",
+        "runtime/grammar/verdicts.py",
+        "error.kind, error.line)",
+        "error.kind)",
         ("tests/serve/test_tools.py",),
     ),
 )

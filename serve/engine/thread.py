@@ -221,4 +221,4 @@ class EngineThread:
 
 def _grammar_too_slow(timeout: float) -> GrammarError:
     told = f"the grammar took more than {timeout:g} s to compute which tokens may follow; simplify it"
-    return GrammarError(told, "grammar_failed")
+    return GrammarError(told, code="grammar_failed")

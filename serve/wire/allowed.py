@@ -1,9 +1,9 @@
-"""The allowed values of a request's field, by its path: msgspec's message for a wrong choice does not list them."""
+"""The types and the allowed values of a request's field, by its path."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -12,14 +12,19 @@ from msgspec import inspect
 STEP = re.compile(r"\[(?:\d+|\.\.\.)\]|[^.\[\]]+")
 
 
-def allowed(kind: type, where: str) -> list[str]:
-    """The values that the field at `where` (`messages[0].role`) of a struct may have, as JSON; empty if they are not
-    listed one by one.
+def types_at(kind: type, where: str) -> list[inspect.Type]:
+    """The types that the field at `where` (`messages[0].role`) of a struct may have; none for a place within a value of
+    any type.
     """
     found = [inspect.type_info(kind)]
     for step in STEP.findall(where):
         found = [one for outer in found for one in _within(outer, step)]
-    return [value for one in found for value in _values(one)]
+    return found
+
+
+def allowed(kinds: Iterable[inspect.Type]) -> list[str]:
+    """The values of these types, as JSON, as far as they are listed one by one."""
+    return [value for one in kinds for value in _values(one)]
 
 
 def found_at(raw: Any, where: str) -> Any:

@@ -7,18 +7,26 @@ import math
 import re
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, TypeVar
-
+from typing import Any
+from typing import Generic
+from typing import TypeVar
 import msgspec
 from msgspec import inspect
-
 from .allowed import parts
-from .errors import ApiError, invalid, named_as_given, of_validation
-from .fields import check_fields, renamed, unknown
+from .errors import ApiError
+from .errors import invalid
+from .errors import named_as_given
+from .fields import check_fields
+from .fields import renamed
+from .fields import unknown
 from .requests import Extension
+from .invalid_structs import of_validation
+
 
 T = TypeVar("T")
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -58,10 +66,8 @@ def parse(kind: type[T], body: bytes, strict: bool) -> Parsed[T]:
 def _converted(raw: dict[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as error:
-        if "got `float`" not in str(error):
-            raise of_validation(error, kind, raw) from None
-    raw = whole_numbers(raw, kind)
+    except msgspec.ValidationError:  # perhaps of a whole number that is written as 3.0
+        raw = whole_numbers(raw, kind)
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:

@@ -20,7 +20,6 @@ from .errors import ApiError, invalid, of_engine, unsupported
 from .requests import ChatRequest, NamedTool
 from .tools import form_of, offered
 
-POSITION = re.compile(r"invalid tools: at (\d+)\(\d+\): (?:failed to compile JSON schema: )?(.*)", re.DOTALL)
 OF_TOOL = re.compile(r"arguments_(\d+)(?:_\d+_json)?: ")
 BUSY = "grammar_busy"
 
@@ -100,7 +99,7 @@ def _check(calls: Calls) -> None:
         try:
             _alone(calls.form, calls.tools[place])
         except GrammarError as error:
-            raise invalid(*_of_tool(place, calls.tools[place], str(error)), error.code) from None
+            raise _of_tool(place, calls.tools[place], error) from None
     wrong = _fit(calls.relax_longest(len(calls.free)))
     if wrong is not None:
         raise invalid("tools", str(wrong), wrong.code)
@@ -187,26 +186,23 @@ def _fit(calls: Calls) -> GrammarError | None:
 
 
 def of_tools(error: GrammarError, calls: Calls) -> ApiError:
-    """The error with the field that caused it, if known: llguidance tells the grammar's line, and each tool has its
-    own.
-    """
-    found = of_engine(error)
+    """The error with the tool that caused it, if known."""
+    found, place = of_engine(error), _to_blame(error, calls)
     if found.status != 400:
         return found
-    told, place = POSITION.match(str(error)), _to_blame(error, calls)
-    if told is None or place is None:
+    if place is None:
         return invalid("tools", str(error), found.code)
-    return invalid(*_of_tool(place, calls.tools[place], told[2]), found.code)
+    return _of_tool(place, calls.tools[place], error)
 
 
-def _of_tool(place: int, tool: Tool, reason: str) -> tuple[str, str]:
+def _of_tool(place: int, tool: Tool, error: GrammarError) -> ApiError:
     where = f"tools[{place}].function.parameters"
-    return where, f"{where} ({tool.name}): {reason.removeprefix('invalid tools: ')}"
+    return invalid(where, f"{where} ({tool.name}): {error.reason}", error.code)
 
 
 def _to_blame(error: GrammarError, calls: Calls) -> int | None:
-    told = POSITION.match(str(error))
+    """The index of the tool whose line of the grammar is wrong: each has its own lines."""
     lines = calls.grammar.text.split("\n")
-    line = lines[int(told[1]) - 1] if told and 0 < int(told[1]) <= len(lines) else ""
+    line = lines[error.line - 1] if 0 < (error.line or 0) <= len(lines) else ""
     of_tool = OF_TOOL.match(line)
     return None if of_tool is None else calls.places[int(of_tool[1])]

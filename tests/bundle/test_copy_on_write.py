@@ -4,12 +4,12 @@ import errno
 import os
 import shutil
 from pathlib import Path
-
 import pytest
 from specexport.bundle import files as copy_on_write
-from specexport.bundle.files import can_clone, clone_or_copy
+from specexport.bundle.files import can_clone
+from specexport.bundle.files import clone_or_copy
 from specexport.errors import OutputError
-from support.messages import Refused
+from support.refusals import refused
 
 
 @pytest.fixture
@@ -50,9 +50,7 @@ def test_a_file_system_that_shares_no_blocks(
     assert (tmp_path / "made").read_bytes() == b"abc"
 
 
-def test_what_cannot_be_written(
-    refused: Refused, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_written(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OutputError):
         clone_or_copy(tmp_path / "gone", tmp_path / "made")
 

@@ -4,12 +4,13 @@ import shutil
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
-
 import pytest
 from specexport.bundle import files as disk_space
-from specexport.bundle.files import require_space, require_space_for
+from specexport.bundle.files import require_space
+from specexport.bundle.files import require_space_for
 from specexport.errors import OutputError
-from support.messages import Refused
+from support.refusals import refused
+
 
 GB = 1_000_000_000
 STAGES = {"target": 4 * GB, "draft": GB}
@@ -31,10 +32,10 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return made
 
 
-def test_a_small_disk_is_refused_beforehand(refused: Refused, tmp_path: Path, free: Callable[[int], None]) -> None:
+def test_a_small_disk_is_refused_beforehand(tmp_path: Path, free: Callable[[int], None]) -> None:
     free(2 * GB)
     require_space(tmp_path / "not" / "there", 2 * GB - 1)
-    with refused(OutputError):
+    with refused(OutputError, "2.0", code="disk_full"):
         require_space(tmp_path / "not" / "there", 3 * GB)
 
 

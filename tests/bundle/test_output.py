@@ -5,15 +5,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-
 import pytest
-from specexport.atomic import NEW, OLD, temporary_folder
+from specexport.atomic import NEW
+from specexport.atomic import OLD
+from specexport.atomic import temporary_folder
 from specexport.bundle import MANIFEST
 from specexport.bundle.output import new_folder
 from specexport.errors import OutputError
-from support.messages import Refused
+from support.refusals import refused
 
 
 def names(folder: Path) -> list[str]:
@@ -63,9 +65,9 @@ def test_sigterm_leaves_nothing_and_the_handler_comes_back(tmp_path: Path) -> No
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_what_exists_is_kept_without_force(refused: Refused, tmp_path: Path) -> None:
+def test_what_exists_is_kept_without_force(tmp_path: Path) -> None:
     old = make_bundle(tmp_path / "out")
-    with refused(OutputError), new_folder(old, False):
+    with refused(OutputError, "--output", "--force", code="output_exists"), new_folder(old, False):
         pass
     assert (old / MANIFEST).read_text() == "old"
 
@@ -90,17 +92,17 @@ def test_a_failed_replacement_keeps_the_old_bundle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
-def test_force_never_replaces_anything_else(refused: Refused, make: type, tmp_path: Path) -> None:
+def test_force_never_replaces_anything_else(make: type, tmp_path: Path) -> None:
     other = tmp_path / "out"
     make(other)
-    with refused(OutputError), new_folder(other, True):
+    with refused(OutputError, "manifest.json", code="output_exists"), new_folder(other, True):
         pass
     assert other.exists()
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
-def test_errors_of_the_disk_are_output_errors(refused: Refused, code: int, tmp_path: Path) -> None:
-    with refused(OutputError), new_folder(tmp_path / "out", False) as folder:
+def test_errors_of_the_disk_are_output_errors(code: int, tmp_path: Path) -> None:
+    with refused(OutputError, code=("disk_full", "output_failed")), new_folder(tmp_path / "out", False) as folder:
         raise OSError(code, os.strerror(code), str(folder / "weights"))
     assert names(tmp_path) == []
 
@@ -119,11 +121,9 @@ def test_a_place_that_nothing_can_be_written_to_is_named_as_it_was_given(
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
-def test_force_keeps_what_is_no_bundle_and_came_during_the_build(
-    refused: Refused, make: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_force_keeps_what_is_no_bundle_and_came_during_the_build(make: Callable[[Path], None], tmp_path: Path) -> None:
     final = tmp_path / "out"
-    with refused(OutputError), new_folder(final, True):
+    with refused(OutputError, "manifest.json", code="output_exists"), new_folder(final, True):
         make(final)
     assert names(tmp_path) == ["out"]
     assert final.is_dir() == (make is Path.mkdir)

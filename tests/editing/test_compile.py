@@ -13,24 +13,30 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
 import onnx
 import pytest
-from specexport.bundle import MANIFEST, Bundle, list_files, sha256
+from specexport.bundle import MANIFEST
+from specexport.bundle import Bundle
+from specexport.bundle import list_files
+from specexport.bundle import sha256
 from specexport.editing import compile as module
 from specexport.editing import replace_manifest as replacing
 from specexport.editing.compile import compile_bundle
 from specexport.editing.progress import Silent
 from specexport.engines.cuda.driver import Gpu
-from specexport.engines.tensorrt.api import Library, library, plans_of
-from specexport.engines.tensorrt.compile import CompileJob, CompileOptions
+from specexport.engines.tensorrt.api import Library
+from specexport.engines.tensorrt.api import library
+from specexport.engines.tensorrt.api import plans_of
+from specexport.engines.tensorrt.compile import CompileJob
+from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH
-from specexport.errors import EngineError, OutputError
-from support.messages import Refused
+from specexport.errors import EngineError
+from specexport.errors import OutputError
 from support.pair import Notes
+from support.refusals import refused
+
 
 trt = pytest.importorskip("tensorrt_rtx")
-
 ENGINE = "tensorrt-rtx"
 # What a round needs for k of 1 to 4.
 RULES = {"select", "select_greedy"} | {
@@ -149,13 +155,11 @@ rule (float[8] x, int64 count) => (float[8] y) {
 }"""
 
 
-def test_graphs_that_are_not_what_the_manifest_says(
-    refused: Refused, bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graphs_that_are_not_what_the_manifest_says(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every graph is checked when it is parsed; see test_tensorrt_checks.py."""
 
     def refuses(opened: Bundle, message: str) -> None:
-        with refused(EngineError):
+        with refused(EngineError, "compiled"):
             compile_bundle(opened, ENGINE, CompileOptions(), Silent())
 
     opened, jobs = Bundle.open(bundle), module._jobs
@@ -176,12 +180,12 @@ def fail(*arguments: Any) -> None:
 
 @pytest.mark.parametrize("place", ["compile_graph", "write_manifest", "sha256"])
 def test_a_full_disk_leaves_the_bundle_as_it_was(
-    refused: Refused, place: str, bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+    place: str, bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled(bundle)
     before = content(bundle)
-    monkeypatch.setattr(replacing if place == "write_manifest" else module, place, fail)
-    with refused(OutputError):
+    monkeypatch.setattr(module, place, fail)
+    with refused(OutputError, "some.plan", code="disk_full"):
         compiled(bundle)
     assert content(bundle) == before
 
@@ -199,15 +203,13 @@ def test_plans_that_come_out_the_same_are_kept_when_the_rest_fails(
     assert content(bundle) == before
 
 
-def test_a_bundle_that_changes_meanwhile(
-    refused: Refused, bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_that_changes_meanwhile(bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Another command has compiled for another engine: what it wrote must not be lost."""
     opened = Bundle.open(bundle)
     path = bundle / MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text()) | {"command": "of another"}))
     before = content(bundle)
-    with refused(OutputError):
+    with refused(OutputError, "compile", code="changed_meanwhile"):
         compile_bundle(opened, ENGINE, CompileOptions(), Silent())
     assert content(bundle) == before
 

@@ -7,12 +7,13 @@ import shutil
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
-
 import pytest
-from specexport.bundle import Bundle, DraftSpec
+from specexport.bundle import Bundle
+from specexport.bundle import DraftSpec
 from specexport.editing.push import push
 from specexport.errors import OutputError
-from support.messages import Refused
+from support.refusals import refused
+
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 
@@ -70,10 +71,8 @@ def test_the_manifest_s_files_go_and_what_was_measured_here_stays(hub: FakeHub, 
 
 
 @pytest.mark.parametrize("name", ["tiny", "a/b/c", "org/tiny@main", "../x"])
-def test_a_wrong_name_is_refused_before_the_hub_is_asked(
-    refused: Refused, hub: FakeHub, built: Path, name: str
-) -> None:
-    with refused(OutputError):
+def test_a_wrong_name_is_refused_before_the_hub_is_asked(hub: FakeHub, built: Path, name: str) -> None:
+    with refused(OutputError, "org/name"):
         push(Bundle.open(built), name)
     assert not hub.asked
 

@@ -3,17 +3,21 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
-
 import onnxruntime
 import pytest
-from specexport.bundle import Bundle, Precision, State
+from specexport.bundle import Bundle
+from specexport.bundle import Precision
+from specexport.bundle import State
 from specexport.engines import registry
 from specexport.engines.base import Availability
 from specexport.engines.catalogue import ENGINES
 from specexport.engines.onnxruntime import cpu
-from specexport.engines.registry import availabilities, engine_module, load_engine
-from specexport.errors import EngineError, ParameterError
-from support.messages import Refused
+from specexport.engines.registry import availabilities
+from specexport.engines.registry import engine_module
+from specexport.engines.registry import load_engine
+from specexport.errors import EngineError
+from specexport.errors import ParameterError
+from support.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -45,29 +49,29 @@ def test_the_order_of_the_bundle_decides(opened: Bundle, monkeypatch: pytest.Mon
     assert load_engine(built_for(opened, "onnxruntime", "tensorrt")).name == "onnxruntime"
 
 
-def test_an_unknown_name_lists_the_names(refused: Refused, opened: Bundle) -> None:
-    with refused(EngineError):
+def test_an_unknown_name_lists_the_names(opened: Bundle) -> None:
+    with refused(EngineError, code="unknown_engine", field="engine"):
         load_engine(opened, "cuda")
 
 
 @pytest.mark.parametrize(("name", "device"), [("onnxruntime", 0), ("onnxruntime", 1), ("tensorrt", -1)])
-def test_a_device_that_the_engine_cannot_have(refused: Refused, opened: Bundle, name: str, device: int) -> None:
-    with refused(ParameterError):
+def test_a_device_that_the_engine_cannot_have(opened: Bundle, name: str, device: int) -> None:
+    with refused(ParameterError, device, field="device"):
         load_engine(built_for(opened, "onnxruntime", "tensorrt"), name, device=device)
 
 
-def test_an_engine_the_bundle_was_not_built_for(refused: Refused, opened: Bundle) -> None:
-    with refused(EngineError):
+def test_an_engine_the_bundle_was_not_built_for(opened: Bundle) -> None:
+    with refused(EngineError, "built", code="not_built_for_engine"):
         load_engine(built_for(opened, "tensorrt"), "onnxruntime")
-    with refused(EngineError):
+    with refused(EngineError, "built", code="not_built_for_engine"):
         load_engine(opened, "tensorrt")
 
 
 @pytest.mark.usefixtures("lacking")
-def test_an_engine_that_this_host_lacks(refused: Refused, opened: Bundle) -> None:
-    with refused(EngineError):
+def test_an_engine_that_this_host_lacks(opened: Bundle) -> None:
+    with refused(EngineError, "installed", code="engine_unavailable"):
         load_engine(opened, "onnxruntime")
-    with refused(EngineError):
+    with refused(EngineError, "installed", code="engine_unavailable"):
         load_engine(opened)
 
 
@@ -88,16 +92,14 @@ def with_states(opened: Bundle, *engines: str) -> Bundle:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_precision_that_an_engine_runs_no_states_in(precision: Precision, refused: Refused, opened: Bundle) -> None:
+def test_a_precision_that_an_engine_runs_no_states_in(precision: Precision, opened: Bundle) -> None:
     hybrid = with_states(opened, "onnxruntime-cuda")
     contract = dataclasses.replace(hybrid.manifest.contract, precision=precision)
-    with refused(EngineError):
+    with refused(EngineError, precision, "--precision"):
         load_engine(Bundle(hybrid.root, dataclasses.replace(hybrid.manifest, contract=contract)), "onnxruntime-cuda")
 
 
-def test_an_onnxruntime_before_the_operators_for_states(
-    refused: Refused, opened: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_onnxruntime_before_the_operators_for_states(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnxruntime, "__version__", "1.27.1")
-    with refused(EngineError):
+    with refused(EngineError, "onnxruntime>=1.31"):
         load_engine(with_states(opened, "onnxruntime"))

@@ -7,7 +7,6 @@ from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
 import pytest
 import specexport
 import torch
@@ -16,20 +15,27 @@ from specexport.bundle import files as copy_on_write
 from specexport.bundle import files as disk_space
 from specexport.engines.tensorrt.api import plans_of
 from specexport.engines.tensorrt.compile import CompileOptions
-from specexport.errors import EngineError, OutputError, ParameterError, ProofError
+from specexport.errors import EngineError
+from specexport.errors import OutputError
+from specexport.errors import ParameterError
+from specexport.errors import ProofError
 from specexport.exporter import build as build_module
-from specexport.exporter.build import BuildReport, build
+from specexport.exporter.build import BuildReport
+from specexport.exporter.build import build
 from specexport.exporter.bundle_files import write_text
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.export_model import SPEC
 from specexport.exporter.options import BuildOptions
 from specexport.strict import read_json
-from support.messages import Refused
-from support.pair import Notes, Pair
+from support.pair import Notes
+from support.pair import Pair
 from support.standard_tools import check_graphs
-from support.tiny import make_tokenizer, save_checkpoint
+from support.tiny import make_tokenizer
+from support.tiny import save_checkpoint
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
+from support.refusals import refused
+
 
 EXPORTS = ("export target", "export draft")
 
@@ -135,14 +141,14 @@ def test_a_failed_proof_leaves_nothing(
 
 
 def test_too_small_a_disk_is_refused_beforehand(
-    refused: Refused, run: Callable[..., BuildReport], output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., BuildReport], output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10, 0, 10))
-    with refused(OutputError):
+    with refused(OutputError, "1", code="disk_full"):
         run(cache=tmp_path / "empty")
     assert left(output) == []
-    with refused(OutputError):
+    with refused(OutputError, "1", code="disk_full"):
         run()  # finished stages are copied
     monkeypatch.setattr(disk_space, "can_clone", lambda *_: True)
     run()  # unless they share their blocks with the bundle
@@ -150,7 +156,7 @@ def test_too_small_a_disk_is_refused_beforehand(
 
 @pytest.mark.parametrize("place", ["copy", "write_manifest"])
 def test_a_disk_that_fills_up_leaves_nothing(
-    refused: Refused, place: str, run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -160,7 +166,7 @@ def test_a_disk_that_fills_up_leaves_nothing(
         monkeypatch.setattr(copy_on_write, "_clone", lambda *_: False)
     else:
         monkeypatch.setattr(build_module, place, fail)
-    with refused(OutputError):
+    with refused(OutputError, code=("disk_full", "output_failed")):
         run()
     assert left(output) == []
 
@@ -185,10 +191,11 @@ def test_a_disk_that_fills_up_leaves_nothing(
         dict(max_seq_len=129),
     ],
 )
-def test_options_out_of_range(
-    refused: Refused, options: dict[str, Any], run: Callable[..., BuildReport], output: Path
-) -> None:
-    with refused(ParameterError):
+def test_options_out_of_range(options: dict[str, Any], run: Callable[..., BuildReport], output: Path) -> None:
+    with refused(
+        ParameterError,
+        field=[*options, "engine", "weight_streaming"],
+    ):
         run(**options)
     assert left(output) == []
 
@@ -212,10 +219,8 @@ def test_a_bundle_with_plans(run: Callable[..., BuildReport], output: Path) -> N
     assert len(specexport.load(output).generate([5, 6, 7], max_new_tokens=5, stop_token_ids=()).tokens) == 5
 
 
-@pytest.mark.nightly
-def test_a_bundle_for_a_device_with_tensorrt(
-    refused: Refused, run: Callable[..., BuildReport], pair: Pair, output: Path
-) -> None:
+@pytest.mark.slow
+def test_a_bundle_for_a_device_with_tensorrt(run: Callable[..., BuildReport], pair: Pair, output: Path) -> None:
     """Made and proved where there is none: the graphs of both dialects, and what is left to do."""
     progress = Notes()
     report = run(target=pair.draft, draft=None, engines=("tensorrt",), tensorrt_version="10.3", progress=progress)
@@ -224,7 +229,7 @@ def test_a_bundle_for_a_device_with_tensorrt(
     assert set(manifest.target.graphs) == {"rows"} == {proof.dialect for proof in manifest.proofs}
     assert any(note.endswith(f"run: specexport compile {output} --engine tensorrt") for note in progress.notes)
     check_graphs(output)
-    with refused(EngineError):
+    with refused(EngineError, "plans", code="not_built_for_engine"):
         plans_of(report.bundle, "tensorrt")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-
 import pytest
 from specexport.errors import UnsupportedModelError
 from specexport.exporter.build import build
@@ -12,10 +11,15 @@ from specexport.exporter.checkpoints.config import keeps_states
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.tracing.trace import probe_cache
-from support.hybrids import KINDS, MORE, OPTIONS, SHARED, save_hybrid
-from support.messages import Refused
-from support.pair import Notes, Pair
+from support.hybrids import KINDS
+from support.hybrids import MORE
+from support.hybrids import OPTIONS
+from support.hybrids import SHARED
+from support.hybrids import save_hybrid
+from support.pair import Notes
+from support.pair import Pair
 from support.tiny import save_checkpoint
+from support.refusals import refused
 
 
 @pytest.fixture
@@ -43,8 +47,8 @@ def test_the_config_alone_says_what_the_model_shows(kind: str, tmp_path: Path) -
     assert any(layer.states for layer in probe_cache(checkpoint.load("fp32")))
 
 
-def test_trees_are_refused_before_an_export(refused: Refused, hybrid: Path, pair: Pair, tmp_path: Path) -> None:
-    with refused(UnsupportedModelError):
+def test_trees_are_refused_before_an_export(hybrid: Path, pair: Pair, tmp_path: Path) -> None:
+    with refused(UnsupportedModelError, "--tree-rows", "Lfm2ForCausalLM"):
         attempt(hybrid, pair.draft, tmp_path / "out.bundle", tree_rows=4)
 
 
@@ -58,10 +62,8 @@ def test_trees_are_refused_before_an_export(refused: Refused, hybrid: Path, pair
     ],
     ids=["cuda", "both", "old TensorRT"],
 )
-def test_engines_are_refused_before_an_export(
-    options: dict[str, Any], role: str, refused: Refused, hybrid: Path, tmp_path: Path
-) -> None:
+def test_engines_are_refused_before_an_export(options: dict[str, Any], role: str, hybrid: Path, tmp_path: Path) -> None:
     other = save_checkpoint(tmp_path / "other")
     models = (hybrid, other) if role == "target" else (other, hybrid)
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "Lfm2ForCausalLM"):
         attempt(*models, tmp_path / "out.bundle", **options)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
-
 import pytest
 from specexport.bundle import Precision
 from specexport.engines.tensorrt.compile import CompileOptions
-from specexport.errors import EngineError, MissingPackageError, ParameterError
+from specexport.errors import EngineError
+from specexport.errors import MissingPackageError
+from specexport.errors import ParameterError
 from specexport.exporter import precision as engine_requirements
-from specexport.exporter.precision import Targets, choose_numbers, choose_targets, parse_version
-from support.messages import Refused
+from specexport.exporter.precision import Targets
+from specexport.exporter.precision import choose_numbers
+from specexport.exporter.precision import choose_targets
+from specexport.exporter.precision import parse_version
+from support.refusals import refused
+
 
 pytest.importorskip("tensorrt_rtx")
 
@@ -95,8 +100,8 @@ def test_no_plan_is_made_by_another_version(here: Callable[[str], None]) -> None
 
 
 @pytest.mark.parametrize("version", ["10", "10.x", "", "ten", "10.3.0.26.1", "-10.3"])
-def test_versions_that_are_none(refused: Refused, version: str) -> None:
-    with refused(ParameterError):
+def test_versions_that_are_none(version: str) -> None:
+    with refused(ParameterError, "--tensorrt-version", "10.3", field="tensorrt_version"):
         parse_version(version)
 
 
@@ -113,10 +118,8 @@ def test_versions_that_are_none(refused: Refused, version: str) -> None:
         (("tensorrt-rtx",), dict(compute_capabilities=("8.7",)), EngineError),
     ],
 )  # fmt: skip
-def test_what_cannot_be_built(
-    refused: Refused, engines: tuple[str, ...], given: dict[str, Any], error: type[Exception]
-) -> None:
-    with refused(error):
+def test_what_cannot_be_built(engines: tuple[str, ...], given: dict[str, Any], error: type[Exception]) -> None:
+    with refused(error, code=("engine_error", "invalid_value", "unknown_engine"), field=(None, "engine", "precision")):
         choose(*engines, **given)
 
 

@@ -22,8 +22,8 @@ from specexport.exporter.options import BuildContext, CalibrationTexts
 from specexport.exporter.recipe_choice import Quantizing
 from specexport.exporter.tracing import attention
 from specexport.exporter.tracing.attention import Layer
-from support.messages import Refused
 from support.pair import Notes
+from support.refusals import refused
 from support.tiny import CONTRACT, LLAMA, make_tokenizer, save_model
 from torch.onnx.ops import symbolic
 
@@ -96,7 +96,7 @@ def test_only_the_ort_graph_of_a_draft_has_a_head(
 
 
 def test_a_graph_that_tensorrt_would_get_wrong_is_not_made(
-    refused: Refused, checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scatter = attention.EMITTERS["onnx"]
 
@@ -108,16 +108,16 @@ def test_a_graph_that_tensorrt_would_get_wrong_is_not_made(
         ), written
 
     monkeypatch.setitem(attention.EMITTERS, "onnx", causal)
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "is_causal", "model.layers.0.self_attn/Attention"):
         exporting(checkpoint, tmp_path)()
     assert not (tmp_path / "0").exists()
     assert not list((tmp_path / "cache").iterdir())
 
 
 @pytest.mark.parametrize("divergence", [0.0201, float("nan")])
-def test_a_model_that_moves_too_far(divergence: float, refused: Refused, tmp_path: Path) -> None:
+def test_a_model_that_moves_too_far(divergence: float, tmp_path: Path) -> None:
     export = ModelExport(Checkpoint("x", tmp_path), "target", ("ort",), furthest=0.02)
     export.refuse_far(Fidelity(10, False, 1.0, 1.0, 0.02, 1.0))
     replace(export, furthest=None).refuse_far(Fidelity(10, False, 1.0, 1.0, divergence, 1.0))
-    with refused(ProofError):
+    with refused(ProofError, "--max-divergence"):
         export.refuse_far(Fidelity(10, False, 1.0, 1.0, divergence, 1.0))

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 from specexport.errors import ParameterError
-from specexport.exporter.precision import Numbers, choose_numbers
-from support.messages import Refused
+from specexport.exporter.precision import Numbers
+from specexport.exporter.precision import choose_numbers
+from support.refusals import refused
+
 
 CPU = ("onnxruntime",)
 RTX = ("tensorrt-rtx",)
@@ -39,8 +41,6 @@ def test_what_names_mean(engines: tuple[str, ...], precision: str, draft: str | 
         (CPU, "auto", "int8"),
     ],
 )
-def test_names_that_do_not_go_together(
-    refused: Refused, engines: tuple[str, ...], precision: str, draft: str | None
-) -> None:
-    with refused(ParameterError):
+def test_names_that_do_not_go_together(engines: tuple[str, ...], precision: str, draft: str | None) -> None:
+    with refused(ParameterError, field=("draft_precision", "precision")):
         choose_numbers(engines, precision, draft)

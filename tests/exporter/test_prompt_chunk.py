@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-
 import pytest
 from specexport.errors import OutputError
 from specexport.exporter import build
@@ -12,10 +11,13 @@ from specexport.exporter.checkpoints import memory_check
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.options import BuildOptions
-from specexport.exporter.prompt_chunk import copied_weights, prompt_chunk
-from support.messages import Refused
-from support.tiny import LLAMA, save_model
+from specexport.exporter.prompt_chunk import copied_weights
+from specexport.exporter.prompt_chunk import prompt_chunk
+from support.tiny import LLAMA
+from support.tiny import save_model
 from transformers import AutoConfig
+from support.refusals import refused
+
 
 # Of gate and up together: twice 48 outputs of 32 inputs, for two experts a row.
 COPIED = 2 * 96 * 32
@@ -62,13 +64,11 @@ def test_the_default_chunk_holds_the_copies(
     assert build._contract(build._Models({"target": mixture}, None, ()), options).prompt_chunk == min(expected, 128)
 
 
-def test_a_chunk_whose_copies_do_not_fit_is_refused(
-    mixture: Checkpoint, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chunk_whose_copies_do_not_fit_is_refused(mixture: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     options = BuildOptions(prompt_chunk=100, precision="int8")
     needed = memory_check.BASE + 100 * COPIED
     monkeypatch.setattr(memory_check, "available", lambda: needed)
     assert build._contract(build._Models({"target": mixture}, None, ()), options).prompt_chunk == 100
     monkeypatch.setattr(memory_check, "available", lambda: needed - 1)
-    with refused(OutputError):
+    with refused(OutputError, "--prompt-chunk", code="out_of_memory"):
         build._contract(build._Models({"target": mixture}, None, ()), options)

@@ -10,26 +10,38 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-
 import pytest
 import specexport
 from specexport.atomic import lock
-from specexport.bundle import MANIFEST, OLDEST_SCHEMA, Bundle
+from specexport.bundle import MANIFEST
+from specexport.bundle import OLDEST_SCHEMA
+from specexport.bundle import Bundle
 from specexport.editing import replace_manifest
 from specexport.editing.replace_manifest import remove_draft
-from specexport.errors import OutputError, ParameterError, ProofError
+from specexport.errors import OutputError
+from specexport.errors import ParameterError
+from specexport.errors import ProofError
 from specexport.exporter import additional_drafts as put_draft
-from specexport.exporter.additional_drafts import AddOptions, add_draft
+from specexport.exporter.additional_drafts import AddOptions
+from specexport.exporter.additional_drafts import add_draft
 from specexport.exporter.build import build
-from specexport.exporter.options import BuildOptions, NamedDraft, parse_draft
-from specexport.runtime.describe import describe, render
+from specexport.exporter.options import BuildOptions
+from specexport.exporter.options import NamedDraft
+from specexport.exporter.options import parse_draft
+from specexport.runtime.describe import describe
+from specexport.runtime.describe import render
 from specexport.runtime.policy.cost_model import COSTS
 from specexport.runtime.policy.routes import POLICY
-from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, verify_session
+from specexport.runtime.proofs.verify import DEFAULT_PROMPTS
+from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.proofs.verify import render as render_report
-from support.messages import Refused
-from support.pair import Notes, Pair
-from support.tiny import LINES, make_tokenizer, save_checkpoint
+from support.pair import Notes
+from support.pair import Pair
+from support.tiny import LINES
+from support.tiny import make_tokenizer
+from support.tiny import save_checkpoint
+from support.refusals import refused
+
 
 PROMPT = "the quick brown fox"
 
@@ -223,15 +235,15 @@ def test_an_add_that_fails_leaves_the_bundle_as_it_was(
 
 
 def test_of_two_that_add_the_same_the_second_is_refused_and_harms_nothing(
-    copy: Path, others: dict[str, Path], cache: Path, refused: Refused
+    copy: Path, others: dict[str, Path], cache: Path
 ) -> None:
     before, named = Bundle.open(copy), NamedDraft("small", str(others["small"]))
     add_draft(before, named, AddOptions(cache=cache))
     after = state(copy)
-    with refused(OutputError):
+    with refused(OutputError, "meantime", code="changed_meanwhile"):
         add_draft(before, named, AddOptions(cache=cache))
     assert state(copy) == after
-    with lock_of(copy), refused(OutputError):
+    with lock_of(copy), refused(OutputError, "being", code="changed_meanwhile"):
         add_draft(Bundle.open(copy), named, AddOptions(cache=cache))
     assert state(copy) == after
     Bundle.open(copy)
@@ -260,14 +272,12 @@ def test_what_a_killed_add_left_is_no_part_of_the_bundle_and_goes_with_the_next(
     assert left.name in next(iter(Bundle.open(copy).manifest.more_drafts["small"].model.graphs.values()))
 
 
-def test_a_draft_that_is_removed_leaves_nothing(
-    copy: Path, others: dict[str, Path], cache: Path, refused: Refused
-) -> None:
+def test_a_draft_that_is_removed_leaves_nothing(copy: Path, others: dict[str, Path], cache: Path) -> None:
     before = state(copy)
     add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
     (copy / POLICY).write_text("{}")
     for name in ("draft", "model", "other"):
-        with refused(ParameterError):
+        with refused(ParameterError, "small", field="draft"):
             remove_draft(Bundle.open(copy), name)
     assert remove_draft(Bundle.open(copy), "small") == Bundle.open(copy)
     after = state(copy)
@@ -275,13 +285,11 @@ def test_a_draft_that_is_removed_leaves_nothing(
     assert after == before
 
 
-def test_drafts_that_cannot_be_added(
-    refused: Refused, copy: Path, others: dict[str, Path], cache: Path, tmp_path: Path
-) -> None:
+def test_drafts_that_cannot_be_added(copy: Path, others: dict[str, Path], cache: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(copy)
 
     def add(bundle: Bundle, name: str, source: str, **options: object) -> None:
-        with refused(ParameterError):
+        with refused(ParameterError, field=("draft", "draft_precision")):
             add_draft(bundle, NamedDraft(name, str(others[source])), AddOptions(cache=cache, **options))  # type: ignore[arg-type]
 
     add(bundle, "short", "short")
@@ -290,14 +298,14 @@ def test_drafts_that_cannot_be_added(
     add(Bundle(copy, replace(bundle.manifest, engines=("tensorrt", "onnxruntime"))), "draft", "small")
 
 
-def test_builds_that_cannot_have_several(refused: Refused) -> None:
+def test_builds_that_cannot_have_several() -> None:
     more = (NamedDraft("b", "x"),)
     for options in (
         {"draft_name": "b", "more_drafts": more},
         {"engines": ("tensorrt",), "precision": "fp16", "more_drafts": more},
         {"draft_vocabulary": "auto", "more_drafts": more},
     ):
-        with refused(ParameterError):
+        with refused(ParameterError, field=("draft", "draft_vocabulary")):
             BuildOptions(**options).check("a", "out")  # type: ignore[arg-type]
 
 

@@ -7,24 +7,32 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import pytest
 import specexport
 import torch
-from safetensors.torch import load_file, save_file
-from specexport.bundle import Bundle, ModelSpec, Proof, Role
+from safetensors.torch import load_file
+from safetensors.torch import save_file
+from specexport.bundle import Bundle
+from specexport.bundle import ModelSpec
+from specexport.bundle import Proof
+from specexport.bundle import Role
 from specexport.bundle.auto_precision import PRECISION
 from specexport.engines.tensorrt.compile import CompileOptions
-from specexport.errors import CheckpointError, ParameterError, ProofError
-from specexport.exporter import auto, export_model, recipe_choice
+from specexport.errors import CheckpointError
+from specexport.errors import ParameterError
+from specexport.errors import ProofError
+from specexport.exporter import auto
+from specexport.exporter import export_model
+from specexport.exporter import recipe_choice
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.proving.prove import prove
-from specexport.runtime.describe import describe, render
+from specexport.runtime.describe import describe
+from specexport.runtime.describe import render
 from specexport.runtime.proofs.verify import verify_session
-from support.messages import Refused
 from support.pair import Pair
 from support.standard_tools import check_graphs
+from support.refusals import refused
 
 
 def made(pair: Pair, output: Path, cache: Path, **options: Any) -> Path:
@@ -176,12 +184,12 @@ def test_for_tensorrt_they_are_proved_here_and_compiled(
     check_graphs(bundle.root)
 
 
-def test_weights_that_are_no_numbers_are_named(refused: Refused, pair: Pair, cache: Path, tmp_path: Path) -> None:
+def test_weights_that_are_no_numbers_are_named(pair: Pair, cache: Path, tmp_path: Path) -> None:
     broken = Path(shutil.copytree(pair.target, tmp_path / "broken"))
     weights = load_file(broken / "model.safetensors")
     weights["model.layers.1.mlp.up_proj.weight"][3, 4] = torch.nan
     save_file(weights, broken / "model.safetensors", {"format": "pt"})
-    with refused(CheckpointError):
+    with refused(CheckpointError, "model.layers.1.mlp.up_proj.weight"):
         made(Pair(broken, pair.draft), tmp_path / "out.bundle", cache, precision="int8")
 
 
@@ -194,9 +202,7 @@ def test_weights_that_are_no_numbers_are_named(refused: Refused, pair: Pair, cac
         '{"route": "a", "prompt": [1, 2, 3]}\n',
     ],
 )
-def test_calibration_prompts_that_are_too_few(
-    refused: Refused, lines: str, pair: Pair, cache: Path, tmp_path: Path
-) -> None:
+def test_calibration_prompts_that_are_too_few(lines: str, pair: Pair, cache: Path, tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text(lines)
-    with refused(ParameterError):
+    with refused(ParameterError, field=(None, "calibration_prompts", "prompt", "prompts")):
         made(pair, tmp_path / "out.bundle", cache, precision="int8", calibration_texts=tmp_path / "prompts.jsonl")

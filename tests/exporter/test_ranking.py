@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import json
-
 import pytest
 from specexport.errors import ParameterError
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.shared_vocabulary import Tokens
-from specexport.exporter.draft_vocabulary import coverage, pays, required_tokens, smallest
+from specexport.exporter.draft_vocabulary import coverage
+from specexport.exporter.draft_vocabulary import pays
+from specexport.exporter.draft_vocabulary import required_tokens
+from specexport.exporter.draft_vocabulary import smallest
 from specexport.exporter.options import parse_vocabulary
-from support.messages import Refused
 from support.pair import Pair
+from support.refusals import refused
 
 
 def test_stop_tokens_bytes_and_digits_are_required(pair: Pair) -> None:
@@ -38,6 +40,6 @@ def test_a_head_is_worth_cutting_where_it_is_large() -> None:
 
 
 @pytest.mark.parametrize("given", ["0", "-3", "many", "1e4", ""])
-def test_what_is_no_vocabulary(given: str, refused: Refused) -> None:
-    with refused(ParameterError):
+def test_what_is_no_vocabulary(given: str) -> None:
+    with refused(ParameterError, "1", field="draft_vocabulary"):
         parse_vocabulary(given)

@@ -7,23 +7,35 @@ import shutil
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
-
 import pytest
 import torch
 from huggingface_hub.utils import filter_repo_objects
-from safetensors.torch import load_file, save_file
-from specexport.errors import CheckpointError, ProofError, UnsupportedModelError
+from safetensors.torch import load_file
+from safetensors.torch import save_file
+from specexport.errors import CheckpointError
+from specexport.errors import ProofError
+from specexport.errors import UnsupportedModelError
 from specexport.exporter import build as build_module
 from specexport.exporter.additional_drafts import FoundDraft
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.pair import OwnTokens
-from specexport.exporter.options import BuildOptions, CalibrationTexts, NamedDraft
-from specexport.exporter.tracing.trace import probe_cache, trace
+from specexport.exporter.options import BuildOptions
+from specexport.exporter.options import CalibrationTexts
+from specexport.exporter.options import NamedDraft
+from specexport.exporter.tracing.trace import probe_cache
+from specexport.exporter.tracing.trace import trace
 from support.hybrids import SCAN
-from support.messages import Refused
-from support.pair import Notes, Pair
-from support.tiny import CONTRACT, LLAMA, edit_json, export, save_model, shard
-from transformers import AutoConfig, AutoModelForCausalLM
+from support.pair import Notes
+from support.pair import Pair
+from support.tiny import CONTRACT
+from support.tiny import LLAMA
+from support.tiny import edit_json
+from support.tiny import export
+from support.tiny import save_model
+from support.tiny import shard
+from transformers import AutoConfig
+from transformers import AutoModelForCausalLM
+from support.refusals import refused
 
 
 @pytest.fixture
@@ -84,10 +96,10 @@ OWN = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling
     ],
     ids=["model type", "no architecture", "architecture", "no text"],
 )
-def test_a_checkpoint_that_only_its_own_code_can_load(changes: dict[str, Any], refused: Refused, folder: Path) -> None:
+def test_a_checkpoint_that_only_its_own_code_can_load(changes: dict[str, Any], folder: Path) -> None:
     edit_json(folder / "config.json", auto_map=OWN, **changes)
-    with refused(UnsupportedModelError):
-        find_checkpoint(str(folder)).config  # noqa: B018
+    with refused(UnsupportedModelError, "modeling_own.OwnForCausalLM"):
+        Checkpoint.find(str(folder)).config  # noqa: B018
 
 
 def test_a_build_says_that_code_of_a_checkpoint_is_not_run(
@@ -125,12 +137,12 @@ def test_missing_weights(folder: Path) -> None:
     )
 
 
-def test_truncated_weights(refused: Refused, folder: Path) -> None:
+def test_truncated_weights(folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     assert str(folder) in refusal(folder)
-    with refused(CheckpointError):
-        find_checkpoint(str(folder)).fp32_bytes  # noqa: B018
+    with refused(CheckpointError, "fully"):
+        Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -179,7 +191,7 @@ def test_a_build_loads_what_it_computes_in_whatever_the_checkpoint_is_stored_in(
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"weight_map": {}}', None])
-def test_shards_that_are_not_whole(refused: Refused, content: str | None, folder: Path) -> None:
+def test_shards_that_are_not_whole(content: str | None, folder: Path) -> None:
     last = folder / shard(folder)[1]
     if content is None:
         last.unlink()
@@ -213,10 +225,10 @@ def test_weights_in_another_form_are_not_downloaded(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("value", ["</s>", [1, "2"], 1.5, True])
-def test_stop_tokens_that_are_no_ids(refused: Refused, value: object, folder: Path) -> None:
+def test_stop_tokens_that_are_no_ids(value: object, folder: Path) -> None:
     edit_json(folder / "generation_config.json", eos_token_id=value)
-    with refused(CheckpointError):
-        find_checkpoint(str(folder)).stop_token_ids  # noqa: B018
+    with refused(CheckpointError, "generation_config.json", field="eos_token_id"):
+        Checkpoint.find(str(folder)).stop_token_ids  # noqa: B018
 
 
 def test_a_slow_tokenizer(folder: Path) -> None:
@@ -261,7 +273,11 @@ BLOOM = dict(vocab_size=96, hidden_size=32, n_layer=2, n_head=4)
 FALCON = dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
 # Keeps the keys of an index beside its latent.
 INDEXED = LLAMA | dict(num_key_value_heads=4, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=4)
+
+
 INDEXED |= dict(q_lora_rank=16, first_k_dense_replace=2, index_n_heads=2, index_head_dim=16, index_topk=4)
+
+
 DYNAMIC = LLAMA | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=2.0))
 
 
@@ -281,9 +297,7 @@ DYNAMIC = LLAMA | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4,
         ("lfm2", LLAMA | dict(layer_types=["conv", "conv"], block_auto_adjust_ff_dim=False)),
     ],
 )
-def test_a_model_that_cannot_keep_the_contract(
-    refused: Refused, model_type: str, config: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_model_that_cannot_keep_the_contract(model_type: str, config: dict[str, Any], tmp_path: Path) -> None:
     folder = save_model(tmp_path / "checkpoint", model_type, config=config)
     with refused(UnsupportedModelError) as caught:
         export(folder, tmp_path / "graphs", ("ort",), CONTRACT)
@@ -291,14 +305,14 @@ def test_a_model_that_cannot_keep_the_contract(
     assert not (tmp_path / "graphs").exists()
 
 
-def test_code_of_its_own_is_refused_before_a_trace_and_in_one_layer_by_it(refused: Refused, tmp_path: Path) -> None:
+def test_code_of_its_own_is_refused_before_a_trace_and_in_one_layer_by_it(tmp_path: Path) -> None:
     bloom = AutoModelForCausalLM.from_config(AutoConfig.for_model("bloom", **BLOOM)).eval()
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "BloomForCausalLM"):
         probe_cache(bloom)
     mixed = find_checkpoint(str(save_model(tmp_path, "llama", config=LLAMA))).load("fp32")
     layers: Any = mixed.model.layers
     layers[1].self_attn.config = deepcopy(mixed.config)  # whose attention stays as it is
     found = probe_cache(mixed)
     assert len(found) == 2
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "s own; expected transformers", "LlamaForCausalLM"):
         trace(mixed, found, "ort", CONTRACT)

@@ -3,13 +3,17 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-
 import pytest
 from specexport.atomic import lock
 from specexport.errors import OutputError
 from specexport.exporter import stage_cache
-from specexport.exporter.stage_cache import UNUSED_DAYS, finished_stage, make_stage, open_cache, stage_key
-from support.messages import Refused
+from specexport.exporter.stage_cache import UNUSED_DAYS
+from specexport.exporter.stage_cache import finished_stage
+from specexport.exporter.stage_cache import make_stage
+from specexport.exporter.stage_cache import open_cache
+from specexport.exporter.stage_cache import stage_key
+from support.refusals import refused
+
 
 KEY = "0123456789abcdef" * 2
 LONG_AGO = time.time() - (UNUSED_DAYS + 1) * 86400
@@ -71,14 +75,14 @@ def test_a_stage_that_another_process_finished_first_is_kept(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == [KEY]
 
 
-def test_a_cache_that_is_no_folder(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_cache(tmp_path / "deep" / "cache").is_dir()
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "cache"):
-        with refused(OutputError):
+        with refused(OutputError, "--cache"):
             make_stage(path, KEY, write)
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
-    with refused(OutputError):
+    with refused(OutputError, "--cache"):
         open_cache(tmp_path)
 
 

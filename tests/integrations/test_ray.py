@@ -16,7 +16,7 @@ from specexport.errors import EngineError, ParameterError
 from specexport.runtime.session import Session
 from support.doubles import FakeDecoder, fake_session
 from support.fake_ray import FakeDeployment, FakeRay
-from support.messages import Refused
+from support.refusals import refused
 
 yaml = pytest.importorskip("yaml")
 EXAMPLES = Path(__file__).parents[2] / "examples/scale_out"
@@ -43,39 +43,42 @@ def test_what_ray_is_told(ray: FakeRay) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "place"),
     [
-        {"bundle": "pair.bundle"},
-        {"bundles": []},
-        {"bundles": 3},
-        {"replicas": 0},
-        {"replicas": 2, "autoscaling": {"max_replicas": 4}},
-        {"autoscaling": {}},
-        {"gpus": -1},
-        {"server": {"max_token": 5}},
-        {"server": {"max_tokens": "5"}},
-        {"server": {"max_tokens": 0}},
-        {"server": {"api_keys": ["secret"]}},
+        ({"bundle": "pair.bundle"}, "args.bundle"),
+        ({"bundles": []}, "args.bundles"),
+        ({"bundles": 3}, "args.bundles"),
+        ({"replicas": 0}, "args.replicas"),
+        ({"replicas": 2, "autoscaling": {"max_replicas": 4}}, "args.replicas"),
+        ({"autoscaling": {}}, "args.autoscaling.max_replicas"),
+        ({"gpus": -1}, "args.gpus"),
+        ({"server": {"max_token": 5}}, "args.server.max_token"),
+        ({"server": {"max_tokens": "5"}}, "args.server.max_tokens"),
+        ({"server": {"max_tokens": 0}}, "max_tokens"),
+        ({"server": {"api_keys": ["secret"]}}, "args.server.api_keys"),
     ],
     ids=json.dumps,
 )
-def test_args_that_cannot_be(wrong: dict[str, Any], ray: FakeRay, refused: Refused) -> None:
-    with refused(ParameterError):
+def test_args_that_cannot_be(wrong: dict[str, Any], place: str, ray: FakeRay) -> None:
+    with refused(
+        ParameterError,
+        field=place,
+    ):
         built(**wrong)
 
 
 def test_keys_come_from_the_host_and_never_from_the_config(
-    ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+    ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "keys"
     config = built(api_key_file=str(file)).bound[0]
-    with refused(ParameterError):
+    with refused(ParameterError, field="api_key_file"):
         config.keys()
     file.write_text("\n")
-    with refused(ParameterError):
+    with refused(ParameterError, "api_key_file", field="api_keys"):
         config.keys()
     file.write_bytes(b"secret\n\n\xff\n")
-    with refused(ParameterError):
+    with refused(ParameterError, "api_key_file", "ASCII", field="api_keys"):
         config.keys()
     file.write_text("one\n\ntwo\n")
     monkeypatch.setenv("SPECEXPORT_API_KEY", "three")
@@ -152,14 +155,14 @@ def test_an_answer_says_which_replica_and_which_bundle(ray: FakeRay, replicas: R
     assert answer["system_fingerprint"].startswith("fp_")
 
 
-def test_a_replica_whose_engine_is_lost_is_not_healthy(replicas: Replicas, refused: Refused) -> None:
+def test_a_replica_whose_engine_is_lost_is_not_healthy(replicas: Replicas) -> None:
     replica = replicas.new()
     replica.check_health()
     replicas.target.logits_after = lambda context: 1 / 0  # type: ignore[assignment,method-assign]
     for _ in range(3):
         replica.check_health()
         assert asyncio.run(ask(replica, "/v1/completions", {"prompt": "Hello", "max_tokens": 3}))[0] == 500
-    with refused(EngineError):
+    with refused(EngineError, "replica"):
         replica.check_health()
 
 

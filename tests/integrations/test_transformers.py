@@ -12,7 +12,7 @@ import torch
 from conftest import Pair
 from specexport.errors import ParameterError
 from specexport.integrations.transformers import CompiledCausalLM
-from support.messages import Refused
+from support.refusals import refused
 from transformers import AutoModelForCausalLM
 
 PROMPT = [[3, 14, 15, 9, 26]]
@@ -85,8 +85,9 @@ def test_sampling_is_asked_for_and_takes_transformers_defaults(model: CompiledCa
     ],
     ids=["nothing", "batch", "padding", "assistant", "beams", "unknown", "no room", "ragged", "fractions"],
 )
-def test_what_a_session_does_not_have_is_refused(
-    refused: Refused, model: CompiledCausalLM, prompt: Any, options: dict[str, Any]
-) -> None:
-    with refused(ParameterError):
+def test_what_a_session_does_not_have_is_refused(model: CompiledCausalLM, prompt: Any, options: dict[str, Any]) -> None:
+    with refused(
+        ParameterError,
+        field=next(iter(options), "input_ids"),
+    ):
         model.generate(prompt, **options)

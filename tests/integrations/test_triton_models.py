@@ -15,7 +15,7 @@ from specexport.integrations.triton.streams import Streams, share_of_cores
 from specexport.runtime.session import Session
 from support.doubles import FakeDecoder, fake_session
 from support.fake_triton import INTERNAL, INVALID_ARG, FakeTriton, InferenceResponse, Request, Sender
-from support.messages import Refused
+from support.refusals import says
 from support.serving import PATIENCE, wait_for
 
 ROOM = Contract(capacity=600, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
@@ -118,19 +118,17 @@ def test_grammars(triton: FakeTriton, prompt: dict[str, Any], grammar: dict[str,
         Request("x" * 700, {}),
     ],
 )
-def test_what_is_wrong_is_an_argument_of_one_line(triton: FakeTriton, request_: Request, refused: Refused) -> None:
+def test_what_is_wrong_is_an_argument_of_one_line(triton: FakeTriton, request_: Request) -> None:
     [[answer]] = triton.ask("demo", request_)
     message, code = error_of(answer)
     assert code == INVALID_ARG
-    refused.says(message)
+    says(message)
     [[good]] = triton.ask("demo_whole", Request("Hello", {"max_new_tokens": 3}))
     assert json.loads(good.texts["statistics"])["emitted"] == 3
 
 
 @pytest.mark.parametrize("error", [EngineError("the device is gone"), ZeroDivisionError("by\nzero")])
-def test_a_failure_in_mid_stream_ends_the_stream(
-    triton: FakeTriton, session: Session, error: Exception, refused: Refused
-) -> None:
+def test_a_failure_in_mid_stream_ends_the_stream(triton: FakeTriton, session: Session, error: Exception) -> None:
     def fail(place: int) -> None:
         decoder = session.engine.target
         if place == 2:
@@ -140,7 +138,7 @@ def test_a_failure_in_mid_stream_ends_the_stream(
     assert len(responses) == 3
     message, code = error_of(responses[-1])
     assert code == INTERNAL
-    refused.says(message)
+    says(message)
 
 
 def test_a_client_that_leaves_ends_its_request(triton: FakeTriton) -> None:

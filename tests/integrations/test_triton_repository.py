@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
 import pytest
 import specexport
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from click.testing import Result
 from specexport.bundle import Bundle
 from specexport.cli import main
 from specexport.errors import BundleError
 from specexport.integrations.triton import repository
-from support.fake_triton import FakeTriton, Request, TritonModelException
-from support.messages import Refused
+from support.fake_triton import FakeTriton
+from support.fake_triton import Request
+from support.fake_triton import TritonModelException
+from support.refusals import cause
+from support.refusals import check
+from support.refusals import refused
+from support.refusals import says
+
 
 Write = Callable[..., Result]
 
@@ -105,10 +111,10 @@ def test_an_instance_runs_on_its_gpu(write: Write, tmp_path: Path, monkeypatch: 
     assert asked == [{"bundle": bundle, "engine": None, "threads": 0, "device": 3, "prompt_cache_bytes": budget}]
 
 
-def test_a_damaged_bundle_is_refused_when_it_is_loaded(write: Write, tmp_path: Path, refused: Refused) -> None:
+def test_a_damaged_bundle_is_refused_when_it_is_loaded(write: Write, tmp_path: Path) -> None:
     write()
     (tmp_path / "models/tiny/bundle/graphs/target.weights").write_bytes(b"")
-    with refused(TritonModelException):
+    with refused(TritonModelException, "135168", code="file_changed"):
         FakeTriton().load(tmp_path / "models", "tiny")
 
 
@@ -131,28 +137,26 @@ def test_a_damaged_bundle_is_refused_when_it_is_loaded(write: Write, tmp_path: P
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_written(
-    write: Write, tmp_path: Path, arguments: tuple[object, ...], refused: Refused
+    write: Write, tmp_path: Path, arguments: tuple[object, ...]
 ) -> None:
-    refused.says(refusal(write(*arguments)))
+    check(cause(write(*arguments)), field=[*arguments, "gpus"])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_output_that_exists_stays(write: Write, tmp_path: Path, refused: Refused) -> None:
+def test_an_output_that_exists_stays(write: Write, tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
-    refused.says(refusal(write()))
+    check(cause(write()), "--output", code="output_exists")
     assert list((tmp_path / "models").iterdir()) == []
     (tmp_path / "file").write_text("")
-    refused.says(refusal(write(output=tmp_path / "file" / "models")))
+    check(cause(write(output=tmp_path / "file" / "models")), "--output")
 
 
-def test_a_failure_leaves_nothing(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
-) -> None:
+def test_a_failure_leaves_nothing(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(source: Path, destination: Path) -> None:
         raise OSError(28, "No space left on device", str(destination))
 
     monkeypatch.setattr(repository, "clone_or_copy", full)
-    refused.says(refusal(write()))
+    check(cause(write()), code="disk_full")
     assert list(tmp_path.iterdir()) == []
 
 

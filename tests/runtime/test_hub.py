@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-
 import pytest
 from specexport.bundle import Bundle
 from specexport.errors import BundleError
-from specexport.runtime.hub import bundle_name, hub_reason, local_bundle
-from support.hub_cache import COMMIT, hub_with
-from support.messages import Refused
+from specexport.runtime.hub import bundle_name
+from specexport.runtime.hub import hub_reason
+from specexport.runtime.hub import local_bundle
+from support.hub_cache import COMMIT
+from support.hub_cache import hub_with
+from support.refusals import refused
+
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 httpx = pytest.importorskip("httpx")
+
+
 pytest.importorskip("transformers", reason="the bundle that is looked for is built here")
 
 
@@ -30,15 +35,15 @@ def test_a_bundle_of_the_hub_s_cache_is_loaded_by_its_name(hub: Path, name: str)
     assert bundle_name(found) == "tiny"
 
 
-def test_what_is_neither_says_both(hub: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_neither_says_both(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object, **__: object) -> str:
         raise FileNotFoundError("nothing in the cache\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", missing)
-    with refused(BundleError):
+    with refused(BundleError, "org/other", code="bundle_not_found"):
         local_bundle("org/other")
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
-    with refused(BundleError):
+    with refused(BundleError, "huggingface_hub", code="bundle_not_found"):
         local_bundle("org/other")
 
 

@@ -5,15 +5,23 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-
 import numpy as np
 import pytest
-from specexport.errors import BundleError, ParameterError, PromptError
+from specexport.errors import BundleError
+from specexport.errors import ParameterError
+from specexport.errors import PromptError
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
-from support.doubles import BOS, CONTRACT, EOS, VOCAB, FakeDecoder, fake_session, greedy_tokens
-from support.messages import Refused
+from support.doubles import BOS
+from support.doubles import CONTRACT
+from support.doubles import EOS
+from support.doubles import VOCAB
+from support.doubles import FakeDecoder
+from support.doubles import fake_session
+from support.doubles import greedy_tokens
 from tokenizers.processors import TemplateProcessing
+from support.refusals import refused
+
 
 MakeSession = Callable[..., Session]
 PROMPT = "A prompt of 22 bytes.."
@@ -89,9 +97,9 @@ def test_the_capacity_ends_with_length(make_session: MakeSession) -> None:
     assert found.tokens == expected(session, PROMPT, CONTRACT.capacity - len(PROMPT))
 
 
-def test_a_prompt_that_fills_the_capacity_is_refused(refused: Refused, make_session: MakeSession) -> None:
+def test_a_prompt_that_fills_the_capacity_is_refused(make_session: MakeSession) -> None:
     session = make_session()
-    with refused(PromptError):
+    with refused(PromptError, field="prompt"):
         session.generate([1] * CONTRACT.capacity)
     longest = session.generate([1] * (CONTRACT.capacity - 1))
     assert longest.tokens == expected(session, [1] * (CONTRACT.capacity - 1), 1)
@@ -245,11 +253,9 @@ def test_a_seed_repeats_a_sampled_request(make_session: MakeSession) -> None:
         {"stop": ""},
     ],
 )
-def test_absurd_options_are_refused_at_the_call(
-    refused: Refused, make_session: MakeSession, options: dict[str, Any]
-) -> None:
+def test_absurd_options_are_refused_at_the_call(make_session: MakeSession, options: dict[str, Any]) -> None:
     session = make_session()
-    with refused(ParameterError):
+    with refused(ParameterError, field=next(iter(options))):
         session.stream(PROMPT, **options)
     assert session.generate(PROMPT, max_new_tokens=5).tokens == expected(session, PROMPT, 5)
 
@@ -266,8 +272,8 @@ def test_absurd_options_are_refused_at_the_call(
         [{"content": "x"}],
     ],
 )
-def test_absurd_prompts_are_refused_at_the_call(refused: Refused, make_session: MakeSession, prompt: Any) -> None:
-    with refused(PromptError):
+def test_absurd_prompts_are_refused_at_the_call(make_session: MakeSession, prompt: Any) -> None:
+    with refused(PromptError, field=("messages", "prompt")):
         make_session(chat_template="{{ messages[0].content }}").stream(prompt)
 
 
@@ -347,14 +353,14 @@ def test_the_time_to_the_first_token_begins_at_the_call(
     assert statistics.decode_seconds == 0.0
 
 
-def test_messages_without_a_template(refused: Refused, make_session: MakeSession) -> None:
-    with refused(BundleError):
+def test_messages_without_a_template(make_session: MakeSession) -> None:
+    with refused(BundleError, "instead"):
         make_session().stream([{"role": "user", "content": "x"}])
 
 
-def test_a_broken_tokenizer_is_named(refused: Refused, make_session: MakeSession) -> None:
+def test_a_broken_tokenizer_is_named(make_session: MakeSession) -> None:
     session = make_session()
     path = session.bundle.path(session.bundle.manifest.text.tokenizer)
     path.write_text("{}")
-    with refused(BundleError):
+    with refused(BundleError, "Model"):
         Session(session.bundle, session.engine)

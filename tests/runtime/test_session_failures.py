@@ -6,14 +6,17 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
 import numpy as np
 import pytest
 from specexport.engines.base import Logits
 from specexport.errors import EngineError
 from specexport.runtime.session import Session
-from support.doubles import CONTRACT, FakeDecoder, fake_session, greedy_tokens
-from support.messages import Refused
+from support.doubles import CONTRACT
+from support.doubles import FakeDecoder
+from support.doubles import fake_session
+from support.doubles import greedy_tokens
+from support.refusals import refused
+
 
 FEW = 5
 PROMPT = [1, 2, 3, 4, 0, 2, 1]  # positions 0 to 6; the first token comes from the logits behind position 6
@@ -138,10 +141,10 @@ def test_other_logits_that_are_no_numbers(tmp_path: Path, value: Any, named: str
     check_as_good_as_new(session)
 
 
-def test_what_was_streamed_before_stands(refused: Refused, tmp_path: Path) -> None:
+def test_what_was_streamed_before_stands(tmp_path: Path) -> None:
     session = fake_session(tmp_path, Breaks(20), Healthy())
     tokens: list[int] = []
-    with refused(EngineError):
+    with refused(EngineError, "20"):
         tokens.extend(token for chunk in session.stream(PROMPT, num_draft_tokens=2) for token in chunk.tokens)
     assert tuple(tokens) == expected(session, PROMPT, len(tokens))
     assert 9 <= len(tokens) <= 14

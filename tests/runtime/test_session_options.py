@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
 import numpy as np
 import pytest
 from specexport.errors import ParameterError
@@ -14,8 +13,13 @@ from specexport.runtime.drafting.names import DRAFTERS
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.truncation import processed_distribution
 from specexport.runtime.session import Session
-from support.doubles import VOCAB, FakeDecoder, check_invariant, fake_session, greedy_tokens
-from support.messages import Refused
+from support.doubles import VOCAB
+from support.doubles import FakeDecoder
+from support.doubles import check_invariant
+from support.doubles import fake_session
+from support.doubles import greedy_tokens
+from support.refusals import refused
+
 
 MakeSession = Callable[..., Session]
 # Few ids, so that the text repeats itself and every drafter has something to say.
@@ -228,9 +232,9 @@ def test_without_a_draft_model_the_text_is_looked_up(make_session: MakeSession) 
 
 
 @pytest.mark.parametrize("drafter", ["model", "suffix+model"])
-def test_without_a_draft_model_none_can_be_asked_for(refused: Refused, make_session: MakeSession, drafter: str) -> None:
+def test_without_a_draft_model_none_can_be_asked_for(make_session: MakeSession, drafter: str) -> None:
     session = make_session(has_draft=False)
-    with refused(ParameterError):
+    with refused(ParameterError, drafter, "--draft", field="drafter"):
         session.stream(PROMPT, drafter=drafter)
     with pytest.raises(ParameterError):  # also where it would not be used
         session.stream(PROMPT, drafter=drafter, speculate=False)

@@ -10,7 +10,7 @@ from specexport.errors import ParameterError, PromptError
 from specexport.runtime.drafting.lookup import PredictionLookup
 from specexport.runtime.session import Session
 from support.doubles import VOCAB, FakeDecoder, fake_session
-from support.messages import Refused
+from support.refusals import refused
 
 PROMPT = "A prompt of 22 bytes.."
 
@@ -67,15 +67,15 @@ def test_chunks_say_where_their_drafts_came_from(tmp_path: Path) -> None:
     assert sum(chunk.accepted for chunk in chunks) == last.accepted
 
 
-def test_what_is_no_prediction(tmp_path: Path, refused: Refused) -> None:
+def test_what_is_no_prediction(tmp_path: Path) -> None:
     session = session_of(tmp_path)
     for wrong in (3, b"bytes", {"a": 1}, [1.5]):
-        with refused(ParameterError):
+        with refused(ParameterError, field="prediction"):
             session.generate(PROMPT, prediction=wrong)
-    with refused(PromptError):
+    with refused(PromptError, "Unicode", field="prediction"):
         session.generate(PROMPT, prediction="\ud800")
     for wrong_id in (VOCAB, -1):
-        with refused(PromptError):
+        with refused(PromptError, wrong_id, field="prediction"):
             session.generate(PROMPT, prediction=[1, 2, wrong_id, 3])
 
 

@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
-
+from typing import Any
+from typing import cast
 import pytest
 import torch
-from specexport import Session, load
+from specexport import Session
+from specexport import load
 from specexport.bundle import Bundle
 from specexport.errors import ParameterError
 from specexport.exporter.build import build
@@ -18,12 +19,15 @@ from specexport.exporter.options import BuildOptions
 from specexport.runtime.grammar.grammar import Grammar
 from specexport.runtime.proofs.equality import judge
 from specexport.runtime.proofs.output import decode_request
-from specexport.runtime.proofs.verify import render, verify_session
+from specexport.runtime.proofs.verify import render
+from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.request import _rows_by
-from specexport.runtime.sampling.parameters import SamplingParameters, Verification
-from support.messages import Refused
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.sampling.parameters import Verification
 from support.pair import Pair
 from transformers import AutoModelForCausalLM
+from support.refusals import refused
+
 
 PROMPTS = [[7, 3, 200, 41, 9], [5] * 4, list(range(20, 40))]
 FREE = SamplingParameters(stop_token_ids=(), max_new_tokens=40, num_draft_tokens=3)
@@ -122,21 +126,21 @@ def test_candidates_are_drawn_and_judged_with_the_draft(session: Session, verifi
     assert greedy.statistics.caught > 0  # second choices, as by every other verification
 
 
-def test_what_a_bundle_has_no_room_for_is_refused(session: Session, built: Path, refused: Refused) -> None:
-    with refused(ParameterError):
+def test_what_a_bundle_has_no_room_for_is_refused(session: Session, built: Path) -> None:
+    with refused(ParameterError, "--tree-rows", "0", field="num_leaves"):
         session.generate(PROMPTS[0], FREE, num_leaves=9)
-    with refused(ParameterError):
+    with refused(ParameterError, "ngram", field="num_leaves"):
         session.generate(PROMPTS[0], FREE, drafter="ngram", num_leaves=8)
-    with refused(ParameterError):
+    with refused(ParameterError, "num_draft_tokens", field="num_leaves"):
         session.generate(PROMPTS[0], FREE, num_draft_tokens=0, num_leaves=8)
-    with refused(ParameterError):
+    with refused(ParameterError, "ngram", field="verification"):
         session.generate(PROMPTS[0], temperature=1.0, verification="spectr", drafter="ngram")
     with load(built) as chains:
-        with refused(ParameterError):
+        with refused(ParameterError, "--tree-rows", "2", field="num_leaves"):
             chains.generate(PROMPTS[0], num_leaves=2)
-        with refused(ParameterError):
+        with refused(ParameterError, "--tree-rows", field="verification"):
             chains.generate(PROMPTS[0], temperature=1.0, verification="spectr")
-    with refused(ParameterError):
+    with refused(ParameterError, "allows", field="verification"):
         session.generate(PROMPTS[0], temperature=1.0, verification="recursive", grammar=Grammar.regex("[a-z]+"))
 
 
@@ -160,8 +164,8 @@ def test_verify_proves_trees_too(session: Session) -> None:
         {"tree_rows": 4, "precision": "auto"},
     ],
 )
-def test_builds_that_cannot_have_trees_are_refused(options: dict[str, object], refused: Refused) -> None:
-    with refused(ParameterError):
+def test_builds_that_cannot_have_trees_are_refused(options: dict[str, object]) -> None:
+    with refused(ParameterError, "--tree-rows", field="tree_rows"):
         BuildOptions(**options)  # type: ignore[arg-type]
 
 

@@ -35,7 +35,7 @@ from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.session import Session
 from specexport.runtime.stream import holds
 from support.doubles import CONTRACT, FakeDecoder, StatefulDecoder, check_invariant, greedy_tokens
-from support.messages import Refused
+from support.refusals import refused
 from support.several import several_session
 
 PROMPT = [5, 6, 7]
@@ -114,31 +114,29 @@ def test_states_of_a_draft_beside_the_first(tmp_path: Path) -> None:
         check_invariant(session._context)
 
 
-def test_logits_that_are_no_numbers_name_the_graph_of_the_draft_that_gave_them(
-    refused: Refused, tmp_path: Path
-) -> None:
+def test_logits_that_are_no_numbers_name_the_graph_of_the_draft_that_gave_them(tmp_path: Path) -> None:
     class Broken(FakeDecoder):
         def logits_after(self, context: object) -> Logits:
             return np.full(self.vocab_size, np.nan, np.float32)
 
     session = several_session(tmp_path, FakeDecoder(), FakeDecoder(), {"b": Broken()})
-    with refused(EngineError):
+    with refused(EngineError, "numbers"):
         session.generate(PROMPT, drafter="b", max_new_tokens=4)
     assert session.generate(PROMPT, max_new_tokens=4).tokens == greedy_tokens(FakeDecoder(), PROMPT, 4)
 
 
-def test_drafters_that_this_bundle_or_engine_lacks(refused: Refused, tmp_path: Path) -> None:
+def test_drafters_that_this_bundle_or_engine_lacks(tmp_path: Path) -> None:
     session = make(tmp_path)
     for drafter in ("d", "ngram+d", "ngram+ngram", "lookup"):
-        with refused(ParameterError):
+        with refused(ParameterError, field="drafter"):
             session.stream(PROMPT, drafter=drafter)
     session = Session(session.bundle, replace(session.engine, open_draft=None))
-    with refused(ParameterError):
+    with refused(ParameterError, "), not ", field="drafter"):
         session.stream(PROMPT, drafter="b")
     assert session.generate(PROMPT, max_new_tokens=4).statistics.emitted == 4  # the lock is free
 
 
-def test_nothing_drafts_for_a_draft_that_keeps_states(refused: Refused, tmp_path: Path) -> None:
+def test_nothing_drafts_for_a_draft_that_keeps_states(tmp_path: Path) -> None:
     plain = make(tmp_path)
     manifest, b = plain.bundle.manifest, plain.bundle.manifest.more_drafts["b"]
     layers = tuple(replace(layer, states=(State("window", (2, 8)),)) for layer in b.model.layers)
@@ -146,14 +144,14 @@ def test_nothing_drafts_for_a_draft_that_keeps_states(refused: Refused, tmp_path
     bundle = Bundle(tmp_path, replace(manifest, more_drafts={**manifest.more_drafts, "b": hybrid}))
     session = Session(bundle, plain.engine)
     for drafter in ("ngram:b", "model:b"):
-        with refused(ParameterError):
+        with refused(ParameterError, "layers", field="drafter"):
             session.stream(PROMPT, drafter=drafter)
-    with refused(ParameterError):
+    with refused(ParameterError, "suffix:b", field="drafter"):
         verify_session(session, None, 4, drafter="suffix:b")
-    with refused(ParameterError):
+    with refused(ParameterError, "c:b", field="drafter"):
         check_bench(session, [Request(1, "route", tuple(PROMPT), 4)], BenchOptions(drafter="c:b"))
     entry = RoutePolicy("on", "ngram:b", 2, "adaptive", (0.9,), None, 0.5)
-    with refused(BundleError):
+    with refused(BundleError, "ngram:b", field="drafter"):
         check_policy(Policy(POLICY_VERSION, bundle_identity(bundle), "fake", "", 0.0, 0.9, entry, {}), bundle)
     for drafter in ("b", "ngram+b", "b:model", "ngram:model"):
         assert session.generate(PROMPT, drafter=drafter, max_new_tokens=4).statistics.emitted == 4
@@ -161,7 +159,7 @@ def test_nothing_drafts_for_a_draft_that_keeps_states(refused: Refused, tmp_path
     assert not [chain for chain in possible_drafters(session) if chain.endswith(":b")]
 
 
-def test_a_draft_that_has_left_the_bundle_is_refused(refused: Refused, tmp_path: Path) -> None:
+def test_a_draft_that_has_left_the_bundle_is_refused(tmp_path: Path) -> None:
     """Removed or replaced under a session that has not opened it; those that are open go on."""
     session = make(tmp_path)
 
@@ -174,7 +172,7 @@ def test_a_draft_that_has_left_the_bundle_is_refused(refused: Refused, tmp_path:
     for name in ("b", "c"):
         for file in session.bundle.manifest.more_drafts[name].files():
             session.bundle.path(file).unlink()
-    with refused(ParameterError):
+    with refused(ParameterError, "loaded", field="drafter"):
         session.stream(PROMPT, drafter="ngram+c")
     assert session.generate(PROMPT, drafter="b", max_new_tokens=4).tokens == greedy_tokens(
         FakeDecoder(seed=1), PROMPT, 4

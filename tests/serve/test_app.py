@@ -11,16 +11,20 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
-
 import pytest
 from specexport.bundle import Contract
 from specexport.errors import ParameterError
-from specexport.serve import AsyncSession, ServerSettings, create_app
+from specexport.serve import AsyncSession
+from specexport.serve import ServerSettings
+from specexport.serve import create_app
 from starlette.applications import Starlette
 from starlette.routing import Mount
-from support.doubles import FakeDecoder, fake_session
-from support.messages import Refused
-from support.serving import served, slow_session
+from support.doubles import FakeDecoder
+from support.doubles import fake_session
+from support.serving import served
+from support.serving import slow_session
+from support.refusals import refused
+
 
 CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 
@@ -52,7 +56,7 @@ async def ask(
     return sent[0]["status"], json.loads(whole) if len(sent) <= most else whole
 
 
-def test_the_drafter_of_requests_that_name_none(tmp_path: Path, refused: Refused) -> None:
+def test_the_drafter_of_requests_that_name_none(tmp_path: Path) -> None:
     async def main() -> None:
         async with AsyncSession(session) as sessions:
             app = create_app(sessions, ServerSettings(drafter="suffix"))
@@ -62,7 +66,7 @@ def test_the_drafter_of_requests_that_name_none(tmp_path: Path, refused: Refused
             counted = app.state.service.metrics.exposition("")[0].decode()
             for name in ("suffix", "ngram"):
                 assert f'num_drafts_by_drafter_total{{drafter="{name}"' in counted
-            with refused(ParameterError):
+            with refused(ParameterError, "--draft", "model", field="drafter"):
                 create_app(sessions, ServerSettings(drafter="model"))
 
     session, _ = slow_session(tmp_path, CONTRACT)

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing, suppress
+from collections.abc import Awaitable
+from collections.abc import Callable
+from contextlib import aclosing
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-
 import pytest
 from specexport.bundle import Contract
-from specexport.errors import ParameterError, PromptError, QueueError
+from specexport.errors import ParameterError
+from specexport.errors import PromptError
+from specexport.errors import QueueError
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.serve import AsyncSession
 from specexport.serve.engine.job import Job
 from specexport.serve.engine.pace import Progress
-from support.messages import Refused
-from support.serving import PATIENCE, SlowDecoder, slow_session, wait_for
+from support.serving import PATIENCE
+from support.serving import SlowDecoder
+from support.serving import slow_session
+from support.serving import wait_for
+from support.refusals import refused
+
 
 SLOW = Progress(tokens=100, first=1000.0, later=990.0, later_tokens=99)
 CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
@@ -59,19 +66,19 @@ def test_it_gives_what_the_session_gives(tmp_path: Path) -> None:
     run(tmp_path, use)
 
 
-def test_a_full_queue_refuses_at_once(tmp_path: Path, refused: Refused) -> None:
+def test_a_full_queue_refuses_at_once(tmp_path: Path) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
         decoder.gate.clear()
         sessions.thread.starts_in = lambda job=None: 2.5  # type: ignore[method-assign]
         running = sessions.submit([1, 2], max_new_tokens=2, key="a")
         await until(lambda: sessions.thread.running == 1)
         waiting = [sessions.submit([1, 2], max_new_tokens=2, key="a") for _ in range(2)]
-        with refused(QueueError) as caught:
+        with refused(QueueError, code="too_many_requests") as caught:
             sessions.submit([1], key="a")
         assert caught.value.code == "too_many_requests"
         assert 1 <= caught.value.retry_after <= 60
         waiting.append(sessions.submit([1, 2], max_new_tokens=2, key="b"))
-        with refused(QueueError) as caught:
+        with refused(QueueError, "3") as caught:
             sessions.submit([1], key="c")
         assert caught.value.code == "queue_full"
         decoder.gate.set()
@@ -147,14 +154,14 @@ def test_one_that_leaves_in_a_long_prompt_ends_within_a_chunk(tmp_path: Path) ->
     run(tmp_path, use)
 
 
-def test_who_waits_too_long_is_refused(tmp_path: Path, refused: Refused) -> None:
+def test_who_waits_too_long_is_refused(tmp_path: Path) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
         decoder.gate.clear()
         first = asyncio.create_task(sessions.generate("first", max_new_tokens=2))
         await until(lambda: sessions.thread.running == 1)
         sessions.queue_timeout = 0.05  # not before: on a busy host the first one may wait as long
         sessions.thread.starts_in = lambda job=None: 0.0  # type: ignore[method-assign]
-        with refused(QueueError) as caught:
+        with refused(QueueError, "0.05", code="queue_timeout") as caught:
             await sessions.generate("second", max_new_tokens=2)
         assert caught.value.code == "queue_timeout"
         job = sessions.submit("third", max_new_tokens=2)
@@ -213,7 +220,7 @@ def test_while_nothing_is_known_all_are_expected_to_take_as_long_as_the_running_
     run(tmp_path, use)
 
 
-def test_who_cannot_start_in_time_is_refused_at_once(tmp_path: Path, refused: Refused) -> None:
+def test_who_cannot_start_in_time_is_refused_at_once(tmp_path: Path) -> None:
     """Whoever is promised an answer then waits however long it takes."""
 
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
@@ -222,7 +229,7 @@ def test_who_cannot_start_in_time_is_refused_at_once(tmp_path: Path, refused: Re
         await until(lambda: sessions.thread.running == 1)
         sessions.queue_timeout = 30.0
         sessions.thread.starts_in = lambda job=None: 31.5  # type: ignore[method-assign]
-        with refused(QueueError) as caught:
+        with refused(QueueError, "30", code="queue_timeout") as caught:
             sessions.submit([1, 2], max_new_tokens=2)
         assert (caught.value.code, caught.value.retry_after) == ("queue_timeout", 32)
         assert sessions.thread.waiting == 0
@@ -231,7 +238,7 @@ def test_who_cannot_start_in_time_is_refused_at_once(tmp_path: Path, refused: Re
         waiting = sessions.submit([1, 2], max_new_tokens=2)
         sessions.expect(waiting)
         sessions.thread.starts_in = lambda job=None: 31.5  # type: ignore[method-assign]
-        with refused(QueueError) as caught:
+        with refused(QueueError, "30", code="queue_timeout") as caught:
             sessions.expect(waiting)
         assert sessions.thread.waiting == 1
         decoder.gate.set()
@@ -241,13 +248,13 @@ def test_who_cannot_start_in_time_is_refused_at_once(tmp_path: Path, refused: Re
     run(tmp_path, use)
 
 
-def test_what_is_wrong_is_told_to_who_asked(tmp_path: Path, refused: Refused) -> None:
+def test_what_is_wrong_is_told_to_who_asked(tmp_path: Path) -> None:
     async def use(sessions: AsyncSession, _: SlowDecoder) -> None:
-        with refused(PromptError):
+        with refused(PromptError, "token", field="prompt"):
             await sessions.generate("")
-        with refused(ParameterError):
+        with refused(ParameterError, "-1.0", field="temperature"):
             await sessions.generate("a", temperature=-1.0)
-        with refused(ParameterError):
+        with refused(ParameterError, "--draft", "model", field="drafter"):
             await sessions.generate("a", drafter="model")  # there is none
         assert len((await sessions.generate("Hello", max_new_tokens=3)).tokens) == 3
 
@@ -288,14 +295,14 @@ def test_an_engine_that_fails_fails_one_request(tmp_path: Path) -> None:
     run(tmp_path, use)
 
 
-def test_drain_takes_nothing_new_and_lets_the_rest_end(tmp_path: Path, refused: Refused) -> None:
+def test_drain_takes_nothing_new_and_lets_the_rest_end(tmp_path: Path) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
         decoder.gate.clear()
         tasks = [asyncio.create_task(sessions.generate(f"{n}", max_new_tokens=20)) for n in range(3)]
         await until(lambda: sessions.thread.running == 1 and sessions.thread.waiting == 2)
         drained = asyncio.create_task(sessions.drain(20))
         await until(lambda: sessions.thread.draining)
-        with refused(QueueError) as caught:
+        with refused(QueueError, code="shutting_down") as caught:
             await sessions.generate("late")
         assert caught.value.code == "shutting_down"
         decoder.gate.set()

@@ -16,7 +16,7 @@ from specexport.errors import QueueError, SessionClosedError
 from specexport.serve import AsyncSession, ServerSettings
 from specexport.serve.engine.fair_queue import Workers
 from support import tool_templates as templates
-from support.messages import Refused
+from support.refusals import refused
 from support.scripted import scripted_session, tell
 from support.serving import Client, served, slow_session, wait_for
 
@@ -118,7 +118,7 @@ def test_clients_that_left_are_not_tokenized_for(tmp_path: Path) -> None:
         wait_for(client.idle)
 
 
-def test_keys_take_turns_and_each_has_its_bound(refused: Refused) -> None:
+def test_keys_take_turns_and_each_has_its_bound() -> None:
     async def use() -> None:
         workers, gate, done = Workers("test", 1, 5, 3), threading.Event(), []
 
@@ -136,19 +136,19 @@ def test_keys_take_turns_and_each_has_its_bound(refused: Refused) -> None:
         tasks += [ask(name) for name in ("a1", "a2", "a3", "b1", "b2")]
         await asyncio.sleep(0)
         for name, code in (("a4", "queue_full"), ("c1", "queue_full")):
-            with refused(QueueError) as caught:
+            with refused(QueueError, "1") as caught:
                 await ask(name)
             assert caught.value.code == code
         tasks[5].cancel()  # b2
         await asyncio.sleep(0.002)
-        with refused(QueueError) as caught:
+        with refused(QueueError, code="too_many_requests") as caught:
             await ask("a4")
         assert caught.value.code == "too_many_requests"
         gate.set()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert done == ["a0", "a1", "b1", "a2", "a3"]
         workers.close()
-        with refused(SessionClosedError):
+        with refused(SessionClosedError, "AsyncSession"):
             await ask("a4")
         assert workers.waiting == 0
 

@@ -10,7 +10,7 @@ import pytest
 from specexport.serve.wire.body import parse
 from specexport.serve.wire.errors import ApiError
 from specexport.serve.wire.requests import ChatRequest
-from support.messages import Refused
+from support.refusals import refused
 
 HELLO = {"role": "user", "content": "Hello"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"any": {"thing": 1}}}}
@@ -76,8 +76,8 @@ BEYOND = [
 
 
 @pytest.mark.parametrize(("fields", "name"), BEYOND, ids=[name + str(at) for at, (_, name) in enumerate(BEYOND)])
-def test_a_value_beyond_its_bounds_is_told_with_them(refused: Refused, fields: dict[str, Any], name: str) -> None:
-    with refused(ApiError) as caught:
+def test_a_value_beyond_its_bounds_is_told_with_them(fields: dict[str, Any], name: str) -> None:
+    with refused(ApiError, name, field=name) as caught:
         ignored(**fields)
     assert caught.value.param == name
 

@@ -18,7 +18,7 @@ from specexport.runtime.session import Session
 from specexport.serve import ServerSettings
 from specexport.serve.http.accepting import connections_of
 from specexport.serve.http.exchange import Exchange
-from support.messages import Refused
+from support.refusals import refused
 from support.serving import Client, served, slow_session, wait_for
 
 CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
@@ -179,7 +179,7 @@ def test_answers_that_nobody_reads_keep_no_probe_out(session: Session, monkeypat
             free.set()
 
 
-def test_a_unix_socket_is_its_users_own(tmp_path: Path, refused: Refused) -> None:
+def test_a_unix_socket_is_its_users_own(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     for _ in range(2):  # the second server finds what the first one left
         with served(slow_session(tmp_path, CONTRACT)[0], uds=path), socket.socket(socket.AF_UNIX) as connection:
@@ -190,15 +190,15 @@ def test_a_unix_socket_is_its_users_own(tmp_path: Path, refused: Refused) -> Non
     from specexport.serve.listen import _bound_path
 
     (tmp_path / "file").write_text("mine")
-    with refused(EngineError):
+    with refused(EngineError, "--uds", code="cannot_listen"):
         _bound_path(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_what_is_no_name_of_a_host(refused: Refused) -> None:
+def test_what_is_no_name_of_a_host() -> None:
     from specexport.serve.listen import _bound
 
-    with refused(EngineError):
+    with refused(EngineError, "--host", code="cannot_listen"):
         _bound("é" * 70, 0)
 
 

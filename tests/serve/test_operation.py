@@ -14,16 +14,19 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
 import pytest
 from click.testing import CliRunner
 from specexport.cli.serve import serve
 from specexport.errors import ParameterError
 from specexport.serve import ServerSettings
 from specexport.serve.listen import GRACE
-from specexport.serve.settings import LOOPBACK, ServerSettings, check_listening
-from support.messages import Refused
-from support.serving import ServerProcess, wait_for
+from specexport.serve.settings import LOOPBACK
+from specexport.serve.settings import ServerSettings
+from specexport.serve.settings import check_listening
+from support.serving import ServerProcess
+from support.serving import wait_for
+from support.refusals import refused
+
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "a secret of mine"}]
@@ -77,9 +80,9 @@ def test_an_address_that_is_taken(served_bundle: Path, tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_beyond_loopback_only_with_a_key(refused: Refused) -> None:
+def test_beyond_loopback_only_with_a_key() -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
-        with refused(ParameterError):
+        with refused(ParameterError, "--no-auth", field="host"):
             check_listening(host, ServerSettings())
         check_listening(host, ServerSettings(api_keys=("k",)))
         check_listening(host, ServerSettings(), without_keys=True)

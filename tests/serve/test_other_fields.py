@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from typing import Any
-
 import pytest
 from specexport.serve.wire.body import parse
 from specexport.serve.wire.errors import ApiError
-from specexport.serve.wire.known_fields import FIELDS, OTHER_NAMES
-from specexport.serve.wire.requests import ChatRequest, CompletionRequest, TokenizeRequest
-from support.messages import Refused
+from specexport.serve.wire.known_fields import FIELDS
+from specexport.serve.wire.known_fields import OTHER_NAMES
+from specexport.serve.wire.requests import ChatRequest
+from specexport.serve.wire.requests import CompletionRequest
+from specexport.serve.wire.requests import TokenizeRequest
+from support.refusals import refused
+
 
 HELLO = {"role": "user", "content": "Hello"}
 # What each asks for, and the same field where it asks for nothing (None where it always asks).
@@ -140,9 +143,9 @@ def text(**fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", CHANGE)
-def test_what_changes_an_answer_is_refused_by_name(refused: Refused, name: str) -> None:
+def test_what_changes_an_answer_is_refused_by_name(name: str) -> None:
     value, neutral = CHANGE[name]
-    with refused(ApiError) as caught:
+    with refused(ApiError, code="unsupported_parameter", field=name) as caught:
         chat(**{name: value})
     assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
     if name not in ("prompt", "add_special_tokens"):
@@ -163,8 +166,8 @@ def test_all_of_them_are_in_one_table_with_an_advice() -> None:
 
 
 @pytest.mark.parametrize(("fields", "name"), NESTED, ids=[name for _, name in NESTED])
-def test_in_other_objects_too(refused: Refused, fields: dict[str, Any], name: str) -> None:
-    with refused(ApiError) as caught:
+def test_in_other_objects_too(fields: dict[str, Any], name: str) -> None:
+    with refused(ApiError, code="unsupported_parameter", field=name) as caught:
         chat(**fields)
     assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
 
@@ -199,8 +202,8 @@ def test_a_schema_of_what_a_tool_returns_narrows_nothing() -> None:
     assert chat(tools=[tool]).ignored == ["tools[0].function.output_schema"]
 
 
-def test_true_is_not_one(refused: Refused) -> None:
-    with refused(ApiError):
+def test_true_is_not_one() -> None:
+    with refused(ApiError, code="unsupported_parameter", field="n"):
         chat(n=True)
 
 
@@ -267,8 +270,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "name"), WRONG, ids=[str(fields) for fields, _ in WRONG])
-def test_errors_name_the_field_as_it_was_given(refused: Refused, fields: dict[str, Any], name: str) -> None:
-    with refused(ApiError) as caught:
+def test_errors_name_the_field_as_it_was_given(fields: dict[str, Any], name: str) -> None:
+    with refused(ApiError, name, field=name) as caught:
         chat(**fields)
     assert caught.value.param == name
     assert str(caught.value).startswith(name)

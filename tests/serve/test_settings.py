@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-
 import pytest
 from click.testing import CliRunner
 from specexport.bundle import Contract
 from specexport.cli import main
 from specexport.errors import ParameterError
-from specexport.serve import AsyncSession, ServerSettings, create_app
-from specexport.serve.settings import KEY_VARIABLE, keys_of_host
-from support.messages import Refused
+from specexport.serve import AsyncSession
+from specexport.serve import ServerSettings
+from specexport.serve import create_app
+from specexport.serve.settings import KEY_VARIABLE
+from specexport.serve.settings import keys_of_host
 from support.serving import slow_session
+from support.refusals import refused
+from support.refusals import says
+
 
 CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 NAN = float("nan")
@@ -64,8 +68,8 @@ WRONG: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
-def test_settings_that_cannot_be(wrong: dict[str, Any], refused: Refused) -> None:
-    with refused(ParameterError):
+def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with refused(ParameterError, field=next(iter(wrong))):
         ServerSettings(**wrong)
 
 
@@ -117,7 +121,7 @@ def test_queues_that_cannot_be(tmp_path: Path, wrong: dict[str, Any]) -> None:
     ids=["no text", "a comment", "no key", "in the environment"],
 )
 def test_keys_that_no_client_can_send(
-    content: bytes, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+    content: bytes, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message names the place, and no key."""
     file = tmp_path / "keys"
@@ -126,7 +130,7 @@ def test_keys_that_no_client_can_send(
     found = CliRunner().invoke(main, ["serve", "some.bundle", "--api-key-file", str(file)])
     assert (found.exit_code, found.stdout) == (1, "")
     assert "secret" not in found.stderr
-    refused.says(found.stderr)
+    says(found.stderr, "API")
 
 
 def test_keys_of_a_file_and_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,10 +142,10 @@ def test_keys_of_a_file_and_of_the_environment(monkeypatch: pytest.MonkeyPatch) 
     assert keys_of_host("\n", "keys") == keys_of_host() == ("three",)
 
 
-def test_the_name_of_a_bundle_that_no_answer_can_hold(tmp_path: Path, refused: Refused) -> None:
+def test_the_name_of_a_bundle_that_no_answer_can_hold(tmp_path: Path) -> None:
     """It would be in each of them."""
     session, _ = slow_session(tmp_path / "a\nb.bundle", CONTRACT)
     with session:
-        with refused(ParameterError):
+        with refused(ParameterError, "a\\nb", field="model"):
             create_app(session)
         create_app(session, ServerSettings(model="a"))

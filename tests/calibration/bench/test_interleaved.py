@@ -18,7 +18,7 @@ from specexport.errors import OutputError, ParameterError
 from specexport.runtime.session import Session
 from support.bench_runs import requests
 from support.doubles import CONTRACT, FakeDecoder, fake_session
-from support.messages import Refused
+from support.refusals import refused
 
 OPTIONS = BenchOptions(max_new_tokens=9)
 Call = dict[str, Any]
@@ -89,19 +89,19 @@ def test_as_dict_is_json(session: Session) -> None:
     assert len(row["pairs"]) == 3
 
 
-def test_what_the_session_cannot_do(refused: Refused, session: Session, calls: list[Call], tmp_path: Path) -> None:
+def test_what_the_session_cannot_do(session: Session, calls: list[Call], tmp_path: Path) -> None:
     for options in (
         BenchOptions(num_draft_tokens=5),
         BenchOptions(drafter="oracle"),
     ):
         for refuse in (check, bench):
-            with refused(ParameterError):
+            with refused(ParameterError, field=("drafter", "num_draft_tokens")):
                 refuse(session, requests(2), options)
-    with refused(ParameterError):
+    with refused(ParameterError, field="requests"):
         bench(session, [], OPTIONS)
     assert calls == []
     alone = fake_session(tmp_path / "alone", FakeDecoder(), None)
-    with refused(ParameterError):
+    with refused(ParameterError, "--draft", "model", field="drafter"):
         check(alone, requests(2), BenchOptions(drafter="model"))
     check(alone, requests(2), BenchOptions(drafter="ngram", num_draft_tokens=4))
 
@@ -195,7 +195,7 @@ def test_what_makes_another_run(session: Session, tmp_path: Path, monkeypatch: p
     assert len({json.dumps(entry) for entry in seen}) == len(seen)
 
 
-def test_rows_that_are_no_pairs(refused: Refused, session: Session, opened: Callable[..., Journal]) -> None:
+def test_rows_that_are_no_pairs(session: Session, opened: Callable[..., Journal]) -> None:
     with opened() as journal:
         bench(session, requests(), OPTIONS, journal)
         path, rows = journal.path, dict(journal.finished)
@@ -210,5 +210,5 @@ def test_rows_that_are_no_pairs(refused: Refused, session: Session, opened: Call
         path.unlink()
         with opened() as journal:
             journal.add("0/0", rows["0/0"] | change)
-            with refused(OutputError):
+            with refused(OutputError, "0"):
                 bench(session, requests(), OPTIONS, journal)

@@ -6,7 +6,7 @@ import pytest
 from specexport.calibration.bench.results import BenchOptions
 from specexport.errors import ParameterError
 from support.bench_runs import run
-from support.messages import Refused
+from support.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -21,12 +21,12 @@ from support.messages import Refused
         dict(seed=-(2**63) - 1),
     ],
 )
-def test_options_that_cannot_be(refused: Refused, options: dict[str, Any]) -> None:
-    with refused(ParameterError):
+def test_options_that_cannot_be(options: dict[str, Any]) -> None:
+    with refused(ParameterError, field=next(iter(options))):
         BenchOptions(**options)
 
 
-def test_runs_that_cannot_be(refused: Refused) -> None:
+def test_runs_that_cannot_be() -> None:
     for harm in (
         dict(emitted=0),
         dict(rounds=0),
@@ -35,5 +35,5 @@ def test_runs_that_cannot_be(refused: Refused) -> None:
         dict(decode=float("nan")),
         dict(decode=float("inf")),
     ):
-        with refused(ValueError):
+        with refused(ValueError, "impossible"):
             run(**({"decode": 1.0} | harm))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-
 import pytest
 from specexport.calibration.measuring.journal import Journal
 from specexport.errors import OutputError
-from support.messages import Refused
+from support.refusals import refused
+from support.refusals import says
+
 
 HEADER = {"bundle": "abc", "settings": {"seed": 0, "list": (1, 2)}}
 
@@ -105,13 +106,13 @@ def test_a_run_that_was_killed_at_its_first_line(size: int, path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("place", [2, 3])
-def test_any_other_broken_line_is_an_error(refused: Refused, line: bytes, place: int, path: Path) -> None:
+def test_any_other_broken_line_is_an_error(line: bytes, place: int, path: Path) -> None:
     """In the middle, and as the last line where it is whole."""
     lines = filled(path, 2)
     lines.insert(place, line + b"\n")
     before = b"".join(lines)
     path.write_bytes(before)
-    refused.says(refusal(path))
+    says(refusal(path))
     assert path.read_bytes() == before
 
 
@@ -133,22 +134,22 @@ def test_the_file_of_another_run_is_replaced(header: dict[str, object], path: Pa
 @pytest.mark.parametrize(
     "content", [b"# Notes\n", b'{"route": "a", "prompt": "b"}\n', b"no newline", b"\n", b'{"journal": 1}\n', b"\0" * 50]
 )
-def test_a_file_that_is_no_journal_is_left_alone(refused: Refused, content: bytes, path: Path) -> None:
+def test_a_file_that_is_no_journal_is_left_alone(content: bytes, path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    refused.says(refusal(path))
+    says(refusal(path), "header")
     assert path.read_bytes() == content
 
 
-def test_one_run_at_a_time(refused: Refused, path: Path) -> None:
+def test_one_run_at_a_time(path: Path) -> None:
     with Journal.open(path, HEADER) as journal:
-        refused.says(refusal(path))
-        refused.says(refusal(path, {"other": 1}))
+        says(refusal(path))
+        says(refusal(path, {"other": 1}))
         journal.add("a", {})
     assert list(reopened(path)[0]) == ["a"]
 
 
-def test_a_full_disk(refused: Refused, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -157,4 +158,4 @@ def test_a_full_disk(refused: Refused, path: Path, monkeypatch: pytest.MonkeyPat
         with refused(OutputError):
             journal.add("a", {})
         assert journal.finished == {}
-    refused.says(refusal(path.with_name("new.jsonl")))
+    says(refusal(path.with_name("new.jsonl")))

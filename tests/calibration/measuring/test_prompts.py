@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-
 import pytest
-from specexport.calibration.measuring.prompts import Request, choose, fit
+from specexport.calibration.measuring.prompts import Request
+from specexport.calibration.measuring.prompts import choose
+from specexport.calibration.measuring.prompts import fit
 from specexport.errors import ParameterError
 from specexport.runtime.session import Session
 from specexport.runtime.text.prompt_file import PromptLine
-from support.doubles import CONTRACT, FakeDecoder, fake_session
-from support.messages import Refused
+from support.doubles import CONTRACT
+from support.doubles import FakeDecoder
+from support.doubles import fake_session
+from support.refusals import refused
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def test_prompts_that_the_session_refuses(prompt: object, message: str, session:
     assert skipped == [found.removesuffix("; --skip-invalid leaves such lines out")]
 
 
-def test_routes_and_a_limit_of_each(refused: Refused) -> None:
+def test_routes_and_a_limit_of_each() -> None:
     requests = [Request(line, route, (1,), 1) for line, route in enumerate("abacbab", start=1)]
 
     def lines(routes: tuple[str, ...], limit: int | None) -> list[int]:
@@ -60,5 +63,5 @@ def test_routes_and_a_limit_of_each(refused: Refused) -> None:
     assert lines((), 2) == [1, 2, 3, 4, 5]
     assert lines(("b", "a"), 1) == [1, 2]
     assert lines(("b",), None) == [2, 5, 7]
-    with refused(ParameterError):
+    with refused(ParameterError, "routes", field="route"):
         lines(("a", "d"), None)

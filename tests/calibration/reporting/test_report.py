@@ -18,7 +18,7 @@ from specexport.calibration.survival.fit import LEAST_TOKENS
 from specexport.errors import MissingPackageError, OutputError
 from support import analyses
 from support.analyses import SCRIPT
-from support.messages import Refused
+from support.refusals import refused
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 # A whole analysis drawn once.
@@ -178,9 +178,7 @@ def test_one_request_and_numbers_that_are_none(tmp_path: Path) -> None:
     assert page.cells["verdicts"][1][-6:] == ["1.20x", "unknown", "-", "-", "0 of 1", "137"]
 
 
-def test_a_write_that_fails_leaves_the_old_report(
-    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "report.html"
     place.write_text("old", encoding="utf-8")
 
@@ -194,8 +192,8 @@ def test_a_write_that_fails_leaves_the_old_report(
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_a_folder_that_is_not_there(refused: Refused, tmp_path: Path) -> None:
-    with refused(OutputError):
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with refused(OutputError, "directory"):
         write_report(analyses.lookups_only(), tmp_path / "missing" / "report.html")
 
 
@@ -206,9 +204,7 @@ def test_the_file_is_as_readable_as_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
-def test_a_missing_package_names_the_extra(
-    refused: Refused, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_names_the_extra(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     imported = builtins.__import__
 
     def refuse(name: str, *arguments: Any, **others: Any) -> Any:
@@ -217,6 +213,6 @@ def test_a_missing_package_names_the_extra(
         return imported(name, *arguments, **others)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with refused(MissingPackageError):
+    with refused(MissingPackageError, "specexport[calibrate]"):
         write_report(ANALYSIS, tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ from specexport.calibration.statistics.intervals import (
     ratio_interval,
 )
 from specexport.errors import ParameterError
-from support.messages import Refused
+from support.refusals import refused
 
 SPREAD = 0.35
 
@@ -94,8 +94,8 @@ def test_the_seed_makes_it_repeatable() -> None:
         ([1, 2], [1, math.inf]),
     ],
 )
-def test_ratios_of_nothing_are_refused(refused: Refused, above: list[float], below: list[float]) -> None:
-    with refused(ParameterError):
+def test_ratios_of_nothing_are_refused(above: list[float], below: list[float]) -> None:
+    with refused(ParameterError, "numerators"):
         ratio_interval(above, below)
 
 
@@ -106,11 +106,11 @@ def test_students_quantile_is_that_of_the_tables(freedom: int, expected: float) 
     assert _student_quantile(freedom) == pytest.approx(expected, abs=6e-4)
 
 
-def test_quantiles(refused: Refused) -> None:
+def test_quantiles() -> None:
     found = quantiles(range(101))
     assert (found.p10, found.p50, found.p90, found.p99) == (10, 50, 90, 99)
     assert quantiles([2.0]).p10 == quantiles([2.0]).p99 == 2.0
-    with refused(ParameterError):
+    with refused(ParameterError, "values"):
         quantiles([])
 
 
@@ -124,10 +124,10 @@ def test_differences_hold_their_mean_as_often_as_they_say() -> None:
     assert 0.91 <= held / 400 <= 0.99
 
 
-def test_differences_of_one_request_and_of_none(refused: Refused) -> None:
+def test_differences_of_one_request_and_of_none() -> None:
     one = difference_interval([2.0], [4.0])
     assert (one.value, one.low, one.high) == (0.5, -UNBOUNDED, UNBOUNDED)
     assert difference_interval([1.0, 3.0], [1.0, 1.0]).high == pytest.approx(2.0 + STUDENT[0])  # a deviation of 1
     for differences, sizes in (([], []), ([1.0], [0.0])):
-        with refused(ParameterError):
+        with refused(ParameterError, "difference"):
             difference_interval(differences, sizes)

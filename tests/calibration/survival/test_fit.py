@@ -5,17 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-
 import numpy as np
 import pytest
 from specexport.calibration.measuring.judged_tokens import JudgedTokens
 from specexport.calibration.statistics.results import SignalQuality
-from specexport.calibration.survival.curves import LEAST_CHANCE, POINTS, PRIOR_TOKENS
+from specexport.calibration.survival.curves import LEAST_CHANCE
+from specexport.calibration.survival.curves import POINTS
+from specexport.calibration.survival.curves import PRIOR_TOKENS
 from specexport.calibration.survival.fit import fit_survival
 from specexport.calibration.survival.quality import judge
-from specexport.errors import MissingPackageError, ParameterError
+from specexport.errors import MissingPackageError
+from specexport.errors import ParameterError
 from specexport.runtime.policy.survival import Survival
-from support.messages import Refused
+from support.refusals import refused
+
 
 Array = np.ndarray
 NO_FEATURES = np.zeros((0, 0, 0))
@@ -256,14 +259,14 @@ def test_rounds_with_broken_numbers_are_left_out() -> None:
     assert fit_survival(spoilt, "b")[1][0] == fit_survival(whole, "b")[1][0]
 
 
-def test_no_token_is_an_error_of_one_line(refused: Refused) -> None:
+def test_no_token_is_an_error_of_one_line() -> None:
     tokens = single()
-    with refused(ParameterError):
+    with refused(ParameterError, "judged", field="prompts"):
         fit_survival(tokens.of(np.zeros(1, bool)), "b")
 
 
-def test_a_missing_scikit_learn_is_said_in_one_line(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_scikit_learn_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("sklearn", "sklearn.linear_model", "sklearn.isotonic", "sklearn.metrics"):
         monkeypatch.setitem(sys.modules, name, None)
-    with refused(MissingPackageError):
+    with refused(MissingPackageError, "scikit-learn"):
         fit_survival(few_requests(3), "b")

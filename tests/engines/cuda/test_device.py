@@ -5,15 +5,18 @@ import re
 import sys
 from collections.abc import Callable
 from types import ModuleType
-
 import pytest
 from specexport.engines.cuda.device import CudaDevice
-from specexport.engines.cuda.driver import Driver, find_gpu, load_driver
+from specexport.engines.cuda.driver import Driver
+from specexport.engines.cuda.driver import find_gpu
+from specexport.engines.cuda.driver import load_driver
 from specexport.engines.tensorrt.place_rows import PTX
-from specexport.errors import EngineError, MissingPackageError
-from support.fake_driver import CUresult, FakeDriver
+from specexport.errors import EngineError
+from specexport.errors import MissingPackageError
+from support.fake_driver import CUresult
+from support.fake_driver import FakeDriver
 from support.fake_kernels import KERNELS
-from support.messages import Refused
+from support.refusals import refused
 
 
 @pytest.fixture
@@ -35,23 +38,18 @@ def arguments(fake: FakeDriver, name: str) -> list[tuple[object, ...]]:
     return [tuple(values) for called, *values in fake.calls if called == name]
 
 
-# What is found, and what is missing.
-
-
-def test_without_the_package(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
-    with refused(MissingPackageError):
+    with refused(MissingPackageError, "specexport[cuda]"):
         CudaDevice()
 
 
 @pytest.mark.parametrize(
     ("version", "usable"), [("12.7.9", False), ("11.8", False), ("12.8.0", True), ("13.0.1", True)]
 )
-def test_bindings_that_are_too_old(
-    refused: Refused, version: str, usable: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bindings_that_are_too_old(version: str, usable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     bindings = ModuleType("cuda.bindings")
     bindings.__version__ = version  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
@@ -59,7 +57,7 @@ def test_bindings_that_are_too_old(
     if usable:
         load_driver()
     else:
-        with refused(EngineError):
+        with refused(EngineError, "cuda-bindings>=12.8"):
             load_driver()
 
 
@@ -74,28 +72,25 @@ class Stub(FakeDriver):
 
 
 @pytest.mark.parametrize("kind", [NoLibrary, Stub])
-def test_without_the_drivers_library(refused: Refused, kind: type[FakeDriver]) -> None:
-    with refused(EngineError):
+def test_without_the_drivers_library(kind: type[FakeDriver]) -> None:
+    with refused(EngineError, "NVIDIA"):
         find_gpu(0, Driver(kind()))
 
 
-def test_a_driver_without_a_gpu(refused: Refused) -> None:
-    with refused(EngineError):
+def test_a_driver_without_a_gpu() -> None:
+    with refused(EngineError, "CUDA_VISIBLE_DEVICES", "NVIDIA"):
         find_gpu(0, Driver(FakeDriver(devices=0)))
 
 
-def test_a_driver_of_an_older_major_version(refused: Refused) -> None:
-    with refused(EngineError):
+def test_a_driver_of_an_older_major_version() -> None:
+    with refused(EngineError, "cuda-bindings<12"):
         find_gpu(0, Driver(FakeDriver(version=11080)))
 
 
-def test_an_error_has_the_drivers_words(refused: Refused, fake: FakeDriver, device: CudaDevice) -> None:
+def test_an_error_has_the_drivers_words(fake: FakeDriver, device: CudaDevice) -> None:
     fake.failures["cuEventSynchronize"] = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
-    with refused(EngineError):
+    with refused(EngineError, "CUDA_ERROR_ILLEGAL_ADDRESS", "cuEventSynchronize"):
         device.synchronize()
-
-
-# Opening and closing.
 
 
 def test_opening_makes_a_stream_that_the_default_one_does_not_wait_for(fake: FakeDriver, device: CudaDevice) -> None:
@@ -107,9 +102,9 @@ def test_opening_makes_a_stream_that_the_default_one_does_not_wait_for(fake: Fak
 
 
 @pytest.mark.parametrize("function", ["cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuStreamCreate", "cuEventCreate"])
-def test_what_fails_to_open_leaves_nothing(refused: Refused, fake: FakeDriver, function: str) -> None:
+def test_what_fails_to_open_leaves_nothing(fake: FakeDriver, function: str) -> None:
     fake.failures[function] = CUresult.CUDA_ERROR_INVALID_VALUE
-    with refused(EngineError):
+    with refused(EngineError, "CUDA_ERROR_INVALID_VALUE"):
         CudaDevice(driver=Driver(fake))
     assert fake.live == {}
 
@@ -138,9 +133,6 @@ def test_closing_releases_everything_and_the_context_last(fake: FakeDriver, devi
         "cuStreamDestroy",
         "cuDevicePrimaryCtxRelease",
     ]
-
-
-# The contexts of others.
 
 
 def everything_else(device: CudaDevice) -> None:
@@ -181,15 +173,10 @@ CALLS: list[Callable[[CudaDevice], object]] = [
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_nothing_may_be_called_after_close(
-    refused: Refused, device: CudaDevice, call: Callable[[CudaDevice], object]
-) -> None:
+def test_nothing_may_be_called_after_close(device: CudaDevice, call: Callable[[CudaDevice], object]) -> None:
     device.close()
-    with refused(EngineError):
+    with refused(EngineError, "Fake"):
         call(device)
-
-
-# Kernels and time.
 
 
 def test_a_kernel_is_given_its_arguments(fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,9 +189,6 @@ def test_a_kernel_is_given_its_arguments(fake: FakeDriver, device: CudaDevice, m
     launch((1, 1, 1), (1, 1, 1), (0, 1))
     device.synchronize()
     assert given == [((3, 2, 1), (32, 8, 1), 2**63 + 5, 7), ((1, 1, 1), (1, 1, 1), 0, 1)]
-
-
-# The real bindings, where they are installed.
 
 
 @pytest.mark.parametrize("name", [name for name in vars(FakeDriver) if name.startswith("cu")])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
 import numpy as np
 import pytest
 from specexport.engines.cuda.graph_cache import Replay
 from specexport.errors import EngineError
 from support.fake_device import FakeDevice
-from support.messages import Refused
+from support.refusals import refused
 
 
 class Counters:
@@ -63,13 +62,13 @@ def test_from_then_on_it_is_one_launch_and_one_wait(device: FakeDevice, counters
     assert counters.asked == 2, "as it is, and captured"
 
 
-def test_work_that_fails_is_not_captured(refused: Refused, device: FakeDevice, counters: Counters) -> None:
+def test_work_that_fails_is_not_captured(device: FakeDevice, counters: Counters) -> None:
     replay = Replay(device)
 
     def failing() -> None:
         raise EngineError("the pass could not be enqueued")
 
-    with refused(EngineError):
+    with refused(EngineError, "enqueued"):
         replay.run("one", failing)
     assert "capture" not in device.log
     replay.run("one", counters.add(1))
@@ -78,12 +77,10 @@ def test_work_that_fails_is_not_captured(refused: Refused, device: FakeDevice, c
 
 
 @pytest.mark.parametrize("function", ["cuStreamBeginCapture", "cuGraphInstantiate"])
-def test_a_capture_that_fails_leaves_no_graph(
-    refused: Refused, device: FakeDevice, counters: Counters, function: str
-) -> None:
+def test_a_capture_that_fails_leaves_no_graph(device: FakeDevice, counters: Counters, function: str) -> None:
     replay = Replay(device)
     device.driver.failures[function] = 901
-    with refused(EngineError):
+    with refused(EngineError, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"):
         replay.run("one", counters.add(1))
     device.driver.failures.clear()
     replay.run("one", counters.add(1))

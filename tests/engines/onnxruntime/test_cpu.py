@@ -7,23 +7,38 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
-
 import numpy as np
 import onnxruntime as ort
 import pytest
 import specexport
-from specexport.bundle import MANIFEST, Bundle, CacheLayer, Contract, Manifest, ModelSpec
+from specexport.bundle import MANIFEST
+from specexport.bundle import Bundle
+from specexport.bundle import CacheLayer
+from specexport.bundle import Contract
+from specexport.bundle import Manifest
+from specexport.bundle import ModelSpec
 from specexport.engines.base import Logits
-from specexport.engines.onnxruntime.cpu import OrtDecoder, availability, load
+from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.cpu import availability
+from specexport.engines.onnxruntime.cpu import load
 from specexport.engines.registry import load_engine
-from specexport.errors import BundleError, EngineError, SessionClosedError
-from specexport.exporter.dialects import DIALECTS, Dialect
-from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, POISON, load_reference, max_error
-from specexport.strict import parse, read_json
+from specexport.errors import BundleError
+from specexport.errors import EngineError
+from specexport.errors import SessionClosedError
+from specexport.exporter.dialects import DIALECTS
+from specexport.exporter.dialects import Dialect
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
+from specexport.runtime.proofs.parity import POISON
+from specexport.runtime.proofs.parity import load_reference
+from specexport.runtime.proofs.parity import max_error
+from specexport.strict import parse
+from specexport.strict import read_json
 from support.hub_cache import in_the_hubs_layout
-from support.messages import Refused
 from support.pair import Pair
-from support.tiny import Exported, export_cached
+from support.tiny import Exported
+from support.tiny import export_cached
+from support.refusals import refused
+
 
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, 288, 64).tolist()
@@ -155,8 +170,8 @@ def test_a_sequence_up_to_the_last_row(decoder: OrtDecoder, pair: Pair) -> None:
     np.testing.assert_allclose(feed(decoder, 16, 16, 16, 15, 1)[-1], expected[-1], atol=1e-3)
 
 
-def test_a_write_beyond_the_capacity_is_no_silent_loss(refused: Refused, decoder: OrtDecoder) -> None:
-    with refused(EngineError):
+def test_a_write_beyond_the_capacity_is_no_silent_loss(decoder: OrtDecoder) -> None:
+    with refused(EngineError, "64"):
         decoder.step(TOKENS[:2], 63)
 
 
@@ -168,17 +183,17 @@ def test_two_engines_of_one_process_do_not_share_caches(opened: Bundle) -> None:
     assert np.array_equal(one.step(TOKENS[16:21], 16), expected)
 
 
-def test_a_graph_with_other_layers_than_the_manifests(refused: Refused, opened: Bundle) -> None:
+def test_a_graph_with_other_layers_than_the_manifests(opened: Bundle) -> None:
     target = opened.manifest.target
-    with refused(BundleError):
+    with refused(BundleError, "past.1.key"):
         make(opened, spec=dataclasses.replace(target, layers=target.layers[:1]))
-    with refused(BundleError):
+    with refused(BundleError, "past.0.key"):
         make(opened, spec=dataclasses.replace(target, layers=(CacheLayer(1, 8),) * 2))
-    with refused(BundleError):
+    with refused(BundleError, "at_most_5_rows"):
         make(opened, spec=dataclasses.replace(target, vocab_size=300))
-    with refused(BundleError):
+    with refused(BundleError, "past.0.key", "128"):
         make(opened, contract=dataclasses.replace(opened.manifest.contract, capacity=128))
-    with refused(BundleError):
+    with refused(BundleError, "at_most_4_rows"):
         make(opened, contract=dataclasses.replace(opened.manifest.contract, max_draft_tokens=3))
 
 
@@ -201,7 +216,7 @@ def test_fp16(dialect: Dialect, half: Exported, graphs: Exported) -> None:
     assert sum(array.nbytes for array in decoder._caches) == half.spec.cache_bytes(half.contract)
 
 
-def test_a_bundle_without_the_engines_dialect(refused: Refused, opened: Bundle) -> None:
+def test_a_bundle_without_the_engines_dialect(opened: Bundle) -> None:
     target = dataclasses.replace(opened.manifest.target, graphs={"onnx": opened.manifest.target.graphs["onnx"]})
     with refused(BundleError):
         load(Bundle(opened.root, dataclasses.replace(opened.manifest, target=target)))
@@ -230,15 +245,15 @@ def test_weights_cut_short_are_one_line(bundle: Path) -> None:
 
 
 def test_a_version_that_is_too_old_is_said_at_doctor_and_at_load_alike(
-    refused: Refused, opened: Bundle, monkeypatch: pytest.MonkeyPatch
+    opened: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ort, "__version__", "1.22.1")
     found = availability()
     assert not found.usable
     assert "1.23" in found.remedy
-    with refused(EngineError):
+    with refused(EngineError, "onnxruntime>=1.23", code="engine_unavailable"):
         load_engine(opened)
-    with refused(EngineError):
+    with refused(EngineError, "onnxruntime>=1.23", code="engine_unavailable"):
         load_engine(opened, "onnxruntime")
     monkeypatch.setattr(ort, "__version__", "1.100.0")
     assert availability().usable
@@ -253,7 +268,7 @@ def test_it_is_not_available_without_its_package(monkeypatch: pytest.MonkeyPatch
     assert "pip install 'specexport[onnxruntime]'" in found.remedy
 
 
-def test_a_closed_session_frees_the_engine(refused: Refused, compilable: Path) -> None:
+def test_a_closed_session_frees_the_engine(compilable: Path) -> None:
     """Also while somebody still holds the session, its engine, and a graph of rules."""
     session = specexport.load(compilable, engine="onnxruntime")
     engine, rules = session.engine, session.bundle.manifest.rules

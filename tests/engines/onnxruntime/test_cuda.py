@@ -8,18 +8,24 @@ import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
-
 import onnxruntime as ort
 import pytest
-from specexport.bundle import Bundle, Contract, ModelSpec, Precision
+from specexport.bundle import Bundle
+from specexport.bundle import Contract
+from specexport.bundle import ModelSpec
+from specexport.bundle import Precision
 from specexport.engines.onnxruntime import cuda
-from specexport.engines.onnxruntime.cuda import _session, availability, load
+from specexport.engines.onnxruntime.cuda import _session
+from specexport.engines.onnxruntime.cuda import availability
+from specexport.engines.onnxruntime.cuda import load
 from specexport.engines.onnxruntime.cuda_decoder import Place
 from specexport.errors import EngineError
-from support.doubles import CONTRACT, write_bundle
-from support.messages import Refused
+from support.doubles import CONTRACT
+from support.doubles import write_bundle
+from support.refusals import refused
 
 
 class FakeOrt(ModuleType):
@@ -143,10 +149,10 @@ def test_a_session_asks_for_cuda_graphs_and_for_no_way_out(install: Callable[...
     assert options.get_session_config_entry("session.use_device_allocator_for_initializers") == "1"
 
 
-def test_a_session_that_runs_on_the_cpu_is_refused(refused: Refused, install: Callable[..., FakeOrt]) -> None:
+def test_a_session_that_runs_on_the_cpu_is_refused(install: Callable[..., FakeOrt]) -> None:
     fake = install()
     fake.runs_on = ["CPUExecutionProvider"]
-    with refused(EngineError):
+    with refused(EngineError, "a.onnx"):
         _session(fake, Path("a.onnx"), 0)
 
 

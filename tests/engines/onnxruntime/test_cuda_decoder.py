@@ -11,22 +11,30 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from specexport.bundle import Contract, ModelSpec, Precision
+from specexport.bundle import Contract
+from specexport.bundle import ModelSpec
+from specexport.bundle import Precision
 from specexport.engines.base import Decoder
 from specexport.engines.onnxruntime.cpu import OrtDecoder
-from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
+from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder
+from specexport.engines.onnxruntime.cuda_decoder import Place
 from specexport.engines.onnxruntime.graphs import open_session as cpu_session
 from specexport.errors import EngineError
 from specexport.exporter.passes.cuda_graphs import keep_lengths_on_device
-from specexport.runtime.proofs.parity import POISON, prove_decoder
-from support.messages import Refused
-from support.recorded_onnxruntime import Recorder, StillSession
-from support.tiny import CONTRACT, Exported, export_cached, save_model
+from specexport.runtime.proofs.parity import POISON
+from specexport.runtime.proofs.parity import prove_decoder
+from support.recorded_onnxruntime import Recorder
+from support.recorded_onnxruntime import StillSession
+from support.tiny import CONTRACT
+from support.tiny import Exported
+from support.tiny import export_cached
+from support.tiny import save_model
+from support.refusals import refused
+
 
 TOKENS = np.random.default_rng(0).integers(0, 288, 64).tolist()
 PAST = ["past.0.key", "past.0.value", "past.1.key", "past.1.value"]
@@ -141,9 +149,6 @@ def test_rows_behind_the_position_are_never_read_and_those_before_are(decoder: O
     assert not np.allclose(decoder.step(TOKENS[16:21], 16), expected, atol=1e-2)
 
 
-# What is called, in which order
-
-
 @dataclasses.dataclass
 class Recorded:
     decoder: OrtCudaDecoder
@@ -200,9 +205,6 @@ def test_addresses_never_change_and_caches_are_in_place(recorded: Recorded) -> N
     assert len(set(logits)) == 3
 
 
-# The types of the caches, and what goes wrong
-
-
 @pytest.mark.parametrize(
     ("precision", "kind", "element"),
     [("fp16", "tensor(float16)", np.float16), ("bf16", "tensor(bfloat16)", 16)],
@@ -223,12 +225,12 @@ def test_half_precision_caches(precision: Precision, kind: str, element: Any, ex
         assert (values[:, :, 3:] == -1.5).all()
 
 
-def test_a_failing_pass_says_which(refused: Refused, recorded: Recorded) -> None:
+def test_a_failing_pass_says_which(recorded: Recorded) -> None:
     def fail(*given: Any) -> None:
         raise RuntimeError("CUDA failure 719: unspecified launch failure ; GPU=0 ; hostname=secret")
 
     recorded.decoder._session.run_with_iobinding = fail
-    with refused(EngineError):
+    with refused(EngineError, "launch"):
         recorded.decoder.step([1, 2], 3)
 
 

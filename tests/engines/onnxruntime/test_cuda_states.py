@@ -9,18 +9,26 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
-
 import numpy as np
 import pytest
-from specexport.engines.base import Decoder, Engine
-from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
+from specexport.engines.base import Decoder
+from specexport.engines.base import Engine
+from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder
+from specexport.engines.onnxruntime.cuda_decoder import Place
 from specexport.errors import EngineError
 from specexport.runtime.proofs.parity import POISON
 from specexport.runtime.session import Session
 from support.capturing_onnxruntime import Capturing
-from support.hybrids import KINDS, Exports, decoder, make_exports, session_of
-from support.messages import Refused
-from support.tiny import CONTRACT, VOCAB, Exported
+from support.hybrids import KINDS
+from support.hybrids import Exports
+from support.hybrids import decoder
+from support.hybrids import make_exports
+from support.hybrids import session_of
+from support.tiny import CONTRACT
+from support.tiny import VOCAB
+from support.tiny import Exported
+from support.refusals import refused
+
 
 WIDEST, CHUNK = CONTRACT.widest_step, CONTRACT.prompt_chunk
 TOKENS = np.random.default_rng(0).integers(0, VOCAB, CONTRACT.capacity).tolist()
@@ -125,9 +133,6 @@ def test_places_come_back_bit_for_bit_and_are_those_of_the_cpu_engine(
         assert np.array_equal(part.step(TOKENS[20:23], 20), expected)
 
 
-# What is captured
-
-
 @BOTH
 def test_rounds_and_whole_chunks_are_captured_at_load_and_ends_of_prompts_never(keeps_open: bool, make: Make) -> None:
     ours, runtime = make("delta rule", keeps_open)
@@ -180,25 +185,19 @@ def test_what_another_thread_captures_leaves_the_same_states(kind: str, make: Ma
     assert [what for what, _ in runtime.runs] == ["replayed"]  # in the thread that loaded it
 
 
-# What goes wrong
-
-
-def test_a_pass_that_fails_leaves_states_that_count_as_none(refused: Refused, make: Make, exports: Exports) -> None:
+def test_a_pass_that_fails_leaves_states_that_count_as_none(make: Make, exports: Exports) -> None:
     (ours, runtime), theirs = make("delta rule", False), decoder(exports("delta rule", 0.0))
     feed(ours, TOKENS[:20], 0)
     runtime.fails = True
-    with refused(EngineError):
+    with refused(EngineError, "20"):
         ours.step(TOKENS[:2], 20)
     runtime.fails = False
     assert ours.resumable(20) == 0
-    with refused(EngineError):
+    with refused(EngineError, "20"):
         ours.step(TOKENS[:2], 20)
     for part in (ours, theirs):
         feed(part, TOKENS[:20], 0)
     assert same_states(ours, theirs, 20)
-
-
-# Whole sessions
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from specexport.engines.cpus import cpu_limit
 from specexport.engines.onnxruntime import pool
 from specexport.engines.onnxruntime.pool import check_threads, configure
 from specexport.errors import ParameterError
-from support.messages import Refused
+from support.refusals import refused
 
 # ONNX Runtime's thread pools belong to the process, so what a host finds must be tried in one of its own.
 HOST = """
@@ -44,12 +44,10 @@ def test_a_host_keeps_its_own_sessions_beside_two_bundles_with_different_threads
 
 
 @pytest.mark.parametrize("threads", [-1, 17])
-def test_threads_that_would_only_wait_for_each_other(
-    threads: int, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_that_would_only_wait_for_each_other(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 5})
     check_threads(16)
-    with refused(ParameterError):
+    with refused(ParameterError, "0", field="threads"):
         check_threads(threads)
 
 

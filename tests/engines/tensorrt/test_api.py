@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
 import pytest
-from specexport.engines.tensorrt.api import LEAN, Library, dialect_for, library
-from specexport.errors import EngineError, MissingPackageError
-from support.messages import Refused
+from specexport.engines.tensorrt.api import LEAN
+from specexport.engines.tensorrt.api import Library
+from specexport.engines.tensorrt.api import dialect_for
+from specexport.engines.tensorrt.api import library
+from specexport.errors import EngineError
+from specexport.errors import MissingPackageError
+from support.refusals import refused
+
 
 trt = pytest.importorskip("tensorrt_rtx")
-
 NO_LIBRARY = "raise ImportError('libnvinfer.so.10: cannot open shared object file: No such file or directory')"
 NO_DLL = (
     "raise FileNotFoundError('Could not find: nvinfer_10.dll. Is it on your PATH?\\nNote: Paths searched were: ...')"
@@ -54,7 +58,7 @@ def test_the_real_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["tensorrt", "tensorrt_rtx", LEAN])
-def test_one_that_is_not_installed(refused: Refused, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_not_installed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr("specexport.engines.tensorrt.api._is_installed", lambda name: False)
     with refused(MissingPackageError):
@@ -123,6 +127,6 @@ def test_the_dialect_for_a_version(name: str, version: tuple[int, ...], dialect:
         ("tensorrt_rtx", (1, 3, 0)),
     ],
 )
-def test_versions_that_are_too_old(refused: Refused, name: str, version: tuple[int, ...]) -> None:
-    with refused(EngineError):
+def test_versions_that_are_too_old(name: str, version: tuple[int, ...]) -> None:
+    with refused(EngineError, "newer"):
         dialect_for(name, version)

@@ -6,32 +6,33 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from threading import current_thread, main_thread
-from time import monotonic, sleep
+from threading import current_thread
+from threading import main_thread
+from time import monotonic
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
-
 import onnx
 import pytest
 from specexport.bundle import Contract
 from specexport.engines.cuda.driver import Gpu
 from specexport.engines.tensorrt import compile
-from specexport.engines.tensorrt.api import Library, library
-from specexport.engines.tensorrt.compile import (
-    CompileJob,
-    CompileOptions,
-    check_options,
-    compile_graph,
-    compiler,
-    describe_compiler,
-    model_profiles,
-)
+from specexport.engines.tensorrt.api import Library
+from specexport.engines.tensorrt.api import library
+from specexport.engines.tensorrt.compile import CompileJob
+from specexport.engines.tensorrt.compile import CompileOptions
+from specexport.engines.tensorrt.compile import check_options
+from specexport.engines.tensorrt.compile import compile_graph
+from specexport.engines.tensorrt.compile import compiler
+from specexport.engines.tensorrt.compile import describe_compiler
+from specexport.engines.tensorrt.compile import model_profiles
 from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH
-from specexport.errors import EngineError, MissingPackageError
-from support.messages import Refused
+from specexport.errors import EngineError
+from specexport.errors import MissingPackageError
+from support.refusals import refused
+
 
 trt = pytest.importorskip("tensorrt_rtx")
-
 HEAD = '<ir_version: 8, opset_import: ["": 18, "mine": 1]>\n'
 GOOD = HEAD + "model (float[1, T] x) => (float[1, T] y) { y = Add (x, x) }"
 PROFILES = ({"x": ((1, 1), (1, 4), (1, 8))},)
@@ -170,13 +171,13 @@ def test_options_as_the_command_line_has_them() -> None:
         ("tensorrt_rtx", dict(timing_cache=Path("x"))),
     ],
 )
-def test_options_that_a_library_lacks(refused: Refused, name: str, options: dict[str, Any]) -> None:
+def test_options_that_a_library_lacks(name: str, options: dict[str, Any]) -> None:
     with refused(EngineError):
         check_options(name, CompileOptions(**options))
 
 
-def test_the_compiler_for_tensorrt_needs_its_gpu(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    with refused(MissingPackageError):
+def test_the_compiler_for_tensorrt_needs_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused(MissingPackageError, "specexport[tensorrt]"):
         compiler("tensorrt", CompileOptions())
     other = SimpleNamespace(name="tensorrt", trt=SimpleNamespace(), version=(10, 16), title="TensorRT 10.16")
     monkeypatch.setattr(compile, "library", lambda name: other)
@@ -190,10 +191,10 @@ def test_the_compiler_for_tensorrt_needs_its_gpu(refused: Refused, monkeypatch: 
     monkeypatch.setattr(compile, "find_gpu", lambda: Gpu("Orin", (8, 7), "12.6", 8))
     assert compiler("tensorrt", CompileOptions(hardware_compatible=True)) is other
     assert describe_compiler("tensorrt") == "TensorRT 10.16, for Orin"
-    with refused(EngineError):
+    with refused(EngineError, "--compute-capability"):
         compiler("tensorrt", CompileOptions(("8.7",)))
     other.version = (10, 2)
-    with refused(EngineError):
+    with refused(EngineError, "10.2"):
         compiler("tensorrt", CompileOptions())
 
 

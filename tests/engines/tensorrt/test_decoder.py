@@ -5,22 +5,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
-from specexport.bundle import ELEMENT_BYTES, Contract, Precision
+from specexport.bundle import ELEMENT_BYTES
+from specexport.bundle import Contract
+from specexport.bundle import Precision
 from specexport.engines.tensorrt.api import Library
 from specexport.engines.tensorrt.compile import model_profiles
 from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.engines.tensorrt.plan import LoadedPlan
 from specexport.errors import EngineError
 from support.fake_device import FakeDevice
-from support.fake_tensorrt import FakeTensorRT, plan
-from support.messages import Refused
-from support.micro import TYPES, VOCAB, Micro, MicroDecoder, Overflowing, graph
+from support.fake_tensorrt import FakeTensorRT
+from support.fake_tensorrt import plan
+from support.micro import TYPES
+from support.micro import VOCAB
+from support.micro import Micro
+from support.micro import MicroDecoder
+from support.micro import Overflowing
+from support.micro import graph
+from support.refusals import refused
+
 
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 WIDEST, CHUNK, CAPACITY = 5, 16, 64
@@ -98,9 +107,6 @@ def expected_rows(end: int) -> list[np.ndarray]:
     return [table[TOKENS[:end]].transpose(1, 0, 2) for table, _ in MODEL.tables()]
 
 
-# Feeding.
-
-
 def test_feeding_any_number_of_tokens_up_to_the_capacity(made: Made) -> None:
     """From 1 to a chunk and a step, at every position near the end: all rows are written, each in its place, and none
     before it.
@@ -122,9 +128,6 @@ def test_feeding_any_number_of_tokens_up_to_the_capacity(made: Made) -> None:
             for cache, rows in zip(made.caches(end), expected, strict=True):
                 assert np.array_equal(cache.astype(np.float32), rows[:, :end]), (position, length)
         made.decoder.feed([TOKENS[position]], position)
-
-
-# Steps.
 
 
 @pytest.mark.parametrize("end", [5, 15, 16, 17, 31, 32, 33, 48, 63, 64])
@@ -154,10 +157,10 @@ def test_a_prompt_chunk_gives_the_logits_of_its_last_token(made: Made, count: in
         assert np.allclose(logits, host.step(TOKENS[position : position + count], position), atol=1e-5)
 
 
-def test_a_write_beyond_the_capacity_is_not_even_tried(refused: Refused, made: Made) -> None:
+def test_a_write_beyond_the_capacity_is_not_even_tried(made: Made) -> None:
     for call in (made.decoder.step, made.decoder.feed):
         for position, count in ((64, 1), (60, 5), (50, 15)):
-            with refused(EngineError):
+            with refused(EngineError, "64"):
                 call(TOKENS[:count], position)
 
 
@@ -171,9 +174,6 @@ def test_steps_and_feeds_of_one_width_are_two_graphs(made: Made) -> None:
             decoder.feed(TOKENS[position : position + 2], position)  # type: ignore[attr-defined]
         ours = made.decoder.step(TOKENS[position + 2 : position + 4], position + 2)
         assert np.allclose(ours, host.step(TOKENS[position + 2 : position + 4], position + 2), atol=1e-5)
-
-
-# Rows that are not finite.
 
 
 def test_a_rejected_token_whose_rows_are_infinite_leaves_nothing(tmp_path: Path) -> None:
@@ -195,9 +195,6 @@ def test_a_rejected_token_whose_rows_are_infinite_leaves_nothing(tmp_path: Path)
     made.device.log.clear()
     made.decoder.step([TOKENS[11]], 11)
     assert made.device.log == ["launch", "wait"], "nothing is cleared where all was finite"
-
-
-# Warming up.
 
 
 @pytest.mark.parametrize(
@@ -223,9 +220,6 @@ def test_warming_up_captures_prompt_chunks_and_cleans_the_caches(
     assert made.passes() == [], "all of them are replayed"
 
 
-# Overwriting.
-
-
 @pytest.mark.parametrize("value", [0.0, 1.5, -POISON, np.nan])
 @pytest.mark.parametrize("start", [0, 1, 40, 63])
 def test_overwriting_rows(made: Made, start: int, value: float) -> None:
@@ -243,9 +237,6 @@ def test_overwriting_rows(made: Made, start: int, value: float) -> None:
     made.decoder.overwrite_rows(0, 0.0)
 
 
-# What it takes.
-
-
 @pytest.mark.parametrize(
     ("other", "vocab_size"),
     [
@@ -253,22 +244,17 @@ def test_overwriting_rows(made: Made, start: int, value: float) -> None:
         (CONTRACT, VOCAB + 1),
     ],
 )
-def test_a_plan_that_gives_other_logits_is_refused(
-    refused: Refused, tmp_path: Path, other: Contract, vocab_size: int
-) -> None:
+def test_a_plan_that_gives_other_logits_is_refused(tmp_path: Path, other: Contract, vocab_size: int) -> None:
     """It would leave rows of an earlier pass in the buffer, or write over its end."""
     made = make(tmp_path)
     onnx.save(graph(replace(MODEL, vocab_size=vocab_size), other), tmp_path / "other.onnx")
     (tmp_path / "other.plan").write_bytes(plan(tmp_path / "other.onnx", model_profiles(CONTRACT)))
     loaded = LoadedPlan(Library("tensorrt", FakeTensorRT(made.device)), tmp_path / "other.plan", made.device)
     decoder = TensorRTDecoder("target", loaded, MODEL.spec("target"), CONTRACT, made.device, made.decoder._scratch)
-    with refused(EngineError):
+    with refused(EngineError, "1.0"):
         decoder.step(TOKENS[:5], 0)
     with pytest.raises(EngineError, match="logits has the shape") if vocab_size > VOCAB else nullcontext():
         decoder.feed(TOKENS[:16], 0)  # one row
-
-
-# Rows for the host.
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 20), (7, 20), (19, 20), (0, 1)])

@@ -7,22 +7,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any
-
 import pytest
-from specexport.bundle import Bundle, Contract
+from specexport.bundle import Bundle
+from specexport.bundle import Contract
 from specexport.engines.onnxruntime.cpu import load as load_on_cpu
 from specexport.errors import EngineError
-from specexport.runtime.proofs.parity import load_reference, prove_decoder, save_reference
+from specexport.runtime.proofs.parity import load_reference
+from specexport.runtime.proofs.parity import prove_decoder
+from specexport.runtime.proofs.parity import save_reference
 from specexport.runtime.proofs.rule_parity import measure_rule
 from specexport.runtime.session import Session
 from support.doubles import write_bundle
 from support.fake_device import FakeDevice
 from support.fake_engine import load_fake
-from support.messages import Refused
 from support.pair import Pair
+from support.refusals import refused
+
 
 pytestmark = pytest.mark.slow
-
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 PROMPT = [7, 45, 200, 31, 9, 12, 260, 3, 77, 120, 45, 200, 31, 18, 5, 99, 101, 7, 45]
 
@@ -152,8 +154,8 @@ def test_a_round_is_one_launch_and_one_wait(kept: Bundle, dialect: str) -> None:
         stream.close()
 
 
-def test_too_little_memory_is_said_before_anything_runs(refused: Refused, kept: Bundle) -> None:
-    with refused(EngineError):
+def test_too_little_memory_is_said_before_anything_runs(kept: Bundle) -> None:
+    with refused(EngineError, "1.7", code="out_of_device_memory"):
         load_fake(kept, FakeDevice(memory=14_000))
 
 

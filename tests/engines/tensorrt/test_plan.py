@@ -6,11 +6,11 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
 import numpy as np
 import onnx
 import pytest
-from specexport.bundle import CacheLayer, Contract
+from specexport.bundle import CacheLayer
+from specexport.bundle import Contract
 from specexport.engines.cuda.protocol import Address
 from specexport.engines.tensorrt.api import Library
 from specexport.engines.tensorrt.compile import model_profiles
@@ -18,12 +18,14 @@ from specexport.engines.tensorrt.plan import LoadedPlan
 from specexport.errors import EngineError
 from support import fake_tensorrt
 from support.fake_device import FakeDevice
-from support.fake_tensorrt import FakeTensorRT, plan
-from support.fake_tensorrt_types import (
-    DynamicShapesKernelSpecializationStrategy,
-    ExecutionContextAllocationStrategy,
-)
-from support.micro import Micro, graph
+from support.fake_tensorrt import FakeTensorRT
+from support.fake_tensorrt import plan
+from support.fake_tensorrt_types import DynamicShapesKernelSpecializationStrategy
+from support.fake_tensorrt_types import ExecutionContextAllocationStrategy
+from support.micro import Micro
+from support.micro import graph
+from support.refusals import refused
+
 
 CONTRACT = Contract(capacity=16, max_draft_tokens=1, prompt_chunk=4, precision="fp32")
 MODEL = Micro(layers=(CacheLayer(2, 4),), vocab_size=5)
@@ -111,9 +113,6 @@ def refusal(call: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-# Loading.
-
-
 def test_what_is_no_plan_is_refused_with_the_librarys_reason(device: FakeDevice, tmp_path: Path) -> None:
     file = tmp_path / "model.plan"
     file.write_bytes(b"no plan")
@@ -145,9 +144,6 @@ def test_weights_that_may_be_streamed_leave_what_others_need(
     assert (folder / "onnx.plan").stat().st_size > 300
     LoadedPlan(Library("tensorrt", FakeTensorRT(device)), folder / "onnx.plan", device, reserved=reserved)
     assert streaming.budgets == [budget]
-
-
-# Contexts.
 
 
 def test_a_pass_runs_in_the_memory_that_it_was_bound_to(loaded: Loaded) -> None:
@@ -245,9 +241,6 @@ def test_a_pass_that_cannot_be_captured_is_refused_when_it_is_bound(device: Fake
 
     loaded = Loaded(device, folder / "onnx.plan", lazy, rtx=True)
     assert "onnx.plan: its work cannot be captured as a CUDA graph: " in refusal(loaded.bind)
-
-
-# Release.
 
 
 def test_contexts_go_before_their_engine_and_the_engine_before_the_runtime(loaded: Loaded) -> None:

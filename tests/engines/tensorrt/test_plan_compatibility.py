@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
 import pytest
-from specexport.bundle import Bundle, Plan
-from specexport.engines.tensorrt.api import Library, library
+from specexport.bundle import Bundle
+from specexport.bundle import Plan
+from specexport.engines.tensorrt.api import Library
+from specexport.engines.tensorrt.api import library
 from specexport.engines.tensorrt.plan_compatibility import check_fit
 from specexport.errors import EngineError
 from support import fake_tensorrt
@@ -16,8 +17,9 @@ from support.doubles import write_bundle
 from support.fake_device import FakeDevice
 from support.fake_tensorrt import FakeTensorRT
 from support.fake_tensorrt import plan as fake_plan
-from support.fake_tensorrt_types import EngineInvalidityDiagnostics, EngineValidity
-from support.messages import Refused
+from support.fake_tensorrt_types import EngineInvalidityDiagnostics
+from support.fake_tensorrt_types import EngineValidity
+from support.refusals import refused
 
 
 class Host:
@@ -69,9 +71,6 @@ def host(tmp_path: Path) -> Callable[..., Host]:
     )
 
 
-# The version.
-
-
 @pytest.mark.parametrize("compatible", [False, True])
 @pytest.mark.parametrize(
     ("made", "here"),
@@ -94,9 +93,6 @@ def test_a_plan_by_another_version(host: Callable[..., Host], made: str, here: s
     )
 
 
-# The GPU.
-
-
 @pytest.mark.parametrize(
     ("made_for", "here", "compatible"),
     [
@@ -115,9 +111,6 @@ def test_a_plan_for_another_gpu(
         f"was made for compute capability {', '.join(made_for)}, Fake RTX has {major}.{minor}; "
         f"compile it here: specexport compile {found.bundle.root} --engine tensorrt"
     )
-
-
-# What TensorRT-RTX says itself.
 
 
 @pytest.mark.parametrize(
@@ -141,7 +134,7 @@ def test_a_plan_that_rtx_refuses(
     assert found.refusal("1.7.1.116").startswith(f"cannot run on Fake RTX with TensorRT-RTX 1.7.1.116 ({causes}); ")
 
 
-def test_the_real_rtx_refuses_what_is_no_plan(refused: Refused, host: Callable[..., Host]) -> None:
+def test_the_real_rtx_refuses_what_is_no_plan(host: Callable[..., Host]) -> None:
     """Its bindings take the file as it is mapped, and their diagnostics have names."""
     pytest.importorskip("tensorrt_rtx")
     real = library("tensorrt_rtx")
@@ -149,5 +142,5 @@ def test_the_real_rtx_refuses_what_is_no_plan(refused: Refused, host: Callable[.
     found.library = real
     found.file.write_bytes(b"no plan" * 1000)
     entry = Plan("tensorrt-rtx", "graphs/target.onnx", found.file.name, real.trt.__version__, (), False, False)
-    with refused(EngineError):
+    with refused(EngineError, "--engine", code="incompatible_plan"):
         check_fit(found.bundle, entry, real, found.device)

@@ -9,19 +9,26 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
 import numpy as np
 import pytest
-from specexport.bundle import Bundle, Contract, SharedVocabulary
-from specexport.engines.base import Chances, RoundResult
+from specexport.bundle import Bundle
+from specexport.bundle import Contract
+from specexport.bundle import SharedVocabulary
+from specexport.engines.base import Chances
+from specexport.engines.base import RoundResult
 from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.engines.tensorrt.round_graph import DeviceRounds
 from specexport.errors import EngineError
 from specexport.runtime.session import Session
 from support.fake_device import FakeDevice
 from support.fake_engine import load_fake
-from support.messages import Refused
-from support.micro import VOCAB, Micro, MicroDecoder, host_engine, micro_bundle
+from support.micro import VOCAB
+from support.micro import Micro
+from support.micro import MicroDecoder
+from support.micro import host_engine
+from support.micro import micro_bundle
+from support.refusals import refused
+
 
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 TARGET, DRAFT = Micro(), Micro(noise=2.0)
@@ -126,9 +133,6 @@ def chances(k: int, verification: str = "block", seed: int = 0) -> Chances:
     return Chances(verification, sampling, rng.random(k, np.float32), rng.random(k + 1, np.float32))
 
 
-# The sequence of one round.
-
-
 def executed(log: list[str], prefix: str = "captured execute ") -> list[str]:
     """What ran: the graph, and the widths and span of a model's."""
     lines = [line.removeprefix(prefix).split(" ", 2) for line in log if line.startswith(prefix)]
@@ -184,9 +188,6 @@ def test_what_is_captured_at_load(made: Made) -> None:
     made.session.reset()
 
 
-# Spans.
-
-
 def test_the_span_of_a_round_at_its_boundaries(made: Made) -> None:
     """Of k draft tokens behind n, n + k rows are looked at and written."""
     fresh(made)
@@ -197,9 +198,6 @@ def test_the_span_of_a_round_at_its_boundaries(made: Made) -> None:
             assert replace(ours, confidence=[]) == replace(expected, confidence=[]), (end, k)
             assert np.allclose(ours.confidence, expected.confidence, atol=1e-5)
     made.session._context.forget()
-
-
-# Requests.
 
 
 def test_requests_of_every_kind_one_after_the_other(made: Made) -> None:
@@ -239,9 +237,6 @@ def test_a_cancelled_request_in_the_middle_of_each_kind(made: Made) -> None:
                 assert len(list(islice(stream, count))) == count
                 stream.close()
             made.same(TOKENS[:23], max_new_tokens=12, seed=1, temperature=1.0)
-
-
-# Pairs of other kinds.
 
 
 def test_without_a_draft(tmp_path: Path) -> None:
@@ -293,9 +288,6 @@ def test_a_draft_whose_ids_are_not_the_targets(
     assert asked == [0] * 5
 
 
-# What ends a round.
-
-
 @pytest.mark.parametrize("k", [0, 1, 4])
 @pytest.mark.parametrize("sampled", [False, True])
 def test_logits_of_the_target_that_are_no_numbers(made: Made, k: int, sampled: bool) -> None:
@@ -330,9 +322,7 @@ def test_logits_of_the_draft_that_are_no_numbers(made: Made, sampled: bool) -> N
         (2, 2, False),
     ],
 )
-def test_a_round_that_went_wrong_is_not_believed(
-    refused: Refused, made: Made, num_accepted: int, next_position: int, fits: bool
-) -> None:
+def test_a_round_that_went_wrong_is_not_believed(made: Made, num_accepted: int, next_position: int, fits: bool) -> None:
     rounds = made.rounds
     rounds._num_accepted.host[0], rounds._next_position.host[0], rounds._next_token.host[0] = (
         num_accepted,
@@ -342,7 +332,7 @@ def test_a_round_that_went_wrong_is_not_believed(
     if fits:
         assert rounds._result(3, 19).num_accepted == num_accepted
         return
-    with refused(EngineError):
+    with refused(EngineError, "19", "3"):
         rounds._result(3, 19)
 
 

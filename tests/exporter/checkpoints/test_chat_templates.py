@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import pytest
 from specexport.bundle import Bundle
 from specexport.errors import CheckpointError
@@ -16,9 +15,12 @@ from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.pair import check_models
 from specexport.runtime.text.encode import PromptEncoder
 from specexport.runtime.tools.tool import Tool
-from support.messages import Refused
-from support.tiny import CHAT, make_tokenizer, save_checkpoint
+from support.tiny import CHAT
+from support.tiny import make_tokenizer
+from support.tiny import save_checkpoint
 from transformers import AutoTokenizer
+from support.refusals import refused
+
 
 CALL = "{'name': call.function.name, 'arguments': call.function.arguments} | tojson"
 TOOLS = (
@@ -93,19 +95,19 @@ TURNS = "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}<|e
     ["<|user|>{{ messages[0].content }}", SYSTEM, TURNS, {"default": TURNS, "tool_use": PLAIN}],
     ids=["always", "system", "turns", "named"],
 )
-def test_a_template_beyond_the_embeddings_is_refused(refused: Refused, tmp_path: Path, template: Any) -> None:
+def test_a_template_beyond_the_embeddings_is_refused(tmp_path: Path, template: Any) -> None:
     found = checkpoint(tmp_path / "t", template, ("<|user|>", "<|end|>"))
-    with refused(CheckpointError):
+    with refused(CheckpointError, "model.resize_token_embeddings"):
         check_models({"target": found}, 0.5)
 
 
-def test_a_start_token_beyond_the_embeddings_is_refused(refused: Refused, tmp_path: Path) -> None:
+def test_a_start_token_beyond_the_embeddings_is_refused(tmp_path: Path) -> None:
     from tokenizers.processors import TemplateProcessing
 
     found = checkpoint(tmp_path / "t", None, ("<|user|>",))
     start = TemplateProcessing(single="<|user|> $A", special_tokens=[("<|user|>", 288)])
     found.tokenizer.backend_tokenizer.post_processor = start
-    with refused(CheckpointError):
+    with refused(CheckpointError, "<|user|>"):
         check_models({"target": found}, 0.5)
 
 

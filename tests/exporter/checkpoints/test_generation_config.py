@@ -18,7 +18,7 @@ from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.generation_config import APPLIED, SAMPLING, WITHOUT_EFFECT, defaults_of
 from specexport.exporter.options import BuildOptions
 from specexport.runtime.proofs.equality import check_equality
-from support.messages import Refused
+from support.refusals import refused
 from support.serving import ServerProcess
 from support.tiny import edit_json, save_checkpoint
 from transformers import AutoModelForCausalLM, GenerationConfig
@@ -134,8 +134,8 @@ def test_every_setting_that_transformers_reads_for_its_output_has_its_place() ->
         dict(stop_strings=[""]),
     ],
 )
-def test_values_that_no_setting_can_have(refused: Refused, settings: dict[str, Any]) -> None:
-    with refused(CheckpointError):
+def test_values_that_no_setting_can_have(settings: dict[str, Any]) -> None:
+    with refused(CheckpointError, "generation_config.json"):
         defaults_of("m", settings)
 
 

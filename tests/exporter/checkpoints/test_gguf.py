@@ -3,17 +3,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-
 import pytest
 import torch
-from specexport.errors import CheckpointError, UnsupportedModelError
+from specexport.errors import CheckpointError
+from specexport.errors import UnsupportedModelError
 from specexport.exporter.checkpoints import find
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.runtime.load import load
-from support.messages import Refused
 from support.tiny import save_checkpoint
 from write_gguf import write_gguf
+from support.refusals import refused
+
 
 TOKENS = torch.tensor([[5, 6, 7, 8, 9, 250, 11, 3] * 6])
 
@@ -102,7 +103,7 @@ def empty(file: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [truncated, cut_in_the_header, foreign, empty])
-def test_a_file_that_is_damaged(harm: Callable[[Path], None], file: Path, tmp_path: Path, refused: Refused) -> None:
+def test_a_file_that_is_damaged(harm: Callable[[Path], None], file: Path, tmp_path: Path) -> None:
     other = Path(shutil.copy(file, tmp_path / "a.gguf"))
     harm(other)
     with refused(CheckpointError):
@@ -120,24 +121,24 @@ def type_of_tensor(file: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [24, 250])  # I8, and one that nobody knows
-def test_a_type_of_weights_that_is_not_read(number: int, file: Path, tmp_path: Path, refused: Refused) -> None:
+def test_a_type_of_weights_that_is_not_read(number: int, file: Path, tmp_path: Path) -> None:
     other = Path(shutil.copy(file, tmp_path / "a.gguf"))
     type_of_tensor(other, number)
-    with refused(UnsupportedModelError):
-        _ = find_checkpoint(str(other)).fp32_bytes
+    with refused(UnsupportedModelError, "package"):
+        _ = Checkpoint.find(str(other)).fp32_bytes
 
 
-def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def download(source: str, wanted: list[str]) -> Path:
         asked.append((source, wanted))
         return file.parent
 
-    monkeypatch.setattr(find, "_download", download)
-    found = find_checkpoint("org/model-GGUF:tiny.gguf")
+    monkeypatch.setattr(gguf, "download", download)
+    found = Checkpoint.find("org/model-GGUF:tiny.gguf")
     assert found.source == "org/model-GGUF:tiny.gguf"
-    assert found.digest == find_checkpoint(str(file)).digest
+    assert found.digest == Checkpoint.find(str(file)).digest
     assert asked == [("org/model-GGUF", ["tiny.gguf"])]
-    with refused(CheckpointError):
-        find_checkpoint("org/model-GGUF:other.gguf")
+    with refused(CheckpointError, code="checkpoint_not_found"):
+        Checkpoint.find("org/model-GGUF:other.gguf")

@@ -5,17 +5,26 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-
 import pytest
-from gguf_ids import differences, mixed_lines, values_of, write_vocabulary
-from specexport.errors import CheckpointError, UnsupportedModelError
-from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS, read_tokenizer
+from gguf_ids import differences
+from gguf_ids import mixed_lines
+from gguf_ids import values_of
+from gguf_ids import write_vocabulary
+from specexport.errors import CheckpointError
+from specexport.errors import UnsupportedModelError
+from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS
+from specexport.exporter.checkpoints.gguf_tokenizer import read_tokenizer
 from support import gguf_files
-from support.messages import Refused
 from support.tiny import save_checkpoint
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import Regex
+from tokenizers import Tokenizer
+from tokenizers import models
+from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerBase
-from write_gguf import split_of, write_gguf
+from write_gguf import split_of
+from write_gguf import write_gguf
+from support.refusals import refused
+
 
 # What llama.cpp made of it: scripts/gguf_ids.py --every-pre compared 10 000 lines.
 PIECES: dict[str, list[str]] = {
@@ -52,8 +61,8 @@ def test_a_text_is_split_as_the_name_says(name: str, values: dict[str, Any]) -> 
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids) == text
 
 
-def test_a_name_that_is_not_known(values: dict[str, Any], refused: Refused) -> None:
-    with refused(UnsupportedModelError):
+def test_a_name_that_is_not_known(values: dict[str, Any]) -> None:
+    with refused(UnsupportedModelError, field="tokenizer.ggml.pre"):
         tokenizer_of(values, pre="superbpe")
 
 
@@ -95,8 +104,8 @@ HARMED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", HARMED)
-def test_a_damaged_tokenizer(case: str, values: dict[str, Any], refused: Refused) -> None:
-    with refused(CheckpointError):
+def test_a_damaged_tokenizer(case: str, values: dict[str, Any]) -> None:
+    with refused(CheckpointError, "a.gguf", field=(None, "tokenizer.ggml.eos_token_id")):
         tokenizer_of(values, **HARMED[case])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-
 import pytest
 import torch
 from click.testing import CliRunner
@@ -13,9 +12,14 @@ from safetensors.torch import load_file
 from specexport.cli import main
 from specexport.errors import CheckpointError
 from specexport.exporter.checkpoints.find import find_checkpoint
-from support.messages import Refused
-from support.tiny import LLAMA, edit_json, edit_weights, save_checkpoint, save_model
+from support.tiny import LLAMA
+from support.tiny import edit_json
+from support.tiny import edit_weights
+from support.tiny import save_checkpoint
+from support.tiny import save_model
 from transformers import PreTrainedModel
+from support.refusals import refused
+
 
 MOE = LLAMA | dict(
     n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, first_k_dense_replace=1
@@ -44,22 +48,20 @@ def notes_of(folder: Path) -> tuple[str, ...]:
     ],
     ids=["biases", "biases of the MLP", "a layer", "both"],
 )
-def test_a_config_with_less_than_the_file(
-    refused: Refused, written: dict[str, Any], read: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_config_with_less_than_the_file(written: dict[str, Any], read: dict[str, Any], tmp_path: Path) -> None:
     folder = save_model(tmp_path, config=LLAMA | written)
     edit_json(folder / "config.json", **read)
-    with refused(CheckpointError):
+    with refused(CheckpointError, "config.json"):
         notes_of(folder)
 
 
-def test_an_output_layer_that_is_to_be_the_embeddings_and_is_not(refused: Refused, tmp_path: Path) -> None:
+def test_an_output_layer_that_is_to_be_the_embeddings_and_is_not(tmp_path: Path) -> None:
     folder = save_model(tmp_path, config=LLAMA | dict(tie_word_embeddings=True))
     embeddings = load_file(weights_of(folder))["model.embed_tokens.weight"]
     edit_weights(weights_of(folder), **{"lm_head.weight": embeddings.clone()})
     assert notes_of(folder) == ()
     edit_weights(weights_of(folder), **{"lm_head.weight": embeddings + 0.01})
-    with refused(CheckpointError):
+    with refused(CheckpointError, "tie_word_embeddings"):
         notes_of(folder)
 
 
@@ -82,12 +84,12 @@ def test_what_a_text_model_does_without(names: list[str], told: list[str], tmp_p
     assert sum(int(note.split()[2]) for note in notes) == len(names)
 
 
-def test_a_layer_that_the_class_is_not_to_report(refused: Refused, tmp_path: Path) -> None:
+def test_a_layer_that_the_class_is_not_to_report(tmp_path: Path) -> None:
     """transformers hides `model.layers.61` of every DeepSeek-V3, whatever is in it."""
     folder = save_model(tmp_path, "deepseek_v3", config=DEEPSEEK)
     hidden = "model.layers.61"
     edit_weights(weights_of(folder), **{f"{hidden}.mlp.up_proj.weight": torch.ones(4)})
-    with refused(CheckpointError):
+    with refused(CheckpointError, "model.layers.61.mlp.up_proj.weight"):
         notes_of(folder)
     edit_weights(weights_of(folder), **{f"{hidden}.eh_proj.weight": torch.ones(4)})
     assert notes_of(folder) == (f"left out: 2 weights of multi-token prediction, {hidden}.*",)
@@ -101,19 +103,19 @@ def test_what_the_class_is_not_to_report_is_told(tmp_path: Path, monkeypatch: py
     assert told.endswith("LlamaForCausalLM does not use, such as model.more")
 
 
-def test_masks_of_old_checkpoints_and_biases_of_their_names(refused: Refused, tmp_path: Path) -> None:
+def test_masks_of_old_checkpoints_and_biases_of_their_names(tmp_path: Path) -> None:
     folder = save_model(tmp_path, "gpt2", config=GPT2)
     masks = {f"h.{i}.attn.bias": torch.ones(1, 1, 64, 64).tril() for i in range(2)}
     edit_weights(weights_of(folder), **masks, **{"h.0.attn.masked_bias": torch.tensor(-1e4)})
     assert [note.rpartition(", ")[2] for note in notes_of(folder)] == ["*.bias", "*.masked_bias"]
     folder = save_model(tmp_path / "other")
     edit_weights(weights_of(folder), **{"model.layers.0.attention.bias": torch.ones(32)})
-    with refused(CheckpointError):
+    with refused(CheckpointError, "model.layers.0.attention.bias"):
         notes_of(folder)
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_rotary_frequencies_are_those_of_the_config(refused: Refused, scaled: bool, tmp_path: Path) -> None:
+def test_rotary_frequencies_are_those_of_the_config(scaled: bool, tmp_path: Path) -> None:
     rope = dict(rope_type="linear", factor=2.0) if scaled else dict(rope_type="default")
     folder = save_model(tmp_path, config=LLAMA | dict(rope_parameters=rope | dict(rope_theta=5e5)))
     frequencies = 5e5 ** (-torch.arange(4) / 4)
@@ -121,7 +123,7 @@ def test_rotary_frequencies_are_those_of_the_config(refused: Refused, scaled: bo
     edit_weights(weights_of(folder), **{name: frequencies.bfloat16()})
     assert notes_of(folder) == ("left out: 1 weight of tables that follow from the config, *.inv_freq",)
     edit_weights(weights_of(folder), **{name: 1e4 ** (-torch.arange(4) / 4)})
-    with refused(CheckpointError):
+    with refused(CheckpointError, "model.layers.0.self_attn.rotary_emb.inv_freq"):
         notes_of(folder)
 
 

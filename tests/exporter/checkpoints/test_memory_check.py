@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-
 import pytest
 from specexport.errors import OutputError
 from specexport.exporter.checkpoints import memory_check
-from specexport.exporter.checkpoints.memory_check import available, require_memory, require_memory_for_all
-from support.messages import Refused
+from specexport.exporter.checkpoints.memory_check import available
+from specexport.exporter.checkpoints.memory_check import require_memory
+from specexport.exporter.checkpoints.memory_check import require_memory_for_all
+from support.refusals import refused
 
 
 @pytest.fixture
@@ -28,19 +29,19 @@ def test_the_host_or_its_group_whichever_is_less(host: Path) -> None:
     assert available() == 5030
 
 
-def test_what_does_not_fit_is_refused_before_it_starts(refused: Refused, host: Path) -> None:
+def test_what_does_not_fit_is_refused_before_it_starts(host: Path) -> None:
     require_memory(1_300_000_000, "fp32", False, 4096)
-    with refused(OutputError):
+    with refused(OutputError, "--precision", "1.3", code="out_of_memory"):
         require_memory(1_300_000_000, "fp32", True, 4096)
-    with refused(OutputError):
+    with refused(OutputError, "2.0", code="out_of_memory"):
         require_memory(2_000_000_000, "fp32", False, 4096)
-    with refused(OutputError):
+    with refused(OutputError, "4.0", code="out_of_memory"):
         require_memory(4_000_000_000, "bf16", False, 4096)
     require_memory(2_000_000_000, "fp16", False, 4096)
 
 
-def test_formats_that_are_measured_side_by_side_must_fit_together(refused: Refused, host: Path) -> None:
+def test_formats_that_are_measured_side_by_side_must_fit_together(host: Path) -> None:
     require_memory_for_all(1_000_000_000, ("float", "int8"))
     (host / "meminfo").write_text("MemAvailable: 6350000 kB\n")
-    with refused(OutputError):
+    with refused(OutputError, "1.0", code="out_of_memory"):
         require_memory_for_all(1_000_000_000, ("float", "int8", "int4"))

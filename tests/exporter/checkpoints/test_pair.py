@@ -2,20 +2,26 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
 import pytest
 from specexport.bundle import Role
-from specexport.errors import PairError, ParameterError
+from specexport.errors import PairError
+from specexport.errors import ParameterError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.checkpoints.pair import check_capacity, check_models, tokenizer_differences
+from specexport.exporter.checkpoints.pair import check_capacity
+from specexport.exporter.checkpoints.pair import check_models
+from specexport.exporter.checkpoints.pair import tokenizer_differences
 from specexport.exporter.checkpoints.shared_vocabulary import Translation
-from support.messages import Refused
 from support.pair import Pair
-from support.tiny import LINES, edit_json, make_tokenizer
+from support.tiny import LINES
+from support.tiny import edit_json
+from support.tiny import make_tokenizer
+from support.refusals import refused
+
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -80,7 +86,7 @@ def test_a_draft_of_other_tokens_is_translated_and_what_differs_is_named(
     assert "\n" not in warning
 
 
-def test_too_few_shared_tokens_are_refused(refused: Refused, pair: Pair, draft: Path) -> None:
+def test_too_few_shared_tokens_are_refused(pair: Pair, draft: Path) -> None:
     """By how often they are used: one of 288 is missing, which LINES have twice among their tokens."""
     change_tokenizer(draft, drop_token)
     tokenizer = find_checkpoint(str(pair.target)).tokenizer
@@ -88,7 +94,7 @@ def test_too_few_shared_tokens_are_refused(refused: Refused, pair: Pair, draft: 
     share = 1 - used.count(287) / len(used)
     assert share < 287 / 288
     assert check(pair.target, draft, share, LINES)[0] is not None
-    with refused(PairError):
+    with refused(PairError, "rn", "--draft"):
         check(pair.target, draft, share + 0.001, LINES)
 
 
@@ -120,10 +126,10 @@ def test_capacity_follows_the_shorter_positions(pair: Pair, draft: Path) -> None
     assert check_capacity(models(draft, draft), None) == 4096
 
 
-def test_capacity_beyond_the_positions_is_refused(refused: Refused, pair: Pair, draft: Path) -> None:
+def test_capacity_beyond_the_positions_is_refused(pair: Pair, draft: Path) -> None:
     edit_json(draft / "config.json", max_position_embeddings=48)
-    with refused(ParameterError):
+    with refused(ParameterError, "48", field="max_seq_len"):
         check_capacity(models(pair.target, draft), 49)
-    with refused(ParameterError):
+    with refused(ParameterError, "128", field="max_seq_len"):
         check_capacity(models(pair.target, draft), 129)
     assert check_capacity(models(pair.target, draft), 48) == 48

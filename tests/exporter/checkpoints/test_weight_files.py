@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save_file
 from specexport.errors import CheckpointError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.source import find_local
-from support.messages import Refused
 from support.pair import Notes
-from support.tiny import edit_weights, save_checkpoint, shard
+from support.tiny import edit_weights
+from support.tiny import save_checkpoint
+from support.tiny import shard
+from support.refusals import refused
+
 
 INDEX = "model.safetensors.index.json"
 
@@ -25,49 +28,47 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("lost", [None, 1, 2])
-def test_shards_without_their_index(refused: Refused, lost: int | None, folder: Path) -> None:
+def test_shards_without_their_index(lost: int | None, folder: Path) -> None:
     names = shard(folder)
     (folder / INDEX).unlink()
     if lost is not None:
         (folder / names[lost - 1]).unlink()
-    with refused(CheckpointError):
+    with refused(CheckpointError, "shards"):
         find_local(str(folder))
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pth", "tf_model.h5"])
-def test_weights_in_another_format_only(refused: Refused, name: str, folder: Path) -> None:
+def test_weights_in_another_format_only(name: str, folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / name)
-    with refused(CheckpointError):
+    with refused(CheckpointError, "transformers", "save_pretrained"):
         find_local(str(folder))
 
 
-def test_a_file_that_was_cut_off_is_refused_before_the_weights_are_hashed(
-    refused: Refused, folder: Path, tmp_path: Path
-) -> None:
+def test_a_file_that_was_cut_off_is_refused_before_the_weights_are_hashed(folder: Path, tmp_path: Path) -> None:
     path, notes = folder / "model.safetensors", Notes()
     path.write_bytes(path.read_bytes()[:-100])
-    with refused(CheckpointError):
+    with refused(CheckpointError, "fully"):
         build(str(folder), None, tmp_path / "bundle", progress=notes)
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_an_adapter(refused: Refused, alone: bool, folder: Path) -> None:
+def test_an_adapter(alone: bool, folder: Path) -> None:
     (folder / "adapter_config.json").write_text("{}")
     if alone:
         for path in (folder / "config.json", folder / "model.safetensors"):
             path.unlink()
-    with refused(CheckpointError):
+    with refused(CheckpointError, "merge_and_unload"):
         find_local(str(folder))
 
 
-def test_a_weight_in_two_files_with_two_values(refused: Refused, folder: Path) -> None:
+def test_a_weight_in_two_files_with_two_values(folder: Path) -> None:
     first, second = (folder / name for name in shard(folder))
     name, weight = next(iter(load_file(first).items()))
     edit_weights(second, **{name: weight.clone()})
-    assert find_checkpoint(str(folder)).fp32_bytes > 0  # the same twice is no other model
+    assert Checkpoint.find(str(folder)).fp32_bytes > 0  # the same twice is no other model
     edit_weights(second, **{name: weight + 1})
-    with refused(CheckpointError):
-        find_checkpoint(str(folder)).fp32_bytes  # noqa: B018
+    with refused(CheckpointError, "lm_head.weight", "model-00002-of-00002.safetensors"):
+        Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
 
 
 def test_files_that_nobody_reads_are_told(folder: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from specexport.errors import UnsupportedModelError
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.passes.lint import lint, refuse_traps
-from support.messages import Refused
+from support.refusals import refused
 from support.tiny import Exported
 
 BOOL, FLOAT, INT64 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT64
@@ -210,21 +210,21 @@ TRAPS: dict[str, tuple[Dialect, Callable[[ir.Model], None], str]] = {
 
 
 @pytest.mark.parametrize("trap", TRAPS)
-def test_a_trap_is_found_and_named(refused: Refused, trap: str, exported: Exported) -> None:
+def test_a_trap_is_found_and_named(trap: str, exported: Exported) -> None:
     dialect, change, message = TRAPS[trap]
     model = ir.load(path_of(exported, dialect))
     change(model)
     assert [finding for finding in lint(model, dialect) if re.match(message, finding)]
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "SomeForCausalLM"):
         refuse_traps(model, dialect, "SomeForCausalLM")
 
 
-def test_every_finding_is_counted(refused: Refused, exported: Exported) -> None:
+def test_every_finding_is_counted(exported: Exported) -> None:
     model = ir.load(path_of(exported, "onnx"))
     for node in nodes(model, "Attention"):
         no_mask(model, node)
     assert len(lint(model, "onnx")) == 2
-    with refused(UnsupportedModelError):
+    with refused(UnsupportedModelError, "model.layers.0.self_attn/Attention"):
         refuse_traps(model, "onnx", "x")
 
 

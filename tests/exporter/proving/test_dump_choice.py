@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-
 import pytest
 from click.testing import CliRunner
-from specexport.bundle import Bundle, CacheLayer, State, write_manifest
+from specexport.bundle import Bundle
+from specexport.bundle import CacheLayer
+from specexport.bundle import State
+from specexport.bundle import write_manifest
 from specexport.cli import main
 from support.doubles import write_bundle
-from support.messages import Refused
+from support.refusals import says
+
 
 STATES = (CacheLayer(0, 0, (State("window", (2, 8)),)), CacheLayer(2, 4))
 
@@ -26,10 +29,10 @@ def hybrid(tmp_path: Path) -> Bundle:
 
 
 def test_states_are_refused_before_a_file_is_read(
-    refused: Refused, hybrid: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hybrid: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Bundle, "_digest", lambda self, name: pytest.fail(f"read {name}"))
     result = CliRunner().invoke(main, ["dump", str(hybrid.root), "-o", str(tmp_path / "out")])
     assert isinstance(result.exception, SystemExit)
     assert result.exit_code == 1
-    refused.says(result.stderr.strip())
+    says(result.stderr.strip(), "dumped")

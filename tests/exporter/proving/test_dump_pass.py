@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -13,10 +12,15 @@ from click.testing import CliRunner
 from specexport.bundle import Bundle
 from specexport.cli import main
 from specexport.errors import ParameterError
-from specexport.exporter.proving.dump_pass import DumpedPass, dump_pass, write_pass
-from support.messages import Refused
+from specexport.exporter.proving.dump_pass import DumpedPass
+from specexport.exporter.proving.dump_pass import dump_pass
+from specexport.exporter.proving.dump_pass import write_pass
+from support.refusals import refused
+
 
 pytest.importorskip("polygraphy")
+
+
 POLYGRAPHY = "import sys; from polygraphy.tools import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -43,10 +47,10 @@ def test_every_pass_gives_the_reference_s_logits(compilable: Path, model: str, d
     assert last.step == last.steps - 1
 
 
-def test_what_the_bundle_lacks_is_refused(refused: Refused, built: Path) -> None:
+def test_what_the_bundle_lacks_is_refused(built: Path) -> None:
     bundle = Bundle.open(built, check_digests=False)
     for wrong in ({"model": "other"}, {"dialect": "rows"}, {"step": 1000}, {"step": -1}):
-        with refused(ParameterError):
+        with refused(ParameterError, "target", field=("dialect", "model", "step")):
             dump_pass(bundle, **wrong)  # type: ignore[arg-type]
 
 

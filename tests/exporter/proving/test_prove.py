@@ -11,8 +11,8 @@ from specexport.errors import ProofError
 from specexport.exporter.proving import prove as prove_module
 from specexport.exporter.proving.prove import prove
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep, save_reference
-from support.messages import Refused
 from support.pair import Pair
+from support.refusals import refused
 from support.tiny import CONTRACT, Exported, export_cached
 
 AS_IS, WIDENED = "onnxruntime", "onnxruntime, widened"
@@ -46,14 +46,14 @@ def test_fp16_is_run_as_it_is_where_that_is_what_will_run(
         assert (proof.max_error > 1e-4) == (proof.engine == AS_IS)  # rounding shows
 
 
-def test_a_proof_that_fails_leaves_nothing_behind(refused: Refused, half: Exported, tmp_path: Path) -> None:
+def test_a_proof_that_fails_leaves_nothing_behind(half: Exported, tmp_path: Path) -> None:
     wrong = [
         ReferenceStep(entry.step, entry.logits + 0.1 * entry.logits.std())
         for entry in half.reference
         if entry.step.rows
     ]
     before = sorted(half.folder.iterdir())
-    with refused(ProofError):
+    with refused(ProofError, "config.json", "0.02"):
         proofs_of(replace(half, reference=wrong), ("tensorrt",), tmp_path)
     assert sorted(half.folder.iterdir()) == before
 

@@ -2,21 +2,21 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-
 from specexport.errors import ParameterError
-from specexport.exporter.tuning.options import TuneOptions, split
-from support.messages import Refused
+from specexport.exporter.tuning.options import TuneOptions
+from specexport.exporter.tuning.options import split
 from support.tuning import requests
+from support.refusals import refused
 
 
-def test_prompts_that_repeat_are_split_once(refused: Refused) -> None:
+def test_prompts_that_repeat_are_split_once() -> None:
     again = [replace(request, line=request.line + 100, max_new_tokens=5) for request in requests(20)]
     made = split([*requests(20), *again], [], [])
     learned = {one.tokens for part in (made.training, made.choosing) for one in part}
     assert [len(part) for part in (made.training, made.choosing, made.judging)] == [14, 2, 4]
     assert not learned & {one.tokens for one in made.judging}
     assert made.left_out == ("20 of the 40 prompts, which repeat others",)
-    with refused(ParameterError):
+    with refused(ParameterError, "20", "4", field="prompts"):
         split(requests(1) * 40, [], [])
 
 
@@ -33,6 +33,6 @@ def test_prompts_are_split_by_route_and_never_shared() -> None:
     assert len({job.key for part in jobs.values() for job in part}) == 2 * 28 + 4 + 10
 
 
-def test_too_few_prompts_to_judge_by(refused: Refused) -> None:
-    with refused(ParameterError):
+def test_too_few_prompts_to_judge_by() -> None:
+    with refused(ParameterError, "19", field="prompts"):
         split(requests(19), requests(50, "other"), [])

@@ -3,9 +3,13 @@ from __future__ import annotations
 import pytest
 import torch
 from specexport.errors import ParameterError
-from specexport.exporter.tuning.judge import Terms, at_temperature, loss_of, terms
+from specexport.exporter.tuning.judge import Terms
+from specexport.exporter.tuning.judge import at_temperature
+from specexport.exporter.tuning.judge import loss_of
+from specexport.exporter.tuning.judge import terms
 from specexport.exporter.tuning.options import TuneOptions
-from support.messages import Refused
+from support.refusals import refused
+
 
 VOCAB, TOP = 40, 8
 
@@ -74,6 +78,6 @@ def test_both_losses_raise_the_acceptance(loss: str) -> None:
         dict(rate=0.0),
     ],
 )
-def test_options_that_cannot_be(given: dict[str, object], refused: Refused) -> None:
-    with refused(ParameterError):
+def test_options_that_cannot_be(given: dict[str, object]) -> None:
+    with refused(ParameterError, field=next(iter(given))):
         TuneOptions(**given)  # type: ignore[arg-type]

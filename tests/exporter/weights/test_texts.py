@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-
 import pytest
 import torch
 from specexport.errors import ParameterError
-from specexport.exporter.weights.fidelity import FEWEST_TOKENS, calibration_tokens
-from specexport.exporter.weights.texts import DEFAULT, read_texts
-from support.messages import Refused
+from specexport.exporter.weights.fidelity import FEWEST_TOKENS
+from specexport.exporter.weights.fidelity import calibration_tokens
+from specexport.exporter.weights.texts import DEFAULT
+from specexport.exporter.weights.texts import read_texts
 from support.tiny import make_tokenizer
+from support.refusals import refused
 
 
 def written(folder: Path, *lines: dict[str, Any]) -> Path:
@@ -34,19 +35,19 @@ def test_the_shipped_set() -> None:
     )
 
 
-def test_texts_and_the_contents_of_messages(refused: Refused, tmp_path: Path) -> None:
+def test_texts_and_the_contents_of_messages(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
     path = written(tmp_path, {"route": "a", "prompt": "text"}, {"route": "b", "messages": messages})
     assert read_texts(path) == ("text", "one\n\ntwo")
     parts = [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]
     assert read_texts(written(tmp_path, {"messages": parts})) == ("one\ntwo",)
-    with refused(ParameterError):
+    with refused(ParameterError, field="messages"):
         read_texts(written(tmp_path, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}))
 
 
-def test_token_ids_are_refused(refused: Refused, tmp_path: Path) -> None:
+def test_token_ids_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path, {"route": "a", "prompt": "text"}, {"route": "a", "prompt": [1, 2]})
-    with refused(ParameterError):
+    with refused(ParameterError, "2", field="prompt"):
         read_texts(path)
 
 

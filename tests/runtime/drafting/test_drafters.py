@@ -20,7 +20,7 @@ from specexport.runtime.drafting.names import DRAFTERS, check_drafter
 from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.statistics import Statistics
 from support.doubles import FakeDecoder, check_invariant, greedy_tokens
-from support.messages import Refused
+from support.refusals import refused
 
 VOCAB = 9
 TINY = Contract(capacity=40, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
@@ -191,16 +191,16 @@ def test_the_default_is_the_model_where_there_is_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "models", "model+ngram", "ngram+suffix", "ngram+", 3, True, [], object])
-def test_names_that_no_drafter_has(refused: Refused, name: object) -> None:
-    with refused(ParameterError):
+def test_names_that_no_drafter_has(name: object) -> None:
+    with refused(ParameterError, field="drafter"):
         check_drafter(name, has_model=True)  # type: ignore[arg-type]
-    with refused(ParameterError):
+    with refused(ParameterError, "--draft", field="drafter"):
         check_drafter(name, has_model=False)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["model", "ngram+model", "suffix+model"])
-def test_a_model_that_is_not_there(refused: Refused, name: str) -> None:
-    with refused(ParameterError):
+def test_a_model_that_is_not_there(name: str) -> None:
+    with refused(ParameterError, "--draft", field="drafter"):
         check_drafter(name, has_model=False)
 
 

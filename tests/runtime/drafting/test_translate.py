@@ -10,7 +10,7 @@ from specexport.engines.base import Logits
 from specexport.errors import BundleError
 from specexport.runtime.drafting.translate import NarrowDecoder, TranslatedDecoder, load_maps
 from support.doubles import FakeDecoder, FeedsByStep
-from support.messages import Refused
+from support.refusals import refused
 
 TO_DRAFT = np.array([2, 0, 1, 1, 0], np.int64)  # the target has 5 tokens, the draft 3
 SHARED = np.array([[0, 1, 3], [2, 0, 1]], np.int64)
@@ -111,9 +111,7 @@ def with_id(array: np.ndarray, place: tuple[int, ...], token: int) -> np.ndarray
         (TO_DRAFT, with_id(SHARED, (0, 0), -1)),
     ],
 )
-def test_maps_that_do_not_fit_are_refused(
-    refused: Refused, to_draft: np.ndarray, shared: np.ndarray, path: Path
-) -> None:
+def test_maps_that_do_not_fit_are_refused(to_draft: np.ndarray, shared: np.ndarray, path: Path) -> None:
     np.savez(path, to_draft=to_draft, shared=shared)
     with refused(BundleError):
         load_maps(path, VOCABULARY, 5, 3)

@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Iterator
 from typing import Any
-
 import numpy as np
 import pytest
 from specexport import Grammar
@@ -14,12 +13,19 @@ from specexport.errors import GrammarError
 from specexport.runtime.grammar import compiler as compiling
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.grammar.guided import GuidedMatcher
-from specexport.runtime.grammar.limits import LONGEST_LARK, MOST_REFS
+from specexport.runtime.grammar.limits import LONGEST_LARK
+from specexport.runtime.grammar.limits import MOST_REFS
 from specexport.runtime.grammar.matcher import Matcher
-from support.doubles import EOS, VOCAB, byte_tokenizer
-from support.messages import Refused
+from support.doubles import EOS
+from support.doubles import VOCAB
+from support.doubles import byte_tokenizer
 from support.schemas import random_schema
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
+from tokenizers import decoders
+from tokenizers import models
+from tokenizers import pre_tokenizers
+from tokenizers import trainers
+from support.refusals import refused
 
 
 def merged_tokenizer() -> Tokenizer:
@@ -135,7 +141,7 @@ def test_every_way_to_ask_gives_one_answer(merging: tuple[GrammarCompiler, Token
     ],
     ids=lambda schema: json.dumps(schema)[:40],
 )
-def test_schemas_that_cannot_be_kept(refused: Refused, compiler: GrammarCompiler, schema: Any) -> None:
+def test_schemas_that_cannot_be_kept(compiler: GrammarCompiler, schema: Any) -> None:
     with refused(GrammarError):
         compiler.compile(Grammar.json_schema(schema))
 
@@ -151,7 +157,7 @@ def test_schemas_that_cannot_be_kept(refused: Refused, compiler: GrammarCompiler
         Grammar.lark('start: ""'),
     ],
 )
-def test_grammars_with_mistakes(refused: Refused, compiler: GrammarCompiler, grammar: Grammar) -> None:
+def test_grammars_with_mistakes(compiler: GrammarCompiler, grammar: Grammar) -> None:
     with refused(GrammarError):
         compiler.compile(grammar)
 
@@ -199,7 +205,7 @@ def test_hostile_grammars_end_in_an_error_or_in_masks(compiler: GrammarCompiler,
     assert compiler.compile(Grammar.regex("a")).accepts(ord("a"))
 
 
-def test_a_grammar_that_takes_too_long_is_left_behind(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grammar_that_takes_too_long_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "DEADLINE", 0.05)
     finished, entered = threading.Event(), threading.Event()
     original = GrammarCompiler._make
@@ -219,10 +225,10 @@ def test_a_grammar_that_takes_too_long_is_left_behind(refused: Refused, monkeypa
     compiler._busy = Waits()
     known = compiler.compile(Grammar.regex("known"))
     monkeypatch.setattr(GrammarCompiler, "_make", slow)
-    with refused(GrammarError) as too_long:
+    with refused(GrammarError, "0.05") as too_long:
         compiler.compile(Grammar.regex("slow"))
     assert entered.is_set()
-    with refused(GrammarError) as busy:  # one at a time, and nobody waits for this one any more
+    with refused(GrammarError, code="grammar_busy") as busy:  # one at a time, and nobody waits for this one any more
         compiler.compile(Grammar.regex("another"))
     assert [error.value.code for error in (too_long, busy)] == ["schema_too_complex", "grammar_busy"]
     assert waits == [0.05, 0.05, 0]
@@ -278,10 +284,10 @@ def test_a_grammar_outlives_its_lexer(compiler: GrammarCompiler, monkeypatch: py
     assert 4 <= len(made) <= 20  # not once for each request
 
 
-def test_a_text_that_no_lexer_has_room_for_is_an_error(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_no_lexer_has_room_for_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     small, made = small_lexers(monkeypatch, 200)
     matcher = small.compile(LETTERS)
-    with refused(GrammarError):
+    with refused(GrammarError, "200", code="grammar_failed"):
         for letter in np.random.default_rng(0).choice(list(b"ab"), 2000):
             matcher.advance(int(letter))
             matcher.copy().allowed()
@@ -307,8 +313,8 @@ class Overfull:
         return "Too many items (limit 5000)\n<non-verbose/>"
 
 
-def test_a_mask_in_error_is_no_end_and_spoils_no_state(refused: Refused) -> None:
+def test_a_mask_in_error_is_no_end_and_spoils_no_state() -> None:
     state = Overfull()
-    with refused(GrammarError):
+    with refused(GrammarError, "Too", code="grammar_failed"):
         GuidedMatcher(state, VOCAB, [EOS]).allowed()  # type: ignore[arg-type]
     assert not state.failed

@@ -5,26 +5,34 @@ from __future__ import annotations
 import json
 import pickle
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
 import jsonschema
 import numpy as np
 import pytest
-from specexport import Generation, Grammar, Session
+from specexport import Generation
+from specexport import Grammar
+from specexport import Session
 from specexport.bundle import Contract
-from specexport.errors import GrammarError, MissingPackageError, ParameterError
+from specexport.errors import GrammarError
+from specexport.errors import MissingPackageError
+from specexport.errors import ParameterError
 from specexport.runtime.drafting.names import DRAFTERS
 from specexport.runtime.grammar import compiler
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.proofs.chi_squared import chi_squared
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.truncation import processed_distribution
-from support.doubles import EOS, VOCAB, FakeDecoder, fake_session
-from support.messages import Refused
+from support.doubles import EOS
+from support.doubles import VOCAB
+from support.doubles import FakeDecoder
+from support.doubles import fake_session
 from support.schemas import random_schema
+from support.refusals import refused
+
 
 CONTRACT = Contract(capacity=160, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 PROMPT = list(b'as JSON, {"id":1,"name":"x"}: ')
@@ -185,11 +193,9 @@ def test_stop_tokens_come_where_the_text_is_complete_and_nowhere_else(
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 1}, {"speculate": False}])
-def test_bans_that_leave_nothing_are_a_dead_end(
-    refused: Refused, make_session: MakeSession, options: dict[str, Any]
-) -> None:
+def test_bans_that_leave_nothing_are_a_dead_end(make_session: MakeSession, options: dict[str, Any]) -> None:
     session = make_session()
-    with refused(GrammarError):
+    with refused(GrammarError, field="grammar_failed"):
         session.generate(PROMPT, grammar=Grammar.regex("abc"), banned_tokens=[ord("b")], **options)
     assert session.generate(PROMPT, grammar=Grammar.regex("abc"), **options).text == "abc"
 
@@ -235,12 +241,12 @@ def test_sampled_output_has_the_bounded_distribution(
     assert cells > 2
 
 
-def test_a_grammar_that_outgrows_the_limits_is_an_error_and_no_end(refused: Refused, make_session: MakeSession) -> None:
+def test_a_grammar_that_outgrows_the_limits_is_an_error_and_no_end(make_session: MakeSession) -> None:
     """llguidance allows nothing but the end there, in silence."""
     session = make_session()
     wide = {"type": "object", "properties": {f"p{number}": {} for number in range(1500)}}
     grammar = Grammar.json_schema({"prefixItems": [{"const": 17}, wide], "minItems": 2, "maxItems": 2})
-    with refused(GrammarError):
+    with refused(GrammarError, "6007", code="grammar_failed"):
         session.generate(PROMPT, grammar=grammar, max_new_tokens=60, temperature=1.0, seed=1)
     assert session.generate(PROMPT, grammar=Grammar.regex("ab")).text == "ab"
 
@@ -259,23 +265,21 @@ def test_what_the_grammar_took_is_counted_by_request(make_session: MakeSession) 
     assert statistics.as_dict()["grammar_seconds"] > 0
 
 
-def test_what_goes_with_no_grammar(refused: Refused, make_session: MakeSession) -> None:
+def test_what_goes_with_no_grammar(make_session: MakeSession) -> None:
     session = make_session()
-    with refused(ParameterError):
+    with refused(ParameterError, "3", field="min_new_tokens"):
         session.generate(PROMPT, grammar=Grammar.regex("a+"), min_new_tokens=3)
-    with refused(ParameterError):
+    with refused(ParameterError, "a+", field="grammar"):
         session.generate(PROMPT, grammar="a+")
 
 
-def test_llguidance_is_asked_for_by_name(
-    refused: Refused, make_session: MakeSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_llguidance_is_asked_for_by_name(make_session: MakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "llguidance", None)
     session = make_session()
     assert session.generate(PROMPT, max_new_tokens=2).tokens
-    with refused(MissingPackageError):
+    with refused(MissingPackageError, "specexport[grammar]"):
         session.prepare_grammar()
-    with refused(MissingPackageError):
+    with refused(MissingPackageError, "specexport[grammar]"):
         session.generate(PROMPT, grammar=Grammar.regex("a"))
 
 

@@ -24,7 +24,7 @@ from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.truncation import processed_distribution
 from specexport.runtime.session import Session
 from support.doubles import CONTRACT, FakeDecoder, check_invariant, fake_session, greedy_tokens
-from support.messages import Refused
+from support.refusals import refused
 
 PROMPT = [5, 9, 200, 31, 7, 7, 90, 14, 3, 77, 120]
 
@@ -229,12 +229,10 @@ def test_the_capacity_ends_the_last_rounds(pair: tuple[Session, Session, FakeRou
         {"confidence": [0.5, math.nan, 0.5, 0.5]},
     ],
 )
-def test_logits_that_are_no_numbers_are_named(
-    refused: Refused, pair: tuple[Session, Session, FakeRounds], spoil: dict[str, Any]
-) -> None:
+def test_logits_that_are_no_numbers_are_named(pair: tuple[Session, Session, FakeRounds], spoil: dict[str, Any]) -> None:
     host, device, rounds = pair
     rounds.spoil = spoil
-    with refused(EngineError):
+    with refused(EngineError, "11"):
         device.generate(PROMPT, max_new_tokens=12)
     rounds.spoil = {}
     assert host.generate(PROMPT, max_new_tokens=12).tokens == device.generate(PROMPT, max_new_tokens=12).tokens

@@ -6,7 +6,7 @@ import pytest
 from specexport.errors import BundleError
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.strict import parse
-from support.messages import Refused
+from support.refusals import refused
 
 
 def time(seconds: float) -> MeasuredTime:
@@ -74,7 +74,7 @@ def _listed(value: object) -> object:
     return [_listed(item) for item in value] if isinstance(value, tuple) else value
 
 
-def test_damage_is_named(refused: Refused) -> None:
+def test_damage_is_named() -> None:
     good = point(100, 1.0)
     for damage in (
         lambda: MeasuredTime(1.0, 2.0, 3.0),
@@ -93,5 +93,5 @@ def test_damage_is_named(refused: Refused) -> None:
     ):
         with refused(ValueError):
             damage()
-    with refused(BundleError):
+    with refused(BundleError, field="costs.json.points"):
         parse(Costs, {key: value for key, value in asdict(COSTS).items() if key != "points"}, "costs.json")

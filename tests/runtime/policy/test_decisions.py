@@ -25,7 +25,7 @@ from specexport.runtime.policy.schedule import AdaptiveSchedule, FixedSchedule
 from specexport.runtime.policy.survival import SURVIVAL, Curve, Survival
 from specexport.runtime.session import Session
 from support.doubles import FakeDecoder, fake_session, write_bundle
-from support.messages import Refused
+from support.refusals import refused
 
 ON = RoutePolicy("on", "model", 2, "fixed", (0.7,), None)
 OFF = RoutePolicy("off", "model", 0, "fixed", (0.1,), None)
@@ -170,7 +170,7 @@ def test_the_probability_is_read_from_the_drafts_last_row(bundle: Bundle) -> Non
     assert chance(0, np.stack([sure, unsure])) == pytest.approx(0.5 - 0.25 * np.log(2))
 
 
-def test_the_head_gets_its_weights_and_is_read(refused: Refused, bundle: Bundle) -> None:
+def test_the_head_gets_its_weights_and_is_read(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE)
     write_decision(bundle, costs_of(bundle), COSTS)
     write_decision(bundle, survival_of(bundle, (1.0, 2.0, 3.0, 4.0)), SURVIVAL)
@@ -180,7 +180,7 @@ def test_the_head_gets_its_weights_and_is_read(refused: Refused, bundle: Bundle)
     assert chance is not None
     assert chance(0, np.zeros((1, 3), np.float32)) == 0.75
     assert Decisions.load(bundle, engine(), 0).chance is None  # this engine has no head
-    with refused(BundleError):
+    with refused(BundleError, "delete", "8"):
         Decisions.load(bundle, engine(FakeHead(7)), 0)
 
 
@@ -245,10 +245,10 @@ def test_no_costs_at_all(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> No
     assert stale(costs_of(bundle), "onnxruntime", 0) is None
 
 
-def test_a_policy_of_another_bundle_is_refused(refused: Refused, bundle: Bundle, tmp_path: Path) -> None:
+def test_a_policy_of_another_bundle_is_refused(bundle: Bundle, tmp_path: Path) -> None:
     write_policy(bundle)
     edit(bundle.path(POLICY), bundle="0" * 64)
-    with refused(BundleError):
+    with refused(BundleError, "delete", code="stale"):
         Decisions.load(bundle, engine(), 0)
 
 
@@ -277,21 +277,24 @@ def test_another_contract_is_another_bundle(bundle: Bundle) -> None:
         {"extra": 1},
     ],
 )
-def test_an_edited_policy_is_checked(refused: Refused, bundle: Bundle, changes: dict[str, Any]) -> None:
+def test_an_edited_policy_is_checked(bundle: Bundle, changes: dict[str, Any]) -> None:
     write_policy(bundle)
     path = bundle.path(POLICY)
     edit(path, default=json.loads(path.read_text())["default"] | changes)
-    with refused(BundleError):
+    with refused(
+        BundleError,
+        field=("policy.json.default", *(f"policy.json.default.{name}" for name in changes), *changes),
+    ):
         Decisions.load(bundle, engine(), 0)
 
 
-def test_a_policy_that_is_no_json(refused: Refused, bundle: Bundle) -> None:
+def test_a_policy_that_is_no_json(bundle: Bundle) -> None:
     bundle.path(POLICY).write_text("{")
-    with refused(BundleError):
+    with refused(BundleError, "Expecting"):
         Decisions.load(bundle, engine(), 0)
 
 
-def test_writing_replaces_as_a_whole(refused: Refused, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_replaces_as_a_whole(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     write_policy(bundle, ON)
     before = bundle.path(POLICY).read_text()
 
@@ -300,7 +303,7 @@ def test_writing_replaces_as_a_whole(refused: Refused, bundle: Bundle, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
-        with refused(OutputError):
+        with refused(OutputError, "results"):
             write_policy(bundle, OFF)
     assert bundle.path(POLICY).read_text() == before
     assert [path.name for path in bundle.root.iterdir() if "policy" in path.name] == [POLICY]
@@ -324,7 +327,7 @@ def session_with(tmp_path: Path, default: RoutePolicy, **routes: RoutePolicy) ->
     return made
 
 
-def test_the_session_follows_its_policy(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_session_follows_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specexport.runtime.policy.checks.describe_host", lambda *_: describe_host("onnxruntime"))
     old = session_with(tmp_path, OFF, code=ON, lookup=replace(ON, drafter="ngram"), quick=ADAPTIVE)
     session = Session(old.bundle, old.engine)
@@ -341,7 +344,7 @@ def test_the_session_follows_its_policy(refused: Refused, tmp_path: Path, monkey
     assert len(session.generate(prompt, max_new_tokens=24, num_draft_tokens=3).statistics.drafted_by_position) == 3
     assert session.generate(prompt, max_new_tokens=24, drafter="model").statistics.drafted > 0
     assert session.generate(prompt, max_new_tokens=24, route="code", speculate=False).statistics.drafted == 0
-    with refused(ParameterError):
+    with refused(ParameterError, "5", field="route"):
         session.generate(prompt, route=5)  # type: ignore[arg-type]
 
 
@@ -381,13 +384,13 @@ def test_a_fixed_policy_of_another_host_is_told_too(bundle: Bundle, caplog: pyte
     assert "measured on another, not on " in caplog.text
 
 
-def test_costs_of_fewer_draft_tokens_are_refused(refused: Refused, bundle: Bundle) -> None:
+def test_costs_of_fewer_draft_tokens_are_refused(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE)
     costs = costs_of(bundle)
     point = costs.points[0]
     short = replace(point, rounds=point.rounds[:3], verify=point.verify[:3], host=point.host[:3])
     write_decision(bundle, replace(costs, points=(short,)), COSTS)
-    with refused(BundleError):
+    with refused(BundleError, "rounds"):
         Decisions.load(bundle, engine(), 0)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from specexport.runtime.policy.route_belief import ROUTING_VERSION, SUREST, Belief, KnownDraft, KnownRoute, Routing
-from support.messages import Refused
+from support.refusals import refused
 
 
 def known(a: float, b: float) -> dict[str, KnownDraft]:
@@ -75,6 +75,6 @@ def test_more_tokens_than_chances_and_sure_ones_leave_a_belief() -> None:
         lambda: KnownRoute(known(1, 1), {"1": 4}, 3),
     ],
 )
-def test_what_cannot_be_is_refused(wrong: Any, refused: Refused) -> None:
+def test_what_cannot_be_is_refused(wrong: Any) -> None:
     with refused(ValueError):
         wrong()

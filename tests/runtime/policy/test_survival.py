@@ -11,7 +11,7 @@ import pytest
 from specexport.errors import BundleError
 from specexport.runtime.policy.survival import LOGIT_LIMIT, SURVIVAL_VERSION, Curve, Survival, top_logit
 from specexport.strict import parse
-from support.messages import Refused
+from support.refusals import refused
 
 RISING = Curve((-2.0, 0.0, 1.0), (0.1, 0.3, 0.9))
 
@@ -60,8 +60,8 @@ def test_a_curve_is_what_numpy_interpolates() -> None:
         ((0.0,), (math.nan,)),
     ],
 )
-def test_what_is_no_curve_is_refused(refused: Refused, logits: tuple[float, ...], chances: tuple[float, ...]) -> None:
-    with refused(ValueError):
+def test_what_is_no_curve_is_refused(logits: tuple[float, ...], chances: tuple[float, ...]) -> None:
+    with refused(ValueError, "curve"):
         Curve(logits, chances)
 
 
@@ -80,7 +80,7 @@ def test_the_last_curve_serves_all_further_positions() -> None:
         {"signal": "head", "head": (1.0, math.nan)},
     ],
 )
-def test_a_survival_that_does_not_fit_itself_is_refused(refused: Refused, changed: dict[str, object]) -> None:
+def test_a_survival_that_does_not_fit_itself_is_refused(changed: dict[str, object]) -> None:
     given = {
         "schema_version": SURVIVAL_VERSION,
         "bundle": "b",
@@ -98,9 +98,9 @@ def test_survival_goes_through_json(signal: str, head: tuple[float, ...]) -> Non
     assert parse(Survival, json.loads(json.dumps(asdict(survival))), "survival.json") == survival
 
 
-def test_an_unknown_signal_is_named(refused: Refused) -> None:
+def test_an_unknown_signal_is_named() -> None:
     value = asdict(Survival(SURVIVAL_VERSION, "b", "probability", (RISING,), ()))
-    with refused(BundleError):
+    with refused(BundleError, field="survival.json.signal"):
         parse(Survival, json.loads(json.dumps({**value, "signal": "magic"})), "survival.json")
 
 

@@ -3,25 +3,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-
 import numpy as np
 import pytest
-from specexport.bundle import Contract, Proof
+from specexport.bundle import Contract
+from specexport.bundle import Proof
 from specexport.errors import ProofError
-from specexport.runtime.proofs.parity import (
-    LOGIT_TOLERANCE,
-    Arithmetic,
-    ReferenceStep,
-    Rounding,
-    contexts,
-    load_reference,
-    measure_decoder,
-    prove_decoder,
-    save_reference,
-    schedule,
-)
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
+from specexport.runtime.proofs.parity import Arithmetic
+from specexport.runtime.proofs.parity import ReferenceStep
+from specexport.runtime.proofs.parity import Rounding
+from specexport.runtime.proofs.parity import contexts
+from specexport.runtime.proofs.parity import load_reference
+from specexport.runtime.proofs.parity import measure_decoder
+from specexport.runtime.proofs.parity import prove_decoder
+from specexport.runtime.proofs.parity import save_reference
+from specexport.runtime.proofs.parity import schedule
 from support.doubles import FakeDecoder
-from support.messages import Refused
+from support.refusals import refused
+
 
 CONTRACT = Contract(capacity=40, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
 VOCAB = 11
@@ -115,8 +114,8 @@ def test_a_right_decoder_is_proved() -> None:
     "wrong",
     [OffByOne, NeverRewrites, SeesStaleRows, SeesTheNextRow, ForgetsTheFirstRow, SlidingWindow, LeakyMask, Appends],
 )
-def test_a_wrong_decoder_is_caught(refused: Refused, wrong: type[FakeDecoder]) -> None:
-    with refused(ProofError):
+def test_a_wrong_decoder_is_caught(wrong: type[FakeDecoder]) -> None:
+    with refused(ProofError, "config.json", "0.001"):
         prove(wrong(CONTRACT, VOCAB))
 
 

@@ -2,26 +2,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import numpy as np
 import pytest
-from specexport.bundle import Bundle, Proof
+from specexport.bundle import Bundle
+from specexport.bundle import Proof
 from specexport.errors import ParameterError
 from specexport.runtime.policy.decisions import Decisions
-from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
+from specexport.runtime.policy.routes import POLICY_VERSION
+from specexport.runtime.policy.routes import Policy
+from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.proofs import verify
 from specexport.runtime.proofs.chi_squared import Sampled
 from specexport.runtime.proofs.enumeration import Exactness
 from specexport.runtime.proofs.equality import Equality
-from specexport.runtime.proofs.parity import ReferenceStep, contexts, save_reference, schedule
-from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, Report, render, verify_session
+from specexport.runtime.proofs.parity import ReferenceStep
+from specexport.runtime.proofs.parity import contexts
+from specexport.runtime.proofs.parity import save_reference
+from specexport.runtime.proofs.parity import schedule
+from specexport.runtime.proofs.verify import DEFAULT_PROMPTS
+from specexport.runtime.proofs.verify import Report
+from specexport.runtime.proofs.verify import render
+from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.session import Session
 from specexport.runtime.text.encode import PromptEncoder
-from support.doubles import CONTRACT, VOCAB, FakeDecoder, fake_session
-from support.messages import Refused
+from support.doubles import CONTRACT
+from support.doubles import VOCAB
+from support.doubles import FakeDecoder
+from support.doubles import fake_session
+from support.refusals import refused
 
 
 @pytest.fixture
@@ -123,9 +135,9 @@ def with_template(bundle: Bundle) -> Bundle:
 @pytest.mark.parametrize(
     "line", ["{", '{"text": "x"}', '{"messages": [{"role": "user", "content": "no template"}]}', '{"prompt": [99999]}']
 )
-def test_a_line_that_cannot_be_a_prompt_is_named(refused: Refused, session: Session, tmp_path: Path, line: str) -> None:
+def test_a_line_that_cannot_be_a_prompt_is_named(session: Session, tmp_path: Path, line: str) -> None:
     path = write(tmp_path / "p.jsonl", '{"prompt": "fine"}', "", line)
-    with refused(ParameterError):
+    with refused(ParameterError, "3"):
         verify_session(session, path, 6)
 
 

@@ -27,7 +27,7 @@ from specexport.runtime.sampling.distribution import Distribution
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import FeedsByStep, write_bundle
-from support.messages import Refused
+from support.refusals import refused
 
 VOCAB, LENGTH = 16, 2
 # its last two came before, and what followed them is what the target likes best, for the lookups
@@ -284,10 +284,10 @@ def test_penalties_of_the_rounds_start_are_found_out(session: Session, monkeypat
     assert not sample(session, options, MUTANT_TRIALS).passed
 
 
-def test_too_few_trials_are_refused(refused: Refused, session: Session) -> None:
+def test_too_few_trials_are_refused(session: Session) -> None:
     expected = expected_of(session, SamplingParameters(temperature=1.0))
     needed = fewest_trials(expected)
-    with refused(ParameterError):
+    with refused(ParameterError, field="trials"):
         sample_session(session, PROMPT, SamplingParameters(temperature=1.0), expected, needed - 1)
     assert chi_squared(expected, Counter(draws(expected, needed)))[2] >= 2
     assert fewest_trials({(0,): 1.0}) == 1

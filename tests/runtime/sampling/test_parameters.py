@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import math
 from typing import Any
-
 import numpy as np
 import pytest
 from specexport.errors import ParameterError
-from specexport.runtime.sampling.parameters import SamplingParameters, with_overrides
-from support.messages import Refused
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.sampling.parameters import with_overrides
+from support.refusals import refused
+
 
 NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 COUNTS = ("top_k", "min_new_tokens", "max_new_tokens", "seed", "num_draft_tokens")
@@ -67,14 +68,14 @@ def test_limits_themselves_are_allowed() -> None:
     SamplingParameters(top_k=10**30, seed=10**30, min_new_tokens=10**30, max_new_tokens=10**30)
 
 
-def test_ids_that_the_vocabulary_lacks(refused: Refused) -> None:
+def test_ids_that_the_vocabulary_lacks() -> None:
     for parameters in (
         SamplingParameters(logit_bias={3: 1.0, 9: 1.0}),
         SamplingParameters(logit_bias={-1: 1.0}),
         SamplingParameters(banned_tokens=[0, 10**30]),
         SamplingParameters(banned_tokens=[-9]),
     ):
-        with refused(ParameterError):
+        with refused(ParameterError, "8", "0", field=("banned_tokens", "logit_bias")):
             parameters.check_tokens(9, ())
     SamplingParameters(logit_bias={0: 1.0, 8: 1.0}, banned_tokens=[0, 8]).check_tokens(9, ())
 
@@ -94,12 +95,12 @@ def test_ids_that_the_vocabulary_lacks(refused: Refused) -> None:
         (range(4), (9, 4), 1, False),
     ],
 )
-def test_one_token_must_be_left(refused: Refused, banned: Any, stops: Any, minimum: int, left: bool) -> None:
+def test_one_token_must_be_left(banned: Any, stops: Any, minimum: int, left: bool) -> None:
     parameters = SamplingParameters(banned_tokens=banned, min_new_tokens=minimum)
     if left:
         parameters.check_tokens(5, stops)
         return
-    with refused(ParameterError):
+    with refused(ParameterError, "cover", field="banned_tokens"):
         parameters.check_tokens(5, stops)
 
 
@@ -156,18 +157,18 @@ def test_equal_parameters_have_one_hash() -> None:
     assert one not in {SamplingParameters(), SamplingParameters(**options | {"logit_bias": {}})}
 
 
-def test_single_parameters_are_replaced_and_the_object_is_kept(refused: Refused) -> None:
+def test_single_parameters_are_replaced_and_the_object_is_kept() -> None:
     params = SamplingParameters(temperature=0.5, stop="END", banned_tokens=[1])
     assert with_overrides(params, {}) is params
     other = with_overrides(params, {"temperature": 0.0, "top_k": 3})
     assert other == SamplingParameters(temperature=0.0, top_k=3, stop="END", banned_tokens=[1])
     assert params.temperature == 0.5
     assert with_overrides(None, {"seed": 1}) == SamplingParameters(seed=1)
-    with refused(TypeError):
+    with refused(TypeError, "temprature"):
         with_overrides(params, {"temprature": 1.0})
-    with refused(TypeError):
+    with refused(TypeError, "max_tokens"):
         with_overrides(None, {"max_tokens": 4})
-    with refused(TypeError):
+    with refused(TypeError, "qqqqqq"):
         with_overrides(None, {"qqqqqq": 4})
-    with refused(ParameterError):
+    with refused(ParameterError, field="params"):
         with_overrides({"temperature": 1.0}, {})  # type: ignore[arg-type]

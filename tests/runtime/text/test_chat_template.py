@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import sys
 from typing import Any
-
 import pytest
-from specexport.errors import BundleError, MissingPackageError, PromptError
+from specexport.errors import BundleError
+from specexport.errors import MissingPackageError
+from specexport.errors import PromptError
 from specexport.runtime.text.chat_template import ChatTemplate
 from specexport.runtime.text.messages import check_messages
 from support.doubles import byte_tokenizer
-from support.messages import Refused
 from transformers import PreTrainedTokenizerFast
+from support.refusals import refused
+
 
 SPECIAL = {"bos_token": "<bos>", "eos_token": "<eos>"}
 CONVERSATION = [
@@ -71,15 +73,15 @@ def test_the_assistants_turn_is_opened() -> None:
     assert render_chat(CHATML, CONVERSATION[:2], {}).endswith("世界!<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_raise_exception_refuses_the_messages(refused: Refused) -> None:
+def test_raise_exception_refuses_the_messages() -> None:
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    with refused(PromptError):
+    with refused(PromptError, "System", field="messages"):
         render_chat(template, CONVERSATION, {})
 
 
 @pytest.mark.parametrize("content", [None, 3, {"a": 1}])
-def test_content_of_a_wrong_type_is_a_prompt_error(refused: Refused, content: object) -> None:
-    with refused(PromptError):
+def test_content_of_a_wrong_type_is_a_prompt_error(content: object) -> None:
+    with refused(PromptError, "0", field="messages"):
         render_chat(CHATML, [{"role": "user", "content": content}], {})
 
 
@@ -90,8 +92,8 @@ def test_a_template_cannot_leave_the_sandbox() -> None:
         render_chat("{{ messages.append(1) }}", CONVERSATION, {})
 
 
-def test_a_broken_template_is_the_bundles_fault(refused: Refused) -> None:
-    with refused(BundleError):
+def test_a_broken_template_is_the_bundles_fault() -> None:
+    with refused(BundleError, "else"):
         render_chat("{% for m in messages %}", CONVERSATION, {})
 
 
@@ -104,14 +106,14 @@ def test_a_broken_template_is_the_bundles_fault(refused: Refused) -> None:
         [{"role": 3, "content": "x"}],
     ],
 )
-def test_messages_that_are_none(refused: Refused, messages: list[Any]) -> None:
-    with refused(PromptError):
+def test_messages_that_are_none(messages: list[Any]) -> None:
+    with refused(PromptError, field="messages"):
         render_chat(CHATML, messages, {})
 
 
-def test_jinja2_is_asked_for_by_its_extra(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jinja2_is_asked_for_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with refused(MissingPackageError):
+    with refused(MissingPackageError, "specexport[chat]"):
         render_chat(CHATML, CONVERSATION, {})
 
 
@@ -159,8 +161,8 @@ def test_parts_are_left_to_a_template_that_takes_them(template: str, reference: 
         [{"type": 5}],
     ],
 )
-def test_parts_that_are_no_texts_are_refused_in_one_line(refused: Refused, content: Any) -> None:
-    with refused(PromptError):
+def test_parts_that_are_no_texts_are_refused_in_one_line(content: Any) -> None:
+    with refused(PromptError, "1", field="messages"):
         check_messages([PARTS[0], {"role": "user", "content": content}])
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-
 import pytest
 from specexport.errors import ParameterError
-from specexport.runtime.text.prompt_file import PromptLine, read_prompt_lines
-from support.messages import Refused
+from specexport.runtime.text.prompt_file import PromptLine
+from specexport.runtime.text.prompt_file import read_prompt_lines
+from support.refusals import check
+from support.refusals import refused
+from support.refusals import says
+
 
 GOOD: dict[str, Any] = {"route": "code", "prompt": "def"}
 
@@ -21,11 +24,11 @@ def written(folder: Path, *lines: str | bytes | dict[str, Any]) -> Path:
     return path
 
 
-def refusal(path: Path, skip_invalid: bool = False) -> str:
+def refusal(path: Path, skip_invalid: bool = False) -> ParameterError:
     with pytest.raises(ParameterError) as caught:
         read_prompt_lines(path, skip_invalid)
     assert str(caught.value).isprintable()
-    return str(caught.value)
+    return caught.value
 
 
 def test_what_a_line_may_be(tmp_path: Path) -> None:
@@ -93,17 +96,17 @@ BROKEN: list[str | bytes | dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("line", BROKEN, ids=lambda line: repr(line)[:60])
-def test_a_broken_line(refused: Refused, line: str | bytes | dict[str, Any], tmp_path: Path) -> None:
+def test_a_broken_line(line: str | bytes | dict[str, Any], tmp_path: Path) -> None:
     path = written(tmp_path, GOOD, "", line, GOOD)
     found = refusal(path)
-    refused.says(found)
-    assert len(found) < len(str(path)) + 300
+    says(str(found), "--skip-invalid", "line 3")
+    assert len(str(found)) < len(str(path)) + 300
     lines, skipped = read_prompt_lines(path, True)
     assert [entry.line for entry in lines] == [1, 4]
-    assert skipped == [found.removesuffix("; --skip-invalid leaves such lines out")]
+    assert skipped == [str(found).removesuffix("; --skip-invalid leaves such lines out")]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xef\xbb\xbf", b" "])
-def test_no_line_at_all(refused: Refused, content: bytes, tmp_path: Path) -> None:
+def test_no_line_at_all(content: bytes, tmp_path: Path) -> None:
     for skip_invalid in (False, True):
-        refused.says(refusal(written(tmp_path, content), skip_invalid))
+        check(refusal(written(tmp_path, content), skip_invalid), field="prompts")

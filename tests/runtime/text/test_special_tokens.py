@@ -7,15 +7,21 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
-
 import pytest
 from specexport.errors import PromptError
 from specexport.runtime.text.chat_template import ChatTemplate
 from specexport.runtime.text.messages import check_messages
 from specexport.runtime.text.special_tokens import SpecialTokens
 from support.doubles import byte_tokenizer
-from support.messages import Refused
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken
+from tokenizers import Tokenizer
+from tokenizers import decoders
+from tokenizers import models
+from tokenizers import normalizers
+from tokenizers import pre_tokenizers
+from tokenizers import processors
+from support.refusals import refused
+
 
 NAMES = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "[INST]"]
 TEMPLATE = """{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}
@@ -245,20 +251,20 @@ def test_random_messages(tokenizer: Tokenizer) -> None:
     assert 20 < spelled < 150
 
 
-def test_a_letter_that_is_special_cannot_be_written_as_text(refused: Refused) -> None:
+def test_a_letter_that_is_special_cannot_be_written_as_text() -> None:
     tokenizer = byte_level()
     tokenizer.add_special_tokens(["#"])
     template = "#{{ messages[0].content }}#"
     assert encode(tokenizer, said("ab"), template) == naive(tokenizer, said("ab"), template)
-    with refused(PromptError):
+    with refused(PromptError, "token", field="messages"):
         encode(tokenizer, said("a#b"), template)
 
 
-def test_a_tokenizer_that_has_no_other_way_to_write_it(refused: Refused) -> None:
+def test_a_tokenizer_that_has_no_other_way_to_write_it() -> None:
     """Its merges make the special token, so no other name can be given to it."""
     vocabulary = {letter: place for place, letter in enumerate("<s>")}
     tokenizer = Tokenizer(models.BPE(vocabulary | {"<s": 3, "<s>": 4}, [("<", "s"), ("<s", ">")]))
     tokenizer.add_special_tokens(["<s>"])
     assert encode(tokenizer, said("ss"), "<s>{{ messages[0].content }}") == [4, 1, 1]
-    with refused(PromptError):
+    with refused(PromptError, "625", field="messages"):
         encode(tokenizer, said("s<s>"), "<s>{{ messages[0].content }}")

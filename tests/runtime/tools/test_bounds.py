@@ -6,7 +6,6 @@ import json
 import re
 from dataclasses import replace
 from typing import Any
-
 import numpy as np
 import pytest
 from specexport import Grammar
@@ -16,11 +15,20 @@ from specexport.runtime.grammar.matcher import Matcher
 from specexport.runtime.tools.bounds import tools_grammar
 from specexport.runtime.tools.tool import Tool
 from specexport.runtime.tools.tool_format import ToolFormat
-from support.doubles import BOS, EOS, VOCAB, byte_tokenizer
-from support.messages import Refused
+from support.doubles import BOS
+from support.doubles import EOS
+from support.doubles import VOCAB
+from support.doubles import byte_tokenizer
 from support.schemas import random_schema
-from support.tool_forms import HERMES, LLAMA, MINISTRAL, MISTRAL, read, turn
+from support.tool_forms import HERMES
+from support.tool_forms import LLAMA
+from support.tool_forms import MINISTRAL
+from support.tool_forms import MISTRAL
+from support.tool_forms import read
+from support.tool_forms import turn
 from tokenizers import AddedToken
+from support.refusals import refused
+
 
 CITY = {
     "type": "object",
@@ -190,18 +198,18 @@ def refused_tools(*tools: Tool) -> Grammar:
     ],
     ids=range(7),
 )
-def test_tools_that_are_refused(refused: Refused, make: Any) -> None:
-    with refused(GrammarError):
+def test_tools_that_are_refused(make: Any) -> None:
+    with refused(GrammarError, field=(None, "name", "tools")):
         make()
 
 
-def test_the_deepest_and_the_most(refused: Refused, compiler: GrammarCompiler) -> None:
+def test_the_deepest_and_the_most(compiler: GrammarCompiler) -> None:
     deep: dict[str, Any] = {}
     for _ in range(80):
         deep = {"properties": {"a": deep}}
-    with refused(GrammarError):
+    with refused(GrammarError, "64", code="schema_too_complex"):
         refused_tools(Tool("a", None, deep))
-    with refused(GrammarError):
+    with refused(GrammarError, "14"):
         compiler.compile(refused_tools(Tool("a", None, {"properties": {"x": {"not": {}}}})))
     many = [Tool(f"tool_{number}", None, CITY) for number in range(128)]
     state = accepted(compiler, refused_tools(*many), HERMES, turn(HERMES, "", ("tool_127", '{"city": "x"}')))

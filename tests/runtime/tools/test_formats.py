@@ -8,7 +8,8 @@ from specexport.runtime.text.chat_template import ChatTemplate
 from specexport.runtime.tools.formats import recognize
 from specexport.runtime.tools.tool_format import ToolFormat
 from support import tool_templates as templates
-from support.messages import Refused
+from support.refusals import refused
+
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 IDS = {"<s>": 1, "</s>": 2, "[TOOL_CALLS]": 5, "[ARGS]": 6, "[INST]": 7, "<tool_call>": 8, "<think>": 9, "<t>": 10}
@@ -50,8 +51,8 @@ def test_tokens_that_text_may_have() -> None:
     assert recognize(ChatTemplate(templates.QWEN, SPECIAL).render, ids, ()).free == (0, 5)
 
 
-def test_a_template_that_leaves_calls_out(refused: Refused) -> None:
-    with refused(ToolsError):
+def test_a_template_that_leaves_calls_out() -> None:
+    with refused(ToolsError, "render", field="tools"):
         found("{{ tools | tojson if tools else '' }}" + templates.CHATML)
 
 

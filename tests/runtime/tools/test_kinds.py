@@ -8,7 +8,7 @@ import pytest
 from specexport.errors import GrammarError
 from specexport.runtime.tools.kinds import kind_of, kinds_of, loosened
 from specexport.runtime.tools.tool import Tool
-from support.messages import Refused
+from support.refusals import refused
 
 SHARED = {
     "$defs": {
@@ -61,8 +61,8 @@ def test_kinds(schema: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("schema", CANNOT, ids=range(len(CANNOT)))
-def test_nobody_could_tell(refused: Refused, schema: Any) -> None:
-    with refused(GrammarError):
+def test_nobody_could_tell(schema: Any) -> None:
+    with refused(GrammarError, "enforced"):
         kind_of(schema, SHARED)
     assert kinds_of({"properties": {"a": schema}, **SHARED}) == {"a": "any"}
     kept = loosened({"properties": {"a": schema}, **SHARED})["properties"]["a"]
@@ -110,6 +110,6 @@ MALFORMED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("schema", MALFORMED, ids=range(len(MALFORMED)))
-def test_what_is_no_schema(refused: Refused, schema: dict[str, Any]) -> None:
-    with refused(GrammarError):
+def test_what_is_no_schema(schema: dict[str, Any]) -> None:
+    with refused(GrammarError, field="parameters"):
         Tool("f", None, schema)

@@ -18,7 +18,7 @@ from specexport.runtime.tools.tool import Tool
 from specexport.runtime.tools.tool_format import ToolFormat
 from support import parameter_templates as templates
 from support.doubles import EOS, VOCAB, byte_tokenizer
-from support.messages import Refused
+from support.refusals import refused
 from tokenizers import AddedToken
 
 TAGS = ("arg_key", "arg_value", "tool_call")
@@ -155,6 +155,6 @@ def test_what_is_not_of_the_schema_may_not(compiler: GrammarCompiler, name: str,
     ],
     ids=range(6),
 )
-def test_what_such_arguments_cannot_keep_to(refused: Refused, schema: dict[str, Any]) -> None:
-    with refused(GrammarError):
+def test_what_such_arguments_cannot_keep_to(schema: dict[str, Any]) -> None:
+    with refused(GrammarError, "JSON"):
         tools_grammar(form_of("GLM"), [Tool("f", None, schema)], demanded=True, parallel=True)

@@ -1,0 +1,73 @@
+"""What a test says of an error: its type, code and field, and facts that the message holds, such as a name or a number,
+but never its wording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import pytest
+from click.testing import Result
+from specexport.errors import SpecExportError
+from specexport.serve.wire.errors import ApiError
+
+Raised = TypeVar("Raised", bound=BaseException)
+Fact = str | Collection[object] | None  # one of several: names of parameters, or arguments of a command
+
+
+@contextmanager
+def refused(
+    kind: type[Raised] | tuple[type[Raised], ...], *facts: object, code: Fact = None, field: Fact = None
+) -> Iterator[pytest.ExceptionInfo[Raised]]:
+    """`with refused(BundleError, "target.onnx", code="file_changed"): ...`; code: by default that of the class."""
+    with pytest.raises(kind) as caught:
+        yield caught
+    check(caught.value, *facts, code=code, field=field)
+
+
+def check(error: BaseException, *facts: object, code: Fact = None, field: Fact = None) -> None:
+    """An error and its facts. code: by default that of its class."""
+    says(str(error), *facts)
+    if isinstance(error, SpecExportError):
+        _same("code", error.code, code or type(error).code)
+        _same("field", error.field, field)
+    if isinstance(error, ApiError):
+        _same("code", error.code, code or "invalid_value")
+        _same("param", error.param, field)
+
+
+def _same(name: str, found: str | None, expected: Fact) -> None:
+    several = (expected,) if expected is None or isinstance(expected, str) else expected
+    assert found in map(_parameter, several), f"found the {name} {found!r}, expected {expected!r}"
+
+
+def says(message: str, *facts: object) -> None:
+    """The message is one line without a traceback, and holds the facts."""
+    line = message.strip()
+    assert line, "found no message, expected one line"
+    assert len(line.splitlines()) == 1, line
+    assert "Traceback" not in line
+    missing = [fact for fact in facts if str(fact) not in line]
+    assert not missing, (missing, line)
+
+
+def cause(result: Result) -> SpecExportError:
+    """The error that ended a command, which showed its one line and nothing else after it."""
+    assert result.exit_code == 1, (result.exception, result.stderr)
+    assert isinstance(result.exception, SystemExit)
+    assert result.stdout == ""
+    found: BaseException | None = result.exception
+    while found is not None and not isinstance(found, SpecExportError):
+        found = found.__context__
+    assert isinstance(found, SpecExportError), result.exception
+    assert result.stderr.splitlines()[-1] == f"Error: {found}"
+    assert result.stderr.count("Error: ") == 1
+    return found
+
+
+def _parameter(option: object) -> object:
+    """The name in code of an option of a command; anything else as it is."""
+    named = isinstance(option, str) and option.startswith("--")
+    return str(option).removeprefix("--").replace("-", "_") if named else option
