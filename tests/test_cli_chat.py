@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 from rich.console import Console

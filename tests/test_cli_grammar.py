@@ -6,16 +6,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
 import jsonschema
 import pytest
-from click.testing import CliRunner
-from click.testing import Result
+from click.testing import CliRunner, Result
 from specexport.cli import main
-from support.scripted import scripted_session
-from support.scripted import tell
-from support.thinking_templates import QWEN
 from support.refusals import says
-
+from support.scripted import scripted_session, tell
+from support.thinking_templates import QWEN
 
 Run = Callable[..., Result]
 SCHEMA = {

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
+
 import harness
 import pytest
-from harness import UnexpectedError
-from harness import outcome
-from harness import refused_with
-from results import Result
-from results import read
-from support.refusals import refused
+from harness import UnexpectedError, outcome, refused_with
+from results import Result, read
 
 
 class StatusError(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+
 import pytest
 from gpucheck import check as check_module
 from gpucheck.check import check
@@ -13,8 +14,6 @@ from gpucheck.presets import QUICK
 from gpucheck.report import Report
 from support import gpu_cases
 from support.gpu_measurements import report
-from support.refusals import refused
-
 
 pytestmark = pytest.mark.slow
 

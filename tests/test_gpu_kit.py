@@ -7,14 +7,12 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 from gpukit import command as command_module
-from gpukit.pack import INSTALLER
-from gpukit.pack import pack
+from gpukit.pack import INSTALLER, pack
 from gpukit.wheels import Host
-from support.refusals import refused
-
 
 pytestmark = pytest.mark.slow
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -13,7 +13,7 @@ from specexport import SamplingParameters, errors
 from specexport.bundle import MANIFEST, Bundle, Contract, write_manifest
 from specexport.cli import main
 from specexport.engines.registry import engine_module
-from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.options import BuildOptions
 from specexport.runtime.grammar.grammar import Grammar
 from specexport.runtime.session import Session
 from specexport.runtime.text.prompt_file import read_prompts

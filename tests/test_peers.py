@@ -7,16 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
 import pytest
 from divergence import Divergence
-from figures import markdown
-from figures import rows
-from interleave import Measured
-from interleave import Request
-from interleave import System
-from interleave import run
-from support.refusals import refused
-
+from figures import markdown, rows
+from interleave import Measured, Request, System, run
 
 STRAY = 9  # a request on which something else took the machine from the peer
 

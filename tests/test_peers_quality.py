@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pytest
-from divergence import Divergence
-from divergence import compare_rows
-from divergence import measure
-from divergence import shared_prefix
-from support.refusals import refused
+from divergence import Divergence, compare_rows, measure, shared_prefix
 
 
 class Finished:

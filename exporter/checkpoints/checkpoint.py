@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from transformers import AutoConfig
-from transformers import AutoModelForCausalLM
-from transformers import AutoTokenizer
-from transformers import PreTrainedModel
-from transformers import PreTrainedTokenizerBase
+
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from ...bundle import ELEMENT_BYTES
-from ...bundle import Defaults
-from ...bundle import Precision
-from ...bundle import sha256
-from ...errors import CheckpointError
-from ...errors import UnsupportedModelError
+
+from ...bundle import ELEMENT_BYTES, Defaults, Precision, sha256
+from ...errors import CheckpointError, UnsupportedModelError
 from ..weights.experts import stack_experts
 from ..weights.layers import check_finite
 from .chat_templates import notes_of_beyond
-from .config import keeps_states_alone
-from .config import max_positions
-from .config import note_of_own_code
-from .config import refuse_own_code
-from .config import rotary
-from .generation_config import GENERATION
-from .generation_config import defaults_of
-from .generation_config import read_generation_config
+from .config import keeps_states_alone, max_positions, note_of_own_code, refuse_own_code, rotary
+from .generation_config import GENERATION, defaults_of, read_generation_config
 from .half_precision import TORCH_DTYPES
-from .left_out import check_all_read
-from .left_out import unfiltered
-from .source import count_elements
-from .source import find_weights
-from .source import first_line
-from .source import note_of_unread
-
+from .left_out import check_all_read, unfiltered
+from .source import count_elements, find_weights, first_line, note_of_unread
 
 # Forms of weights that transformers' kernels for GPUs read, as the checkpoints of gpt-oss and DeepSeek-V3 have them.
 PACKED = ("mxfp4", "fp8")

@@ -14,33 +14,28 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import torch
-from transformers import AutoConfig
-from transformers import AutoModelForCausalLM
-from transformers import AutoTokenizer
-from transformers import PreTrainedModel
-from transformers import PreTrainedTokenizerBase
-from transformers import modeling_gguf_pytorch_utils
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    modeling_gguf_pytorch_utils,
+)
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from ...bundle import Defaults
-from ...bundle import Precision
-from ...errors import CheckpointError
-from ...errors import SpecExportError
-from ...errors import UnsupportedModelError
+
+from ...bundle import Defaults, Precision
+from ...errors import CheckpointError, SpecExportError, UnsupportedModelError
 from .chat_templates import notes_of_beyond
-from .checkpoint import Checkpoint
-from .checkpoint import check_decoder
-from .checkpoint import for_inference
-from .gguf_keys import apply_header
-from .gguf_keys import unread
-from .gguf_tokenizer import OWN
-from .gguf_tokenizer import read_tokenizer
+from .checkpoint import Checkpoint, check_decoder, for_inference
+from .gguf_keys import apply_header, unread
+from .gguf_tokenizer import OWN, read_tokenizer
 from .half_precision import TORCH_DTYPES
 from .left_out import check_shapes
-from .source import INSTEAD
-from .source import first_line
-
+from .source import INSTEAD, first_line
 
 # Tokens that end a text, a turn or a message.
 ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")

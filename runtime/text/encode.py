@@ -154,7 +154,7 @@ class PromptEncoder:
             return self._encode_messages(check_messages(found), tools, variables)
         if all(type(item) is int for item in found):  # as `encode` returns them: a server gives them back
             return list(found)
-        return [whole_number(f"token {place} of the prompt", item) for place, item in enumerate(found)]
+        return [whole_number(f"token {place} of the prompt", item, "prompt") for place, item in enumerate(found)]
 
     def _encode_text(self, text: str) -> list[int]:
         """Special tokens that the text spells become tokens, as in transformers."""

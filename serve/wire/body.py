@@ -7,26 +7,19 @@ import math
 import re
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
-from typing import Generic
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
+
 import msgspec
 from msgspec import inspect
-from .allowed import parts
-from .errors import ApiError
-from .errors import invalid
-from .errors import named_as_given
-from .fields import check_fields
-from .fields import renamed
-from .fields import unknown
-from .requests import Extension
-from .invalid_structs import of_validation
 
+from .allowed import parts
+from .errors import ApiError, invalid, named_as_given
+from .fields import check_fields, renamed, unknown
+from .invalid_structs import of_validation
+from .requests import Extension
 
 T = TypeVar("T")
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")

@@ -4,10 +4,10 @@ import errno
 import os
 import shutil
 from pathlib import Path
+
 import pytest
 from specexport.bundle import files as copy_on_write
-from specexport.bundle.files import can_clone
-from specexport.bundle.files import clone_or_copy
+from specexport.bundle.files import can_clone, clone_or_copy
 from specexport.errors import OutputError
 from support.refusals import refused
 

@@ -4,13 +4,12 @@ import shutil
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
+
 import pytest
 from specexport.bundle import files as disk_space
-from specexport.bundle.files import require_space
-from specexport.bundle.files import require_space_for
+from specexport.bundle.files import require_space, require_space_for
 from specexport.errors import OutputError
 from support.refusals import refused
-
 
 GB = 1_000_000_000
 STAGES = {"target": 4 * GB, "draft": GB}

@@ -5,13 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
 import pytest
-from specexport.atomic import NEW
-from specexport.atomic import OLD
-from specexport.atomic import temporary_folder
+from specexport.atomic import NEW, OLD, temporary_folder
 from specexport.bundle import MANIFEST
 from specexport.bundle.output import new_folder
 from specexport.errors import OutputError

@@ -6,41 +6,30 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.calibration import calibrate as module
-from specexport.calibration.calibrate import JOURNAL
-from specexport.calibration.calibrate import calibrate
-from specexport.calibration.calibrate import measure_only
+from specexport.calibration.calibrate import JOURNAL, calibrate, measure_only
 from specexport.calibration.choices import possible_drafters
 from specexport.calibration.measuring.prompts import Request
-from specexport.calibration.measuring.record import from_row
-from specexport.calibration.measuring.record import judged_tokens
-from specexport.calibration.measuring.record import record
-from specexport.calibration.measuring.record import to_row
+from specexport.calibration.measuring.record import from_row, judged_tokens, record, to_row
 from specexport.calibration.options import CalibrateOptions
 from specexport.calibration.verdicts.verdict import Criteria
 from specexport.engines.base import Logits
-from specexport.errors import OutputError
-from specexport.errors import ParameterError
+from specexport.errors import OutputError, ParameterError
 from specexport.runtime.costs.meter import CostMeter
-from specexport.runtime.policy.cost_model import COSTS
-from specexport.runtime.policy.cost_model import Costs
+from specexport.runtime.policy.cost_model import COSTS, Costs
 from specexport.runtime.policy.files import read_decision
-from specexport.runtime.policy.routes import POLICY
-from specexport.runtime.policy.routes import Policy
-from specexport.runtime.policy.survival import SURVIVAL
-from specexport.runtime.policy.survival import Survival
+from specexport.runtime.policy.routes import POLICY, Policy
+from specexport.runtime.policy.survival import SURVIVAL, Survival
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from specexport.strict import parse
-from support.calibrated import priced
-from support.calibrated import requests
-from support.doubles import FakeDecoder
-from support.doubles import fake_session
+from support.calibrated import priced, requests
+from support.doubles import FakeDecoder, fake_session
 from support.refusals import refused
-
 
 LONG = Contract(capacity=320, max_draft_tokens=3, prompt_chunk=16, precision="fp32")
 OPTIONS = CalibrateOptions(bursts=1)

@@ -7,13 +7,12 @@ import shutil
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+
 import pytest
-from specexport.bundle import Bundle
-from specexport.bundle import DraftSpec
+from specexport.bundle import Bundle, DraftSpec
 from specexport.editing.push import push
 from specexport.errors import OutputError
 from support.refusals import refused
-
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 

@@ -3,20 +3,16 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
+
 import onnxruntime
 import pytest
-from specexport.bundle import Bundle
-from specexport.bundle import Precision
-from specexport.bundle import State
+from specexport.bundle import Bundle, Precision, State
 from specexport.engines import registry
 from specexport.engines.base import Availability
 from specexport.engines.catalogue import ENGINES
 from specexport.engines.onnxruntime import cpu
-from specexport.engines.registry import availabilities
-from specexport.engines.registry import engine_module
-from specexport.engines.registry import load_engine
-from specexport.errors import EngineError
-from specexport.errors import ParameterError
+from specexport.engines.registry import availabilities, engine_module, load_engine
+from specexport.errors import EngineError, ParameterError
 from support.refusals import refused
 
 

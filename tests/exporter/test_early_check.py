@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+
 import pytest
 from specexport.errors import UnsupportedModelError
 from specexport.exporter.build import build
@@ -11,15 +12,10 @@ from specexport.exporter.checkpoints.config import keeps_states
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.tracing.trace import probe_cache
-from support.hybrids import KINDS
-from support.hybrids import MORE
-from support.hybrids import OPTIONS
-from support.hybrids import SHARED
-from support.hybrids import save_hybrid
-from support.pair import Notes
-from support.pair import Pair
-from support.tiny import save_checkpoint
+from support.hybrids import KINDS, MORE, OPTIONS, SHARED, save_hybrid
+from support.pair import Notes, Pair
 from support.refusals import refused
+from support.tiny import save_checkpoint
 
 
 @pytest.fixture

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+
 import pytest
 from specexport.bundle import Precision
 from specexport.engines.tensorrt.compile import CompileOptions
-from specexport.errors import EngineError
-from specexport.errors import MissingPackageError
-from specexport.errors import ParameterError
+from specexport.errors import EngineError, MissingPackageError, ParameterError
 from specexport.exporter import precision as engine_requirements
-from specexport.exporter.precision import Targets
-from specexport.exporter.precision import choose_numbers
-from specexport.exporter.precision import choose_targets
-from specexport.exporter.precision import parse_version
+from specexport.exporter.precision import Targets, choose_numbers, choose_targets, parse_version
 from support.refusals import refused
-
 
 pytest.importorskip("tensorrt_rtx")
 

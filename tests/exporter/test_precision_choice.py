@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import pytest
 from specexport.errors import ParameterError
-from specexport.exporter.precision import Numbers
-from specexport.exporter.precision import choose_numbers
+from specexport.exporter.precision import Numbers, choose_numbers
 from support.refusals import refused
-
 
 CPU = ("onnxruntime",)
 RTX = ("tensorrt-rtx",)

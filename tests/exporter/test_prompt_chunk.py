@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+
 import pytest
 from specexport.errors import OutputError
 from specexport.exporter import build
@@ -11,13 +12,10 @@ from specexport.exporter.checkpoints import memory_check
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.options import BuildOptions
-from specexport.exporter.prompt_chunk import copied_weights
-from specexport.exporter.prompt_chunk import prompt_chunk
-from support.tiny import LLAMA
-from support.tiny import save_model
-from transformers import AutoConfig
+from specexport.exporter.prompt_chunk import copied_weights, prompt_chunk
 from support.refusals import refused
-
+from support.tiny import LLAMA, save_model
+from transformers import AutoConfig
 
 # Of gate and up together: twice 48 outputs of 32 inputs, for two experts a row.
 COPIED = 2 * 96 * 32

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import json
+
 import pytest
 from specexport.errors import ParameterError
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.shared_vocabulary import Tokens
-from specexport.exporter.draft_vocabulary import coverage
-from specexport.exporter.draft_vocabulary import pays
-from specexport.exporter.draft_vocabulary import required_tokens
-from specexport.exporter.draft_vocabulary import smallest
+from specexport.exporter.draft_vocabulary import coverage, pays, required_tokens, smallest
 from specexport.exporter.options import parse_vocabulary
 from support.pair import Pair
 from support.refusals import refused

@@ -7,35 +7,23 @@ import shutil
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+
 import pytest
 import torch
 from huggingface_hub.utils import filter_repo_objects
-from safetensors.torch import load_file
-from safetensors.torch import save_file
-from specexport.errors import CheckpointError
-from specexport.errors import ProofError
-from specexport.errors import UnsupportedModelError
+from safetensors.torch import load_file, save_file
+from specexport.errors import CheckpointError, ProofError, UnsupportedModelError
 from specexport.exporter import build as build_module
 from specexport.exporter.additional_drafts import FoundDraft
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.pair import OwnTokens
-from specexport.exporter.options import BuildOptions
-from specexport.exporter.options import CalibrationTexts
-from specexport.exporter.options import NamedDraft
-from specexport.exporter.tracing.trace import probe_cache
-from specexport.exporter.tracing.trace import trace
+from specexport.exporter.options import BuildOptions, CalibrationTexts, NamedDraft
+from specexport.exporter.tracing.trace import probe_cache, trace
 from support.hybrids import SCAN
-from support.pair import Notes
-from support.pair import Pair
-from support.tiny import CONTRACT
-from support.tiny import LLAMA
-from support.tiny import edit_json
-from support.tiny import export
-from support.tiny import save_model
-from support.tiny import shard
-from transformers import AutoConfig
-from transformers import AutoModelForCausalLM
+from support.pair import Notes, Pair
 from support.refusals import refused
+from support.tiny import CONTRACT, LLAMA, edit_json, export, save_model, shard
+from transformers import AutoConfig, AutoModelForCausalLM
 
 
 @pytest.fixture
@@ -99,7 +87,7 @@ OWN = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling
 def test_a_checkpoint_that_only_its_own_code_can_load(changes: dict[str, Any], folder: Path) -> None:
     edit_json(folder / "config.json", auto_map=OWN, **changes)
     with refused(UnsupportedModelError, "modeling_own.OwnForCausalLM"):
-        Checkpoint.find(str(folder)).config  # noqa: B018
+        find_checkpoint(str(folder)).config  # noqa: B018
 
 
 def test_a_build_says_that_code_of_a_checkpoint_is_not_run(
@@ -142,7 +130,7 @@ def test_truncated_weights(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     assert str(folder) in refusal(folder)
     with refused(CheckpointError, "fully"):
-        Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
+        find_checkpoint(str(folder)).fp32_bytes  # noqa: B018
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -228,7 +216,7 @@ def test_weights_in_another_form_are_not_downloaded(monkeypatch: pytest.MonkeyPa
 def test_stop_tokens_that_are_no_ids(value: object, folder: Path) -> None:
     edit_json(folder / "generation_config.json", eos_token_id=value)
     with refused(CheckpointError, "generation_config.json", field="eos_token_id"):
-        Checkpoint.find(str(folder)).stop_token_ids  # noqa: B018
+        find_checkpoint(str(folder)).stop_token_ids  # noqa: B018
 
 
 def test_a_slow_tokenizer(folder: Path) -> None:

@@ -3,17 +3,13 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+
 import pytest
 from specexport.atomic import lock
 from specexport.errors import OutputError
 from specexport.exporter import stage_cache
-from specexport.exporter.stage_cache import UNUSED_DAYS
-from specexport.exporter.stage_cache import finished_stage
-from specexport.exporter.stage_cache import make_stage
-from specexport.exporter.stage_cache import open_cache
-from specexport.exporter.stage_cache import stage_key
+from specexport.exporter.stage_cache import UNUSED_DAYS, finished_stage, make_stage, open_cache, stage_key
 from support.refusals import refused
-
 
 KEY = "0123456789abcdef" * 2
 LONG_AGO = time.time() - (UNUSED_DAYS + 1) * 86400

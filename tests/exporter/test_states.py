@@ -9,38 +9,26 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pytest
 from specexport import load
 from specexport.bundle import COUNTS
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.engines.onnxruntime.states import OrtStates
-from specexport.errors import EngineError
-from specexport.errors import UnsupportedModelError
+from specexport.errors import EngineError, UnsupportedModelError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.tracing import states
-from specexport.exporter.tracing.trace import probe_cache
-from specexport.exporter.tracing.trace import trace
+from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.runtime.proofs.equality import check_equality
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
 from specexport.runtime.proofs.verify import verify_session
-from support.hybrids import KINDS
-from support.hybrids import MORE
-from support.hybrids import OPTIONS
-from support.hybrids import SHARED
-from support.hybrids import decoder
-from support.hybrids import save_hybrid
-from support.tiny import CONTRACT
-from support.tiny import VOCAB
-from support.tiny import Exported
-from support.tiny import export
-from support.tiny import export_cached
-from support.tiny import save_checkpoint
+from support.hybrids import KINDS, MORE, OPTIONS, SHARED, decoder, save_hybrid
 from support.refusals import refused
-
+from support.tiny import CONTRACT, VOCAB, Exported, export, export_cached, save_checkpoint
 
 TOL = LOGIT_TOLERANCE["fp32"]
 Hybrids = Callable[[str], Exported]
@@ -205,7 +193,7 @@ def test_decay_that_is_applied_twice_is_found(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("kind", ORT_ALONE)
 def test_a_kind_of_state_without_a_standard_form(kind: str, tmp_path: Path) -> None:
-    model = Checkpoint.find(str(save_hybrid(tmp_path, kind))).load("fp32")
+    model = find_checkpoint(str(save_hybrid(tmp_path, kind))).load("fp32")
     with refused(UnsupportedModelError, "--engine", "KimiLinearForCausalLM"):
         trace(model, probe_cache(model), "onnx", CONTRACT)
 

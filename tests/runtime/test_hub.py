@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+
 import pytest
 from specexport.bundle import Bundle
 from specexport.errors import BundleError
-from specexport.runtime.hub import bundle_name
-from specexport.runtime.hub import hub_reason
-from specexport.runtime.hub import local_bundle
-from support.hub_cache import COMMIT
-from support.hub_cache import hub_with
+from specexport.runtime.hub import bundle_name, hub_reason, local_bundle
+from support.hub_cache import COMMIT, hub_with
 from support.refusals import refused
-
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 httpx = pytest.importorskip("httpx")

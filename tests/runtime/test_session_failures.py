@@ -6,17 +6,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pytest
 from specexport.engines.base import Logits
 from specexport.errors import EngineError
 from specexport.runtime.session import Session
-from support.doubles import CONTRACT
-from support.doubles import FakeDecoder
-from support.doubles import fake_session
-from support.doubles import greedy_tokens
+from support.doubles import CONTRACT, FakeDecoder, fake_session, greedy_tokens
 from support.refusals import refused
-
 
 FEW = 5
 PROMPT = [1, 2, 3, 4, 0, 2, 1]  # positions 0 to 6; the first token comes from the logits behind position 6

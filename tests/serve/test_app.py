@@ -11,20 +11,16 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+
 import pytest
 from specexport.bundle import Contract
 from specexport.errors import ParameterError
-from specexport.serve import AsyncSession
-from specexport.serve import ServerSettings
-from specexport.serve import create_app
+from specexport.serve import AsyncSession, ServerSettings, create_app
 from starlette.applications import Starlette
 from starlette.routing import Mount
-from support.doubles import FakeDecoder
-from support.doubles import fake_session
-from support.serving import served
-from support.serving import slow_session
+from support.doubles import FakeDecoder, fake_session
 from support.refusals import refused
-
+from support.serving import served, slow_session
 
 CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable
-from collections.abc import Callable
-from contextlib import aclosing
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
 import pytest
 from specexport.bundle import Contract
-from specexport.errors import ParameterError
-from specexport.errors import PromptError
-from specexport.errors import QueueError
+from specexport.errors import ParameterError, PromptError, QueueError
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.serve import AsyncSession
 from specexport.serve.engine.job import Job
 from specexport.serve.engine.pace import Progress
-from support.serving import PATIENCE
-from support.serving import SlowDecoder
-from support.serving import slow_session
-from support.serving import wait_for
 from support.refusals import refused
-
+from support.serving import PATIENCE, SlowDecoder, slow_session, wait_for
 
 SLOW = Progress(tokens=100, first=1000.0, later=990.0, later_tokens=99)
 CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")

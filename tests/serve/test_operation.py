@@ -14,19 +14,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
 import pytest
 from click.testing import CliRunner
 from specexport.cli.serve import serve
 from specexport.errors import ParameterError
-from specexport.serve import ServerSettings
 from specexport.serve.listen import GRACE
-from specexport.serve.settings import LOOPBACK
-from specexport.serve.settings import ServerSettings
-from specexport.serve.settings import check_listening
-from support.serving import ServerProcess
-from support.serving import wait_for
+from specexport.serve.settings import LOOPBACK, ServerSettings, check_listening
 from support.refusals import refused
-
+from support.serving import ServerProcess, wait_for
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "a secret of mine"}]

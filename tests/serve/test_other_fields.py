@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from typing import Any
+
 import pytest
 from specexport.serve.wire.body import parse
 from specexport.serve.wire.errors import ApiError
-from specexport.serve.wire.known_fields import FIELDS
-from specexport.serve.wire.known_fields import OTHER_NAMES
-from specexport.serve.wire.requests import ChatRequest
-from specexport.serve.wire.requests import CompletionRequest
-from specexport.serve.wire.requests import TokenizeRequest
+from specexport.serve.wire.known_fields import FIELDS, OTHER_NAMES
+from specexport.serve.wire.requests import ChatRequest, CompletionRequest, TokenizeRequest
 from support.refusals import refused
-
 
 HELLO = {"role": "user", "content": "Hello"}
 # What each asks for, and the same field where it asks for nothing (None where it always asks).
@@ -179,7 +176,7 @@ def test_in_other_objects_too(fields: dict[str, Any], name: str) -> None:
         *("response_format.json_schema.regex", "structured_outputs.lark", "jsonSchema", "forced_decoder_ids"),
     ],
 )
-def test_a_name_that_is_not_known_and_seems_to_narrow_the_answer(refused: Refused, name: str) -> None:
+def test_a_name_that_is_not_known_and_seems_to_narrow_the_answer(name: str) -> None:
     def given(value: Any) -> dict[str, Any]:
         fields: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}
         fields["structured_outputs"] = {"regex": "a"}

@@ -5,20 +5,16 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
 import pytest
 from click.testing import CliRunner
 from specexport.bundle import Contract
 from specexport.cli import main
 from specexport.errors import ParameterError
-from specexport.serve import AsyncSession
-from specexport.serve import ServerSettings
-from specexport.serve import create_app
-from specexport.serve.settings import KEY_VARIABLE
-from specexport.serve.settings import keys_of_host
+from specexport.serve import AsyncSession, ServerSettings, create_app
+from specexport.serve.settings import KEY_VARIABLE, keys_of_host
+from support.refusals import refused, says
 from support.serving import slow_session
-from support.refusals import refused
-from support.refusals import says
-
 
 CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 NAN = float("nan")

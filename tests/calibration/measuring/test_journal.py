@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+
 import pytest
 from specexport.calibration.measuring.journal import Journal
 from specexport.errors import OutputError
-from support.refusals import refused
-from support.refusals import says
-
+from support.refusals import refused, says
 
 HEADER = {"bundle": "abc", "settings": {"seed": 0, "list": (1, 2)}}
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+
 import pytest
-from specexport.calibration.measuring.prompts import Request
-from specexport.calibration.measuring.prompts import choose
-from specexport.calibration.measuring.prompts import fit
+from specexport.calibration.measuring.prompts import Request, choose, fit
 from specexport.errors import ParameterError
 from specexport.runtime.session import Session
 from specexport.runtime.text.prompt_file import PromptLine
-from support.doubles import CONTRACT
-from support.doubles import FakeDecoder
-from support.doubles import fake_session
+from support.doubles import CONTRACT, FakeDecoder, fake_session
 from support.refusals import refused
 
 

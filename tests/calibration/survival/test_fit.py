@@ -5,20 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+
 import numpy as np
 import pytest
 from specexport.calibration.measuring.judged_tokens import JudgedTokens
 from specexport.calibration.statistics.results import SignalQuality
-from specexport.calibration.survival.curves import LEAST_CHANCE
-from specexport.calibration.survival.curves import POINTS
-from specexport.calibration.survival.curves import PRIOR_TOKENS
+from specexport.calibration.survival.curves import LEAST_CHANCE, POINTS, PRIOR_TOKENS
 from specexport.calibration.survival.fit import fit_survival
 from specexport.calibration.survival.quality import judge
-from specexport.errors import MissingPackageError
-from specexport.errors import ParameterError
+from specexport.errors import MissingPackageError, ParameterError
 from specexport.runtime.policy.survival import Survival
 from support.refusals import refused
-
 
 Array = np.ndarray
 NO_FEATURES = np.zeros((0, 0, 0))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from specexport.calibration.measuring.judged_tokens import JudgedTokens
-from specexport.calibration.survival.quality import BINS
-from specexport.calibration.survival.quality import area_under_curve
-from specexport.calibration.survival.quality import calibration_error
-from specexport.calibration.survival.quality import equal_count_bins
-from specexport.calibration.survival.quality import judge
-from specexport.calibration.survival.quality import reliability
-from specexport.calibration.survival.quality import running_products
-from support.refusals import refused
+from specexport.calibration.survival.quality import (
+    BINS,
+    area_under_curve,
+    calibration_error,
+    equal_count_bins,
+    judge,
+    reliability,
+    running_products,
+)
 
 
 def judged(chances: np.ndarray, draws: np.ndarray) -> tuple[JudgedTokens, np.ndarray]:

@@ -5,16 +5,13 @@ import re
 import sys
 from collections.abc import Callable
 from types import ModuleType
+
 import pytest
 from specexport.engines.cuda.device import CudaDevice
-from specexport.engines.cuda.driver import Driver
-from specexport.engines.cuda.driver import find_gpu
-from specexport.engines.cuda.driver import load_driver
+from specexport.engines.cuda.driver import Driver, find_gpu, load_driver
 from specexport.engines.tensorrt.place_rows import PTX
-from specexport.errors import EngineError
-from specexport.errors import MissingPackageError
-from support.fake_driver import CUresult
-from support.fake_driver import FakeDriver
+from specexport.errors import EngineError, MissingPackageError
+from support.fake_driver import CUresult, FakeDriver
 from support.fake_kernels import KERNELS
 from support.refusals import refused
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from support.fake_device import FakeDevice
-from support.refusals import refused
 
 
 @pytest.fixture

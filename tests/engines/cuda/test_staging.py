@@ -7,8 +7,6 @@ import pytest
 from specexport.engines.cuda.protocol import ALIGNMENT
 from specexport.engines.cuda.staging import Page
 from support.fake_device import FakeDevice
-from support.refusals import refused
-
 
 # Sizes of one byte, of one alignment, and of one byte more.
 ARRAYS = [(np.int64, 3), (np.float32, 1), (np.bool_, 256), (np.bool_, 257), (np.int64, 1)]

@@ -8,27 +8,19 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import onnxruntime as ort
 import pytest
-from specexport.bundle import Bundle
-from specexport.bundle import ModelSpec
-from specexport.engines.onnxruntime.cpu import OrtDecoder
-from specexport.engines.onnxruntime.cpu import load
-from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder
-from specexport.engines.onnxruntime.cuda_decoder import Place
+from specexport.bundle import Bundle, ModelSpec
+from specexport.engines.onnxruntime.cpu import OrtDecoder, load
+from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
 from specexport.engines.onnxruntime.graphs import open_session as cpu_session
-from specexport.errors import BundleError
-from specexport.errors import EngineError
-from specexport.runtime.proofs.parity import POISON
-from specexport.runtime.proofs.parity import max_error
+from specexport.errors import BundleError, EngineError
+from specexport.runtime.proofs.parity import POISON, max_error
 from support.recorded_onnxruntime import Recorder
-from support.tiny import LLAMA
-from support.tiny import Exported
-from support.tiny import export_cached
-from support.tiny import save_model
 from support.refusals import refused
-
+from support.tiny import LLAMA, Exported, export_cached, save_model
 
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, 288, 64).tolist()

@@ -7,38 +7,23 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
+
 import numpy as np
 import onnxruntime as ort
 import pytest
 import specexport
-from specexport.bundle import MANIFEST
-from specexport.bundle import Bundle
-from specexport.bundle import CacheLayer
-from specexport.bundle import Contract
-from specexport.bundle import Manifest
-from specexport.bundle import ModelSpec
+from specexport.bundle import MANIFEST, Bundle, CacheLayer, Contract, Manifest, ModelSpec
 from specexport.engines.base import Logits
-from specexport.engines.onnxruntime.cpu import OrtDecoder
-from specexport.engines.onnxruntime.cpu import availability
-from specexport.engines.onnxruntime.cpu import load
+from specexport.engines.onnxruntime.cpu import OrtDecoder, availability, load
 from specexport.engines.registry import load_engine
-from specexport.errors import BundleError
-from specexport.errors import EngineError
-from specexport.errors import SessionClosedError
-from specexport.exporter.dialects import DIALECTS
-from specexport.exporter.dialects import Dialect
-from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
-from specexport.runtime.proofs.parity import POISON
-from specexport.runtime.proofs.parity import load_reference
-from specexport.runtime.proofs.parity import max_error
-from specexport.strict import parse
-from specexport.strict import read_json
+from specexport.errors import BundleError, EngineError, SessionClosedError
+from specexport.exporter.dialects import DIALECTS, Dialect
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, POISON, load_reference, max_error
+from specexport.strict import parse, read_json
 from support.hub_cache import in_the_hubs_layout
 from support.pair import Pair
-from support.tiny import Exported
-from support.tiny import export_cached
 from support.refusals import refused
-
+from support.tiny import Exported, export_cached
 
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, 288, 64).tolist()

@@ -8,23 +8,17 @@ import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
+
 import onnxruntime as ort
 import pytest
-from specexport.bundle import Bundle
-from specexport.bundle import Contract
-from specexport.bundle import ModelSpec
-from specexport.bundle import Precision
+from specexport.bundle import Bundle, Contract, ModelSpec, Precision
 from specexport.engines.onnxruntime import cuda
-from specexport.engines.onnxruntime.cuda import _session
-from specexport.engines.onnxruntime.cuda import availability
-from specexport.engines.onnxruntime.cuda import load
+from specexport.engines.onnxruntime.cuda import _session, availability, load
 from specexport.engines.onnxruntime.cuda_decoder import Place
 from specexport.errors import EngineError
-from support.doubles import CONTRACT
-from support.doubles import write_bundle
+from support.doubles import CONTRACT, write_bundle
 from support.refusals import refused
 
 

@@ -11,30 +11,22 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from specexport.bundle import Contract
-from specexport.bundle import ModelSpec
-from specexport.bundle import Precision
+from specexport.bundle import Contract, ModelSpec, Precision
 from specexport.engines.base import Decoder
 from specexport.engines.onnxruntime.cpu import OrtDecoder
-from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder
-from specexport.engines.onnxruntime.cuda_decoder import Place
+from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
 from specexport.engines.onnxruntime.graphs import open_session as cpu_session
 from specexport.errors import EngineError
 from specexport.exporter.passes.cuda_graphs import keep_lengths_on_device
-from specexport.runtime.proofs.parity import POISON
-from specexport.runtime.proofs.parity import prove_decoder
-from support.recorded_onnxruntime import Recorder
-from support.recorded_onnxruntime import StillSession
-from support.tiny import CONTRACT
-from support.tiny import Exported
-from support.tiny import export_cached
-from support.tiny import save_model
+from specexport.runtime.proofs.parity import POISON, prove_decoder
+from support.recorded_onnxruntime import Recorder, StillSession
 from support.refusals import refused
-
+from support.tiny import CONTRACT, Exported, export_cached, save_model
 
 TOKENS = np.random.default_rng(0).integers(0, 288, 64).tolist()
 PAST = ["past.0.key", "past.0.value", "past.1.key", "past.1.value"]

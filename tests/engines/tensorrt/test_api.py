@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-import pytest
-from specexport.engines.tensorrt.api import LEAN
-from specexport.engines.tensorrt.api import Library
-from specexport.engines.tensorrt.api import dialect_for
-from specexport.engines.tensorrt.api import library
-from specexport.errors import EngineError
-from specexport.errors import MissingPackageError
-from support.refusals import refused
 
+import pytest
+from specexport.engines.tensorrt.api import LEAN, Library, dialect_for, library
+from specexport.errors import EngineError, MissingPackageError
+from support.refusals import refused
 
 trt = pytest.importorskip("tensorrt_rtx")
 NO_LIBRARY = "raise ImportError('libnvinfer.so.10: cannot open shared object file: No such file or directory')"

@@ -6,31 +6,29 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from threading import current_thread
-from threading import main_thread
-from time import monotonic
-from time import sleep
+from threading import current_thread, main_thread
+from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
+
 import onnx
 import pytest
 from specexport.bundle import Contract
 from specexport.engines.cuda.driver import Gpu
 from specexport.engines.tensorrt import compile
-from specexport.engines.tensorrt.api import Library
-from specexport.engines.tensorrt.api import library
-from specexport.engines.tensorrt.compile import CompileJob
-from specexport.engines.tensorrt.compile import CompileOptions
-from specexport.engines.tensorrt.compile import check_options
-from specexport.engines.tensorrt.compile import compile_graph
-from specexport.engines.tensorrt.compile import compiler
-from specexport.engines.tensorrt.compile import describe_compiler
-from specexport.engines.tensorrt.compile import model_profiles
+from specexport.engines.tensorrt.api import Library, library
+from specexport.engines.tensorrt.compile import (
+    CompileJob,
+    CompileOptions,
+    check_options,
+    compile_graph,
+    compiler,
+    describe_compiler,
+    model_profiles,
+)
 from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH
-from specexport.errors import EngineError
-from specexport.errors import MissingPackageError
+from specexport.errors import EngineError, MissingPackageError
 from support.refusals import refused
-
 
 trt = pytest.importorskip("tensorrt_rtx")
 HEAD = '<ir_version: 8, opset_import: ["": 18, "mine": 1]>\n'

@@ -5,31 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
-from specexport.bundle import ELEMENT_BYTES
-from specexport.bundle import Contract
-from specexport.bundle import Precision
+from specexport.bundle import ELEMENT_BYTES, Contract, Precision
 from specexport.engines.tensorrt.api import Library
 from specexport.engines.tensorrt.compile import model_profiles
 from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.engines.tensorrt.plan import LoadedPlan
 from specexport.errors import EngineError
 from support.fake_device import FakeDevice
-from support.fake_tensorrt import FakeTensorRT
-from support.fake_tensorrt import plan
-from support.micro import TYPES
-from support.micro import VOCAB
-from support.micro import Micro
-from support.micro import MicroDecoder
-from support.micro import Overflowing
-from support.micro import graph
+from support.fake_tensorrt import FakeTensorRT, plan
+from support.micro import TYPES, VOCAB, Micro, MicroDecoder, Overflowing, graph
 from support.refusals import refused
-
 
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 WIDEST, CHUNK, CAPACITY = 5, 16, 64

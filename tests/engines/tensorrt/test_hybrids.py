@@ -4,33 +4,25 @@ TensorRT-RTX's own builder says of their graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
 import numpy as np
 import pytest
 from specexport.bundle import ModelSpec
 from specexport.engines.tensorrt.api import library
-from specexport.engines.tensorrt.compile import CompileJob
-from specexport.engines.tensorrt.compile import CompileOptions
-from specexport.engines.tensorrt.compile import compile_graph
-from specexport.engines.tensorrt.compile import model_profiles
+from specexport.engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, model_profiles
 from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.engines.tensorrt.network_checks import check_model
 from specexport.errors import EngineError
 from specexport.runtime.session import Session
 from support.fake_device import FakeDevice
 from support.fake_engine import load_fake
-from support.hybrids import Exports
-from support.hybrids import bundle_for_tensorrt
-from support.hybrids import make_exports
-from support.hybrids import session_of
-from support.tiny import CONTRACT
-from support.tiny import VOCAB
+from support.hybrids import Exports, bundle_for_tensorrt, make_exports, session_of
 from support.refusals import refused
-
+from support.tiny import CONTRACT, VOCAB
 
 NEAR = 0.03  # so far is a draft's every weight from its target's: some of its tokens are accepted, some are not
 PAIRS: dict[str, tuple[tuple[str, float], tuple[str, float] | None]] = {

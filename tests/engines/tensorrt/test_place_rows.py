@@ -5,13 +5,12 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pytest
 from specexport.engines.tensorrt.place_rows import PTX
 from support.host_memory import HostMemory
 from support.ptx import Kernel
-from support.refusals import refused
-
 
 SHAPES = [(2, 8), (3, 20), (1, 4)]  # heads, bytes of a row, for each tensor
 BLOCK = (2, 3, 1)  # small, so that every loop and every guard is reached

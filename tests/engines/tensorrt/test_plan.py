@@ -6,11 +6,11 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import onnx
 import pytest
-from specexport.bundle import CacheLayer
-from specexport.bundle import Contract
+from specexport.bundle import CacheLayer, Contract
 from specexport.engines.cuda.protocol import Address
 from specexport.engines.tensorrt.api import Library
 from specexport.engines.tensorrt.compile import model_profiles
@@ -18,14 +18,9 @@ from specexport.engines.tensorrt.plan import LoadedPlan
 from specexport.errors import EngineError
 from support import fake_tensorrt
 from support.fake_device import FakeDevice
-from support.fake_tensorrt import FakeTensorRT
-from support.fake_tensorrt import plan
-from support.fake_tensorrt_types import DynamicShapesKernelSpecializationStrategy
-from support.fake_tensorrt_types import ExecutionContextAllocationStrategy
-from support.micro import Micro
-from support.micro import graph
-from support.refusals import refused
-
+from support.fake_tensorrt import FakeTensorRT, plan
+from support.fake_tensorrt_types import DynamicShapesKernelSpecializationStrategy, ExecutionContextAllocationStrategy
+from support.micro import Micro, graph
 
 CONTRACT = Contract(capacity=16, max_draft_tokens=1, prompt_chunk=4, precision="fp32")
 MODEL = Micro(layers=(CacheLayer(2, 4),), vocab_size=5)

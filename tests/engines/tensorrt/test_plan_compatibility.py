@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
 import pytest
-from specexport.bundle import Bundle
-from specexport.bundle import Plan
-from specexport.engines.tensorrt.api import Library
-from specexport.engines.tensorrt.api import library
+from specexport.bundle import Bundle, Plan
+from specexport.engines.tensorrt.api import Library, library
 from specexport.engines.tensorrt.plan_compatibility import check_fit
 from specexport.errors import EngineError
 from support import fake_tensorrt
@@ -17,8 +16,7 @@ from support.doubles import write_bundle
 from support.fake_device import FakeDevice
 from support.fake_tensorrt import FakeTensorRT
 from support.fake_tensorrt import plan as fake_plan
-from support.fake_tensorrt_types import EngineInvalidityDiagnostics
-from support.fake_tensorrt_types import EngineValidity
+from support.fake_tensorrt_types import EngineInvalidityDiagnostics, EngineValidity
 from support.refusals import refused
 
 

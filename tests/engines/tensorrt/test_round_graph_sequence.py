@@ -9,26 +9,19 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pytest
-from specexport.bundle import Bundle
-from specexport.bundle import Contract
-from specexport.bundle import SharedVocabulary
-from specexport.engines.base import Chances
-from specexport.engines.base import RoundResult
+from specexport.bundle import Bundle, Contract, SharedVocabulary
+from specexport.engines.base import Chances, RoundResult
 from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.engines.tensorrt.round_graph import DeviceRounds
 from specexport.errors import EngineError
 from specexport.runtime.session import Session
 from support.fake_device import FakeDevice
 from support.fake_engine import load_fake
-from support.micro import VOCAB
-from support.micro import Micro
-from support.micro import MicroDecoder
-from support.micro import host_engine
-from support.micro import micro_bundle
+from support.micro import VOCAB, Micro, MicroDecoder, host_engine, micro_bundle
 from support.refusals import refused
-
 
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 TARGET, DRAFT = Micro(), Micro(noise=2.0)

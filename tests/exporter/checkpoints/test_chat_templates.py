@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import pytest
 from specexport.bundle import Bundle
 from specexport.errors import CheckpointError
@@ -15,12 +16,9 @@ from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.pair import check_models
 from specexport.runtime.text.encode import PromptEncoder
 from specexport.runtime.tools.tool import Tool
-from support.tiny import CHAT
-from support.tiny import make_tokenizer
-from support.tiny import save_checkpoint
-from transformers import AutoTokenizer
 from support.refusals import refused
-
+from support.tiny import CHAT, make_tokenizer, save_checkpoint
+from transformers import AutoTokenizer
 
 CALL = "{'name': call.function.name, 'arguments': call.function.arguments} | tojson"
 TOOLS = (

@@ -3,18 +3,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+
 import pytest
 import torch
-from specexport.errors import CheckpointError
-from specexport.errors import UnsupportedModelError
+from specexport.errors import CheckpointError, UnsupportedModelError
 from specexport.exporter.checkpoints import find
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.runtime.load import load
+from support.refusals import refused
 from support.tiny import save_checkpoint
 from write_gguf import write_gguf
-from support.refusals import refused
-
 
 TOKENS = torch.tensor([[5, 6, 7, 8, 9, 250, 11, 3] * 6])
 
@@ -125,7 +124,7 @@ def test_a_type_of_weights_that_is_not_read(number: int, file: Path, tmp_path: P
     other = Path(shutil.copy(file, tmp_path / "a.gguf"))
     type_of_tensor(other, number)
     with refused(UnsupportedModelError, "package"):
-        _ = Checkpoint.find(str(other)).fp32_bytes
+        _ = find_checkpoint(str(other)).fp32_bytes
 
 
 def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,10 +134,10 @@ def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append((source, wanted))
         return file.parent
 
-    monkeypatch.setattr(gguf, "download", download)
-    found = Checkpoint.find("org/model-GGUF:tiny.gguf")
+    monkeypatch.setattr(find, "_download", download)
+    found = find_checkpoint("org/model-GGUF:tiny.gguf")
     assert found.source == "org/model-GGUF:tiny.gguf"
-    assert found.digest == Checkpoint.find(str(file)).digest
+    assert found.digest == find_checkpoint(str(file)).digest
     assert asked == [("org/model-GGUF", ["tiny.gguf"])]
     with refused(CheckpointError, code="checkpoint_not_found"):
-        Checkpoint.find("org/model-GGUF:other.gguf")
+        find_checkpoint("org/model-GGUF:other.gguf")

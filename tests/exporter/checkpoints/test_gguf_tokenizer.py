@@ -5,26 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-import pytest
-from gguf_ids import differences
-from gguf_ids import mixed_lines
-from gguf_ids import values_of
-from gguf_ids import write_vocabulary
-from specexport.errors import CheckpointError
-from specexport.errors import UnsupportedModelError
-from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS
-from specexport.exporter.checkpoints.gguf_tokenizer import read_tokenizer
-from support import gguf_files
-from support.tiny import save_checkpoint
-from tokenizers import Regex
-from tokenizers import Tokenizer
-from tokenizers import models
-from tokenizers import pre_tokenizers
-from transformers import PreTrainedTokenizerBase
-from write_gguf import split_of
-from write_gguf import write_gguf
-from support.refusals import refused
 
+import pytest
+from gguf_ids import differences, mixed_lines, values_of, write_vocabulary
+from specexport.errors import CheckpointError, UnsupportedModelError
+from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS, read_tokenizer
+from support import gguf_files
+from support.refusals import refused
+from support.tiny import save_checkpoint
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerBase
+from write_gguf import split_of, write_gguf
 
 # What llama.cpp made of it: scripts/gguf_ids.py --every-pre compared 10 000 lines.
 PIECES: dict[str, list[str]] = {

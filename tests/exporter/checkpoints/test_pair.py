@@ -2,26 +2,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
 import pytest
 from specexport.bundle import Role
-from specexport.errors import PairError
-from specexport.errors import ParameterError
+from specexport.errors import PairError, ParameterError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.checkpoints.pair import check_capacity
-from specexport.exporter.checkpoints.pair import check_models
-from specexport.exporter.checkpoints.pair import tokenizer_differences
+from specexport.exporter.checkpoints.pair import check_capacity, check_models, tokenizer_differences
 from specexport.exporter.checkpoints.shared_vocabulary import Translation
 from support.pair import Pair
-from support.tiny import LINES
-from support.tiny import edit_json
-from support.tiny import make_tokenizer
 from support.refusals import refused
-
+from support.tiny import LINES, edit_json, make_tokenizer
 
 Change = Callable[[dict[str, Any]], object]
 

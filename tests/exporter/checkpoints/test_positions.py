@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pytest
 import specexport
@@ -11,13 +12,8 @@ import torch
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.config import max_positions
 from specexport.exporter.options import BuildOptions
-from support.tiny import LLAMA
-from support.tiny import VOCAB
-from support.tiny import save_checkpoint
-from transformers import AutoConfig
-from transformers import AutoModelForCausalLM
-from support.refusals import refused
-
+from support.tiny import LLAMA, VOCAB, save_checkpoint
+from transformers import AutoConfig, AutoModelForCausalLM
 
 BASE = dict(rope_theta=10000.0)
 LLAMA3 = BASE | dict(rope_type="llama3", factor=2.0, low_freq_factor=1.0, high_freq_factor=4.0)

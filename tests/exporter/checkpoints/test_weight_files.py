@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+
 import pytest
 import torch
-from safetensors.torch import load_file
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from specexport.errors import CheckpointError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.source import find_local
 from support.pair import Notes
-from support.tiny import edit_weights
-from support.tiny import save_checkpoint
-from support.tiny import shard
 from support.refusals import refused
-
+from support.tiny import edit_weights, save_checkpoint, shard
 
 INDEX = "model.safetensors.index.json"
 
@@ -65,10 +62,10 @@ def test_a_weight_in_two_files_with_two_values(folder: Path) -> None:
     first, second = (folder / name for name in shard(folder))
     name, weight = next(iter(load_file(first).items()))
     edit_weights(second, **{name: weight.clone()})
-    assert Checkpoint.find(str(folder)).fp32_bytes > 0  # the same twice is no other model
+    assert find_checkpoint(str(folder)).fp32_bytes > 0  # the same twice is no other model
     edit_weights(second, **{name: weight + 1})
     with refused(CheckpointError, "lm_head.weight", "model-00002-of-00002.safetensors"):
-        Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
+        find_checkpoint(str(folder)).fp32_bytes  # noqa: B018
 
 
 def test_files_that_nobody_reads_are_told(folder: Path) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
-from specexport.bundle import Bundle
-from specexport.bundle import CacheLayer
-from specexport.bundle import State
-from specexport.bundle import write_manifest
+from specexport.bundle import Bundle, CacheLayer, State, write_manifest
 from specexport.cli import main
 from support.doubles import write_bundle
 from support.refusals import says
-
 
 STATES = (CacheLayer(0, 0, (State("window", (2, 8)),)), CacheLayer(2, 4))
 

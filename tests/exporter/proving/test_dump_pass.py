@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -12,11 +13,8 @@ from click.testing import CliRunner
 from specexport.bundle import Bundle
 from specexport.cli import main
 from specexport.errors import ParameterError
-from specexport.exporter.proving.dump_pass import DumpedPass
-from specexport.exporter.proving.dump_pass import dump_pass
-from specexport.exporter.proving.dump_pass import write_pass
+from specexport.exporter.proving.dump_pass import DumpedPass, dump_pass, write_pass
 from support.refusals import refused
-
 
 pytest.importorskip("polygraphy")
 

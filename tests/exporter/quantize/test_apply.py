@@ -6,39 +6,28 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 import pytest
-from specexport.bundle import Format
-from specexport.bundle import ModelSpec
+from specexport.bundle import Format, ModelSpec
 from specexport.engines.onnxruntime.cpu import OrtDecoder
-from specexport.errors import ProofError
-from specexport.errors import UnsupportedModelError
+from specexport.errors import ProofError, UnsupportedModelError
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.passes.optimize import save
-from specexport.exporter.proving.prove_layers import Recorded
-from specexport.exporter.proving.prove_layers import Subject
-from specexport.exporter.proving.prove_layers import prove_layers
+from specexport.exporter.proving.prove_layers import Recorded, Subject, prove_layers
 from specexport.exporter.proving.reference import record_reference
 from specexport.exporter.quantize import apply
-from specexport.exporter.quantize.apply import by_every_name
-from specexport.exporter.quantize.apply import quantize
+from specexport.exporter.quantize.apply import by_every_name, quantize
 from specexport.exporter.quantize.rotary import absorb_rotary
 from specexport.exporter.tracing.trace import probe_cache
 from specexport.exporter.weights.fake_quant import fake_quantized
-from specexport.exporter.weights.layers import linear_layers
-from specexport.exporter.weights.layers import tables
-from specexport.exporter.weights.recipe import Recipe
-from specexport.exporter.weights.recipe import WeightRecipe
+from specexport.exporter.weights.layers import linear_layers, tables
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from specexport.exporter.weights.turning import Turn
 from specexport.runtime.proofs.parity import max_error
-from support.tiny import CONTRACT
-from support.tiny import LLAMA
-from support.tiny import save_model
-from support.tiny import trace_now
-from support.tiny import traced
 from support.refusals import refused
-
+from support.tiny import CONTRACT, LLAMA, save_model, trace_now, traced
 
 # Large enough that no weight counts as a small constant, heads as wide as the kernel turns them.
 SIZES = LLAMA | dict(hidden_size=128, intermediate_size=160, num_hidden_layers=1, initializer_range=0.1)

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from specexport.engines.base import Logits
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.engines.onnxruntime.trees import OrtTrees
-from specexport.errors import ProofError
-from specexport.errors import UnsupportedModelError
+from specexport.errors import ProofError, UnsupportedModelError
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.dialects import DIALECTS
-from specexport.exporter.dialects import Dialect
+from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.tracing import trees
-from specexport.exporter.tracing.trace import probe_cache
-from specexport.exporter.tracing.trace import trace
-from specexport.runtime.proofs.tree_parity import measure_trees
-from specexport.runtime.proofs.tree_parity import prove_trees
+from specexport.exporter.tracing.trace import probe_cache, trace
+from specexport.runtime.proofs.tree_parity import measure_trees, prove_trees
 from support.pair import Pair
-from support.tiny import CONTRACT
-from support.tiny import LLAMA
-from support.tiny import Exported
-from support.tiny import export
-from support.tiny import export_cached
-from support.tiny import make_tokenizer
-from support.tiny import save_model
-from torch import Tensor
 from support.refusals import refused
-
+from support.tiny import CONTRACT, LLAMA, Exported, export, export_cached, make_tokenizer, save_model
+from torch import Tensor
 
 TREES = replace(CONTRACT, tree_rows=6)
 TOKENS = np.random.default_rng(0).integers(0, 288, 64).tolist()

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+
 import numpy as np
 import pytest
 import specexport
@@ -12,17 +12,11 @@ from specexport.calibration.measuring.journal import Journal
 from specexport.calibration.measuring.progress import silent
 from specexport.errors import OutputError
 from specexport.exporter.tuning import answers as answering
-from specexport.exporter.tuning.answers import BYTES_PER_TOKEN
-from specexport.exporter.tuning.answers import Job
-from specexport.exporter.tuning.answers import write_answers
+from specexport.exporter.tuning.answers import BYTES_PER_TOKEN, Job, write_answers
 from specexport.exporter.tuning.options import split
 from specexport.exporter.tuning.tune import write_all
 from specexport.runtime.session import Session
-from support.tuning import OPTIONS
-from support.tuning import TOKENS
-from support.tuning import Quiet
-from support.tuning import requests
-from support.refusals import refused
+from support.tuning import OPTIONS, TOKENS, Quiet, requests
 
 
 @pytest.fixture

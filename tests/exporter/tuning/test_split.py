@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+
 from specexport.errors import ParameterError
-from specexport.exporter.tuning.options import TuneOptions
-from specexport.exporter.tuning.options import split
-from support.tuning import requests
+from specexport.exporter.tuning.options import TuneOptions, split
 from support.refusals import refused
+from support.tuning import requests
 
 
 def test_prompts_that_repeat_are_split_once() -> None:

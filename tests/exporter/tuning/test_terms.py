@@ -3,13 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 from specexport.errors import ParameterError
-from specexport.exporter.tuning.judge import Terms
-from specexport.exporter.tuning.judge import at_temperature
-from specexport.exporter.tuning.judge import loss_of
-from specexport.exporter.tuning.judge import terms
+from specexport.exporter.tuning.judge import Terms, at_temperature, loss_of, terms
 from specexport.exporter.tuning.options import TuneOptions
 from support.refusals import refused
-
 
 VOCAB, TOP = 40, 8
 

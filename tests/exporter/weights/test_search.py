@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from specexport.bundle import Family
-from specexport.bundle import Format
+from specexport.bundle import Family, Format
 from specexport.errors import CheckpointError
-from specexport.exporter.weights import output_error
-from specexport.exporter.weights import search
+from specexport.exporter.weights import output_error, search
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.layers import check_finite
 from specexport.exporter.weights.recipe import Recipe
-from specexport.exporter.weights.search import RecipeOptions
-from specexport.exporter.weights.search import choose
-from specexport.exporter.weights.search import recipe_steps
+from specexport.exporter.weights.search import RecipeOptions, choose, recipe_steps
 from torch import Tensor
 from transformers import PreTrainedModel
-from support.refusals import refused
-
 
 Make = Callable[..., PreTrainedModel]
 DOWN = "model.layers.0.mlp.down_proj.weight"

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+
 import pytest
 import torch
 from specexport.errors import ParameterError
-from specexport.exporter.weights.fidelity import FEWEST_TOKENS
-from specexport.exporter.weights.fidelity import calibration_tokens
-from specexport.exporter.weights.texts import DEFAULT
-from specexport.exporter.weights.texts import read_texts
-from support.tiny import make_tokenizer
+from specexport.exporter.weights.fidelity import FEWEST_TOKENS, calibration_tokens
+from specexport.exporter.weights.texts import DEFAULT, read_texts
 from support.refusals import refused
+from support.tiny import make_tokenizer
 
 
 def written(folder: Path, *lines: dict[str, Any]) -> Path:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from typing import Any
+
 import numpy as np
 import pytest
 from specexport import Grammar
@@ -13,19 +14,12 @@ from specexport.errors import GrammarError
 from specexport.runtime.grammar import compiler as compiling
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.grammar.guided import GuidedMatcher
-from specexport.runtime.grammar.limits import LONGEST_LARK
-from specexport.runtime.grammar.limits import MOST_REFS
+from specexport.runtime.grammar.limits import LONGEST_LARK, MOST_REFS
 from specexport.runtime.grammar.matcher import Matcher
-from support.doubles import EOS
-from support.doubles import VOCAB
-from support.doubles import byte_tokenizer
-from support.schemas import random_schema
-from tokenizers import Tokenizer
-from tokenizers import decoders
-from tokenizers import models
-from tokenizers import pre_tokenizers
-from tokenizers import trainers
+from support.doubles import EOS, VOCAB, byte_tokenizer
 from support.refusals import refused
+from support.schemas import random_schema
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 
 def merged_tokenizer() -> Tokenizer:

@@ -5,34 +5,26 @@ from __future__ import annotations
 import json
 import pickle
 from collections import Counter
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
 import jsonschema
 import numpy as np
 import pytest
-from specexport import Generation
-from specexport import Grammar
-from specexport import Session
+from specexport import Generation, Grammar, Session
 from specexport.bundle import Contract
-from specexport.errors import GrammarError
-from specexport.errors import MissingPackageError
-from specexport.errors import ParameterError
+from specexport.errors import GrammarError, MissingPackageError, ParameterError
 from specexport.runtime.drafting.names import DRAFTERS
 from specexport.runtime.grammar import compiler
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.proofs.chi_squared import chi_squared
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.truncation import processed_distribution
-from support.doubles import EOS
-from support.doubles import VOCAB
-from support.doubles import FakeDecoder
-from support.doubles import fake_session
-from support.schemas import random_schema
+from support.doubles import EOS, VOCAB, FakeDecoder, fake_session
 from support.refusals import refused
-
+from support.schemas import random_schema
 
 CONTRACT = Contract(capacity=160, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 PROMPT = list(b'as JSON, {"id":1,"name":"x"}: ')

@@ -3,24 +3,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+
 import numpy as np
 import pytest
-from specexport.bundle import Contract
-from specexport.bundle import Proof
+from specexport.bundle import Contract, Proof
 from specexport.errors import ProofError
-from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
-from specexport.runtime.proofs.parity import Arithmetic
-from specexport.runtime.proofs.parity import ReferenceStep
-from specexport.runtime.proofs.parity import Rounding
-from specexport.runtime.proofs.parity import contexts
-from specexport.runtime.proofs.parity import load_reference
-from specexport.runtime.proofs.parity import measure_decoder
-from specexport.runtime.proofs.parity import prove_decoder
-from specexport.runtime.proofs.parity import save_reference
-from specexport.runtime.proofs.parity import schedule
+from specexport.runtime.proofs.parity import (
+    LOGIT_TOLERANCE,
+    Arithmetic,
+    ReferenceStep,
+    Rounding,
+    contexts,
+    load_reference,
+    measure_decoder,
+    prove_decoder,
+    save_reference,
+    schedule,
+)
 from support.doubles import FakeDecoder
 from support.refusals import refused
-
 
 CONTRACT = Contract(capacity=40, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
 VOCAB = 11

@@ -2,37 +2,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pytest
-from specexport.bundle import Bundle
-from specexport.bundle import Proof
+from specexport.bundle import Bundle, Proof
 from specexport.errors import ParameterError
 from specexport.runtime.policy.decisions import Decisions
-from specexport.runtime.policy.routes import POLICY_VERSION
-from specexport.runtime.policy.routes import Policy
-from specexport.runtime.policy.routes import RoutePolicy
+from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.proofs import verify
 from specexport.runtime.proofs.chi_squared import Sampled
 from specexport.runtime.proofs.enumeration import Exactness
 from specexport.runtime.proofs.equality import Equality
-from specexport.runtime.proofs.parity import ReferenceStep
-from specexport.runtime.proofs.parity import contexts
-from specexport.runtime.proofs.parity import save_reference
-from specexport.runtime.proofs.parity import schedule
-from specexport.runtime.proofs.verify import DEFAULT_PROMPTS
-from specexport.runtime.proofs.verify import Report
-from specexport.runtime.proofs.verify import render
-from specexport.runtime.proofs.verify import verify_session
+from specexport.runtime.proofs.parity import ReferenceStep, contexts, save_reference, schedule
+from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, Report, render, verify_session
 from specexport.runtime.session import Session
 from specexport.runtime.text.encode import PromptEncoder
-from support.doubles import CONTRACT
-from support.doubles import VOCAB
-from support.doubles import FakeDecoder
-from support.doubles import fake_session
+from support.doubles import CONTRACT, VOCAB, FakeDecoder, fake_session
 from support.refusals import refused
 
 

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import math
 from typing import Any
+
 import numpy as np
 import pytest
 from specexport.errors import ParameterError
-from specexport.runtime.sampling.parameters import SamplingParameters
-from specexport.runtime.sampling.parameters import with_overrides
+from specexport.runtime.sampling.parameters import SamplingParameters, with_overrides
 from support.refusals import refused
-
 
 NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 COUNTS = ("top_k", "min_new_tokens", "max_new_tokens", "seed", "num_draft_tokens")

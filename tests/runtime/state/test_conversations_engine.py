@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+
 import pytest
 import specexport
-from support.refusals import refused
-
 
 pytest.importorskip("transformers", reason="the exporter's packages are not installed, which build the bundle")
 

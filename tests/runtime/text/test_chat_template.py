@@ -2,16 +2,14 @@ from __future__ import annotations
 
 import sys
 from typing import Any
+
 import pytest
-from specexport.errors import BundleError
-from specexport.errors import MissingPackageError
-from specexport.errors import PromptError
+from specexport.errors import BundleError, MissingPackageError, PromptError
 from specexport.runtime.text.chat_template import ChatTemplate
 from specexport.runtime.text.messages import check_messages
 from support.doubles import byte_tokenizer
-from transformers import PreTrainedTokenizerFast
 from support.refusals import refused
-
+from transformers import PreTrainedTokenizerFast
 
 SPECIAL = {"bos_token": "<bos>", "eos_token": "<eos>"}
 CONVERSATION = [

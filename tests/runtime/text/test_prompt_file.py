@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+
 import pytest
 from specexport.errors import ParameterError
-from specexport.runtime.text.prompt_file import PromptLine
-from specexport.runtime.text.prompt_file import read_prompt_lines
-from support.refusals import check
-from support.refusals import refused
-from support.refusals import says
-
+from specexport.runtime.text.prompt_file import PromptLine, read_prompt_lines
+from support.refusals import check, says
 
 GOOD: dict[str, Any] = {"route": "code", "prompt": "def"}
 

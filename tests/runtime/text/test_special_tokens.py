@@ -7,21 +7,15 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
+
 import pytest
 from specexport.errors import PromptError
 from specexport.runtime.text.chat_template import ChatTemplate
 from specexport.runtime.text.messages import check_messages
 from specexport.runtime.text.special_tokens import SpecialTokens
 from support.doubles import byte_tokenizer
-from tokenizers import AddedToken
-from tokenizers import Tokenizer
-from tokenizers import decoders
-from tokenizers import models
-from tokenizers import normalizers
-from tokenizers import pre_tokenizers
-from tokenizers import processors
 from support.refusals import refused
-
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 NAMES = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "[INST]"]
 TEMPLATE = """{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from typing import Any
+
 import numpy as np
 import pytest
 from specexport import Grammar
@@ -15,20 +16,11 @@ from specexport.runtime.grammar.matcher import Matcher
 from specexport.runtime.tools.bounds import tools_grammar
 from specexport.runtime.tools.tool import Tool
 from specexport.runtime.tools.tool_format import ToolFormat
-from support.doubles import BOS
-from support.doubles import EOS
-from support.doubles import VOCAB
-from support.doubles import byte_tokenizer
-from support.schemas import random_schema
-from support.tool_forms import HERMES
-from support.tool_forms import LLAMA
-from support.tool_forms import MINISTRAL
-from support.tool_forms import MISTRAL
-from support.tool_forms import read
-from support.tool_forms import turn
-from tokenizers import AddedToken
+from support.doubles import BOS, EOS, VOCAB, byte_tokenizer
 from support.refusals import refused
-
+from support.schemas import random_schema
+from support.tool_forms import HERMES, LLAMA, MINISTRAL, MISTRAL, read, turn
+from tokenizers import AddedToken
 
 CITY = {
     "type": "object",

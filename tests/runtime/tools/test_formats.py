@@ -10,7 +10,6 @@ from specexport.runtime.tools.tool_format import ToolFormat
 from support import tool_templates as templates
 from support.refusals import refused
 
-
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 IDS = {"<s>": 1, "</s>": 2, "[TOOL_CALLS]": 5, "[ARGS]": 6, "[INST]": 7, "<tool_call>": 8, "<think>": 9, "<t>": 10}
 
