@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -64,7 +64,7 @@ def test_the_table_says_what_is_faster_without_drafts_and_what_is_missing(plain:
     taken, far = candidate(0.0, 25, 30), replace(candidate(0.03, 99, 10), draft="int8")
     other = replace(candidate(0.0, plain, 10), target="float", draft="float")
     table = PrecisionTable("here", 0.02, 1, 1, taken.target, taken.draft, (taken, far, other), ("draft in int4: off",))
-    lines = list(table_lines(asdict(table)))
+    lines = list(table_lines(table))
     assert [line.endswith("  <- taken") for line in lines[2:5]] == [True, False, False]
     assert [line.endswith("  moves too far") for line in lines[2:5]] == [False, True, False]
     assert lines[4].split()[:3] == ["fp32", "+", "fp32"]
@@ -79,11 +79,11 @@ def test_a_close_call_is_marked() -> None:
     slow = replace(candidate(0.0, 20, 20), draft="float", slower=1.5, slower_low=1.01, slower_high=1.6)
     far = replace(candidate(0.03, 99, 29.5), target="int4", slower=1.02, slower_low=0.9, slower_high=1.1)
     table = PrecisionTable("here", 0.02, 2, 1, taken.target, taken.draft, (taken, close, slow, far), ())
-    lines = list(table_lines(asdict(table)))
+    lines = list(table_lines(table))
     assert [line.endswith("  close") for line in lines[2:6]] == [False, True, False, False]
     assert "a close call: int8 + int8 takes 1.03 times as long (0.98 to 1.08)" in lines[6]
     for other in (replace(table, candidates=(taken, slow, far)), replace(table, prompts=1)):
-        assert not any("close" in line for line in table_lines(asdict(other)))
+        assert not any("close" in line for line in table_lines(other))
 
 
 def test_times_are_held_against_the_pair_taken_prompt_by_prompt() -> None:
