@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -140,7 +139,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     if report.bundle.manifest.draft_vocabulary is not None:
         click.echo(f"the draft can propose {report.bundle.manifest.draft_vocabulary.summary}", err=True)
     if (table := read_precision(report.bundle)) is not None:
-        click.echo("\n".join(table_lines(asdict(table))), err=True)
+        click.echo("\n".join(table_lines(table)), err=True)
     for role, model in report.bundle.manifest.models.items():
         if found := model.fidelity:
             moved = f"KL divergence {found.divergence:.4f} nats from the exact model"

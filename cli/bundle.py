@@ -25,9 +25,9 @@ def inspect(bundle: Path, files: bool, as_json: bool) -> None:
     from ..runtime.hub import local_bundle
 
     description = describe(Bundle.open(local_bundle(bundle)))
-    click.echo(json.dumps(description, indent=1) if as_json else render(description))
+    click.echo(json.dumps(description.as_dict(), indent=1) if as_json else render(description))
     if files and not as_json:
-        click.echo(render_files(description))
+        click.echo(render_files(description.manifest))
 
 
 @click.command("compile")

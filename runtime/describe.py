@@ -3,97 +3,102 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..bundle import Bundle, Defaults, DraftVocabulary, Fidelity, LayerProof, ModelSpec, Proof
-from ..bundle.auto_precision import read_precision, table_lines
+from ..bundle import Bundle, CacheLayer, Fidelity, Manifest, ModelSpec, Proof, SharedVocabulary, TextSpec
+from ..bundle.auto_precision import PrecisionTable, read_precision, table_lines
 from .policy.checks import check_policy, stale
 from .policy.cost_model import COSTS, Costs
 from .policy.files import read_decision
-from .policy.routes import POLICY, UNBOUNDED, Policy
+from .policy.routes import POLICY, UNBOUNDED, Policy, RoutePolicy
 
 
-def describe(bundle: Bundle) -> dict[str, Any]:
-    """The manifest, with the memory that a session needs, in bytes, and what calibration decided.
+@dataclass(frozen=True)
+class Description:
+    """What a bundle holds, and what was decided for it. stale: why its costs say nothing here, None where they do."""
 
-    memory: of each model, its weights and its cache, and of the cache the states of hybrids.
+    manifest: Manifest
+    auto: PrecisionTable | None
+    policy: Policy | None
+    costs: Costs | None
+    stale: str | None
 
-    Raises `BundleError` for a policy.json or costs.json that is damaged or of another bundle.
-    """
-    manifest = bundle.manifest
+    def memory_of(self, model: ModelSpec) -> dict[str, int]:
+        """The bytes that a session needs: of the weights, of the cache, and of the cache the states of hybrids."""
+        contract = self.manifest.contract
+        cache, states = model.cache_bytes(contract), model.state_bytes(contract)
+        return {"weights": self.manifest.files[model.weights].bytes, "cache": cache, "states": states}
 
-    def memory_of(model: ModelSpec) -> dict[str, int]:
-        return {
-            "weights": manifest.files[model.weights].bytes,
-            "cache": model.cache_bytes(manifest.contract),
-            "states": model.state_bytes(manifest.contract),
+    def as_dict(self) -> dict[str, Any]:
+        """The manifest as JSON, with what follows from it, the memory of its models, and what calibration decided."""
+        manifest = self.manifest
+        described = asdict(manifest) | {
+            "memory": {role: self.memory_of(model) for role, model in manifest.models.items()},
+            "memory_of_more_drafts": {name: self.memory_of(one.model) for name, one in manifest.more_drafts.items()},
+            "widths": list(manifest.contract.widths),
+            "spans": list(manifest.contract.spans),
+            "longest": manifest.longest,
+            "auto": None if self.auto is None else asdict(self.auto),
+            "policy": None if self.policy is None else asdict(self.policy),
+            "costs": None if self.costs is None else asdict(self.costs) | {"stale": self.stale},
         }
+        if manifest.vocabulary is not None:
+            described["vocabulary"]["overlap"] = manifest.vocabulary.overlap
+        for name, draft in manifest.more_drafts.items():
+            if draft.vocabulary is not None:
+                described["more_drafts"][name]["vocabulary"]["overlap"] = draft.vocabulary.overlap
+        return described
 
-    memory = {role: memory_of(model) for role, model in manifest.models.items()}
-    described = asdict(manifest) | {
-        "memory": memory,
-        "memory_of_more_drafts": {name: memory_of(draft.model) for name, draft in manifest.more_drafts.items()},
-        "widths": list(manifest.contract.widths),
-        "spans": list(manifest.contract.spans),
-    }
-    if manifest.vocabulary is not None:
-        described["vocabulary"]["overlap"] = manifest.vocabulary.overlap
-    for name, draft in manifest.more_drafts.items():
-        if draft.vocabulary is not None:
-            described["more_drafts"][name]["vocabulary"]["overlap"] = draft.vocabulary.overlap
+
+def describe(bundle: Bundle) -> Description:
+    """Raises `BundleError` for a policy.json or costs.json that is damaged or of another bundle."""
     policy, costs = read_decision(bundle, Policy, POLICY), read_decision(bundle, Costs, COSTS)
     if policy is not None:
         check_policy(policy, bundle)
-    described["longest"] = manifest.longest
-    table = read_precision(bundle)
-    described["auto"] = None if table is None else asdict(table)
-    described["policy"] = None if policy is None else asdict(policy)
-    described["costs"] = None if costs is None else asdict(costs) | {"stale": stale(costs, costs.engine, costs.threads)}
-    return described
+    reason = None if costs is None else stale(costs, costs.engine, costs.threads)
+    return Description(bundle.manifest, read_precision(bundle), policy, costs, reason)
 
 
-def render(description: dict[str, Any]) -> str:
-    contract = description["contract"]
-    spare = contract["capacity"] - description["longest"]
-    room = f" ({contract['capacity']} less one that quantized passes keep free)" if spare else ""
+def render(description: Description) -> str:
+    manifest, contract = description.manifest, description.manifest.contract
+    spare = contract.capacity - manifest.longest
+    room = f" ({contract.capacity} less one that quantized passes keep free)" if spare else ""
     lines = [
-        f"built      {description['created']}  {description['command']}",
-        f"engines    {', '.join(description['engines'])}; {_precision(description)}",
-        f"sequence   up to {_counted(description['longest'], 'token')}{room}, "
-        f"{_counted(contract['max_draft_tokens'], 'draft token')} per round, "
-        f"prompt chunks of {contract['prompt_chunk']}, widths {' '.join(map(str, description['widths']))}, "
-        f"spans {' '.join(map(str, description['spans']))}",
-        f"stops at   token {', '.join(map(str, description['text']['stop_token_ids'])) or '-'}; "
-        f"chat template: {_templates(description['text'])}",
+        f"built      {manifest.created}  {manifest.command}",
+        f"engines    {', '.join(manifest.engines)}; {_precision(manifest)}",
+        f"sequence   up to {_counted(manifest.longest, 'token')}{room}, "
+        f"{_counted(contract.max_draft_tokens, 'draft token')} per round, "
+        f"prompt chunks of {contract.prompt_chunk}, widths {' '.join(map(str, contract.widths))}, "
+        f"spans {' '.join(map(str, contract.spans))}",
+        f"stops at   token {', '.join(map(str, manifest.text.stop_token_ids)) or '-'}; "
+        f"chat template: {_templates(manifest.text)}",
     ]
-    lines += [f"defaults   {line}" for line in Defaults(**description["defaults"]).lines]
-    for role, memory in description["memory"].items():
-        called = f"{description['draft_name']}: " if role == "draft" and description["draft_name"] != role else ""
-        lines += _model(role, description[role], memory, called)
-    if description["draft"] is None:
+    lines += [f"defaults   {line}" for line in manifest.defaults.lines]
+    for role, model in manifest.models.items():
+        called = f"{manifest.draft_name}: " if role == "draft" and manifest.draft_name != role else ""
+        lines += _model(role, model, description.memory_of(model), called)
+    if manifest.draft is None:
         lines.append("draft      none: drafts are looked up in the text")
-    lines += _shared(description["vocabulary"])
-    if description["draft_vocabulary"] is not None:
-        lines.append(f"vocabulary the draft can propose {DraftVocabulary(**description['draft_vocabulary']).summary}")
-    for name, draft in description["more_drafts"].items():
-        lines += _model("draft", draft["model"], description["memory_of_more_drafts"][name], f"{name}: ")
+    lines += _shared(manifest.vocabulary)
+    if manifest.draft_vocabulary is not None:
+        lines.append(f"vocabulary the draft can propose {manifest.draft_vocabulary.summary}")
+    for name, draft in manifest.more_drafts.items():
+        lines += _model("draft", draft.model, description.memory_of(draft.model), f"{name}: ")
         lines += [
             f"           requests choose it with --drafter {name}",
-            *_shared(draft["vocabulary"]),
+            *_shared(draft.vocabulary),
         ]
     lines += [
-        _plans(description, engine)
-        for engine in description["engines"]
-        if any(p["engine"] == engine for p in description["plans"])
+        _plans(manifest, engine) for engine in manifest.engines if any(plan.engine == engine for plan in manifest.plans)
     ]
-    lines += [_proved(Proof(**proof)) for proof in description["proofs"]]
-    for name, draft in description["more_drafts"].items():
-        lines += [_proved(Proof(**proof | {"role": f"draft {name}"})) for proof in draft["proofs"]]
-    lines += table_lines(description["auto"]) if description["auto"] is not None else []
-    lines += _decisions(description["policy"], description["costs"])
-    files = description["files"]
-    size = sum(entry["bytes"] for entry in files.values())
+    lines += [_proved(proof, proof.role) for proof in manifest.proofs]
+    for name, draft in manifest.more_drafts.items():
+        lines += [_proved(proof, f"draft {name}") for proof in draft.proofs]
+    lines += table_lines(description.auto) if description.auto is not None else []
+    lines += _decisions(description)
+    files = manifest.files
+    size = sum(entry.bytes for entry in files.values())
     lines.append(f"files      {len(files)}, {size / 1e6:.1f} MB; list them with --files")
     return "\n".join(lines)
 
@@ -102,71 +107,66 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def render_files(description: dict[str, Any]) -> str:
+def render_files(manifest: Manifest) -> str:
     """Beginnings of the files' digests, their sizes in bytes, and the packages that the build ran with."""
-    lines = [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]
-    lines.append("packages   " + ", ".join(f"{name} {number}" for name, number in description["packages"].items()))
+    lines = [f"{entry.sha256[:16]}  {entry.bytes:>12,}  {name}" for name, entry in manifest.files.items()]
+    lines.append("packages   " + ", ".join(f"{name} {number}" for name, number in manifest.packages.items()))
     return "\n".join(lines)
 
 
-def _templates(text: dict[str, Any]) -> str:
-    if text["tools_template"]:
-        return "yes, and another for messages with tools" if text["chat_template"] else "for messages with tools only"
-    return "yes" if text["chat_template"] else "no"
+def _templates(text: TextSpec) -> str:
+    if text.tools_template:
+        return "yes, and another for messages with tools" if text.chat_template else "for messages with tools only"
+    return "yes" if text.chat_template else "no"
 
 
-def _model(role: str, model: dict[str, Any], memory: dict[str, int], called: str = "") -> list[str]:
-    notes = (*_fidelity(model["fidelity"]), *_layers(model["layer_proofs"]), *model["notes"])
+def _model(role: str, model: ModelSpec, memory: dict[str, int], called: str = "") -> list[str]:
+    notes = (*_fidelity(model.fidelity), *(proof.summary for proof in model.layer_proofs), *model.notes)
     return [
-        f"{role:<10} {called}{model['architecture']} from {model['source']}: "
-        f"{model['num_parameters'] / 1e6:.1f} M parameters, "
-        f"{_counted(len(model['layers']), 'layer')}, vocabulary {model['vocab_size']}",
-        f"           weights {memory['weights'] / 1e6:.1f} MB{_stored(model['format'])}, cache "
-        f"{memory['cache'] / 1e6:.1f} MB{_states(model['layers'], memory)}; "
-        f"checkpoint {model['checkpoint_sha256'][:16]}",
+        f"{role:<10} {called}{model.architecture} from {model.source}: "
+        f"{model.num_parameters / 1e6:.1f} M parameters, "
+        f"{_counted(len(model.layers), 'layer')}, vocabulary {model.vocab_size}",
+        f"           weights {memory['weights'] / 1e6:.1f} MB{_stored(model.format)}, cache "
+        f"{memory['cache'] / 1e6:.1f} MB{_states(model.layers, memory)}; "
+        f"checkpoint {model.checkpoint_sha256[:16]}",
         *(f"           {note}" for note in notes),
     ]
 
 
-def _states(layers: Sequence[dict[str, Any]], memory: dict[str, int]) -> str:
+def _states(layers: Sequence[CacheLayer], memory: dict[str, int]) -> str:
     """Of a hybrid, how much of the cache its layers' states are."""
-    count = sum(bool(layer["states"]) for layer in layers)
+    count = sum(bool(layer.states) for layer in layers)
     return f", of it {memory['states'] / 1e6:.1f} MB of states in {_counted(count, 'layer')}" if count else ""
 
 
-def _shared(vocabulary: dict[str, Any] | None) -> list[str]:
+def _shared(vocabulary: SharedVocabulary | None) -> list[str]:
     if vocabulary is None:
         return []
     return [
-        f"vocabulary the draft has another tokenizer and can propose {vocabulary['shared_tokens']} of the target's "
-        f"{vocabulary['target_tokens']} tokens ({vocabulary['overlap']:.1%})"
+        f"vocabulary the draft has another tokenizer and can propose {vocabulary.shared_tokens} of the target's "
+        f"{vocabulary.target_tokens} tokens ({vocabulary.overlap:.1%})"
     ]
 
 
-def _proved(proof: Proof) -> str:
+def _proved(proof: Proof, role: str) -> str:
     return (
-        f"proved     {proof.role} {proof.dialect} on {proof.engine}: {proof.rows} rows up to {proof.length} tokens, "
+        f"proved     {role} {proof.dialect} on {proof.engine}: {proof.rows} rows up to {proof.length} tokens, "
         f"{proof.measure} (allowed {proof.limit})"
     )
 
 
-def _fidelity(measured: dict[str, Any] | None) -> Iterator[str]:
-    if measured is not None:
-        found = Fidelity(**measured)
+def _fidelity(found: Fidelity | None) -> Iterator[str]:
+    if found is not None:
         yield (
             f"perplexity {found.perplexity:.3f}, {found.exact_perplexity:.3f} before quantization ({found.loss:+.2%}), "
             f"KL divergence {found.divergence:.4f} nats, same top-1 token {found.agreement:.1%}; {found.measured_on}"
         )
 
 
-def _layers(proofs: list[dict[str, Any]]) -> Iterator[str]:
-    yield from (LayerProof(**proof).summary for proof in proofs)
-
-
-def _precision(description: dict[str, Any]) -> str:
+def _precision(manifest: Manifest) -> str:
     """The format in which weights are stored, and the one of the computation."""
-    computed: str = description["contract"]["precision"]
-    forms = {role: description[role]["format"] for role in ("target", "draft") if description[role] is not None}
+    computed: str = manifest.contract.precision
+    forms = {role: model.format for role, model in manifest.models.items()}
     if all(form == "float" for form in forms.values()):
         return computed
     stored = ", ".join(f"{role} {computed if form == 'float' else form}" for role, form in forms.items())
@@ -177,17 +177,18 @@ def _stored(form: str) -> str:
     return "" if form == "float" else f" in {form}"
 
 
-def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> list[str]:
+def _decisions(description: Description) -> list[str]:
     """The policy that sessions follow, and why."""
+    policy, costs = description.policy, description.costs
     lines = []
     if policy is None:
         lines.append("policy     none: sessions adapt to measured costs; specexport calibrate finds out more")
     else:
-        sampling = f"temperature {policy['temperature']:g}, floor of p10 {policy['floor']:g}"
-        lines.append(f"policy     made {policy['made']} on {policy['engine']}, {sampling}")
+        sampling = f"temperature {policy.temperature:g}, floor of p10 {policy.floor:g}"
+        lines.append(f"policy     made {policy.made} on {policy.engine}, {sampling}")
         lines += [
             f"           {name}: {_entry(entry)}"
-            for name, entry in [*policy["routes"].items(), ("other requests", policy["default"])]
+            for name, entry in [*policy.routes.items(), ("other requests", policy.default)]
         ]
     if costs is None:
         without = "routes that adapt draft their fixed numbers; specexport calibrate measures them"
@@ -196,51 +197,51 @@ def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> l
         lines.append(f"costs      none: {without}")
     if costs is not None:
         lines.append(
-            f"costs      {costs['engine']}, "
-            f"{_counted(costs['threads'], 'thread') if costs['threads'] else 'its own number of threads'}, "
-            f"{costs['host']}, made {costs['made']}"
+            f"costs      {costs.engine}, "
+            f"{_counted(costs.threads, 'thread') if costs.threads else 'its own number of threads'}, "
+            f"{costs.host}, made {costs.made}"
         )
-        for point in costs["points"]:
-            rounds = " ".join(f"{time['median'] * 1e3:.2f}" for time in point["rounds"])
-            context = _counted(point["context"], "token")
+        for point in costs.points:
+            rounds = " ".join(f"{time.median * 1e3:.2f}" for time in point.rounds)
+            context = _counted(point.context, "token")
             lines.append(f"           with {context}, a round of 0, 1, ... draft tokens: {rounds} ms")
-        if costs["stale"]:
-            lines.append(f"           not used here: {costs['stale']}; run specexport calibrate on this host")
+        if description.stale:
+            lines.append(f"           not used here: {description.stale}; run specexport calibrate on this host")
     return lines
 
 
-def _entry(entry: dict[str, Any]) -> str:
-    verdict, evidence = entry["verdict"].upper(), entry["evidence"]
-    if entry["mode"] == "fixed":
-        k = entry["num_draft_tokens"] if entry["verdict"] != "off" else 0
-        how = f"{_counted(k, 'draft token')} per round by {entry['drafter']}" if k else "plain decoding"
+def _entry(entry: RoutePolicy) -> str:
+    verdict, evidence = entry.verdict.upper(), entry.evidence
+    if entry.mode == "fixed":
+        k = entry.num_draft_tokens if entry.verdict != "off" else 0
+        how = f"{_counted(k, 'draft token')} per round by {entry.drafter}" if k else "plain decoding"
     else:
-        how = f"as many draft tokens by {entry['drafter']} as pay" + (
-            ", none until probes succeed" if entry["verdict"] == "off" else ""
+        how = f"as many draft tokens by {entry.drafter} as pay" + (
+            ", none until probes succeed" if entry.verdict == "off" else ""
         )
     if evidence is None:
         return f"{verdict}, {how}"
-    bounded = evidence["high"] < UNBOUNDED
-    between = f"{evidence['low']:.2f} to {evidence['high']:.2f}" if bounded else "interval unknown"
+    bounded = evidence.high < UNBOUNDED
+    between = f"{evidence.low:.2f} to {evidence.high:.2f}" if bounded else "interval unknown"
     return (
         f"{verdict}, {how}; "
-        f"a = {evidence['acceptance_length']:.2f} tokens per round, a* = {evidence['break_even']:.2f}: "
-        f"{evidence['speedup']:.2f}x ({between}), p10 {evidence['p10']:.2f}x, "
-        f"{_counted(evidence['requests'], 'request')}"
+        f"a = {evidence.acceptance_length:.2f} tokens per round, a* = {evidence.break_even:.2f}: "
+        f"{evidence.speedup:.2f}x ({between}), p10 {evidence.p10:.2f}x, "
+        f"{_counted(evidence.requests, 'request')}"
     )
 
 
-def _plans(description: dict[str, Any], engine: str) -> str:
+def _plans(manifest: Manifest, engine: str) -> str:
     """The engine's plans, which were all made together."""
-    plans = [plan for plan in description["plans"] if plan["engine"] == engine]
-    size = sum(description["files"][plan["file"]]["bytes"] for plan in plans)
+    plans = [plan for plan in manifest.plans if plan.engine == engine]
+    size = sum(manifest.files[plan.file].bytes for plan in plans)
     first = plans[0]
     capabilities = (
-        f"compute capability {', '.join(first['compute_capabilities'])}"
-        if first["compute_capabilities"]
+        f"compute capability {', '.join(first.compute_capabilities)}"
+        if first.compute_capabilities
         else "its usual GPUs"
     )
-    kinds = [name.replace("_", "-") for name in ("hardware_compatible", "version_compatible") if first[name]]
+    kinds = [name.replace("_", "-") for name in ("hardware_compatible", "version_compatible") if getattr(first, name)]
     return ", ".join(
-        [f"plans      {engine} {first['version']}: {len(plans)}, {size / 1e6:.1f} MB, for {capabilities}", *kinds]
+        [f"plans      {engine} {first.version}: {len(plans)}, {size / 1e6:.1f} MB, for {capabilities}", *kinds]
     )

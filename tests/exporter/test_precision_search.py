@@ -1,25 +1,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any, cast
-
+from typing import Any
+from typing import cast
 import pytest
 from specexport.bundle import Format
-from specexport.bundle.auto_precision import PrecisionCandidate, PrecisionTable, table_lines
+from specexport.bundle.auto_precision import PrecisionCandidate
+from specexport.bundle.auto_precision import PrecisionTable
+from specexport.bundle.auto_precision import table_lines
 from specexport.exporter import precision_search
-from specexport.exporter.precision_search import (
-    PROMPTS,
-    PrecisionPair,
-    Speed,
-    Speeds,
-    is_close,
-    measure_speeds,
-    slower,
-    spread,
-)
+from specexport.exporter.precision_search import PROMPTS
+from specexport.exporter.precision_search import PrecisionPair
+from specexport.exporter.precision_search import Speed
+from specexport.exporter.precision_search import Speeds
+from specexport.exporter.precision_search import is_close
+from specexport.exporter.precision_search import measure_speeds
+from specexport.exporter.precision_search import slower
+from specexport.exporter.precision_search import spread
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
 
@@ -54,7 +54,7 @@ def test_the_table_says_what_is_faster_without_drafts_and_what_is_missing(plain:
     taken, far = candidate(0.0, 25, 30), replace(candidate(0.03, 99, 10), draft="int8")
     other = replace(candidate(0.0, plain, 10), target="float", draft="float")
     table = PrecisionTable("here", 0.02, 1, 1, taken.target, taken.draft, (taken, far, other), ("draft in int4: off",))
-    lines = list(table_lines(asdict(table)))
+    lines = list(table_lines(table))
     assert [line.endswith("  <- taken") for line in lines[2:5]] == [True, False, False]
     assert [line.endswith("  moves too far") for line in lines[2:5]] == [False, True, False]
     assert lines[4].split()[:3] == ["fp32", "+", "fp32"]

@@ -20,9 +20,9 @@ def test_states_are_in_the_short_form(tmp_path: Path) -> None:
     layers = (LAYER, LAYER, CacheLayer(2, 4), LAYER)
     hybrid = replace(bundle.manifest, target=replace(bundle.manifest.target, layers=layers))
     described = describe(Bundle(tmp_path, hybrid))
-    assert described["memory"]["target"]["states"] == BYTES
-    assert described["memory"]["target"]["cache"] == BYTES + 2 * 2 * 4 * 4 * hybrid.contract.capacity
-    assert described["memory"]["draft"]["states"] == 0
+    assert described.as_dict()["memory"]["target"]["states"] == BYTES
+    assert described.as_dict()["memory"]["target"]["cache"] == BYTES + 2 * 2 * 4 * 4 * hybrid.contract.capacity
+    assert described.as_dict()["memory"]["draft"]["states"] == 0
     lines = [line for line in render(described).splitlines() if "states" in line]
     assert len(lines) == 1, "the draft has none"
     assert ", of it 4.3 MB of states in 3 layers; checkpoint" in lines[0]
