@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from specexport.calibration.bench import interleaved as module
-from specexport.calibration.bench import paired_run
 from specexport.calibration.measuring.journal import Journal
 from specexport.cli import main
 from support.hub_cache import hub_with
@@ -334,7 +333,7 @@ def test_a_journal_that_was_edited(run: Run, interrupted: Callable[..., Result],
 
 
 def test_outputs_that_differ_are_exit_code_1(run: Run, monkeypatch: pytest.MonkeyPatch, journal: Path) -> None:
-    monkeypatch.setattr(paired_run, "_compare", lambda *_: "different")
+    monkeypatch.setattr(module, "_compare", lambda *_: "different")
     result = run()
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1].startswith("FAILED: ")

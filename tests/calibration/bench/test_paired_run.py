@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from specexport.calibration.bench import paired_run
+from specexport.calibration.bench import interleaved
 from specexport.calibration.bench.interleaved import bench
 from specexport.calibration.bench.results import Bench, BenchOptions
 from specexport.calibration.bench.table import render
@@ -86,7 +86,7 @@ def test_what_counts_as_different(session: Session, monkeypatch: pytest.MonkeyPa
     plain = list(session.generate(request.tokens, max_new_tokens=6).tokens)
 
     def compare(speculative: list[int]) -> str:
-        return paired_run._compare(session, request, output(plain, 1), output(speculative, 5))
+        return interleaved._compare(session, request, output(plain, 1), output(speculative, 5))
 
     assert compare(plain) == "equal"
     assert compare(plain[:-1]) == "different"  # one ends early
@@ -104,7 +104,7 @@ def test_judging_leaves_nothing_in_the_caches(session: Session) -> None:
     request = requests(1)[0]
     plain = list(session.generate(request.tokens, max_new_tokens=6).tokens)
     other = [*plain[:-1], (plain[-1] + 1) % VOCAB]
-    assert paired_run._compare(session, request, output(plain, 1), output(other, 5)) == "different"
+    assert interleaved._compare(session, request, output(plain, 1), output(other, 5)) == "different"
     again = session.generate(request.tokens, max_new_tokens=6)
     assert again.statistics.reused_tokens == 0
     assert list(again.tokens) == plain

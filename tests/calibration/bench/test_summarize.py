@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from specexport.calibration.bench.summarize import summarize
+from specexport.calibration.bench.table import summarize
 from specexport.calibration.statistics.intervals import UNBOUNDED
 from support.bench_runs import pair, run
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from specexport.calibration.bench.interleaved import bench
 from specexport.calibration.bench.results import Bench, BenchOptions
-from specexport.calibration.bench.summarize import summarize
-from specexport.calibration.bench.table import COLUMNS, render
+from specexport.calibration.bench.table import COLUMNS, render, summarize
 from specexport.runtime.session import Session
 from support.bench_runs import pair, requests, run
 
