@@ -18,7 +18,7 @@ from pathlib import Path
 from hardware import describe_hardware
 from pays import text
 from specexport import Session, load
-from specexport.calibration.bench.paired_run import run_both_ways
+from specexport.calibration.bench.interleaved import run_both_ways
 from specexport.calibration.bench.predict import predict_by
 from specexport.calibration.bench.results import BenchOptions, PairedRun
 from specexport.calibration.measuring.prompts import Request

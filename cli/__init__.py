@@ -3,7 +3,7 @@
 A command imports what it needs when it is called, so that `--help` and a wrong option are answered at once.
 """
 
-from . import bench, build, bundle, calibrate, chat, doctor, drafts, generate, serve, tune
+from . import bench, build, bundle, calibrate, chat, doctor, drafts, generate, serve, tune, verify
 from .group import completion, main
 
 __all__ = ["main"]
@@ -25,6 +25,6 @@ for command in (
     serve.serve,
     serve.triton_repository,
     tune.tune,
-    bench.verify,
+    verify.verify,
 ):
     main.add_command(command)

@@ -133,7 +133,7 @@ def take_page(browser: Browser, bundle: Path, folder: Path) -> None:
 def take_report(browser: Browser, report: Path, folder: Path) -> None:
     browser.screen(1100, 900)
     browser.open(report.resolve().as_uri())
-    end = browser.evaluate("document.querySelector('.evidence').getBoundingClientRect().top")
+    end = browser.evaluate("document.querySelectorAll('figure')[2].getBoundingClientRect().bottom")
     take(browser, folder / "report.webp", 1100, int(end))
     take(browser, folder / "report-phone.webp", 360, 780, dark=True, scale=1.5)
 

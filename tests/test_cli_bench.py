@@ -7,22 +7,25 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from click.testing import Result
 from specexport.bundle import Bundle
 from specexport.calibration.bench import interleaved as module
-from specexport.calibration.bench import paired_run
 from specexport.cli import main
 from specexport.runtime.policy.cost_model import COSTS
 from specexport.runtime.policy.files import write_decision
-from specexport.runtime.policy.host_identity import bundle_identity, describe_host
+from specexport.runtime.policy.host_identity import bundle_identity
+from specexport.runtime.policy.host_identity import describe_host
 from support.calibrated import flat_costs
-from support.refusals import cause, check
+from support.refusals import cause
+from support.refusals import check
+
 
 Run = Callable[..., Result]
 # Nothing else needs the CPUs, as far as it knows.
@@ -289,7 +292,7 @@ def test_without_a_path_the_run_is_kept_in_the_bundle(
 
 
 def test_outputs_that_differ_are_exit_code_1(run: Run, monkeypatch: pytest.MonkeyPatch, journal: Path) -> None:
-    monkeypatch.setattr(paired_run, "_compare", lambda *_: "different")
+    monkeypatch.setattr(module, "_compare", lambda *_: "different")
     result = run()
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1].startswith("FAILED: ")

@@ -158,7 +158,7 @@ def _speedup(route: RouteAnalysis) -> Figure:
             found = sorted((one.num_draft_tokens, one.speedup) for one in route.candidates if one.drafter == drafter)
             values = [speedup.value for _, speedup in found]
             bars = [_bars(speedup) for _, speedup in found]
-            spread = {"yerr": list(zip(*bars, strict=True)), "capsize": 2, "elinewidth": 0.9}
+            spread: dict[str, Any] = {"yerr": list(zip(*bars, strict=True)), "capsize": 2, "elinewidth": 0.9}
             axes.errorbar([k for k, _ in found], values, **spread, **_line(index, drafter))
         axes.set_ylim(bottom=0)
         _positions(axes, "draft tokens per round, k")
@@ -184,7 +184,9 @@ def _line(index: int, name: str) -> dict[str, Any]:
 
 
 def _positions(axes: Axes, label: str) -> None:
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(label)
 
 

@@ -145,7 +145,7 @@ def sections(analysis: Analysis) -> tuple[Section, ...]:
         "few": FEW,
         "least_tokens": LEAST_TOKENS,
     }
-    found = []
+    found: list[Section] = []
     for key, title, words, made in SECTIONS:
         text = NO_SIGNALS if key == "signals" and not analysis.signals else words
         filled = " ".join(text.format(**numbers).split())

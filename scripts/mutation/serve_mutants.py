@@ -96,6 +96,20 @@ SERVE = (
         ("tests/serve/test_overload.py",),
     ),
     Mutant(
+        "an option that turns something off turns it on",
+        "cli/serve.py",
+        '"callback": negated if default else None',
+        '"callback": None',
+        ("tests/serve/test_settings.py",),
+    ),
+    Mutant(
+        "an option that is not given is an empty list of hosts",
+        "cli/serve.py",
+        '"callback": none_if_empty if default is None else None',
+        '"callback": None',
+        ("tests/serve/test_settings.py",),
+    ),
+    Mutant(
         "each letter of a single text is an API key",
         "serve/checks.py",
         "if isinstance(value, str | bytes):",
@@ -115,6 +129,13 @@ SERVE = (
         "template.setting(variables)",
         "template",
         VARIABLES,
+    ),
+    Mutant(
+        "an id beyond the vocabulary is a token",
+        "runtime/text/encode.py",
+        "max(tokens) < size",
+        "max(tokens) <= size",
+        ("tests/runtime/test_session.py",),
     ),
     Mutant(
         "who leaves the queue stays in it",

@@ -89,6 +89,20 @@ WIRE = (
         OTHERS,
     ),
     Mutant(
+        "half a character is text",
+        "serve/wire/body.py",
+        "if SURROGATE.search(body):",
+        "if False:",
+        ("tests/serve/test_body.py",),
+    ),
+    Mutant(
+        "a number beyond all floats is infinity",
+        "serve/wire/body.py",
+        "if math.isinf(found):",
+        "if False:",
+        ("tests/serve/test_body.py",),
+    ),
+    Mutant(
         "1.5 is an integer",
         "serve/wire/body.py",
         "wanted and not exact and raw.is_integer()",

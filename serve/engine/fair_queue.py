@@ -16,9 +16,6 @@ from typing import Generic, TypeVar
 from ...errors import QueueError, SessionClosedError
 
 T = TypeVar("T")
-
-
-T = TypeVar("T")
 RETRY = 1  # seconds
 
 

@@ -19,8 +19,6 @@ from .requests import ChatRequest, Common, CompletionRequest, Extension, Message
 from .tools import History
 
 MOST_PROMPTS = 64
-
-
 FIELD, EFFORT = "chat_template_kwargs", "reasoning_effort"
 
 

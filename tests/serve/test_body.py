@@ -99,3 +99,21 @@ def test_reading_a_large_body_costs_a_few_calls_for_each_of_its_parts() -> None:
     finally:
         sys.setprofile(None)
     assert calls < 20 * parts
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"NaN", b"-Infinity", b"1e999", b'"\\ud800"', b'"\\udc00\\ud800"', b'"\xff"', b'{"a": 1, "a": 2}', b"9" * 5000],
+    ids=repr,
+)
+def test_what_is_no_strict_json(value: bytes) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse(ChatRequest, b'{"messages": [], "user": ' + value + b"}", False)
+    assert refused.value.code == "invalid_json"
+
+
+@pytest.mark.parametrize("value", [r'"\ud83d\ude00"', r'"\\ud800"'])
+def test_whole_characters_in_escapes_are_text(value: str) -> None:
+    hello = '{"role": "user", "content": ' + value + "}"
+    found = parse(ChatRequest, f'\ufeff{{"messages": [{hello}]}}'.encode(), False)
+    assert found.request.messages[0].content == json.loads(value)

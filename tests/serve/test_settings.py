@@ -88,6 +88,26 @@ def test_every_setting_is_checked() -> None:
                 ServerSettings(**{field.name: None})
 
 
+def asked(*options: str) -> ServerSettings:
+    """What the command makes of its options."""
+    found = serve.make_context("serve", ["some.bundle", *options]).params
+    return ServerSettings(**{one.name: found[one.name] for one in fields(ServerSettings) if one.name in found})
+
+
+def test_the_commands_options_are_the_settings() -> None:
+    assert asked() == ServerSettings()
+    several = ("--served-model-name", "a", "--served-model-name", "b", "--allowed-host", "my.host")
+    others = ("--no-access-log", "--any-model-name", "--max-queue", "3", "--cors-origin", "https://app.example")
+    assert asked(*several, *others) == ServerSettings(
+        model=("a", "b"),
+        allowed_hosts=("my.host",),
+        access_log=False,
+        any_model_name=True,
+        max_queue=3,
+        cors_origins=("https://app.example",),
+    )
+
+
 QUEUES: list[dict[str, Any]] = [
     {"max_queue": 0},
     {"max_queue": -5},

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import re
-
-from specexport.calibration.bench.results import Bench, BenchOptions
-from specexport.calibration.bench.summarize import summarize
+from specexport.calibration.bench.results import Bench
+from specexport.calibration.bench.results import BenchOptions
 from specexport.calibration.bench.table import render
-from support.bench_runs import pair, run
+from support.bench_runs import pair
+from support.bench_runs import run
+from specexport.calibration.bench.table import summarize
 
 
 def test_the_table_says_what_was_found() -> None:
