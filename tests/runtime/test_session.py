@@ -354,7 +354,7 @@ def test_ids_that_are_no_integers(make_session: MakeSession) -> None:
 
 @pytest.mark.parametrize("prompt", [b"bytes", {"role": "user", "content": "x"}, None, 3, np.array(5)])
 def test_a_prompt_of_another_type(prompt: Any, make_session: MakeSession) -> None:
-    with refused(PromptError, "messages"):
+    with refused(PromptError, "messages", field="prompt"):
         make_session().stream(prompt)
 
 
