@@ -8,29 +8,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import pytest
-from specexport.bundle import (
-    MANIFEST,
-    SCHEMA_VERSION,
-    Bundle,
-    CacheLayer,
-    Contract,
-    Defaults,
-    FileEntry,
-    Proof,
-    RuleSpec,
-    SharedVocabulary,
-    check_name,
-    list_files,
-    manifest_text,
-    sha256,
-    write_manifest,
-)
+from specexport.bundle import MANIFEST
+from specexport.bundle import SCHEMA_VERSION
+from specexport.bundle import Bundle
+from specexport.bundle import CacheLayer
+from specexport.bundle import Contract
+from specexport.bundle import Defaults
+from specexport.bundle import FileEntry
+from specexport.bundle import Proof
+from specexport.bundle import RuleSpec
+from specexport.bundle import SharedVocabulary
+from specexport.bundle import check_name
+from specexport.bundle import list_files
+from specexport.bundle import manifest_text
+from specexport.bundle import sha256
+from specexport.bundle import write_manifest
 from specexport.errors import BundleError
 from support.doubles import write_bundle
 from support.hub_cache import in_the_hubs_layout
-from support.refusals import check, refused
+from support.refusals import check
+from support.refusals import refused
+
 
 WEIGHTS = "graphs/draft.weights"
 
@@ -97,9 +96,9 @@ def test_a_file_that_cannot_be_read(root: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    check(refusal(tmp_path / "nothing.bundle"), "--target")
+    check(refusal(tmp_path / "nothing.bundle"), "--target", code="bundle_not_found")
     (tmp_path / "file").touch()
-    check(refusal(tmp_path / "file"), "specexport build")
+    check(refusal(tmp_path / "file"), "specexport build", code="bundle_not_found")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '"text"'])
@@ -116,7 +115,7 @@ def test_an_unknown_key(root: Path) -> None:
 def test_a_model_without_a_head_has_no_features_and_none_has_fewer(root: Path) -> None:
     edit(root, lambda m: m["draft"].update(features=0))
     edit(root, lambda m: m["target"].update(features=-1))
-    check(refusal(root), field="manifest.json.target: features")
+    check(refusal(root), field="manifest.json.target")
 
 
 def test_a_newer_schema_is_named_before_its_unknown_keys(root: Path) -> None:
@@ -239,11 +238,11 @@ def test_every_model_has_its_reference_and_its_proof_and_no_other_has(key: str, 
             manifest[key].append(manifest[key][0] | {"role": "draft"})
 
     edit(root, drop)
-    check(refusal(root), key, "manifest.json")
+    check(refusal(root), key, "manifest.json", field="manifest.json")
     edit(alone, add)
-    check(refusal(alone), key, "manifest.json")
+    check(refusal(alone), key, "manifest.json", field="manifest.json")
     edit(alone, lambda m: m.update({key: type(m[key])()}))
-    check(refusal(alone), key, "manifest.json")
+    check(refusal(alone), key, "manifest.json", field="manifest.json")
 
 
 VOCABULARY = {"maps": "graphs/draft.weights", "shared_tokens": 3, "target_tokens": 12, "draft_tokens": 4}
@@ -251,7 +250,7 @@ VOCABULARY = {"maps": "graphs/draft.weights", "shared_tokens": 3, "target_tokens
 
 def test_a_vocabulary_of_a_draft_that_is_not_there(alone: Path) -> None:
     edit(alone, lambda m: m.update(vocabulary=VOCABULARY | {"maps": "graphs/target.weights"}))
-    check(refusal(alone), "shared")
+    check(refusal(alone), "shared", field="manifest.json")
 
 
 def test_a_shared_vocabulary(root: Path) -> None:

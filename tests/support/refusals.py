@@ -21,18 +21,18 @@ Fact = str | Collection[object] | None  # one of several: names of parameters, o
 def refused(
     kind: type[Raised] | tuple[type[Raised], ...], *facts: object, code: Fact = None, field: Fact = None
 ) -> Iterator[pytest.ExceptionInfo[Raised]]:
-    """`with refused(BundleError, "target.onnx", code="file_changed"): ...`; code: by default that of the class."""
+    """`with refused(BundleError, "target.onnx", code="file_changed"): ...`; code, field: by default those of the class."""
     with pytest.raises(kind) as caught:
         yield caught
     check(caught.value, *facts, code=code, field=field)
 
 
 def check(error: BaseException, *facts: object, code: Fact = None, field: Fact = None) -> None:
-    """An error and its facts. code: by default that of its class."""
+    """An error and its facts. code, field: by default those of its class."""
     says(str(error), *facts)
     if isinstance(error, SpecExportError):
         _same("code", error.code, code or type(error).code)
-        _same("field", error.field, field)
+        _same("field", error.field, field or type(error).field)
     if isinstance(error, ApiError):
         _same("code", error.code, code or "invalid_value")
         _same("param", error.param, field)

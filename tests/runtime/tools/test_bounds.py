@@ -191,7 +191,7 @@ def refused_tools(*tools: Tool) -> Grammar:
     ids=range(7),
 )
 def test_tools_that_are_refused(make: Any) -> None:
-    with refused(GrammarError, field=(None, "name", "tools")):
+    with refused(GrammarError, field=("grammar", "name", "parameters", "tools")):
         make()
 
 
@@ -201,7 +201,7 @@ def test_the_deepest_and_the_most(compiler: GrammarCompiler) -> None:
         deep = {"properties": {"a": deep}}
     with refused(GrammarError, "64", code="schema_too_complex"):
         refused_tools(Tool("a", None, deep))
-    with refused(GrammarError, "14"):
+    with refused(GrammarError, "not"):
         compiler.compile(refused_tools(Tool("a", None, {"properties": {"x": {"not": {}}}})))
     many = [Tool(f"tool_{number}", None, CITY) for number in range(128)]
     state = accepted(compiler, refused_tools(*many), HERMES, turn(HERMES, "", ("tool_127", '{"city": "x"}')))
