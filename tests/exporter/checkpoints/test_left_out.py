@@ -69,7 +69,11 @@ def test_a_config_with_more_than_the_file(refused: Refused, tmp_path: Path) -> N
         notes_of(folder)
 
 
-@pytest.mark.parametrize("name", ["model.layers.0.self_attn.q_proj.weight_scale", "model.layers.0.mlp.up_proj.lora_A"])
+@pytest.mark.parametrize(
+    "name",
+    ["model.layers.0.self_attn.q_proj.weight_scale", "model.layers.0.mlp.up_proj.lora_A"]
+    + ["model.layers.0.img_mlp.weight", "model.layers.1.mtp_gate.weight"],
+)
 def test_what_another_tool_stores_beside_the_weights(refused: Refused, name: str, tmp_path: Path) -> None:
     folder = save_model(tmp_path)
     edit_weights(weights_of(folder), **{name: torch.ones(32)})
@@ -94,6 +98,7 @@ def test_an_output_layer_that_is_to_be_the_embeddings_and_is_not(refused: Refuse
         (["model.mtp_block.0.norm.weight"], ["model.mtp_block.*"]),
         (["model.visual.blocks.0.norm.weight", "vision_tower.a.weight"], ["model.visual.*", "vision_tower.*"]),
         (["model.audio_tower.conv.bias"], ["model.audio_tower.*"]),
+        (["model.vision.layers.0.mm.weight", "model.layers.2.mtp.a"], ["model.vision.*", "model.layers.2.mtp.*"]),
         (["multi_modal_projector.linear_1.weight"], ["multi_modal_projector.*"]),
         (["model.layers.2.eh_proj.weight", "model.layers.2.mlp.up_proj.weight"], ["model.layers.2.*"]),
     ],
