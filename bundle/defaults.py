@@ -11,7 +11,7 @@ class Defaults:
     """Of `generation_config.json`: settings by the names of sampling parameters, each at first as it is without one.
 
     sampling: what it recommends to requests that sample, as `top_p 0.9`; requests have to say it. left_out: settings
-    that no request can have.
+    that nothing applies.
     """
 
     repetition_penalty: float = 1.0
@@ -37,4 +37,4 @@ class Defaults:
         if self.sampling:
             yield f"{', '.join(self.sampling)}: recommended for sampling; requests have to say it"
         if self.left_out:
-            yield f"{', '.join(self.left_out)}: left out, no request can have it"
+            yield f"{', '.join(self.left_out)}: left out, nothing applies it"

@@ -142,9 +142,11 @@ def _add_tokenizer(writer: Any, checkpoint: Path, config: dict[str, Any]) -> Non
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(adds_bos(checkpoint, config["bos_token_id"]))
-    template = checkpoint / "chat_template.jinja"
-    if template.is_file():
-        writer.add_chat_template(template.read_text(encoding="utf-8"))
+    paths = {"default": checkpoint / "chat_template.jinja"}
+    paths |= {path.stem: path for path in sorted(checkpoint.glob("additional_chat_templates/*.jinja"))}
+    found = {name: path.read_text(encoding="utf-8") for name, path in paths.items() if path.is_file()}
+    if found:
+        writer.add_chat_template([dict(name=name, template=template) for name, template in found.items()])
 
 
 if __name__ == "__main__":

@@ -140,7 +140,9 @@ def _bans(settings: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     token that ends the text is none.
     """
     ends = settings.get("eos_token_id")
-    words = settings.get("bad_words_ids", [])
+    words, suppressed = settings.get("bad_words_ids", []), settings.get("suppress_tokens", [])
+    if not isinstance(suppressed, list):
+        raise ParameterError(f"suppress_tokens is {_short(suppressed)}; it must be a list of token ids")
     if not isinstance(words, list) or not all(isinstance(word, list) and word for word in words):
         raise ParameterError(
             f"bad_words_ids is {_short(words)}; it must be a list of lists of token ids", "bad_words_ids"
@@ -148,7 +150,7 @@ def _bans(settings: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     alone = [[end] for end in (ends if isinstance(ends, list) else [ends])]
     kept = [word for word in words if word not in alone]
     single = [word[0] for word in kept if len(word) == 1]
-    return [*dict.fromkeys([*settings.get("suppress_tokens", []), *single])], [word for word in kept if len(word) > 1]
+    return [*dict.fromkeys([*suppressed, *single])], [word for word in kept if len(word) > 1]
 
 
 def _short(value: Any) -> str:

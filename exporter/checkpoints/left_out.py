@@ -25,7 +25,7 @@ PREDICTS = re.compile(r"(.*?\b|)(mtp|nextn)[\w-]*(?=\.)")
 JOINS = "eh_proj"
 LAYER = re.compile(r"(.*?\b(?:layers|h|blocks)\.(\d+))\.")
 OTHER_INPUTS = re.compile(
-    r"(.*\.|)(embed_)?(vision|visual|video|image|img|audio|speech|multi_?modal|mm|talker|token2wav|code2wav)(_\w+)?(?=\.|$)"
+    r"(.*?\.|)(embed_)?(vision|visual|video|image|img|audio|speech|multi_?modal|mm|talker|token2wav|code2wav)(_\w+)?(?=\.|$)"
 )
 # Tables that are no longer stored, since they follow from the config.
 FREQUENCIES = "inv_freq"
@@ -103,11 +103,11 @@ def check_shapes(source: str, info: dict[str, Any], place: str) -> None:
 
 def _group(name: str, model: PreTrainedModel, config: Any, names: Collection[str]) -> str:
     """The part of the checkpoint that a weight belongs to, where the text model is whole without it; else empty."""
-    if match := PREDICTS.match(name):
+    if match := _outside_layers(PREDICTS, name, config):
         return f"multi-token prediction, {match[0]}.*"
     if _beyond(name, config) and (layer := LAYER.match(name)) and any(f"{layer[1]}.{JOINS}" in n for n in names):
         return f"multi-token prediction, {layer[1]}.*"
-    if match := OTHER_INPUTS.match(name):
+    if match := _outside_layers(OTHER_INPUTS, name, config):
         return f"parts that read no text, {match[0]}.*"
     if match := TABLES.fullmatch(name):
         return f"tables that follow from the config, *.{match[2]}"
@@ -115,6 +115,13 @@ def _group(name: str, model: PreTrainedModel, config: Any, names: Collection[str
     if config.get_text_config() is not config and part not in _parts(model):
         return f"parts beside the text model, {name.partition(part)[0]}{part}.*"
     return ""
+
+
+def _outside_layers(part: re.Pattern[str], name: str, config: Any) -> re.Match[str] | None:
+    """Its match, unless it is within a layer of the text model, which reads all that its layers have."""
+    match = part.match(name)
+    within = match is not None and LAYER.match(match[0]) and not _beyond(name, config)
+    return None if within else match
 
 
 def _parts(model: PreTrainedModel) -> set[str]:

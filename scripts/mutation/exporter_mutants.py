@@ -161,6 +161,13 @@ EXPORTER = (
         LEFT_OUT_TESTS,
     ),
     Mutant(
+        "a part of a layer is left out, for its name",
+        LEFT_OUT,
+        "    return None if within else match",
+        "    return match",
+        LEFT_OUT_TESTS,
+    ),
+    Mutant(
         "a class hides a layer that predicts no tokens",
         LEFT_OUT,
         "if not group and name not in reported and not _beyond(name, config):",

@@ -19,6 +19,7 @@ from specexport.runtime.tools.tool import Tool
 from support.refusals import refused
 from support.tiny import CHAT, make_tokenizer, save_checkpoint
 from transformers import AutoTokenizer
+from write_gguf import write_gguf
 
 CALL = "{'name': call.function.name, 'arguments': call.function.arguments} | tojson"
 TOOLS = (
@@ -54,6 +55,14 @@ def test_messages_with_tools_have_the_template_that_transformers_takes(built: Pa
         assert ours._tokens(USER, tools, {}) == ours.tokenizer.encode(text, add_special_tokens=False).ids
     assert ours.tool_format.name == "hermes"
     assert check_models({"target": found}, 0.5) == (None, [])
+
+
+def test_a_gguf_file_has_both_too(built: Path, tmp_path: Path) -> None:
+    found = checkpoint(tmp_path / "t", {"default": CHAT, "tool_use": TOOLS})
+    same = Checkpoint.find(str(write_gguf(tmp_path / "t", tmp_path / "t.gguf")))
+    ours, theirs = encoder(same, built, tmp_path / "ours"), encoder(found, built, tmp_path / "theirs")
+    for tools in ([], [TOOL]):
+        assert ours._tokens(USER, tools, {}) == theirs._tokens(USER, tools, {})
 
 
 def test_a_file_replaces_both(built: Path, tmp_path: Path) -> None:

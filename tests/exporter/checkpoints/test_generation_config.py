@@ -153,7 +153,7 @@ def test_build_and_inspect_tell_all_of_it(folder: Path, tmp_path: Path) -> None:
     expected = [
         f"repetition_penalty 1.3, banned_tokens {first} 9: for requests that do not say otherwise",
         "do_sample true, top_p 0.9: recommended for sampling; requests have to say it",
-        "no_repeat_ngram_size 3: left out, no request can have it",
+        "no_repeat_ngram_size 3: left out, nothing applies it",
     ]
     run = CliRunner()
     done = run.invoke(main, ["build", "--target", str(copy), "--max-seq-len", "64", "-o", bundle])
