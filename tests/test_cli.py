@@ -23,6 +23,7 @@ from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, Rou
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.state.statistics import Statistics
 from specexport.runtime.stream import Stream
+from support.hub_cache import hub_with
 from support.messages import Refused
 from support.pair import Pair
 
@@ -579,7 +580,9 @@ def test_compile_needs_an_engine(refused: Refused, run: Run, bundle: Path) -> No
     refused.says(error(run("compile", bundle), 2))
 
 
-def test_inspect(run: Run, built: Path) -> None:
+def test_inspect(run: Run, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_with(built, tmp_path, monkeypatch)
+    assert "up to 64 tokens" in run("inspect", "org/tiny").stdout
     found = json.loads(run("inspect", built, "--json").stdout)
     assert found["contract"]["capacity"] == 64
     assert found["memory"]["target"]["cache"] == 2 * 2 * 64 * 2 * 8 * 4

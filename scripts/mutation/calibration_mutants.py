@@ -116,7 +116,7 @@ CALIBRATION = (
         f"{OF}bench/results.py",
         "not any(route.different for route in self.routes)",
         "not all(route.different for route in self.routes)",
-        (f"{TESTS}bench/test_results.py", "tests/test_cli_bench.py"),
+        (f"{TESTS}bench/test_paired_run.py", *IN_SUMMARY),
     ),
     Mutant("repeats of a request add up", SUMMARY, "total / len(group)", "total", IN_SUMMARY),
     Mutant(
