@@ -198,7 +198,7 @@ CALIBRATION = (
         f"{OF}measuring/trace_replay.py",
         "costs.looked_up(round.num_drafted)",
         "costs.rounds[round.num_drafted]",
-        IN_REPLAY,
+        IN_VERDICT,
     ),
     Mutant("routes do not take turns", CALIBRATE, "sorted(keyed, key=lambda item: item[0])", "keyed", IN_CALIBRATE),
     Mutant(
