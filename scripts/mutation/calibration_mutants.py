@@ -116,7 +116,7 @@ CALIBRATION = (
         f"{OF}bench/results.py",
         "not any(route.different for route in self.routes)",
         "not all(route.different for route in self.routes)",
-        (f"{TESTS}bench/test_results.py", "tests/test_cli_bench.py"),
+        (f"{TESTS}bench/test_paired_run.py", *IN_SUMMARY),
     ),
     Mutant("repeats of a request add up", SUMMARY, "total / len(group)", "total", IN_SUMMARY),
     Mutant(
@@ -198,7 +198,7 @@ CALIBRATION = (
         f"{OF}measuring/trace_replay.py",
         "costs.looked_up(round.num_drafted)",
         "costs.rounds[round.num_drafted]",
-        IN_REPLAY,
+        IN_VERDICT,
     ),
     Mutant("routes do not take turns", CALIBRATE, "sorted(keyed, key=lambda item: item[0])", "keyed", IN_CALIBRATE),
     Mutant(

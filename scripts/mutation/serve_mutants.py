@@ -480,7 +480,7 @@ SERVE = (
         f"{ENGINE}job.py",
         "self._noted = chunk.statistics.total_seconds",
         "pass",
-        (*IN_PROCESS, *OPERATION),
+        IN_PROCESS,
     ),
     Mutant(
         "an answer's first round is one of the others",

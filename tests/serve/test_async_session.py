@@ -55,6 +55,20 @@ def test_it_gives_what_the_session_gives(tmp_path: Path) -> None:
         assert found.tokens == expected.tokens
         assert found.text == expected.text == "".join(chunk.text for chunk in chunks)
         assert chunks[-1].finish_reason == "length"
+        job = sessions.submit("Hello", max_new_tokens=20)
+        await job.started()
+        last = [chunk async for chunk in job.chunks()][-1]
+        assert sum(seconds for seconds, _ in job.rounds) <= last.statistics.total_seconds
+
+    run(tmp_path, use)
+
+
+def test_a_reader_that_stopped_reading_loses_its_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specexport.serve.engine.job.MOST_UNREAD", 3)
+
+    async def use(sessions: AsyncSession, _: SlowDecoder) -> None:
+        job = sessions.submit("Hello", max_new_tokens=100)
+        await until(lambda: job.cancelled)
 
     run(tmp_path, use)
 

@@ -78,6 +78,8 @@ def test_stale_rows_fail(tmp_path: Path) -> None:
     assert "different" in found
     assert not result.passed
     assert sum(route.different for route in result.routes) == found.count("different")
+    worst = max(result.routes, key=lambda route: route.different)
+    assert not replace(result, routes=(worst, replace(worst, different=0))).passed
     assert render(result).splitlines()[-1].startswith("FAILED: ")
 
 

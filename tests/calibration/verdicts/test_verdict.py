@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from specexport.calibration.measuring.trace_replay import plain_seconds, replay, round_seconds
+from specexport.calibration.measuring.trace_replay import ReplayedRound, plain_seconds, replay, round_seconds
 from specexport.calibration.measuring.traces import Trace, cached
 from specexport.calibration.statistics.results import DraftCandidate, Interval
 from specexport.calibration.verdicts import verdict
@@ -59,6 +59,8 @@ def test_the_rule_charges_every_pass() -> None:
     assert [one.candidate.num_draft_tokens for one in found] == [1, 2, 3]
     assert two.slower == 0.0
     assert found[0].speedups == pytest.approx([found[0].candidate.speedup.value])
+    at = costs(draft=0.3, row=0.1, host=0.05).at
+    assert round_seconds(ReplayedRound(20, 2, 2, 0), at) == pytest.approx(1.2 + 0.05)  # looked up, so without passes
 
 
 def judged(one: DraftCandidate, requests: int, speedups: tuple[float, ...] | None = None) -> Replayed:
