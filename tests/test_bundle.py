@@ -8,28 +8,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import pytest
-from specexport.bundle import MANIFEST
-from specexport.bundle import SCHEMA_VERSION
-from specexport.bundle import Bundle
-from specexport.bundle import CacheLayer
-from specexport.bundle import Contract
-from specexport.bundle import Defaults
-from specexport.bundle import FileEntry
-from specexport.bundle import Proof
-from specexport.bundle import RuleSpec
-from specexport.bundle import SharedVocabulary
-from specexport.bundle import check_name
-from specexport.bundle import list_files
-from specexport.bundle import manifest_text
-from specexport.bundle import sha256
-from specexport.bundle import write_manifest
+from specexport.bundle import (
+    MANIFEST,
+    SCHEMA_VERSION,
+    Bundle,
+    CacheLayer,
+    Contract,
+    Defaults,
+    FileEntry,
+    Proof,
+    RuleSpec,
+    SharedVocabulary,
+    check_name,
+    list_files,
+    manifest_text,
+    sha256,
+    write_manifest,
+)
 from specexport.errors import BundleError
 from support.doubles import write_bundle
 from support.hub_cache import in_the_hubs_layout
-from support.refusals import check
-from support.refusals import refused
-
+from support.refusals import check, refused
 
 WEIGHTS = "graphs/draft.weights"
 

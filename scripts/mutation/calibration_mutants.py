@@ -100,9 +100,9 @@ CALIBRATION = (
         IN_BENCH,
         "journal_header",
     ),
-    Mutant("a benchmark's seed is not passed on", PAIRED, "options.seed", "0", IN_BENCH, "_decode"),
+    Mutant("a benchmark's seed is not passed on", "calibration/bench/interleaved.py", "options.seed", "0", IN_BENCH, "_decode"),
     Mutant(
-        "the second of a pair finds the prompt in the cache", PAIRED, "session.reset()", "None", IN_BENCH, "_decode"
+        "the second of a pair finds the prompt in the cache", "calibration/bench/interleaved.py", "session.reset()", "None", IN_BENCH, "_decode"
     ),
     Mutant(
         "plain time is not scaled to the tokens of the other run",
@@ -118,10 +118,10 @@ CALIBRATION = (
         "not all(route.different for route in self.routes)",
         (f"{TESTS}bench/test_paired_run.py", *IN_SUMMARY),
     ),
-    Mutant("repeats of a request add up", SUMMARY, "total / len(group)", "total", IN_SUMMARY),
+    Mutant("repeats of a request add up", "calibration/bench/table.py", "total / len(group)", "total", IN_SUMMARY),
     Mutant(
         "a request's speedup is upside down",
-        SUMMARY,
+        "calibration/bench/table.py",
         "[one / other for one, other in zip(plain, speculative, strict=True)]",
         "[other / one for one, other in zip(plain, speculative, strict=True)]",
         IN_SUMMARY,

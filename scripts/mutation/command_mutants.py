@@ -23,7 +23,7 @@ COMMANDS = (
     ),
     Mutant(
         "a failed proof is a success of verify",
-        "cli/bench.py",
+        "cli/verify.py",
         "if not result.passed:",
         "if False:",
         OF_CLI,
@@ -31,7 +31,7 @@ COMMANDS = (
     ),
     Mutant(
         "verify follows the policy",
-        "cli/bench.py",
+        "cli/verify.py",
         "load(bundle, **where, policy=False)",
         "load(bundle, **where)",
         OF_CLI,

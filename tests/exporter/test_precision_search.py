@@ -4,22 +4,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
-from typing import cast
+from typing import Any, cast
+
 import pytest
 from specexport.bundle import Format
-from specexport.bundle.auto_precision import PrecisionCandidate
-from specexport.bundle.auto_precision import PrecisionTable
-from specexport.bundle.auto_precision import table_lines
+from specexport.bundle.auto_precision import PrecisionCandidate, PrecisionTable, table_lines
 from specexport.exporter import precision_search
-from specexport.exporter.precision_search import PROMPTS
-from specexport.exporter.precision_search import PrecisionPair
-from specexport.exporter.precision_search import Speed
-from specexport.exporter.precision_search import Speeds
-from specexport.exporter.precision_search import is_close
-from specexport.exporter.precision_search import measure_speeds
-from specexport.exporter.precision_search import slower
-from specexport.exporter.precision_search import spread
+from specexport.exporter.precision_search import (
+    PROMPTS,
+    PrecisionPair,
+    Speed,
+    Speeds,
+    is_close,
+    measure_speeds,
+    slower,
+    spread,
+)
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
 

@@ -5,23 +5,15 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pytest
-from specexport.errors import BundleError
-from specexport.errors import ParameterError
-from specexport.errors import PromptError
+from specexport.errors import BundleError, ParameterError, PromptError
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
-from support.doubles import BOS
-from support.doubles import CONTRACT
-from support.doubles import EOS
-from support.doubles import VOCAB
-from support.doubles import FakeDecoder
-from support.doubles import fake_session
-from support.doubles import greedy_tokens
+from support.doubles import BOS, CONTRACT, EOS, VOCAB, FakeDecoder, fake_session, greedy_tokens
 from support.refusals import refused
 from tokenizers.processors import TemplateProcessing
-
 
 MakeSession = Callable[..., Session]
 PROMPT = "A prompt of 22 bytes.."

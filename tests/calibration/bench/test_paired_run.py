@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
 import numpy as np
 import pytest
+from specexport.calibration.bench import interleaved
 from specexport.calibration.bench.interleaved import bench
-from specexport.calibration.bench.results import Bench
-from specexport.calibration.bench.results import BenchOptions
+from specexport.calibration.bench.results import Bench, BenchOptions
 from specexport.calibration.bench.table import render
 from specexport.calibration.measuring.prompts import Request
 from specexport.runtime.proofs.output import Output
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
 from support.bench_runs import requests
-from support.doubles import EOS
-from support.doubles import VOCAB
-from support.doubles import FakeDecoder
-from support.doubles import fake_session
-from specexport.calibration.bench import interleaved
-
+from support.doubles import EOS, VOCAB, FakeDecoder, fake_session
 
 OPTIONS = BenchOptions(max_new_tokens=9)
 

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+
 import pytest
-from support.bench_runs import pair
-from support.bench_runs import run
 from specexport.calibration.bench.table import summarize
+from support.bench_runs import pair, run
 
 
 def test_the_speedup_is_of_the_sums() -> None:

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import re
-from specexport.calibration.bench.results import Bench
-from specexport.calibration.bench.results import BenchOptions
-from specexport.calibration.bench.table import render
-from support.bench_runs import pair
-from support.bench_runs import run
-from specexport.calibration.bench.table import summarize
+
+from specexport.calibration.bench.results import Bench, BenchOptions
+from specexport.calibration.bench.table import render, summarize
+from support.bench_runs import pair, run
 
 
 def test_the_table_says_what_was_found() -> None:

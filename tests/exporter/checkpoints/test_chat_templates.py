@@ -59,7 +59,7 @@ def test_messages_with_tools_have_the_template_that_transformers_takes(built: Pa
 
 def test_a_gguf_file_has_both_too(built: Path, tmp_path: Path) -> None:
     found = checkpoint(tmp_path / "t", {"default": CHAT, "tool_use": TOOLS})
-    same = Checkpoint.find(str(write_gguf(tmp_path / "t", tmp_path / "t.gguf")))
+    same = find_checkpoint(str(write_gguf(tmp_path / "t", tmp_path / "t.gguf")))
     ours, theirs = encoder(same, built, tmp_path / "ours"), encoder(found, built, tmp_path / "theirs")
     for tools in ([], [TOOL]):
         assert ours._tokens(USER, tools, {}) == theirs._tokens(USER, tools, {})
