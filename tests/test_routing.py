@@ -16,7 +16,7 @@ from specexport.calibration.verdicts.routing import Stream, known, routed, unrou
 from specexport.runtime.policy.schedule import FixedSchedule
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from extended_replay import costs
+from policy_replay import costs
 from routing import MOST, behind_lookups, specialists, told
 
 ROUTES = ("a", "b")

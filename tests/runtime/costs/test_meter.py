@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from specexport.runtime.costs.meter import CostMeter, _rising
+from specexport.runtime.drafting.rounds import RoundOutcome, RoundPlan
 from specexport.runtime.loop.chunks import Decoding
-from specexport.runtime.loop.notes import Notes
 from specexport.runtime.loop.speculate import Round
 from specexport.runtime.policy.cost_model import Costs, MeasuredTime
 from specexport.runtime.request import Request
@@ -92,13 +92,13 @@ def test_rounds_of_the_device_are_whole(clock: Clock, tmp_path: Path, monkeypatc
 
     make_round = Decoding._round
 
-    def whole(self: Decoding, request: Request, statistics: Statistics, notes: Notes) -> Round:
-        round = make_round(self, request, statistics, notes)
+    def whole(self: Decoding, request: Request, statistics: Statistics) -> Round:
+        round = make_round(self, request, statistics)
         run = round.run
 
-        def timed(tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
-            found = run(tokens, count)
-            clock.now += 1 + 0.3 * count
+        def timed(tokens: Sequence[int], plan: RoundPlan) -> RoundOutcome:
+            found = run(tokens, plan)
+            clock.now += 1 + 0.3 * plan.num_draft_tokens
             statistics.draft_seconds = statistics.target_seconds = 0.0
             return found
 
