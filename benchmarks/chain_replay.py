@@ -15,7 +15,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from extended_replay import costs, record
+from policy_replay import costs, traces_of
 from specexport import load
 from specexport.calibration.measuring.routed_replay import Priced
 from specexport.calibration.measuring.trace_replay import plain_seconds
@@ -56,7 +56,7 @@ def main() -> None:
     lines = slice(given.skip, given.skip + given.limit)
     with load(given.bundle, policy=False, threads=1) as session:
         most = session.max_draft_tokens
-        traces = {route: record(session, route, lines, given.max_new_tokens) for route in given.routes}
+        traces = {route: traces_of(session, route, lines, given.max_new_tokens) for route in given.routes}
     heads = ("d, v(5)", "route", "best without a chain", "best chain", "of that", "of its draft alone")
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     for host in HOSTS:

@@ -24,12 +24,13 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, process_time
 
-from extended import PROMPTS
 from specexport import load
 from specexport.calibration.statistics.intervals import ratio_interval
 from specexport.runtime.policy.decisions import Decisions
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.text.prompt_file import read_prompts
+
+PROMPTS = Path(__file__).parent.parent / "examples/prompts"
 
 
 def alone(decisions: Decisions, drafter: str) -> Decisions:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from extended_replay import costs, record
+from policy_replay import costs, traces_of
 from specexport import load
 from specexport.calibration.measuring.routed_replay import Priced, Runs, aligned
 from specexport.calibration.measuring.trace_replay import plain_seconds
@@ -83,12 +83,12 @@ def main() -> None:
     lines = slice(given.skip, given.skip + given.limit)
     if given.drafters:
         drafts = {
-            name: [one for route in routes for one in record(session, route, lines, given.max_new_tokens, name)]
+            name: [one for route in routes for one in traces_of(session, route, lines, given.max_new_tokens, name)]
             for name in given.drafters
         }
         stream = [aligned(dict(zip(drafts, runs, strict=True))) for runs in zip(*drafts.values(), strict=True)]
     else:
-        traces = [one for route in routes for one in record(session, route, lines, given.max_new_tokens)]
+        traces = [one for route in routes for one in traces_of(session, route, lines, given.max_new_tokens)]
         stream = [specialists(trace, routes, given.keeps, draw) for trace in traces]
     draw.shuffle(stream)
     vocab = session.bundle.manifest.target.vocab_size

@@ -8,14 +8,13 @@ from typing import cast
 
 from ..bundle import Bundle
 from ..errors import ParameterError
-from .drafting.leaves import LeafPlan
+from .drafting.leaves import LeafLimit
 from .drafting.names import model_of, runnable_drafter, unguessed
 from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
-from .policy.forced import BesideForced
-from .policy.leaf_worth import AskedLeaves
+from .policy.forced import WithForced
 from .policy.predicted import BesidePrediction
-from .policy.schedule import AdaptiveSchedule, FixedSchedule, Schedule
+from .policy.schedule import FixedSchedule, Schedule
 from .sampling.parameters import SIBLINGS, SamplingParameters
 from .sampling.rules import Rule, make_rule
 
@@ -31,9 +30,9 @@ class Given:
 
 @dataclass(frozen=True)
 class Request:
-    """prompt: token ids. limit: most tokens to emit. drafter: None for plain decoding. prediction: token ids, in which
-    drafts are looked up first. matcher: tells where the grammar is complete, None without one. leaves: additional rows
-    of the verify pass, None for none.
+    """prompt: token ids. limit: most tokens to emit. drafters: the schedule chooses among several; none for plain
+    decoding. prediction: token ids, in which drafts are looked up first. matcher: tells where the grammar is complete,
+    None without one. leaves: additional rows of the verify pass, None for none.
     """
 
     prompt: list[int]
@@ -41,11 +40,16 @@ class Request:
     rule: Rule
     limit: int
     stop_tokens: frozenset[int]
-    drafter: str | None
+    drafters: tuple[str, ...]
     schedule: Schedule
     prediction: Sequence[int] = ()
     matcher: Matcher | None = None
-    leaves: LeafPlan | None = None
+    leaves: LeafLimit | None = None
+
+    @property
+    def drafter(self) -> str | None:
+        """The first one."""
+        return next(iter(self.drafters), None)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -67,12 +71,12 @@ def make_request(
     stops = parameters.stop_token_ids
     stop_tokens = frozenset(manifest.text.stop_token_ids if stops is None else cast(Sequence[int], stops))
     rule = make_rule(parameters, manifest.target.vocab_size, prompt, stop_tokens, matcher and matcher.copy())
-    drafter, chosen = _schedule(bundle, decisions, parameters, schedule, rule, prompt)
-    if drafter is not None and rule.constrained:  # a lookup that drafts for a model must not be shown forced tokens
-        drafter = unguessed(drafter)
-    leaves = _leaves(bundle, parameters, drafter, chosen)
+    drafters, chosen = _schedule(bundle, decisions, parameters, schedule, rule, prompt)
+    if rule.constrained:  # a lookup that drafts for a model must not be shown forced tokens
+        drafters = tuple(map(unguessed, drafters))
+    leaves = _leaves(bundle, parameters, drafters)
     limit = min(parameters.max_new_tokens, manifest.longest - len(prompt))
-    return Request(prompt, parameters, rule, limit, stop_tokens, drafter, chosen, given.prediction, matcher, leaves)
+    return Request(prompt, parameters, rule, limit, stop_tokens, drafters, chosen, given.prediction, matcher, leaves)
 
 
 def _schedule(
@@ -82,8 +86,8 @@ def _schedule(
     schedule: Schedule | None,
     rule: Rule,
     prompt: Sequence[int],
-) -> tuple[str | None, Schedule]:
-    """The drafter, None for plain decoding, and how many tokens it drafts; of several drafters, the first one."""
+) -> tuple[tuple[str, ...], Schedule]:
+    """The drafters, none for plain decoding, and what plans their rounds."""
     most, k = bundle.manifest.contract.max_draft_tokens, parameters.num_draft_tokens
     if k is not None and k > most:
         raise ParameterError(
@@ -91,33 +95,33 @@ def _schedule(
         )
     name = runnable_drafter(parameters.drafter, bundle.manifest)
     if not parameters.speculate or k == 0:
-        return None, FixedSchedule(0)
+        return (), FixedSchedule(0)
     if schedule is not None:
         if not isinstance(schedule, Schedule):
             raise ParameterError(
                 f"schedule is {schedule!r}; it must implement Schedule; for a number use num_draft_tokens", "schedule"
             )
-        return name, schedule
+        return (name,), WithForced(schedule, rule, most) if rule.constrained else schedule
     if k is not None or (parameters.drafter is not None and decisions.policy is not None):
-        return name, FixedSchedule(most if k is None else k)
+        fixed = FixedSchedule(most if k is None else k)
+        return (name,), WithForced(fixed, rule, most) if rule.constrained else fixed
     seeded = parameters.seed is not None and not parameters.greedy
     named = decisions.policy is not None and parameters.route in decisions.policy.routes
     leaves = parameters.num_leaves or rule.siblings is not None
     if not (named or rule.constrained or parameters.prediction or leaves):
         routed = decisions.routed(prompt, most, seeded)
         if routed is not None:
-            return routed.drafter, routed
+            return tuple(routed.schedules), routed
     if decisions.policy is None:
         decided, chosen = name, decisions.uncalibrated(unguessed(name), most, seeded, rule.constrained)
     else:
         decided, chosen = decisions.schedule(parameters.route, most, rule.constrained, seeded)
     if parameters.prediction:
-        with_model = model_of(decided) is not None
-        return decided, BesidePrediction(chosen, most, not rule.constrained, with_model)
-    return decided, BesideForced(chosen, rule, most) if rule.constrained else chosen
+        chosen = BesidePrediction(chosen, most, model_of(decided) is not None)
+    return (decided,), WithForced(chosen, rule, most, on_top=True) if rule.constrained else chosen
 
 
-def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None, schedule: Schedule) -> LeafPlan | None:
+def _leaves(bundle: Bundle, parameters: SamplingParameters, drafters: Sequence[str]) -> LeafLimit | None:
     """Leaves: as many as are asked for, else as many as pay, where the schedule knows that.
 
     Routed requests have none: their schedule chooses the draft, and the estimates for leaves belong to one draft.
@@ -137,16 +141,13 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None,
             "alternatives to the tokens of a draft model, so name one, or leave num_leaves out",
             "num_leaves",
         )
-    drafts = drafter is not None and model_of(drafter) is not None
-    siblings = drafter is not None and not parameters.greedy and parameters.verification in SIBLINGS
+    drafts = len(drafters) == 1 and model_of(drafters[0]) is not None
+    siblings = bool(drafters) and not parameters.greedy and parameters.verification in SIBLINGS
     if siblings:
         _check_siblings(bundle, parameters, most)
     if not most or asked == 0 or not drafts or parameters.grammar is not None:
         return None
-    worth = schedule.leaves if isinstance(schedule, AdaptiveSchedule) else None
-    if asked is not None or siblings:
-        return LeafPlan(most if asked is None else asked, worth and AskedLeaves(worth))
-    return LeafPlan(most, worth) if worth is not None else None
+    return LeafLimit(most if asked is None else asked, asked is not None or siblings)
 
 
 def _rows_by(bundle: Bundle, count: int) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 import specexport
 from specexport.calibration.measuring.recorder import Recorder
 from specexport.engines.base import Logits
+from specexport.runtime.drafting.rounds import RoundPlan, SequenceState
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMPTS = ROOT / "examples/prompts/code.jsonl"
@@ -53,9 +54,9 @@ class Watcher(Recorder):
 
     drafts: list[list[int]] = field(default_factory=list)
 
-    def next(self, length: int, behind: int) -> int:
+    def plan(self, sequence: SequenceState) -> RoundPlan:
         self.drafts.append([])
-        return super().next(length, behind)
+        return super().plan(sequence)
 
     def include(self, index: int, logits: Logits) -> bool:
         self.drafts[-1].append(int(logits[-1].argmax()))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.drafting.rounds import SequenceState
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.lookup_schedule import adaptive_schedule
 from ...runtime.policy.routes import RoutePolicy
@@ -76,10 +77,10 @@ def adapt(
     """
     replayer, place = Replayer(trace, drafter, logits), trace.prompt_tokens
     while place < len(trace.tokens):
-        count = schedule.next(place, replayer.behind + 1)
-        one = replayer.round(place, count, schedule.guide)
+        plan = schedule.plan(SequenceState(place, lambda _: replayer.behind + 1))
+        one = replayer.round(place, plan.num_draft_tokens, plan.guide)
         yield one
-        schedule.observe(one.num_drafted, one.num_accepted)
+        schedule.observe(one.outcome)
         place += one.num_accepted + 1
 
 

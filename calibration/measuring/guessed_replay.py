@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from ...engines.base import Logits
 from ...runtime.drafting.drafters import LOOKUPS
 from ...runtime.drafting.guessed import GUESSES, SHORTEST_FOR_A_MODEL
-from ...runtime.drafting.guide import Guide
 from ...runtime.drafting.names import guesser_of
+from ...runtime.drafting.rounds import Guide
 from .traces import Trace, agreeing, known
 
 # A guess that was not recorded; it equals no token id.

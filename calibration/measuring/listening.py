@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 from time import perf_counter
 
@@ -10,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engines.base import Logits
-from ...runtime.drafting.guide import Guide
 from ...runtime.drafting.names import FIRST
+from ...runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.decisions import chance_of
 from ...runtime.policy.routes import RoutePolicy
@@ -36,14 +37,13 @@ class Listener:
 
     def __init__(self, schedule: AdaptiveSchedule) -> None:
         self._schedule = schedule
-        self.guide: Guide | None = self
         self.seconds: list[float] = []  # of each pass
 
-    def next(self, length: int, behind: int) -> int:
-        return self._schedule.next(length, behind)
+    def plan(self, sequence: SequenceState) -> RoundPlan:
+        return replace(self._schedule.plan(sequence), guide=self)
 
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
-        self._schedule.observe(num_drafted, num_accepted)
+    def observe(self, outcome: RoundOutcome) -> None:
+        self._schedule.observe(outcome)
 
     def looked_up(self, count: int, length: int, drafted: int) -> int:
         return self._schedule.looked_up(count, length, drafted)

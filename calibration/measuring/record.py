@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import BundleError
-from ...runtime.generation import Generation
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 from ...runtime.state.statistics import Statistics
@@ -81,22 +80,22 @@ class Record:
 
 
 def record(
-    session: Session, request: Request, sampling: SamplingParameters, plain_first: bool
+    session: Session, request: Request, sampling: SamplingParameters, plain_first: bool, timed: bool = True
 ) -> tuple[Record, NDArray[np.float16]]:
     """(the record of `request`, the confidence head's features of its judged tokens `[n, F] float16`).
 
     Every run starts from an empty cache. The draft's tokens are recorded in a third run, so that the times do not
-    include recording. sampling: temperature, top_k, top_p and seed, and the draft model as the drafter, None for the
-    first.
+    include recording. timed: whether to run the other two, whose times are 0 otherwise. sampling: temperature, top_k,
+    top_p and seed, and the draft model as the drafter, None for the first.
     """
     head = session.drafts.open(sampling.drafter).head if sampling.drafter else session.engine.head
     recorder = Recorder(session.max_draft_tokens, head, session.engine.target.vocab_size)
     params = replace(sampling, max_new_tokens=request.max_new_tokens, verification="token")
-    plain, timed = replace(params, speculate=False), replace(params, num_draft_tokens=session.max_draft_tokens)
-    found: dict[str, Generation] = {}
-    for name, given in (("plain", plain), ("timed", timed)) if plain_first else (("timed", timed), ("plain", plain)):
+    ways = {"plain": {"speculate": False}, "speculative": {"num_draft_tokens": session.max_draft_tokens}}
+    found = dict.fromkeys(ways, Timing(0.0, 0.0, 0))
+    for name in list(ways)[:: 1 if plain_first else -1] if timed else ():
         session.reset()
-        found[name] = session.generate(request.tokens, given)
+        found[name] = Timing.of(session.generate(request.tokens, params, **ways[name]).statistics)
     session.reset()
     tokens = session.generate(request.tokens, params, schedule=recorder).tokens
     judged, rows, first = [], [], 0  # first: index of the round's first draft pass
@@ -117,8 +116,7 @@ def record(
         agrees=tuple(agrees) if session.engine.draft is not None else (None,) * len(tokens),
         rounds=tuple((round.num_drafted, round.num_accepted) for round in recorder.rounds),
         judged=tuple(judged),
-        plain=Timing.of(found["plain"].statistics),
-        speculative=Timing.of(found["timed"].statistics),
+        **found,
         missed=misses(recorder.rounds, agrees) if sampling.greedy and session.engine.draft is not None else (),
     )
     return row, features

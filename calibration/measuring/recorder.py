@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engines.base import Head, Logits
-from ...runtime.drafting.guide import Guide
+from ...runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from ...runtime.policy.survival import top_logit
 
 
@@ -42,14 +42,13 @@ class Recorder:
     needs_host: bool = True
 
     def __post_init__(self) -> None:
-        self.guide: Guide | None = self
         self._probability: list[float] = []
         self._guess: int | None = None
         self._said: list[int] = []
 
-    def next(self, length: int, behind: int) -> int:
+    def plan(self, sequence: SequenceState) -> RoundPlan:
         self._probability, self._guess, self._said = [], None, []
-        return self.num_draft_tokens
+        return RoundPlan(self.num_draft_tokens, guide=self)
 
     def include(self, index: int, logits: Logits) -> bool:
         if index == 0 and len(logits) > 1:
@@ -66,10 +65,9 @@ class Recorder:
     def looked_up(self, count: int, length: int, drafted: int) -> int:
         return count
 
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
-        self.rounds.append(
-            RecordedRound(num_drafted, num_accepted, tuple(self._probability), self._guess, tuple(self._said))
-        )
+    def observe(self, outcome: RoundOutcome) -> None:
+        drafted, accepted = outcome.num_drafted, outcome.num_accepted
+        self.rounds.append(RecordedRound(drafted, accepted, tuple(self._probability), self._guess, tuple(self._said)))
 
 
 def agreement(rounds: Sequence[RecordedRound], output: Sequence[int], greedy: bool) -> list[bool | None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ...runtime.drafting.rounds import SequenceState
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.route_belief import Routing
 from ...runtime.policy.routed_schedule import Candidate, Purse, RoutedSchedule
@@ -87,12 +88,11 @@ class _Request:
 
     def run(self, schedule: RoutedSchedule) -> list[str]:
         chosen = []
-        schedule.look_at(self._lacking)
         while self._place < self._end:
-            count = schedule.next(self._place, self._lacking(schedule.drafter))
-            name = schedule.drafter
-            one = self._replayers[name].round(self._place, count, schedule.schedules[name].guide)
-            schedule.observe(one.num_drafted, one.num_accepted)
+            plan = schedule.plan(SequenceState(self._place, self._lacking))
+            name = str(plan.drafter)
+            one = self._replayers[name].round(self._place, plan.num_draft_tokens, plan.guide)
+            schedule.observe(one.outcome)
             self.seconds += round_seconds(one, self._ats[name])
             if one.passes:
                 own = self._drafters[name]

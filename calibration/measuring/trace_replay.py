@@ -15,9 +15,9 @@ import numpy as np
 
 from ...engines.base import Logits
 from ...runtime.drafting.drafters import LOOKUPS, SHORTEST_ALONE, SHORTEST_BESIDE_A_MODEL
-from ...runtime.drafting.guide import Guide
 from ...runtime.drafting.lookup import Lookup
 from ...runtime.drafting.names import guesser_of, model_of
+from ...runtime.drafting.rounds import Guide, RoundOutcome, Source
 from .guessed_replay import GuessedReplay
 from .traces import CostsAt, Trace, agreeing, known, matching
 
@@ -33,6 +33,7 @@ class ReplayedRound:
     behind: rows that the draft model must catch up on first, since earlier rounds were looked up.
     saved, guess_rows, guess_seconds: if something guesses for the draft, the passes that were saved, the additional
     rows of guesses, and the time of the guessing.
+    num_found: how many of the draft's tokens, the last ones, were looked up.
     """
 
     context: int
@@ -43,6 +44,14 @@ class ReplayedRound:
     saved: int = 0
     guess_rows: int = 0
     guess_seconds: float = 0.0
+    num_found: int = 0
+
+    @property
+    def outcome(self) -> RoundOutcome:
+        """What a schedule learns of the round."""
+        sources: list[Source] = ["model"] * self.num_drafted
+        sources[self.num_drafted - self.num_found :] = ["lookup"] * self.num_found
+        return RoundOutcome((0,) * self.num_drafted, tuple(sources), self.num_accepted, (0,))
 
     @property
     def looked_up(self) -> bool:
@@ -78,7 +87,8 @@ class Replayer:
         if accepted == by_model:
             accepted += matching(found, self._trace.tokens[place + by_model :])
         behind, self._behind = self._behind, max(0, accepted - by_model) if passes else self._behind + accepted + 1
-        return ReplayedRound(place - 1, by_model + len(found), accepted, passes, behind if passes else 0)
+        behind = behind if passes else 0
+        return ReplayedRound(place - 1, by_model + len(found), accepted, passes, behind, num_found=len(found))
 
     def _by_guesses(
         self, guessed: GuessedReplay, place: int, count: int, right: int, guide: Guide | None

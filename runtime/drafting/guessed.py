@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Protocol
 
-from ..sampling.rules import Rule
+from ..sampling.rules import Proposer
 from ..state.context import CachedDecoder
 from ..state.statistics import Statistics
-from .guide import Guide
 from .model_draft import AT_ONCE, ModelDraft
+from .rounds import RoundPlan
 
 # Wrong guesses cost only rows of a pass that is run anyway, so matches may be short; a pass takes this many at most.
 SHORTEST_FOR_A_MODEL = 2
@@ -55,21 +55,14 @@ class GuessedDraft(ModelDraft):
     used.
     """
 
-    def __init__(
-        self,
-        cached: CachedDecoder,
-        guess: Guess,
-        rule: Rule,
-        statistics: Statistics,
-        guide: Guide | None = None,
-    ) -> None:
-        super().__init__(cached, rule, statistics, guide)
+    def __init__(self, cached: CachedDecoder, guess: Guess, rule: Proposer, statistics: Statistics) -> None:
+        super().__init__(cached, rule, statistics)
         assert not cached.decoder.has_states  # states cannot be rolled back to any row; `runnable_drafter` refuses
         self._guess = guess
 
-    def one_by_one(self, tokens: Sequence[int], count: int) -> Iterator[int]:
-        cached, drafted = self._cached, list[int]()
-        while len(drafted) < count and (self._guide is None or self._guide.go_on(len(drafted))):
+    def one_by_one(self, tokens: Sequence[int], plan: RoundPlan) -> Iterator[int]:
+        cached, drafted, count, guide = self._cached, list[int](), plan.num_draft_tokens, plan.guide
+        while len(drafted) < count and (guide is None or guide.go_on(len(drafted))):
             start = perf_counter()
             if drafted:
                 place, fed = len(tokens) + len(drafted) - 1, drafted[-1:]
@@ -86,7 +79,7 @@ class GuessedDraft(ModelDraft):
             for index, guess in enumerate([*guesses, None]):
                 cached.rows = place + len(fed) + index  # rows of drafted tokens only, wherever this is abandoned
                 rows = logits[: first + index]
-                if self._guide is not None and not self._guide.include(len(drafted), rows):
+                if guide is not None and not guide.include(len(drafted), rows):
                     return
                 token = self._rule.propose(rows[-1])
                 if token is None:

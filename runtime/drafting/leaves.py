@@ -13,10 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
-from ...engines.base import Logits
 from ..sampling.distribution import Probabilities, Row, Tokens
 from ..sampling.leaves import Leaf
-from ..sampling.rules import Rule
+from ..sampling.rules import Proposer
 
 # Choices with a smaller share are ignored: so there are at most 50 per position, and hardly ever more than ten.
 LEAST_SHARE = 0.02
@@ -55,39 +54,60 @@ class LeafBudget(Protocol):
         """Whether any leaf of the next round could be worth its row and the time to search for it."""
         ...
 
-    def add_leaves(self, rows: int, count: int) -> None:
-        """Report that the round's pass has `count` leaves after `rows` other rows."""
-        ...
 
-    def learn(self, choices: Choices, hit: int | None) -> None:
-        """Report a round's choices, with a row or without; the target chose the one at `hit`."""
-        ...
+@dataclass(frozen=True)
+class JudgedLeaves:
+    """A round's choices, with a row or without. hit: the one that the target chose, None if none."""
+
+    choices: Choices
+    hit: int | None
 
 
 @dataclass(frozen=True)
-class LeafPlan:
-    """most: leaves per round. budget: None to take that many whatever they are worth."""
+class LeafLimit:
+    """most: leaves per round. asked: whether the request asks for that many, whatever they are worth."""
 
     most: int
-    budget: LeafBudget | None = None
+    asked: bool = False
+
+
+class Leaves(Protocol):
+    """Where a round's leaves come from."""
+
+    def begin(self, count: int, budget: LeafBudget | None) -> None:
+        """Begin a round that drafts up to `count` tokens. budget: see `RoundPlan.leaves`."""
+        ...
+
+    def take(self, rows: int, room: int) -> list[Leaf]:
+        """At most `room` leaves for the draft that the round has proposed. rows: those of the pass without leaves."""
+        ...
+
+    def judged(self, count: int, token: int) -> JudgedLeaves | None:
+        """What the target chose, `token` after `count` accepted draft tokens; None where nobody looked for leaves."""
+        ...
 
 
 class LeafChoices:
-    """A rule that also records, for each row, the likeliest tokens apart from the one that was drafted from it."""
+    """A `Proposer` that also records, for each row, the likeliest tokens apart from the one that was drafted from it;
+    implements `Leaves`.
+    """
 
-    def __init__(self, rule: Rule, plan: LeafPlan, never: Collection[int], vocab_size: int) -> None:
+    def __init__(self, rule: Proposer, limit: LeafLimit, never: Collection[int], vocab_size: int) -> None:
         """never: tokens after which no further token is needed. vocab_size: the target's; a draft may know more ids."""
-        self._rule, self._plan, self._never, self._vocab_size = rule, plan, frozenset(never), vocab_size
-        self.constrained, self.legal, self.forced, self.accept = rule.constrained, rule.legal, rule.forced, rule.accept
-        self.siblings = rule.siblings
+        self._rule, self._limit, self._never, self._vocab_size = rule, limit, frozenset(never), vocab_size
+        self._budget: LeafBudget | None = None
         self._rows: list[Row] = []
         self._drafted: list[int] = []  # one for each row
         self._places: list[int] = []
         self._place, self._looking = 0, False
         self._choices: Choices | None = None
 
-    def begin(self, count: int) -> None:
-        """Nothing to do: leaves are found after drafting, in the rows that the draft gave."""
+    def begin(self, count: int, budget: LeafBudget | None) -> None:
+        self._budget, self._choices, self._place = budget, None, 0
+        self._rows, self._drafted, self._places = [], [], []
+
+    def legal(self, tokens: Sequence[int]) -> int:
+        return self._rule.legal(tokens)
 
     def propose(self, draft_logits: Row) -> int | None:
         token = self._rule.propose(draft_logits)
@@ -105,12 +125,12 @@ class LeafChoices:
     def _looks(self) -> bool:
         """Decided once per round, at its first row."""
         if not self._place:
-            self._looking = self._plan.budget is None or self._plan.budget.could_pay()
+            self._looking = self._limit.asked or (self._budget is not None and self._budget.could_pay())
         return self._looking
 
     def take(self, rows: int, room: int) -> list[Leaf]:
         """The most valuable choices, as many as are worth most beyond what their rows cost."""
-        budget, most = self._plan.budget, min(self._plan.most, room)
+        budget, most = None if self._limit.asked else self._budget, min(self._limit.most, room)
         leaves: list[Leaf] = []
         self._choices = choices = self._find() if self._rows else None
         if choices is not None and most > 0:
@@ -120,24 +140,18 @@ class LeafChoices:
             if budget:
                 gains -= budget.costs(rows, len(gains) - 1)
             leaves = [choices.leaf(index) for index in order[: int(gains.argmax())]]
-        if budget:
-            budget.add_leaves(rows, len(leaves))
         return leaves
 
-    def accept_tree(
-        self, target_logits: Logits, draft_tokens: Sequence[int], leaves: Sequence[Leaf]
-    ) -> tuple[int, list[int]]:
-        count, following = self._rule.accept_tree(target_logits, draft_tokens, leaves)
-        choices, self._choices, self._place = self._choices, None, 0
-        if choices is not None and self._plan.budget:
-            found = np.flatnonzero((choices.places == count) & (choices.tokens == following[0]))
-            self._plan.budget.learn(choices, int(found[0]) if len(found) else None)
-        return count, following
+    def judged(self, count: int, token: int) -> JudgedLeaves | None:
+        choices = self._choices
+        if choices is None:
+            return None
+        found = np.flatnonzero((choices.places == count) & (choices.tokens == token))
+        return JudgedLeaves(choices, int(found[0]) if len(found) else None)
 
     def _find(self) -> Choices:
         """All of the round's rows at once, which takes less time than one by one."""
         rows, drafted, at = np.stack(self._rows), np.array(self._drafted), np.array(self._places)
-        self._rows, self._drafted, self._places = [], [], []
         weights = np.exp(rows - rows.max(axis=1, keepdims=True))
         mass, own = weights.sum(axis=1), np.arange(len(rows))
         mine = weights[own, drafted]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from time import perf_counter
 
-from ..sampling.rules import Rule
+from ..sampling.rules import Proposer
 from ..state.context import CachedDecoder
 from ..state.statistics import Statistics
-from .guide import Guide
+from .rounds import Proposal, RoundPlan
 
 # How many tokens a model catches up with in the first pass of its draft, rather than in an additional one.
 AT_ONCE = 8
@@ -21,20 +21,22 @@ class ModelDraft:
     after rounds that were looked up it lacks more.
     """
 
-    def __init__(self, cached: CachedDecoder, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> None:
-        self._cached, self._rule, self._statistics, self._guide = cached, rule, statistics, guide
+    def __init__(self, cached: CachedDecoder, rule: Proposer, statistics: Statistics) -> None:
+        self._cached, self._rule, self._statistics = cached, rule, statistics
         self._at_once = max(2, min(AT_ONCE, cached.chunk))
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        if self._guide is None or self._guide.go_on(0):
+    def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
+        if plan.guide is None or plan.guide.go_on(0):
             self._cached.prefill(tokens, len(tokens) - 2)
 
-    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
-        return list(self.one_by_one(tokens, count))
+    def propose(self, tokens: Sequence[int], plan: RoundPlan) -> Proposal:
+        drafted = list(self.one_by_one(tokens, plan))
+        return Proposal(drafted, ["model"] * len(drafted))
 
-    def one_by_one(self, tokens: Sequence[int], count: int) -> Iterator[int]:
-        """Like `propose`, but lazily: a pass runs only when its token is requested."""
-        if not count or (self._guide is not None and not self._guide.go_on(0)):
+    def one_by_one(self, tokens: Sequence[int], plan: RoundPlan) -> Iterator[int]:
+        """The tokens of `propose`, lazily: a pass runs only when its token is requested."""
+        count, guide = plan.num_draft_tokens, plan.guide
+        if not count or (guide is not None and not guide.go_on(0)):
             return
         start = perf_counter()
         # The first pass also feeds what rounds without the model have left out, where that is little. States must be
@@ -46,14 +48,14 @@ class ModelDraft:
         while True:
             self._statistics.draft_seconds += perf_counter() - start
             self._statistics.draft_passes += 1
-            if self._guide is not None and not self._guide.include(drafted, logits):
+            if guide is not None and not guide.include(drafted, logits):
                 return
             token = self._rule.propose(logits[-1])
             if token is None:
                 return
             drafted += 1
             yield token
-            if drafted == count or (self._guide is not None and not self._guide.go_on(drafted)):
+            if drafted == count or (guide is not None and not guide.go_on(drafted)):
                 return
             start = perf_counter()
             logits = self._cached.step([token], len(tokens) + drafted - 1)

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ..state.context import Context
 from .drafters import Draft
 from .names import FIRST, model_of
+from .rounds import Proposal, RoundPlan
 
 
 class SwitchedDraft:
-    """Drafts with the one that `chosen` returns when the round begins. The caches of the others lag behind, and catch
-    up when it is their turn.
-    """
+    """Drafts with the plan's drafter. The caches of the others lag behind, and catch up when it is their turn."""
 
-    def __init__(self, drafts: Mapping[str, Draft], chosen: Callable[[], str], context: Context) -> None:
+    def __init__(self, drafts: Mapping[str, Draft], context: Context) -> None:
         """drafts: by drafter, over caches of `context`."""
-        self._drafts, self._chosen, self._context = drafts, chosen, context
+        self._drafts, self._context = drafts, context
         models = {name: model_of(name) for name in drafts}
         self._models = {name: None if model == FIRST else model for name, model in models.items()}
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self._turn().prefill(tokens)
+    def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
+        self._of(plan).prefill(tokens, plan)
 
-    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
-        return self._turn().propose(tokens, count)
+    def propose(self, tokens: Sequence[int], plan: RoundPlan) -> Proposal:
+        return self._of(plan).propose(tokens, plan)
 
-    def _turn(self) -> Draft:
-        name = self._chosen()
+    def _of(self, plan: RoundPlan) -> Draft:
+        name = plan.drafter or next(iter(self._drafts))
         self._context.drafts_with = self._models[name]
         return self._drafts[name]

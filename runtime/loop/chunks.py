@@ -14,21 +14,18 @@ from ...bundle import Bundle
 from ...engines.base import Engine
 from ...errors import EngineError
 from ..drafting.drafters import Draft, ForcedDraft, LookupDraft, NoDraft, make_draft
-from ..drafting.leaves import LeafChoices
+from ..drafting.leaves import LeafChoices, Leaves
 from ..drafting.lookup import PredictionLookup
-from ..drafting.names import model_of
+from ..drafting.rounds import RoundOutcome, Source
 from ..drafting.switched import SwitchedDraft
-from ..policy.routed_schedule import RoutedSchedule
 from ..request import Request
-from ..sampling.leaves import Leaves
 from ..sampling.logprobs import TokenLogprobs
-from ..sampling.rules import NonFiniteLogitsError, Rule
+from ..sampling.rules import NonFiniteLogitsError, Proposer
 from ..state.cancellation import Cancellation, Cancelled
 from ..state.context import Context
 from ..state.statistics import Statistics
 from ..text.detokenizer import Detokenizer, StopStrings
 from .device_rounds import DeviceRound, device_rounds
-from .notes import NotedRound, NotedRule, Notes, Source
 from .speculate import HostRound, Round, decode
 from .tree_round import TreeRound
 
@@ -135,22 +132,22 @@ class Decoding:
             statistics.prompt_tokens = len(request.prompt)
             statistics.reused_tokens = context.start(request.prompt, request.parameters.cache_salt)
             statistics.restored_tokens = context.restored
-            notes = Notes(request.parameters.logprobs)
-            round = NotedRound(self._round(request, statistics, notes), notes)
+            round = self._round(request, statistics)
             with self._finite():
-                for tokens in decode(context, round, request.schedule, request.limit, statistics):
+                for outcome in decode(context, round, request.schedule, request.limit, statistics):
+                    tokens = outcome.tokens
                     pieces, finish = output.add(tokens)
                     kept = len(pieces)
                     context.truncate(len(context.tokens) - len(tokens) + kept)
                     statistics.emitted += kept
-                    if notes.draft_tokens:
-                        statistics.count_drafter(_drafter(request))
+                    if outcome.draft_tokens:
+                        statistics.count_drafter(outcome.drafter or str(request.drafter))
                     if request.matcher is not None:
                         statistics.grammar_seconds = request.matcher.seconds
                     statistics.total_seconds += perf_counter() - resumed
                     statistics.first_token_seconds = statistics.first_token_seconds or statistics.total_seconds
-                    _count_predicted(notes, statistics)
-                    yield _chunk(tokens[:kept], pieces, finish, notes, statistics)
+                    _count_predicted(outcome, statistics)
+                    yield _chunk(tokens[:kept], pieces, finish, outcome, statistics)
                     if finish:
                         return
                     resumed = perf_counter()
@@ -160,50 +157,35 @@ class Decoding:
             text = output.flush()
             yield Chunk(text, (), "cancelled", statistics, pieces=(text,))
 
-    def _round(self, request: Request, statistics: Statistics, notes: Notes) -> Round:
+    def _round(self, request: Request, statistics: Statistics) -> Round:
         """How this request's rounds are run: completely on the device where possible, else by the host."""
-        context, schedule, drafter = self.context, request.schedule, request.drafter
-        rounds = None if schedule.needs_host else device_rounds(self.engine, request.parameters, drafter)
+        context, parameters, rule = self.context, request.parameters, request.rule
+        rounds = None if request.schedule.needs_host else device_rounds(self.engine, parameters, request.drafter)
         if rounds is not None:
-            schedule.guide = None
-            return DeviceRound(context, rounds, request.parameters, drafter is not None, statistics)
-        noted = NotedRule(request.rule, notes)
-        rule: Rule = noted
-        leaves: Leaves | None = None
-        if self.engine.trees is not None and request.leaves is not None:
-            leaves = siblings = request.rule.siblings
-            if siblings is not None:
-                budget = request.leaves.budget
-                siblings.allow(request.leaves.most, request.stop_tokens, budget.add_leaves if budget else None)
-            else:
-                vocab_size = context.target.decoder.vocab_size
-                rule = leaves = LeafChoices(noted, request.leaves, request.stop_tokens, vocab_size)
-        draft: Draft = NoDraft()
-        if isinstance(schedule, RoutedSchedule):
-            draft = self._switched(schedule, rule, statistics)
-        elif drafter:
-            first = []
-            if request.prediction:
-                lookup = PredictionLookup(request.prompt, request.prediction)
-                predicted = NotedRule(request.rule, notes, "prediction")
-                first.append(LookupDraft(lookup, predicted, statistics))
-            draft = make_draft(drafter, context, rule, statistics, schedule.guide, first)
-        if drafter and rule.constrained:
-            draft = ForcedDraft(draft, NotedRule(request.rule, notes, "grammar"), statistics)
-        if leaves is not None and self.engine.trees is not None:
-            contract = self.bundle.manifest.contract
-            return TreeRound(context.target, draft, rule, leaves, statistics, self.engine.trees, contract)
-        return HostRound(context, draft, rule, statistics)
+            return DeviceRound(context, rounds, parameters, request.drafter is not None, statistics)
+        trees, limit, likeliest = self.engine.trees, request.leaves, parameters.logprobs
+        if trees is None or limit is None:
+            return HostRound(context, self._draft(request, rule, statistics), rule, statistics, likeliest)
+        proposer: Proposer = rule
+        leaves: Leaves
+        if rule.siblings is not None:
+            leaves = rule.siblings
+            leaves.allow(limit.most, request.stop_tokens)
+        else:
+            proposer = leaves = LeafChoices(rule, limit, request.stop_tokens, context.target.decoder.vocab_size)
+        draft, contract = self._draft(request, proposer, statistics), self.bundle.manifest.contract
+        return TreeRound(context.target, draft, rule, leaves, statistics, trees, contract, likeliest, limit.asked)
 
-    def _switched(self, schedule: RoutedSchedule, rule: Rule, statistics: Statistics) -> Draft:
-        """Drafts with the drafter that `schedule` chooses."""
-        context = self.context
-        models = {name: model for name in schedule.schedules if (model := model_of(name)) is not None}
-        caches = {name: context.of(model) for name, model in models.items()}
-        schedule.look_at(lambda drafter: len(context.tokens) - caches[drafter].rows)
-        own = schedule.schedules.items()
-        drafts = {name: make_draft(name, context, rule, statistics, one.guide) for name, one in own}
-        return SwitchedDraft(drafts, lambda: schedule.drafter, context)
+    def _draft(self, request: Request, rule: Proposer, statistics: Statistics) -> Draft:
+        if not request.drafters:
+            return NoDraft()
+        first = []
+        if request.prediction:
+            lookup = PredictionLookup(request.prompt, request.prediction)
+            first.append(LookupDraft(lookup, rule, statistics, "prediction"))
+        drafts = {name: make_draft(name, self.context, rule, statistics, first) for name in request.drafters}
+        draft = SwitchedDraft(drafts, self.context) if len(drafts) > 1 else drafts[request.drafters[0]]
+        return ForcedDraft(draft, rule, statistics) if request.rule.constrained else draft
 
     @contextmanager
     def _finite(self) -> Iterator[None]:
@@ -226,28 +208,26 @@ class Decoding:
 
 
 def _chunk(
-    tokens: Sequence[int], pieces: tuple[str, ...], finish: FinishReason | None, notes: Notes, statistics: Statistics
+    tokens: Sequence[int],
+    pieces: tuple[str, ...],
+    finish: FinishReason | None,
+    outcome: RoundOutcome,
+    statistics: Statistics,
 ) -> Chunk:
-    """The newest round's notes; `tokens` are those of its tokens that belong to the output."""
+    """tokens: those of the round's tokens that belong to the output."""
     return Chunk(
         "".join(pieces),
         tuple(tokens),
         finish,
         statistics,
-        min(len(tokens), notes.num_accepted),
+        min(len(tokens), outcome.num_accepted),
         pieces,
-        tuple(notes.draft_tokens),
-        tuple(notes.sources),
-        tuple(notes.logprobs[: len(tokens)]),
+        outcome.draft_tokens,
+        outcome.sources,
+        outcome.logprobs[: len(tokens)],
     )
 
 
-def _drafter(request: Request) -> str:
-    """The drafter of the newest round."""
-    chosen = request.schedule.drafter if isinstance(request.schedule, RoutedSchedule) else request.drafter
-    return str(chosen)
-
-
-def _count_predicted(notes: Notes, statistics: Statistics) -> None:
-    statistics.predicted += notes.sources.count("prediction")
-    statistics.predicted_accepted += notes.sources[: notes.num_accepted].count("prediction")
+def _count_predicted(outcome: RoundOutcome, statistics: Statistics) -> None:
+    statistics.predicted += outcome.sources.count("prediction")
+    statistics.predicted_accepted += outcome.sources[: outcome.num_accepted].count("prediction")

@@ -12,6 +12,7 @@ from time import perf_counter
 import numpy as np
 
 from ...engines.base import Chances, Engine, Rounds
+from ..drafting.rounds import RoundOutcome, RoundPlan, Source
 from ..sampling.noise import noise_streams
 from ..sampling.parameters import COMPILED, SamplingParameters
 from ..sampling.rules import NonFiniteLogitsError
@@ -36,6 +37,8 @@ def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str |
 class DeviceRound:
     """Draws the same noise from the same seed as `SamplingRule`: both give the same tokens up to rounding."""
 
+    guided = False
+
     def __init__(
         self, context: Context, rounds: Rounds, parameters: SamplingParameters, drafts: bool, statistics: Statistics
     ) -> None:
@@ -46,17 +49,17 @@ class DeviceRound:
         self._sampling = np.array(row, np.float32)
         self._draft_noise, self._target_noise = noise_streams(parameters.seed)
 
-    def prefill(self, tokens: Sequence[int]) -> None:
+    def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
         if self._drafts and self._context.draft is not None:
             self._context.draft.prefill(tokens, len(tokens) - 2)
 
-    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, list[int]]:
+    def run(self, tokens: Sequence[int], plan: RoundPlan) -> RoundOutcome:
         draft = self._context.draft
         # The first draft pass feeds two tokens, so a sequence of one starts with a plain round.
-        k = count if self._drafts and draft is not None and len(tokens) > 1 else 0
+        k = plan.num_draft_tokens if self._drafts and draft is not None and len(tokens) > 1 else 0
         start = perf_counter()
         if k and draft is not None:
-            self.prefill(tokens)  # rows that plain rounds have left out
+            self.prefill(tokens, plan)  # rows that plain rounds have left out
             draft.rows = min(draft.rows, len(tokens) - 2)  # the valid ones, should the round fail
         result = self._rounds.run(tokens, k, self._chances(k))
         self._context.target.rows = len(tokens) + k
@@ -68,7 +71,9 @@ class DeviceRound:
                 raise NonFiniteLogitsError("draft", index, confidence)
         if not 0 <= result.next_token < self._vocab_size:
             raise NonFiniteLogitsError("target", result.num_accepted, math.nan)
-        return result.draft_tokens, result.num_accepted, [result.next_token]
+        drafted = tuple(result.draft_tokens)
+        sources: list[Source] = ["model"] * len(drafted)
+        return RoundOutcome(drafted, tuple(sources), result.num_accepted, (result.next_token,))
 
     def _chances(self, k: int) -> Chances | None:
         if self._verification is None:

@@ -12,14 +12,19 @@ from time import perf_counter
 from ...bundle import Contract
 from ...engines.base import Logits, TakesTrees
 from ..drafting.drafters import Draft
-from ..sampling.leaves import Leaf, Leaves
+from ..drafting.leaves import Leaves
+from ..drafting.rounds import RoundOutcome, RoundPlan
+from ..sampling.leaves import Leaf, caught
 from ..sampling.rules import Rule
 from ..state.context import CachedDecoder
 from ..state.statistics import Statistics
+from .speculate import logprobs_of
 
 
 class TreeRound:
-    """Pass by pass, like `HostRound`. rule: drafts as well; leaves: has the draft's other tokens."""
+    """Pass by pass, like `HostRound`. leaves: has the draft's other tokens."""
+
+    guided = True
 
     def __init__(
         self,
@@ -30,14 +35,18 @@ class TreeRound:
         statistics: Statistics,
         trees: TakesTrees,
         contract: Contract,
+        likeliest: int | None = None,
+        asked: bool = False,
     ) -> None:
+        """likeliest: see `HostRound`. asked: whether the request asks for the leaves, whatever they cost."""
         self._target, self._draft, self._rule, self._leaves = target, draft, rule, leaves
         self._statistics, self._trees, self._contract = statistics, trees, contract
+        self._likeliest, self._asked = likeliest, asked
         self.prefill = draft.prefill
 
-    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, list[int]]:
-        self._leaves.begin(count)
-        draft_tokens = self._draft.propose(tokens, count)
+    def run(self, tokens: Sequence[int], plan: RoundPlan) -> RoundOutcome:
+        self._leaves.begin(plan.num_draft_tokens, plan.leaves)
+        draft_tokens, sources = self._draft.propose(tokens, plan)
         start, position = perf_counter(), min(self._target.rows, len(tokens) - 1)
         fed = tokens[position:]  # the last token, and the leaf that the round before caught
         chain = [*fed, *draft_tokens]
@@ -47,7 +56,24 @@ class TreeRound:
         self._statistics.target_seconds += perf_counter() - start
         self._statistics.leaves += len(leaves)
         self._statistics.fed_again += len(fed) - 1
-        return draft_tokens, *self._rule.accept_tree(logits[len(fed) - 1 :], draft_tokens, leaves)
+        logits = logits[len(fed) - 1 :]
+        num_accepted, following = self._rule.accept_tree(logits, draft_tokens, leaves)
+        logprobs = logprobs_of(logits, [*draft_tokens[:num_accepted], following[0]], self._likeliest)
+        leaf = caught(leaves, num_accepted, following[0])
+        if leaf is not None:
+            logprobs += logprobs_of(logits[len(draft_tokens) + 1 + leaf :], following[1:], self._likeliest)
+        return RoundOutcome(
+            tuple(draft_tokens),
+            tuple(sources),
+            num_accepted,
+            tuple(following),
+            plan.drafter,
+            len(chain),
+            len(leaves),
+            self._asked,
+            self._leaves.judged(num_accepted, following[0]),
+            logprobs,
+        )
 
     def _step(self, chain: list[int], leaves: Sequence[Leaf], position: int, last: int) -> Logits:
         """last: the index of the sequence's last token in `chain`, the parent of draft tokens."""

@@ -1,13 +1,15 @@
-"""The schedule of a request with a grammar: tokens that the grammar forces are added to those that are drafted."""
+"""The schedule of a request with a grammar: tokens that the grammar forces come before those that are drafted."""
 
 from __future__ import annotations
 
-from ..drafting.guide import Guide
+from dataclasses import replace
+
+from ..drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from ..sampling.rules import Rule
 from .schedule import Schedule
 
 
-class BesideForced:
+class WithForced:
     """Asks another schedule about tokens of a model or a lookup only, and reports only the outcome of those to it.
 
     Forced tokens are accepted however good the draft is, so they say nothing about it; even plain rounds propose them.
@@ -15,16 +17,19 @@ class BesideForced:
 
     needs_host = True
 
-    def __init__(self, schedule: Schedule, rule: Rule, most: int) -> None:
-        """most: draft tokens per round."""
-        self._schedule, self._rule, self._most = schedule, rule, most
-        self.guide: Guide | None = schedule.guide
-        self._forced = 0
+    def __init__(self, schedule: Schedule, rule: Rule, most: int, on_top: bool = False) -> None:
+        """most: draft tokens per round. on_top: whether forced tokens are added to those that `schedule` wants; else
+        they are among them.
+        """
+        self._schedule, self._rule, self._most, self._on_top = schedule, rule, most, on_top
 
-    def next(self, length: int, behind: int) -> int:
-        self._forced = len(self._rule.forced(self._most))
-        return min(self._most, self._forced + self._schedule.next(length, behind))
+    def plan(self, sequence: SequenceState) -> RoundPlan:
+        plan = self._schedule.plan(sequence)
+        forced = tuple(self._rule.forced(self._most if self._on_top else plan.num_draft_tokens))
+        count = plan.num_draft_tokens + len(forced) * self._on_top
+        return replace(plan, num_draft_tokens=min(self._most, count), forced=forced)
 
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
-        if num_accepted >= self._forced:
-            self._schedule.observe(max(0, num_drafted - self._forced), num_accepted - self._forced)
+    def observe(self, outcome: RoundOutcome) -> None:
+        forced = outcome.sources.count("grammar")
+        if outcome.num_accepted >= forced:
+            self._schedule.observe(outcome.part(forced, outcome.num_drafted))

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..drafting.leaves import Choices
+from ..drafting.leaves import Choices, JudgedLeaves
 from ..sampling.distribution import Probabilities, Tokens
 
 # About how long the host searches for leaves in a round: measured by `benchmarks/trees.py` on the demo pair, whose
@@ -57,9 +57,7 @@ class LeafBeliefs:
 
 
 class LeafWorth:
-    """Of one request; implements `LeafBudget`. seconds: of the newest round's leaves. unpriced: whether it has
-    requested leaves, which are taken at any cost.
-    """
+    """Of one request; implements `LeafBudget`."""
 
     def __init__(self, beliefs: LeafBeliefs) -> None:
         self._beliefs = beliefs
@@ -71,13 +69,12 @@ class LeafWorth:
         per second of the session. verify: seconds of a verify pass over 1, 2, ... rows, as far as they were measured.
         """
         self._read, self._expected, self._rate, self._verify = read, expected, rate, verify
-        self.seconds, self.unpriced = 0.0, False
 
     def values(self, choices: Choices) -> Probabilities:
         return self._word(choices) * self._beliefs.factors(choices.ranks)
 
-    def learn(self, choices: Choices, hit: int | None) -> None:
-        self._beliefs.add(choices.ranks, self._word(choices), hit)
+    def learn(self, judged: JudgedLeaves) -> None:
+        self._beliefs.add(judged.choices.ranks, self._word(judged.choices), judged.hit)
 
     def could_pay(self) -> bool:
         alive, most = 1.0, 0.0  # most: what the likeliest choice of each position could gain in all
@@ -88,13 +85,10 @@ class LeafWorth:
         return most > self._rate * HOST_SECONDS + LEAST_GAIN
 
     def costs(self, rows: int, most: int) -> Probabilities:
-        seconds = [self._seconds(rows, count) for count in range(most + 1)]
+        seconds = [self.seconds(rows, count) for count in range(most + 1)]
         return self._rate * np.array(seconds) + LEAST_GAIN * (np.arange(most + 1) > 0)
 
-    def add_leaves(self, rows: int, count: int) -> None:
-        self.seconds = self._seconds(rows, count)
-
-    def _seconds(self, rows: int, count: int) -> float:
+    def seconds(self, rows: int, count: int) -> float:
         """What `count` leaves add to a pass over `rows` rows: the measured difference, but no less than
         `LEAST_OF_MEAN` says.
         """
@@ -123,27 +117,3 @@ class LeafWorth:
         ending = np.cumprod(np.append(1.0, chances[:-1])) * (1.0 - chances)  # of the draft, by position
         word: Probabilities = ending[np.minimum(choices.places, len(chances) - 1)] * choices.shares
         return word
-
-
-class AskedLeaves:
-    """As many leaves as were asked for, by the draft's own probability; implements `LeafBudget` and reports to the
-    schedule.
-    """
-
-    def __init__(self, worth: LeafWorth) -> None:
-        self._worth = worth
-
-    def costs(self, rows: int, most: int) -> Probabilities:
-        return np.zeros(most + 1)
-
-    def values(self, choices: Choices) -> Probabilities:
-        return choices.values
-
-    def could_pay(self) -> bool:
-        return True
-
-    def add_leaves(self, rows: int, count: int) -> None:
-        self._worth.unpriced = count > 0
-
-    def learn(self, choices: Choices, hit: int | None) -> None:
-        self._worth.learn(choices, hit)

@@ -13,6 +13,7 @@ from operator import mul
 
 from ...engines.base import Logits
 from ..drafting.names import model_of, unguessed
+from ..drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from .cost_model import Costs
 from .lookup_worth import PROBE_TOKENS, LookupWorth
 from .pace import Pace
@@ -41,7 +42,6 @@ class LookupSchedule(AdaptiveSchedule):
 
     def __init__(self, entry: RoutePolicy, costs: Costs, chance: Chance | None, state: RouteState, most: int) -> None:
         super().__init__(entry, costs, chance if model_of(entry.drafter) else None, state, most)
-        self.guide = self
         self._worth = LookupWorth(state.lookups, entry.verdict == "off")
         self._allowed = 0  # draft tokens of the model in this round
         self._without = False  # whether this round has no lookup
@@ -50,17 +50,21 @@ class LookupSchedule(AdaptiveSchedule):
         self._gains: list[float] = []  # what they gain over a plain round, in tokens,
         self._rows: list[float] = []  # and what the time of their rows in the verify pass is worth
 
-    def next(self, length: int, behind: int) -> int:
+    def plan(self, sequence: SequenceState) -> RoundPlan:
+        self._guide = self
+        return RoundPlan(self._begin(sequence), None, (), self, self.leaves if self._with_model else None)
+
+    def _begin(self, sequence: SequenceState) -> int:
         known = self._state.lookups
         reached = known.tokens / known.seconds if known.seconds else 0.0
         if abs(reached - self._reached) > MOVED * reached:
             self._reached, self._prior = reached, None
         self._worth.begin()
         if self._with_model:
-            self._allowed = super().next(length, behind)
+            self._allowed = super()._begin(sequence)
             self._without = self._turned or self._probing
         else:
-            self._look_up_costs(length, 1.0)
+            self._look_up_costs(sequence.length, 1.0)
             if self._prior is None:
                 self._prior = 0.0
                 self._best, self._rate = self._plan([])
@@ -92,17 +96,19 @@ class LookupSchedule(AdaptiveSchedule):
             return super().go_on(num_drafted)
         return num_drafted < self._allowed
 
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
-        own = self._worth.observe(num_drafted, num_accepted)
+    def observe(self, outcome: RoundOutcome) -> None:
+        num_drafted, num_accepted = outcome.num_drafted, outcome.num_accepted
+        if outcome.judged_leaves is not None:
+            self.leaves.learn(outcome.judged_leaves)
+        self._worth.observe(num_drafted, num_accepted)
         if self._state.pace:
-            self._time(self._state.pace, num_drafted)
+            self._time(self._state.pace, outcome)
         known, keep = self._state.lookups, 1.0 - 1.0 / ROUNDS
         known.tokens = keep * known.tokens + num_accepted + 1
         passes = self._passes - num_drafted  # more than tokens, or fewer
         known.seconds = keep * known.seconds + self._rounds[num_drafted] + passes * self._draft
-        self.judged = (own, min(num_accepted, own)) if self._with_model else (0, 0)
-        if self.judged[0]:
-            self._learn(*self.judged)
+        if outcome.of_model[0]:
+            self._learn(*outcome.of_model)
 
     def _plan(self, chances: list[float]) -> tuple[int, float]:
         best, rate = super()._plan(chances)
@@ -112,8 +118,8 @@ class LookupSchedule(AdaptiveSchedule):
         self._rows = [max(rate, self._reached) * seconds for seconds in self._verify]
         return best, rate
 
-    def _time(self, pace: Pace, num_drafted: int) -> None:
-        if num_drafted and not self._passes:  # neither of the two kinds
+    def _time(self, pace: Pace, outcome: RoundOutcome) -> None:
+        if outcome.draft_tokens and not self._passes:  # neither of the two kinds
             self._had_draft = -1
         else:
-            super()._time(pace, num_drafted)
+            super()._time(pace, outcome)

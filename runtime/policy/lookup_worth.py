@@ -77,11 +77,11 @@ class LookupWorth:
         self._place, self._length = 0, lookup[1]
         return min(PROBE_TOKENS, lookup[0])
 
-    def observe(self, num_drafted: int, num_accepted: int) -> int:
-        """Learn from a round; returns how many of its draft tokens did not come from a lookup."""
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        """Learn from a round."""
         place = self._place
         if not 0 <= place < num_drafted:
-            return num_drafted
+            return
         error = 0.0
         for index in range(place, min(num_drafted, num_accepted + 1)):
             good = self._odds * (self._length + index - place - 1)
@@ -90,4 +90,3 @@ class LookupWorth:
             self._shift = bounded(self._shift + REQUEST_RATE * error)
             self._state.shift = bounded(self._state.shift + ROUTE_RATE * error)
             self._odds = math.exp(bounded(self._shift + self._state.shift))
-        return place

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...engines.base import Logits
-from ..drafting.guide import Guide
+from ..drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from .schedule import Schedule
 
 
@@ -16,52 +16,44 @@ class BesidePrediction:
 
     needs_host = True
 
-    def __init__(self, schedule: Schedule, most: int, learns: bool = True, with_model: bool = True) -> None:
-        """most: draft tokens per round. learns: whether `schedule` is told the outcome of its tokens; not where tokens
-        of a grammar come before them. with_model: whether it decides for a draft model. Lookups alone ask nothing where
-        they find nothing, so `schedule` is asked about such a round when it is over.
+    def __init__(self, schedule: Schedule, most: int, with_model: bool = True) -> None:
+        """most: draft tokens per round. with_model: whether `schedule` decides for a draft model. Lookups alone ask
+        nothing where they find nothing, so it is asked about such a round when it is over.
         """
-        self._schedule, self._most, self._learns, self._with_model = schedule, most, learns, with_model
-        self._asked = schedule.guide
-        self.guide: Guide | None = self
-        self._round = 0, 0  # length and behind, as of `next`
-        self._begun = False  # whether the schedule was asked about a round whose outcome it does not know yet
-        self._count = self._own = 0  # tokens that the schedule allows in it, and those taken
+        self._schedule, self._most, self._with_model = schedule, most, with_model
+        self._sequence: SequenceState
+        self._plan: RoundPlan | None = None  # for a round whose outcome the schedule does not know yet
 
-    def next(self, length: int, behind: int) -> int:
-        self._round, self._own = (length, behind), 0
-        return self._most
+    def plan(self, sequence: SequenceState) -> RoundPlan:
+        self._sequence = sequence
+        return RoundPlan(self._most, guide=self)
 
     @property
-    def _allowed(self) -> int:
-        """Tokens that the schedule allows in this round."""
-        if not self._begun:
-            self._count, self._begun = self._schedule.next(*self._round), True
-        return self._count
+    def _asked(self) -> RoundPlan:
+        """What the schedule wants of this round."""
+        if self._plan is None:
+            self._plan = self._schedule.plan(self._sequence)
+        return self._plan
 
     def include(self, index: int, logits: Logits) -> bool:
-        taken = index < self._allowed and (self._asked is None or self._asked.include(index, logits))
-        self._own += taken
-        return taken
+        plan = self._asked
+        return index < plan.num_draft_tokens and (plan.guide is None or plan.guide.include(index, logits))
 
     def go_on(self, num_drafted: int) -> bool:
-        return num_drafted < self._allowed and (self._asked is None or self._asked.go_on(num_drafted))
+        plan = self._asked
+        return num_drafted < plan.num_draft_tokens and (plan.guide is None or plan.guide.go_on(num_drafted))
 
     def looked_up(self, count: int, length: int, drafted: int) -> int:
-        allowed = self._allowed
-        if self._asked is not None:
-            taken = self._asked.looked_up(count, length, drafted)
-        else:
-            taken = min(count, max(0, allowed - drafted))
-        self._own += taken
-        return taken
+        plan = self._asked
+        if plan.guide is not None:
+            return plan.guide.looked_up(count, length, drafted)
+        return min(count, max(0, plan.num_draft_tokens - drafted))
 
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
-        begun = self._begun or not (num_drafted or self._with_model)
-        if not begun or (num_drafted and not self._own):  # the schedule's answer stands for the next round
-            return
-        _ = self._allowed
-        self._begun = False
-        if self._learns:
-            own = min(self._own, num_drafted)
-            self._schedule.observe(own, min(num_accepted, own))
+    def observe(self, outcome: RoundOutcome) -> None:
+        own = sum(source != "prediction" for source in outcome.sources)  # its tokens come first
+        plain = not (outcome.draft_tokens or self._with_model)
+        if (self._plan is None and not plain) or (outcome.draft_tokens and not own):
+            return  # the schedule's answer stands for the next round
+        _ = self._asked
+        self._plan = None
+        self._schedule.observe(outcome.part(0, own))

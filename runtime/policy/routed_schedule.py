@@ -8,11 +8,11 @@ prompt and at rounds that are over, never at the round that it is for, so the ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from ..drafting.guide import Guide
 from ..drafting.names import model_of
+from ..drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from .cost_model import Costs
 from .lookup_schedule import adaptive_schedule
 from .route_belief import Belief, Routing
@@ -45,14 +45,13 @@ class Purse:
 
 
 class RoutedSchedule:
-    """Of one request; implements `Schedule`. schedules: by drafter. drafter: of the newest round.
+    """Of one request; implements `Schedule`. schedules: by drafter.
 
     Every round that a model drafts counts in the estimate of the route, from the next look at it on: the longer the
     choice has stayed the same, the more rounds lie between two looks. Rounds that are plain or looked up tell nothing,
     so there another model is tried once `PROBE_BUDGET` of their time has paid for it.
     """
 
-    guide: Guide | None = None
     needs_host = True
 
     def __init__(
@@ -79,9 +78,8 @@ class RoutedSchedule:
         }
         self._models = [name for name in candidates if model_of(name) is not None]
         self._alone, self._purse = purse is None, purse or Purse()
-        self.drafter = next(iter(candidates))
-        self._lacks: Callable[[str], int] | None = None
-        self._length = 0
+        self._drafter = next(iter(candidates))  # of the newest round
+        self._sequence = SequenceState(len(prompt), lambda drafter: 0)
         self._fed = dict.fromkeys(candidates, 0)  # how long the sequence was when it last drafted in this request
         self._heard: list[tuple[int, int]] = []  # outcomes of its rounds that the belief does not have yet
         self._gap = 0  # rounds from the last look to the next
@@ -90,48 +88,43 @@ class RoutedSchedule:
         # Plain rounds that a row of the cache takes.
         self._prefill = {name: one.costs.draft_prefill / plain[name] for name, one in candidates.items()}
 
-    def look_at(self, lacks: Callable[[str], int]) -> None:
-        """lacks: gives the number of rows that a drafter's cache lacks, by its name."""
-        self._lacks = None if self._alone else lacks
-
-    def next(self, length: int, behind: int) -> int:
-        """behind: how many rows the cache of the newest round's drafter lacks."""
-        self._length = length
+    def plan(self, sequence: SequenceState) -> RoundPlan:
+        self._sequence = sequence
         if self._left:
             self._left -= 1
         else:
-            behind = self._look()
-        return self.schedules[self.drafter].next(length, behind)
+            self._look()
+        # Estimates for leaves belong to one draft.
+        return replace(self.schedules[self._drafter].plan(sequence), drafter=self._drafter, leaves=None)
 
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
-        schedule = self.schedules[self.drafter]
-        schedule.observe(num_drafted, num_accepted)
-        if schedule.judged[0]:
-            self._heard.append(schedule.judged)
-            self._fed[self.drafter] = self._length
+    def observe(self, outcome: RoundOutcome) -> None:
+        self.schedules[self._drafter].observe(outcome)
+        if outcome.of_model[0]:
+            self._heard.append(outcome.of_model)
+            self._fed[self._drafter] = self._sequence.length
         else:
             self._purse.saved += PROBE_BUDGET
 
-    def _look(self) -> int:
-        """Choose who drafts. Returns how many rows its cache lacks."""
+    def _look(self) -> None:
+        """Choose who drafts."""
         for drafted, accepted in self._heard:
-            self._belief.observe(self.drafter, drafted, accepted)
+            self._belief.observe(self._drafter, drafted, accepted)
         self._heard.clear()
         lacking = {name: self._lacking(name) for name in self.schedules}
         promises = {name: self._promise(name, rows) for name, rows in lacking.items()}
         chosen = max(promises, key=promises.__getitem__)
         chosen = self._probe(chosen, promises, lacking) or chosen
         self._gap = min(max(1, 2 * self._gap), RAREST)
-        if chosen != self.drafter:
+        if chosen != self._drafter:
             self.schedules[chosen].resume()
             self._gap = 1
-        self.drafter, self._left = chosen, self._gap - 1
-        return lacking[chosen]
+        self._drafter, self._left = chosen, self._gap - 1
 
     def _lacking(self, drafter: str) -> int:
         if drafter not in self._models:
             return 0
-        return self._length - self._fed[drafter] if self._lacks is None else self._lacks(drafter)
+        sequence = self._sequence
+        return sequence.length - self._fed[drafter] if self._alone else sequence.missing_rows(drafter)
 
     def _promise(self, drafter: str, lacking: int) -> float:
         return self._belief.speedups[drafter] / (1.0 + self._prefill[drafter] * lacking / HORIZON)

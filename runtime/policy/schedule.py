@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from ...engines.base import Logits
-from ..drafting.guide import Guide
 from ..drafting.names import model_of
+from ..drafting.rounds import Guide, RoundOutcome, RoundPlan, SequenceState
 from .beliefs import FARTHEST, LEAST, REQUEST_RATE, ROUTE_RATE, bounded, logit, sigmoid
 from .cost_model import Costs, RoundCosts
 from .leaf_worth import LeafBeliefs, LeafWorth
@@ -41,39 +41,31 @@ Chance = Callable[[int, Logits], float]
 
 @runtime_checkable
 class Schedule(Protocol):
-    """guide: asked between draft passes; removed where the device runs whole rounds, so that nothing can be asked.
+    """Of one request. needs_host: whether the host has to run the rounds. Order of calls: `drafting/rounds.py`."""
 
-    needs_host: whether the host has to run the rounds.
-    """
-
-    guide: Guide | None
     needs_host: bool
 
-    def next(self, length: int, behind: int) -> int:
-        """The most tokens to draft in the next round of a sequence of `length` tokens.
-
-        behind: how many of its rows the draft's cache lacks.
-        """
+    def plan(self, sequence: SequenceState) -> RoundPlan:
+        """What to do in the next round."""
         ...
 
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
-        """Learn the outcome of the round."""
+    def observe(self, outcome: RoundOutcome) -> None:
+        """Learn what the round did."""
         ...
 
 
 class FixedSchedule:
     """The same number every round."""
 
-    guide: Guide | None = None
     needs_host = False
 
     def __init__(self, num_draft_tokens: int) -> None:
-        self._num_draft_tokens = num_draft_tokens
+        self._plan = RoundPlan(num_draft_tokens)
 
-    def next(self, length: int, behind: int) -> int:
-        return self._num_draft_tokens
+    def plan(self, sequence: SequenceState) -> RoundPlan:
+        return self._plan
 
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
+    def observe(self, outcome: RoundOutcome) -> None:
         pass
 
 
@@ -112,7 +104,7 @@ class AdaptiveSchedule:
         most: draft tokens per round.
         """
         self._with_model = model_of(entry.drafter) is not None
-        self.guide: Guide | None = self if chance and self._with_model else None
+        self._guide: Guide | None = self if chance and self._with_model else None  # of this round
         self._entry, self._costs, self._chance, self._state, self._most = entry, costs, chance, state, most
         self._base = [logit(chance) for chance in (entry.chances + entry.chances[-1:] * most)[:most]]
         self._starts_off = entry.verdict == "off"
@@ -133,12 +125,15 @@ class AdaptiveSchedule:
         self._passes = 0  # of the draft, in this round, where it is guided
         self.leaves = LeafWorth(state.leaves)
         self._started, self._had_draft = 0.0, -1  # this round; whether the last one had a draft, if there was one
-        self.judged = (0, 0)  # of the newest round: tokens that the model drafted, and the accepted ones
 
-    def next(self, length: int, behind: int) -> int:
+    def plan(self, sequence: SequenceState) -> RoundPlan:
+        self._guide = self if self._chance and self._with_model and sequence.guided else None
+        return RoundPlan(self._begin(sequence), None, (), self._guide, self.leaves if self._with_model else None)
+
+    def _begin(self, sequence: SequenceState) -> int:
+        """Begin a round; returns how many tokens to draft."""
         pace, self._passes = self._state.pace, 0
-        behind = 0 if self._state.alone else behind
-        self._look_up_costs(length, pace.extra if pace else 1.0)
+        self._look_up_costs(sequence.length, pace.extra if pace else 1.0)
         prior_shift = self._state.prior_shift + self._prior_shift
         if prior_shift != self._prior:
             self._prior = prior_shift
@@ -148,6 +143,9 @@ class AdaptiveSchedule:
         if self._reads:
             self._trust = math.exp(self._state.calibration_shift + self._calibration_shift)
         count = self._best and (self._most if self._reads else self._best)
+        behind = 0  # rows that count in the price of a probe
+        if self._with_model and not (count or self._state.alone):
+            behind = sequence.missing_rows(self._entry.drafter)
         self._turned = pace is not None and pace.other(count > 0, self._price_of_other(behind))
         count = (0 if self._turned else count) if count else self._probe(behind, self._turned)
         self.leaves.begin(self._read, self._expected, self._rate, self._passes_over)
@@ -188,14 +186,15 @@ class AdaptiveSchedule:
     @property
     def _reads(self) -> bool:
         """Whether the draft's confidence is read."""
-        return self.guide is not None and self._chance is not None
+        return self._guide is not None and self._chance is not None
 
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
+    def observe(self, outcome: RoundOutcome) -> None:
+        if outcome.judged_leaves is not None:
+            self.leaves.learn(outcome.judged_leaves)
         if self._state.pace:
-            self._time(self._state.pace, num_drafted)
-        self.judged = num_drafted, num_accepted
-        if num_drafted:
-            self._learn(num_drafted, num_accepted)
+            self._time(self._state.pace, outcome)
+        if outcome.draft_tokens:
+            self._learn(outcome.num_drafted, outcome.num_accepted)
 
     def _learn(self, num_drafted: int, num_accepted: int) -> None:
         """Learn from the model's tokens in a round."""
@@ -274,16 +273,17 @@ class AdaptiveSchedule:
         self._probing = True
         return self._most if self._reads else self._probe_tokens
 
-    def _time(self, pace: Pace, num_drafted: int) -> None:
+    def _time(self, pace: Pace, outcome: RoundOutcome) -> None:
         """Report the round's time to the pace, unless rows of unknown cost were added to it."""
-        if self.leaves.unpriced:
+        if outcome.num_leaves and outcome.asked:
             self._had_draft = -1
             return
-        seconds, table = pace.clock() - self._started, self._table
+        seconds, table, num_drafted = pace.clock() - self._started, self._table, outcome.num_drafted
         passes = self._passes or num_drafted
         if self._had_draft == (passes > 0):
             expected = table.rounds[num_drafted] + (passes - num_drafted) * table.draft
-            expected += self.leaves.seconds / self._extra
+            if outcome.num_leaves:
+                expected += self.leaves.seconds(outcome.rows, outcome.num_leaves) / self._extra
             pace.observe(passes > 0, seconds, table.plain, expected)
         self._had_draft = passes > 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -13,18 +12,6 @@ class Leaf:
 
     place: int
     token: int
-
-
-class Leaves(Protocol):
-    """Where a round's leaves come from."""
-
-    def begin(self, count: int) -> None:
-        """Begin a round that drafts up to `count` tokens."""
-        ...
-
-    def take(self, rows: int, room: int) -> list[Leaf]:
-        """At most `room` leaves for the draft that the round has proposed. rows: those of the pass without leaves."""
-        ...
 
 
 def caught(leaves: Sequence[Leaf], count: int, token: int) -> int | None:

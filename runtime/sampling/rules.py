@@ -35,9 +35,8 @@ class NonFiniteLogitsError(Exception):
         self.role, self.index, self.value = role, index, value
 
 
-class Rule(Protocol):
-    constrained: bool  # by a grammar
-    siblings: Siblings | None  # where additional candidates are judged with it
+class Proposer(Protocol):
+    """What a draft needs of a rule."""
 
     def propose(self, draft_logits: Row) -> int | None:
         """The next draft token from the draft's logits `[vocab]`, remembered until `accept`.
@@ -51,12 +50,17 @@ class Rule(Protocol):
         """How many of `tokens`, from the first on, the grammar allows after the draft: a lookup ends there."""
         ...
 
-    def forced(self, most: int) -> list[int]:
-        """Up to `most` tokens that the grammar forces after the draft."""
-        ...
-
     def certain(self, draft_token: int) -> None:
         """The next draft token is this one, deterministically: it was looked up, or forced."""
+        ...
+
+
+class Rule(Proposer, Protocol):
+    constrained: bool  # by a grammar
+    siblings: Siblings | None  # where additional candidates are judged with it
+
+    def forced(self, most: int) -> list[int]:
+        """Up to `most` tokens that the grammar forces after the draft."""
         ...
 
     def accept(self, target_logits: Logits, draft_tokens: Sequence[int]) -> tuple[int, int]:

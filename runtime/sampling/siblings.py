@@ -48,18 +48,15 @@ class Siblings:
         """verification: one of `SIBLING_RULES`."""
         self._rule = SIBLING_RULES[verification]
         self._most, self._never = 0, frozenset[int]()
-        self._taken: Callable[[int, int], None] = lambda rows, count: None
         self._count = 0
         self._tokens: list[int] = []
         self.others: list[list[int]] = []
 
-    def allow(self, most: int, never: Collection[int], taken: Callable[[int, int], None] | None = None) -> None:
-        """most: additional candidates per round. never: tokens after which no further token is needed. taken: called
-        with each pass's rows without candidates, and with the number of candidates.
-        """
-        self._most, self._never, self._taken = most, frozenset(never), taken or self._taken
+    def allow(self, most: int, never: Collection[int]) -> None:
+        """most: additional candidates per round. never: tokens after which no further token is needed."""
+        self._most, self._never = most, frozenset(never)
 
-    def begin(self, count: int) -> None:
+    def begin(self, count: int, budget: object = None) -> None:
         """Begin a round of up to `count` draft tokens, over whose positions the candidates are spread evenly."""
         self._count, self._tokens, self.others = count, [], []
 
@@ -83,9 +80,10 @@ class Siblings:
             for token in dict.fromkeys(others)
             if token != drafted and token not in self._never
         ]
-        leaves = leaves[: max(0, room)]
-        self._taken(rows, len(leaves))
-        return leaves
+        return leaves[: max(0, room)]
+
+    def judged(self, count: int, token: int) -> None:
+        """Nothing is learnt from these."""
 
     def verify(
         self,

@@ -9,7 +9,7 @@ DRAFTERS, LOOKUP, TRANSLATE = (f"runtime/drafting/{name}.py" for name in ("draft
 MODEL, NAMES = "runtime/drafting/model_draft.py", "runtime/drafting/names.py"
 LOOKUP_WORTH = "runtime/policy/lookup_worth.py"
 SCHEDULE, DEVICE_ROUNDS = "runtime/policy/schedule.py", "runtime/loop/device_rounds.py"
-ROUTED = "runtime/policy/routed_schedule.py"
+ROUTED, ROUNDS = "runtime/policy/routed_schedule.py", "runtime/drafting/rounds.py"
 REQUEST = "runtime/request.py"
 DETOKENIZER, CHAT = "runtime/text/detokenizer.py", "runtime/text/chat_template.py"
 IN_LOOP = ("tests/runtime/state", "tests/runtime/loop", "tests/runtime/drafting")
@@ -26,7 +26,7 @@ LOOP = (
     Mutant(
         "under a grammar a chain is kept",
         REQUEST,
-        "        drafter = unguessed(drafter)",
+        "        drafters = tuple(map(unguessed, drafters))",
         "        pass",
         ("tests/runtime/grammar/test_sessions.py",),
     ),
@@ -107,15 +107,15 @@ LOOP = (
     Mutant(
         "roll-back keeps a rejected row",
         LOOP_FILE,
-        "context.keep(len(tokens) + num_accepted)",
-        "context.keep(len(tokens) + num_accepted + 1)",
+        "context.keep(len(tokens) + outcome.num_accepted)",
+        "context.keep(len(tokens) + outcome.num_accepted + 1)",
         IN_LOOP,
     ),
     Mutant(
         "a round drafts beyond the limit",
         LOOP_FILE,
-        "round.run(tokens, min(count, limit - 1))",
-        "round.run(tokens, min(count, limit))",
+        "round.run(tokens, plan.limited(limit - 1))",
+        "round.run(tokens, plan.limited(limit))",
         IN_LOOP,
     ),
     Mutant(
@@ -142,8 +142,8 @@ LOOP = (
     Mutant(
         "what is looked up behind the model's tokens is more than was asked for",
         DRAFTERS,
-        "lookup.propose(tokens, count - len(drafted), drafted)",
-        "lookup.propose(tokens, count, drafted)",
+        "count = plan.num_draft_tokens - len(drafted)",
+        "count = plan.num_draft_tokens",
         ("tests/runtime/drafting", "tests/runtime/loop"),
     ),
     Mutant(
@@ -268,21 +268,21 @@ LOOP = (
     Mutant(
         "the model is told of what was looked up",
         "runtime/policy/lookup_schedule.py",
-        "self._learn(*self.judged)",
+        "self._learn(*outcome.of_model)",
         "self._learn(num_drafted, num_accepted)",
         IN_SCHEDULE,
     ),
     Mutant(
         "rounds that were looked up are timed as plain ones",
         "runtime/policy/lookup_schedule.py",
-        "if num_drafted and not self._passes:",
+        "if outcome.draft_tokens and not self._passes:",
         "if False:",
         IN_SCHEDULE,
     ),
     Mutant(
         "a pass of a model that is not to draft",
         MODEL,
-        "if not count or (self._guide is not None and not self._guide.go_on(0)):",
+        "if not count or (guide is not None and not guide.go_on(0)):",
         "if not count:",
         ("tests/runtime/drafting",),
     ),
@@ -350,10 +350,52 @@ LOOP = (
         IN_SCHEDULE,
     ),
     Mutant(
-        "who drafts after a look is not told what its cache lacks",
+        "the plan does not say which drafter was chosen",
         ROUTED,
-        "behind = self._look()",
-        "self._look()",
+        "drafter=self._drafter, leaves=None)",
+        "leaves=None)",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "the last tokens before the limit may all be forced",
+        ROUNDS,
+        "forced=self.forced[:most]",
+        "forced=self.forced",
+        ("tests/runtime/drafting/test_rounds.py",),
+    ),
+    Mutant(
+        "accepted tokens of a lookup count as the model's",
+        ROUNDS,
+        "return drafted, min(self.num_accepted, drafted)",
+        "return drafted, self.num_accepted",
+        ("tests/runtime/drafting/test_rounds.py",),
+    ),
+    Mutant(
+        "tokens after a part count in its outcome",
+        ROUNDS,
+        "accepted = min(self.num_accepted, stop) - start",
+        "accepted = self.num_accepted - start",
+        ("tests/runtime/drafting/test_rounds.py",),
+    ),
+    Mutant(
+        "forced tokens teach the schedule how good the draft is",
+        "runtime/policy/forced.py",
+        "self._schedule.observe(outcome.part(forced, outcome.num_drafted))",
+        "self._schedule.observe(outcome)",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "forced tokens come on top of a number that was asked for",
+        "runtime/policy/forced.py",
+        "len(forced) * self._on_top",
+        "len(forced)",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "a prediction teaches the schedule how good the draft is",
+        "runtime/policy/predicted.py",
+        "self._schedule.observe(outcome.part(0, own))",
+        "self._schedule.observe(outcome)",
         IN_SCHEDULE,
     ),
     Mutant(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from specexport.cli.serve import serve
 from click.testing import CliRunner
 from specexport.bundle import Contract
 from specexport.cli import main

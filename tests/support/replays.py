@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from specexport.engines.base import Logits
+from specexport.runtime.drafting.rounds import RoundOutcome
 from specexport.runtime.policy.schedule import FixedSchedule
 
 from .doubles import FakeDecoder
@@ -25,5 +26,5 @@ class Watched(FixedSchedule):
         super().__init__(num_draft_tokens)
         self.rounds: list[tuple[int, int]] = []
 
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
-        self.rounds.append((num_drafted, num_accepted))
+    def observe(self, outcome: RoundOutcome) -> None:
+        self.rounds.append((outcome.num_drafted, outcome.num_accepted))

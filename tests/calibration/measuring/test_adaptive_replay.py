@@ -21,6 +21,7 @@ from specexport.calibration.verdicts.verdict import (
 )
 from specexport.engines.base import Logits
 from specexport.runtime.drafting.names import DRAFTERS
+from specexport.runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.lookup_schedule import adaptive_schedule
 from specexport.runtime.policy.routes import RoutePolicy
@@ -57,15 +58,15 @@ class Watched:
     needs_host = True
 
     def __init__(self, inner: AdaptiveSchedule) -> None:
-        self.inner, self.guide = inner, inner.guide
+        self.inner = inner
         self.rounds: list[tuple[int, int]] = []
 
-    def next(self, length: int, behind: int) -> int:
-        return self.inner.next(length, 0)
+    def plan(self, sequence: SequenceState) -> RoundPlan:
+        return self.inner.plan(replace(sequence, missing_rows=lambda _: 0))
 
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
-        self.inner.observe(num_drafted, num_accepted)
-        self.rounds.append((num_drafted, num_accepted))
+    def observe(self, outcome: RoundOutcome) -> None:
+        self.inner.observe(outcome)
+        self.rounds.append((outcome.num_drafted, outcome.num_accepted))
 
 
 class Periodic(FakeDecoder):

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
 import pytest
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.loop.chunks import Decoding
-from specexport.runtime.loop.notes import Notes
 from specexport.runtime.loop.speculate import Round
 from specexport.runtime.policy.cost_model import Costs
 from specexport.runtime.request import Request
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
-from support.clock import CONTRACT, DRAFT, Clock, Timed
-from support.doubles import FakeDecoder, fake_session
+from support.clock import CONTRACT
+from support.clock import DRAFT
+from support.clock import Clock
+from support.clock import Timed
+from support.doubles import FakeDecoder
+from support.doubles import fake_session
+from specexport.runtime.drafting.rounds import RoundOutcome
+from specexport.runtime.drafting.rounds import RoundPlan
 
 
 def measured(session: Session, contexts: list[int]) -> Costs:
@@ -92,13 +96,13 @@ def test_rounds_of_the_device_are_whole(clock: Clock, tmp_path: Path, monkeypatc
 
     make_round = Decoding._round
 
-    def whole(self: Decoding, request: Request, statistics: Statistics, notes: Notes) -> Round:
-        round = make_round(self, request, statistics, notes)
+    def whole(self: Decoding, request: Request, statistics: Statistics) -> Round:
+        round = make_round(self, request, statistics)
         run = round.run
 
-        def timed(tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
-            found = run(tokens, count)
-            clock.now += 1 + 0.3 * count
+        def timed(tokens: Sequence[int], plan: RoundPlan) -> RoundOutcome:
+            found = run(tokens, plan)
+            clock.now += 1 + 0.3 * plan.num_draft_tokens
             statistics.draft_seconds = statistics.target_seconds = 0.0
             return found
 

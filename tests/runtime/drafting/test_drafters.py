@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.errors import ParameterError
-from specexport.runtime.drafting.drafters import (
-    Draft,
-    FirstDraft,
-    ForcedDraft,
-    LookupDraft,
-    ModelDraft,
-    make_draft,
-)
-from specexport.runtime.drafting.names import DRAFTERS, check_drafter
-from specexport.runtime.state.context import CachedDecoder, Context
+from specexport.runtime.drafting.drafters import Draft
+from specexport.runtime.drafting.drafters import FirstDraft
+from specexport.runtime.drafting.drafters import ForcedDraft
+from specexport.runtime.drafting.drafters import LookupDraft
+from specexport.runtime.drafting.drafters import ModelDraft
+from specexport.runtime.drafting.drafters import make_draft
+from specexport.runtime.drafting.names import DRAFTERS
+from specexport.runtime.drafting.names import check_drafter
+from specexport.runtime.state.context import CachedDecoder
+from specexport.runtime.state.context import Context
 from specexport.runtime.state.statistics import Statistics
-from support.doubles import FakeDecoder, check_invariant, greedy_tokens
+from support.doubles import FakeDecoder
+from support.doubles import check_invariant
+from support.doubles import greedy_tokens
 from support.refusals import refused
+from specexport.runtime.drafting.rounds import Proposal
+from specexport.runtime.drafting.rounds import RoundPlan
+from support.rounds import prefill
+from support.rounds import propose
+
 
 VOCAB = 9
 TINY = Contract(capacity=40, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
@@ -29,18 +35,15 @@ TINY = Contract(capacity=40, max_draft_tokens=4, prompt_chunk=8, precision="fp32
 class Told:
     """A greedy rule that remembers what it was told, in order.
 
-    bounds: tokens that its grammar forces at the start of a round, None without a grammar. forbidden: never legal.
+    constrained: by a grammar. forbidden: never legal.
     """
 
-    def __init__(self, bounds: Sequence[int] | None = None, forbidden: int = -1) -> None:
+    def __init__(self, constrained: bool = False, forbidden: int = -1) -> None:
         self.drafted: list[tuple[str, int]] = []
-        self.constrained, self.bounds, self.forbidden = bounds is not None, bounds or (), forbidden
+        self.constrained, self.forbidden = constrained, forbidden
 
     def legal(self, tokens: Sequence[int]) -> int:
         return tokens.index(self.forbidden) if self.forbidden in tokens else len(tokens)
-
-    def forced(self, most: int) -> list[int]:
-        return list(self.bounds[:most])
 
     def propose(self, draft_logits: np.ndarray) -> int:
         self.drafted.append(("model", int(draft_logits.argmax())))
@@ -48,9 +51,6 @@ class Told:
 
     def certain(self, draft_token: int) -> None:
         self.drafted.append(("certain", draft_token))
-
-    def accept(self, target_logits: np.ndarray, draft_tokens: Sequence[int]) -> tuple[int, int]:
-        raise NotImplementedError
 
 
 def made(
@@ -69,8 +69,8 @@ def made(
 def test_the_models_tokens_are_its_own_greedy_ones(length: int, count: int) -> None:
     prompt = list(range(length)) if length < VOCAB else [index % 5 for index in range(length)]
     draft, context, model, rule, statistics = made("model", prompt)
-    draft.prefill(context.tokens)
-    found = draft.propose(context.tokens, count)
+    prefill(draft, context.tokens)
+    found = propose(draft, context.tokens, count)
     assert tuple(found) == greedy_tokens(model, prompt, count)
     assert rule.drafted == [("model", token) for token in found]
     assert context.draft.rows == length + count - 1  # type: ignore[union-attr]
@@ -82,13 +82,13 @@ def test_the_models_tokens_are_its_own_greedy_ones(length: int, count: int) -> N
 def test_the_model_catches_up_with_what_others_drafted(missed: int, chunk: int) -> None:
     prompt = [1, 2, 3, 4, 5]
     draft, context, model, _, _ = made("model", prompt, chunk)
-    draft.prefill(context.tokens)
-    draft.propose(context.tokens, 2)
+    prefill(draft, context.tokens)
+    propose(draft, context.tokens, 2)
     # The model's own tokens are rejected, and rounds without it bring `missed` others.
     context.tokens += [(index * 7) % VOCAB for index in range(missed)]
     context.keep(5)
     check_invariant(context)
-    found = draft.propose(context.tokens, 3)
+    found = propose(draft, context.tokens, 3)
     assert tuple(found) == greedy_tokens(model, context.tokens, 3)
     context.keep(len(context.tokens) - 1)
     check_invariant(context)
@@ -97,12 +97,12 @@ def test_the_model_catches_up_with_what_others_drafted(missed: int, chunk: int) 
 
 def test_a_lookup_tells_the_rule_every_token_and_counts_it() -> None:
     draft, context, model, rule, statistics = made("ngram", [1, 2, 3, 4, 1, 2])
-    draft.prefill(context.tokens)
-    assert draft.propose(context.tokens, 2) == [3, 4]
+    prefill(draft, context.tokens)
+    assert propose(draft, context.tokens, 2) == [3, 4]
     assert rule.drafted == [("certain", 3), ("certain", 4)]
     assert statistics.looked_up == 2
     context.tokens += [3, 8]
-    assert draft.propose(context.tokens, 4) == []
+    assert propose(draft, context.tokens, 4) == []
     assert statistics.looked_up == 2
     assert model.steps == []
 
@@ -110,12 +110,12 @@ def test_a_lookup_tells_the_rule_every_token_and_counts_it() -> None:
 @pytest.mark.parametrize("name", ["ngram+model", "suffix+model"])
 def test_the_model_drafts_where_the_lookup_finds_nothing(name: str) -> None:
     draft, context, model, rule, statistics = made(name, [1, 2, 3, 4, 5, 1, 2, 3, 4])
-    draft.prefill(context.tokens)
+    prefill(draft, context.tokens)
     assert model.steps == [(7, 0)]
-    assert draft.propose(context.tokens, 4) == [5, 1, 2, 3]
+    assert propose(draft, context.tokens, 4) == [5, 1, 2, 3]
     assert model.steps == [(7, 0)]
     context.tokens += [5, 8, 8]
-    found = draft.propose(context.tokens, 3)
+    found = propose(draft, context.tokens, 3)
     assert tuple(found) == greedy_tokens(model, context.tokens, 3)
     assert [kind for kind, _ in rule.drafted] == ["certain"] * 4 + ["model"] * 3
     assert statistics.looked_up == 4
@@ -128,24 +128,24 @@ def test_a_match_beside_a_model_must_be_longer(name: str, alone: bool) -> None:
     for length in (1, 2, 3, 4):
         repeated = [1, 2, 3, 4][:length]
         draft, context, _, _, statistics = made(name, [*repeated, 7, 8, 6, *repeated])
-        draft.prefill(context.tokens)
-        draft.propose(context.tokens, 1)
+        prefill(draft, context.tokens)
+        propose(draft, context.tokens, 1)
         assert statistics.looked_up == (length >= (2 if alone else 3))
 
 
 @pytest.mark.parametrize("left", [0, 1, 3])
 def test_a_model_of_which_nothing_is_left_ends_the_draft(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draft, context, model, rule, _ = made("model", [1, 2, 3])
-    propose = rule.propose
-    monkeypatch.setattr(rule, "propose", lambda logits: propose(logits) if len(rule.drafted) < left else None)
-    draft.prefill(context.tokens)
-    found = draft.propose(context.tokens, 4)
+    drawn = rule.propose
+    monkeypatch.setattr(rule, "propose", lambda logits: drawn(logits) if len(rule.drafted) < left else None)
+    prefill(draft, context.tokens)
+    found = propose(draft, context.tokens, 4)
     assert tuple(found) == greedy_tokens(model, [1, 2, 3], left)
     context.keep(2)
     context.tokens += [5]
     check_invariant(context)
     monkeypatch.undo()
-    assert tuple(draft.propose(context.tokens, 2)) == greedy_tokens(model, [1, 2, 3, 5], 2)
+    assert tuple(propose(draft, context.tokens, 2)) == greedy_tokens(model, [1, 2, 3, 5], 2)
 
 
 class Finds:
@@ -154,22 +154,23 @@ class Finds:
     def __init__(self, *found: list[int]) -> None:
         self.found, self.asked, self.prefilled = list(found), 0, 0
 
-    def prefill(self, tokens: Sequence[int]) -> None:
+    def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
         self.prefilled += 1
 
-    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+    def propose(self, tokens: Sequence[int], plan: RoundPlan) -> Proposal:
         self.asked += 1
-        return self.found.pop(0)
+        found = self.found.pop(0)
+        return Proposal(found, ["lookup"] * len(found))
 
 
 def test_the_first_that_finds_something_drafts() -> None:
     one, two, three = Finds([], [1], []), Finds([2, 2], []), Finds([3])
     first = FirstDraft(one, two, three)
-    first.prefill([1])
+    prefill(first, [1])
     assert (one.prefilled, two.prefilled, three.prefilled) == (1, 1, 1)
-    assert [first.propose([1], 4) for _ in range(3)] == [[2, 2], [1], [3]]
+    assert [propose(first, [1], 4) for _ in range(3)] == [[2, 2], [1], [3]]
     assert (one.asked, two.asked, three.asked) == (3, 2, 1)
-    assert FirstDraft(Finds([]), Finds([])).propose([1], 4) == []
+    assert propose(FirstDraft(Finds([]), Finds([])), [1], 4) == []
 
 
 def test_names_make_what_they_say() -> None:
@@ -206,8 +207,8 @@ def test_a_model_that_is_not_there(name: str) -> None:
 
 def test_a_lookup_ends_where_the_grammar_forbids_it() -> None:
     prompt = [1, 2, 3, 4, 5, 6, 1, 2]
-    draft, *_, rule, statistics = made("ngram", prompt, rule=Told((), forbidden=5))
-    assert draft.propose(prompt, 4) == [3, 4]
+    draft, *_, rule, statistics = made("ngram", prompt, rule=Told(True, forbidden=5))
+    assert propose(draft, prompt, 4) == [3, 4]
     assert rule.drafted == [("certain", 3), ("certain", 4)]
     assert (statistics.looked_up, statistics.forced) == (2, 0)
 
@@ -217,10 +218,10 @@ def test_a_lookup_ends_where_the_grammar_forbids_it() -> None:
 def test_forced_tokens_come_first_and_cost_no_pass(name: str, count: int) -> None:
     """Behind them only the model goes on, from the sequence with them."""
     prompt, forced = [1, 2, 3, 4, 5, 6, 1, 2], (7, 8)
-    draft, context, model, rule, statistics = made(name, prompt, rule=Told(forced))
+    draft, context, model, rule, statistics = made(name, prompt, rule=Told(True))
     free = max(0, count - 2) if "model" in name else 0
     expected = [*forced[:count], *greedy_tokens(model, [*prompt, *forced], free)]
-    assert draft.propose(prompt, count) == expected
+    assert draft.propose(prompt, RoundPlan(count, forced=forced[:count])).tokens == expected
     assert rule.drafted == [("certain", token) for token in forced[:count]] + [
         ("model", token) for token in expected[2:]
     ]

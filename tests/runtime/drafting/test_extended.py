@@ -11,7 +11,7 @@ import pytest
 from specexport.bundle import Contract
 from specexport.runtime.drafting.drafters import ExtendedDraft, ForcedDraft, LookupDraft, ModelDraft
 from specexport.runtime.drafting.lookup import Lookup, NgramLookup, SuffixLookup
-from specexport.runtime.loop.notes import NotedRule, Notes
+from specexport.runtime.drafting.rounds import RoundPlan
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, outcomes
 from specexport.runtime.sampling.acceptance import VERIFY
 from specexport.runtime.sampling.distribution import Distribution, Probabilities
@@ -20,6 +20,7 @@ from specexport.runtime.sampling.rules import make_rule
 from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.statistics import Statistics
 from support.doubles import FakeDecoder, check_invariant, greedy_tokens
+from support.rounds import prefill, propose
 
 VOCAB = 9
 TINY = Contract(capacity=64, max_draft_tokens=6, prompt_chunk=8, precision="fp32")
@@ -28,8 +29,6 @@ TINY = Contract(capacity=64, max_draft_tokens=6, prompt_chunk=8, precision="fp32
 class Rule:
     """Takes whatever it is told; of the tokens that are looked up, the first `most` in a round are legal."""
 
-    constrained = False
-
     def __init__(self, most: int = 99) -> None:
         self.told: list[str] = []
         self.most = most
@@ -37,18 +36,12 @@ class Rule:
     def legal(self, tokens: Sequence[int]) -> int:
         return min(len(tokens), self.most)
 
-    def forced(self, most: int) -> list[int]:
-        return [7, 8][:most]
-
     def propose(self, draft_logits: np.ndarray) -> int:
         self.told.append("model")
         return int(draft_logits.argmax())
 
     def certain(self, draft_token: int) -> None:
         self.told.append("certain")
-
-    def accept(self, target_logits: np.ndarray, draft_tokens: Sequence[int]) -> tuple[int, int]:
-        raise NotImplementedError
 
 
 def made(prompt: Sequence[int], lookup: Lookup, rule: Rule) -> tuple[ExtendedDraft, Context, FakeDecoder, Statistics]:
@@ -77,8 +70,8 @@ def test_the_model_drafts_until_the_text_goes_on(own: int) -> None:
     prompt, expected = prompt_for(own)
     rule = Rule()
     draft, context, decoder, statistics = made(prompt, NgramLookup(2), rule)
-    draft.prefill(context.tokens)
-    assert draft.propose(context.tokens, 6) == expected
+    prefill(draft, context.tokens)
+    assert propose(draft, context.tokens, 6) == expected
     assert rule.told == ["model"] * own + ["certain"] * (6 - own)
     assert (statistics.draft_passes, statistics.looked_up) == (own, 6 - own)
     # Accepted as a whole: the model lacks the rows of what was looked up, and catches up.
@@ -86,7 +79,7 @@ def test_the_model_drafts_until_the_text_goes_on(own: int) -> None:
     context.tokens += [*expected, 5]
     check_invariant(context)
     model = ModelDraft(context.draft, rule, statistics)  # type: ignore[arg-type]
-    assert tuple(model.propose(context.tokens, 3)) == greedy_tokens(decoder, context.tokens, 3)
+    assert tuple(propose(model, context.tokens, 3)) == greedy_tokens(decoder, context.tokens, 3)
 
 
 def test_what_is_not_legal_is_not_looked_up_and_the_model_goes_on() -> None:
@@ -94,7 +87,7 @@ def test_what_is_not_legal_is_not_looked_up_and_the_model_goes_on() -> None:
     for most in (0, 1):
         rule = Rule(most)
         draft, context, decoder, _ = made(prompt, NgramLookup(2), rule)
-        found = draft.propose(context.tokens, 6)
+        found = propose(draft, context.tokens, 6)
         own = tuple(found) if most == 0 else tuple(found[:2])
         assert own == greedy_tokens(decoder, prompt, len(own))
         assert found[: 2 + most] == expected[: 2 + most] or most == 0
@@ -105,7 +98,7 @@ def test_behind_forced_tokens_the_model_drafts_alone() -> None:
     prompt, _ = prompt_for(1)
     rule, statistics = Rule(), Statistics()
     draft, context, decoder, _ = made(prompt, NgramLookup(1), rule)
-    found = ForcedDraft(draft, rule, statistics).propose(context.tokens, 6)
+    found = ForcedDraft(draft, rule, statistics).propose(context.tokens, RoundPlan(6, forced=(7, 8))).tokens
     assert tuple(found) == (7, 8, *greedy_tokens(decoder, [*prompt, 7, 8], 4))
 
 
@@ -172,10 +165,10 @@ def test_a_guide_says_how_much_is_looked_up_and_how_much_is_drafted() -> None:
         context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), CachedDecoder(decoder, 8))
         context.start(prompt)
         assert context.draft is not None
-        lookups = [LookupDraft(NgramLookup(2), Rule(), statistics, guide)]
-        draft = ExtendedDraft(ModelDraft(context.draft, Rule(), statistics, guide), lookups)
-        draft.prefill(context.tokens)
-        assert draft.propose(context.tokens, 6) == expected[:drafted]
+        lookups = [LookupDraft(NgramLookup(2), Rule(), statistics)]
+        draft = ExtendedDraft(ModelDraft(context.draft, Rule(), statistics), lookups)
+        prefill(draft, context.tokens, guide)
+        assert propose(draft, context.tokens, 6, guide) == expected[:drafted]
         assert statistics.draft_passes == passes
         assert bool(decoder.steps) == (allowed > 0)  # no row of a model that is not to draft
         assert [(count, place) for count, _, place in guide.asked] == [(4, 2)] * (allowed > 1)
@@ -188,9 +181,9 @@ def test_what_is_not_taken_at_all_leaves_the_model_to_go_on() -> None:
     context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), CachedDecoder(decoder, 8))
     context.start(prompt)
     assert context.draft is not None
-    lookups = [LookupDraft(NgramLookup(2), Rule(), Statistics(), guide)]
-    draft = ExtendedDraft(ModelDraft(context.draft, Rule(), Statistics(), guide), lookups)
-    assert tuple(draft.propose(context.tokens, 6)) == greedy_tokens(decoder, prompt, 6)
+    lookups = [LookupDraft(NgramLookup(2), Rule(), Statistics())]
+    draft = ExtendedDraft(ModelDraft(context.draft, Rule(), Statistics()), lookups)
+    assert tuple(propose(draft, context.tokens, 6, guide)) == greedy_tokens(decoder, prompt, 6)
 
 
 @pytest.mark.parametrize("kind", [NgramLookup, SuffixLookup])
@@ -206,14 +199,15 @@ def test_a_lookup_says_how_long_its_match_is(kind: type[NgramLookup] | type[Suff
 
 def test_chunks_are_told_where_each_token_came_from() -> None:
     prompt, expected = prompt_for(2)
-    decoder, statistics, notes = FakeDecoder(TINY, VOCAB, seed=4), Statistics(), Notes(None)
+    decoder, statistics = FakeDecoder(TINY, VOCAB, seed=4), Statistics()
     context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), CachedDecoder(decoder, 8))
     context.start(prompt)
-    rule = NotedRule(make_rule(SamplingParameters(), VOCAB, prompt, ()), notes)
+    rule = make_rule(SamplingParameters(), VOCAB, prompt, ())
     assert context.draft is not None
     lookups = [LookupDraft(NgramLookup(2), rule, statistics)]
-    assert ExtendedDraft(ModelDraft(context.draft, rule, statistics), lookups).propose(prompt, 6) == expected
-    assert notes.sources == ["model"] * 2 + ["lookup"] * 4
+    found = ExtendedDraft(ModelDraft(context.draft, rule, statistics), lookups).propose(prompt, RoundPlan(6))
+    assert found.tokens == expected
+    assert found.sources == ["model"] * 2 + ["lookup"] * 4
 
 
 # L0 (docs/losslessness.md): the output's distribution, every draft of the model enumerated.
@@ -225,11 +219,11 @@ class Drawn:
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = tokens
 
-    def prefill(self, tokens: Sequence[int]) -> None:
+    def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
         pass
 
-    def one_by_one(self, tokens: Sequence[int], count: int) -> Iterator[int]:
-        yield from self.tokens[:count]
+    def one_by_one(self, tokens: Sequence[int], plan: RoundPlan) -> Iterator[int]:
+        yield from self.tokens[: plan.num_draft_tokens]
 
 
 def drafts(prompt: Sequence[int], k: int, vocab: int) -> dict[tuple[int, ...], list[int]]:
@@ -238,7 +232,7 @@ def drafts(prompt: Sequence[int], k: int, vocab: int) -> dict[tuple[int, ...], l
     for drawn in itertools.product(range(vocab), repeat=k):
         rule, lookup = Rule(), NgramLookup(2)
         draft = ExtendedDraft(Drawn(drawn), [LookupDraft(lookup, rule, Statistics())])  # type: ignore[arg-type]
-        tokens = draft.propose(prompt, k)
+        tokens = propose(draft, prompt, k)
         found[drawn[: k - len(rule.told)]] = tokens
     return found
 

@@ -11,6 +11,7 @@ from specexport.bundle import Contract
 from specexport.runtime.drafting.drafters import LOOKUPS, Draft
 from specexport.runtime.drafting.guessed import Guess, GuessedDraft, ModelGuess
 from specexport.runtime.drafting.model_draft import ModelDraft
+from specexport.runtime.drafting.rounds import RoundPlan
 from specexport.runtime.loop.speculate import HostRound, decode
 from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, Enumeration, outcomes, shares
@@ -46,9 +47,9 @@ class Rounds:
 
     def run(self, limit: int) -> list[int]:
         found: list[int] = []
-        for tokens in decode(self.context, self.round, FixedSchedule(self.k), limit, self.statistics):
+        for outcome in decode(self.context, self.round, FixedSchedule(self.k), limit, self.statistics):
             check_invariant(self.context)
-            found += tokens
+            found += outcome.tokens
         return found
 
 
@@ -83,7 +84,7 @@ def test_whoever_stops_in_mid_draft_leaves_rows_that_count(guesser: str) -> None
             rounds = Rounds(prompt_of(12, seed), guesser, 5, seed)
             rounds.context.target.prefill(rounds.context.tokens, 11)
             assert isinstance(rounds.draft, GuessedDraft)
-            drafting = rounds.draft.one_by_one(rounds.context.tokens, 5)
+            drafting = rounds.draft.one_by_one(rounds.context.tokens, RoundPlan(5))
             drafted = [next(drafting) for _ in range(taken)]
             drafting.close()
             rounds.context.tokens += [*drafted, 0]  # as if they had stood
@@ -146,7 +147,7 @@ def enumerate_chain(verification: Verification, mutant: Mutant, vocab: int, k: i
         drawn.uniforms = list(uniforms)
         guess = ModelGuess(CachedDecoder(ChainDecoder(small), 8), vocab, statistics)
         cached = CachedDecoder(ChainDecoder(middle), 8, widest=k + 2)
-        drafted = GuessedDraft(cached, guess, rule, statistics).propose([0, 0], k)
+        drafted = GuessedDraft(cached, guess, rule, statistics).propose([0, 0], RoundPlan(k)).tokens
         rows = [small.after(tuple(drafted[:place])) for place in range(k)]
         return rule, mutant(rule, drafted, rows), judged, statistics.draft_passes
 
@@ -167,7 +168,7 @@ def enumerate_chain(verification: Verification, mutant: Mutant, vocab: int, k: i
         rule = SamplingRule(SamplingParameters(temperature=1.0), vocab, noise=(drawn, Given()))
         guess = ModelGuess(CachedDecoder(ChainDecoder(small), 8), vocab, Statistics())
         cached = CachedDecoder(ChainDecoder(middle), 8, widest=k + 2)
-        return tuple(GuessedDraft(cached, guess, rule, Statistics()).propose([0, 0], k))
+        return tuple(GuessedDraft(cached, guess, rule, Statistics()).propose([0, 0], RoundPlan(k)).tokens)
 
     joint: dict[tuple[int, ...], float] = defaultdict(float)
     for uniforms, probability in ways([]):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from specexport.errors import GrammarError
 from specexport.runtime.drafting.drafters import ForcedDraft, LookupDraft
+from specexport.runtime.drafting.rounds import RoundPlan
 from specexport.runtime.grammar.constraint import Constraint
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, Enumeration, enumerate_rounds
 from specexport.runtime.sampling import rules
@@ -74,13 +75,13 @@ def lengthened(found: Enumeration, target: Bounded, length: int) -> Enumeration:
 
 
 def looked_up(tokens: Sequence[int]) -> Callable[[Rule], list[int]]:
-    return lambda rule: LookupDraft(Found(tokens), rule, Statistics()).propose([0], len(tokens))
+    return lambda rule: LookupDraft(Found(tokens), rule, Statistics()).propose([0], RoundPlan(len(tokens))).tokens
 
 
 def forced(k: int) -> Callable[[Rule], list[int]]:
     def propose(rule: Rule) -> list[int]:
         nothing = LookupDraft(Found([]), rule, Statistics())
-        return ForcedDraft(nothing, rule, Statistics()).propose([0], k)
+        return ForcedDraft(nothing, rule, Statistics()).propose([0], RoundPlan(k, forced=tuple(rule.forced(k)))).tokens
 
     return propose
 

@@ -11,6 +11,7 @@ import pytest
 from specexport.bundle import Contract
 from specexport.runtime.drafting.drafters import NoDraft, make_draft
 from specexport.runtime.drafting.names import DRAFTERS
+from specexport.runtime.drafting.rounds import Proposal, RoundOutcome, RoundPlan
 from specexport.runtime.loop.speculate import HostRound, decode
 from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.sampling.parameters import SamplingParameters
@@ -29,7 +30,7 @@ def pair(seed: int, noise: float = 0.6, scale: float = 1.0, vocab: int = VOCAB) 
 
 def start(
     context: Context, k: int, limit: int, drafter: str = "model", **parameters: Any
-) -> tuple[Iterator[list[int]], Statistics]:
+) -> tuple[Iterator[RoundOutcome], Statistics]:
     statistics = Statistics()
     rule = make_rule(SamplingParameters(**parameters), context.target.decoder.vocab_size, context.tokens, ())
     draft = make_draft(drafter, context, rule, statistics)
@@ -50,8 +51,8 @@ def run(
     context.start(prompt)
     emitted = []
     rounds, statistics = start(context, k, limit, drafter, **options)
-    for tokens in rounds:
-        emitted += tokens
+    for outcome in rounds:
+        emitted += outcome.tokens
         check_invariant(context)
     assert context.tokens == prompt + emitted
     return emitted, statistics, context
@@ -134,7 +135,7 @@ def test_an_abandoned_loop_leaves_a_context_that_goes_on_right(rounds: int) -> N
     check_invariant(context)
     longer = [*context.tokens, 1, 2]
     context.start(longer)
-    emitted = [token for tokens in start(context, 3, 8)[0] for token in tokens]
+    emitted = [token for outcome in start(context, 3, 8)[0] for token in outcome.tokens]
     assert tuple(emitted) == greedy_tokens(target, longer, 8)
 
 
@@ -161,7 +162,7 @@ def test_a_step_that_fails_leaves_a_context_that_goes_on_right(
         list(start(context, 2, 22)[0])
     again = context.tokens[:35]
     context.start(again)
-    emitted = [token for tokens in start(context, 2, 5)[0] for token in tokens]
+    emitted = [token for outcome in start(context, 2, 5)[0] for token in outcome.tokens]
     assert tuple(emitted) == greedy_tokens(target, again, 5)
 
 
@@ -237,15 +238,16 @@ class Stutters:
         self._target, self._rule, self._counts = target, rule, cycle(range(4))
         self.asked: list[int] = []
 
-    def prefill(self, tokens: Sequence[int]) -> None:
+    def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
         pass
 
-    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+    def propose(self, tokens: Sequence[int], plan: RoundPlan) -> Proposal:
+        count = plan.num_draft_tokens
         self.asked.append(count)
         found = list(greedy_tokens(self._target, tokens, min(next(self._counts), max(0, count - 1))))
         for token in found:
             self._rule.certain(token)
-        return found
+        return Proposal(found, ["lookup"] * len(found))
 
 
 def test_rounds_in_which_fewer_are_drafted_than_asked_for() -> None:
@@ -255,8 +257,8 @@ def test_rounds_in_which_fewer_are_drafted_than_asked_for() -> None:
     rule = make_rule(SamplingParameters(), VOCAB, context.tokens, ())
     draft = Stutters(target, rule)
     rounds = []
-    for tokens in decode(context, HostRound(context, draft, rule, statistics), FixedSchedule(4), 20, statistics):
-        rounds.append(len(tokens))
+    for outcome in decode(context, HostRound(context, draft, rule, statistics), FixedSchedule(4), 20, statistics):
+        rounds.append(len(outcome.tokens))
         check_invariant(context)
     assert rounds == [1, 2, 3, 4, 1, 2, 3, 3, 1]  # the last ones by the limit: 3 of 4, then 1
     assert tuple(context.tokens[6:]) == greedy_tokens(target, prompt_of(6), 20)
@@ -272,7 +274,8 @@ def test_no_draft_is_plain_decoding() -> None:
     context.start(prompt_of(6))
     rule = make_rule(SamplingParameters(), VOCAB, context.tokens, ())
     round = HostRound(context, NoDraft(), rule, Statistics())
-    emitted = [token for tokens in decode(context, round, FixedSchedule(4), 9, Statistics()) for token in tokens]
+    outcomes = decode(context, round, FixedSchedule(4), 9, Statistics())
+    emitted = [token for outcome in outcomes for token in outcome.tokens]
     assert tuple(emitted) == greedy_tokens(target, prompt_of(6), 9)
     assert draft.steps == []
     assert target.steps == [(5, 0), *((1, position) for position in range(5, 14))]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.runtime.drafting.drafters import make_draft
-from specexport.runtime.drafting.leaves import Choices, LeafChoices, LeafPlan
-from specexport.runtime.loop.notes import NotedRound, NotedRule, Notes
+from specexport.runtime.drafting.leaves import Choices, LeafChoices, LeafLimit
+from specexport.runtime.drafting.rounds import RoundOutcome
 from specexport.runtime.loop.speculate import decode
 from specexport.runtime.loop.tree_round import TreeRound
 from specexport.runtime.policy.schedule import FixedSchedule
@@ -32,21 +32,22 @@ class Rounds:
         self.target = FakeTreeDecoder(TINY, VOCAB, seed)
         self.draft = FakeDecoder(TINY, VOCAB, seed, noise=0.9)
         self.context = Context(CachedDecoder(self.target, 8), CachedDecoder(self.draft, 8))
-        self.statistics, self.notes, self.stops = Statistics(), Notes(options.pop("logprobs", None)), (VOCAB - 1,)
+        self.statistics, self.likeliest, self.stops = Statistics(), options.pop("logprobs", None), (VOCAB - 1,)
+        self.outcome = RoundOutcome((), (), 0)  # of the newest round
         self.k, self.limit, self.most = k, limit, most
         self.drafter = options.pop("drafter", "model")
         self.options = options | {"seed": seed}  # of decoders and noise alike, so that a run repeats itself
         self.context.start(prompt)
 
     def run(self) -> Iterator[list[int]]:
-        rule = NotedRule(make_rule(SamplingParameters(**self.options), VOCAB, self.context.tokens, ()), self.notes)
-        choices = LeafChoices(rule, LeafPlan(self.most), self.stops, VOCAB)
-        draft = make_draft(self.drafter, self.context, choices, self.statistics)
-        round = TreeRound(self.context.target, draft, choices, choices, self.statistics, self.target, TINY)
-        noted = NotedRound(round, self.notes)
-        for tokens in decode(self.context, noted, FixedSchedule(self.k), self.limit, self.statistics):
+        rule = make_rule(SamplingParameters(**self.options), VOCAB, self.context.tokens, ())
+        choices = LeafChoices(rule, LeafLimit(self.most, asked=True), self.stops, VOCAB)
+        draft, target = make_draft(self.drafter, self.context, choices, self.statistics), self.context.target
+        round = TreeRound(target, draft, rule, choices, self.statistics, self.target, TINY, self.likeliest)
+        for outcome in decode(self.context, round, FixedSchedule(self.k), self.limit, self.statistics):
             check_invariant(self.context)
-            yield tokens
+            self.outcome = outcome
+            yield outcome.tokens
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:
@@ -84,7 +85,7 @@ def test_what_was_caught_is_fed_again_and_nothing_else() -> None:
     rounds = Rounds(prompt_of(8), 2, 40)
     for tokens in rounds.run():
         lacking = len(rounds.context.tokens) - rounds.context.target.rows
-        assert lacking == 1 + (len(tokens) > rounds.notes.num_accepted + 1)
+        assert lacking == 1 + (len(tokens) > rounds.outcome.num_accepted + 1)
     assert rounds.statistics.fed_again in (rounds.statistics.caught, rounds.statistics.caught - 1)  # the last round's
 
 
@@ -104,7 +105,7 @@ def test_an_abandoned_sequence_goes_on_as_if_nothing_had_been_caught(stop: int) 
 def test_a_sampled_request_draws_behind_a_leaf_and_penalties_count_it() -> None:
     rounds = Rounds(prompt_of(8), 3, 40, temperature=1.0, seed=4, repetition_penalty=1.3, logprobs=1)
     for tokens in rounds.run():
-        assert [entry.token for entry in rounds.notes.logprobs] == tokens
+        assert [entry.token for entry in rounds.outcome.logprobs] == tokens
     assert rounds.statistics.caught > 0
     # Greedy with a penalty: each row's own prefix decides, that of a leaf's row with the leaf.
     for seed in range(6):
@@ -116,21 +117,19 @@ def test_a_sampled_request_draws_behind_a_leaf_and_penalties_count_it() -> None:
 
 
 def test_stop_tokens_and_the_drafted_token_are_never_leaves() -> None:
-    choices = LeafChoices(GreedyRule(VOCAB), LeafPlan(VOCAB), (7,), VOCAB)
+    choices = LeafChoices(GreedyRule(VOCAB), LeafLimit(VOCAB, asked=True), (7,), VOCAB)
     logits = np.linspace(1.0, 2.0, VOCAB + 3, dtype=np.float32)  # a draft that knows more ids than the target
     assert choices.propose(logits) == VOCAB - 1
     assert choices.take(2, 99) == [Leaf(0, token) for token in (6, 5, 4, 3, 2, 1, 0)]
-    choices.accept_tree(logits[None, :VOCAB].repeat(9, 0), [VOCAB - 1], [])
+    choices.begin(2, None)
     assert choices.take(2, 99) == []  # of that round only
 
 
 class Budget:
-    """What a row costs depends on how many there are already; what is told is kept."""
+    """What a row costs depends on how many there are already."""
 
     steps = (0.9, 0.9, 0.9, 0.1, 0.1, 0.1, 0.1)
-    added = (0, 0)
     pays = True
-    told: tuple[Choices, int | None]
 
     def could_pay(self) -> bool:
         return self.pays
@@ -141,16 +140,11 @@ class Budget:
     def costs(self, rows: int, most: int) -> np.ndarray:
         return np.append(0.0, np.cumsum(self.steps[rows : rows + most]))
 
-    def add_leaves(self, rows: int, count: int) -> None:
-        self.added = (rows, count)
-
-    def learn(self, choices: Choices, hit: int | None) -> None:
-        self.told = (choices, hit)
-
 
 def test_the_likeliest_come_first_over_all_places_while_they_are_worth_their_row() -> None:
     budget = Budget()
-    choices = LeafChoices(GreedyRule(VOCAB), LeafPlan(4, budget), (), VOCAB)
+    choices = LeafChoices(GreedyRule(VOCAB), LeafLimit(4), (), VOCAB)
+    choices.begin(2, budget)
     first = np.log(np.array([0.5, 0.3, 0.16, 0.005, 0.009, 0.008, 0.008, 0.007, 0.003], np.float32))
     second = first[[1, 0, 2, *range(3, VOCAB)]]
     choices.propose(first)
@@ -159,26 +153,31 @@ def test_the_likeliest_come_first_over_all_places_while_they_are_worth_their_row
     # worth a row, 0.08 is not.
     leaves = choices.take(3, 99)
     assert leaves == [Leaf(0, 1), Leaf(0, 2), Leaf(1, 0)]
-    assert budget.added == (3, 3)
     # The target agrees with the first token only, and goes on with the third choice behind it, which had no row.
-    choices.accept_tree(np.stack([first, first[[2, 1, 0, *range(3, VOCAB)]], first, *[first] * 3]), [0, 1], leaves)
-    told, hit = budget.told
+    judged = choices.judged(1, 2)
+    assert judged is not None
+    told, hit = judged.choices, judged.hit
+    assert hit is not None
     assert told.tokens.tolist() == [1, 2, 0, 2]
     assert told.ranks.tolist() == [0, 1, 0, 1]
     assert hit == 3
     assert told.leaf(hit) == Leaf(1, 2)
     assert told.values[hit] == pytest.approx(0.08)
     assert told.shares[hit] == pytest.approx(0.32)
+    choices.begin(2, budget)
     choices.propose(first)
     assert choices.take(3, 1) == [Leaf(0, 1)]  # no more room
-    choices.accept_tree(np.stack([first, first, first]), [0], [Leaf(0, 1)])
-    assert budget.told[1] is None  # the draft stood
+    judged = choices.judged(1, 0)
+    assert judged is not None
+    assert judged.hit is None  # the draft stood
+    choices.begin(2, budget)
     budget.pays = False  # as a round begins
     choices.propose(first)
     budget.pays = True
     choices.propose(second)
     assert choices.take(3, 9) == []
-    choices.accept_tree(np.stack([first, first, first]), [0, 1], [])
+    assert choices.judged(2, 0) is None
+    choices.begin(2, budget)
     choices.certain(4)  # looked up
     assert choices.take(3, 9) == []
 
@@ -186,14 +185,14 @@ def test_the_likeliest_come_first_over_all_places_while_they_are_worth_their_row
 def test_a_dear_row_is_taken_for_those_behind_it_that_are_cheap() -> None:
     """Kernels work on some rows at a time: the first of them costs, the others hardly do."""
     budget = Budget()
-    choices = LeafChoices(GreedyRule(VOCAB), LeafPlan(4, budget), (), VOCAB)
+    choices = LeafChoices(GreedyRule(VOCAB), LeafLimit(4), (), VOCAB)
+    choices.begin(2, budget)
     row = np.log(np.array([0.4, 0.2, 0.19, 0.18, 0.006, 0.006, 0.006, 0.006, 0.006], np.float32))
     for steps, count in (((0.3, 0.01, 0.01, 0.5), 3), ((0.3, 0.15, 0.15, 0.5), 0), ((0.1, 0.3, 0.3, 0.3), 1)):
         budget.steps = (0.0, 0.0, *steps)
+        choices.begin(2, budget)
         choices.propose(row)
         assert len(choices.take(2, 99)) == count
-        assert budget.added == (2, count)
-        choices.accept_tree(np.stack([row] * (2 + count)), [0], [Leaf(0, 1 + place) for place in range(count)])
 
 
 def test_a_row_that_is_no_number_is_named_by_its_place() -> None:

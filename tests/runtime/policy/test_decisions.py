@@ -8,24 +8,43 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import numpy as np
 import pytest
 from specexport.bundle import Bundle
 from specexport.engines.base import Engine
-from specexport.errors import BundleError, OutputError, ParameterError
+from specexport.errors import BundleError
+from specexport.errors import OutputError
+from specexport.errors import ParameterError
 from specexport.runtime.policy import host_identity
 from specexport.runtime.policy.checks import stale
-from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import COSTS
+from specexport.runtime.policy.cost_model import CostPoint
+from specexport.runtime.policy.cost_model import Costs
+from specexport.runtime.policy.cost_model import MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
-from specexport.runtime.policy.files import check_writable, write_decision
-from specexport.runtime.policy.host_identity import bundle_identity, describe_host
-from specexport.runtime.policy.routes import POLICY, Policy, RoutePolicy
-from specexport.runtime.policy.schedule import AdaptiveSchedule, FixedSchedule
-from specexport.runtime.policy.survival import SURVIVAL, Curve, Survival
+from specexport.runtime.policy.files import check_writable
+from specexport.runtime.policy.files import write_decision
+from specexport.runtime.policy.host_identity import bundle_identity
+from specexport.runtime.policy.host_identity import describe_host
+from specexport.runtime.policy.routes import POLICY
+from specexport.runtime.policy.routes import Policy
+from specexport.runtime.policy.routes import RoutePolicy
+from specexport.runtime.policy.schedule import AdaptiveSchedule
+from specexport.runtime.policy.schedule import FixedSchedule
+from specexport.runtime.policy.survival import SURVIVAL
+from specexport.runtime.policy.survival import Curve
+from specexport.runtime.policy.survival import Survival
 from specexport.runtime.session import Session
-from support.doubles import FakeDecoder, fake_session, write_bundle
+from support.doubles import FakeDecoder
+from support.doubles import fake_session
+from support.doubles import write_bundle
 from support.refusals import refused
+from specexport.runtime.drafting.rounds import RoundPlan
+from specexport.runtime.drafting.rounds import SequenceState
+from support.rounds import ask
+from support.rounds import sequence
+from support.rounds import tell
+
 
 ON = RoutePolicy("on", "model", 2, "fixed", (0.7,), None)
 OFF = RoutePolicy("off", "model", 0, "fixed", (0.1,), None)
@@ -88,15 +107,15 @@ def edit(path: Path, **changes: Any) -> None:
 def test_without_a_policy_and_costs_the_maximum_is_drafted(bundle: Bundle) -> None:
     decisions = Decisions.load(bundle, engine(), 0)
     assert decisions.policy is None
-    assert decisions.uncalibrated("model", 4, seeded=False).next(10, 2) == 4
+    assert ask(decisions.uncalibrated("model", 4, seeded=False), 10, 2) == 4
 
 
 def test_the_route_decides_and_the_default_for_others(bundle: Bundle) -> None:
     write_policy(bundle, OFF, code=ON)
     decisions = Decisions.load(bundle, engine(), 0)
-    assert decisions.schedule("code", 4)[1].next(10, 2) == 2
+    assert ask(decisions.schedule("code", 4)[1], 10, 2) == 2
     for route in (None, "unheard of"):
-        assert decisions.schedule(route, 4)[1].next(10, 2) == 0
+        assert ask(decisions.schedule(route, 4)[1], 10, 2) == 0
 
 
 @pytest.mark.parametrize(
@@ -105,7 +124,7 @@ def test_the_route_decides_and_the_default_for_others(bundle: Bundle) -> None:
 )
 def test_only_off_is_plain_whatever_the_number(bundle: Bundle, entry: RoutePolicy, k: int) -> None:
     write_policy(bundle, entry)
-    assert Decisions.load(bundle, engine(), 0).schedule(None, 4)[1].next(10, 2) == k
+    assert ask(Decisions.load(bundle, engine(), 0).schedule(None, 4)[1], 10, 2) == k
 
 
 def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
@@ -115,8 +134,8 @@ def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
     drafter, schedule = decisions.schedule("code", 4)
     assert drafter == "model"
     assert isinstance(schedule, AdaptiveSchedule)
-    schedule.next(10, 2)
-    schedule.observe(2, 0)
+    ask(schedule, 10, 2)
+    tell(schedule, 2, 0)
     for route in ("prose", None, "unheard of"):
         decisions.schedule(route, 4)
     assert decisions.states["code"].prior_shift < 0
@@ -140,7 +159,7 @@ def test_a_chain_drafts_more_by_what_its_tokens_take(bundle: Bundle) -> None:
         drafter, schedule = decisions.schedule(route, 4, constrained, seeded=True)
         assert drafter == "ngram:model"
         assert type(schedule) is AdaptiveSchedule  # and not one of lookups for the target
-        found[route, constrained] = schedule.next(10, 0)
+        found[route, constrained] = ask(schedule, 10, 0)
     assert found["code", False] > found["dear", False] == found["code", True]
     on_device = Decisions.load(bundle, replace(engine(), rounds=object()), 0)  # type: ignore[arg-type]
     assert on_device.schedule("code", 4)[0] == "model"  # whole rounds, in which nothing drafts for the draft
@@ -152,10 +171,10 @@ def test_a_grammars_requests_are_trusted_apart_and_by_what_came_of_them(bundle: 
     write_decision(bundle, survival_of(bundle), SURVIVAL)
     decisions = Decisions.load(bundle, engine(), 0)
     free, bounded = (decisions.schedule("code", 4, constrained)[1] for constrained in (False, True))
-    assert free.guide is not None
-    assert bounded.guide is None  # what the draft says of itself was fitted to free text
-    bounded.next(10, 2)
-    bounded.observe(2, 0)
+    assert free.plan(sequence(10)).guide is not None
+    assert bounded.plan(sequence(10)).guide is None  # what the draft says of itself was fitted to free text
+    ask(bounded, 10, 2)
+    tell(bounded, 2, 0)
     assert decisions.bounded["code"].prior_shift < 0 == decisions.states["code"].prior_shift
 
 
@@ -234,7 +253,7 @@ def test_costs_of_another_host_make_the_policy_fixed(
     assert "specexport calibrate" in caplog.text
     schedule = decisions.schedule(None, 4)[1]
     assert isinstance(schedule, FixedSchedule)
-    assert schedule.next(10, 2) == 2
+    assert ask(schedule, 10, 2) == 2
 
 
 def test_no_costs_at_all(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
@@ -317,9 +336,6 @@ def test_what_killed_calibrations_left_goes_with_the_next(bundle: Bundle) -> Non
     assert not any(path.exists() for path in left)
 
 
-# In a session
-
-
 def session_with(tmp_path: Path, default: RoutePolicy, **routes: RoutePolicy) -> Session:
     made = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
     write_policy(made.bundle, default, **routes)
@@ -361,9 +377,9 @@ def test_plain_rounds_leave_the_draft_behind_and_it_catches_up(tmp_path: Path) -
             super().__init__(3)
             self.behind: list[int] = []
 
-        def next(self, length: int, behind: int) -> int:
-            self.behind.append(behind)
-            return 0 if length < 30 else 3
+        def plan(self, sequence: SequenceState) -> RoundPlan:
+            self.behind.append(sequence.missing_rows("model"))
+            return RoundPlan(0 if sequence.length < 30 else 3)
 
     session = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
     late = Late()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from specexport.runtime.drafting.leaves import Choices
+from specexport.runtime.drafting.leaves import Choices, JudgedLeaves
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.leaf_worth import (
     BEST_SHARE,
@@ -18,6 +20,7 @@ from specexport.runtime.policy.leaf_worth import (
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, RouteState
 from specexport.runtime.sampling.distribution import Probabilities
+from support.rounds import ask, outcome
 
 
 def schedule(
@@ -35,7 +38,7 @@ def schedule(
     costs = Costs(1, "bundle", "host", "onnxruntime", 0, "", 0.01, 0.0, (point,))
     entry = RoutePolicy("on", "model", 1, "adaptive", (0.8, 0.5), None)
     found = AdaptiveSchedule(entry, costs, None, state or RouteState(), len(verify) - 1)
-    found.next(16, 2)
+    ask(found, 16, 2)
     return found
 
 
@@ -116,7 +119,7 @@ def test_what_comes_true_more_often_than_the_draft_says_is_worth_more() -> None:
     one = schedule((1.0,) * 5, state)
     before = one.leaves.values(two)
     for turn in range(200):  # the second choice comes true twice as often as it says, the third never does
-        one.leaves.learn(two, 0 if turn % 5 == 0 else None)
+        one.leaves.learn(JudgedLeaves(two, 0 if turn % 5 == 0 else None))
     assert one.leaves.values(two)[0] == pytest.approx(2 * before[0], rel=0.1)
     assert one.leaves.values(two)[1] < 0.2 * before[1]
     later = schedule((1.0,) * 5, state)  # another request of the route
@@ -155,6 +158,5 @@ def test_the_pace_is_not_told_that_rounds_with_leaves_are_slow() -> None:
     watched = RouteState(pace=Watched())  # type: ignore[arg-type]
     found = schedule((1.0, 1.1, 1.2, 1.3, 1.4), watched)
     found._had_draft = True
-    found.leaves.add_leaves(3, 2)
-    found.observe(2, 1)
+    found.observe(replace(outcome(2, 1), rows=3, num_leaves=2))
     assert told == [pytest.approx(1.2 + 2 * 0.1 + 0.1 + 0.1)]  # the round, and two rows

@@ -14,6 +14,7 @@ from specexport.runtime.policy.lookup_worth import PROBE_TOKENS, LookupState, Lo
 from specexport.runtime.policy.pace import Pace
 from specexport.runtime.policy.routes import RoutePolicy, Verdict
 from specexport.runtime.policy.schedule import PROBE_BUDGET, AdaptiveSchedule, RouteState
+from support.rounds import ask, sequence, tell
 
 NO_LOGITS = np.zeros((1, 2), np.float32)
 
@@ -48,14 +49,19 @@ def schedule(
 
 def taken(one: LookupSchedule, length: int, drafted: int = 0) -> int:
     """Of eight tokens that continue a match of `length`, in a new round."""
-    count = one.next(16, 2)
+    count = ask(one, 16, 2)
     return one.looked_up(count - drafted, length, drafted) if count else 0
+
+
+def hear(one: LookupSchedule, num_drafted: int, num_accepted: int, found: int | None = None) -> None:
+    """found: how many of the tokens, the last ones, were looked up; all of them by default."""
+    tell(one, num_drafted, num_accepted, num_drafted if found is None else found)
 
 
 def test_each_drafter_has_its_schedule() -> None:
     for drafter in ("ngram", "suffix", "ngram+model", "suffix+model"):
         one = schedule(drafter)
-        assert one.guide is one
+        assert one.plan(sequence(16)).guide is one
         assert one.needs_host
     entry = RoutePolicy("on", "model", 1, "adaptive", (0.7,), None)
     assert type(adaptive_schedule(entry, costs(), None, RouteState(), 8)) is AdaptiveSchedule
@@ -108,9 +114,9 @@ def test_what_fails_is_taken_less_and_what_stands_further() -> None:
     one, other = schedule(row=0.3), schedule(row=0.3)
     before = taken(schedule(row=0.3), 4)
     for _ in range(6):
-        one.observe(taken(one, 4), 0)
+        hear(one, taken(one, 4), 0)
         count = taken(other, 4)
-        other.observe(count, count)
+        hear(other, count, count)
     assert taken(one, 4) < before < taken(other, 4)
 
 
@@ -120,7 +126,7 @@ def test_tokens_behind_the_first_rejection_teach_nothing() -> None:
         state = RouteState()
         one = schedule(state=state, row=0.01)
         assert taken(one, 16) == 8
-        one.observe(number, 0)
+        hear(one, number, 0)
         shifts.append(state.lookups.shift)
     assert shifts[0] == shifts[1] < 0
 
@@ -128,17 +134,17 @@ def test_tokens_behind_the_first_rejection_teach_nothing() -> None:
 def test_what_fails_always_costs_what_probes_may_and_comes_back() -> None:
     one = schedule(row=0.3)
     for _ in range(100):
-        one.observe(taken(one, 4), 0)
+        hear(one, taken(one, 4), 0)
     drafted = []
     for _ in range(1000):
         drafted.append(taken(one, 4))
-        one.observe(drafted[-1], 0)
+        hear(one, drafted[-1], 0)
     assert sum(map(bool, drafted)) > 0
     assert max(drafted) <= PROBE_TOKENS
     assert 0.3 * sum(drafted) <= PROBE_BUDGET * 1000 + 0.3 * PROBE_TOKENS
     for _ in range(3000):
         count = taken(one, 4)
-        one.observe(count, count)
+        hear(one, count, count)
     assert taken(one, 4) == 8
 
 
@@ -146,7 +152,7 @@ def test_the_route_remembers() -> None:
     state = RouteState()
     one = schedule(state=state, row=0.3)
     for _ in range(40):
-        one.observe(taken(one, 8), 0)
+        hear(one, taken(one, 8), 0)
     assert state.lookups.shift < -0.1
     assert state.prior_shift == 0.0
 
@@ -161,23 +167,23 @@ def test_beside_a_model_the_better_one_drafts() -> None:
 
 def test_where_the_model_does_not_pay_lookups_draft_on() -> None:
     one = schedule("ngram+model", (0.05,), draft=0.6)
-    assert one.next(16, 2) == 8
+    assert ask(one, 16, 2) == 8
     assert not one.go_on(0)
     assert not one.include(0, NO_LOGITS)
     assert one.looked_up(8, 16, 0) == 8
-    one.observe(8, 8)
+    hear(one, 8, 8)
     assert one._state.prior_shift == 0.0
 
 
 def test_the_models_tokens_are_counted_without_what_is_looked_up_behind_them() -> None:
     state = RouteState()
     one = schedule("ngram+model", (0.9,), state, draft=0.1)
-    assert one.next(16, 2) == 8
+    assert ask(one, 16, 2) == 8
     assert one.looked_up(8, 2, 0) == 0  # the model is worth more
     assert one.go_on(0)
     assert one.include(0, NO_LOGITS)
     assert one.looked_up(7, 16, 1) == 7
-    one.observe(8, 3)  # the model's, two that were looked up, and then not
+    hear(one, 8, 3, 7)  # the model's, two that were looked up, and then not
     assert state.prior_shift == pytest.approx(0.02 * (1 - 0.9))
     stood = sum(1 - chance for chance in (1 - 1 / 16, 1 - 1 / 17)) - (1 - 1 / 18)
     assert state.lookups.shift == pytest.approx(0.02 * stood)
@@ -186,10 +192,10 @@ def test_the_models_tokens_are_counted_without_what_is_looked_up_behind_them() -
 def test_what_was_not_legal_is_the_models_after_all() -> None:
     state = RouteState()
     one = schedule("ngram+model", (0.7,), state, draft=0.01)
-    assert one.next(16, 2) == 8
+    assert ask(one, 16, 2) == 8
     assert one.looked_up(8, 64, 0) > 0
     assert one.include(0, NO_LOGITS)  # nothing of it was legal
-    one.observe(1, 1)
+    tell(one, 1, 1)
     assert state.lookups.shift == 0.0
     assert state.prior_shift > 0.0
 
@@ -198,7 +204,7 @@ def test_the_model_drafts_as_much_beside_lookups_that_stand() -> None:
     """They come in stretches: where there is none, the output does not go on at their rate."""
 
     def by_model(one: LookupSchedule) -> int:
-        one.next(16, 2)
+        ask(one, 16, 2)
         count = 0
         while one.go_on(count) and one.include(count, NO_LOGITS):
             count += 1
@@ -207,15 +213,15 @@ def test_the_model_drafts_as_much_beside_lookups_that_stand() -> None:
     one = schedule("ngram+model", (0.7,), draft=0.1)
     before = by_model(one)
     for _ in range(12):
-        one.next(16, 2)
-        one.observe(one.looked_up(8, 32, 0), 8)
+        ask(one, 16, 2)
+        hear(one, one.looked_up(8, 32, 0), 8)
     assert 0 < before < 8
     assert by_model(one) == before
 
 
 def test_confidence_is_read_where_somebody_can() -> None:
     one = schedule("ngram+model", (0.7,), read=lambda index: 0.9 if index < 2 else 0.01, draft=0.05)
-    assert one.next(16, 2) == 8
+    assert ask(one, 16, 2) == 8
     assert one.go_on(0)
     assert one.include(0, NO_LOGITS)
     assert one.go_on(1)
@@ -230,12 +236,12 @@ def test_off_is_plain_until_probes_say_otherwise() -> None:
         one = schedule(drafter, (0.9,), state, "off", row=0.3, draft=0.3)
         for _ in range(300):
             asked.append(taken(one, 4))
-            one.observe(asked[-1], 0)
+            hear(one, asked[-1], 0)
         assert not any(asked[:10])
         assert 0.3 * sum(asked) < 2 * PROBE_BUDGET * 300 + 2
         for _ in range(3000):
             count = taken(one, 4)
-            one.observe(count, count)
+            hear(one, count, count)
         assert taken(one, 4) == 8
 
 
@@ -260,10 +266,10 @@ def test_rounds_that_were_looked_up_are_not_compared_with_plain_ones() -> None:
     state = RouteState(pace=pace)
     one = schedule("ngram+model", (0.9,), state, draft=0.1)
     for _ in range(400):
-        most = one.next(16, 2)
+        most = ask(one, 16, 2)
         found = one.looked_up(most, 64, 0) if most else 0
         now += 100.0  # were it compared, drafts would look dear
-        one.observe(found, found)
+        hear(one, found, found)
     assert pace.extra == 1.0
 
 
@@ -273,14 +279,14 @@ def test_a_plain_round_for_comparison_looks_nothing_up() -> None:
     one = schedule("ngram+model", (0.9,), state, draft=0.1)
     plain = 0
     for _ in range(400):
-        if not one.next(16, 2):
+        if not ask(one, 16, 2):
             plain += 1
             assert one.looked_up(8, 64, 0) == 0
             assert not one.go_on(0)
-            one.observe(0, 0)
+            tell(one, 0, 0)
             continue
         number = 0
         while one.go_on(number) and one.include(number, NO_LOGITS):
             number += 1
-        one.observe(number, number)
+        tell(one, number, number)
     assert plain

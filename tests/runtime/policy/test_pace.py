@@ -10,10 +10,10 @@ from itertools import count
 import pytest
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
-from specexport.runtime.policy.leaf_worth import AskedLeaves
 from specexport.runtime.policy.pace import BUDGET, MOST, START_DRAFTING, Pace
 from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, RouteState
+from support.rounds import ask, outcome, tell
 
 STEADY = lambda place: 1.0  # noqa: E731
 
@@ -46,9 +46,9 @@ class Host:
         """accepts: whether a draft stands as a whole, or not at all."""
         table = self.true.at(16)
         for _ in range(rounds):
-            k = schedule.next(16, 1)
+            k = ask(schedule, 16, 1)
             self.now += table.rounds[k] * self.slower(len(self.drafted))
-            schedule.observe(k, k if accepts else 0)
+            tell(schedule, k, k if accepts else 0)
             self.drafted.append(k)
             self.now += 50.0  # whoever reads the stream takes his time
 
@@ -159,13 +159,11 @@ def test_rounds_with_leaves_that_were_asked_for_are_not_timed() -> None:
         host, pace = Host(costs(0.1), slower=lambda place: 1.0), Pace()
         pace.clock = host
         following = schedule(costs(0.1), pace)
-        asked, table = AskedLeaves(following.leaves), host.true.at(16)
-        assert asked.could_pay()
+        table = host.true.at(16)
         for _ in range(200):
-            k = following.next(16, 1)
-            asked.add_leaves(k + 1, leaves if k else 0)
+            k = ask(following, 16, 1)
             host.now += table.rounds[k] + (0.5 * leaves if k else 0.0)
-            following.observe(k, k)
+            following.observe(replace(outcome(k, k), rows=k + 1, num_leaves=leaves if k else 0, asked=True))
         assert pace.extra == pytest.approx(1.0, abs=0.01)
         assert bool(pace._found) == known
 
@@ -189,14 +187,14 @@ def test_no_clock_decides_for_a_seed_or_a_grammar() -> None:
     for changes in ({"seeded": True}, {"constrained": True}, {"seeded": True, "constrained": True}):
         _, one = given.schedule("code", 4, **changes)
         for _ in range(20):
-            one.observe(one.next(16, 1), 0)
+            tell(one, ask(one, 16, 1), 0)
     with pytest.raises(StoppedError):
-        given.schedule("code", 4)[1].next(16, 1)
+        ask(given.schedule("code", 4)[1], 16, 1)
     given.policy = None
-    given.uncalibrated("model", 4, seeded=True).next(16, 1)
-    given.uncalibrated("model", 4, seeded=False, constrained=True).next(16, 1)
+    ask(given.uncalibrated("model", 4, seeded=True), 16, 1)
+    ask(given.uncalibrated("model", 4, seeded=False, constrained=True), 16, 1)
     with pytest.raises(StoppedError):
-        given.uncalibrated("model", 4, seeded=False).next(16, 1)
+        ask(given.uncalibrated("model", 4, seeded=False), 16, 1)
 
 
 @pytest.mark.parametrize(("drafter", "asked"), [("model", True), ("suffix+model", True), ("suffix", False)])
@@ -207,9 +205,9 @@ def test_drafts_of_a_model_are_timed_also_beside_lookups(drafter: str, asked: bo
     _, one = given.schedule(None, 4)
     if asked:
         with pytest.raises(StoppedError):
-            one.next(16, 1)
+            ask(one, 16, 1)
     else:
-        one.next(16, 1)
+        ask(one, 16, 1)
 
 
 @pytest.mark.parametrize("constrained", [False, True])
@@ -218,11 +216,11 @@ def test_requests_with_a_seed_learn_from_nobody_and_teach_nobody(constrained: bo
     given = decisions()
     given.clock = lambda: math.nan
     first = given.schedule("code", 4, constrained, seeded=True)[1]
-    before = [first.next(16, 1) for _ in range(3)]
+    before = [ask(first, 16, 1) for _ in range(3)]
     for _ in range(20):
-        first.observe(first.next(16, 1), 0)
+        tell(first, ask(first, 16, 1), 0)
     second = given.schedule("code", 4, constrained, seeded=True)[1]
-    assert [second.next(16, 1) for _ in range(3)] == before
+    assert [ask(second, 16, 1) for _ in range(3)] == before
     assert not given.states
     assert not given.bounded
 
@@ -235,8 +233,8 @@ def test_what_others_left_in_the_drafts_cache_decides_nothing_for_a_seed() -> No
         given.costs = replace(given.costs, draft_prefill=1e-3)
         one, found = given.schedule("code", 4, seeded=seeded)[1], []
         for _ in range(400):
-            found.append(one.next(16, behind))
-            one.observe(found[-1], 0)  # a draft that is never right is soon asked for probes alone
+            found.append(ask(one, 16, behind))
+            tell(one, found[-1], 0)  # a draft that is never right is soon asked for probes alone
         return found
 
     assert drafted(1, seeded=True) == drafted(4000, seeded=True)

@@ -4,42 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from specexport.runtime.drafting.rounds import RoundOutcome
 from specexport.runtime.policy.predicted import BesidePrediction
 from specexport.runtime.policy.schedule import Schedule
-
-
-class Asked:
-    guide = None
-    needs_host = False
-
-    def __init__(self, *counts: int) -> None:
-        self.counts = list(counts)
-        self.seen: list[tuple[int, int]] = []
-
-    def next(self, length: int, behind: int) -> int:
-        return self.counts.pop(0)
-
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
-        self.seen.append((num_drafted, num_accepted))
+from support.rounds import Wants, ask, outcome, tell
 
 
 def by_the_prediction(schedule: BesidePrediction, accepted: int = 4) -> None:
-    assert schedule.next(10, 2) == 4
-    schedule.observe(4, accepted)
+    assert ask(schedule, 10, 2) == 4
+    schedule.observe(outcome(4, accepted, "prediction"))
 
 
 def by_the_model(schedule: BesidePrediction) -> int:
     """A round that the prediction has nothing for, and whose draft stands."""
-    schedule.next(10, 2)
+    ask(schedule, 10, 2)
     count = 0
     while count < 4 and schedule.go_on(count) and schedule.include(count, np.zeros((1, 4), np.float32)):
         count += 1
-    schedule.observe(count, count)
+    tell(schedule, count, count)
     return count
 
 
 def test_a_probe_is_kept_for_a_round_that_has_room_for_it() -> None:
-    inner = Asked(0, 2, 0)
+    inner = Wants(0, 2, 0)
     schedule = BesidePrediction(inner, 4)
     assert isinstance(schedule, Schedule)
     by_the_prediction(schedule)
@@ -53,42 +40,41 @@ def test_a_probe_is_kept_for_a_round_that_has_room_for_it() -> None:
 
 def test_an_answer_that_found_no_room_stands_for_the_next_round() -> None:
     """As where the draft's cache is filled before the first round, which then is the prediction's."""
-    inner = Asked(2, 0)
+    inner = Wants(2, 0)
     schedule = BesidePrediction(inner, 4)
-    schedule.next(10, 2)
+    ask(schedule, 10, 2)
     assert schedule.go_on(0)
-    schedule.observe(4, 4)
+    schedule.observe(outcome(4, 4, "prediction"))
     assert by_the_model(schedule) == 2
     assert inner.seen == [(2, 2)]
 
 
-@pytest.mark.parametrize(("learns", "seen"), [(True, [(2, 1)]), (False, [])])
-def test_it_hears_of_its_own_tokens(learns: bool, seen: list[tuple[int, int]]) -> None:
+def test_it_hears_of_its_own_tokens() -> None:
     """Two of the model, and what the prediction had behind them."""
-    inner = Asked(2)
-    schedule = BesidePrediction(inner, 4, learns)
-    schedule.next(10, 2)
+    inner = Wants(2)
+    schedule = BesidePrediction(inner, 4)
+    ask(schedule, 10, 2)
     assert schedule.go_on(0)
     assert [schedule.include(index, np.zeros((1, 4), np.float32)) for index in range(3)] == [True, True, False]
-    schedule.observe(4, 1)
-    assert inner.seen == seen
+    schedule.observe(RoundOutcome((0,) * 4, ("model", "model", "prediction", "prediction"), 3))
+    assert inner.seen == [(2, 2)]
 
 
 def test_lookups_count_against_what_is_allowed() -> None:
-    schedule = BesidePrediction(Asked(3), 4)
-    schedule.next(10, 2)
+    schedule = BesidePrediction(Wants(3), 4)
+    ask(schedule, 10, 2)
     assert schedule.looked_up(4, 5, 1) == 2
 
 
 @pytest.mark.parametrize("with_model", [True, False])
 def test_lookups_alone_hear_of_rounds_that_they_have_nothing_for(with_model: bool) -> None:
     """Nothing asked the schedule then; of the prediction's rounds it hears nothing."""
-    inner = Asked(4, 4, 3)
+    inner = Wants(4, 4, 3)
     schedule = BesidePrediction(inner, 4, with_model=with_model)
     for _ in range(2):
-        schedule.next(10, 2)
-        schedule.observe(0, 0)
+        ask(schedule, 10, 2)
+        tell(schedule, 0, 0)
     by_the_prediction(schedule)
     assert inner.seen == ([] if with_model else [(0, 0), (0, 0)])
-    schedule.next(10, 2)
+    ask(schedule, 10, 2)
     assert schedule.looked_up(4, 5, 0) == (4 if with_model else 3)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from specexport.runtime.drafting.rounds import RoundPlan, SequenceState, Source
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.pace import Pace
 from specexport.runtime.policy.route_belief import ROUTING_VERSION, Belief, KnownDraft, KnownRoute, Routing
@@ -17,6 +18,7 @@ from specexport.runtime.policy.schedule import PROBE_BUDGET, RouteState, Schedul
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, outcomes
 from specexport.runtime.sampling.acceptance import VERIFY
 from specexport.runtime.sampling.distribution import Distribution
+from support.rounds import outcome
 
 MOST = 2
 PREFILL = 0.01
@@ -47,10 +49,29 @@ def routing(low: float = 0.3, high: float = 0.9, names: tuple[str, str] = ("mode
     return Routing(ROUTING_VERSION, "", "", 0, names, {"one": known(first), "two": known(second)})
 
 
-def routed(known: Routing | None = None, purse: Purse | None = None, prefill: float = PREFILL) -> RoutedSchedule:
+class Asked:
+    """A schedule, the caches that it looks at, and who drafts the newest round."""
+
+    def __init__(self, schedule: RoutedSchedule) -> None:
+        self.schedule, self.drafter = schedule, ""
+        self.look_at(lambda name: 1)
+
+    def look_at(self, lacks: Callable[[str], int]) -> None:
+        self.lacks = lacks
+
+    def next(self, length: int) -> int:
+        plan = self.schedule.plan(SequenceState(length, self.lacks))
+        self.drafter = str(plan.drafter)
+        return plan.num_draft_tokens
+
+    def observe(self, num_drafted: int, num_accepted: int, source: Source = "model") -> None:
+        self.schedule.observe(outcome(num_drafted, num_accepted, source))
+
+
+def routed(known: Routing | None = None, purse: Purse | None = None, prefill: float = PREFILL) -> Asked:
     known = known or routing()
     candidates = {name: Candidate(costs(prefill), None, RouteState()) for name in known.drafters}
-    return RoutedSchedule(known, [], candidates, MOST, purse)
+    return Asked(RoutedSchedule(known, [], candidates, MOST, purse))
 
 
 def caches(**lacking: int) -> Callable[[str], int]:
@@ -59,25 +80,31 @@ def caches(**lacking: int) -> Callable[[str], int]:
 
 def test_whoever_is_right_drafts_on() -> None:
     schedule = routed(purse=Purse())
-    assert isinstance(schedule, Schedule)
+    assert isinstance(schedule.schedule, Schedule)
     schedule.look_at(caches())
-    assert schedule.next(20, 0) > 0
+    assert schedule.next(20) > 0
     assert schedule.drafter == "model"  # the first of equals
     chosen = []
     for _ in range(12):
-        count = schedule.next(20, 0)
+        count = schedule.next(20)
         chosen.append(schedule.drafter)
         schedule.observe(count, count if schedule.drafter == "b" else 0)
     assert chosen[0] == "model"
     assert chosen[-6:] == ["b"] * 6
 
 
-def looks(schedule: RoutedSchedule, rounds: int, right: str, first: int = 0) -> list[int]:
+def looks(schedule: Asked, rounds: int, right: str, first: int = 0) -> list[int]:
     """The rounds, from `first` on, in which it asked what the caches lack. right: who is, all others never."""
     asked: list[int] = []
     for number in range(first, first + rounds):
-        schedule.look_at(lambda name, number=number: asked.append(number) or 1)  # type: ignore[func-returns-value, misc]
-        count = schedule.next(20, 7)
+
+        def lacks(name: str, number: int = number) -> int:
+            if name == "b":
+                asked.append(number)
+            return 1
+
+        schedule.look_at(lacks)
+        count = schedule.next(20)
         schedule.observe(count, count if schedule.drafter == right else 0)
     return sorted(set(asked))
 
@@ -97,32 +124,32 @@ def test_rounds_between_two_looks_all_count() -> None:
     schedule, belief = routed(purse=Purse()), Belief(routing(), [])
     schedule.look_at(caches(b=10**6))
     for drafted, accepted in outcomes[:7]:  # the looks are in rounds 0, 1, 3 and 7
-        schedule.next(20, 0)
+        schedule.next(20)
         schedule.observe(drafted, accepted)
         belief.observe("model", drafted, accepted)
-    assert schedule._belief.shares != pytest.approx(belief.shares)
-    schedule.next(20, 0)
-    assert schedule._belief.shares == pytest.approx(belief.shares)
+    assert schedule.schedule._belief.shares != pytest.approx(belief.shares)
+    schedule.next(20)
+    assert schedule.schedule._belief.shares == pytest.approx(belief.shares)
 
 
 def test_a_schedule_is_told_what_its_cache_lacks_looking_or_not() -> None:
     schedule, told = routed(purse=Purse()), []
     schedule.look_at(caches(model=5, b=10**6))
-    own = schedule.schedules["model"]
+    own = schedule.schedule.schedules["model"]
     for _ in range(4):
-        own.next = lambda length, behind: told.append(behind) or 2  # type: ignore[method-assign, func-returns-value]
-        schedule.next(20, 9)
+        own.plan = lambda state: told.append(state.missing_rows("model")) or RoundPlan(2)  # type: ignore[method-assign, func-returns-value]
+        schedule.next(20)
         schedule.observe(2, 2)
-    assert told == [5, 5, 9, 5]
+    assert told == [5, 5, 5, 5]
 
 
 def test_a_draft_that_must_catch_up_promises_less() -> None:
     for lacking, chosen in ((1, "b"), (40 * HORIZON, "model")):
         schedule = routed(purse=Purse())
         schedule.look_at(caches(b=lacking))
-        schedule.next(20, 0)
+        schedule.next(20)
         schedule.observe(2, 0)
-        schedule.next(21, 0)
+        schedule.next(21)
         assert schedule.drafter == chosen
 
 
@@ -133,7 +160,7 @@ def test_one_that_is_alone_knows_what_its_own_rounds_left_out() -> None:
         schedule, found = routed(), []
         schedule.look_at(caches(b=lacking))
         for length in range(20, 40):
-            count = schedule.next(length, 0)
+            count = schedule.next(length)
             found.append(schedule.drafter)
             schedule.observe(count, 0)
         chosen.append(found)
@@ -142,11 +169,11 @@ def test_one_that_is_alone_knows_what_its_own_rounds_left_out() -> None:
     short, long = routed(), routed(prefill=0.2)
     for schedule in (short, long):
         for length, accepted in ((100, 2), (103, 0)):
-            assert schedule.next(length, 0) == 2
+            assert schedule.next(length) == 2
             schedule.observe(2, accepted)
-        schedule.next(104, 0)
+        schedule.next(104)
         schedule.observe(2, 0)
-        schedule.next(105, 0)
+        schedule.next(105)
     assert (short.drafter, long.drafter) == ("b", "model")
 
 
@@ -160,7 +187,7 @@ def test_rounds_that_tell_nothing_pay_for_a_look_at_another_model(names: tuple[s
     schedule.look_at(caches(b=30))
     asked, rounds = 0, 2000
     for _ in range(rounds):
-        count = schedule.next(20, 0)
+        count = schedule.next(20)
         asked += schedule.drafter == "b"
         schedule.observe(count if names[0] == "model" or schedule.drafter == "b" else 0, 0)
     price = 1.0 - 1.015 / 2.0 + 30 * PREFILL
@@ -174,12 +201,12 @@ def test_the_pace_compares_no_round_with_another_drafters() -> None:
         clock, lacking = itertools.count(), {"model": 1, "b": 1}
         states = {name: RouteState(pace=Pace(lambda clock=clock: float(next(clock)))) for name in lacking}  # type: ignore[misc]
         candidates = {name: Candidate(costs(), None, state) for name, state in states.items()}
-        schedule = RoutedSchedule(routing(), [], candidates, MOST, Purse())
+        schedule = Asked(RoutedSchedule(routing(), [], candidates, MOST, Purse()))
         schedule.look_at(lambda name, lacking=lacking: lacking[name])  # type: ignore[misc]
         for number in range(3):
             lacking["model"] = 10**6 if turns == "each" and number % 2 else 1
             lacking["b"] = 10**6 - lacking["model"]
-            count = schedule.next(20, 0)
+            count = schedule.next(20)
             assert schedule.drafter == ("b" if lacking["b"] == 0 or lacking["model"] > 1 else "model")
             schedule.observe(count, count)
         assert any(state.pace._before for state in states.values() if state.pace) == timed
@@ -189,10 +216,10 @@ def test_what_was_looked_up_tells_nothing_of_a_model() -> None:
     schedule = routed(routing(0.1, 0.9, ("ngram", "b")), Purse())
     schedule.look_at(caches(b=10**6))
     for _ in range(9):
-        schedule.next(20, 0)
+        schedule.next(20)
         assert schedule.drafter == "ngram"
-        schedule.observe(2, 2)
-    assert schedule._belief.shares == {"one": 0.5, "two": 0.5}
+        schedule.observe(2, 2, "lookup")
+    assert schedule.schedule._belief.shares == {"one": 0.5, "two": 0.5}
 
 
 # Losslessness: who drafts a round may depend on rounds before it, never on what the round itself draws.
@@ -249,11 +276,11 @@ def test_who_drafts_leaves_the_output_alone(verify: str) -> None:
     def choose(past: list[tuple[str, int, int]], drawn: dict[str, int]) -> str:
         schedule, length = routed(routing(0.05, 0.95)), 1
         for name, drafted, accepted in past:
-            schedule.next(length, 0)
+            schedule.next(length)
             assert schedule.drafter == name
             schedule.observe(drafted, accepted)
             length += accepted + 1
-        schedule.next(length, 0)
+        schedule.next(length)
         seen.add((*past, schedule.drafter))
         return schedule.drafter
 

@@ -15,6 +15,7 @@ from specexport.runtime.policy.schedule import PROBE_BUDGET, AdaptiveSchedule, F
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, outcomes
 from specexport.runtime.sampling.acceptance import VERIFY
 from specexport.runtime.sampling.distribution import Distribution
+from support.rounds import ask, sequence, tell
 
 NO_LOGITS = np.zeros((1, 2), np.float32)
 
@@ -46,7 +47,7 @@ def adaptive(
 
 def drafted(schedule: AdaptiveSchedule) -> int:
     """Tokens of the next round, as the loop asks for them."""
-    return drafted_of(schedule, schedule.next(16, 2))
+    return drafted_of(schedule, ask(schedule, 16, 2))
 
 
 def drafted_of(schedule: AdaptiveSchedule, most: int) -> int:
@@ -60,8 +61,8 @@ def drafted_of(schedule: AdaptiveSchedule, most: int) -> int:
 
 def test_fixed_is_fixed() -> None:
     schedule = FixedSchedule(3)
-    assert schedule.next(10, 0) == schedule.next(900, 5) == 3
-    assert schedule.guide is None
+    assert ask(schedule, 10, 0) == ask(schedule, 900, 5) == 3
+    assert schedule.plan(sequence(10)).guide is None
 
 
 def test_the_whole_draft_where_it_is_sure_and_cheap() -> None:
@@ -76,7 +77,7 @@ def test_it_stops_at_the_token_that_is_not_worth_its_row() -> None:
 def test_a_token_that_is_paid_for_already_may_be_less_probable_than_one_to_be_drafted() -> None:
     """Behind its pass only the row counts, 0.05 a token; in front of it the pass too, 0.35."""
     schedule = adaptive((0.8, 0.2), lambda index: (0.9, 0.2)[index], draft=0.3, row=0.05)
-    assert schedule.next(16, 2) == 4
+    assert ask(schedule, 16, 2) == 4
     assert schedule.include(0, NO_LOGITS)
     assert not schedule.go_on(1)  # expects 0.9 * 0.2, and pays for a pass and a row
     assert schedule.include(1, NO_LOGITS)  # were it drafted, it would be verified
@@ -96,43 +97,43 @@ def test_the_rate_that_is_reached_anyway_raises_the_bar() -> None:
 
 
 def test_where_nobody_reads_confidence_the_best_fixed_number_is_taken() -> None:
-    assert adaptive((0.9,), None).next(16, 2) == 4
-    assert adaptive((0.9, 0.05), None, draft=0.3).next(16, 2) == 1
+    assert ask(adaptive((0.9,), None), 16, 2) == 4
+    assert ask(adaptive((0.9, 0.05), None, draft=0.3), 16, 2) == 1
     # 1 + 0.7 + 0.49 tokens in 1.5 s; a third would add 0.343 tokens in 0.25 s
-    assert adaptive((0.7,), None, draft=0.2).next(16, 2) == 2
-    assert adaptive((0.9,), None).guide is None
+    assert ask(adaptive((0.7,), None, draft=0.2), 16, 2) == 2
+    assert adaptive((0.9,), None).plan(sequence(16)).guide is None
 
 
 def test_no_drafts_where_none_pays() -> None:
-    assert adaptive((0.05,), lambda index: 0.05).next(16, 2) == 0
-    assert adaptive((0.9,), lambda index: 0.9, draft=1.5).next(16, 2) == 0
+    assert ask(adaptive((0.05,), lambda index: 0.05), 16, 2) == 0
+    assert ask(adaptive((0.9,), lambda index: 0.9, draft=1.5), 16, 2) == 0
 
 
 def test_host_time_counts() -> None:
     """Of a round, not of a token: it makes longer drafts worth more against plain rounds that pay it for each token."""
-    assert adaptive((0.5,), None, draft=0.5, row=0.2, host=0.0).next(16, 2) == 0
-    assert adaptive((0.5,), None, draft=0.5, row=0.2, host=3.0).next(16, 2) > 0
+    assert ask(adaptive((0.5,), None, draft=0.5, row=0.2, host=0.0), 16, 2) == 0
+    assert ask(adaptive((0.5,), None, draft=0.5, row=0.2, host=3.0), 16, 2) > 0
 
 
 def test_drafts_that_fail_switch_it_off_and_success_brings_it_back() -> None:
     state = RouteState()
     schedule = adaptive((0.8,), lambda index: 0.8, state)
     rounds = 0
-    while schedule.next(16, 2) and rounds < 400:
+    while ask(schedule, 16, 2) and rounds < 400:
         schedule.include(0, NO_LOGITS)
-        schedule.observe(1, 0)  # the draft is sure, and wrong
+        tell(schedule, 1, 0)  # the draft is sure, and wrong
         rounds += 1
     # Its word is no longer trusted, so what it reads is low, and then so is what is expected.
     assert 3 < rounds < 400
     plain = 0
-    while not (probe := schedule.next(16, 2)) and plain < 5000:
-        schedule.observe(0, 0)
+    while not (probe := ask(schedule, 16, 2)) and plain < 5000:
+        tell(schedule, 0, 0)
         plain += 1
     assert probe
     recovered = 0
     for _ in range(4000):
         count = drafted(schedule)
-        schedule.observe(count, count)
+        tell(schedule, count, count)
         recovered += count
     assert recovered > 1000
 
@@ -142,11 +143,11 @@ def test_refusals_switch_it_off_too() -> None:
     schedule = adaptive((0.8,), lambda index: 0.01)
     asked = 0
     for _ in range(300):
-        if schedule.next(16, 2):
+        if ask(schedule, 16, 2):
             asked += 1
-            schedule.observe(int(schedule.include(0, NO_LOGITS)), 0)
+            tell(schedule, int(schedule.include(0, NO_LOGITS)), 0)
         else:
-            schedule.observe(0, 0)
+            tell(schedule, 0, 0)
     assert 3 < asked < 60
 
 
@@ -157,44 +158,44 @@ def test_probes_cost_what_they_are_allowed_to() -> None:
         schedule = adaptive((0.05,), lambda index: 0.0, prefill=0.01)
         spent, rounds = 0.0, 0
         for _ in range(20_000):
-            if schedule.next(16, behind):
+            if ask(schedule, 16, behind):
                 spent += table.rounds[1] - table.rounds[0] + behind * 0.01
                 assert schedule.include(0, NO_LOGITS)
                 assert not schedule.go_on(1)
-                schedule.observe(1, 0)
+                tell(schedule, 1, 0)
             else:
-                schedule.observe(0, 0)
+                tell(schedule, 0, 0)
             rounds += 1
         assert 0.5 * PROBE_BUDGET < spent / rounds < 1.2 * PROBE_BUDGET
 
 
 def test_a_probe_that_was_right_is_followed_by_another() -> None:
     schedule = adaptive((0.05,), None)
-    while not schedule.next(16, 2):
-        schedule.observe(0, 0)
-    schedule.observe(2, 2)
-    assert schedule.next(16, 2)
-    schedule.observe(2, 0)
-    assert not schedule.next(16, 2)
+    while not ask(schedule, 16, 2):
+        tell(schedule, 0, 0)
+    tell(schedule, 2, 2)
+    assert ask(schedule, 16, 2)
+    tell(schedule, 2, 0)
+    assert not ask(schedule, 16, 2)
 
 
 def test_the_route_remembers_less_than_the_request() -> None:
     state = RouteState()
     first = adaptive((0.8,), lambda index: 0.8, state)
     for _ in range(40):
-        first.next(16, 2)
+        ask(first, 16, 2)
         first.include(0, NO_LOGITS)
-        first.observe(1, 0)
+        tell(first, 1, 0)
     assert state.calibration_shift < -0.2
-    assert adaptive((0.8,), lambda index: 0.8, state).next(16, 2)  # a new request starts nearly afresh
+    assert ask(adaptive((0.8,), lambda index: 0.8, state), 16, 2)  # a new request starts nearly afresh
 
 
 def test_other_routes_are_not_touched() -> None:
     one, other = RouteState(), RouteState()
     schedule = adaptive(state=one)
-    schedule.next(16, 2)
+    ask(schedule, 16, 2)
     schedule.include(0, NO_LOGITS)
-    schedule.observe(1, 0)
+    tell(schedule, 1, 0)
     assert one != RouteState()
     assert other == RouteState()
 
@@ -205,8 +206,8 @@ def test_costs_follow_the_length_of_the_sequence() -> None:
     table = Costs(1, "bundle", "host", "onnxruntime", 0, "", 0.01, 0.0, points)
     entry = RoutePolicy("on", "model", 1, "adaptive", (0.9,), None)
     schedule = AdaptiveSchedule(entry, table, None, RouteState(), 4)
-    assert schedule.next(16, 2) > 0
-    assert schedule.next(1000, 2) == 0
+    assert ask(schedule, 16, 2) > 0
+    assert ask(schedule, 1000, 2) == 0
 
 
 # Losslessness: a round whose length depends on what a schedule may look at has the target's own distribution.
@@ -288,15 +289,15 @@ def test_off_is_plain_until_probes_say_otherwise() -> None:
     for _ in range(20):  # requests
         schedule = AdaptiveSchedule(entry, costs(), lambda index, logits: 0.01, state, 4)
         for _ in range(50):
-            asked.append(schedule.next(16, 2))
-            schedule.observe(int(bool(asked[-1]) and schedule.include(0, NO_LOGITS)), 0)
+            asked.append(ask(schedule, 16, 2))
+            tell(schedule, int(bool(asked[-1]) and schedule.include(0, NO_LOGITS)), 0)
     assert asked[:10] == [0] * 10
     assert 0 < sum(map(bool, asked)) < 100
     schedule = AdaptiveSchedule(entry, costs(), lambda index, logits: 0.95, RouteState(), 4)
     taken = 0
     for _ in range(1000):
         count = drafted(schedule)
-        schedule.observe(count, count)
+        tell(schedule, count, count)
         taken += count
     assert taken > 1000
 
@@ -312,7 +313,7 @@ def test_what_may_follow_can_be_worth_a_token_that_is_not() -> None:
     for behind, included in ((0.99, True), (0.01, False)):
         entry = RoutePolicy("on", "model", 1, "adaptive", (0.6, behind), None)
         schedule = AdaptiveSchedule(entry, table, lambda index, logits: 0.3, RouteState(), 4)
-        assert schedule.next(16, 2) == 4
+        assert ask(schedule, 16, 2) == 4
         assert schedule.include(0, NO_LOGITS) is included
 
 
@@ -320,7 +321,7 @@ def test_the_route_remembers_how_sure_drafts_were() -> None:
     state = RouteState()
     for _ in range(20):
         schedule = adaptive((0.8,), lambda index: 0.01, state)
-        schedule.next(16, 2)
+        ask(schedule, 16, 2)
         schedule.include(0, NO_LOGITS)
     assert state.prior_shift < -0.2
 
@@ -329,10 +330,10 @@ def test_tokens_behind_the_first_rejection_teach_nothing() -> None:
     one, other = RouteState(), RouteState()
     for state, count in ((one, 1), (other, 4)):
         schedule = adaptive((0.95,), lambda index: 0.95, state)
-        schedule.next(16, 2)
+        ask(schedule, 16, 2)
         for index in range(count):
             assert schedule.include(index, NO_LOGITS)
-        schedule.observe(count, 0)
+        tell(schedule, count, 0)
     assert one == other
 
 
@@ -367,7 +368,7 @@ def test_every_decision_is_the_rules() -> None:
         draft, row, host = random.uniform(0, 0.5), random.uniform(0, 0.3), random.uniform(0, 0.3)
         table = costs(draft, row, host).at(16)
         schedule = adaptive(tuple(expected), lambda index, read=read: read[index], draft=draft, row=row, host=host)
-        found = drafted(schedule) if schedule.next(16, 2) else 0
+        found = drafted(schedule) if ask(schedule, 16, 2) else 0
         assert found == by_the_rule(table, expected, read, 4)
         seen.add(found)
     assert seen == {0, 1, 2, 3, 4}
