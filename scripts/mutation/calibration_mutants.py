@@ -100,9 +100,21 @@ CALIBRATION = (
         IN_BENCH,
         "journal_header",
     ),
-    Mutant("a benchmark's seed is not passed on", "calibration/bench/interleaved.py", "options.seed", "0", IN_BENCH, "_decode"),
     Mutant(
-        "the second of a pair finds the prompt in the cache", "calibration/bench/interleaved.py", "session.reset()", "None", IN_BENCH, "_decode"
+        "a benchmark's seed is not passed on",
+        "calibration/bench/interleaved.py",
+        "options.seed",
+        "0",
+        IN_BENCH,
+        "_decode",
+    ),
+    Mutant(
+        "the second of a pair finds the prompt in the cache",
+        "calibration/bench/interleaved.py",
+        "session.reset()",
+        "None",
+        IN_BENCH,
+        "_decode",
     ),
     Mutant(
         "plain time is not scaled to the tokens of the other run",

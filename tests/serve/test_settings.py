@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specexport.cli.serve import serve
 from click.testing import CliRunner
 from specexport.bundle import Contract
 from specexport.cli import main
+from specexport.cli.serve import serve
 from specexport.errors import ParameterError
 from specexport.serve import AsyncSession, ServerSettings, create_app
 from specexport.serve.settings import KEY_VARIABLE, keys_of_host
