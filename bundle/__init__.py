@@ -9,7 +9,7 @@ path, which is then renamed, so a bundle is either complete or absent.
 from .contract import COUNTS, ELEMENT_BYTES, PRECISIONS, CacheLayer, Contract, Precision, State, is_cache
 from .defaults import Defaults
 from .digests import list_files, sha256
-from .drafts import RESERVED, DraftSpec, DraftVocabulary, SharedVocabulary, check_name
+from .drafts import ALIAS, NO_DRAFT, RESERVED, DraftSpec, DraftVocabulary, SharedVocabulary, check_name
 from .manifest import (
     MANIFEST,
     OLDEST_SCHEMA,
@@ -23,19 +23,20 @@ from .manifest import (
     manifest_text,
     write_manifest,
 )
-from .models import FORMATS, ROLES, Family, Fidelity, Format, ModelSpec, Role
+from .models import FORMATS, Family, Fidelity, Format, ModelSpec, Role
 from .opening import Bundle
 from .proofs import LayerProof, Proof
 
 __all__ = [
+    "ALIAS",
     "COUNTS",
     "ELEMENT_BYTES",
     "FORMATS",
     "MANIFEST",
+    "NO_DRAFT",
     "OLDEST_SCHEMA",
     "PRECISIONS",
     "RESERVED",
-    "ROLES",
     "SCHEMA_VERSION",
     "Bundle",
     "CacheLayer",

@@ -6,7 +6,7 @@ import errno
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..bundle import Bundle, Manifest, Role
+from ..bundle import Bundle, Contract, Manifest, ModelSpec
 from ..errors import OutputError, ParameterError
 from ..user_cache import user_cache
 from .build import BuildReport
@@ -39,17 +39,16 @@ class AddOptions:
             max_draft_tokens=contract.max_draft_tokens,
             prompt_chunk=contract.prompt_chunk,
             min_overlap=self.min_overlap,
-            precision=stored_as(manifest, "target"),
-            draft_precision=self.precision or stored_as(manifest, "target" if manifest.draft is None else "draft"),
+            precision=stored_as(contract, manifest.target),
+            draft_precision=self.precision or stored_as(contract, [*manifest.pair.values()][-1]),
             calibration_texts=self.calibration_texts,
             cache=self.cache,
         )
 
 
-def stored_as(manifest: Manifest, role: Role) -> str:
+def stored_as(contract: Contract, model: ModelSpec) -> str:
     """What `--precision` calls the weights of a model."""
-    form = manifest.models[role].format
-    return manifest.contract.precision if form == "float" else form
+    return contract.precision if model.format == "float" else model.format
 
 
 def add_draft(

@@ -14,12 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ..bundle import (
+    NO_DRAFT,
     Bundle,
     DraftSpec,
     FileEntry,
     Manifest,
-    ModelSpec,
-    Role,
     list_files,
 )
 from ..engines.onnxruntime.cpu import NAME
@@ -37,7 +36,7 @@ from .request.options import CalibrationTexts
 from .request.precision_choice import Numbers
 from .storage.atomic_folder import temporary_sibling
 from .storage.disk_space import require_space_for
-from .storage.manifest import reference_path, write_maps
+from .storage.manifest import write_maps
 from .storage.replace_manifest import DRAFTS, replace_manifest
 
 
@@ -71,8 +70,7 @@ def check_addable(manifest: Manifest, name: str) -> None:
             f"additional drafts run only with --engine {NAME}, and the bundle was built for "
             f"{', '.join(manifest.engines)}; build it for {NAME} too"
         )
-    first = manifest.draft is None or name == manifest.draft_name
-    if first and manifest.engines != (NAME,):
+    if manifest.first_draft in (NO_DRAFT, name) and manifest.engines != (NAME,):
         raise ParameterError(
             f"{name!r} would be the bundle's first draft, which is also built for {', '.join(manifest.engines)}; "
             "build the bundle again, or give the draft another name"
@@ -91,28 +89,21 @@ def put_draft(
         require_space_for({export.key(contract): export.weight_bytes(contract)}, cache, workplace)
         context = BuildContext(contract, workplace, cache, progress)
         spec = export_model(export, context)
-        vocabulary = None
-        if draft.translation is not None:
-            (workplace / "tokenizer").mkdir()
-            models: dict[Role, ModelSpec] = {"target": manifest.target, "draft": spec}
-            vocabulary = write_maps(draft.translation, models, min_overlap, workplace)
+        vocabulary = write_maps(draft.translation, manifest.target, spec, min_overlap, workplace)
         with progress.stage(f"prove {draft.name}", len(spec.graphs)) as step:
-            proofs = prove(workplace, {"draft": spec}, contract, (NAME,), step)
+            spec = prove(workplace, "draft", spec, contract, (NAME,), step)
         files = list_files(workplace)
         place = folder.with_name(f"{draft.name}-{_digest(files)}")
         inside = f"{DRAFTS}/{place.name}"
-        made = DraftSpec(spec, vocabulary, reference_path("draft"), proofs).inside(inside)
+        made = DraftSpec(draft.name, spec, vocabulary).inside(inside)
         added = {f"{inside}/{name}": entry for name, entry in files.items()}
-        changed = with_draft(manifest, draft.name, made, added)
-        return replace_manifest(bundle, changed, workplace.parent, (workplace, place))
+        return replace_manifest(bundle, with_draft(manifest, made, added), workplace.parent, (workplace, place))
 
 
-def with_draft(manifest: Manifest, name: str, draft: DraftSpec, files: Mapping[str, FileEntry]) -> Manifest:
+def with_draft(manifest: Manifest, draft: DraftSpec, files: Mapping[str, FileEntry]) -> Manifest:
     """The manifest with `draft`, whose files are `files`, and without the one that it replaces."""
-    if manifest.draft is None or name == manifest.draft_name:
-        changed = manifest.with_first(name, draft)
-    else:
-        changed = replace(manifest, more_drafts=manifest.more_drafts | {name: draft})
+    named = {one.name: one for one in manifest.drafts} | {draft.name: draft}
+    changed = replace(manifest, drafts=tuple(named.values()))
     kept = {**manifest.files, **files}
     gone = set(manifest.referenced_files()) - set(changed.referenced_files())
     return replace(changed, files={path: entry for path, entry in kept.items() if path not in gone})

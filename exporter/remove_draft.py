@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..bundle import Bundle
+from ..bundle import ALIAS, Bundle
 from ..errors import OutputError, ParameterError
-from ..runtime.drafting.names import FIRST
 from .storage.atomic_folder import temporary_sibling
 from .storage.replace_manifest import DRAFTS, replace_manifest
 
@@ -14,21 +13,17 @@ from .storage.replace_manifest import DRAFTS, replace_manifest
 def remove_draft(bundle: Bundle, name: str) -> Bundle:
     """Calibration results are removed too: they may name the draft. Raises `ParameterError`, `OutputError`."""
     manifest = bundle.manifest
-    if name not in manifest.more_drafts:
-        others = ", ".join(manifest.more_drafts) or "none"
-        first = manifest.draft is not None and name in (manifest.draft_name, FIRST)
-        found = (
-            "is the bundle's first, which cannot be removed; add-draft can replace it"
-            if first
-            else "is not in the bundle"
-        )
-        raise ParameterError(f"draft {name!r} {found}; drafts that can be removed: {others}")
-    more = {other: draft for other, draft in manifest.more_drafts.items() if other != name}
-    gone = set(manifest.more_drafts[name].files())
+    others = manifest.draft_names[1:]
+    if name not in others:
+        first = "is the bundle's first, which cannot be removed; add-draft can replace it"
+        problem = first if manifest.drafts and name in (manifest.first_draft, ALIAS) else "is not in the bundle"
+        raise ParameterError(f"draft {name!r} {problem}; drafts that can be removed: {', '.join(others) or 'none'}")
+    gone = set(manifest.draft_called(name).files())
     files = {path: entry for path, entry in manifest.files.items() if path not in gone}
+    drafts = tuple(draft for draft in manifest.drafts if draft.name != name)
     try:
         with temporary_sibling(bundle.root / DRAFTS / name) as scratch:
-            return replace_manifest(bundle, replace(manifest, more_drafts=more, files=files), scratch)
+            return replace_manifest(bundle, replace(manifest, drafts=drafts, files=files), scratch)
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(f"{error.filename2 or error.filename}: {reason}; the bundle is unchanged") from None

@@ -8,16 +8,16 @@ from typing import Any
 
 from ..bundle import Bundle, Defaults, DraftVocabulary, Fidelity, LayerProof, ModelSpec, Proof
 from .auto_precision import read_precision, table_lines
-from .policy.checks import check_policy, stale
+from .policy.checks import read_policy, stale
 from .policy.cost_model import COSTS, Costs
-from .policy.files import read_decision
-from .policy.routes import POLICY, UNBOUNDED, Policy
+from .policy.files import read_by_draft
+from .policy.routes import UNBOUNDED
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:
     """The manifest, with the memory that a session needs, in bytes, and what calibration decided.
 
-    memory: of each model, its weights and its cache, and of the cache the states of hybrids.
+    memory: of each model, its weights and its cache, and of the cache the states of hybrids. costs: by draft.
 
     Raises `BundleError` for a policy.json or costs.json that is damaged or of another bundle.
     """
@@ -30,26 +30,22 @@ def describe(bundle: Bundle) -> dict[str, Any]:
             "states": model.state_bytes(manifest.contract),
         }
 
-    memory = {role: memory_of(model) for role, model in manifest.models.items()}
     described = asdict(manifest) | {
-        "memory": memory,
-        "memory_of_more_drafts": {name: memory_of(draft.model) for name, draft in manifest.more_drafts.items()},
+        "memory": {label: memory_of(model) for label, model in manifest.models.items()},
         "widths": list(manifest.contract.widths),
         "spans": list(manifest.contract.spans),
     }
-    if manifest.vocabulary is not None:
-        described["vocabulary"]["overlap"] = manifest.vocabulary.overlap
-    for name, draft in manifest.more_drafts.items():
-        if draft.vocabulary is not None:
-            described["more_drafts"][name]["vocabulary"]["overlap"] = draft.vocabulary.overlap
-    policy, costs = read_decision(bundle, Policy, POLICY), read_decision(bundle, Costs, COSTS)
-    if policy is not None:
-        check_policy(policy, bundle)
+    for row, draft in zip(described["drafts"], manifest.drafts, strict=True):
+        if draft.shared_vocabulary is not None:
+            row["shared_vocabulary"]["overlap"] = draft.shared_vocabulary.overlap
+    policy, costs = read_policy(bundle), read_by_draft(bundle, Costs, COSTS)
     described["longest"] = manifest.longest
     table = read_precision(bundle)
     described["auto"] = None if table is None else asdict(table)
     described["policy"] = None if policy is None else asdict(policy)
-    described["costs"] = None if costs is None else asdict(costs) | {"stale": stale(costs, costs.engine, costs.threads)}
+    described["costs"] = {
+        name: asdict(one) | {"stale": stale(one, one.engine, one.threads)} for name, one in costs.items()
+    }
     return described
 
 
@@ -68,28 +64,23 @@ def render(description: dict[str, Any]) -> str:
         f"chat template: {_templates(description['text'])}",
     ]
     lines += [f"defaults   {line}" for line in Defaults(**description["defaults"]).lines]
-    for role, memory in description["memory"].items():
-        called = f"{description['draft_name']}: " if role == "draft" and description["draft_name"] != role else ""
-        lines += _model(role, description[role], memory, called)
-    if description["draft"] is None:
+    drafts, memory = description["drafts"], list(description["memory"].values())
+    lines += _model("target", description["target"], memory[0])
+    for number, (draft, own) in enumerate(zip(drafts, memory[1:], strict=True)):
+        lines += _model("draft", draft["model"], own, "" if draft["name"] == "draft" else f"{draft['name']}: ")
+        if number:
+            lines.append(f"           requests choose it with --drafter {draft['name']}")
+        lines += _vocabularies(draft)
+    if not drafts:
         lines.append("draft      none: drafts are looked up in the text")
-    lines += _shared(description["vocabulary"])
-    if description["draft_vocabulary"] is not None:
-        lines.append(f"vocabulary the draft can propose {DraftVocabulary(**description['draft_vocabulary']).summary}")
-    for name, draft in description["more_drafts"].items():
-        lines += _model("draft", draft["model"], description["memory_of_more_drafts"][name], f"{name}: ")
-        lines += [
-            f"           requests choose it with --drafter {name}",
-            *_shared(draft["vocabulary"]),
-        ]
     lines += [
         _plans(description, engine)
         for engine in description["engines"]
         if any(p["engine"] == engine for p in description["plans"])
     ]
-    lines += [_proved(Proof(**proof)) for proof in description["proofs"]]
-    for name, draft in description["more_drafts"].items():
-        lines += [_proved(Proof(**proof | {"role": f"draft {name}"})) for proof in draft["proofs"]]
+    models = (description["target"], *(draft["model"] for draft in drafts))
+    for label, model in zip(description["memory"], models, strict=True):
+        lines += [_proved(label, Proof(**proof)) for proof in model["proofs"]]
     lines += table_lines(description["auto"]) if description["auto"] is not None else []
     lines += _decisions(description["policy"], description["costs"])
     files = description["files"]
@@ -134,18 +125,19 @@ def _states(layers: Sequence[dict[str, Any]], memory: dict[str, int]) -> str:
     return f", of it {memory['states'] / 1e6:.1f} MB of states in {_counted(count, 'layer')}" if count else ""
 
 
-def _shared(vocabulary: dict[str, Any] | None) -> list[str]:
-    if vocabulary is None:
-        return []
-    return [
-        f"vocabulary the draft has another tokenizer and can propose {vocabulary['shared_tokens']} of the target's "
-        f"{vocabulary['target_tokens']} tokens ({vocabulary['overlap']:.1%})"
-    ]
+def _vocabularies(draft: dict[str, Any]) -> Iterator[str]:
+    if (shared := draft["shared_vocabulary"]) is not None:
+        yield (
+            f"vocabulary the draft has another tokenizer and can propose {shared['shared_tokens']} of the target's "
+            f"{shared['target_tokens']} tokens ({shared['overlap']:.1%})"
+        )
+    if (reduced := draft["reduced_vocabulary"]) is not None:
+        yield f"vocabulary the draft can propose {DraftVocabulary(**reduced).summary}"
 
 
-def _proved(proof: Proof) -> str:
+def _proved(label: str, proof: Proof) -> str:
     return (
-        f"proved     {proof.role} {proof.dialect} on {proof.engine}: {proof.rows} rows up to {proof.length} tokens, "
+        f"proved     {label} {proof.dialect} on {proof.engine}: {proof.rows} rows up to {proof.length} tokens, "
         f"{proof.measure} (allowed {proof.limit})"
     )
 
@@ -166,7 +158,9 @@ def _layers(proofs: list[dict[str, Any]]) -> Iterator[str]:
 def _precision(description: dict[str, Any]) -> str:
     """The format in which weights are stored, and the one of the computation."""
     computed: str = description["contract"]["precision"]
-    forms = {role: description[role]["format"] for role in ("target", "draft") if description[role] is not None}
+    forms = {"target": description["target"]["format"]}
+    if description["drafts"]:
+        forms["draft"] = description["drafts"][0]["model"]["format"]
     if all(form == "float" for form in forms.values()):
         return computed
     stored = ", ".join(f"{role} {computed if form == 'float' else form}" for role, form in forms.items())
@@ -177,7 +171,7 @@ def _stored(form: str) -> str:
     return "" if form == "float" else f" in {form}"
 
 
-def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> list[str]:
+def _decisions(policy: dict[str, Any] | None, costs_by_draft: dict[str, Any]) -> list[str]:
     """The policy that sessions follow, and why."""
     lines = []
     if policy is None:
@@ -189,14 +183,14 @@ def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> l
             f"           {name}: {_entry(entry)}"
             for name, entry in [*policy["routes"].items(), ("other requests", policy["default"])]
         ]
-    if costs is None:
+    if not costs_by_draft:
         without = "routes that adapt draft their fixed numbers; specexport calibrate measures them"
         if policy is None:
             without = "a host's first session measures them, about half a second, and keeps them in the user's cache"
         lines.append(f"costs      none: {without}")
-    if costs is not None:
+    for draft, costs in costs_by_draft.items():
         lines.append(
-            f"costs      {costs['engine']}, "
+            f"costs      {draft}: {costs['engine']}, "
             f"{_counted(costs['threads'], 'thread') if costs['threads'] else 'its own number of threads'}, "
             f"{costs['host']}, made {costs['made']}"
         )

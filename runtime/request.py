@@ -157,7 +157,7 @@ def _rows_by(bundle: Bundle, count: int) -> str:
 
 def _check_siblings(bundle: Bundle, parameters: SamplingParameters, most: int) -> None:
     asked = f"verification is {parameters.verification!r}, which judges several draws of a draft model per position"
-    if bundle.manifest.draft is None:
+    if not bundle.manifest.drafts:
         raise ParameterError(f"{asked}, and this bundle has no draft model; build it with --draft")
     if parameters.drafter is not None and model_of(parameters.drafter) is None:
         raise ParameterError(f"{asked}; drafter {parameters.drafter!r} only looks tokens up")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.bundle import Bundle, Contract
-from specexport.engines.base import Chances, Engine, RoundResult
+from specexport.engines.base import Chances, Engine, OpenedDraft, RoundResult
 from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.engines.tensorrt.engine import load_bundle
 from specexport.errors import EngineError
@@ -263,7 +263,7 @@ class Spoilt:
 
 def test_logits_that_are_off(subject: Subject) -> None:
     engine = subject.session.engine
-    spoilt = with_engine(subject, draft=Spoilt(engine.draft, lambda logits: logits + 0.1))
+    spoilt = with_engine(subject, draft=OpenedDraft(Spoilt(engine.draft.decoder, lambda logits: logits + 0.1)))
     assert failed(prove_parity(spoilt.session)) == ["parity, draft"]
     assert failed(prove_ladder(spoilt)) == ["ladder, draft"]
 

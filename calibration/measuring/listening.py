@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from ...engines.base import Logits
 from ...runtime.drafting.guide import Guide
-from ...runtime.drafting.names import FIRST
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.decisions import chance_of
 from ...runtime.policy.routes import RoutePolicy
@@ -67,7 +66,7 @@ def listening_seconds(
 ) -> float:
     """Median seconds per draft pass for reading `chance` and deciding; 0 if nothing was drafted."""
     most = session.max_draft_tokens
-    entry = RoutePolicy("undecided", sampling.drafter or FIRST, 0, "adaptive", (TRUST,), None)
+    entry = RoutePolicy("undecided", sampling.drafter or session.drafts.first, 0, "adaptive", (TRUST,), None)
     seconds: list[float] = []
     for request in requests[:REQUESTS]:
         listener = Listener(AdaptiveSchedule(entry, costs, chance, RouteState(), most))
@@ -91,8 +90,7 @@ def listen(
     """
     if survival is None or session.engine.rounds is not None:
         return None
-    head = session.drafts.open(sampling.drafter).head if sampling.drafter else session.engine.head
-    chance = chance_of(survival, head, session.bundle)
+    chance = chance_of(survival, session.drafts.head(sampling.drafter))
     if chance is None:
         return None
     seconds = listening_seconds(session, requests, sampling, costs, chance)

@@ -89,7 +89,7 @@ def record(
     include recording. sampling: temperature, top_k, top_p and seed, and the draft model as the drafter, None for the
     first.
     """
-    head = session.drafts.open(sampling.drafter).head if sampling.drafter else session.engine.head
+    head = session.drafts.head(sampling.drafter)
     recorder = Recorder(session.max_draft_tokens, head, session.engine.target.vocab_size)
     params = replace(sampling, max_new_tokens=request.max_new_tokens, verification="token")
     plain, timed = replace(params, speculate=False), replace(params, num_draft_tokens=session.max_draft_tokens)
@@ -114,12 +114,12 @@ def record(
         prompt_tokens=len(request.tokens),
         limit=request.max_new_tokens,
         tokens=(*request.tokens, *tokens),
-        agrees=tuple(agrees) if session.engine.draft is not None else (None,) * len(tokens),
+        agrees=tuple(agrees) if session.drafts.names else (None,) * len(tokens),
         rounds=tuple((round.num_drafted, round.num_accepted) for round in recorder.rounds),
         judged=tuple(judged),
         plain=Timing.of(found["plain"].statistics),
         speculative=Timing.of(found["timed"].statistics),
-        missed=misses(recorder.rounds, agrees) if sampling.greedy and session.engine.draft is not None else (),
+        missed=misses(recorder.rounds, agrees) if sampling.greedy and session.drafts.names else (),
     )
     return row, features
 

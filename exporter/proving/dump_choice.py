@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from ...bundle import Bundle, Role
+from ...bundle import Bundle, ModelSpec, Role
 from ...errors import ParameterError
 
 
-def choose_model(bundle: Bundle, model: str) -> tuple[Role, Bundle]:
-    """Its role; and of a draft's name, the bundle with that draft as its first.
+def choose_model(bundle: Bundle, model: str) -> tuple[Role, ModelSpec]:
+    """model: `target`, `draft` for the first draft, or a draft's name.
 
     Raises `ParameterError` for a model that the bundle lacks, and for one whose layers keep states.
     """
-    role, bundle = _found(bundle, model)
-    if bundle.manifest.models[role].has_states:
-        raise ParameterError(f"layers of the {model} keep states, which cannot be dumped; dump a model without them")
-    return role, bundle
-
-
-def _found(bundle: Bundle, model: str) -> tuple[Role, Bundle]:
     manifest = bundle.manifest
-    if model == "target":
-        return "target", bundle
-    if manifest.draft is None or (model != "draft" and model not in manifest.draft_names):
-        raise ParameterError(
-            f"the bundle has no model {model!r}; it has target{''.join(f', {name}' for name in manifest.draft_names)}"
-        )
-    return "draft", bundle if model in ("draft", manifest.draft_name) else bundle.with_draft(model)
+    name = manifest.first_draft if model == "draft" and model not in manifest.draft_names else model
+    if name not in ("target", *manifest.draft_names):
+        has = ", ".join(("target", *manifest.draft_names))
+        raise ParameterError(f"the bundle has no model {model!r}; it has {has}")
+    spec = manifest.target if name == "target" else manifest.draft_called(name).model
+    if spec.has_states:
+        raise ParameterError(f"layers of the {model} keep states, which cannot be dumped; dump a model without them")
+    return "target" if name == "target" else "draft", spec

@@ -69,12 +69,11 @@ def dump_pass(bundle: Bundle, model: str = "target", dialect: str | None = None,
     default the last. Raises `ParameterError` for a model, dialect or step that the bundle lacks, and for models whose
     layers keep states.
     """
-    role, bundle = choose_model(bundle, model)
-    spec = bundle.manifest.models[role]
+    role, spec = choose_model(bundle, model)
     dialect = dialect or next(iter(spec.graphs))
     if dialect not in spec.graphs:
         raise ParameterError(f"the {model} has no graph in the dialect {dialect!r}; it has {', '.join(spec.graphs)}")
-    reference = load_reference(bundle.path(bundle.manifest.references[role]))
+    reference = load_reference(bundle.path(spec.reference))
     step = len(reference) - 1 if step is None else step
     if not 0 <= step < len(reference):
         raise ParameterError(f"step is {step}; the proof of the {model} has the steps 0 to {len(reference) - 1}")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
-from ...bundle import MANIFEST, SCHEMA_VERSION, Bundle, Manifest, write_manifest
+from ...bundle import MANIFEST, Bundle, Manifest, write_manifest
 from ...errors import OutputError
 from ...locks import lock
 from ...runtime.policy.files import forget_decisions
@@ -26,7 +25,6 @@ def replace_manifest(
     scratch: a folder on the bundle's disk. moved: a folder of new files, and where in the bundle it goes. Until the
     step the bundle is unchanged. Raises `OutputError` where another command changes it, or changed it meanwhile.
     """
-    manifest = replace(manifest, schema_version=SCHEMA_VERSION)
     with _alone(bundle.root):
         if _on_disk(bundle) != bundle.manifest:
             raise OutputError(f"{bundle.root} was changed by another command in the meantime; run this command again")
@@ -35,7 +33,7 @@ def replace_manifest(
                 discard(moved[1])  # of a run that was killed
                 moved[0].rename(moved[1])
             write_manifest(scratch, manifest)
-            if set(bundle.manifest.files) - set(manifest.files) or bundle.manifest.draft != manifest.draft:
+            if set(bundle.manifest.files) - set(manifest.files) or bundle.manifest.drafts[:1] != manifest.drafts[:1]:
                 forget_decisions(bundle)  # which speak of another draft
             (scratch / MANIFEST).replace(bundle.root / MANIFEST)
         except BaseException:

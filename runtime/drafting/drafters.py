@@ -164,10 +164,10 @@ def _model(
     """The draft model `asked` by `name`, with what drafts for it in a chain."""
     guesser = guesser_of(name)
     if guesser is None:
-        return ModelDraft(context.of(asked), rule, statistics, guide)
+        return ModelDraft(context.drafts[asked], rule, statistics, guide)
     guess: Guess
     if guesser in LOOKUPS:
         guess = LOOKUPS[guesser](SHORTEST_FOR_A_MODEL)
     else:
-        guess = ModelGuess(context.of(guesser), context.target.decoder.vocab_size, statistics)
-    return GuessedDraft(context.of(asked), guess, rule, statistics, guide)
+        guess = ModelGuess(context.drafts[guesser], context.target.decoder.vocab_size, statistics)
+    return GuessedDraft(context.drafts[asked], guess, rule, statistics, guide)

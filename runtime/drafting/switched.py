@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..state.context import Context
 from .drafters import Draft
-from .names import FIRST, model_of
+from .names import model_of
 
 
 class SwitchedDraft:
@@ -17,8 +17,7 @@ class SwitchedDraft:
     def __init__(self, drafts: Mapping[str, Draft], chosen: Callable[[], str], context: Context) -> None:
         """drafts: by drafter, over caches of `context`."""
         self._drafts, self._chosen, self._context = drafts, chosen, context
-        models = {name: model_of(name) for name in drafts}
-        self._models = {name: None if model == FIRST else model for name, model in models.items()}
+        self._models = {name: model_of(name) or next(iter(context.drafts)) for name in drafts}
 
     def prefill(self, tokens: Sequence[int]) -> None:
         self._turn().prefill(tokens)

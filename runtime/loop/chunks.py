@@ -199,7 +199,7 @@ class Decoding:
         """Drafts with the drafter that `schedule` chooses."""
         context = self.context
         models = {name: model for name in schedule.schedules if (model := model_of(name)) is not None}
-        caches = {name: context.of(model) for name, model in models.items()}
+        caches = {name: context.drafts[model] for name, model in models.items()}
         schedule.look_at(lambda drafter: len(context.tokens) - caches[drafter].rows)
         own = schedule.schedules.items()
         drafts = {name: make_draft(name, context, rule, statistics, one.guide) for name, one in own}
@@ -214,8 +214,8 @@ class Decoding:
             yield
         except NonFiniteLogitsError as error:
             position = len(self.context.tokens) - 1 + error.index
-            bundle, name = self.bundle, self.context.drafts_with
-            model = (bundle.with_draft(name) if name else bundle).manifest.models[error.role]
+            manifest, drafts_with = self.bundle.manifest, self.context.drafts_with
+            model = manifest.target if error.role == "target" else manifest.draft_called(drafts_with).model
             self.context.forget()
             graph = model.graphs.get(self.engine.dialect, error.role)
             raise EngineError(

@@ -12,6 +12,7 @@ from time import perf_counter
 import numpy as np
 
 from ...engines.base import Chances, Engine, Rounds
+from ..drafting.names import model_of
 from ..sampling.noise import noise_streams
 from ..sampling.parameters import COMPILED, SamplingParameters
 from ..sampling.rules import NonFiniteLogitsError
@@ -30,7 +31,7 @@ def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str |
     on_host = parameters.verification not in COMPILED and not parameters.greedy
     if rounds is None or parameters.needs_host or on_host:
         return None
-    return rounds if drafter is None or (drafter == "model" and rounds.drafts) else None
+    return rounds if drafter is None or (drafter == model_of(drafter) and rounds.drafts) else None
 
 
 class DeviceRound:

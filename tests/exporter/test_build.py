@@ -311,7 +311,7 @@ def test_vocabularies_padded_to_different_sizes(
     checkpoint = save_checkpoint(tmp_path / "wide", seed=3, num_hidden_layers=1, vocab_size=320)
     run(**{wide: checkpoint})
     session = specexport.load(output)
-    assert {session.engine.target.vocab_size, session.engine.draft.vocab_size} == {288, 320}
+    assert {session.engine.target.vocab_size, session.engine.draft.decoder.vocab_size} == {288, 320}
     prompt = [5, 6, session.engine.target.vocab_size - 1]
     plain = session.generate(prompt, max_new_tokens=40, stop_token_ids=(), speculate=False)
     assert session.generate(prompt, max_new_tokens=40, stop_token_ids=()).tokens == plain.tokens

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from specexport.bundle import Bundle, RuleSpec
-from specexport.engines.base import Engine
+from specexport.engines.base import Engine, OpenedDraft
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.rules.write import _rules
@@ -141,7 +141,7 @@ def session_of(root: Path, target: Exported, draft: Exported | None, prompt_cach
         assert manifest.draft is not None
         manifest = replace(manifest, draft=replace(manifest.draft, layers=draft.spec.layers))
         beside = decoder(draft, keeps_open=True)
-    engine = Engine("onnxruntime", "ort", decoder(target), beside)
+    engine = Engine("onnxruntime", "ort", decoder(target), beside and OpenedDraft(beside))
     return Session(Bundle(files.root, manifest), engine, policy=False, prompt_cache_bytes=prompt_cache_bytes)
 
 

@@ -17,7 +17,7 @@ from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from specexport.bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision, RuleSpec
-from specexport.engines.base import Engine, Logits
+from specexport.engines.base import Engine, Logits, OpenedDraft
 from specexport.exporter.rules.write import _rules
 
 from support.doubles import write_bundle
@@ -174,7 +174,7 @@ def host_engine(
         "host",
         "onnx",
         MicroDecoder(target or Micro(), contract),
-        MicroDecoder(draft or Micro(noise=2.0), contract) if has_draft else None,
+        OpenedDraft(MicroDecoder(draft or Micro(noise=2.0), contract)) if has_draft else None,
     )
 
 

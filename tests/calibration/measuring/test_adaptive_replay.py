@@ -21,7 +21,7 @@ from specexport.calibration.verdicts.verdict import (
     worth_reading,
 )
 from specexport.engines.base import Logits
-from specexport.runtime.drafting.names import DRAFTERS
+from specexport.runtime.drafting.names import all_drafters
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.lookup_schedule import adaptive_schedule
 from specexport.runtime.policy.routes import RoutePolicy
@@ -30,6 +30,8 @@ from specexport.runtime.policy.survival import Curve, Survival
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import FakeDecoder, fake_session
+
+DRAFTERS = all_drafters(("model",))
 
 PROMPT = (5, 9, 5, 9, 7, 5, 9)
 LEVEL = Survival(1, "b", "probability", (Curve((0.0,), (0.7,)),), ())

@@ -164,7 +164,7 @@ def test_an_engine_has_the_head_of_its_draft(built: Path) -> None:
     assert engine.draft is not None
     assert engine.head is not None
     engine.head.set_weights(WEIGHTS)
-    logits = engine.draft.step(TOKENS[:5], 0)
+    logits = engine.draft.decoder.step(TOKENS[:5], 0)
     assert len(engine.head.features()) == len(logits) == 5
     assert engine.head.confidence() != 0.0
     alone = dataclasses.replace(

@@ -352,7 +352,7 @@ def test_a_closed_session_frees_the_engine(refused: Refused, compilable: Path) -
     assert engine.open_graph is not None
     graph = engine.open_graph(session.bundle.path(rules[0].graph))
     session.generate([1, 2, 3], max_new_tokens=4)
-    decoders = [engine.target, engine.draft]
+    decoders = [engine.target, engine.draft.decoder]
     held = [
         weakref.ref(thing)
         for decoder in decoders

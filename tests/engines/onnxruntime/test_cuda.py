@@ -234,7 +234,7 @@ def test_a_bundle_becomes_an_engine(
     engine: Any = load(bundle, device=1)
     assert engine.device == 1
     assert (engine.name, engine.dialect) == ("onnxruntime-cuda", "ort")
-    assert (engine.target.file, engine.draft.file, engine.head) == (
+    assert (engine.target.file, engine.draft.decoder.file, engine.head) == (
         "target.ort.onnx",
         "draft.ort.onnx",
         "head of org/draft",

@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from specexport.bundle import COUNTS
-from specexport.engines.base import Decoder, Engine
+from specexport.engines.base import Decoder, Engine, OpenedDraft
 from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
 from specexport.engines.onnxruntime.graphs import open_session
 from specexport.errors import BundleError, EngineError
@@ -303,7 +303,7 @@ def test_a_closed_decoder_is_told(make: Make) -> None:
 def test_sessions_say_what_those_of_the_cpu_engine_say(tmp_path: Path, exports: Exports) -> None:
     target, draft = exports("delta rule", 0.0), exports("delta rule", 0.05)
     with session_of(tmp_path / "cpu", target, draft, 1 << 20) as theirs:
-        engine = Engine("onnxruntime-cuda", "ort", on_cuda(target), on_cuda(draft, keeps_open=True))
+        engine = Engine("onnxruntime-cuda", "ort", on_cuda(target), OpenedDraft(on_cuda(draft, keeps_open=True)))
         with Session(theirs.bundle, engine, policy=False, prompt_cache_bytes=1 << 20) as ours:
             for prompt in (TOKENS[:9], TOKENS[:12], TOKENS[5:30], TOKENS[:9]):
                 for options in (dict(num_draft_tokens=4), dict(num_draft_tokens=0)):

@@ -191,7 +191,7 @@ def test_a_rule_that_is_asked_for_first_is_captured_then(kept: Bundle) -> None:
 def test_warming_up_leaves_clean_caches(kept: Bundle) -> None:
     """A masked row has weight 0, and 0 * NaN is NaN: nothing may lie in the caches that zeros as tokens came to."""
     session, device = on_device(kept)
-    for decoder in (session.engine.target, session.engine.draft):
+    for decoder in (session.engine.target, session.engine.draft.decoder):
         for address, layer in decoder._caches.values():  # type: ignore[union-attr]
             size = 4 * layer.num_kv_heads * layer.head_dim * kept.manifest.contract.capacity
             assert not device.view(address, size).any()
@@ -225,7 +225,7 @@ def test_a_cancelled_stream_leaves_a_usable_cache(sessions: tuple[Session, Sessi
 def test_logits_that_are_no_numbers_end_the_request_and_not_the_session(refused: Refused, kept: Bundle) -> None:
     session, _ = on_device(kept)
     before = session.generate(PROMPT, max_new_tokens=12, stop_token_ids=()).tokens
-    for decoder in (session.engine.target, session.engine.draft):
+    for decoder in (session.engine.target, session.engine.draft.decoder):
         assert decoder is not None
         decoder.overwrite_rows(0, np.nan)  # below the prompt, which the session believes to be kept
         with refused(EngineError):

@@ -72,7 +72,7 @@ def test_the_draft_has_no_mass_elsewhere_and_the_checkpoints_logits_on_what_it_k
     session = specexport.load(cut)
     tokens = session.encode("def add(a, b):")
     assert session.engine.draft is not None
-    found = session.engine.draft.step(tokens[:3], 0)
+    found = session.engine.draft.decoder.step(tokens[:3], 0)
     model = Checkpoint.find(str(pair.draft)).load("fp32")
     with torch.no_grad():
         wanted = model(input_ids=torch.tensor([tokens[:3]])).logits[0].numpy()
@@ -90,10 +90,10 @@ def test_all_dialects_are_proved_and_a_wrong_map_is_found(cut: Path) -> None:
     reference = load_reference(cut / "reference/draft.npz")
     session = specexport.load(cut)
     assert session.engine.draft is not None
-    assert max_error(session.engine.draft, reference) < 1e-4
+    assert max_error(session.engine.draft.decoder, reference) < 1e-4
     for entry in reference:
         entry.logits[:] = np.roll(entry.logits, 1, -1)
-    assert max_error(session.engine.draft, reference) == np.inf
+    assert max_error(session.engine.draft.decoder, reference) == np.inf
 
 
 def test_the_output_is_the_targets_own(cut: Path) -> None:

@@ -19,11 +19,13 @@ from specexport.runtime.drafting.drafters import (
     make_draft,
 )
 from specexport.runtime.drafting.lookup import NgramLookup
-from specexport.runtime.drafting.names import DRAFTERS, check_drafter
+from specexport.runtime.drafting.names import all_drafters, check_drafter
 from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.statistics import Statistics
 from support.doubles import FakeDecoder, check_invariant, greedy_tokens
 from support.messages import Refused
+
+DRAFTERS = all_drafters(("model",))
 
 VOCAB = 9
 TINY = Contract(capacity=40, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
@@ -60,7 +62,7 @@ def made(
     name: str, prompt: Sequence[int], chunk: int = 8, rule: Told | None = None
 ) -> tuple[Draft, Context, FakeDecoder, Told, Statistics]:
     model, rule, statistics = FakeDecoder(TINY, VOCAB, seed=4), rule or Told(), Statistics()
-    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), chunk), CachedDecoder(model, chunk))
+    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), chunk), {"model": CachedDecoder(model, chunk)}, "model")
     context.start(prompt)
     draft = make_draft(name, context, rule, statistics)
     draft = ForcedDraft(draft, rule, statistics) if rule.constrained else draft

@@ -53,7 +53,7 @@ class Rule:
 
 def made(prompt: Sequence[int], lookup: Lookup, rule: Rule) -> tuple[ExtendedDraft, Context, FakeDecoder, Statistics]:
     decoder, statistics = FakeDecoder(TINY, VOCAB, seed=4), Statistics()
-    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), CachedDecoder(decoder, 8))
+    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), {"model": CachedDecoder(decoder, 8)}, "model")
     context.start(prompt)
     assert context.draft is not None
     lookups = [LookupDraft(lookup, rule, statistics)]
@@ -169,7 +169,7 @@ def test_a_guide_says_how_much_is_looked_up_and_how_much_is_drafted() -> None:
     prompt, expected = prompt_for(2)
     for allowed, most, drafted, passes in ((6, 3, 5, 2), (0, 3, 0, 0), (1, 3, 1, 1)):
         decoder, statistics, guide = FakeDecoder(TINY, VOCAB, seed=4), Statistics(), Guide(allowed, most)
-        context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), CachedDecoder(decoder, 8))
+        context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), {"model": CachedDecoder(decoder, 8)}, "model")
         context.start(prompt)
         assert context.draft is not None
         lookups = [LookupDraft(NgramLookup(2), Rule(), statistics, guide)]
@@ -185,7 +185,7 @@ def test_a_guide_says_how_much_is_looked_up_and_how_much_is_drafted() -> None:
 def test_what_is_not_taken_at_all_leaves_the_model_to_go_on() -> None:
     prompt, _ = prompt_for(2)
     decoder, guide = FakeDecoder(TINY, VOCAB, seed=4), Guide(6, 0)
-    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), CachedDecoder(decoder, 8))
+    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), {"model": CachedDecoder(decoder, 8)}, "model")
     context.start(prompt)
     assert context.draft is not None
     lookups = [LookupDraft(NgramLookup(2), Rule(), Statistics(), guide)]
@@ -207,7 +207,7 @@ def test_a_lookup_says_how_long_its_match_is(kind: type[NgramLookup] | type[Suff
 def test_chunks_are_told_where_each_token_came_from() -> None:
     prompt, expected = prompt_for(2)
     decoder, statistics, notes = FakeDecoder(TINY, VOCAB, seed=4), Statistics(), Notes(None)
-    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), CachedDecoder(decoder, 8))
+    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), {"model": CachedDecoder(decoder, 8)}, "model")
     context.start(prompt)
     rule = NotedRule(make_rule(SamplingParameters(), VOCAB, prompt, ()), notes)
     assert context.draft is not None
@@ -218,7 +218,9 @@ def test_chunks_are_told_where_each_token_came_from() -> None:
 
 def test_the_drafters_of_both_kinds_are_extended() -> None:
     for name in ("ngram+model", "suffix+model"):
-        context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), CachedDecoder(FakeDecoder(TINY, VOCAB), 8))
+        context = Context(
+            CachedDecoder(FakeDecoder(TINY, VOCAB), 8), {"model": CachedDecoder(FakeDecoder(TINY, VOCAB), 8)}, "model"
+        )
         draft = make_draft(name, context, Rule(), Statistics())
         assert [type(part) for part in draft.drafts] == [LookupDraft, ExtendedDraft]  # type: ignore[attr-defined]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.runtime.drafting.drafters import NoDraft, make_draft
-from specexport.runtime.drafting.names import DRAFTERS
+from specexport.runtime.drafting.names import all_drafters
 from specexport.runtime.loop.speculate import HostRound, decode
 from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.sampling.parameters import SamplingParameters
@@ -18,6 +18,8 @@ from specexport.runtime.sampling.rules import make_rule
 from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.statistics import Statistics
 from support.doubles import FakeDecoder, check_invariant, greedy_tokens
+
+DRAFTERS = all_drafters(("model",))
 
 VOCAB = 9
 TINY = Contract(capacity=40, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
@@ -46,7 +48,7 @@ def run(
     chunk: int = TINY.prompt_chunk,
     **options: Any,
 ) -> tuple[list[int], Statistics, Context]:
-    context = Context(CachedDecoder(target, chunk), CachedDecoder(draft, chunk))
+    context = Context(CachedDecoder(target, chunk), {"model": CachedDecoder(draft, chunk)}, "model")
     context.start(prompt)
     emitted = []
     rounds, statistics = start(context, k, limit, drafter, **options)
@@ -126,7 +128,7 @@ def test_the_first_draft_step_feeds_two_tokens_and_the_others_one() -> None:
 def test_an_abandoned_loop_leaves_a_context_that_goes_on_right(rounds: int) -> None:
     target, draft = pair(7)
     prompt = prompt_of(6)
-    context = Context(CachedDecoder(target, 8), CachedDecoder(draft, 8))
+    context = Context(CachedDecoder(target, 8), {"model": CachedDecoder(draft, 8)}, "model")
     context.start(prompt)
     loop, _ = start(context, 3, 30)
     list(islice(loop, rounds))
@@ -155,7 +157,7 @@ def test_a_step_that_fails_leaves_a_context_that_goes_on_right(
         write(tokens, position)
 
     monkeypatch.setattr(decoder, "write", fail_once)
-    context = Context(CachedDecoder(target, 8), CachedDecoder(draft, 8))
+    context = Context(CachedDecoder(target, 8), {"model": CachedDecoder(draft, 8)}, "model")
     context.start(prompt)
     with pytest.raises(RuntimeError, match="engine"):
         list(start(context, 2, 22)[0])
@@ -268,7 +270,7 @@ def test_rounds_in_which_fewer_are_drafted_than_asked_for() -> None:
 
 def test_no_draft_is_plain_decoding() -> None:
     target, draft = pair(6)
-    context = Context(CachedDecoder(target, 8), CachedDecoder(draft, 8))
+    context = Context(CachedDecoder(target, 8), {"model": CachedDecoder(draft, 8)}, "model")
     context.start(prompt_of(6))
     rule = make_rule(SamplingParameters(), VOCAB, context.tokens, ())
     round = HostRound(context, NoDraft(), rule, Statistics())

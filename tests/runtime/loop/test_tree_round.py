@@ -31,7 +31,7 @@ class Rounds:
     def __init__(self, prompt: list[int], k: int, limit: int, most: int = 6, seed: int = 0, **options: Any) -> None:
         self.target = FakeTreeDecoder(TINY, VOCAB, seed)
         self.draft = FakeDecoder(TINY, VOCAB, seed, noise=0.9)
-        self.context = Context(CachedDecoder(self.target, 8), CachedDecoder(self.draft, 8))
+        self.context = Context(CachedDecoder(self.target, 8), {"model": CachedDecoder(self.draft, 8)}, "model")
         self.statistics, self.notes, self.stops = Statistics(), Notes(options.pop("logprobs", None)), (VOCAB - 1,)
         self.k, self.limit, self.most = k, limit, most
         self.drafter = options.pop("drafter", "model")

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.bundle import Bundle
-from specexport.engines.base import Engine
+from specexport.engines.base import Engine, OpenedDraft
 from specexport.errors import BundleError, OutputError, ParameterError
 from specexport.runtime.policy import host_identity
+from specexport.runtime.drafting.drafts import Drafts
 from specexport.runtime.policy.checks import stale
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
@@ -27,9 +28,9 @@ from specexport.runtime.session import Session
 from support.doubles import FakeDecoder, fake_session, write_bundle
 from support.messages import Refused
 
-ON = RoutePolicy("on", "model", 2, "fixed", (0.7,), None)
-OFF = RoutePolicy("off", "model", 0, "fixed", (0.1,), None)
-ADAPTIVE = RoutePolicy("on", "model", 2, "adaptive", (0.9,), None)
+ON = RoutePolicy("on", "draft", 2, "fixed", (0.7,), None)
+OFF = RoutePolicy("off", "draft", 0, "fixed", (0.1,), None)
+ADAPTIVE = RoutePolicy("on", "draft", 2, "adaptive", (0.9,), None)
 
 
 class FakeHead:
@@ -54,7 +55,7 @@ def bundle(tmp_path: Path) -> Bundle:
 
 
 def engine(head: FakeHead | None = None) -> Engine:
-    return Engine("onnxruntime", "ort", FakeDecoder(), FakeDecoder(noise=0.4), head=head)
+    return Engine("onnxruntime", "ort", FakeDecoder(), OpenedDraft(FakeDecoder(noise=0.4), head))
 
 
 def write_policy(bundle: Bundle, default: RoutePolicy = ON, **routes: RoutePolicy) -> None:
@@ -86,14 +87,14 @@ def edit(path: Path, **changes: Any) -> None:
 
 
 def test_without_a_policy_and_costs_the_maximum_is_drafted(bundle: Bundle) -> None:
-    decisions = Decisions.load(bundle, engine(), 0)
+    decisions = Decisions.load(Drafts(bundle, engine()), 0)
     assert decisions.policy is None
     assert decisions.uncalibrated("model", 4, seeded=False).next(10, 2) == 4
 
 
 def test_the_route_decides_and_the_default_for_others(bundle: Bundle) -> None:
     write_policy(bundle, OFF, code=ON)
-    decisions = Decisions.load(bundle, engine(), 0)
+    decisions = Decisions.load(Drafts(bundle, engine()), 0)
     assert decisions.schedule("code", 4)[1].next(10, 2) == 2
     for route in (None, "unheard of"):
         assert decisions.schedule(route, 4)[1].next(10, 2) == 0
@@ -105,13 +106,13 @@ def test_the_route_decides_and_the_default_for_others(bundle: Bundle) -> None:
 )
 def test_only_off_is_plain_whatever_the_number(bundle: Bundle, entry: RoutePolicy, k: int) -> None:
     write_policy(bundle, entry)
-    assert Decisions.load(bundle, engine(), 0).schedule(None, 4)[1].next(10, 2) == k
+    assert Decisions.load(Drafts(bundle, engine()), 0).schedule(None, 4)[1].next(10, 2) == k
 
 
 def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE, code=ADAPTIVE, prose=ADAPTIVE)
-    write_decision(bundle, costs_of(bundle), COSTS)
-    decisions = Decisions.load(bundle, engine(), 0)
+    write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
+    decisions = Decisions.load(Drafts(bundle, engine()), 0)
     drafter, schedule = decisions.schedule("code", 4)
     assert drafter == "model"
     assert isinstance(schedule, AdaptiveSchedule)
@@ -126,31 +127,30 @@ def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
 
 def test_a_chain_drafts_more_by_what_its_tokens_take(bundle: Bundle) -> None:
     """Beside a grammar nothing drafts for the draft, and its tokens take whole passes again."""
-    chain = replace(ADAPTIVE, drafter="ngram:model", chances=(0.55,), unit=0.1)
+    chain = replace(ADAPTIVE, drafter="ngram:draft", chances=(0.55,), unit=0.1)
     write_policy(bundle, ADAPTIVE, code=chain, dear=replace(chain, unit=1.0))
     costs = costs_of(bundle)
     (point,) = costs.points
     dear = tuple(MeasuredTime(1 + 0.5 * k, 1 + 0.5 * k, 1 + 0.5 * k) for k in range(5))
-    write_decision(
-        bundle, replace(costs, points=(replace(point, rounds=dear, draft=MeasuredTime(0.4, 0.4, 0.4)),)), COSTS
-    )
-    decisions = Decisions.load(bundle, engine(), 0)
+    dearer = replace(costs, points=(replace(point, rounds=dear, draft=MeasuredTime(0.4, 0.4, 0.4)),))
+    write_decision(bundle, {"draft": dearer}, COSTS)
+    decisions = Decisions.load(Drafts(bundle, engine()), 0)
     found = {}
     for route, constrained in (("code", False), ("dear", False), ("code", True)):
         drafter, schedule = decisions.schedule(route, 4, constrained, seeded=True)
-        assert drafter == "ngram:model"
+        assert drafter == "ngram:draft"
         assert type(schedule) is AdaptiveSchedule  # and not one of lookups for the target
         found[route, constrained] = schedule.next(10, 0)
     assert found["code", False] > found["dear", False] == found["code", True]
-    on_device = Decisions.load(bundle, replace(engine(), rounds=object()), 0)  # type: ignore[arg-type]
-    assert on_device.schedule("code", 4)[0] == "model"  # whole rounds, in which nothing drafts for the draft
+    on_device = Decisions.load(Drafts(bundle, replace(engine(), rounds=object())), 0)  # type: ignore[arg-type]
+    assert on_device.schedule("code", 4)[0] == "draft"  # whole rounds, in which nothing drafts for the draft
 
 
 def test_a_grammars_requests_are_trusted_apart_and_by_what_came_of_them(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE, code=ADAPTIVE)
-    write_decision(bundle, costs_of(bundle), COSTS)
-    write_decision(bundle, survival_of(bundle), SURVIVAL)
-    decisions = Decisions.load(bundle, engine(), 0)
+    write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
+    write_decision(bundle, {"draft": survival_of(bundle)}, SURVIVAL)
+    decisions = Decisions.load(Drafts(bundle, engine()), 0)
     free, bounded = (decisions.schedule("code", 4, constrained)[1] for constrained in (False, True))
     assert free.guide is not None
     assert bounded.guide is None  # what the draft says of itself was fitted to free text
@@ -161,9 +161,9 @@ def test_a_grammars_requests_are_trusted_apart_and_by_what_came_of_them(bundle: 
 
 def test_the_probability_is_read_from_the_drafts_last_row(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE)
-    write_decision(bundle, costs_of(bundle), COSTS)
-    write_decision(bundle, survival_of(bundle), SURVIVAL)
-    chance = Decisions.load(bundle, engine(), 0).chance
+    write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
+    write_decision(bundle, {"draft": survival_of(bundle)}, SURVIVAL)
+    chance = Decisions.load(Drafts(bundle, engine()), 0).chance_of("draft")
     assert chance is not None
     sure, unsure = np.array([0, 20, 0], np.float32), np.array([1, 1, 1], np.float32)
     assert chance(0, np.stack([unsure, sure])) == 0.75
@@ -172,28 +172,28 @@ def test_the_probability_is_read_from_the_drafts_last_row(bundle: Bundle) -> Non
 
 def test_the_head_gets_its_weights_and_is_read(refused: Refused, bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE)
-    write_decision(bundle, costs_of(bundle), COSTS)
-    write_decision(bundle, survival_of(bundle, (1.0, 2.0, 3.0, 4.0)), SURVIVAL)
+    write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
+    write_decision(bundle, {"draft": survival_of(bundle, (1.0, 2.0, 3.0, 4.0))}, SURVIVAL)
     head = FakeHead()
-    chance = Decisions.load(bundle, engine(head), 0).chance
+    chance = Decisions.load(Drafts(bundle, engine(head)), 0).chance_of("draft")
     assert head.weights.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert chance is not None
     assert chance(0, np.zeros((1, 3), np.float32)) == 0.75
-    assert Decisions.load(bundle, engine(), 0).chance is None  # this engine has no head
+    assert Decisions.load(Drafts(bundle, engine()), 0).chance_of("draft") is None  # this engine has no head
     with refused(BundleError):
-        Decisions.load(bundle, engine(FakeHead(7)), 0)
+        Decisions.load(Drafts(bundle, engine(FakeHead(7))), 0)
 
 
 @pytest.mark.parametrize("weight", [0.0, -0.5])
 def test_the_head_is_read_in_the_row_that_is_asked_about(bundle: Bundle, weight: float) -> None:
     """The last row of the logits that are given, whatever rows the draft's pass has after it."""
     write_policy(bundle, ADAPTIVE)
-    write_decision(bundle, costs_of(bundle), COSTS)
+    write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
     survival = survival_of(bundle, (1.0, 2.0, 3.0, *([weight] if weight else []), 4.0))
-    write_decision(bundle, replace(survival, signal="both" if weight else "head"), SURVIVAL)
+    write_decision(bundle, {"draft": replace(survival, signal="both" if weight else "head")}, SURVIVAL)
     head = FakeHead()
     head.rows = [0.5, -0.5, 9.0]
-    chance = Decisions.load(bundle, engine(head), 0).chance
+    chance = Decisions.load(Drafts(bundle, engine(head)), 0).chance_of("draft")
     assert chance is not None
     even = np.array([[0.0, 0.0, -np.inf]] * 2, np.float32)  # a probability of 1/2, whose logit is 0
     assert chance(0, even[:1]) == pytest.approx(0.625)
@@ -202,13 +202,13 @@ def test_the_head_is_read_in_the_row_that_is_asked_about(bundle: Bundle, weight:
 
 def test_the_head_beside_the_probability(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE)
-    write_decision(bundle, costs_of(bundle), COSTS)
+    write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
     both = replace(
         survival_of(bundle, (1.0, 2.0, 3.0, -0.5, 4.0)), signal="both", curves=(Curve((-10.0, 10.0), (0.0, 1.0)),)
     )
-    write_decision(bundle, both, SURVIVAL)
+    write_decision(bundle, {"draft": both}, SURVIVAL)
     head = FakeHead()
-    chance = Decisions.load(bundle, engine(head), 0).chance
+    chance = Decisions.load(Drafts(bundle, engine(head)), 0).chance_of("draft")
     assert head.weights.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert chance is not None
     # The head says 1.5; three equal logits are a probability of 1/3, whose logit is -log 2.
@@ -227,9 +227,9 @@ def test_costs_of_another_host_make_the_policy_fixed(
     bundle: Bundle, told: str, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     write_policy(bundle, ADAPTIVE)
-    write_decision(bundle, replace(costs_of(bundle), **changes), COSTS)
+    write_decision(bundle, {"draft": replace(costs_of(bundle), **changes)}, COSTS)
     with caplog.at_level(logging.WARNING):
-        decisions = Decisions.load(bundle, engine(), 0)
+        decisions = Decisions.load(Drafts(bundle, engine()), 0)
     assert f"costs.json was measured {told}" in caplog.text
     assert "specexport calibrate" in caplog.text
     schedule = decisions.schedule(None, 4)[1]
@@ -240,7 +240,7 @@ def test_costs_of_another_host_make_the_policy_fixed(
 def test_no_costs_at_all(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
     assert stale(None, "onnxruntime", 0) == "there is no costs.json"
     write_policy(bundle, ON)
-    Decisions.load(bundle, engine(), 0)
+    Decisions.load(Drafts(bundle, engine()), 0)
     assert not caplog.text  # a fixed policy needs none
     assert stale(costs_of(bundle), "onnxruntime", 0) is None
 
@@ -249,7 +249,7 @@ def test_a_policy_of_another_bundle_is_refused(refused: Refused, bundle: Bundle,
     write_policy(bundle)
     edit(bundle.path(POLICY), bundle="0" * 64)
     with refused(BundleError):
-        Decisions.load(bundle, engine(), 0)
+        Decisions.load(Drafts(bundle, engine()), 0)
 
 
 def test_another_contract_is_another_bundle(bundle: Bundle) -> None:
@@ -282,13 +282,13 @@ def test_an_edited_policy_is_checked(refused: Refused, bundle: Bundle, changes: 
     path = bundle.path(POLICY)
     edit(path, default=json.loads(path.read_text())["default"] | changes)
     with refused(BundleError):
-        Decisions.load(bundle, engine(), 0)
+        Decisions.load(Drafts(bundle, engine()), 0)
 
 
 def test_a_policy_that_is_no_json(refused: Refused, bundle: Bundle) -> None:
     bundle.path(POLICY).write_text("{")
     with refused(BundleError):
-        Decisions.load(bundle, engine(), 0)
+        Decisions.load(Drafts(bundle, engine()), 0)
 
 
 def test_writing_replaces_as_a_whole(refused: Refused, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +320,7 @@ def test_what_killed_calibrations_left_goes_with_the_next(bundle: Bundle) -> Non
 def session_with(tmp_path: Path, default: RoutePolicy, **routes: RoutePolicy) -> Session:
     made = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
     write_policy(made.bundle, default, **routes)
-    write_decision(made.bundle, replace(costs_of(made.bundle), engine="fake"), COSTS)
+    write_decision(made.bundle, {"draft": replace(costs_of(made.bundle), engine="fake")}, COSTS)
     return made
 
 
@@ -366,7 +366,7 @@ def test_plain_rounds_leave_the_draft_behind_and_it_catches_up(tmp_path: Path) -
     late = Late()
     prompt = list(range(20))
     tokens = session.generate(prompt, max_new_tokens=24, schedule=late).tokens
-    draft = session.engine.draft
+    draft = session.engine.draft.decoder
     assert isinstance(draft, FakeDecoder)
     assert late.behind[:11] == list(range(20, 31))
     assert all(behind <= 4 for behind in late.behind[11:])
@@ -376,8 +376,8 @@ def test_plain_rounds_leave_the_draft_behind_and_it_catches_up(tmp_path: Path) -
 
 def test_a_fixed_policy_of_another_host_is_told_too(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
     write_policy(bundle, ON)
-    write_decision(bundle, replace(costs_of(bundle), host="another"), COSTS)
-    Decisions.load(bundle, engine(), 0)
+    write_decision(bundle, {"draft": replace(costs_of(bundle), host="another")}, COSTS)
+    Decisions.load(Drafts(bundle, engine()), 0)
     assert "measured on another, not on " in caplog.text
 
 
@@ -386,9 +386,9 @@ def test_costs_of_fewer_draft_tokens_are_refused(refused: Refused, bundle: Bundl
     costs = costs_of(bundle)
     point = costs.points[0]
     short = replace(point, rounds=point.rounds[:3], verify=point.verify[:3], host=point.host[:3])
-    write_decision(bundle, replace(costs, points=(short,)), COSTS)
+    write_decision(bundle, {"draft": replace(costs, points=(short,))}, COSTS)
     with refused(BundleError):
-        Decisions.load(bundle, engine(), 0)
+        Decisions.load(Drafts(bundle, engine()), 0)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_a_right_bundle_passes_on_its_own_tokens(session: Session) -> None:
 
 @pytest.mark.usefixtures("no_enumeration")
 def test_a_bundle_of_another_model_fails(session: Session) -> None:
-    session.engine.draft.seed = 9  # type: ignore[attr-defined]
+    session.engine.draft.decoder.seed = 9  # type: ignore[attr-defined]
     result = verify_session(session, None, 6)
     assert not result.passed
     assert [proof.max_error <= proof.tolerance for proof in result.parity] == [True, False]

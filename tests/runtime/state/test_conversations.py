@@ -17,7 +17,8 @@ A, B, C = [1] * 12, [2] * 12, [3] * 12
 def make_context(budget: int = 1000 * ROW) -> Context:
     return Context(
         CachedDecoder(FakeDecoder(), 8),
-        CachedDecoder(FakeDecoder(), 8),
+        {"model": CachedDecoder(FakeDecoder(), 8)},
+        "model",
         conversations=Conversations(budget, [ROW, ROW]),
     )
 
@@ -127,7 +128,7 @@ def test_a_longer_form_takes_the_place_of_a_shorter_one() -> None:
 
 
 def test_a_context_without_conversations_restores_nothing() -> None:
-    context = Context(CachedDecoder(FakeDecoder(), 8), CachedDecoder(FakeDecoder(), 8))
+    context = Context(CachedDecoder(FakeDecoder(), 8), {"model": CachedDecoder(FakeDecoder(), 8)}, "model")
     run(context, A)
     run(context, B)
     assert run(context, A) == 0
