@@ -121,7 +121,7 @@ class Manifest:
 
     def draft_called(self, name: str) -> DraftSpec:
         """The draft of that name, one of `draft_names`."""
-        return next(draft for draft in self.drafts if draft.name == name)
+        return {draft.name: draft for draft in self.drafts}[name]
 
     @property
     def models(self) -> dict[str, ModelSpec]:

@@ -34,9 +34,9 @@ def upgraded(raw: Row) -> Row:
         # Graphs that changed logits, which no engine ran; their files are checked like any other.
         rules = [rule for rule in row["rules"] if rule["rule"] != "adjust"]
         target = model("target", row["target"])
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError):
         raise BundleError(
-            f"{MANIFEST} is not as schema version {raw['schema_version']} has it ({error}); build the bundle again"
+            f"{MANIFEST} is damaged: it is not what schema version {raw['schema_version']} has; build the bundle again"
         ) from None
     return row | {"schema_version": SCHEMA_VERSION, "target": target, "drafts": drafts, "rules": rules}
 

@@ -24,6 +24,7 @@ from specexport.exporter.request.options import BuildOptions
 from specexport.exporter.storage import copy_on_write, disk_space
 from specexport.exporter.storage.manifest import write_text
 from specexport.strict import read_json
+from support.doubles import proofs_of
 from support.messages import Refused
 from support.pair import Notes, Pair
 from support.standard_tools import check_graphs
@@ -63,13 +64,15 @@ def test_a_bundle_says_what_it_is(built: Path, pair: Pair) -> None:
         4,
         16,
     )
-    assert (manifest.target.source, manifest.draft.source) == (pair.target.name, pair.draft.name)
-    assert (len(manifest.target.layers), len(manifest.draft.layers)) == (2, 1)
+    assert (manifest.target.source, manifest.drafts[0].model.source) == (pair.target.name, pair.draft.name)
+    assert (len(manifest.target.layers), len(manifest.drafts[0].model.layers)) == (2, 1)
     assert manifest.engines == ("onnxruntime",)
     assert manifest.text.stop_token_ids == (1,)
-    assert {(proof.role, proof.dialect) for proof in manifest.proofs} == {(role, "ort") for role in ("target", "draft")}
+    assert {(proof.role, proof.dialect) for proof in proofs_of(manifest)} == {
+        (role, "ort") for role in ("target", "draft")
+    }
     assert (set(manifest.target.graphs), manifest.rules) == ({"ort"}, ())  # nothing that no engine of the bundle runs
-    assert all(proof.max_error < 1e-4 for proof in manifest.proofs)
+    assert all(proof.max_error < 1e-4 for proof in proofs_of(manifest))
     assert manifest.packages["torch"] == torch.__version__
     assert left(built) == [built.name]
 
@@ -271,7 +274,7 @@ def test_a_bundle_for_a_device_with_tensorrt(
     report = run(target=pair.draft, draft=None, engines=("tensorrt",), tensorrt_version="10.3", progress=progress)
     manifest = report.bundle.manifest
     assert (manifest.engines, manifest.plans) == (("tensorrt",), ())
-    assert set(manifest.target.graphs) == {"rows"} == {proof.dialect for proof in manifest.proofs}
+    assert set(manifest.target.graphs) == {"rows"} == {proof.dialect for proof in proofs_of(manifest)}
     assert any(note.endswith(f"run: specexport compile {output} --engine tensorrt") for note in progress.notes)
     check_graphs(output)
     with refused(EngineError):
@@ -323,7 +326,7 @@ def test_without_a_draft_there_is_one_model_and_its_own_output(run: Callable[...
     report = run(draft=None)
     assert report.warnings == ()
     manifest = report.bundle.manifest
-    assert (manifest.draft, manifest.vocabulary, manifest.roles) == (None, None, ("target",))
+    assert (manifest.drafts, list(manifest.models)) == ((), ["target"])
     assert not [name for name in manifest.files if name.startswith(("graphs/draft", "reference/draft"))]
     session = specexport.load(output)
     prompt = [5, 6, 7, 5, 6, 7, 5, 6]

@@ -30,9 +30,11 @@ from specexport.runtime.policy.cost_model import COSTS
 from specexport.runtime.policy.routes import POLICY
 from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, verify_session
 from specexport.runtime.proofs.verify import render as render_report
+from support.doubles import proofs_of
 from support.messages import Refused
+from support.older import as_schema
 from support.pair import Notes, Pair
-from support.tiny import LINES, edit_json, make_tokenizer, save_checkpoint
+from support.tiny import LINES, make_tokenizer, save_checkpoint
 
 PROMPT = "the quick brown fox"
 
@@ -51,12 +53,10 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def several(pair: Pair, others: dict[str, Path], cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of three drafts, the last with another tokenizer. Not to be changed."""
-    more = tuple(NamedDraft(name, str(others[name])) for name in ("small", "other"))
-    options = BuildOptions(
-        max_seq_len=64, prompt_chunk=16, cache=cache, draft_name="first", more_drafts=more, min_overlap=0.1
-    )
+    drafts = [NamedDraft(name, str(path)) for name, path in {"first": pair.draft, **others}.items() if name != "short"]
+    options = BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache, min_overlap=0.1)
     place = tmp_path_factory.mktemp("several") / "tiny.bundle"
-    build(str(pair.target), str(pair.draft), place, options)
+    build(str(pair.target), drafts, place, options)
     return place
 
 
@@ -122,11 +122,11 @@ def test_a_bundle_of_several_drafts(several: Path, built: Path) -> None:
     assert bundle.manifest.draft_names == ("first", "small", "other")
     whole = Bundle.open(built).manifest
     assert bundle.manifest.target.graphs == whole.target.graphs
-    small, other = bundle.manifest.with_draft("small"), bundle.manifest.with_draft("other")
-    assert small.vocabulary is None
-    assert other.vocabulary is not None
-    assert other.vocabulary.maps.startswith("drafts/other-")
-    assert all(proof.passed for proof in (*small.proofs, *other.proofs))
+    small, other = bundle.manifest.draft_called("small"), bundle.manifest.draft_called("other")
+    assert small.shared_vocabulary is None
+    assert other.shared_vocabulary is not None
+    assert other.shared_vocabulary.maps.startswith("drafts/other-")
+    assert all(proof.passed for proof in proofs_of(bundle.manifest))
     text = render(describe(bundle))
     assert "--drafter small" in text
     assert text.count("the draft has another tokenizer") == 1
@@ -142,14 +142,14 @@ def test_every_draft_gives_the_targets_own_text(several: Path) -> None:
             rates[drafter] = found.statistics.acceptance_rate
         assert rates["model"] == rates["first"] < 1
         assert rates["small"] == 1 > rates["ngram+small"] > rates["other"]
-        assert session.drafts.opened.keys() == {"small", "other"}
+        assert session.drafts.opened.keys() == {"first", "small", "other"}
 
 
 def test_a_draft_is_opened_when_it_is_first_asked_for(several: Path, refused: Refused) -> None:
     with specexport.load(several) as session:
-        assert not session.drafts.opened
+        assert list(session.drafts.opened) == ["first"]
         session.generate(PROMPT, drafter="small", max_new_tokens=4)
-        assert list(session.drafts.opened) == ["small"]
+        assert list(session.drafts.opened) == ["first", "small"]
         with refused(ParameterError):
             session.stream(PROMPT, drafter="large")
         object.__setattr__(session.engine, "open_draft", None)  # as engines on GPUs
@@ -162,7 +162,7 @@ def test_verify_proves_every_draft(several: Path) -> None:
     with specexport.load(several) as session:
         report = verify_session(session, None, 8)
     assert report.passed
-    assert [proof.role for proof in report.parity] == ["target", "draft", "draft small", "draft other"]
+    assert [proof.role for proof in report.parity] == ["target", "draft first", "draft small", "draft other"]
     assert len(report.equalities) == 3 * DEFAULT_PROMPTS
     assert "draft small on onnxruntime" in render_report(report)
     assert f"of {3 * DEFAULT_PROMPTS} runs ({DEFAULT_PROMPTS} prompts x 3 drafters) equal" in render_report(report)
@@ -210,14 +210,14 @@ def test_add_draft_replaces_one_of_its_name(copy: Path, others: dict[str, Path],
     add_draft(Bundle.open(copy), NamedDraft("x", str(others["other"])), options)
     manifest = Bundle.open(copy).manifest
     assert manifest.draft_names == ("draft", "x")
-    assert manifest.more_drafts["x"].vocabulary is not None
+    assert manifest.draft_called("x").shared_vocabulary is not None
     assert len(list((copy / "drafts").iterdir())) == 1
     assert not (copy / POLICY).exists()  # it was made with the one that went
     add_draft(Bundle.open(copy), NamedDraft("draft", str(others["small"])), options)
     manifest = Bundle.open(copy).manifest
     assert manifest.draft_names == ("draft", "x")
-    assert manifest.draft is not None
-    assert manifest.draft.source == others["small"].name
+    assert manifest.drafts
+    assert manifest.drafts[0].model.source == others["small"].name
     assert not list((copy / "graphs").glob("draft*"))
     with specexport.load(copy) as session:
         plain = session.generate(PROMPT, speculate=False, max_new_tokens=12)
@@ -271,7 +271,7 @@ def test_behind_the_new_manifest_nothing_takes_the_draft_away(
     monkeypatch.setattr(replace_manifest, "_remove_unnamed", fail)
     with suppress(KeyboardInterrupt):
         add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
-    assert "small" in Bundle.open(copy).manifest.more_drafts
+    assert "small" in Bundle.open(copy).manifest.draft_names
 
 
 def test_of_two_that_add_the_same_the_second_is_refused_and_harms_nothing(
@@ -290,7 +290,8 @@ def test_of_two_that_add_the_same_the_second_is_refused_and_harms_nothing(
 
 
 def test_a_bundle_of_an_earlier_schema_is_written_in_todays(copy: Path, others: dict[str, Path], cache: Path) -> None:
-    edit_json(copy / MANIFEST, schema_version=OLDEST_SCHEMA)
+    manifest = json.loads((copy / MANIFEST).read_text())
+    (copy / MANIFEST).write_text(json.dumps(as_schema(OLDEST_SCHEMA, manifest)))
     add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
     assert json.loads((copy / MANIFEST).read_text())["schema_version"] == SCHEMA_VERSION
     assert Bundle.open(copy).manifest.schema_version == SCHEMA_VERSION
@@ -316,7 +317,7 @@ def test_what_a_killed_add_left_is_no_part_of_the_bundle_and_goes_with_the_next(
     assert Bundle.open(copy).manifest == before
     add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
     (left,) = (copy / "drafts").iterdir()
-    assert left.name in next(iter(Bundle.open(copy).manifest.more_drafts["small"].model.graphs.values()))
+    assert left.name in next(iter(Bundle.open(copy).manifest.draft_called("small").model.graphs.values()))
 
 
 def test_a_draft_that_is_removed_leaves_nothing(
@@ -350,20 +351,19 @@ def test_drafts_that_cannot_be_added(
 
 
 def test_builds_that_cannot_have_several(refused: Refused) -> None:
-    more = (NamedDraft("b", "x"),)
-    for options in (
-        {"draft_name": "b", "more_drafts": more},
-        {"engines": ("tensorrt",), "precision": "fp16", "more_drafts": more},
-        {"draft_vocabulary": "auto", "more_drafts": more},
+    draft, other = NamedDraft("draft", "a"), NamedDraft("b", "x")
+    for second, options in (
+        (draft, {}),
+        (other, {"engines": ("tensorrt",), "precision": "fp16"}),
+        (other, {"draft_vocabulary": "auto"}),
     ):
         with refused(ParameterError):
-            BuildOptions(**options).check("a", "out")  # type: ignore[arg-type]
+            BuildOptions(**options).check((draft, second), "out")  # type: ignore[arg-type]
 
 
 def test_a_bundle_of_the_last_schema_has_one_draft(copy: Path) -> None:
     manifest = json.loads((copy / MANIFEST).read_text())
-    del manifest["draft_name"], manifest["more_drafts"]
-    (copy / MANIFEST).write_text(json.dumps(manifest | {"schema_version": OLDEST_SCHEMA}))
+    (copy / MANIFEST).write_text(json.dumps(as_schema(OLDEST_SCHEMA, manifest)))
     assert Bundle.open(copy).manifest.draft_names == ("draft",)
     with specexport.load(copy) as session:
         assert session.generate(PROMPT, drafter="draft", max_new_tokens=4).statistics.emitted == 4
@@ -371,7 +371,7 @@ def test_a_bundle_of_the_last_schema_has_one_draft(copy: Path) -> None:
 
 def test_damage_of_a_draft_beside_the_first_is_found(several: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(several, tmp_path / "copy.bundle"))
-    weights = Bundle.open(root).manifest.more_drafts["small"].model.weights
+    weights = Bundle.open(root).manifest.draft_called("small").model.weights
     (root / weights).write_bytes(b"x")
     with pytest.raises(specexport.SpecExportError, match=r"small-\w+/graphs/draft.weights has 1 bytes, the manifest"):
         Bundle.open(root)

@@ -23,6 +23,7 @@ from specexport.runtime.proofs.output import decode_request
 from specexport.runtime.proofs.verify import render, verify_session
 from specexport.runtime.request import _rows_by
 from specexport.runtime.sampling.parameters import SamplingParameters, Verification
+from support.doubles import proofs_of
 from support.messages import Refused
 from support.pair import Pair
 from transformers import AutoModelForCausalLM
@@ -57,7 +58,7 @@ def session(bundle: Path) -> Session:
 
 
 def test_the_build_proves_trees(bundle: Path) -> None:
-    proofs = [proof for proof in Bundle.open(bundle).manifest.proofs if proof.dialect.endswith("trees")]
+    proofs = [proof for proof in proofs_of(Bundle.open(bundle).manifest) if proof.dialect.endswith("trees")]
     assert [(proof.role, proof.dialect) for proof in proofs] == [("target", "ort, trees")]
     assert all(proof.passed and proof.max_error < 1e-4 for proof in proofs)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -277,6 +278,19 @@ def write_bundle(
         files=list_files(root),
     )
     return Bundle(root, manifest)
+
+
+def with_models(manifest: Manifest, models: Mapping[str, ModelSpec]) -> Manifest:
+    """With other models as its target and its draft, by role; reference and proofs stay."""
+    made = {"target": manifest.target, **{draft.name: draft.model for draft in manifest.drafts}}
+    for role, model in models.items():
+        made[role] = replace(model, reference=made[role].reference, proofs=made[role].proofs)
+    drafts = tuple(replace(draft, model=made[draft.name]) for draft in manifest.drafts)
+    return replace(manifest, target=made["target"], drafts=drafts)
+
+
+def proofs_of(manifest: Manifest) -> list[Proof]:
+    return [proof for model in manifest.models.values() for proof in model.proofs]
 
 
 def fake_session(

@@ -20,7 +20,7 @@ from specexport.bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
 from specexport.engines.base import Engine, Logits, OpenedDraft
 from specexport.exporter.rules.write import _rules
 
-from support.doubles import write_bundle
+from support.doubles import with_models, write_bundle
 from support.rolls_back import RollsBack
 
 VOCAB = 23
@@ -164,7 +164,7 @@ def micro_bundle(
     for spec, make in _rules(contract.max_draft_tokens, models["target"].vocab_size):
         (root / spec.graph).write_bytes(make().SerializeToString())
         rules.append(spec)
-    return replace(bundle, manifest=replace(bundle.manifest, rules=tuple(rules), **specs))
+    return replace(bundle, manifest=with_models(replace(bundle.manifest, rules=tuple(rules)), specs))
 
 
 def host_engine(

@@ -151,9 +151,9 @@ def mixed(count: int) -> tuple[list[Trace], tuple[tuple[float, ...], ...]]:
 def test_listening_is_worth_it_where_it_costs_little() -> None:
     traces, logits = mixed(6)
     prices = costs(0.05, 0.3)
-    assert worth_reading(traces, prices, Reading(SURE, 0.0, logits))
-    assert not worth_reading(traces, prices, Reading(SURE, 0.5, logits))
-    assert not worth_reading(traces, prices, Reading(LEVEL, 0.01, logits))
+    assert worth_reading(traces, prices, Reading(SURE, 0.0, logits), "model")
+    assert not worth_reading(traces, prices, Reading(SURE, 0.5, logits), "model")
+    assert not worth_reading(traces, prices, Reading(LEVEL, 0.01, logits), "model")
 
 
 def test_a_route_that_only_adapting_makes_pay_is_on() -> None:

@@ -70,7 +70,7 @@ def feed(decoder: OrtDecoder, *widths: int) -> Logits:
 
 
 def test_the_references_logits(decoder: OrtDecoder, opened: Bundle) -> None:
-    assert max_error(decoder, load_reference(opened.path(opened.manifest.references["target"]))) < 1e-4
+    assert max_error(decoder, load_reference(opened.path(opened.manifest.target.reference))) < 1e-4
 
 
 @pytest.mark.parametrize("width", range(1, 17))

@@ -19,6 +19,7 @@ from specexport.exporter.checkpoints.generation_config import APPLIED, NEUTRAL, 
 from specexport.exporter.request.options import BuildOptions
 from specexport.runtime.proofs.equality import check_equality
 from support.messages import Refused
+from support.older import as_schema
 from support.serving import ServerProcess
 from support.tiny import edit_json, save_checkpoint
 from transformers import AutoModelForCausalLM, GenerationConfig
@@ -213,6 +214,6 @@ def test_requests_over_http_have_them_too(folder: Path, tmp_path: Path) -> None:
 def test_a_bundle_of_an_older_schema_has_no_defaults(folder: Path, tmp_path: Path) -> None:
     root = bundle_of(folder, tmp_path / "bundle")
     kept = json.loads((root / MANIFEST).read_text())
-    assert kept.pop("defaults")["repetition_penalty"] == 1.0
-    (root / MANIFEST).write_text(json.dumps(kept | {"schema_version": OLDEST_SCHEMA}))
+    assert kept["defaults"]["repetition_penalty"] == 1.0
+    (root / MANIFEST).write_text(json.dumps(as_schema(OLDEST_SCHEMA, kept)))
     assert Bundle.open(root).manifest.defaults == Defaults()

@@ -242,7 +242,7 @@ def test_drafts_that_cannot_be_tuned(
 ) -> None:
     bundle = specexport.bundle.Bundle.open(built)
     monkeypatch.chdir(pair.draft.parent)
-    assert find_draft(bundle, None).digest == bundle.manifest.draft.checkpoint_sha256
+    assert find_draft(bundle, None).digest == bundle.manifest.drafts[0].model.checkpoint_sha256
     with refused(CheckpointError):
         find_draft(bundle, "somewhere/draft.Q4_0.gguf")
     quantized = Path(shutil.copytree(pair.draft, tmp_path / "quantized"))

@@ -25,6 +25,7 @@ from specexport.exporter.vocabulary.choose import choose_vocabulary
 from specexport.runtime.describe import describe, render
 from specexport.runtime.proofs.parity import load_reference, max_error
 from specexport.runtime.sampling.parameters import SamplingParameters
+from support.doubles import proofs_of
 from support.messages import Refused
 from support.pair import Pair
 from support.tiny import CONTRACT, LINES, VOCAB, make_tokenizer, save_checkpoint
@@ -59,7 +60,7 @@ def cut(pair: Pair, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def test_the_bundle_says_what_its_draft_can_propose(cut: Path) -> None:
     bundle = Bundle.open(cut)
-    told = bundle.manifest.draft_vocabulary
+    told = bundle.manifest.drafts[0].reduced_vocabulary
     assert told is not None
     assert (told.kept_tokens, told.all_tokens, told.own_texts) == (KEPT, VOCAB, False)
     assert 0.5 < told.coverage <= 1
@@ -84,7 +85,7 @@ def test_the_draft_has_no_mass_elsewhere_and_the_checkpoints_logits_on_what_it_k
 
 def test_all_dialects_are_proved_and_a_wrong_map_is_found(cut: Path) -> None:
     bundle = Bundle.open(cut)
-    proofs = [proof for proof in bundle.manifest.proofs if proof.role == "draft"]
+    proofs = [proof for proof in proofs_of(bundle.manifest) if proof.role == "draft"]
     assert {proof.dialect for proof in proofs} == {"ort"}
     assert all(proof.max_error < 1e-4 for proof in proofs)
     reference = load_reference(cut / "reference/draft.npz")
@@ -110,10 +111,10 @@ def test_the_output_is_the_targets_own(cut: Path) -> None:
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_quantized_drafts_are_cut_too(precision: str, run: Build) -> None:
     report = run(precision=precision)
-    draft = report.bundle.manifest.draft
+    draft = report.bundle.manifest.drafts[0].model
     assert draft is not None
     assert draft.layer_proofs
-    assert report.bundle.manifest.draft_vocabulary is not None
+    assert report.bundle.manifest.drafts[0].reduced_vocabulary is not None
 
 
 def test_auto_keeps_all_where_that_does_not_pay(

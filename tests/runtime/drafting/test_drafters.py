@@ -218,24 +218,24 @@ def test_a_lookup_that_was_never_prefilled_knows_the_text_all_the_same() -> None
 
 
 def test_the_default_is_the_model_where_there_is_one() -> None:
-    assert check_drafter(None, has_model=True) == "model"
-    assert check_drafter(None, has_model=False) == "ngram"
-    assert [check_drafter(name, has_model=True) for name in DRAFTERS] == list(DRAFTERS)
-    assert [check_drafter(name, has_model=False) for name in ("ngram", "suffix")] == ["ngram", "suffix"]
+    assert check_drafter(None, ("model",)) == "model"
+    assert check_drafter(None, ()) == "ngram"
+    assert [check_drafter(name, ("model",)) for name in DRAFTERS] == list(DRAFTERS)
+    assert [check_drafter(name, ()) for name in ("ngram", "suffix")] == ["ngram", "suffix"]
 
 
 @pytest.mark.parametrize("name", ["", "models", "model+ngram", "ngram+suffix", "ngram+", 3, True, [], object])
 def test_names_that_no_drafter_has(refused: Refused, name: object) -> None:
     with refused(ParameterError):
-        check_drafter(name, has_model=True)  # type: ignore[arg-type]
+        check_drafter(name, ("model",))  # type: ignore[arg-type]
     with refused(ParameterError):
-        check_drafter(name, has_model=False)  # type: ignore[arg-type]
+        check_drafter(name, ())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["model", "ngram+model", "suffix+model"])
 def test_a_model_that_is_not_there(refused: Refused, name: str) -> None:
     with refused(ParameterError):
-        check_drafter(name, has_model=False)
+        check_drafter(name, ())
 
 
 def test_a_lookup_ends_where_the_grammar_forbids_it() -> None:

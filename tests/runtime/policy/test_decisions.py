@@ -14,8 +14,8 @@ import pytest
 from specexport.bundle import Bundle
 from specexport.engines.base import Engine, OpenedDraft
 from specexport.errors import BundleError, OutputError, ParameterError
-from specexport.runtime.policy import host_identity
 from specexport.runtime.drafting.drafts import Drafts
+from specexport.runtime.policy import host_identity
 from specexport.runtime.policy.checks import stale
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
@@ -114,7 +114,7 @@ def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
     write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
     decisions = Decisions.load(Drafts(bundle, engine()), 0)
     drafter, schedule = decisions.schedule("code", 4)
-    assert drafter == "model"
+    assert drafter == "draft"
     assert isinstance(schedule, AdaptiveSchedule)
     schedule.next(10, 2)
     schedule.observe(2, 0)
