@@ -20,7 +20,7 @@ import numpy as np
 from hardware import describe_hardware
 from specexport import Session, load
 from specexport.engines.base import Decoder, Logits
-from specexport.runtime.drafting.names import model_of
+from specexport.runtime.drafting.names import model_of, runnable_drafter
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.text.prompt_file import read_prompts
 
@@ -80,10 +80,10 @@ def main() -> None:
     parser.add_argument("--small", type=float, default=0.2)
     arguments = parser.parse_args()
     session = load(arguments.bundle)
-    alone = model_of(arguments.drafters[0])
+    alone = model_of(runnable_drafter(arguments.drafters[0], session.bundle.manifest))
     assert alone is not None
     session.drafts.use(alone)
-    cached = session.drafts.context.of(alone)
+    cached = session.drafts.context.drafts[alone]
     cached.decoder = counted = Counted(cached.decoder)  # type: ignore[assignment]
     prompts = [
         session.encode(prompt)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from hardware import describe_hardware
 from specexport import Session, load
-from specexport.runtime.drafting.names import DRAFTERS, FIRST, all_chains
+from specexport.runtime.drafting.names import all_drafters
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.state.statistics import Statistics
 from specexport.runtime.text.prompt_file import read_prompts
@@ -68,13 +68,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--routes", nargs="+", default=["copy"])
-    parser.add_argument("--drafters", nargs="+", choices=(*DRAFTERS, *all_chains((FIRST,))))
+    parser.add_argument("--drafters", nargs="+", help="default: all but chains")
     parser.add_argument("--limit", type=int, help="prompts per route")
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--num-draft-tokens", type=int, help="default: the bundle's maximum")
     arguments = parser.parse_args()
     session = load(arguments.bundle)
-    drafters = arguments.drafters or [name for name in DRAFTERS if session.engine.draft or "model" not in name]
+    drafters = arguments.drafters or all_drafters(session.drafts.names[:1])
     k = arguments.num_draft_tokens or session.max_draft_tokens
     params = SamplingParameters(max_new_tokens=arguments.max_new_tokens, num_draft_tokens=k, stop_token_ids=())
     print(f"{describe_hardware()}; k = {k}, {arguments.max_new_tokens} new tokens a prompt, greedy, fp32\n")

@@ -74,7 +74,7 @@ def widths(bundle: Path) -> Steps:
 def cache(bundle: Path, mib: int = 64) -> Steps:
     """Sequences of random lengths in a prompt cache."""
     chance, engine = random.Random(0), load(Bundle.open(bundle), threads=1)
-    decoders = [engine.target, *([engine.draft] if engine.draft else [])]
+    decoders = [engine.target, *([engine.draft.decoder] if engine.draft else [])]
     rows = [sum(array.nbytes for array in decoder.read_rows(1)) for decoder in decoders]
     kept = Conversations(mib * MIB, rows)
     for decoder in decoders:

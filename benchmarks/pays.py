@@ -73,7 +73,7 @@ def time_all(session: Session, prompts: list[Request]) -> list[Timed]:
             params = replace(ways[name], max_new_tokens=request.max_new_tokens)
             if name == NAMED:
                 params = replace(params, route=request.route)
-            schedule = Recorder(most, session.engine.head) if name == RECORDED else None
+            schedule = Recorder(most, session.drafts.head(None)) if name == RECORDED else None
             session.reset()
             generation = session.generate(request.tokens, params, schedule)
             seconds[name] = generation.statistics.decode_seconds
@@ -121,7 +121,7 @@ def tables(timed: list[Timed], analysis: Analysis) -> tuple[str, dict[str, objec
     rows["recording"] = vars(overhead)
     for route in analysis.routes:
         for candidate in route.candidates:
-            if candidate.drafter == "model":
+            if candidate.drafter == route.candidates[0].drafter:  # the first draft alone
                 name = f"k = {candidate.num_draft_tokens}"
                 measured = ratio(streams[route.route], PLAIN, name)
                 apart = candidate.speedup.value / measured.value - 1

@@ -71,7 +71,8 @@ def main() -> None:
         rounds = " ".join(f"{time.median / point.rounds[0].median:.2f}" for time in point.rounds)
         print(f"{point.context} tokens: t1 {1e3 * point.rounds[0].median:.2f} ms, rounds by k in plain rounds {rounds}")
     print("\n| prompt | k | measured | by short texts | apart | by all | apart |\n" + "|---" * 7 + "|")
-    predicts = predict_by(replace(costs, points=costs.points[: len(SHORT)])), predict_by(costs)
+    shorter, first = replace(costs, points=costs.points[: len(SHORT)]), session.drafts.first
+    predicts = [predict_by({first: known}, first, lambda _: first) for known in (shorter, costs)]
     for route in dict.fromkeys(pair.route for pair in pairs):
         found = [pair for pair in pairs if pair.route == route]
         measured = ratio_interval(

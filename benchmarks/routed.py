@@ -58,7 +58,7 @@ def main() -> None:
     session = load(given.bundle, threads=given.threads)
 
     def fresh() -> Decisions:
-        found = Decisions.load(session.bundle, session.engine, given.threads, session.drafts.open)
+        found = Decisions.load(session.drafts, given.threads)
         found.clock = clock
         return found
 

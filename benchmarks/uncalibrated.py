@@ -63,7 +63,7 @@ def main() -> None:
     with TemporaryDirectory() as cache, load(arguments.bundle, policy=False) as session:
         os.environ["XDG_CACHE_HOME"] = cache
         _, prompts = requests(session, arguments.limit, arguments.max_new_tokens)
-        session.decisions = Decisions()
+        session.decisions = Decisions(first_draft=session.drafts.first)
         session.adapt()
         start = perf_counter()
         session.generate(prompts[0].tokens, max_new_tokens=1)

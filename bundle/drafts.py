@@ -1,4 +1,4 @@
-"""Drafts in the manifest: their vocabularies, and the drafts in addition to the first."""
+"""The drafts of a bundle: their names, their models and their vocabularies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from .models import ModelSpec
-from .proofs import Proof
 
 # Valid names of drafts: they are part of a drafter's name, and of a path in the bundle.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
@@ -20,8 +19,12 @@ DRAFTERS_HELP = (
     "NAME of another (--draft NAME=MODEL) can take its place. A:B lets A draft for the draft model B: ngram:model, or "
     "small:model with a draft called small."
 )
+# Another name of the first draft, in requests and options.
+ALIAS = "model"
+# Stands for the draft of a bundle without one, in whatever is kept by draft.
+NO_DRAFT = "none"
 # Words that drafters' names contain already, or that have another meaning in options.
-RESERVED = frozenset((*LOOKUPS, "model", "lookup", "target", "all", "none"))
+RESERVED = frozenset((*LOOKUPS, ALIAS, "lookup", "target", "all", NO_DRAFT))
 
 
 def check_name(name: str) -> str:
@@ -97,29 +100,32 @@ class DraftVocabulary:
 
 @dataclass(frozen=True)
 class DraftSpec:
-    """A draft in addition to the bundle's first one, with the fields that the manifest has for the first.
+    """A draft: the name that requests choose it by, its model, and its vocabulary where that is not the target's.
 
-    reference: the logits that its proofs compare with. vocabulary, proofs: as in `Manifest`.
+    shared_vocabulary: where it has another tokenizer. reduced_vocabulary: where its output layer was cut down.
     """
 
+    name: str
     model: ModelSpec
-    vocabulary: SharedVocabulary | None
-    reference: str
-    proofs: tuple[Proof, ...]
+    shared_vocabulary: SharedVocabulary | None = None
+    reduced_vocabulary: DraftVocabulary | None = None
 
     def __post_init__(self) -> None:
-        if not self.proofs or any(proof.role != "draft" for proof in self.proofs):
-            raise ValueError("an additional draft has no proof, or one of another role")
+        check_name(self.name)
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return "draft" if self.name == "draft" else f"draft {self.name}"
 
     def files(self) -> Iterator[str]:
         """Paths of its files, relative to the bundle."""
-        yield from (*self.model.graphs.values(), self.model.weights, self.reference)
-        if self.vocabulary is not None:
-            yield self.vocabulary.maps
+        yield from self.model.files()
+        if self.shared_vocabulary is not None:
+            yield self.shared_vocabulary.maps
 
     def inside(self, folder: str) -> DraftSpec:
         """A copy whose paths are all in `folder` of the bundle."""
-        graphs = {dialect: f"{folder}/{graph}" for dialect, graph in self.model.graphs.items()}
-        model = replace(self.model, graphs=graphs, weights=f"{folder}/{self.model.weights}")
-        maps = self.vocabulary and replace(self.vocabulary, maps=f"{folder}/{self.vocabulary.maps}")
-        return replace(self, model=model, vocabulary=maps, reference=f"{folder}/{self.reference}")
+        maps = self.shared_vocabulary
+        maps = maps and replace(maps, maps=f"{folder}/{maps.maps}")
+        return replace(self, model=self.model.inside(folder), shared_vocabulary=maps)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from ..strict import OPTIONAL
 from .contract import Contract
 from .defaults import Defaults
-from .drafts import DraftSpec, DraftVocabulary, SharedVocabulary, check_name
-from .models import ROLES, ModelSpec, Role
-from .proofs import Proof
+from .drafts import NO_DRAFT, DraftSpec
+from .models import ModelSpec, Role
 
-SCHEMA_VERSION = 9
-# The oldest that can be read: all fields that it lacks have defaults.
+SCHEMA_VERSION = 10
+# The oldest that can be read; see upgrade.py.
 OLDEST_SCHEMA = 7
 MANIFEST = "manifest.json"
 
@@ -85,8 +84,8 @@ class FileEntry:
 class Manifest:
     """The content of manifest.json. Raises `ValueError` if its parts do not fit together.
 
-    draft: the first draft, which requests use unless they name another. draft_name: its name. more_drafts: the others,
-    by name. defaults: of requests.
+    drafts: the first one drafts for requests that name no other; without any, drafts are looked up in the text.
+    defaults: of requests.
     """
 
     schema_version: int
@@ -95,65 +94,54 @@ class Manifest:
     packages: dict[str, str]
     contract: Contract
     target: ModelSpec
-    draft: ModelSpec | None  # without one, drafts are looked up in the text
-    vocabulary: SharedVocabulary | None  # where the draft has another tokenizer
-    draft_vocabulary: DraftVocabulary | None  # where its output layer was cut down
+    drafts: tuple[DraftSpec, ...]
     text: TextSpec
     engines: tuple[str, ...]
     rules: tuple[RuleSpec, ...]
     plans: tuple[Plan, ...]
-    references: dict[str, str]  # role -> the Hugging Face model's logits for the proof
-    proofs: tuple[Proof, ...]
     files: dict[str, FileEntry]
-    draft_name: str = field(default="draft", metadata=OPTIONAL)
-    more_drafts: dict[str, DraftSpec] = field(default_factory=dict, metadata=OPTIONAL)
     defaults: Defaults = field(default_factory=Defaults, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
-        for called in (self.draft_name, *self.more_drafts):
-            check_name(called)
-        if self.more_drafts and (self.draft is None or self.draft_name in self.more_drafts):
-            raise ValueError("there are additional drafts, but no first one, or one with the first one's name")
-        for name, roles in (("references", set(self.references)), ("proofs", {proof.role for proof in self.proofs})):
-            if roles != set(self.roles):
-                raise ValueError(
-                    f"{name} are of {', '.join(sorted(roles)) or 'no model'}, expected {' and '.join(self.roles)}"
-                )
-        if self.vocabulary is not None and self.draft is None:
-            raise ValueError("there is a shared vocabulary, but no draft")
-        if self.draft_vocabulary is not None and self.draft is None:
-            raise ValueError("there is a draft vocabulary, but no draft")
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        return ROLES if self.draft is not None else ("target",)
+        if len(set(self.draft_names)) < len(self.drafts):
+            raise ValueError(f"the drafts are called {', '.join(self.draft_names)}; each needs a name of its own")
+        for label, model in self.models.items():
+            role = "target" if model is self.target else "draft"
+            if not model.proofs or any(proof.role != role for proof in model.proofs):
+                raise ValueError(f"the {label} has no proof, or one of another role")
 
     @property
     def draft_names(self) -> tuple[str, ...]:
-        """Names of all drafts, the first draft's first."""
-        return (self.draft_name, *self.more_drafts) if self.draft is not None else ()
+        return tuple(draft.name for draft in self.drafts)
 
-    def with_draft(self, name: str) -> Manifest:
-        """The manifest as if the draft `name`, one of `draft_names`, were the only one."""
-        alone = replace(self, more_drafts={})
-        return alone if name == self.draft_name else alone.with_first(name, self.more_drafts[name])
+    @property
+    def first_draft(self) -> str:
+        """The name of the draft that is used by default, `NO_DRAFT` where there is none."""
+        return self.drafts[0].name if self.drafts else NO_DRAFT
 
-    def with_first(self, name: str, draft: DraftSpec) -> Manifest:
-        """The manifest with `draft` as its first draft, in place of the one that it may have."""
-        return replace(
-            self,
-            draft=draft.model,
-            vocabulary=draft.vocabulary,
-            draft_vocabulary=None,
-            references=self.references | {"draft": draft.reference},
-            proofs=(*(proof for proof in self.proofs if proof.role != "draft"), *draft.proofs),
-            draft_name=name,
-        )
+    def draft_called(self, name: str) -> DraftSpec:
+        """The draft of that name, one of `draft_names`."""
+        return {draft.name: draft for draft in self.drafts}[name]
+
+    @property
+    def models(self) -> dict[str, ModelSpec]:
+        """All models, as messages call them."""
+        return {"target": self.target, **{draft.label: draft.model for draft in self.drafts}}
+
+    @property
+    def pair(self) -> dict[Role, ModelSpec]:
+        """The target and the first draft, where there is one: what every engine runs."""
+        return self.pair_with(self.first_draft)
+
+    def pair_with(self, draft: str) -> dict[Role, ModelSpec]:
+        """The target and the draft of that name, one of `draft_names` or `NO_DRAFT`."""
+        pair: dict[Role, ModelSpec] = {"target": self.target}
+        return pair if draft == NO_DRAFT else {**pair, "draft": self.draft_called(draft).model}
 
     @property
     def has_states(self) -> bool:
         """Whether a model keeps recurrent or convolution states in addition to keys and values."""
-        return any(model.has_states for model in (*self.models.values(), *(d.model for d in self.more_drafts.values())))
+        return any(model.has_states for model in self.models.values())
 
     @property
     def longest(self) -> int:
@@ -162,28 +150,19 @@ class Manifest:
         spare = self.target.format != "float" and "ort" in self.target.graphs
         return self.contract.capacity - spare
 
-    @property
-    def models(self) -> dict[Role, ModelSpec]:
-        return {"target": self.target} if self.draft is None else {"target": self.target, "draft": self.draft}
-
     def referenced_files(self) -> Iterator[str]:
         """Paths of all files that the manifest refers to, relative to the bundle."""
-        yield from (self.text.tokenizer, *self.references.values(), *(rule.graph for rule in self.rules))
-        yield from (plan.file for plan in self.plans)
+        yield from (self.text.tokenizer, *(rule.graph for rule in self.rules), *(plan.file for plan in self.plans))
         yield from (path for path in (self.text.chat_template, self.text.tools_template) if path is not None)
-        if self.vocabulary is not None:
-            yield self.vocabulary.maps
-        for model in self.models.values():
-            yield from (*model.graphs.values(), model.weights)
-        for draft in self.more_drafts.values():
+        yield from self.target.files()
+        for draft in self.drafts:
             yield from draft.files()
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
-    """Write manifest.json into `root`, in the current schema even if it was read in an older one."""
+    """Write manifest.json into `root`."""
     (root / MANIFEST).write_text(manifest_text(manifest), encoding="utf-8")
 
 
 def manifest_text(manifest: Manifest) -> str:
-    row = asdict(manifest) | {"schema_version": SCHEMA_VERSION}
-    return json.dumps(row, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n"

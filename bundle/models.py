@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
 from .contract import ELEMENT_BYTES, CacheLayer, Contract, State
-from .proofs import LayerProof
+from .proofs import LayerProof, Proof
 
 Role = Literal["target", "draft"]
-ROLES: tuple[Role, ...] = ("target", "draft")
 # How the matrices of a model are stored; `float`: in the precision of the contract.
 Format = Literal["float", "int8", "int4", "fp8"]
 FORMATS: tuple[Format, ...] = ("float", "int8", "int4", "fp8")
@@ -59,6 +58,7 @@ class ModelSpec:
     rounding: mean KL divergence, in nats, of the proof's reference from the model before quantization; None if nothing
     is quantized.
     layer_proofs: one for each quantized graph.
+    reference: path of the Hugging Face model's logits, which `proofs` of its graphs compare with.
     """
 
     source: str
@@ -75,6 +75,8 @@ class ModelSpec:
     fidelity: Fidelity | None
     rounding: float | None = None
     layer_proofs: tuple[LayerProof, ...] = ()
+    reference: str = ""
+    proofs: tuple[Proof, ...] = ()
 
     def __post_init__(self) -> None:
         if self.features < 0:
@@ -84,6 +86,16 @@ class ModelSpec:
     def has_states(self) -> bool:
         """Whether a layer keeps states in addition to keys and values: see `State`."""
         return any(layer.states for layer in self.layers)
+
+    def files(self) -> Iterator[str]:
+        """Paths of its files, relative to the bundle."""
+        yield from (*self.graphs.values(), self.weights, self.reference)
+
+    def inside(self, folder: str) -> ModelSpec:
+        """A copy whose paths are all in `folder`."""
+        graphs = {dialect: f"{folder}/{graph}" for dialect, graph in self.graphs.items()}
+        weights, reference = f"{folder}/{self.weights}", f"{folder}/{self.reference}"
+        return replace(self, graphs=graphs, weights=weights, reference=reference)
 
     def cache_names(self, side: Literal["past", "present", "new"]) -> Iterator[tuple[str, CacheLayer]]:
         """The graph's inputs or outputs for keys and values, each with its layer."""

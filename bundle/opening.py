@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from ..errors import BundleError
 from ..strict import parse, read_json
 from .files import sha256
 from .manifest import MANIFEST, OLDEST_SCHEMA, SCHEMA_VERSION, Manifest
+from .upgrade import upgraded
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,13 @@ class Bundle:
                 f"{MANIFEST}.schema_version",
                 code="schema_version",
             )
-        bundle = cls(root, parse(Manifest, _without_retired_rules(raw), MANIFEST))
+        bundle = cls(root, parse(Manifest, upgraded(raw) if isinstance(version, int) else raw, MANIFEST))
         bundle._check_files(check_digests, f"engines/{without_plans}/")
         return bundle
 
     def path(self, name: str) -> Path:
         """The path of a file that the manifest calls `name`."""
         return self.root / name
-
-    def with_draft(self, name: str) -> Bundle:
-        """The bundle as if the draft `name` were its only one; see `Manifest.with_draft`."""
-        return Bundle(self.root, self.manifest.with_draft(name))
 
     def _check_files(self, check_digests: bool, ignored: str) -> None:
         files = self.manifest.files
@@ -111,14 +107,6 @@ class Bundle:
             if engine is None
             else f"make it again with: specexport compile {self.root} --engine {engine}"
         )
-
-
-def _without_retired_rules(raw: Any) -> Any:
-    """Bundles once had graphs that changed logits, which no engine ran. Their files are checked like any other."""
-    if not isinstance(raw, dict) or not isinstance(raw.get("rules"), list):
-        return raw
-    rules = [rule for rule in raw["rules"] if not (isinstance(rule, dict) and rule.get("rule") == "adjust")]
-    return raw | {"rules": rules}
 
 
 @contextmanager

@@ -11,20 +11,20 @@ from datetime import datetime, timezone
 from functools import partial
 from importlib.util import find_spec
 
+from ..bundle import NO_DRAFT
 from ..errors import BundleError, MissingPackageError, OutputError
 from ..runtime.costs.meter import CostMeter
-from ..runtime.drafting.names import FIRST
 from ..runtime.hub import bundle_name
 from ..runtime.policy.cost_model import COSTS, Costs
 from ..runtime.policy.files import check_writable, write_decision
 from ..runtime.policy.host_identity import bundle_identity, describe_host
 from ..runtime.policy.route_belief import ROUTING
 from ..runtime.policy.routes import POLICY, POLICY_VERSION, Policy
-from ..runtime.policy.survival import Survival, survival_file
+from ..runtime.policy.survival import SURVIVAL, Survival
 from ..runtime.sampling.parameters import SamplingParameters
 from ..runtime.session import Session
 from .choices import drafters_of, models_of, replayed_of
-from .drafted import Drafted, Recorded, beside_each_other, joined_costs
+from .drafted import Drafted, Recorded, beside_each_other, side_by_side
 from .measuring.journal import Journal
 from .measuring.listening import listen
 from .measuring.progress import Progress, silent
@@ -50,8 +50,8 @@ def check_packages() -> None:
             raise MissingPackageError(package, "calibrate")
 
 
-def measure_only(session: Session, options: CalibrateOptions, progress: Progress = silent) -> Costs:
-    """Measure the costs and write costs.json; the policy stays as it is. Raises `ParameterError`, `OutputError`."""
+def measure_only(session: Session, options: CalibrateOptions, progress: Progress = silent) -> dict[str, Costs]:
+    """Measure the costs, by draft, and write costs.json; the policy stays. Raises `ParameterError`, `OutputError`."""
     drafters_of(session, options)
     check_writable(session.bundle)
     meters = {model: CostMeter(session, draft=model, rows=True) for model in models_of(session, options)}
@@ -59,7 +59,7 @@ def measure_only(session: Session, options: CalibrateOptions, progress: Progress
         progress(go, GOES)
         for meter in meters.values():
             meter.measure(options.bursts)
-    costs = joined_costs(session.bundle, {model: meter.costs() for model, meter in meters.items()})
+    costs = side_by_side({model: meter.costs() for model, meter in meters.items()})
     write_decision(session.bundle, costs, COSTS)
     return costs
 
@@ -79,9 +79,9 @@ def calibrate(
         meters = {model: CostMeter(session, contexts, draft=model, rows=True) for model in models_of(session, options)}
         recorded = _record_all(session, requests, options, journal, meters, progress)
         progress(len(requests), len(requests))
-        costs = joined_costs(session.bundle, {model: meter.costs() for model, meter in meters.items()})
+        costs = side_by_side({model: meter.costs() for model, meter in meters.items()})
         drafted = beside_each_other(
-            [_drafted(session, requests, model, recorded[model], costs, options) for model in meters]
+            [_drafted(session, requests, model, recorded[model], costs[model], options) for model in meters]
         )
         analysis = _analyze(session, drafted, options, command)
         policy, routing = _policy(session, drafted, analysis, options), None
@@ -90,11 +90,10 @@ def calibrate(
             routing, unnamed = choose_routing(drafted, analysis.routes, vocab, made_for, analysis.made)
             analysis = replace(analysis, unnamed=unnamed)
         write_decision(session.bundle, costs, COSTS)
-        for one in drafted:
-            if one.survival is not None:
-                write_decision(session.bundle, one.survival, survival_file(one.model))
-            else:
-                session.bundle.path(survival_file(one.model)).unlink(missing_ok=True)
+        survivals = {one.model: one.survival for one in drafted if one.survival is not None}
+        write_decision(session.bundle, survivals, SURVIVAL)
+        for older in session.bundle.root.glob("survival-*.json"):  # of additional drafts, by earlier versions
+            older.unlink()
         if routing is not None:
             write_decision(session.bundle, routing, ROUTING)
         else:
@@ -127,7 +126,7 @@ def _record_all(
                 meter.measure(options.bursts, partial(_still_at, progress, number, len(requests)))
             _warm_up(session, request)
         for model, (records, features) in recorded.items():
-            key = str(request.line) if model == FIRST else f"{request.line} {model}"
+            key = f"{request.line} {model}"
             if key not in journal.finished:
                 asked = _sampling(options, model)
                 journal.add(key, to_row(*record(session, request, asked, plain_first=number % 2 == 0)))
@@ -177,25 +176,24 @@ def _drafted(
     costs: Costs,
     options: CalibrateOptions,
 ) -> Drafted:
-    """What was recorded with the draft `model`, and its confidence if reading it pays. costs: of all drafts."""
-    own = costs if model == FIRST else costs.of(model)
-    survival, signals = _survival(session, recorded)
-    reading = listen(session, requests, recorded, own, survival, _sampling(options, model))
-    if reading is not None and not worth_reading([one.trace for one in recorded[0]], own, reading, model):
+    """What was recorded with the draft `model`, and its confidence if reading it pays."""
+    survival, signals = _survival(session, model, recorded)
+    reading = listen(session, requests, recorded, costs, survival, _sampling(options, model))
+    if reading is not None and not worth_reading([one.trace for one in recorded[0]], costs, reading, model):
         reading = survival = None
-    return Drafted(model, recorded[0], own, reading, survival, signals)
+    return Drafted(model, recorded[0], costs, reading, survival, signals)
 
 
-def _survival(session: Session, recorded: Recorded) -> tuple[Survival | None, tuple[SignalQuality, ...]]:
+def _survival(session: Session, model: str, recorded: Recorded) -> tuple[Survival | None, tuple[SignalQuality, ...]]:
     tokens = judged_tokens(*recorded)
-    if session.engine.draft is None or len(tokens) < LEAST_TOKENS or len(set(tokens.request.tolist())) < 2:
+    if model == NO_DRAFT or len(tokens) < LEAST_TOKENS or len(set(tokens.request.tolist())) < 2:
         return None, ()
-    return fit_survival(tokens, bundle_identity(session.bundle))
+    return fit_survival(tokens, bundle_identity(session.bundle, model))
 
 
 def _sampling(options: CalibrateOptions, model: str) -> SamplingParameters:
     """The sampling parameters of requests that are drafted with `model`."""
-    return options.sampling if model == FIRST else replace(options.sampling, drafter=model)
+    return options.sampling if model == NO_DRAFT else replace(options.sampling, drafter=model)
 
 
 def _analyze(session: Session, drafted: Sequence[Drafted], options: CalibrateOptions, command: str) -> Analysis:
@@ -262,7 +260,6 @@ def _header(session: Session, requests: Sequence[Request], options: CalibrateOpt
 
 
 def _weights(session: Session, options: CalibrateOptions) -> dict[str, str]:
-    """Digests of the weights of the drafts other than the first, by name."""
-    manifest = session.bundle.manifest
-    models = {name: manifest.more_drafts[name].model for name in models_of(session, options) if name != FIRST}
-    return {name: manifest.files[model.weights].sha256 for name, model in models.items()}
+    """Digests of the drafts' weights, by name."""
+    manifest, names = session.bundle.manifest, models_of(session, options)
+    return {d.name: manifest.files[d.model.weights].sha256 for d in manifest.drafts if d.name in names}

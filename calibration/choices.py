@@ -6,15 +6,13 @@ from contextlib import suppress
 
 from ..errors import ParameterError
 from ..runtime.drafting.names import (
-    FIRST,
-    LOOKUP_NAMES,
     all_chains,
     all_drafters,
-    beside_first,
     check_drafter,
     guessable,
     guesser_of,
     model_of,
+    models_in,
 )
 from ..runtime.session import Session
 from .options import CalibrateOptions
@@ -36,12 +34,9 @@ def possible_drafters(session: Session) -> tuple[str, ...]:
     """The drafters that the session can run, its default first, chains last. If the device runs whole rounds, only the
     model, since lookups run on the host.
     """
-    if session.engine.draft is None:
-        return LOOKUP_NAMES
-    if session.engine.rounds is not None:
-        return (FIRST,)
-    names = session.bundle.manifest.draft_names
-    names = names if session.engine.open_draft is not None else names[:1]
+    names = session.drafts.names
+    if names and session.engine.rounds is not None:
+        return names[:1]
     chains = (chain for chain in all_chains(names) if guessable(chain, session.bundle.manifest))
     return (*all_drafters(names), *chains)
 
@@ -52,19 +47,18 @@ def replayed_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
     return tuple(
         name
         for name in possible_drafters(session)
-        if name in chosen or (guesser_of(name) is None and (model_of(name) or FIRST) in models)
+        if name in chosen or (guesser_of(name) is None and (model_of(name) or models[0]) in models)
     )
 
 
 def models_of(session: Session, options: CalibrateOptions) -> list[str]:
     """The drafts to record with: the first, and those that the drafters to choose from use."""
-    asked = (name for drafter in drafters_of(session, options) for name in beside_first(drafter))
-    return list(dict.fromkeys((FIRST, *asked)))
+    asked = (name for drafter in drafters_of(session, options) for name in models_in(drafter))
+    return list(dict.fromkeys((session.drafts.first, *asked)))
 
 
 def _called(session: Session, name: str) -> str:
-    """A drafter's name as sessions use it, where the first draft is `model`; an unknown name is returned unchanged."""
-    manifest = session.bundle.manifest
+    """A drafter's name as sessions use it; an unknown one is returned unchanged."""
     with suppress(ParameterError):
-        return check_drafter(name, manifest.draft is not None, manifest.draft_names)
+        return check_drafter(name, session.bundle.manifest.draft_names)
     return name

@@ -79,7 +79,7 @@ def bench(
     from ..calibration.measuring.prompts import choose
     from ..runtime.policy.checks import stale
     from ..runtime.policy.cost_model import COSTS, Costs
-    from ..runtime.policy.files import read_decision
+    from ..runtime.policy.files import read_by_draft
     from ..runtime.text.prompt_file import read_prompt_lines
     from .progress import load
 
@@ -94,11 +94,11 @@ def bench(
         _say_resumed(kept, pairs)
         try:
             with bar("bench") as advance:
-                costs = read_decision(session.bundle, Costs, COSTS)
-                fresh = costs is not None and not stale(
-                    costs, session.engine.name, session.threads, session.engine.device
-                )
-                predict = predict_by(costs, drafter_by_route(session, chosen)) if costs and fresh else None
+                known, host = read_by_draft(session.bundle, Costs, COSTS), session.engine
+                costs = {
+                    name: one for name, one in known.items() if not stale(one, host.name, session.threads, host.device)
+                }
+                predict = predict_by(costs, session.drafts.first, drafter_by_route(session, chosen)) if costs else None
                 result = run(session, requests, chosen, kept, advance, predict)
         except KeyboardInterrupt:
             done = len(kept.finished)

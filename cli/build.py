@@ -6,13 +6,16 @@ import shlex
 import sys
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
-
+from typing import TYPE_CHECKING
+from typing import Any
 import click
-
 from .doctor import lacking
-from .options import CACHE, MIN_OVERLAP, compile_options, compiling
+from .options import CACHE
+from .options import MIN_OVERLAP
+from .options import compile_options
+from .options import compiling
 from .progress import time_lines
+
 
 if TYPE_CHECKING:
     from ..bundle import Bundle
@@ -118,10 +121,9 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     # Before the display and the slow imports, so that a wrong option is refused at once.
     plans = compile_options(options)
     named = parse_drafts(drafts)
-    draft, options["draft_name"] = (named[0].source, named[0].name) if named else (None, "draft")
     engines = tuple(dict.fromkeys(engines))
-    chosen = BuildOptions(engines=engines, compiling=plans, more_drafts=named[1:], **options)
-    chosen.check(draft, str(output))
+    chosen = BuildOptions(engines=engines, compiling=plans, **options)
+    chosen.check(named, str(output))
     check_free(output, chosen.force)
     for source in (target, *(one.source for one in named)):
         find_local(source)
@@ -130,38 +132,36 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
         with timed.stage("import packages", 1):
             from ..exporter.build import build as run
 
-        report = run(target, draft, output, chosen, display, command_line(sys.argv[1:]))
+        report = run(target, named, output, chosen, display, command_line(sys.argv[1:]))
     for line in time_lines((*timed.times, *report.times), perf_counter() - start):
         click.echo(line, err=True)
-    if vocabulary := report.bundle.manifest.vocabulary:
-        known = f"{vocabulary.shared_tokens} of the target's {vocabulary.target_tokens} tokens"
-        click.echo(f"the draft can propose {known} ({vocabulary.overlap:.1%})", err=True)
-    if report.bundle.manifest.draft_vocabulary is not None:
-        click.echo(f"the draft can propose {report.bundle.manifest.draft_vocabulary.summary}", err=True)
+    for draft in report.bundle.manifest.drafts:
+        if shared := draft.shared_vocabulary:
+            known = f"{shared.shared_tokens} of the target's {shared.target_tokens} tokens ({shared.overlap:.1%})"
+            click.echo(f"the {draft.label} can propose {known}", err=True)
+        if draft.reduced_vocabulary is not None:
+            click.echo(f"the {draft.label} can propose {draft.reduced_vocabulary.summary}", err=True)
     if (table := read_precision(report.bundle)) is not None:
         click.echo("\n".join(table_lines(table)), err=True)
-    for role, model in report.bundle.manifest.models.items():
+    for label, model in report.bundle.manifest.models.items():
         if found := model.fidelity:
             moved = f"KL divergence {found.divergence:.4f} nats from the exact model"
             agrees = f"same top-1 token {found.agreement:.1%}"
             click.echo(
-                f"{role} in {model.format}: {moved}, {agrees}, perplexity {found.loss:+.2%}; {found.measured_on}",
+                f"{label} in {model.format}: {moved}, {agrees}, perplexity {found.loss:+.2%}; {found.measured_on}",
                 err=True,
             )
         for line in (*model.notes, *(layers.summary for layers in model.layer_proofs)):
-            click.echo(f"{role}: {line}", err=True)
+            click.echo(f"{label}: {line}", err=True)
     for line in report.bundle.manifest.defaults.lines:
         click.echo(f"generation_config.json: {line}", err=True)
-    proved = [(str(proof.role), proof) for proof in report.bundle.manifest.proofs]
-    proved += [
-        (f"draft {name}", proof) for name, draft in report.bundle.manifest.more_drafts.items() for proof in draft.proofs
-    ]
-    for called, proof in proved:
-        click.echo(
-            f"proved {called} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "
-            f"{proof.measure} (allowed {proof.limit})",
-            err=True,
-        )
+    for label, model in report.bundle.manifest.models.items():
+        for proof in model.proofs:
+            click.echo(
+                f"proved {label} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "
+                f"{proof.measure} (allowed {proof.limit})",
+                err=True,
+            )
     _say_what_it_is(report.bundle, output)
     click.echo(str(output))
 
@@ -169,14 +169,10 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
 def _say_what_it_is(bundle: Bundle, output: Path) -> None:
     """Print the last lines of a build: a summary, and what to do next."""
     manifest = bundle.manifest
-    every = [
-        *manifest.models.items(),
-        *((f"draft {name}", draft.model) for name, draft in manifest.more_drafts.items()),
-    ]
     models = ", ".join(
-        f"{role} of {model.num_parameters / 1e6:,.1f} M weights in "
+        f"{label} of {model.num_parameters / 1e6:,.1f} M weights in "
         f"{manifest.contract.precision if model.format == 'float' else model.format}"
-        for role, model in every
+        for label, model in manifest.models.items()
     )
     size = sum(file.bytes for file in manifest.files.values()) / 1e6
     engines = ", ".join(manifest.engines)

@@ -101,7 +101,7 @@ def calibrate(
         note_busy_host()
         with bar("costs") as advance:
             costs = measure_only(session, chosen, advance)
-        click.echo(json.dumps(asdict(costs)) if as_json else str(session.bundle.root / "costs.json"))
+        click.echo(json.dumps(costs, default=asdict) if as_json else str(session.bundle.root / "costs.json"))
         place = shlex.quote(str(session.bundle.root))
         click.echo(
             "sessions choose the number of draft tokens by these costs; to decide per route, from your prompts: "

@@ -64,14 +64,12 @@ def add_draft(bundle: Path, draft: str, name: str | None, **options: Any) -> Non
         report = add(opened, named, AddOptions(**options), display)
     for line in time_lines((*timed.times, *report.times), perf_counter() - start):
         click.echo(line, err=True)
-    added = report.bundle.manifest.with_draft(named.name)
-    for proof in added.proofs:
-        if proof.role == "draft":
-            click.echo(
-                f"proved {named.name} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "
-                f"{proof.measure} (allowed {proof.limit})",
-                err=True,
-            )
+    for proof in report.bundle.manifest.draft_called(named.name).model.proofs:
+        click.echo(
+            f"proved {named.name} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "
+            f"{proof.measure} (allowed {proof.limit})",
+            err=True,
+        )
     drafts = ", ".join(report.bundle.manifest.draft_names)
     click.echo(f"{bundle} has the drafts {drafts}; specexport calibrate measures where each one pays", err=True)
     click.echo(str(bundle))

@@ -59,7 +59,7 @@ def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
     manifest, contract = bundle.manifest, bundle.manifest.contract
     dialect, engine = dialect_for(lib.name, lib.version), lib.name.replace("_", "-")
     jobs = {}
-    for model in manifest.models.values():
+    for model in manifest.pair.values():
         if dialect not in model.graphs:
             if model.format != "float" and lib.name != "tensorrt":
                 raise BundleError(

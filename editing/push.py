@@ -48,7 +48,7 @@ def _card(bundle: Bundle, repository: str) -> str:
     on_hub = [ON_HUB.fullmatch(source) is not None and not Path(source).exists() for source in sources]
     bases = "".join(f"- {source}\n" for source, known in zip(sources, on_hub, strict=True) if known)
     made_of = [name_of(source) for source in sources]
-    drafts = f", with drafts from {made_of[1]}" if manifest.draft is not None else ""
+    drafts = f", with drafts from {' and '.join(made_of[1:])}" if manifest.drafts else ""
     return f"""---
 library_name: specexport
 tags: [speculative-decoding, onnx]

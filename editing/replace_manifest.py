@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..atomic import discard, locked, output_errors, temporary_folder
-from ..bundle import MANIFEST, SCHEMA_VERSION, Bundle, Manifest, write_manifest
+from ..bundle import ALIAS, MANIFEST, Bundle, Manifest, write_manifest
 from ..errors import OutputError, ParameterError
-from ..runtime.drafting.names import FIRST
 from ..runtime.policy.files import forget_decisions
 
 # Where additional drafts have their folders, and engines those of their plans.
@@ -31,7 +30,6 @@ def replace_manifest(
     the engine whose earlier plans need not be whole. Until the step the bundle is unchanged. Raises `OutputError` where
     another command changes it, or changed it meanwhile.
     """
-    manifest = replace(manifest, schema_version=SCHEMA_VERSION)
     try:
         with locked(bundle.root):
             _replace(bundle, manifest, scratch, moved or {}, recompiled)
@@ -58,7 +56,7 @@ def _replace(
                 made.rename(place)
         write_manifest(scratch, manifest)
         gone = set(bundle.manifest.files) - set(manifest.files)
-        if bundle.manifest.draft != manifest.draft or any(not name.startswith(f"{ENGINES}/") for name in gone):
+        if bundle.manifest.drafts[:1] != manifest.drafts[:1] or any(not name.startswith(f"{ENGINES}/") for name in gone):
             forget_decisions(bundle)  # which speak of another draft
         (scratch / MANIFEST).replace(root / MANIFEST)
     except BaseException:
@@ -81,20 +79,17 @@ def remove_draft(bundle: Bundle, name: str) -> Bundle:
     Calibration results are removed too: they may name the draft. Raises `ParameterError`, `OutputError`.
     """
     manifest = bundle.manifest
-    if name not in manifest.more_drafts:
-        others = ", ".join(manifest.more_drafts) or "none"
-        first = manifest.draft is not None and name in (manifest.draft_name, FIRST)
-        found = (
-            "is the bundle's first, which cannot be removed; add-draft can replace it"
-            if first
-            else "is not in the bundle"
-        )
-        raise ParameterError(f"draft {name!r} {found}; drafts that can be removed: {others}", "draft")
-    more = {other: draft for other, draft in manifest.more_drafts.items() if other != name}
-    gone = set(manifest.more_drafts[name].files())
+    others = manifest.draft_names[1:]
+    if name not in others:
+        first = "is the bundle's first, which cannot be removed; add-draft can replace it"
+        problem = first if manifest.drafts and name in (manifest.first_draft, ALIAS) else "is not in the bundle"
+        message = f"draft {name!r} {problem}; drafts that can be removed: {', '.join(others) or 'none'}"
+        raise ParameterError(message, "draft")
+    gone = set(manifest.draft_called(name).files())
+    drafts = tuple(draft for draft in manifest.drafts if draft.name != name)
     files = {path: entry for path, entry in manifest.files.items() if path not in gone}
     with output_errors(UNCHANGED), temporary_folder(bundle.root / DRAFTS / name) as scratch:
-        return replace_manifest(bundle, replace(manifest, more_drafts=more, files=files), scratch)
+        return replace_manifest(bundle, replace(manifest, drafts=drafts, files=files), scratch)
 
 
 def _on_disk(root: Path, recompiled: str | None) -> Manifest:

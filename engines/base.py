@@ -187,28 +187,27 @@ def nothing() -> None:
 
 @dataclass(frozen=True)
 class OpenedDraft:
-    """An additional draft. head: the confidence head of its graph, None if it has none."""
+    """head: the confidence head of the draft's graph, None if it has none."""
 
     decoder: Decoder
-    head: Head | None
+    head: Head | None = None
 
 
 @dataclass(frozen=True)
 class Engine:
     """A bundle's models, loaded by one engine.
 
-    open_draft: opens a draft in addition to the bundle's first; None if the engine runs only the first.
+    draft: the bundle's first. open_draft: opens another one; None if the engine runs only the first.
     """
 
     name: str
     dialect: str  # of the graphs that it runs
     target: Decoder
-    draft: Decoder | None = None
+    draft: OpenedDraft | None = None
     # for the proof of compiled rules; returns None for a graph that the engine never runs
     open_graph: Callable[[Path], RunGraph | None] | None = None
     rounds: Rounds | None = None  # None if the device cannot run whole rounds
     close: Callable[[], None] = nothing  # releases everything that the engine holds
-    head: Head | None = None  # the draft's, if its graph has one
     device: int = 0  # which GPU; 0 for engines on the CPU
     open_draft: Callable[[ModelSpec], OpenedDraft] | None = None
     trees: TakesTrees | None = None  # the target, if the bundle was built with tree rows

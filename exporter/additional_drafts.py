@@ -12,29 +12,47 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
+from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-
-from ..atomic import output_errors, temporary_folder
-from ..bundle import Bundle, DraftSpec, FileEntry, Manifest, ModelSpec, Role, list_files
+from ..atomic import output_errors
+from ..atomic import temporary_folder
+from ..bundle import Bundle, Contract, ModelSpec
+from ..bundle import DraftSpec
+from ..bundle import FileEntry
+from ..bundle import Manifest
+from ..bundle import list_files
 from ..bundle.files import require_space_for
-from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
-from ..editing.replace_manifest import DRAFTS, UNCHANGED, replace_manifest
+from ..editing.progress import BuildProgress
+from ..editing.progress import BuildReport
+from ..editing.progress import Silent
+from ..editing.progress import Timed
+from ..editing.replace_manifest import DRAFTS
+from ..editing.replace_manifest import UNCHANGED
+from ..editing.replace_manifest import replace_manifest
 from ..engines.onnxruntime.cpu import NAME
 from ..errors import ParameterError
 from ..user_cache import user_cache
-from .bundle_files import reference_path, write_maps
+from .bundle_files import reference_path
+from .bundle_files import write_maps
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.find import find_checkpoint
-from .checkpoints.pair import OwnTokens, translate
+from .checkpoints.pair import OwnTokens
+from .checkpoints.pair import translate
 from .checkpoints.shared_vocabulary import Translation
-from .export_model import ModelExport, export_model
-from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
+from .export_model import ModelExport
+from .export_model import export_model
+from .options import BuildContext
+from .options import BuildOptions
+from .options import CalibrationTexts
+from .options import NamedDraft
 from .precision import Numbers
 from .prompt_chunk import require_memory_for_copies
 from .proving.prove import prove
 from .recipe_choice import Quantizing
 from .stage_cache import open_cache
+from ..bundle import NO_DRAFT
 
 
 @dataclass(frozen=True)
@@ -68,8 +86,7 @@ def check_addable(manifest: Manifest, name: str) -> None:
             f"{', '.join(manifest.engines)}; build it for {NAME} too",
             "draft",
         )
-    first = manifest.draft is None or name == manifest.draft_name
-    if first and manifest.engines != (NAME,):
+    if manifest.first_draft in (NO_DRAFT, name) and manifest.engines != (NAME,):
         raise ParameterError(
             f"{name!r} would be the bundle's first draft, which is also built for {', '.join(manifest.engines)}; "
             "build the bundle again, or give the draft another name",
@@ -89,28 +106,22 @@ def put_draft(
         require_space_for({export.key(contract): export.weight_bytes(contract)}, cache, workplace)
         context = BuildContext(contract, workplace, cache, progress)
         spec = export_model(export, context)
-        vocabulary = None
-        if draft.translation is not None:
-            (workplace / "tokenizer").mkdir()
-            models: dict[Role, ModelSpec] = {"target": manifest.target, "draft": spec}
-            vocabulary = write_maps(draft.translation, models, min_overlap, workplace)
+        vocabulary = write_maps(draft.translation, manifest.target, spec, min_overlap, workplace)
         with progress.stage(f"prove {draft.name}", len(spec.graphs)) as step:
-            proofs = prove(workplace, {"draft": spec}, contract, (NAME,), step)
+            spec = prove(workplace, "draft", spec, contract, (NAME,), step)
         files = list_files(workplace)
         place = folder.with_name(f"{draft.name}-{_digest(files)}")
         inside = f"{DRAFTS}/{place.name}"
-        made = DraftSpec(spec, vocabulary, reference_path("draft"), proofs).inside(inside)
+        made = DraftSpec(draft.name, spec, vocabulary).inside(inside)
         added = {f"{inside}/{name}": entry for name, entry in files.items()}
-        changed = with_draft(manifest, draft.name, made, added)
+        changed = with_draft(manifest, made, added)
         return replace_manifest(bundle, changed, workplace.parent, {workplace: place})
 
 
-def with_draft(manifest: Manifest, name: str, draft: DraftSpec, files: Mapping[str, FileEntry]) -> Manifest:
+def with_draft(manifest: Manifest, draft: DraftSpec, files: Mapping[str, FileEntry]) -> Manifest:
     """The manifest with `draft`, whose files are `files`, and without the one that it replaces."""
-    if manifest.draft is None or name == manifest.draft_name:
-        changed = manifest.with_first(name, draft)
-    else:
-        changed = replace(manifest, more_drafts=manifest.more_drafts | {name: draft})
+    named = {one.name: one for one in manifest.drafts} | {draft.name: draft}
+    changed = replace(manifest, drafts=tuple(named.values()))
     kept = {**manifest.files, **files}
     gone = set(manifest.referenced_files()) - set(changed.referenced_files())
     return replace(changed, files={path: entry for path, entry in kept.items() if path not in gone})
@@ -141,17 +152,16 @@ class AddOptions:
             max_draft_tokens=contract.max_draft_tokens,
             prompt_chunk=contract.prompt_chunk,
             min_overlap=self.min_overlap,
-            precision=stored_as(manifest, "target"),
-            draft_precision=self.precision or stored_as(manifest, "target" if manifest.draft is None else "draft"),
+            precision=stored_as(contract, manifest.target),
+            draft_precision=self.precision or stored_as(contract, [*manifest.pair.values()][-1]),
             calibration_texts=self.calibration_texts,
             cache=self.cache,
         )
 
 
-def stored_as(manifest: Manifest, role: Role) -> str:
+def stored_as(contract: Contract, model: ModelSpec) -> str:
     """What `--precision` calls the weights of a model."""
-    form = manifest.models[role].format
-    return manifest.contract.precision if form == "float" else form
+    return contract.precision if model.format == "float" else model.format
 
 
 def add_draft(

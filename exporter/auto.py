@@ -2,35 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-
-from ..bundle import ELEMENT_BYTES, Bundle, Format, ModelSpec, Proof, Role
-from ..bundle.auto_precision import PrecisionCandidate, PrecisionTable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+from ..bundle import ELEMENT_BYTES
+from ..bundle import Bundle
+from ..bundle import Format
+from ..bundle import ModelSpec
+from ..bundle import Role
+from ..bundle.auto_precision import PrecisionCandidate
+from ..bundle.auto_precision import PrecisionTable
 from ..bundle.files import require_space_for
 from ..engines.base import Engine
-from ..engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder
+from ..engines.onnxruntime.cpu import DIALECT
+from ..engines.onnxruntime.cpu import NAME
+from ..engines.onnxruntime.cpu import OrtDecoder
 from ..engines.onnxruntime.graphs import open_graph
 from ..errors import ProofError
 from ..runtime.policy.host_identity import describe_host
 from ..runtime.session import Session
-from .bundle_files import Contents, make_manifest, write_maps, write_text
+from .bundle_files import Contents
+from .bundle_files import make_manifest
+from .bundle_files import write_maps
+from .bundle_files import write_text
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.memory_check import require_memory_for_all
 from .checkpoints.shared_vocabulary import Translation
-from .export_model import ModelExport, export_model
-from .options import BuildContext, BuildOptions, CalibrationTexts
+from .export_model import ModelExport
+from .export_model import export_model
+from .options import BuildContext
+from .options import BuildOptions
+from .options import CalibrationTexts
 from .precision import Numbers
-from .precision_search import PROMPTS, PrecisionPair, Speeds, is_close, measure_speeds, pick, slower, spread
+from .precision_search import PROMPTS
+from .precision_search import PrecisionPair
+from .precision_search import Speeds
+from .precision_search import is_close
+from .precision_search import measure_speeds
+from .precision_search import pick
+from .precision_search import slower
+from .precision_search import spread
 from .proving.prove import prove
 from .recipe_choice import Quantizing
+from ..bundle import DraftSpec
+from ..engines.base import OpenedDraft
+
 
 FORMATS: tuple[Format, ...] = ("float", "int8", "int4")
 # Of the user's, which are run if a call is close. Of the shipped ones, nobody's requests, no more than PROMPTS.
 MOST_PROMPTS = 48
 PROMPT_TOKENS = 48
 NEW_TOKENS = 48
-
 Models = Mapping[Role, Checkpoint]
 Variant = tuple[Role, Format]
 
@@ -40,7 +64,6 @@ class _Proved:
     """Graphs that passed their proof. left_out: formats that failed it or move the model too far, with the reason."""
 
     specs: dict[Variant, ModelSpec] = field(default_factory=dict)
-    proofs: dict[Variant, tuple[Proof, ...]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
     @property
@@ -118,13 +141,13 @@ def _prove_format(form: Format, exports: dict[Role, ModelExport], context: Build
         try:
             spec = export_model(export, place)
             with context.progress.stage(f"prove {role} in {form}", 1) as step:
-                proofs = prove(place.workplace, {role: spec}, context.contract, (NAME,), step)
+                spec = prove(place.workplace, role, spec, context.contract, (NAME,), step)
         except ProofError as error:
             if form == FORMATS[0]:
                 raise
             proved.left_out.append(f"{role} in {form}: {error}")
         else:
-            proved.proofs[role, form], proved.specs[role, form] = proofs, _under(form, spec)
+            proved.specs[role, form] = spec.inside(form)
 
 
 def _sessions(
@@ -133,26 +156,17 @@ def _sessions(
     """One per pair of formats. Pairs share the decoders."""
     folder, contract = context.workplace, context.contract
     decoders = {key: OrtDecoder(folder / spec.graphs[DIALECT], spec, contract) for key, spec in proved.specs.items()}
-    first = {role: proved.specs[role, FORMATS[0]] for role in models}
-    some = tuple(proof for role in models for proof in proved.proofs[role, FORMATS[0]])
-    contents = Contents(first, write_text(models["target"], folder), (NAME,), some)
-    whole = make_manifest(contents, contract, folder, command="")
-    sessions = {}
+    text, sessions = write_text(models["target"], folder), {}
     for pair in proved.pairs:
-        keys: dict[Role, Variant] = {"target": ("target", pair.target)}
+        target, drafts, opened = proved.specs["target", pair.target], [], None
         if pair.draft is not None:
-            keys["draft"] = ("draft", pair.draft)
-        specs = {role: proved.specs[key] for role, key in keys.items()}
-        manifest = replace(
-            whole,
-            target=specs["target"],
-            draft=specs.get("draft"),
-            vocabulary=write_maps(translation, specs, options.min_overlap, folder) if translation else None,
-            proofs=tuple(proof for key in keys.values() for proof in proved.proofs[key]),
-        )
-        draft = decoders["draft", pair.draft] if pair.draft is not None else None
-        engine = Engine(NAME, DIALECT, decoders["target", pair.target], draft, open_graph)
-        sessions[pair] = Session(Bundle(folder, manifest), engine, policy=False)
+            spec = proved.specs["draft", pair.draft]
+            maps = write_maps(translation, target, spec, options.min_overlap, folder)
+            drafts, opened = [DraftSpec("draft", spec, maps)], OpenedDraft(decoders["draft", pair.draft])
+        contents = Contents(target, tuple(drafts), text, (NAME,))
+        engine = Engine(NAME, DIALECT, decoders["target", pair.target], opened, open_graph)
+        bundle = Bundle(folder, make_manifest(contents, contract, folder, command=""))
+        sessions[pair] = Session(bundle, engine, policy=False)
     return sessions
 
 
@@ -179,15 +193,6 @@ def _candidates(
             slower_low=ratio.low,
             slower_high=ratio.high,
         )
-
-
-def _under(form: Format, spec: ModelSpec) -> ModelSpec:
-    """The same with paths from one folder higher."""
-    return replace(
-        spec,
-        graphs={dialect: f"{form}/{path}" for dialect, path in spec.graphs.items()},
-        weights=f"{form}/{spec.weights}",
-    )
 
 
 def _prompts(session: Session, texts: CalibrationTexts) -> list[list[int]]:

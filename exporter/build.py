@@ -5,38 +5,66 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-
-from ..bundle import Bundle, Contract, DraftVocabulary, Role, RuleSpec, write_manifest
+from ..bundle import Bundle
+from ..bundle import Contract
+from ..bundle import DraftVocabulary
+from ..bundle import Role
+from ..bundle import RuleSpec
+from ..bundle import write_manifest
 from ..bundle.files import require_space_for
-from ..bundle.output import new_folder, scratch_beside
+from ..bundle.output import new_folder
+from ..bundle.output import scratch_beside
 from ..editing.compile import compile_bundle
-from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
+from ..editing.progress import BuildProgress
+from ..editing.progress import BuildReport
+from ..editing.progress import Silent
+from ..editing.progress import Timed
 from ..engines.catalogue import LIBRARIES
 from ..errors import ParameterError
 from ..user_cache import user_cache
-from .additional_drafts import FoundDraft, put_draft
+from .additional_drafts import FoundDraft
+from .additional_drafts import put_draft
 from .auto import measure_precisions
-from .bundle_files import Contents, make_manifest, write_maps, write_text
+from .bundle_files import Contents
+from .bundle_files import make_manifest
+from .bundle_files import write_maps
+from .bundle_files import write_text
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.config import keeps_states
 from .checkpoints.find import find_checkpoint
-from .checkpoints.pair import OwnTokens, check_capacity, check_models
+from .checkpoints.pair import OwnTokens
+from .checkpoints.pair import check_capacity
+from .checkpoints.pair import check_models
 from .checkpoints.shared_vocabulary import Translation
-from .dialects import Dialect, refuse_engines
-from .draft_vocabulary import check_vocabulary, choose_vocabulary
-from .export_model import ModelExport, export_model
-from .options import BuildContext, BuildOptions, CalibrationTexts, parse_vocabulary
-from .precision import AUTO, Numbers, Targets
+from .dialects import Dialect
+from .dialects import refuse_engines
+from .draft_vocabulary import check_vocabulary
+from .draft_vocabulary import choose_vocabulary
+from .export_model import ModelExport
+from .export_model import export_model
+from .options import BuildContext
+from .options import BuildOptions
+from .options import CalibrationTexts
+from .options import parse_vocabulary
+from .precision import AUTO
+from .precision import Numbers
+from .precision import Targets
 from .precision_search import write_precision
-from .prompt_chunk import prompt_chunk, require_memory_for_copies
+from .prompt_chunk import prompt_chunk
+from .prompt_chunk import require_memory_for_copies
 from .proving.prove import prove
 from .recipe_choice import Quantizing
-from .rules.graphs import number_of_rules, write_rules
+from .rules.graphs import number_of_rules
+from .rules.graphs import write_rules
 from .stage_cache import open_cache
 from .tracing.trees import refuse_trees
 from .weights.fidelity import calibration_tokens
+from collections.abc import Sequence
+from ..bundle import DraftSpec
+from .request.drafts import NamedDraft
 
 
 @dataclass(frozen=True)
@@ -56,18 +84,18 @@ class _Models:
     def find(
         cls,
         target: str,
-        draft: str | None,
+        drafts: Sequence[NamedDraft],
         options: BuildOptions,
         texts: CalibrationTexts,
         dialects: tuple[Dialect, ...],
     ) -> _Models:
         models: dict[Role, Checkpoint] = {"target": find_checkpoint(target)}
-        if draft is not None:
-            models["draft"] = find_checkpoint(draft)
+        if drafts:
+            models["draft"] = find_checkpoint(drafts[0].source)
         refuse_states(models, options, dialects)
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
         ours = OwnTokens.of(models["target"])
-        more = tuple(FoundDraft.find(named, ours, options.min_overlap, texts) for named in options.more_drafts)
+        more = tuple(FoundDraft.find(named, ours, options.min_overlap, texts) for named in drafts[1:])
         told = [*(line for model in models.values() for line in model.warnings), *warnings]
         return cls(models, translation, (*told, *(line for one in more for line in one.warnings)), more=more)
 
@@ -99,7 +127,7 @@ class _Models:
 
 def build(
     target: str,
-    draft: str | None,
+    draft: str | Sequence[NamedDraft] | None,
     output: str | os.PathLike[str],
     options: BuildOptions | None = None,
     progress: BuildProgress | None = None,
@@ -107,7 +135,8 @@ def build(
 ) -> BuildReport:
     """Compile `target` and `draft` (folders or hub ids) into a proven bundle at `output`.
 
-    Without a draft, the bundle's sessions look drafts up in the text.
+    draft: of several, the first drafts for requests that name no other; a checkpoint alone is called `draft`. Without
+    any, the bundle's sessions look drafts up in the text.
 
     Raises `ParameterError`, `CheckpointError`, `PairError`, `EngineError`, `OutputError`, `ProofError`; then nothing is
     left at `output`.
@@ -115,13 +144,14 @@ def build(
     options = options or BuildOptions()
     timed = Timed(progress or Silent())
     cache = open_cache(options.cache or user_cache())
-    targets = options.check(draft, str(output))
+    drafts = (NamedDraft("draft", draft),) if isinstance(draft, str) else tuple(draft or ())
+    targets = options.check(drafts, str(output))
     for note in targets.notes:
         timed.note(note)
     texts = options.texts
     with new_folder(Path(output), options.force) as workplace:
         with timed.stage("check the pair", 1):
-            found = _Models.find(target, draft, options, texts, targets.dialects)
+            found = _Models.find(target, drafts, options, texts, targets.dialects)
             for model in found.models.values() if texts.own else ():
                 calibration_tokens(model.tokenizer, texts.texts)  # too few are reported now, not after an export
             if options.draft_vocabulary is not None:
@@ -156,7 +186,7 @@ def build(
         sizes = {export.key(context.contract): export.weight_bytes(context.contract) for export in exports.values()}
         plans = len(targets.compiled) * sum(sizes.values())  # which hold the weights again
         require_space_for(sizes, cache, workplace, plans)
-        bundle = _write(found, exports, context, options, command)
+        bundle = _write(found, drafts, exports, context, options, command)
         for one in found.more:
             bundle = put_draft(bundle, one, one.export(numbers, texts), options.min_overlap, cache, timed)
         for engine in targets.compiled:
@@ -165,23 +195,31 @@ def build(
 
 
 def _write(
-    found: _Models, exports: dict[Role, ModelExport], context: BuildContext, options: BuildOptions, command: str
+    found: _Models,
+    drafts: Sequence[NamedDraft],
+    exports: dict[Role, ModelExport],
+    context: BuildContext,
+    options: BuildOptions,
+    command: str,
 ) -> Bundle:
     """Export the models, prove the graphs, and write everything but plans."""
     contract, workplace, progress = context.contract, context.workplace, context.progress
     specs = {role: export_model(export, context) for role, export in exports.items()}
     text = write_text(found.models["target"], workplace)
-    vocabulary = write_maps(found.translation, specs, options.min_overlap, workplace) if found.translation else None
     with progress.stage("prove", sum(len(spec.graphs) for spec in specs.values())) as step:
-        proofs = prove(workplace, specs, contract, options.engines, step)
+        specs = {role: prove(workplace, role, spec, contract, options.engines, step) for role, spec in specs.items()}
+    target, first = specs["target"], specs.get("draft")
+    made: tuple[DraftSpec, ...] = ()
+    if first is not None:
+        maps = write_maps(found.translation, target, first, options.min_overlap, workplace)
+        made = (DraftSpec(drafts[0].name, first, maps, found.vocabulary),)
     rules: tuple[RuleSpec, ...] = ()
     if any(engine in LIBRARIES for engine in options.engines):  # the host's rounds use the numpy rules
         with progress.stage("rules", number_of_rules(contract)) as step:
-            rules = write_rules(workplace, contract, specs["target"].vocab_size, step)
+            rules = write_rules(workplace, contract, target.vocab_size, step)
     with progress.stage("write", 1):
-        of_draft = vocabulary, found.vocabulary
-        defaults = found.models["target"].defaults.within(specs["target"].vocab_size)
-        contents = Contents(specs, text, options.engines, proofs, *of_draft, rules, options.draft_name, defaults)
+        defaults = found.models["target"].defaults.within(target.vocab_size)
+        contents = Contents(target, made, text, options.engines, rules, defaults)
         write_manifest(workplace, make_manifest(contents, contract, workplace, command))
         return Bundle.open(workplace, check_digests=False)  # what was written must be readable
 

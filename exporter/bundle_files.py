@@ -13,10 +13,9 @@ from ..bundle import (
     SCHEMA_VERSION,
     Contract,
     Defaults,
-    DraftVocabulary,
+    DraftSpec,
     Manifest,
     ModelSpec,
-    Proof,
     Role,
     RuleSpec,
     SharedVocabulary,
@@ -60,10 +59,12 @@ def write_text(target: Checkpoint, workplace: Path) -> TextSpec:
 
 
 def write_maps(
-    translation: Translation, specs: dict[Role, ModelSpec], min_overlap: float, workplace: Path
-) -> SharedVocabulary:
-    """The draft's translation, as wide as the logits turned out to be."""
-    target_size, draft_size = specs["target"].vocab_size, specs["draft"].vocab_size
+    translation: Translation | None, target: ModelSpec, draft: ModelSpec, min_overlap: float, workplace: Path
+) -> SharedVocabulary | None:
+    """The draft's translation, where it has one, as wide as the logits turned out to be."""
+    if translation is None:
+        return None
+    target_size, draft_size = target.vocab_size, draft.vocab_size
     to_draft, shared = translation.maps(target_size, draft_size)
     overlap = translation.overlap_of(shared[0].tolist())
     if not shared.size or overlap < min_overlap:  # ids beyond the logits cannot be proposed
@@ -72,6 +73,7 @@ def write_maps(
             f"--min-overlap asks for {min_overlap:.1%}; choose a draft of the target's family, "
             "or leave out --draft to use prompt lookup"
         )
+    (workplace / MAPS).parent.mkdir(exist_ok=True)
     np.savez(workplace / MAPS, allow_pickle=False, to_draft=to_draft, shared=shared)
     return SharedVocabulary(
         MAPS, shared.shape[1], translation.target.count(target_size), translation.draft.count(draft_size)
@@ -84,16 +86,13 @@ def reference_path(role: Role) -> str:
 
 @dataclass(frozen=True)
 class Contents:
-    """What was made for a bundle. specs: of its models. engines: that it is built for."""
+    """What was made for a bundle. engines: that it is built for."""
 
-    specs: dict[Role, ModelSpec]
+    target: ModelSpec
+    drafts: tuple[DraftSpec, ...]
     text: TextSpec
     engines: tuple[str, ...]
-    proofs: tuple[Proof, ...]
-    vocabulary: SharedVocabulary | None = None
-    draft_vocabulary: DraftVocabulary | None = None
     rules: tuple[RuleSpec, ...] = ()
-    draft_name: str = "draft"
     defaults: Defaults = field(default_factory=Defaults)
 
 
@@ -105,17 +104,7 @@ def make_manifest(contents: Contents, contract: Contract, workplace: Path, comma
         command=command,
         packages=package_versions(),
         contract=contract,
-        target=contents.specs["target"],
-        draft=contents.specs.get("draft"),
-        vocabulary=contents.vocabulary,
-        draft_vocabulary=contents.draft_vocabulary,
-        text=contents.text,
-        engines=contents.engines,
-        rules=contents.rules,
         plans=(),
-        references={role: reference_path(role) for role in contents.specs},
-        proofs=contents.proofs,
         files=list_files(workplace),
-        draft_name=contents.draft_name,
-        defaults=contents.defaults,
+        **vars(contents),
     )

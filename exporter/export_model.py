@@ -143,7 +143,7 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
         export.refuse_far(spec.fidelity)  # a finished stage may be of a build that allowed more
     for name in (*spec.graphs.values(), spec.weights):
         clone_or_copy(stage / Path(name).name, context.workplace / name)
-    clone_or_copy(stage / REFERENCE, context.workplace / reference_path(export.role))
+    clone_or_copy(stage / REFERENCE, context.workplace / spec.reference)
     return spec
 
 
@@ -200,6 +200,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         format=export.format,
         notes=left_out,
         fidelity=None,
+        reference=reference_path(export.role),
     )
     if chosen is not None:
         subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract, checkpoint.kept)

@@ -13,17 +13,25 @@ import math
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
-
-from ..bundle import RESERVED, Contract, check_name
+from ..bundle import RESERVED
+from ..bundle import Contract
+from ..bundle import check_name
 from ..editing.progress import Timed
 from ..engines.catalogue import LIBRARIES
 from ..engines.tensorrt.compile import CompileOptions
 from ..errors import ParameterError
-from .precision import AUTO, Numbers, Targets, choose_numbers, choose_targets, parse_version
+from .precision import AUTO
+from .precision import Numbers
+from .precision import Targets
+from .precision import choose_numbers
+from .precision import choose_targets
+from .precision import parse_version
 from .weights.texts import read_texts
+from collections.abc import Sequence
 
 
 def parse_vocabulary(given: str) -> int | None:
@@ -125,7 +133,6 @@ class BuildOptions:
     draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
     min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
     draft_vocabulary: how many tokens the draft's output layer keeps, or `auto`; None for all.
-    draft_name: what the first draft is called. more_drafts: additional ones, for engine `onnxruntime`.
     compiling: for the engines that run plans. tensorrt_version: the one on the device, by default that of this host.
     """
 
@@ -144,8 +151,6 @@ class BuildOptions:
     tensorrt_version: str | None = None
     force: bool = False
     cache: Path | None = None
-    draft_name: str = "draft"
-    more_drafts: tuple[NamedDraft, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_draft_tokens <= 32:
@@ -161,9 +166,6 @@ class BuildOptions:
                 f"--min-overlap is {self.min_overlap}; it must be from 0 to 1 (0.5: half of the texts' tokens)",
                 "min_overlap",
             )
-        names = [self.draft_name, *(one.name for one in self.more_drafts)]
-        if len(set(names)) < len(names):
-            raise ParameterError(f"the drafts are called {', '.join(names)}; each needs a unique name", "draft")
         if not self.engines:
             raise ParameterError("no --engine is given; name at least one", "engine")
         if self.draft_vocabulary is not None:
@@ -243,33 +245,36 @@ class BuildOptions:
             return CalibrationTexts()
         return CalibrationTexts(read_texts(self.calibration_texts), self.calibration_texts is not None)
 
-    def check(self, draft: str | None, output: str) -> Targets:
+    def check(self, drafts: Sequence[NamedDraft], output: str) -> Targets:
         """What the engines ask for.
 
         Raises `ParameterError` and `EngineError` for what can be seen to fail before a model is read.
         """
-        if draft is None and self.draft_precision is not None:
+        names = [draft.name for draft in drafts]
+        if len(set(names)) < len(names):
+            raise ParameterError(f"the drafts are called {', '.join(names)}; each needs a unique name", "draft")
+        if not drafts and self.draft_precision is not None:
             raise ParameterError(
                 f"--draft-precision is {self.draft_precision}, but there is no --draft; leave it out", "draft_precision"
             )
-        if draft is None and self.draft_vocabulary is not None:
+        if not drafts and self.draft_vocabulary is not None:
             raise ParameterError(
                 f"--draft-vocabulary is {self.draft_vocabulary}, but there is no --draft; leave it out",
                 "draft_vocabulary",
             )
-        if draft is None and self.tree_rows:
+        if not drafts and self.tree_rows:
             raise ParameterError(
                 f"--tree-rows is {self.tree_rows}, but there is no --draft to give leaves for them; leave it out",
                 "tree_rows",
             )
-        if self.more_drafts and "onnxruntime" not in self.engines:
+        if len(drafts) > 1 and "onnxruntime" not in self.engines:
             raise ParameterError(
-                f"{len(self.more_drafts) + 1} --draft options are given; additional drafts run only with --engine "
+                f"{len(drafts)} --draft options are given; additional drafts run only with --engine "
                 "onnxruntime, "
                 f"and this build is for {', '.join(self.engines)}; add that engine, or give one draft",
                 "draft",
             )
-        if self.more_drafts and self.draft_vocabulary is not None:
+        if len(drafts) > 1 and self.draft_vocabulary is not None:
             raise ParameterError(
                 f"--draft-vocabulary is {self.draft_vocabulary}, which works with one draft; build with that one, "
                 "and add the others with specexport add-draft",

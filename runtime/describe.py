@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..bundle import Bundle, CacheLayer, Fidelity, Manifest, ModelSpec, Proof, SharedVocabulary, TextSpec
+from ..bundle import Bundle, CacheLayer, DraftSpec, Fidelity, Manifest, ModelSpec, Proof, TextSpec
 from ..bundle.auto_precision import PrecisionTable, read_precision, table_lines
-from .policy.checks import check_policy, stale
+from .policy.checks import read_policy, stale
 from .policy.cost_model import COSTS, Costs
-from .policy.files import read_decision
-from .policy.routes import POLICY, UNBOUNDED, Policy, RoutePolicy
+from .policy.files import read_by_draft
+from .policy.routes import UNBOUNDED, Policy, RoutePolicy
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a bundle holds, and what was decided for it. stale: why its costs say nothing here, None where they do."""
+    """What a bundle holds, and what was decided for it. costs: by draft."""
 
     manifest: Manifest
     auto: PrecisionTable | None
     policy: Policy | None
-    costs: Costs | None
-    stale: str | None
+    costs: Mapping[str, Costs]
 
     def memory_of(self, model: ModelSpec) -> dict[str, int]:
         """The bytes that a session needs: of the weights, of the cache, and of the cache the states of hybrids."""
@@ -34,30 +33,24 @@ class Description:
         """The manifest as JSON, with what follows from it, the memory of its models, and what calibration decided."""
         manifest = self.manifest
         described = asdict(manifest) | {
-            "memory": {role: self.memory_of(model) for role, model in manifest.models.items()},
-            "memory_of_more_drafts": {name: self.memory_of(one.model) for name, one in manifest.more_drafts.items()},
+            "memory": {label: self.memory_of(model) for label, model in manifest.models.items()},
             "widths": list(manifest.contract.widths),
             "spans": list(manifest.contract.spans),
             "longest": manifest.longest,
             "auto": None if self.auto is None else asdict(self.auto),
             "policy": None if self.policy is None else asdict(self.policy),
-            "costs": None if self.costs is None else asdict(self.costs) | {"stale": self.stale},
+            "costs": {name: asdict(one) | {"stale": _stale(one)} for name, one in self.costs.items()},
         }
-        if manifest.vocabulary is not None:
-            described["vocabulary"]["overlap"] = manifest.vocabulary.overlap
-        for name, draft in manifest.more_drafts.items():
-            if draft.vocabulary is not None:
-                described["more_drafts"][name]["vocabulary"]["overlap"] = draft.vocabulary.overlap
+        for row, draft in zip(described["drafts"], manifest.drafts, strict=True):
+            if draft.shared_vocabulary is not None:
+                row["shared_vocabulary"]["overlap"] = draft.shared_vocabulary.overlap
         return described
 
 
 def describe(bundle: Bundle) -> Description:
     """Raises `BundleError` for a policy.json or costs.json that is damaged or of another bundle."""
-    policy, costs = read_decision(bundle, Policy, POLICY), read_decision(bundle, Costs, COSTS)
-    if policy is not None:
-        check_policy(policy, bundle)
-    reason = None if costs is None else stale(costs, costs.engine, costs.threads)
-    return Description(bundle.manifest, read_precision(bundle), policy, costs, reason)
+    costs = read_by_draft(bundle, Costs, COSTS)
+    return Description(bundle.manifest, read_precision(bundle), read_policy(bundle), costs)
 
 
 def render(description: Description) -> str:
@@ -75,26 +68,19 @@ def render(description: Description) -> str:
         f"chat template: {_templates(manifest.text)}",
     ]
     lines += [f"defaults   {line}" for line in manifest.defaults.lines]
-    for role, model in manifest.models.items():
-        called = f"{manifest.draft_name}: " if role == "draft" and manifest.draft_name != role else ""
-        lines += _model(role, model, description.memory_of(model), called)
-    if manifest.draft is None:
+    lines += _model("target", manifest.target, description.memory_of(manifest.target))
+    for draft in manifest.drafts:
+        called = "" if draft.name == "draft" else f"{draft.name}: "
+        lines += _model("draft", draft.model, description.memory_of(draft.model), called)
+        if draft is not manifest.drafts[0]:
+            lines.append(f"           requests choose it with --drafter {draft.name}")
+        lines += _vocabularies(draft)
+    if not manifest.drafts:
         lines.append("draft      none: drafts are looked up in the text")
-    lines += _shared(manifest.vocabulary)
-    if manifest.draft_vocabulary is not None:
-        lines.append(f"vocabulary the draft can propose {manifest.draft_vocabulary.summary}")
-    for name, draft in manifest.more_drafts.items():
-        lines += _model("draft", draft.model, description.memory_of(draft.model), f"{name}: ")
-        lines += [
-            f"           requests choose it with --drafter {name}",
-            *_shared(draft.vocabulary),
-        ]
     lines += [
         _plans(manifest, engine) for engine in manifest.engines if any(plan.engine == engine for plan in manifest.plans)
     ]
-    lines += [_proved(proof, proof.role) for proof in manifest.proofs]
-    for name, draft in manifest.more_drafts.items():
-        lines += [_proved(proof, f"draft {name}") for proof in draft.proofs]
+    lines += [_proved(label, proof) for label, model in manifest.models.items() for proof in model.proofs]
     lines += table_lines(description.auto) if description.auto is not None else []
     lines += _decisions(description)
     files = manifest.files
@@ -139,18 +125,19 @@ def _states(layers: Sequence[CacheLayer], memory: dict[str, int]) -> str:
     return f", of it {memory['states'] / 1e6:.1f} MB of states in {_counted(count, 'layer')}" if count else ""
 
 
-def _shared(vocabulary: SharedVocabulary | None) -> list[str]:
-    if vocabulary is None:
-        return []
-    return [
-        f"vocabulary the draft has another tokenizer and can propose {vocabulary.shared_tokens} of the target's "
-        f"{vocabulary.target_tokens} tokens ({vocabulary.overlap:.1%})"
-    ]
+def _vocabularies(draft: DraftSpec) -> Iterator[str]:
+    if (shared := draft.shared_vocabulary) is not None:
+        yield (
+            f"vocabulary the draft has another tokenizer and can propose {shared.shared_tokens} of the target's "
+            f"{shared.target_tokens} tokens ({shared.overlap:.1%})"
+        )
+    if draft.reduced_vocabulary is not None:
+        yield f"vocabulary the draft can propose {draft.reduced_vocabulary.summary}"
 
 
-def _proved(proof: Proof, role: str) -> str:
+def _proved(label: str, proof: Proof) -> str:
     return (
-        f"proved     {role} {proof.dialect} on {proof.engine}: {proof.rows} rows up to {proof.length} tokens, "
+        f"proved     {label} {proof.dialect} on {proof.engine}: {proof.rows} rows up to {proof.length} tokens, "
         f"{proof.measure} (allowed {proof.limit})"
     )
 
@@ -166,7 +153,7 @@ def _fidelity(found: Fidelity | None) -> Iterator[str]:
 def _precision(manifest: Manifest) -> str:
     """The format in which weights are stored, and the one of the computation."""
     computed: str = manifest.contract.precision
-    forms = {role: model.format for role, model in manifest.models.items()}
+    forms = {role: model.format for role, model in manifest.pair.items()}
     if all(form == "float" for form in forms.values()):
         return computed
     stored = ", ".join(f"{role} {computed if form == 'float' else form}" for role, form in forms.items())
@@ -179,7 +166,7 @@ def _stored(form: str) -> str:
 
 def _decisions(description: Description) -> list[str]:
     """The policy that sessions follow, and why."""
-    policy, costs = description.policy, description.costs
+    policy = description.policy
     lines = []
     if policy is None:
         lines.append("policy     none: sessions adapt to measured costs; specexport calibrate finds out more")
@@ -190,14 +177,14 @@ def _decisions(description: Description) -> list[str]:
             f"           {name}: {_entry(entry)}"
             for name, entry in [*policy.routes.items(), ("other requests", policy.default)]
         ]
-    if costs is None:
+    if not description.costs:
         without = "routes that adapt draft their fixed numbers; specexport calibrate measures them"
         if policy is None:
             without = "a host's first session measures them, about half a second, and keeps them in the user's cache"
         lines.append(f"costs      none: {without}")
-    if costs is not None:
+    for draft, costs in description.costs.items():
         lines.append(
-            f"costs      {costs.engine}, "
+            f"costs      {draft}: {costs.engine}, "
             f"{_counted(costs.threads, 'thread') if costs.threads else 'its own number of threads'}, "
             f"{costs.host}, made {costs.made}"
         )
@@ -205,9 +192,14 @@ def _decisions(description: Description) -> list[str]:
             rounds = " ".join(f"{time.median * 1e3:.2f}" for time in point.rounds)
             context = _counted(point.context, "token")
             lines.append(f"           with {context}, a round of 0, 1, ... draft tokens: {rounds} ms")
-        if description.stale:
-            lines.append(f"           not used here: {description.stale}; run specexport calibrate on this host")
+        if reason := _stale(costs):
+            lines.append(f"           not used here: {reason}; run specexport calibrate on this host")
     return lines
+
+
+def _stale(costs: Costs) -> str | None:
+    """Why they say nothing on this host, None where they do."""
+    return stale(costs, costs.engine, costs.threads)
 
 
 def _entry(entry: RoutePolicy) -> str:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..bundle import Manifest
+from ..bundle import Manifest, ModelSpec
 from .hub import ON_HUB
 
 # An option joined to its value, and the name of a draft.
@@ -48,14 +48,10 @@ def without_paths(manifest: Manifest) -> Manifest:
         words = shlex.split(manifest.command)
     except ValueError:  # edited by hand
         words = []
-    target, draft = manifest.target, manifest.draft
-    return replace(
-        manifest,
-        command=shlex.join(map(_reduced, words)),
-        target=replace(target, source=name_of(target.source)),
-        draft=None if draft is None else replace(draft, source=name_of(draft.source)),
-        more_drafts={
-            name: replace(one, model=replace(one.model, source=name_of(one.model.source)))
-            for name, one in manifest.more_drafts.items()
-        },
-    )
+
+    def named(model: ModelSpec) -> ModelSpec:
+        return replace(model, source=name_of(model.source))
+
+    drafts = tuple(replace(draft, model=named(draft.model)) for draft in manifest.drafts)
+    command = shlex.join(map(_reduced, words))
+    return replace(manifest, command=command, target=named(manifest.target), drafts=drafts)

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
-
 from ..bundle import Bundle
 from ..errors import ParameterError
 from .drafting.leaves import LeafLimit
-from .drafting.names import model_of, runnable_drafter, unguessed
+from .drafting.names import model_of
+from .drafting.names import runnable_drafter
+from .drafting.names import unguessed
 from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
 from .policy.forced import WithForced
 from .policy.predicted import BesidePrediction
-from .policy.schedule import FixedSchedule, Schedule
-from .sampling.parameters import SIBLINGS, SamplingParameters
-from .sampling.rules import Rule, make_rule
+from .policy.schedule import FixedSchedule
+from .policy.schedule import Schedule
+from .sampling.parameters import SIBLINGS
+from .sampling.parameters import SamplingParameters
+from .sampling.rules import Rule
+from .sampling.rules import make_rule
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,7 @@ def _rows_by(bundle: Bundle, count: int) -> str:
 
 def _check_siblings(bundle: Bundle, parameters: SamplingParameters, most: int) -> None:
     asked = f"verification is {parameters.verification!r}, which judges several draws of a draft model per position"
-    if bundle.manifest.draft is None:
+    if not bundle.manifest.drafts:
         raise ParameterError(f"{asked}, and this bundle has no draft model; build it with --draft", "verification")
     if parameters.drafter is not None and model_of(parameters.drafter) is None:
         raise ParameterError(f"{asked}; drafter {parameters.drafter!r} only looks tokens up", "verification")

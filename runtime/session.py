@@ -15,7 +15,7 @@ from ..bundle import Bundle
 from ..engines.base import Engine
 from ..errors import SessionBusyError, SessionClosedError, SpecExportError
 from .costs.first import first_costs
-from .drafting.drafts import Drafts, make_context
+from .drafting.drafts import Drafts
 from .generation import Generation
 from .grammar.compiler import GrammarCompiler
 from .grammar.grammar import Grammar
@@ -62,14 +62,14 @@ class Session:
         self._encoder = PromptEncoder(bundle, chat_template)
         self.tokenizer = self._encoder.tokenizer
         self._grammars = GrammarCompiler.of(bundle, self.tokenizer.to_str)
-        self._context = make_context(bundle, engine)
         # Held by the thread that is inside a call which runs passes, or which changes `_stream` or the context. It is
         # held only briefly, and it tells a signal handler that its own thread is inside such a call, for which it must
         # not wait.
         self._running = RLock()
-        self.drafts = Drafts(bundle, engine, self._context, running=self._running)
-        self.decisions = Decisions.load(bundle, engine, threads, self.drafts.open) if policy else Decisions()
-        contract, models = bundle.manifest.contract, bundle.manifest.models.values()
+        self.drafts = Drafts(bundle, engine, self._running)
+        self._context = self.drafts.context
+        self.decisions = Decisions.load(self.drafts, threads) if policy else Decisions(first_draft=self.drafts.first)
+        contract, models = bundle.manifest.contract, bundle.manifest.pair.values()
         if prompt_cache_bytes:
             sizes = [(model.row_bytes(contract), model.state_bytes(contract)) for model in models]
             self._context.conversations = Conversations(prompt_cache_bytes, *zip(*sizes, strict=True))
@@ -85,11 +85,11 @@ class Session:
         or at `prepare`.
         """
         measure = weakref.WeakMethod(self._measure)  # else the session would hold a reference to itself
-        self.decisions.measure = lambda *draft: method(*draft) if (method := measure()) else None
+        self.decisions.measure = lambda draft: method(draft) if (method := measure()) else None
 
-    def _measure(self, *draft: str) -> Costs | None:
+    def _measure(self, draft: str) -> Costs | None:
         with self._running:
-            return first_costs(self, *draft)
+            return first_costs(self, draft)
 
     @property
     def capacity(self) -> int:

@@ -8,29 +8,34 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import pytest
-from specexport.bundle import (
-    MANIFEST,
-    SCHEMA_VERSION,
-    Bundle,
-    CacheLayer,
-    Contract,
-    Defaults,
-    FileEntry,
-    Proof,
-    RuleSpec,
-    SharedVocabulary,
-    check_name,
-    list_files,
-    manifest_text,
-    sha256,
-    write_manifest,
-)
+from specexport.bundle import MANIFEST
+from specexport.bundle import SCHEMA_VERSION
+from specexport.bundle import Bundle
+from specexport.bundle import CacheLayer
+from specexport.bundle import Contract
+from specexport.bundle import Defaults
+from specexport.bundle import FileEntry
+from specexport.bundle import Proof
+from specexport.bundle import RuleSpec
+from specexport.bundle import SharedVocabulary
+from specexport.bundle import check_name
+from specexport.bundle import list_files
+from specexport.bundle import manifest_text
+from specexport.bundle import sha256
+from specexport.bundle import write_manifest
 from specexport.errors import BundleError
 from support.doubles import write_bundle
 from support.hub_cache import in_the_hubs_layout
-from support.refusals import check, refused
+from support.refusals import check
+from support.refusals import refused
+from specexport.bundle import NO_DRAFT
+from specexport.bundle import OLDEST_SCHEMA
+from specexport.bundle import DraftSpec
+from specexport.bundle import DraftVocabulary
+from specexport.bundle import Manifest
+from support.older import as_schema
+
 
 WEIGHTS = "graphs/draft.weights"
 
@@ -114,7 +119,7 @@ def test_an_unknown_key(root: Path) -> None:
 
 
 def test_a_model_without_a_head_has_no_features_and_none_has_fewer(root: Path) -> None:
-    edit(root, lambda m: m["draft"].update(features=0))
+    edit(root, lambda m: m["drafts"][0]["model"].update(features=0))
     edit(root, lambda m: m["target"].update(features=-1))
     check(refusal(root), field="manifest.json.target")
 
@@ -126,7 +131,7 @@ def test_a_newer_schema_is_named_before_its_unknown_keys(root: Path) -> None:
 
 def test_an_older_schema_is_to_be_built_again(root: Path) -> None:
     """Schema 1, as it was before drafts could be missing: the version is named, and not the keys that it lacks."""
-    edit(root, lambda m: [m.update(schema_version=1), m.pop("vocabulary"), m.pop("rules")])
+    edit(root, lambda m: [m.update(schema_version=1), m.pop("drafts"), m.pop("rules")])
     check(refusal(root), "1", code="schema_version", field="manifest.json.schema_version")
     for command in ("specexport\x1b[2J", 7, None):
         edit(root, lambda m, command=command: m.update(command=command))
@@ -138,7 +143,8 @@ def test_rules_that_older_bundles_had(root: Path) -> None:
     rules = Bundle.open(root).manifest.rules
 
     def older(manifest: dict[str, Any]) -> None:
-        manifest["schema_version"] = 8
+        manifest |= as_schema(8, manifest)
+        del manifest["drafts"]
         manifest["rules"].append(dict(rule="adjust", num_draft_tokens=0, rows=1, graph="graphs/rules/adjust.onnx"))
         manifest["files"]["graphs/rules/adjust.onnx"] = manifest["files"][manifest["text"]["tokenizer"]]
 
@@ -217,46 +223,69 @@ def alone(tmp_path: Path) -> Path:
 
 def test_a_bundle_without_a_draft(alone: Path) -> None:
     manifest = Bundle.open(alone).manifest
-    assert (manifest.draft, manifest.vocabulary) == (None, None)
-    assert manifest.roles == ("target",)
-    assert manifest.models == {"target": manifest.target}
+    assert (manifest.drafts, manifest.draft_names, manifest.first_draft) == ((), (), NO_DRAFT)
+    assert manifest.models == manifest.pair == {"target": manifest.target}
     assert not [name for name in manifest.referenced_files() if "draft" in name]
     assert set(manifest.referenced_files()) == set(manifest.files) == set(list_files(alone))
 
 
-@pytest.mark.parametrize("key", ["references", "proofs"])
-def test_every_model_has_its_reference_and_its_proof_and_no_other_has(key: str, root: Path, alone: Path) -> None:
-    def drop(manifest: dict[str, Any]) -> None:
-        if key == "references":
-            manifest[key].pop("draft")
-        else:
-            manifest[key] = [proof for proof in manifest[key] if proof["role"] == "target"]
+@pytest.mark.parametrize("spoil", [list.clear, lambda proofs: proofs.append(proofs[0] | {"role": "other"})])
+def test_every_model_has_its_proof_and_no_other(refused: Refused, spoil: Callable[[Any], None], root: Path) -> None:
+    whole = (root / MANIFEST).read_text(encoding="utf-8")
+    for model in (lambda m: m["target"], lambda m: m["drafts"][0]["model"]):
+        (root / MANIFEST).write_text(whole, encoding="utf-8")
+        edit(root, lambda m, model=model: spoil(model(m)["proofs"]))
+        refused.says(refusal(root))
 
-    def add(manifest: dict[str, Any]) -> None:
-        if key == "references":
-            manifest[key]["draft"] = manifest[key]["target"]
-        else:
-            manifest[key].append(manifest[key][0] | {"role": "draft"})
 
-    edit(root, drop)
-    check(refusal(root), key, "manifest.json", field="manifest.json")
-    edit(alone, add)
-    check(refusal(alone), key, "manifest.json", field="manifest.json")
-    edit(alone, lambda m: m.update({key: type(m[key])()}))
-    check(refusal(alone), key, "manifest.json", field="manifest.json")
+@pytest.mark.parametrize("name", ["draft", "model", "none", "a b"])
+def test_names_that_a_second_draft_cannot_have(refused: Refused, root: Path, name: str) -> None:
+    edit(root, lambda m: m["drafts"].append(m["drafts"][0] | {"name": name}))
+    refused.says(refusal(root))
+
+
+def several(root: Path) -> Manifest:
+    """Three drafts in `root`, of which the first two have a vocabulary."""
+    made = Bundle.open(root).manifest
+    shared, reduced = SharedVocabulary(WEIGHTS, 3, 12, 4), DraftVocabulary(3, 12, 9, 9, True, 0.9, 0.8, 0.9, 0.8, 0.9)
+    drafts = [DraftSpec(name, made.drafts[0].model, shared) for name in ("first", "other", "third")]
+    drafts[0], drafts[2] = replace(drafts[0], reduced_vocabulary=reduced), replace(drafts[2], shared_vocabulary=None)
+    manifest = replace(made, drafts=tuple(drafts))
+    write_manifest(root, manifest)
+    return manifest
+
+
+@pytest.mark.parametrize("version", range(OLDEST_SCHEMA, SCHEMA_VERSION))
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_bundles_of_earlier_schemas_are_read_as_todays(root: Path, version: int, number: int) -> None:
+    number = min(number, 1) if version == 7 else number
+    manifest = several(root)
+    manifest = replace(manifest, drafts=manifest.drafts[:number])
+    if version == 7 and number:
+        manifest = replace(manifest, drafts=(replace(manifest.drafts[0], name="draft"),))
+    old = as_schema(version, json.loads(manifest_text(manifest)))
+    assert not old.keys() & {"drafts", *(["more_drafts", "draft_name", "defaults"] if version == 7 else [])}
+    (root / MANIFEST).write_text(json.dumps(old), encoding="utf-8")
+    assert Bundle.open(root).manifest == manifest
+
+
+@pytest.mark.parametrize("key", ["references", "proofs", "draft", "vocabulary", "rules", "target"])
+@pytest.mark.parametrize("value", [None, 3, {}])
+def test_a_damaged_bundle_of_an_earlier_schema(refused: Refused, root: Path, key: str, value: object) -> None:
+    old = as_schema(9, json.loads(manifest_text(Bundle.open(root).manifest)))
+    old = {name: one for name, one in old.items() if name != key} | ({key: value} if value != {} else {})
+    if key in ("draft", "vocabulary") and value is None:  # as it may be
+        old["more_drafts"] = 3
+    (root / MANIFEST).write_text(json.dumps(old), encoding="utf-8")
+    refused.says(refusal(root))
 
 
 VOCABULARY = {"maps": "graphs/draft.weights", "shared_tokens": 3, "target_tokens": 12, "draft_tokens": 4}
 
 
-def test_a_vocabulary_of_a_draft_that_is_not_there(alone: Path) -> None:
-    edit(alone, lambda m: m.update(vocabulary=VOCABULARY | {"maps": "graphs/target.weights"}))
-    check(refusal(alone), "shared", field="manifest.json")
-
-
 def test_a_shared_vocabulary(root: Path) -> None:
-    edit(root, lambda m: m.update(vocabulary=VOCABULARY))
-    assert Bundle.open(root).manifest.vocabulary == SharedVocabulary("graphs/draft.weights", 3, 12, 4)
+    edit(root, lambda m: m["drafts"][0].update(shared_vocabulary=VOCABULARY))
+    assert Bundle.open(root).manifest.drafts[0].shared_vocabulary == SharedVocabulary("graphs/draft.weights", 3, 12, 4)
     assert SharedVocabulary("graphs/draft.weights", 3, 12, 4).overlap == 0.25
 
 
@@ -302,7 +331,7 @@ def test_files_of_a_vocabulary_and_of_a_rule_must_be_listed(part: str, root: Pat
     edit(
         root,
         lambda m: (
-            m.update(vocabulary=VOCABULARY | {"maps": "extra"})
+            m["drafts"][0].update(shared_vocabulary=VOCABULARY | {"maps": "extra"})
             if part == "maps"
             else m.update(rules=[RULE | {"graph": "extra"}])
         ),

@@ -44,7 +44,7 @@ def mean_acceptance_length(session: Session, route: str, count: int) -> float:
 def test_sizes(session: Session) -> None:
     manifest = session.bundle.manifest
     assert 12e6 <= manifest.target.num_parameters <= 25e6
-    assert manifest.draft.num_parameters * 8 <= manifest.target.num_parameters
+    assert manifest.drafts[0].model.num_parameters * 8 <= manifest.target.num_parameters
     assert sum(path.stat().st_size for path in PAIR.rglob("*") if path.is_file()) <= 50e6
 
 

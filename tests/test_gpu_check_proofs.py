@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import numpy as np
 import pytest
-from gpucheck.case import News, examine
+from gpucheck.case import News
+from gpucheck.case import examine
 from gpucheck.finding import Finding
 from gpucheck.llama import Llama
 from gpucheck.meter import Meter
@@ -22,16 +24,21 @@ from gpucheck.report import Outcome
 from gpucheck.session_under_test import Subject
 from gpucheck.shapes import Shape
 from specexport.bundle import Bundle
-from specexport.engines.base import Chances, Engine, RoundResult
+from specexport.engines.base import Chances
+from specexport.engines.base import Engine
+from specexport.engines.base import RoundResult
 from specexport.engines.tensorrt.engine import load_bundle
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
 from specexport.runtime.session import Session
 from support.fake_device import FakeDevice
-from support.fake_engine import ENGINE, fake_library, with_plans
+from support.fake_engine import ENGINE
+from support.fake_engine import fake_library
+from support.fake_engine import with_plans
+from specexport.engines.base import OpenedDraft
+
 
 pytestmark = pytest.mark.nightly
-
 MODEL = Llama(2, 32, 4, 2, 48, 16, tied=False, positions=64, spread=0.35)
 SHAPE = Shape("tiny", MODEL, MODEL, capacity=64, max_draft_tokens=2, strangeness=0.1, sampled=True, walks=True)
 EFFORT = Effort(repetitions=2, trials=300, new_tokens=10, prompts=2, every_width=True, every_span=True)
@@ -115,9 +122,6 @@ def test_everything_is_proved_and_measured(
     assert again.statistics.reused_tokens == 0
 
 
-# Every proof finds its mutant.
-
-
 class Spoilt:
     """A decoder whose logits are changed on the way."""
 
@@ -132,7 +136,7 @@ class Spoilt:
 
 def test_logits_that_are_off(subject: Subject) -> None:
     engine = subject.session.engine
-    spoilt = with_engine(subject, draft=Spoilt(engine.draft, lambda logits: logits + 0.1))
+    spoilt = with_engine(subject, draft=OpenedDraft(Spoilt(engine.draft.decoder, lambda logits: logits + 0.1)))
     assert failed(prove_parity(spoilt.session)) == ["parity, draft"]
     assert failed(prove_ladder(spoilt)) == ["ladder, draft"]
 

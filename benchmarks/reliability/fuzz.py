@@ -17,6 +17,7 @@ from typing import Any
 
 import specexport
 from specexport.bundle import Bundle
+from specexport.runtime.drafting.names import runnable_drafter
 from specexport.runtime.policy.cost_model import COSTS, COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity, describe_host
@@ -67,7 +68,8 @@ def prepare(bundle: Path, intact: Path) -> list[Any]:
     shutil.copytree(bundle, intact, ignore=shutil.ignore_patterns("report.html"))
     opened = Bundle.open(intact)
     identity, most = bundle_identity(opened), opened.manifest.contract.max_draft_tokens
-    drafter = "ngram" if opened.manifest.draft is None else "model"
+    first = opened.manifest.first_draft
+    drafter = runnable_drafter(None, opened.manifest)
     entry = RoutePolicy("on", drafter, 1, "adaptive", (0.6,) * most, None)
     policy = Policy(POLICY_VERSION, identity, "onnxruntime", "2026", 0.0, 0.9, entry, {"code": entry})
     time_of = MeasuredTime(0.001, 0.001, 0.002)
@@ -78,7 +80,7 @@ def prepare(bundle: Path, intact: Path) -> list[Any]:
     costs = Costs(COSTS_VERSION, identity, host, "onnxruntime", 1, "2026", 0.001, 0.001, points)
     curve = Curve((-2.0, 0.0, 2.0), (0.2, 0.5, 0.9))
     survival = Survival(SURVIVAL_VERSION, identity, "probability", (curve,) * most, ())
-    for value, name in ((policy, POLICY), (costs, COSTS), (survival, SURVIVAL)):
+    for value, name in ((policy, POLICY), ({first: costs}, COSTS), ({first: survival}, SURVIVAL)):
         write_decision(opened, value, name)
     return answers(intact)
 

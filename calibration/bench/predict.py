@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from ...runtime.drafting.names import FIRST, LOOKUP_NAMES, guesser_of, model_of, runnable_drafter
+from ...runtime.drafting.names import guesser_of, model_of, models_in, runnable_drafter
 from ...runtime.policy.cost_model import Costs
 from ...runtime.session import Session
 from .results import BenchOptions, PairedRun, Predict
 
 
-def predict_by(costs: Costs, drafter_of: Callable[[str], str] = lambda route: FIRST) -> Predict:
+def predict_by(costs: Mapping[str, Costs], first: str, drafter_of: Callable[[str], str]) -> Predict:
     """A function that predicts a route's speedup: the time of one plain round per token, divided by the time of the
     rounds that ran. A round takes h + v(n + 1), plus d for every draft pass; if a smaller draft guesses for the draft,
     also the smaller draft's d and a row of the draft's pass for every guess.
 
-    See docs/when-it-pays.md for h, v and d. drafter_of: the drafter of a route; without the costs of one of its drafts,
-    nothing is predicted. Rows of guesses that were looked up are not counted in a run, and left out.
+    See docs/when-it-pays.md for h, v and d. costs: by draft; lookups alone have those of `first`. drafter_of: the
+    drafter of a route; without the costs of one of its drafts, nothing is predicted. Rows of guesses that were looked
+    up are not counted in a run, and left out.
     """
 
     def predict(route: str, pairs: Sequence[PairedRun]) -> float | None:
         plain = speculative = 0.0
-        model, guesser = model_of(drafter_of(route)) or FIRST, guesser_of(drafter_of(route))
-        small = model if guesser is None or guesser in LOOKUP_NAMES else guesser
-        if {model, small} - {FIRST, *costs.drafts}:
+        drafter = drafter_of(route)
+        model = model_of(drafter) or first
+        small = next((name for name in models_in(drafter) if name == guesser_of(drafter)), model)
+        if {model, small} - set(costs):
             return None
-        of_draft, of_small = (costs if name == FIRST else costs.of(name) for name in (model, small))
+        of_draft, of_small = costs[model], costs[small]
         for pair in pairs:
             run, place = pair.speculative, pair.prompt_tokens + pair.speculative.emitted // 2
             at = of_draft.at(place)
@@ -41,11 +43,5 @@ def predict_by(costs: Costs, drafter_of: Callable[[str], str] = lambda route: FI
 
 def drafter_by_route(session: Session, options: BenchOptions) -> Callable[[str], str]:
     """A function that returns the drafter of a route's requests in this session. Raises `ParameterError`."""
-    policy, asked = session.decisions.policy, options.drafter
-    if asked is not None:
-        asked = runnable_drafter(asked, session.bundle.manifest)
-
-    def drafter_of(route: str) -> str:
-        return asked or (FIRST if policy is None else policy.of(route).drafter)
-
-    return drafter_of
+    policy, asked = session.decisions.policy, runnable_drafter(options.drafter, session.bundle.manifest)
+    return lambda route: asked if options.drafter or policy is None else policy.of(route).drafter

@@ -6,23 +6,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 from time import perf_counter
-
 import numpy as np
 from numpy.typing import NDArray
-
 from ...engines.base import Logits
-from ...runtime.drafting.names import FIRST
-from ...runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
+from ...runtime.drafting.rounds import RoundOutcome
+from ...runtime.drafting.rounds import RoundPlan
+from ...runtime.drafting.rounds import SequenceState
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.decisions import chance_of
 from ...runtime.policy.routes import RoutePolicy
-from ...runtime.policy.schedule import AdaptiveSchedule, Chance, RouteState
+from ...runtime.policy.schedule import AdaptiveSchedule
+from ...runtime.policy.schedule import Chance
+from ...runtime.policy.schedule import RouteState
 from ...runtime.policy.survival import Survival
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
-from .adaptive_replay import Reading, signal_logits
+from .adaptive_replay import Reading
+from .adaptive_replay import signal_logits
 from .prompts import Request
 from .record import Record
+
 
 # Requests that are run to measure it.
 REQUESTS = 3
@@ -67,7 +70,7 @@ def listening_seconds(
 ) -> float:
     """Median seconds per draft pass for reading `chance` and deciding; 0 if nothing was drafted."""
     most = session.max_draft_tokens
-    entry = RoutePolicy("undecided", sampling.drafter or FIRST, 0, "adaptive", (TRUST,), None)
+    entry = RoutePolicy("undecided", sampling.drafter or session.drafts.first, 0, "adaptive", (TRUST,), None)
     seconds: list[float] = []
     for request in requests[:REQUESTS]:
         listener = Listener(AdaptiveSchedule(entry, costs, chance, RouteState(), most))
@@ -91,8 +94,7 @@ def listen(
     """
     if survival is None or session.engine.rounds is not None:
         return None
-    head = session.drafts.open(sampling.drafter).head if sampling.drafter else session.engine.head
-    chance = chance_of(survival, head, session.bundle)
+    chance = chance_of(survival, session.drafts.head(sampling.drafter))
     if chance is None:
         return None
     seconds = listening_seconds(session, requests, sampling, costs, chance)

@@ -5,20 +5,24 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
 from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
-
 from ...errors import BundleError
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 from ...runtime.state.statistics import Statistics
-from ...strict import OPTIONAL, parse
+from ...strict import OPTIONAL
+from ...strict import parse
 from .judged_tokens import JudgedTokens
 from .prompts import Request
-from .recorder import Recorder, agreement, misses
+from .recorder import Recorder
+from .recorder import agreement
+from .recorder import misses
 from .traces import Trace
 
 
@@ -88,7 +92,7 @@ def record(
     include recording. timed: whether to run the other two, whose times are 0 otherwise. sampling: temperature, top_k,
     top_p and seed, and the draft model as the drafter, None for the first.
     """
-    head = session.drafts.open(sampling.drafter).head if sampling.drafter else session.engine.head
+    head = session.drafts.head(sampling.drafter)
     recorder = Recorder(session.max_draft_tokens, head, session.engine.target.vocab_size)
     params = replace(sampling, max_new_tokens=request.max_new_tokens, verification="token")
     ways = {"plain": {"speculate": False}, "speculative": {"num_draft_tokens": session.max_draft_tokens}}
@@ -113,11 +117,11 @@ def record(
         prompt_tokens=len(request.tokens),
         limit=request.max_new_tokens,
         tokens=(*request.tokens, *tokens),
-        agrees=tuple(agrees) if session.engine.draft is not None else (None,) * len(tokens),
+        agrees=tuple(agrees) if session.drafts.names else (None,) * len(tokens),
         rounds=tuple((round.num_drafted, round.num_accepted) for round in recorder.rounds),
         judged=tuple(judged),
         **found,
-        missed=misses(recorder.rounds, agrees) if sampling.greedy and session.engine.draft is not None else (),
+        missed=misses(recorder.rounds, agrees) if sampling.greedy and session.drafts.names else (),
     )
     return row, features
 

@@ -8,7 +8,7 @@ from statistics import median
 
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.routes import RoutePolicy
-from ..drafted import Drafted
+from ..drafted import Drafted, of_drafter
 from ..measuring.record import Record
 from ..measuring.trace_replay import ReplayedRound, plain_seconds, round_seconds
 from ..measuring.traces import cached
@@ -44,7 +44,7 @@ def analyze_route(route: str, drafted: Sequence[Drafted], possible: Sequence[str
     replayed: list[Replayed] = []
     adaptive: list[Replayed] = []
     for draft in drafted:
-        own, drafters = draft.traces, draft.asked_by(possible)
+        own, drafters = draft.traces, [name for name in possible if of_drafter(drafted, name) is draft]
         replayed += replay_candidates(own, draft.costs, drafters)
         if criteria.mode == "adaptive":
             adaptive += replay_adaptive(own, draft.costs, drafters, draft.reading)
@@ -81,7 +81,7 @@ def analyze_route(route: str, drafted: Sequence[Drafted], possible: Sequence[str
 
 def _started(policy: RoutePolicy, drafted: Sequence[Drafted], most: int) -> RoutePolicy:
     """The policy with what sessions start from, computed from what was recorded with the drafter's own draft."""
-    own, drafter = next(draft for draft in drafted if draft.asked_by((policy.drafter,))), policy.drafter
+    own, drafter = of_drafter(drafted, policy.drafter), policy.drafter
     unit = unit_of(own.traces, drafter, own.costs)
     return replace(policy, chances=conditional_chances(own.traces, drafter, most), unit=unit)
 

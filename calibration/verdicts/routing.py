@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...runtime.drafting.names import FIRST, model_of
+from ...runtime.drafting.names import model_of
 from ...runtime.policy.route_belief import ROUTING_VERSION, KnownDraft, KnownRoute, Routing
-from ..drafted import Drafted
+from ..drafted import Drafted, of_drafter
 from ..measuring.adaptive_replay import Reading, adaptive_seconds
 from ..measuring.routed_replay import Priced, Runs, aligned, replay_routed
 from ..measuring.trace_replay import plain_seconds
@@ -123,7 +123,7 @@ def choose_routing(
 
 
 def _stream(drafted: Sequence[Drafted], names: Sequence[str]) -> Stream:
-    of = {name: next(one for one in drafted if one.model == (model_of(name) or FIRST)) for name in names}
+    of = {name: of_drafter(drafted, name) for name in names}
     traces = {name: one.traces for name, one in of.items()}
     requests = [
         aligned({name: own[number] for name, own in traces.items()}) for number in range(len(drafted[0].records))

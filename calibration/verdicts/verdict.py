@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...runtime.drafting.names import FIRST, guesser_of, model_of, unguessed
+from ...runtime.drafting.names import guesser_of, model_of, unguessed
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.routes import Evidence, Mode, RoutePolicy, Verdict
 from ..measuring.adaptive_replay import Reading, adaptive_seconds
@@ -105,7 +105,7 @@ def sides_of(routes: Sequence[str]) -> list[int]:
     return found
 
 
-def worth_reading(traces: Sequence[Trace], costs: Costs, reading: Reading, draft: str = FIRST) -> bool:
+def worth_reading(traces: Sequence[Trace], costs: Costs, reading: Reading, draft: str) -> bool:
     """Whether adapting to the confidence of `draft` is faster than adapting without it, including the time to read it.
 
     Replayed in one session with all requests, and in one session per route.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -77,8 +77,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
         contract = manifest.contract.of("draft" if drafts else "target")
         return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, contract, threads, keeps_open=drafts)
 
-    draft = decoder(manifest.draft, drafts=True) if manifest.draft else None
-    target, graphs = decoder(manifest.target, drafts=False), WeakSet[OrtGraph | OrtDecoder]()
+    graphs = WeakSet[OrtGraph | OrtDecoder]()
 
     def open_one(path: Path) -> OrtGraph:
         graph = open_graph(path, threads)
@@ -91,12 +90,13 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
         return OpenedDraft(opened, opened.head)
 
     def close() -> None:
-        for part in (*graphs, *((draft,) if draft else ()), target):
+        for part in (*graphs, target):
             part.close()
 
-    head, trees = draft.head if draft else None, target if manifest.contract.tree_rows else None
-    engine = Engine(NAME, DIALECT, target, draft, open_one, close=close, head=head, open_draft=open_draft)
-    return replace(engine, trees=trees)
+    draft = open_draft(manifest.drafts[0].model) if manifest.drafts else None
+    target = decoder(manifest.target, drafts=False)
+    trees = target if manifest.contract.tree_rows else None
+    return Engine(NAME, DIALECT, target, draft, open_one, close=close, open_draft=open_draft, trees=trees)
 
 
 def _check_version() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...bundle import Bundle, ModelSpec
 from ...errors import BundleError, EngineError
-from ..base import Availability, Engine
+from ..base import Availability, Engine, OpenedDraft
 from .cuda_decoder import OrtCudaDecoder, Place
 from .cuda_errors import explain, reason
 from .pool import check_threads, configure
@@ -87,14 +87,15 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
         return OrtCudaDecoder(ort, session, place, path, spec, manifest.contract, keeps_open=drafts)
 
     target = decoder(manifest.target, drafts=False)  # the larger one first
-    draft = decoder(manifest.draft, drafts=True) if manifest.draft else None
+    draft = decoder(manifest.drafts[0].model, drafts=True) if manifest.drafts else None
 
     def close() -> None:
         for decoder in (draft, target):
             if decoder is not None:
                 decoder.close()
 
-    return Engine(NAME, DIALECT, target, draft, close=close, head=draft.head if draft else None, device=device)
+    opened = OpenedDraft(draft, draft.head) if draft else None
+    return Engine(NAME, DIALECT, target, opened, close=close, device=device)
 
 
 def _preload(ort: Any) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...bundle import Bundle, ModelSpec, Plan, Role
 from ...errors import EngineError
-from ..base import Arrays, Engine, RunGraph
+from ..base import Arrays, Engine, OpenedDraft, RunGraph
 from ..cuda.protocol import ALIGNMENT, Address, Device
 from ..cuda.staging import Page
 from .api import Library, plans_of
@@ -69,7 +69,7 @@ def load_bundle(
 def _check_complete(name: str, bundle: Bundle, plans: Mapping[str, Plan]) -> None:
     """Raises `EngineError` if a model or a rule has no plan."""
     manifest = bundle.manifest
-    models = (role for role, model in manifest.models.items() if not set(model.graphs.values()) & set(plans))
+    models = (role for role, model in manifest.pair.items() if not set(model.graphs.values()) & set(plans))
     rules = (Path(rule.graph).stem for rule in manifest.rules if rule.graph not in plans)
     missing = [*models, *rules]
     if missing:
@@ -93,7 +93,7 @@ def _load_plans(
     """
     manifest = bundle.manifest
     reserved = RESERVED_BYTES
-    for spec in manifest.models.values():
+    for spec in manifest.pair.values():
         reserved += spec.cache_bytes(manifest.contract) + spec.state_bytes(manifest.contract)
         reserved += 4 * manifest.contract.widest_step * spec.vocab_size
     for graph in sorted(plans, key=lambda graph: manifest.files[plans[graph].file].bytes):
@@ -114,9 +114,10 @@ def _engine(
         return TensorRTDecoder(role, plan, spec, contract, device, scratch)
 
     target = decoder("target", manifest.target)
-    draft = decoder("draft", manifest.draft) if manifest.draft else None
+    first = manifest.drafts[0] if manifest.drafts else None
+    draft = decoder("draft", first.model) if first else None
     # Rounds on the device need one set of token ids.
-    same_ids = draft is not None and manifest.vocabulary is None and draft.vocab_size == target.vocab_size
+    same_ids = first is not None and first.shared_vocabulary is None and first.model.vocab_size == target.vocab_size
     rules = {Path(graph).stem: plan for graph, plan in loaded.items()}
     rounds = DeviceRounds(device, contract, target, draft if same_ids else None, rules, scratch)
     rounds.warm_up()
@@ -128,7 +129,8 @@ def _engine(
         return None if plan is None else device_graph(plan, device, scratch)
 
     dialect = next(dialect for dialect, graph in manifest.target.graphs.items() if graph in loaded)
-    return Engine(name, dialect, target, draft, open_graph, rounds, close, device=device.index)
+    opened = OpenedDraft(draft) if draft else None
+    return Engine(name, dialect, target, opened, open_graph, rounds, close, device=device.index)
 
 
 def device_graph(plan: LoadedPlan, device: Device, scratch: Address) -> RunGraph:

@@ -10,52 +10,50 @@ from __future__ import annotations
 
 import shlex
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
-
-from ...bundle import Bundle, Contract, ModelSpec, Role
+from ...bundle import Bundle
+from ...bundle import Contract
+from ...bundle import ModelSpec
+from ...bundle import Role
 from ...engines.base import Arrays
-from ...engines.onnxruntime.cpu import DIALECT, NUMPY_DTYPES, OrtDecoder
+from ...engines.onnxruntime.cpu import DIALECT
+from ...engines.onnxruntime.cpu import NUMPY_DTYPES
+from ...engines.onnxruntime.cpu import OrtDecoder
 from ...engines.onnxruntime.trees import chain_inputs
-from ...errors import BundleError, MissingPackageError, OutputError, ParameterError
-from ...runtime.proofs.parity import (
-    LOGIT_TOLERANCE,
-    POISON,
-    ReferenceStep,
-    Rounding,
-    arithmetic,
-    load_reference,
-    spread,
-)
+from ...errors import BundleError
+from ...errors import MissingPackageError
+from ...errors import OutputError
+from ...errors import ParameterError
+from ...runtime.proofs.parity import LOGIT_TOLERANCE
+from ...runtime.proofs.parity import POISON
+from ...runtime.proofs.parity import ReferenceStep
+from ...runtime.proofs.parity import Rounding
+from ...runtime.proofs.parity import arithmetic
+from ...runtime.proofs.parity import load_reference
+from ...runtime.proofs.parity import spread
 from .prove import widened
 
 
-def choose_model(bundle: Bundle, model: str) -> tuple[Role, Bundle]:
-    """Its role; and of a draft's name, the bundle with that draft as its first.
+def choose_model(bundle: Bundle, model: str) -> tuple[Role, ModelSpec]:
+    """model: `target`, `draft` for the first draft, or a draft's name.
 
     Raises `ParameterError` for a model that the bundle lacks, and for one whose layers keep states.
     """
-    role, bundle = _found(bundle, model)
-    if bundle.manifest.models[role].has_states:
+    manifest = bundle.manifest
+    name = manifest.first_draft if model == "draft" and model not in manifest.draft_names else model
+    if name not in ("target", *manifest.draft_names):
+        has = ", ".join(("target", *manifest.draft_names))
+        raise ParameterError(f"the bundle has no model {model!r}; it has {has}", "model")
+    spec = manifest.target if name == "target" else manifest.draft_called(name).model
+    if spec.has_states:
         raise ParameterError(
             f"layers of the {model} keep states, which cannot be dumped; dump a model without them", "model"
         )
-    return role, bundle
-
-
-def _found(bundle: Bundle, model: str) -> tuple[Role, Bundle]:
-    manifest = bundle.manifest
-    if model == "target":
-        return "target", bundle
-    if manifest.draft is None or (model != "draft" and model not in manifest.draft_names):
-        raise ParameterError(
-            f"the bundle has no model {model!r}; it has target{''.join(f', {name}' for name in manifest.draft_names)}",
-            "model",
-        )
-    return "draft", bundle if model in ("draft", manifest.draft_name) else bundle.with_draft(model)
+    return "target" if name == "target" else "draft", spec
 
 
 INPUTS, OUTPUTS = "inputs.json", "outputs.json"
@@ -96,14 +94,13 @@ def dump_pass(bundle: Bundle, model: str = "target", dialect: str | None = None,
     default the last. Raises `ParameterError` for a model, dialect or step that the bundle lacks, and for models whose
     layers keep states.
     """
-    role, bundle = choose_model(bundle, model)
-    spec = bundle.manifest.models[role]
+    role, spec = choose_model(bundle, model)
     dialect = dialect or next(iter(spec.graphs))
     if dialect not in spec.graphs:
         raise ParameterError(
             f"the {model} has no graph in the dialect {dialect!r}; it has {', '.join(spec.graphs)}", "dialect"
         )
-    reference = load_reference(bundle.path(bundle.manifest.references[role]))
+    reference = load_reference(bundle.path(spec.reference))
     step = len(reference) - 1 if step is None else step
     if not 0 <= step < len(reference):
         raise ParameterError(

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-
 import onnx_ir as ir
-
-from ...bundle import Contract, ModelSpec, Proof, Role
-from ...engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder
-from ...runtime.proofs.parity import Arithmetic, Rounding, arithmetic, load_reference, prove_decoder
+from ...bundle import Contract
+from ...bundle import ModelSpec
+from ...bundle import Proof
+from ...bundle import Role
+from ...engines.onnxruntime.cpu import DIALECT
+from ...engines.onnxruntime.cpu import NAME
+from ...engines.onnxruntime.cpu import OrtDecoder
+from ...runtime.proofs.parity import Arithmetic
+from ...runtime.proofs.parity import Rounding
+from ...runtime.proofs.parity import arithmetic
+from ...runtime.proofs.parity import load_reference
+from ...runtime.proofs.parity import prove_decoder
 from ...runtime.proofs.tree_parity import prove_trees
 from ..bundle_files import reference_path
 from .widen import widen
@@ -19,42 +27,41 @@ from .widen import widen
 
 def prove(
     workplace: Path,
-    specs: dict[Role, ModelSpec],
+    role: Role,
+    spec: ModelSpec,
     contract: Contract,
     engines: tuple[str, ...],
     step: Callable[[str], None],
-) -> tuple[Proof, ...]:
-    """Run every dialect of every model on ONNX Runtime, one at a time. Raises `ProofError` at the first mismatch.
+) -> ModelSpec:
+    """Run every dialect of a model on ONNX Runtime, and return it with the proofs. Raises `ProofError` at the first
+    mismatch.
 
     What ONNX Runtime will run for one of the `engines` is run as it is; other graphs in half precision, and those
     that are quantized for TensorRT, are widened to fp32. Of graphs that round activations, which were proved layer by
     layer when they were exported, this is the end-to-end divergence.
     """
-    proofs = []
-    for role, spec in specs.items():
-        reference, kept = load_reference(workplace / reference_path(role)), contract.of(role)
-        for dialect, graph in spec.graphs.items():
-            step(f"{role} {dialect}")
-            path = workplace / graph
-            kind = arithmetic(spec, contract)
-            if kind == "fp32" or (
-                dialect == DIALECT and (spec.format != "float" or (NAME in engines and kind == "fp16"))
-            ):
-                decoder = OrtDecoder(path, spec, kept, dialect=dialect)
-                proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, kind))
-                if kept.tree_rows and not isinstance(kind, Rounding):
-                    proofs.append(prove_trees(decoder, reference, kept, (NAME, dialect), kind))
-            else:
-                with widened(path) as wide:
-                    decoder = OrtDecoder(wide, spec, replace(kept, precision="fp32"), dialect=dialect)
-                    rounded: Arithmetic = "widened"
-                    if spec.rounding is not None and _rounds(path):
-                        rounded = Rounding(spec.rounding, "fp32" if contract.precision == "fp32" else "widened")
-                    proofs.append(prove_decoder(decoder, reference, f"{NAME}, widened", dialect, role, rounded))
-                    if kept.tree_rows:
-                        proofs.append(prove_trees(decoder, reference, kept, (f"{NAME}, widened", dialect), "widened"))
-            del decoder  # its memory, before the next one asks for as much
-    return tuple(proofs)
+    proofs: list[Proof] = []
+    reference, kept = load_reference(workplace / spec.reference), contract.of(role)
+    for dialect, graph in spec.graphs.items():
+        step(f"{role} {dialect}")
+        path = workplace / graph
+        kind = arithmetic(spec, contract)
+        if kind == "fp32" or (dialect == DIALECT and (spec.format != "float" or (NAME in engines and kind == "fp16"))):
+            decoder = OrtDecoder(path, spec, kept, dialect=dialect)
+            proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, kind))
+            if kept.tree_rows and not isinstance(kind, Rounding):
+                proofs.append(prove_trees(decoder, reference, kept, (NAME, dialect), kind))
+        else:
+            with widened(path) as wide:
+                decoder = OrtDecoder(wide, spec, replace(kept, precision="fp32"), dialect=dialect)
+                rounded: Arithmetic = "widened"
+                if spec.rounding is not None and _rounds(path):
+                    rounded = Rounding(spec.rounding, "fp32" if contract.precision == "fp32" else "widened")
+                proofs.append(prove_decoder(decoder, reference, f"{NAME}, widened", dialect, role, rounded))
+                if kept.tree_rows:
+                    proofs.append(prove_trees(decoder, reference, kept, (f"{NAME}, widened", dialect), "widened"))
+        del decoder  # its memory, before the next one asks for as much
+    return replace(spec, proofs=tuple(proofs))
 
 
 def _rounds(path: Path) -> bool:

@@ -47,7 +47,7 @@ def find_draft(bundle: Bundle, given: str | None) -> Checkpoint:
 
     Raises `ParameterError` where neither is there, `PairError` and `CheckpointError` for one that cannot be tuned.
     """
-    recorded = bundle.manifest.draft
+    recorded = bundle.manifest.pair.get("draft")
     if given is None and recorded is None:
         raise ParameterError(
             "the bundle has no draft; give one with --draft CHECKPOINT, or --fresh LAYERSxWIDTH", "draft"

@@ -18,7 +18,6 @@ from ...atomic import remove_left, temporary_file
 from ...errors import BundleError, EngineError, ParameterError
 from ...strict import parse, read_json
 from ...user_cache import user_cache
-from ..drafting.names import FIRST
 from ..policy.cost_model import Costs
 from ..policy.host_identity import bundle_identity, describe_host
 from ..state.cancellation import Cancelled
@@ -32,11 +31,11 @@ SECONDS = 0.5
 MOST_TURNS = 16
 
 
-def first_costs(session: Metered, draft: str = FIRST) -> Costs | None:
+def first_costs(session: Metered, draft: str) -> Costs | None:
     """The costs that were kept for this bundle, host, engine and number of threads, or else measured now.
 
     None where that is impossible: the capacity is too small, or random tokens give no numbers. draft: the one that
-    drafts the rounds. The session's cached prefix is lost. Raises `Cancelled`.
+    drafts the rounds, `NO_DRAFT` in a bundle without one. The session's cached prefix is lost. Raises `Cancelled`.
     """
     path = _path(session, draft)
     if (kept := _kept(path)) is not None:
@@ -56,8 +55,13 @@ def first_costs(session: Metered, draft: str = FIRST) -> Costs | None:
 
 
 def _path(session: Metered, draft: str) -> Path:
-    engine, bundle = session.engine, session.bundle if draft == FIRST else session.bundle.with_draft(draft)
-    made_for = [bundle_identity(bundle), describe_host(engine.name, engine.device), engine.name, session.threads]
+    engine = session.engine
+    made_for = [
+        bundle_identity(session.bundle, draft),
+        describe_host(engine.name, engine.device),
+        engine.name,
+        session.threads,
+    ]
     if engine.trees is not None:  # passes that are wider than any chain were not always measured
         made_for.append("tree")
     name = sha256(json.dumps(made_for).encode()).hexdigest()[:32]

@@ -17,12 +17,11 @@ from typing import Protocol
 
 import numpy as np
 
-from ...bundle import Bundle
+from ...bundle import NO_DRAFT, Bundle
 from ...engines.base import Decoder, Engine
 from ...errors import ParameterError
 from ..drafting.drafts import Drafts
 from ..drafting.guessed import GUESSES
-from ..drafting.names import FIRST
 from ..policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from ..policy.host_identity import bundle_identity, describe_host
 from ..policy.schedule import FixedSchedule, Schedule
@@ -76,16 +75,17 @@ class CostMeter:
         contexts: Sequence[int] | None = None,
         burst: int = BURST,
         longest: float = LONGEST_GO,
-        draft: str = FIRST,
+        draft: str | None = None,
         rows: bool = False,
     ) -> None:
         """contexts: tokens in the caches, by default three up to the capacity. burst: timed rounds per generation.
 
-        longest: seconds at one context after which no further burst begins. draft: the one that drafts the rounds.
+        longest: seconds at one context after which no further burst begins. draft: the one that drafts the rounds, by
+        default the bundle's first.
         rows: whether to measure the cost of an additional row in a draft pass, where something may draft for that
         draft. Raises `ParameterError`.
         """
-        self._session, self._draft = session, None if draft == FIRST else draft
+        self._session, self._draft = session, draft or session.bundle.manifest.first_draft
         self._most = session.max_draft_tokens
         self._burst_rounds, self._longest = burst, longest
         room = session.capacity - max((burst + 2) * (self._most + 1), session.bundle.manifest.contract.widest_step)
@@ -101,7 +101,7 @@ class CostMeter:
         self._draft_prefill: list[float] = []
         self._tree: dict[int, list[list[float]]] = defaultdict(list)  # by context: a pass of each width, turn by turn
         self._order = random.Random(SEED)
-        self._has_model = session.engine.draft is not None
+        self._has_model = self._draft != NO_DRAFT
         self._narrow: list[float] = []  # seconds of the draft's passes over one row,
         self._wide: list[float] = []  # and over as many as guesses make it
         self._guesses = min(GUESSES, self._most) if rows and self._has_model and session.engine.rounds is None else 0
@@ -140,7 +140,7 @@ class CostMeter:
         session = self._session
         return Costs(
             schema_version=COSTS_VERSION,
-            bundle=bundle_identity(session.bundle),
+            bundle=bundle_identity(session.bundle, self._draft),
             host=describe_host(session.engine.name, session.engine.device),
             engine=session.engine.name,
             threads=session.threads,
@@ -161,8 +161,9 @@ class CostMeter:
         session, times = self._session, self._times[len(prompt), k]
         number = session.max_draft_tokens + 1
         schedule = FixedSchedule(k)
+        drafter, most = self._draft if self._has_model else None, (rounds + 2) * number
         params = SamplingParameters(
-            **UNADJUSTED, stop_token_ids=(), max_new_tokens=(rounds + 2) * number, speculate=k > 0, drafter=self._draft
+            **UNADJUSTED, stop_token_ids=(), max_new_tokens=most, speculate=k > 0, drafter=drafter
         )
         stream = session.stream(prompt, params, schedule)
         statistics = next(stream).statistics
@@ -212,7 +213,7 @@ class CostMeter:
 
     def _opened(self) -> Decoder | None:
         """The draft, without the translation of ids."""
-        return self._session.engine.draft if self._draft is None else self._session.drafts.open(self._draft).decoder
+        return self._session.drafts.open(self._draft).decoder if self._has_model else None
 
     def _passes(self, context: int, k: int) -> None:
         """Time target passes alone: without a draft model the text decides whether a round has a draft."""

@@ -4,18 +4,27 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
-
 from ..sampling.rules import Proposer
 from ..state.context import Context
 from ..state.statistics import Statistics
-from .guessed import SHORTEST_FOR_A_MODEL, Guess, GuessedDraft, ModelGuess
-from .lookup import Lookup, NgramLookup, SuffixLookup
+from .guessed import SHORTEST_FOR_A_MODEL
+from .guessed import Guess
+from .guessed import GuessedDraft
+from .guessed import ModelGuess
+from .lookup import Lookup
+from .lookup import NgramLookup
+from .lookup import SuffixLookup
 from .model_draft import ModelDraft
-from .names import guesser_of, model_of
-from .rounds import Proposal, RoundPlan, Source
+from .names import guesser_of
+from .names import model_of
+from .rounds import Proposal
+from .rounds import RoundPlan
+from .rounds import Source
+
 
 LOOKUPS: dict[str, Callable[[int], Lookup]] = {"ngram": NgramLookup, "suffix": SuffixLookup}
 # With a model, a match must be longer to be worth more than the model's token.
@@ -167,10 +176,10 @@ def _model(name: str, asked: str, context: Context, rule: Proposer, statistics: 
     """The draft model `asked` by `name`, with what drafts for it in a chain."""
     guesser = guesser_of(name)
     if guesser is None:
-        return ModelDraft(context.of(asked), rule, statistics)
+        return ModelDraft(context.drafts[asked], rule, statistics)
     guess: Guess
     if guesser in LOOKUPS:
         guess = LOOKUPS[guesser](SHORTEST_FOR_A_MODEL)
     else:
-        guess = ModelGuess(context.of(guesser), context.target.decoder.vocab_size, statistics)
-    return GuessedDraft(context.of(asked), guess, rule, statistics)
+        guess = ModelGuess(context.drafts[guesser], context.target.decoder.vocab_size, statistics)
+    return GuessedDraft(context.drafts[asked], guess, rule, statistics)

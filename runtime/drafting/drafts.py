@@ -3,35 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from dataclasses import field
 from threading import RLock
-
 from ...bundle import Bundle
-from ...engines.base import Engine, OpenedDraft
-from ...errors import ParameterError, SessionClosedError, SpecExportError
-from ..state.context import CachedDecoder, Context
-from .names import FIRST, LOOKUP_NAMES, guesser_of, model_of
+from ...engines.base import Engine
+from ...engines.base import OpenedDraft
+from ...errors import ParameterError
+from ...errors import SessionClosedError
+from ...errors import SpecExportError
+from ..state.context import CachedDecoder
+from ..state.context import Context
+from .names import model_of
 from .translate import draft_decoder
-
-
-def make_context(bundle: Bundle, engine: Engine) -> Context:
-    """A context over the target and the first draft."""
-    target = CachedDecoder(engine.target, bundle.manifest.contract.prompt_chunk)
-    return Context(target, _cached(bundle, engine) if engine.draft is not None else None)
+from ...bundle import DraftSpec
+from ...engines.base import Head
+from .names import models_in
 
 
 @dataclass
 class Drafts:
-    """opened: by name, without the first. running: held while a draft is opened; the session's own lock, so that the
-    session is not closed meanwhile.
+    """opened: by name. running: held while a draft is opened; the session's own lock, so that the session is not closed
+    meanwhile.
     """
 
     bundle: Bundle
     engine: Engine
-    context: Context
-    opened: dict[str, OpenedDraft] = field(default_factory=dict)
     running: RLock = field(default_factory=RLock)
     closed: bool = False
+
+    def __post_init__(self) -> None:
+        manifest = self.bundle.manifest
+        target = CachedDecoder(self.engine.target, manifest.contract.prompt_chunk)
+        self.context, self.opened = Context(target, drafts_with=manifest.first_draft), dict[str, OpenedDraft]()
+        if self.engine.draft is not None:
+            self._add(manifest.drafts[0], self.engine.draft)
+
+    @property
+    def first(self) -> str:
+        """The one that drafts by default, `NO_DRAFT` in a bundle without one."""
+        return self.bundle.manifest.first_draft
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The drafts that the engine runs, the first draft first."""
+        every = self.bundle.manifest.draft_names
+        return every if self.engine.open_draft is not None else every[:1]
 
     def use(self, drafter: str | None) -> None:
         """Let the context draft with the model of `drafter` (a name from `runnable_drafter`), which is opened if
@@ -40,58 +57,50 @@ class Drafts:
         None for plain decoding. Raises `ParameterError` if the engine runs only the first draft, and if the draft is no
         longer in the bundle, `SessionClosedError`, and the errors of opening a draft.
         """
-        model, guesser = (model_of(drafter), guesser_of(drafter)) if drafter is not None else (None, None)
-        if guesser is not None and guesser != FIRST and guesser not in LOOKUP_NAMES:
-            self.open(guesser)
-        if model is not None and model != FIRST:
-            self.open(model)
-            self.context.drafts_with = model
-        else:
-            self.context.drafts_with = None
+        self.open_all(models_in(drafter) if drafter is not None else ())
+        model = model_of(drafter) if drafter is not None else None
+        self.context.drafts_with = model or self.first
 
     def open_all(self, names: Iterable[str]) -> None:
         for name in names:
             self.open(name)
 
     def open(self, name: str) -> OpenedDraft:
-        """The draft `name`, `model` for the first; raises as `use` does."""
-        if name == FIRST:
-            assert self.engine.draft is not None
-            return OpenedDraft(self.engine.draft, self.engine.head)
+        """The draft `name`; raises as `use` does."""
+        if name in self.opened:
+            return self.opened[name]
         with self.running:
             if name not in self.opened:
                 if self.closed:
                     raise SessionClosedError("this session was closed; load the bundle again")
-                self.opened[name] = self._open(name)
+                self._open(self.bundle.manifest.draft_called(name))
             return self.opened[name]
 
-    def _open(self, name: str) -> OpenedDraft:
+    def head(self, name: str | None) -> Head | None:
+        """The confidence head of a draft, by default of the first; None if it has none. Raises as `use` does."""
+        return self.open(name or self.first).head if self.names else None
+
+    def _open(self, draft: DraftSpec) -> None:
         if self.engine.open_draft is None:
-            first = self.bundle.manifest.draft_name
             raise ParameterError(
-                f"{self.engine.name} runs only the bundle's first draft, {first!r} (drafter 'model'), "
-                f"not {name!r}; additional drafts run with --engine onnxruntime",
+                f"{self.engine.name} runs only the bundle's first draft, {self.first!r}, not {draft.name!r}; "
+                "additional drafts run with --engine onnxruntime",
                 "drafter",
             )
-        bundle = self.bundle.with_draft(name)
-        assert bundle.manifest.draft is not None
         try:
-            opened = self.engine.open_draft(bundle.manifest.draft)
-            cached = _cached(bundle, replace(self.engine, draft=opened.decoder))
+            self._add(draft, self.engine.open_draft(draft.model))
         except (SpecExportError, OSError):
-            if all(bundle.path(file).exists() for file in self.bundle.manifest.more_drafts[name].files()):
+            if all(self.bundle.path(file).exists() for file in draft.files()):
                 raise
             raise ParameterError(
-                f"drafter {name!r} is no longer in the bundle: it was removed or replaced after this session loaded "
-                "it; name another drafter, or load the bundle again",
+                f"drafter {draft.name!r} is no longer in the bundle: it was removed or replaced after this session "
+                "loaded it; name another drafter, or load the bundle again",
                 "drafter",
             ) from None
-        self.context.more = {**self.context.more, name: cached}  # a new dict: another thread may walk the old one
-        return opened
 
-
-def _cached(bundle: Bundle, engine: Engine) -> CachedDecoder:
-    decoder = draft_decoder(bundle, engine)
-    assert decoder is not None
-    contract = bundle.manifest.contract
-    return CachedDecoder(decoder, contract.prompt_chunk, leaves=2, widest=contract.of("draft").widest_step)
+    def _add(self, draft: DraftSpec, opened: OpenedDraft) -> None:
+        decoder = draft_decoder(self.bundle, draft, opened.decoder, self.engine.target.vocab_size)
+        contract = self.bundle.manifest.contract
+        cached = CachedDecoder(decoder, contract.prompt_chunk, leaves=2, widest=contract.of("draft").widest_step)
+        self.context.drafts = {**self.context.drafts, draft.name: cached}  # another thread may walk the old dict
+        self.opened[draft.name] = opened

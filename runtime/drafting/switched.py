@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
+from collections.abc import Mapping
+from collections.abc import Sequence
 from ..state.context import Context
 from .drafters import Draft
-from .names import FIRST, model_of
-from .rounds import Proposal, RoundPlan
+from .names import model_of
+from .rounds import Proposal
+from .rounds import RoundPlan
 
 
 class SwitchedDraft:
@@ -16,8 +17,7 @@ class SwitchedDraft:
     def __init__(self, drafts: Mapping[str, Draft], context: Context) -> None:
         """drafts: by drafter, over caches of `context`."""
         self._drafts, self._context = drafts, context
-        models = {name: model_of(name) for name in drafts}
-        self._models = {name: None if model == FIRST else model for name, model in models.items()}
+        self._models = {name: model_of(name) or next(iter(context.drafts)) for name in drafts}
 
     def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
         self._of(plan).prefill(tokens, plan)

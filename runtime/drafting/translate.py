@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...bundle import Bundle, SharedVocabulary
-from ...engines.base import Decoder, Engine, Logits
+from ...bundle import Bundle, DraftSpec, SharedVocabulary
+from ...engines.base import Decoder, Logits
 from ...errors import BundleError
 
 
@@ -72,15 +72,12 @@ class TranslatedDecoder(Wrapped):
         self._decoder.feed([self._to_draft[token] for token in tokens], position)
 
 
-def draft_decoder(bundle: Bundle, engine: Engine) -> Decoder | None:
-    """The draft as a decoder of the target's ids, None if there is none. Raises `BundleError` as `load_maps` does."""
-    draft, target, vocabulary = engine.draft, engine.target, bundle.manifest.vocabulary
-    if draft is None:
-        return None
-    if vocabulary is not None:
-        maps = load_maps(bundle.path(vocabulary.maps), vocabulary, target.vocab_size, draft.vocab_size)
-        return TranslatedDecoder(draft, *maps)
-    return draft if draft.vocab_size >= target.vocab_size else NarrowDecoder(draft)
+def draft_decoder(bundle: Bundle, draft: DraftSpec, decoder: Decoder, target_size: int) -> Decoder:
+    """The draft as a decoder of the target's ids. Raises `BundleError` as `load_maps` does."""
+    if (vocabulary := draft.shared_vocabulary) is not None:
+        maps = load_maps(bundle.path(vocabulary.maps), vocabulary, target_size, decoder.vocab_size)
+        return TranslatedDecoder(decoder, *maps)
+    return decoder if decoder.vocab_size >= target_size else NarrowDecoder(decoder)
 
 
 def load_maps(

@@ -8,16 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from time import perf_counter
-
 import numpy as np
-
-from ...engines.base import Chances, Engine, Rounds
-from ..drafting.rounds import RoundOutcome, RoundPlan, Source
+from ...engines.base import Chances
+from ...engines.base import Engine
+from ...engines.base import Rounds
+from ..drafting.rounds import RoundOutcome
+from ..drafting.rounds import RoundPlan
+from ..drafting.rounds import Source
 from ..sampling.noise import noise_streams
-from ..sampling.parameters import COMPILED, SamplingParameters
+from ..sampling.parameters import COMPILED
+from ..sampling.parameters import SamplingParameters
 from ..sampling.rules import NonFiniteLogitsError
 from ..state.context import Context
 from ..state.statistics import Statistics
+from ..drafting.names import model_of
 
 
 def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str | None) -> Rounds | None:
@@ -31,7 +35,7 @@ def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str |
     on_host = parameters.verification not in COMPILED and not parameters.greedy
     if rounds is None or parameters.needs_host or on_host:
         return None
-    return rounds if drafter is None or (drafter == "model" and rounds.drafts) else None
+    return rounds if drafter is None or (drafter == model_of(drafter) and rounds.drafts) else None
 
 
 class DeviceRound:

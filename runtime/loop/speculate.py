@@ -47,7 +47,7 @@ def decode(
 
     def missing_rows(drafter: str) -> int:
         model = model_of(drafter)
-        return len(tokens) - context.of(model).rows if model is not None else 0
+        return len(tokens) - context.drafts[model].rows if model is not None else 0
 
     try:
         context.target.prefill(tokens, len(tokens) - 1)

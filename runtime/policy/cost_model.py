@@ -1,6 +1,6 @@
 """What rounds cost on one host and engine, by the number of draft tokens and by the length of the sequence.
 
-`specexport calibrate` measures them (`runtime/costs/meter.py`); `costs.json` in the bundle holds them.
+`specexport calibrate` measures them (`runtime/costs/meter.py`); `costs.json` in the bundle holds them by draft.
 Notation of the rules: d is a draft pass, v(m) a target pass over m tokens, h what the host adds to a round, t1 a plain
 round.
 """
@@ -67,6 +67,15 @@ class CostPoint:
                         f"{name}[{index}] takes {time.median} seconds; it must be above 0, so measure the costs again"
                     )
 
+    def scaled(self, factor: float) -> CostPoint:
+        """The same with all times multiplied."""
+
+        def scaled(times: tuple[MeasuredTime, ...]) -> tuple[MeasuredTime, ...]:
+            return tuple(MeasuredTime(factor * time.median, factor * time.p10, factor * time.p90) for time in times)
+
+        (draft,), tree = scaled((self.draft,)), scaled(self.tree)
+        return CostPoint(self.context, scaled(self.rounds), draft, scaled(self.verify), scaled(self.host), tree)
+
 
 @dataclass(frozen=True)
 class RoundCosts:
@@ -91,24 +100,14 @@ class RoundCosts:
 
 
 @dataclass(frozen=True)
-class DraftCosts:
-    """Costs of rounds with a draft other than the bundle's first. weights: SHA-256 of that draft's. The others as in
-    `Costs`.
-    """
-
-    weights: str
-    draft_prefill: float
-    points: tuple[CostPoint, ...]
-    draft_row: float | None = field(default=None, metadata=OPTIONAL)
-
-
-@dataclass(frozen=True)
 class Costs:
-    """bundle: `bundle_identity`. host: `describe_host`. engine: its name. threads: as given to `load`.
+    """Costs of rounds with one draft, or with lookups alone in a bundle without one.
+
+    bundle: `bundle_identity` with that draft. host: `describe_host`. engine: its name. threads: as given to `load`.
 
     target_prefill, draft_prefill: seconds per prompt token. draft_row: seconds per additional row in a draft pass,
     which is what a guess costs in a chain; None where it was not measured, then `draft_prefill` stands for it. points:
-    by rising context. drafts: of the drafts other than the bundle's first, by name.
+    by rising context.
     """
 
     schema_version: int
@@ -120,7 +119,6 @@ class Costs:
     target_prefill: float
     draft_prefill: float
     points: tuple[CostPoint, ...]
-    drafts: dict[str, DraftCosts] = field(default_factory=dict, metadata=OPTIONAL)
     draft_row: float | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
@@ -138,18 +136,18 @@ class Costs:
             raise ValueError(f"draft_row is {self.draft_row}; it must be the seconds per row")
         if len({(len(point.rounds), len(point.tree)) for point in self.points}) > 1:
             raise ValueError("the contexts have costs of different numbers of tokens; measure them again")
-        for name in self.drafts:
-            if self.of(name).max_draft_tokens != self.max_draft_tokens:
-                raise ValueError(f"the costs of draft {name} have other numbers of draft tokens; measure them again")
 
     @property
     def max_draft_tokens(self) -> int:
         return len(self.points[0].rounds) - 1
 
-    def of(self, model: str) -> Costs:
-        """The costs of rounds with another draft, one of `drafts`."""
-        one = self.drafts[model]
-        return replace(self, draft_prefill=one.draft_prefill, points=one.points, drafts={}, draft_row=one.draft_row)
+    def like(self, other: Costs) -> Costs:
+        """Scaled so that plain rounds take as long as in `other`, which has the same contexts: drafts are compared with
+        each other, and the host may have been slower while one of them was measured.
+        """
+        pairs = zip(self.points, other.points, strict=True)
+        points = tuple(own.scaled(of.rounds[0].median / own.rounds[0].median) for own, of in pairs)
+        return replace(self, points=points)
 
     def chained(self, unit: float) -> Costs:
         """The costs of rounds of a chain: the draft's tokens after the first take `unit` of a pass each."""

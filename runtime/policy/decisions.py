@@ -3,150 +3,130 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
 
-from ...bundle import Bundle
-from ...engines.base import Engine, Head, Logits, OpenedDraft
+from ...bundle import NO_DRAFT
+from ...engines.base import Head, Logits, OpenedDraft
 from ...errors import BundleError, ParameterError
-from ..drafting.names import FIRST, beside_first, model_of
+from ..drafting.drafts import Drafts
+from ..drafting.names import model_of, models_in
 from ..state.cancellation import Cancelled
-from .checks import check_policy, check_routing, is_of, stale
+from .checks import read_policy, read_routing, stale
 from .cost_model import COSTS, Costs
-from .files import read_decision, remedy
+from .files import read_by_draft, remedy
 from .lookup_schedule import adaptive_schedule
 from .pace import Pace
-from .route_belief import ROUTING, Routing
+from .route_belief import Routing
 from .routed_schedule import Candidate, Purse, RoutedSchedule
-from .routes import GUESS, POLICY, Policy, RoutePolicy
+from .routes import GUESS, Policy, RoutePolicy
 from .schedule import Chance, FixedSchedule, RouteState, Schedule
-from .survival import SURVIVAL, Survival, survival_file, top_logit
+from .survival import SURVIVAL, Survival, top_logit
 
 LOG = logging.getLogger("specexport")
 
 
 @dataclass
 class Decisions:
-    """policy: None without calibration. costs: None too if they are from another host.
+    """policy: None without calibration. costs: by draft; those of another host are left out.
 
     routing: chooses the draft where no route is named, None where the default's drafter does.
 
-    measure: called once for the costs of an uncalibrated session, None to draft the maximum; measure_draft: the same
-    function afterwards, for further drafts by name. states: of this session, by route, or by drafter where there is no
-    policy. bounded: those of requests with a grammar. routed: those of routed requests, by drafter; purse: what these
-    have saved. paces: measured times of rounds, by drafter, on `clock`.
+    measure: called for the costs of a draft that has none, None to draft the maximum. first_draft: the bundle's, whose
+    costs those of lookups alone are. states: of this session, by route, or by drafter where there is no policy.
+    bounded: those of requests with a grammar. routed: those of routed requests, by drafter; purse: what these have
+    saved. paces: measured times of rounds, by drafter, on `clock`.
 
-    chance: reads the draft's confidence while it drafts, None where that is not known; read_chance: the same for a
-    draft other than the first. open_draft: opens one; it raises `ParameterError` if that draft is no longer in the
-    bundle.
+    survivals: of the drafts whose confidence is read while they draft. open_draft: opens one; it raises
+    `ParameterError` if that draft is no longer in the bundle.
     """
 
     policy: Policy | None = None
-    costs: Costs | None = None
+    costs: dict[str, Costs | None] = field(default_factory=dict)
     routing: Routing | None = None
-    chance: Chance | None = None
-    measure: Callable[..., Costs | None] | None = None
-    measure_draft: Callable[[str], Costs | None] | None = None
-    read_chance: Callable[[str], Chance | None] | None = None
-    open_draft: Callable[[str], object] | None = None
+    first_draft: str = NO_DRAFT
+    measure: Callable[[str], Costs | None] | None = None
+    survivals: Mapping[str, Survival] = field(default_factory=dict)
+    open_draft: Callable[[str], OpenedDraft] | None = None
     states: dict[str | None, RouteState] = field(default_factory=dict)
     bounded: dict[str | None, RouteState] = field(default_factory=dict)
     routed_states: dict[str, RouteState] = field(default_factory=dict)
     purse: Purse = field(default_factory=Purse)
     paces: dict[str, Pace] = field(default_factory=dict)
     clock: Callable[[], float] = perf_counter
-    _costs: dict[str, Costs | None] = field(default_factory=dict)
     _chances: dict[str, Chance | None] = field(default_factory=dict)
     _left: set[str] = field(default_factory=set)
 
     @classmethod
-    def load(
-        cls,
-        bundle: Bundle,
-        engine: Engine,
-        threads: int,
-        open_draft: Callable[[str], OpenedDraft] | None = None,
-    ) -> Decisions:
-        """open_draft: opens a draft other than the first, whose confidence is read.
+    def load(cls, drafts: Drafts, threads: int) -> Decisions:
+        """drafts: the session's.
 
         Raises `BundleError` for a file that is damaged or of another bundle, or that asks for what the bundle lacks.
         """
-        policy = read_decision(bundle, Policy, POLICY)
+        bundle, engine = drafts.bundle, drafts.engine
+        first, host = drafts.first, (engine.name, threads, engine.device)
+        policy = read_policy(bundle)
         if policy is None:
-            return cls()
-        check_policy(policy, bundle)
-        routing = read_decision(bundle, Routing, ROUTING)
-        if routing is not None:
-            check_routing(routing, bundle)
-        most = bundle.manifest.contract.max_draft_tokens
+            return cls(first_draft=first)
+        routing, most = read_routing(bundle), bundle.manifest.contract.max_draft_tokens
         if engine.open_draft is None:
-            policy = policy.with_first_draft(most, whole_rounds=engine.rounds is not None)
-        costs = read_decision(bundle, Costs, COSTS)
-        survival = read_decision(bundle, Survival, SURVIVAL)
-        reason = stale(costs, engine.name, threads, engine.device)
+            policy, routing = policy.with_first_draft(first, most), None
+        if engine.rounds is not None:
+            policy = policy.without_chains()
+        costs = read_by_draft(bundle, Costs, COSTS)
+        known = costs.get(first)
+        reason = stale(known, *host)
         entries = (policy.default, *policy.routes.values())
-        if reason and any(entry.mode == "adaptive" or (costs and entry.verdict != "off") for entry in entries):
+        if reason and any(entry.mode == "adaptive" or (known and entry.verdict != "off") for entry in entries):
             LOG.warning(
                 "%s; until specexport calibrate %s%s is run here, its policy drafts fixed numbers of tokens",
                 reason,
                 bundle.root,
-                (f" --engine {engine.name}" if costs and costs.engine != engine.name else "")
+                (f" --engine {engine.name}" if known and known.engine != engine.name else "")
                 + (f" --threads {threads}" if threads else ""),
             )
-        if costs is not None and costs.max_draft_tokens != most:
-            raise BundleError(
-                f"{bundle.path(COSTS)} has rounds of up to {costs.max_draft_tokens} draft tokens, the bundle "
-                f"{most}; {remedy(bundle)}"
-            )
-        if costs is not None:
-            costs = replace(costs, drafts={name: one for name, one in costs.drafts.items() if is_of(one, name, bundle)})
-        others = partial(read_chance, bundle, open_draft) if open_draft else None
-        first = chance_of(survival, engine.head, bundle) if survival else None
-        if engine.open_draft is None:
-            routing = None
-        return cls(policy, None if reason else costs, routing, first, read_chance=others, open_draft=open_draft)
+        for one in costs.values():
+            if one.max_draft_tokens != most:
+                raise BundleError(
+                    f"{bundle.path(COSTS)} has rounds of up to {one.max_draft_tokens} draft tokens, the bundle "
+                    f"{most}; {remedy(bundle)}"
+                )
+        used: dict[str, Costs | None] = {name: one for name, one in costs.items() if stale(one, *host) is None}
+        survivals = read_by_draft(bundle, Survival, SURVIVAL)
+        found = cls(policy, used, routing, first, survivals=survivals, open_draft=drafts.open)
+        for name in drafts.opened:
+            found.chance_of(name)
+        return found
 
     def prepare(self) -> None:
         """Get the costs now, not at the first request that needs them."""
-        measure = self.measure
-        if measure is not None:
-            self.measure_draft = measure
-            with suppress(Cancelled):  # the next request measures, then
-                self.costs, self.measure = measure(), None
+        self.costs_of(self.first_draft)
 
     @property
     def drafts(self) -> list[str]:
-        """The drafts that the policy uses, without the bundle's first."""
+        """The drafts that the policy uses."""
         entries = () if self.policy is None else (self.policy.default, *self.policy.routes.values())
         drafters = [entry.drafter for entry in entries] + list(self.routing.drafters if self.routing else ())
-        return list(dict.fromkeys(model for drafter in drafters for model in beside_first(drafter)))
+        return list(dict.fromkeys(model for drafter in drafters for model in models_in(drafter)))
 
     def costs_of(self, drafter: str) -> Costs | None:
         """Costs of rounds with the draft; None where unknown. For an uncalibrated session they may be measured now."""
-        self.prepare()
-        model = model_of(drafter)
-        if model in (None, FIRST) or self.costs is None:
-            return self.costs
-        if model not in self._costs:
-            known = self.costs.of(model) if model in self.costs.drafts else None
-            try:
-                self._costs[model] = self.measure_draft(model) if known is None and self.measure_draft else known
-            except Cancelled:  # the next request measures, then
-                return None
-        return self._costs[model]
+        model = model_of(drafter) or self.first_draft
+        if model not in self.costs and self.measure is not None:
+            with suppress(Cancelled):  # the next request measures, then
+                self.costs[model] = self.measure(model)
+        return self.costs.get(model)
 
     def chance_of(self, drafter: str) -> Chance | None:
-        """The function that reads the confidence of this drafter's draft."""
-        model = model_of(drafter)
-        if model in (None, FIRST):
-            return self.chance
+        """The function that reads the confidence of this drafter's draft while it drafts, None where none does."""
+        model = model_of(drafter) or self.first_draft
         if model not in self._chances:
-            self._chances[model] = self.read_chance(model) if self.read_chance else None
+            survival, opened = self.survivals.get(model), self.open_draft
+            self._chances[model] = chance_of(survival, opened(model).head) if survival and opened else None
         return self._chances[model]
 
     def uncalibrated(self, drafter: str, most: int, seeded: bool, constrained: bool = False) -> Schedule:
@@ -210,7 +190,7 @@ class Decisions:
         """Whether the drafts that it uses are still in the bundle; then they are open."""
         if self.open_draft is None:
             return True
-        for model in beside_first(drafter):
+        for model in models_in(drafter):
             try:
                 self.open_draft(model)
             except ParameterError as error:
@@ -227,13 +207,7 @@ class Decisions:
         return self.paces.setdefault(drafter, Pace(self.clock)) if model_of(drafter) else None
 
 
-def read_chance(bundle: Bundle, open_draft: Callable[[str], OpenedDraft], model: str) -> Chance | None:
-    """The confidence of a draft other than the first, which is opened for its head. Raises `BundleError`."""
-    survival = read_decision(bundle, Survival, survival_file(model))
-    return chance_of(survival, open_draft(model).head, bundle) if survival is not None else None
-
-
-def chance_of(survival: Survival, head: Head | None, bundle: Bundle) -> Chance | None:
+def chance_of(survival: Survival, head: Head | None) -> Chance | None:
     """A function that reads the draft's confidence; None where the head is the signal and there is none. Raises
     `BundleError`.
     """
@@ -244,8 +218,8 @@ def chance_of(survival: Survival, head: Head | None, bundle: Bundle) -> Chance |
     both = survival.signal == "both"
     if len(survival.head) != head.size + 1 + both:
         raise BundleError(
-            f"{bundle.path(SURVIVAL)} has a head of {len(survival.head)} weights, expected "
-            f"{head.size + 1 + both}; {remedy(bundle)}"
+            f"{SURVIVAL} has a head of {len(survival.head)} weights, expected {head.size + 1 + both}; delete it, or "
+            "run specexport calibrate again"
         )
     *weights, bias = survival.head
     head.set_weights(np.array([*weights[: head.size], bias], np.float32))

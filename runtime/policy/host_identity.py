@@ -14,16 +14,19 @@ from ...engines.cpus import allowed_cpus, cpu_limit
 from ...errors import EngineError
 
 
-def bundle_identity(bundle: Bundle) -> str:
-    """SHA-256 over the models, their graphs and the contract; plans that are compiled again change nothing."""
+def bundle_identity(bundle: Bundle, draft: str | None = None) -> str:
+    """SHA-256 over target and draft, by default the first, their graphs and the contract; plans that are compiled again
+    change nothing.
+    """
     manifest = bundle.manifest
+    pair = manifest.pair if draft is None else manifest.pair_with(draft)
     models = {
         role: [
             model.checkpoint_sha256,
             manifest.files[model.weights].sha256,
             {g: manifest.files[g].sha256 for g in model.graphs.values()},
         ]
-        for role, model in manifest.models.items()
+        for role, model in pair.items()
     }
     contract = asdict(manifest.contract)
     if not manifest.contract.tree_rows:  # as before there were trees

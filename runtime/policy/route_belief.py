@@ -8,8 +8,8 @@ the acceptance of this drafter on each route). `specexport calibrate` writes the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import mul
 
@@ -108,6 +108,14 @@ class Routing:
         logs = {name: route.logarithm(prompt, self.vocab) for name, route in self.routes.items()}
         odds = {name: math.exp(max(log - max(logs.values()), -SUREST)) for name, log in logs.items()}
         return {name: share / sum(odds.values()) for name, share in odds.items()}
+
+    def renamed(self, names: Mapping[str, str]) -> Routing:
+        """The same with other names of the drafters."""
+        routes = {
+            route: replace(known, drafters={names[name]: one for name, one in known.drafters.items()})
+            for route, known in self.routes.items()
+        }
+        return replace(self, drafters=tuple(names[name] for name in self.drafters), routes=routes)
 
     def unit(self, drafter: str) -> float:
         """The cost of a draft token over all routes, as in `RoutePolicy`."""

@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ...strict import OPTIONAL
-from ..drafting.names import FIRST, LOOKUP_NAMES, guesser_of, model_of, unguessed
+from ..drafting.names import LOOKUP_NAMES, guesser_of, model_of, unguessed
 
 POLICY = "policy.json"
 POLICY_VERSION = 1
@@ -86,16 +87,18 @@ class RoutePolicy:
             raise ValueError(f"chances are {list(self.chances)}; expected a probability for every draft token")
         check_unit(self.unit)
 
-    def with_first_draft(self, most: int, whole_rounds: bool = False) -> RoutePolicy:
+    def with_first_draft(self, first: str, most: int) -> RoutePolicy:
         """See `Policy.with_first_draft`."""
         model, guesser = model_of(self.drafter), guesser_of(self.drafter)
-        if model in (None, FIRST):
-            stays = guesser is None or (guesser in LOOKUP_NAMES and not whole_rounds)
-            return self if stays else replace(self, drafter=unguessed(self.drafter), unit=1.0)
-        drafter = unguessed(self.drafter).removesuffix(str(model)) + FIRST
+        if model in (None, first):
+            return self if guesser in (None, *LOOKUP_NAMES) else self.without_chain()
+        drafter = unguessed(self.drafter).removesuffix(str(model)) + first
         if self.verdict == "off":  # the better draft lost
             return RoutePolicy("off", drafter, 0, self.mode, (GUESS,) * most, None)
         return RoutePolicy("undecided", drafter, most, "adaptive", (GUESS,) * most, None)
+
+    def without_chain(self) -> RoutePolicy:
+        return replace(self, drafter=unguessed(self.drafter), unit=1.0) if guesser_of(self.drafter) else self
 
 
 @dataclass(frozen=True)
@@ -121,15 +124,21 @@ class Policy:
                 "calibrate again"
             )
 
-    def with_first_draft(self, most: int, whole_rounds: bool = False) -> Policy:
+    def with_first_draft(self, first: str, most: int) -> Policy:
         """For engines that run only the bundle's first draft: where another was chosen, the first drafts instead, as in
         an uncalibrated bundle, since the findings are about the other one. What lost with a better draft stays off.
 
-        most: draft tokens per round. whole_rounds: whether the device runs them, in which no lookup drafts for the
-        draft.
+        most: draft tokens per round.
         """
-        routes = {name: entry.with_first_draft(most, whole_rounds) for name, entry in self.routes.items()}
-        return replace(self, default=self.default.with_first_draft(most, whole_rounds), routes=routes)
+        return self.map(lambda entry: entry.with_first_draft(first, most))
+
+    def without_chains(self) -> Policy:
+        """For engines that run whole rounds, in which nothing drafts for the draft."""
+        return self.map(RoutePolicy.without_chain)
+
+    def map(self, changed: Callable[[RoutePolicy], RoutePolicy]) -> Policy:
+        routes = {name: changed(entry) for name, entry in self.routes.items()}
+        return replace(self, default=changed(self.default), routes=routes)
 
     def of(self, route: str | None) -> RoutePolicy:
         return self.default if route is None else self.routes.get(route, self.default)

@@ -1,4 +1,4 @@
-"""How probable it is that a draft token is accepted, read off while drafting. `survival.json` in the bundle.
+"""How probable it is that a draft token is accepted, read off while drafting. `survival.json` in the bundle, by draft.
 
 Nothing here looks at a token that may still be left out of the draft, only at the distribution that it is drawn from
 (docs/losslessness.md).
@@ -13,7 +13,6 @@ from typing import Literal
 
 import numpy as np
 
-from ..drafting.names import FIRST
 from ..sampling.distribution import Row
 
 SURVIVAL = "survival.json"
@@ -92,11 +91,6 @@ class Survival:
     def chance(self, index: int, logit: float) -> float:
         """The probability of draft token `index`, from 0, for this value of the signal."""
         return self.curves[min(index, len(self.curves) - 1)](logit)
-
-
-def survival_file(model: str) -> str:
-    """The survival of the draft `model` of a bundle."""
-    return SURVIVAL if model == FIRST else f"survival-{model}.json"
 
 
 def top_logit(row: Row) -> float:

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...bundle import Manifest, Proof, Role
+from ...bundle import ModelSpec, Proof
+from ...engines.base import Decoder
 from ...errors import BundleError, PromptError
-from ..drafting.names import FIRST, runnable_drafter
+from ..drafting.names import runnable_drafter
 from ..sampling.acceptance import VERIFY
 from ..sampling.parameters import SamplingParameters
 from ..session import Session
@@ -96,13 +97,13 @@ def verify_session(
         given = _given(session, prompts, max_new_tokens)
     else:
         given = [(prompt, max_new_tokens) for prompt in _proof_prompts(session)]
-    proofs = [_parity(session, manifest, role) for role in manifest.roles]
-    others = tuple(manifest.more_drafts) if session.engine.open_draft is not None else ()
-    proofs += [_parity(session, manifest.with_draft(name), "draft", name) for name in others]
+    drafts = [(manifest.draft_called(name), session.drafts.open(name).decoder) for name in session.drafts.names]
+    proofs = [_parity(session, manifest.target, session.engine.target, "target")]
+    proofs += [_parity(session, draft.model, decoder, draft.label) for draft, decoder in drafts]
     proofs += _trees(session)
     session.reset()
     sampled = tuple(_sample(session, given[0][0], trials, named)) if trials else ()
-    drafters = (named, *(others if drafter is None else ()))
+    drafters = (named, *(session.drafts.names[1:] if drafter is None else ()))
     equalities = tuple(check_equality(session, prompt, most, one) for one in drafters for prompt, most in given)
     exactness = check_rules()
     if session.engine.trees is not None:
@@ -114,17 +115,15 @@ def _trees(session: Session) -> Iterator[Proof]:
     target, manifest = session.engine.target, session.bundle.manifest
     if session.engine.trees is not None:
         assert isinstance(target, TreeDecoder)
-        reference = load_reference(session.bundle.path(manifest.references["target"]))
+        reference = load_reference(session.bundle.path(manifest.target.reference))
         where = session.engine.name, session.engine.dialect
         yield measure_trees(target, reference, manifest.contract, where, manifest.contract.precision)
 
 
-def _parity(session: Session, manifest: Manifest, role: Role, name: str | None = None) -> Proof:
-    """name: of an additional draft, for which `manifest` then is."""
-    reference = load_reference(session.bundle.path(manifest.references[role]))
-    decoder = session.engine.target if role == "target" else session.drafts.open(name or FIRST).decoder
-    kind, engine = arithmetic(manifest.models[role], manifest.contract), session.engine
-    return measure_decoder(decoder, reference, engine.name, engine.dialect, f"{role} {name}" if name else role, kind)
+def _parity(session: Session, model: ModelSpec, decoder: Decoder, called: str) -> Proof:
+    reference, engine = load_reference(session.bundle.path(model.reference)), session.engine
+    kind = arithmetic(model, session.bundle.manifest.contract)
+    return measure_decoder(decoder, reference, engine.name, engine.dialect, called, kind)
 
 
 def _compiled(session: Session) -> Iterator[RuleProof]:
@@ -218,6 +217,6 @@ def _given(session: Session, path: Path, max_new_tokens: int) -> list[tuple[Sequ
 
 def _proof_prompts(session: Session) -> list[Sequence[int]]:
     manifest = session.bundle.manifest
-    tokens = load_reference(session.bundle.path(manifest.references["target"]))[0].step.tokens.tolist()
+    tokens = load_reference(session.bundle.path(manifest.target.reference))[0].step.tokens.tolist()
     size = max(1, len(tokens) // DEFAULT_PROMPTS)
     return [tokens[start : start + size] for start in range(0, len(tokens), size)][:DEFAULT_PROMPTS]

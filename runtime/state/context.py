@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from ...bundle import NO_DRAFT
 from ...engines.base import Decoder, Logits, Rows, nothing
 from .conversations import Conversations
 from .places import Place, shared_prefix
@@ -94,8 +95,8 @@ def _restore(cached: CachedDecoder, found: _Found) -> None:
 class Context:
     """One sequence and the caches that hold it.
 
-    draft: the bundle's first; more: other opened drafts, by name. drafting: the one that the request drafts with, by
-    default the first. The others keep no rows between sequences except those of a common prefix.
+    drafts: those that are open, by name, the bundle's first draft before the others, which keep no rows between
+    sequences except those of a common prefix. drafts_with: the one that the request drafts with.
 
     Invariant between rounds: `rows` of every decoder are the rows of `tokens[:rows]`. Rolling back lowers `rows`,
     nothing else: the next write overwrites what lies beyond. If a decoder's states cannot be rolled back that far, it
@@ -106,38 +107,32 @@ class Context:
     """
 
     target: CachedDecoder
-    draft: CachedDecoder | None = None
+    drafts: dict[str, CachedDecoder] = field(default_factory=dict)
+    drafts_with: str = NO_DRAFT
     tokens: list[int] = field(default_factory=list)
     salt: str | None = None
     conversations: Conversations | None = None
     restored: int = 0
-    more: dict[str, CachedDecoder] = field(default_factory=dict)
-    drafts_with: str | None = None
 
     @property
     def decoders(self) -> tuple[CachedDecoder, ...]:
-        """The decoders that `conversations` stores, by index."""
-        return (self.target,) if self.draft is None else (self.target, self.draft)
+        """The decoders that `conversations` stores, by index: the target and the first draft."""
+        return self.every_decoder[:2]
 
     @property
     def every_decoder(self) -> tuple[CachedDecoder, ...]:
-        return (*self.decoders, *self.more.values())
+        return (self.target, *self.drafts.values())
 
     @property
-    def drafting(self) -> CachedDecoder | None:
+    def draft(self) -> CachedDecoder | None:
         """The cache that the request drafts with, None without a draft model."""
-        return self.draft if self.drafts_with is None else self.more[self.drafts_with]
-
-    def of(self, model: str) -> CachedDecoder:
-        """The cache of a draft by name, `model` for the first. It must be open."""
-        found = self.draft if model == "model" else self.more[model]
-        assert found is not None
-        return found
+        return self.drafts.get(self.drafts_with)
 
     @property
     def behind(self) -> int:
         """Rows that the draft's cache lacks, 0 without a draft model."""
-        return len(self.tokens) - self.drafting.rows if self.drafting is not None else 0
+        draft = self.draft
+        return len(self.tokens) - draft.rows if draft is not None else 0
 
     def start(self, prompt: Sequence[int], salt: str | None = None) -> int:
         """Make `prompt` the sequence; returns how many of its tokens already have target rows.

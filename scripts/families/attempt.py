@@ -74,4 +74,4 @@ def _prove(folder: Path) -> None:
     checkpoint = find_checkpoint(str(folder / "checkpoint"))
     context = BuildContext(CONTRACT, workplace, folder / "cache", Timed(Silent()))
     spec = export_model(ModelExport(checkpoint, "target", ("ort",)), context)
-    prove(workplace, {"target": spec}, CONTRACT, ("onnxruntime",), lambda step: None)
+    prove(workplace, "target", spec, CONTRACT, ("onnxruntime",), lambda step: None)

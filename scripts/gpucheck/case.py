@@ -152,12 +152,12 @@ def _describe(bundle: Bundle, reads: Reads) -> dict[str, object]:
     manifest = bundle.manifest
     contract = manifest.contract
     return {
-        "parameters": {role: model.num_parameters for role, model in manifest.models.items()},
+        "parameters": {role: model.num_parameters for role, model in manifest.pair.items()},
         "vocab_size": manifest.target.vocab_size,
         "capacity": contract.capacity,
         "spans": contract.spans,
         "widths": contract.widths,
-        "formats": {role: model.format for role, model in manifest.models.items()},
+        "formats": {role: model.format for role, model in manifest.pair.items()},
         "element_bytes": ELEMENT_BYTES[contract.precision],
         "weight_bytes_read": reads.weights,
         "cache_bytes_a_row": reads.cache_row,

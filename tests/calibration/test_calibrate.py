@@ -21,12 +21,11 @@ from specexport.engines.base import Logits
 from specexport.errors import OutputError, ParameterError
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.policy.cost_model import COSTS, Costs
-from specexport.runtime.policy.files import read_decision
+from specexport.runtime.policy.files import read_by_draft, read_decision
 from specexport.runtime.policy.routes import POLICY, Policy
 from specexport.runtime.policy.survival import SURVIVAL, Survival
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
-from specexport.strict import parse
 from support.calibrated import priced, requests
 from support.doubles import FakeDecoder, fake_session
 from support.refusals import refused
@@ -58,13 +57,9 @@ def prices(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_everything_is_written_and_followed(session: Session, prices: list[float]) -> None:
     analysis = calibrate(session, requests(48), OPTIONS, "specexport calibrate x", lambda done, total: None)
     bundle = session.bundle
-    policy, costs, survival = (
-        read_decision(bundle, kind, name)
-        for kind, name in ((Policy, POLICY), (Costs, COSTS), (Survival, SURVIVAL))  # type: ignore[type-var]
-    )
+    policy, survival = read_decision(bundle, Policy, POLICY), read_by_draft(bundle, Survival, SURVIVAL)["draft"]
     assert isinstance(policy, Policy)
-    assert costs == analysis.costs
-    assert isinstance(survival, Survival)
+    assert read_by_draft(bundle, Costs, COSTS) == {"draft": analysis.costs}
     assert survival.signal == analysis.signal == "probability"
     assert set(policy.routes) == {"code", "prose"}
     assert policy.routes["code"] == next(one.policy for one in analysis.routes if one.route == "code")
@@ -197,7 +192,7 @@ def test_a_bundle_that_only_looks_up(tmp_path: Path, prices: list[float]) -> Non
     (route,) = analysis.routes
     assert analysis.signal is None
     assert not analysis.signals
-    assert not session.bundle.path(SURVIVAL).exists()
+    assert session.bundle.path(SURVIVAL).read_text() == "{}\n"
     assert route.policy.drafter == "ngram"
     assert route.policy.verdict == "on"
     assert route.measured.predicted > 1
@@ -210,7 +205,7 @@ def test_costs_alone_leave_the_policy(session: Session, prices: list[float]) -> 
     session.bundle.path(COSTS).unlink()
     costs = measure_only(session, OPTIONS)
     assert session.bundle.path(POLICY).read_text() == policy
-    assert parse(Costs, json.loads(session.bundle.path(COSTS).read_text()), COSTS) == costs
+    assert read_by_draft(session.bundle, Costs, COSTS) == costs
 
 
 @pytest.mark.parametrize("floor", [-1.0, 2.1, float("nan")])

@@ -18,7 +18,7 @@ from support.several import several_session
 
 LONG = Contract(capacity=320, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 OPTIONS = CalibrateOptions(bursts=1, drafters=("model", "small", "small:model"))
-PRICES = {"small": 0.01, "model": 0.3}  # of a draft pass, in plain rounds
+PRICES = {"small": 0.01, "draft": 0.3}  # of a draft pass, in plain rounds
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def prices(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     found, real = {**PRICES, "row": 0.005}, CostMeter.costs
 
     def priced(meter: CostMeter) -> Costs:
-        made = flat_costs(found[meter._draft or "model"], row=0.25, draft_row=found["row"])
+        made = flat_costs(found[meter._draft], row=0.25, draft_row=found["row"])
         return replace(real(meter), points=made.points, draft_prefill=0.0, draft_row=made.draft_row)
 
     monkeypatch.setattr(CostMeter, "costs", priced)
@@ -45,13 +45,13 @@ def prices(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
 def test_a_chain_that_pays_is_chosen_and_followed(session: Session) -> None:
     (route,) = calibrate(session, requests(8, ["code"]), OPTIONS, "x").routes
-    assert route.policy.drafter == "small:model"
+    assert route.policy.drafter == "small:draft"
     assert 0 < route.policy.unit < 0.7
     best = {one.drafter: one.speedup.value for one in route.candidates if one.num_draft_tokens == 4}
-    assert best["small:model"] > 1.05 * max(best["model"], best["small"])
-    assert not {"ngram:model", "suffix:model", "model:small"} & set(best)  # nobody asked for them
+    assert best["small:draft"] > 1.05 * max(best["draft"], best["small"])
+    assert not {"ngram:draft", "suffix:draft", "draft:small"} & set(best)  # nobody asked for them
     again = Session(session.bundle, session.engine)
     found = again.generate(requests(9)[-1].tokens, max_new_tokens=20, route="code").statistics
     assert found.draft_passes < found.drafted
     assert found.guess_passes > 0
-    assert list(again.drafts.opened) == ["small"]
+    assert list(again.drafts.opened) == ["draft", "small"]

@@ -18,7 +18,7 @@ from specexport.engines.base import Logits
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.drafting.names import model_of
 from specexport.runtime.policy.cost_model import COSTS, Costs
-from specexport.runtime.policy.files import read_decision
+from specexport.runtime.policy.files import read_by_draft, read_decision
 from specexport.runtime.policy.route_belief import ROUTING, Routing
 from specexport.runtime.policy.routes import POLICY, Policy
 from specexport.runtime.session import Session
@@ -63,27 +63,25 @@ def routed(count: int) -> list[Request]:
 
 def test_each_route_gets_the_draft_that_pays_there(session: Session) -> None:
     analysis = calibrate(session, routed(44), OPTIONS, "x")
-    assert {one.route: one.policy.drafter for one in analysis.routes} == {"odd": "model", "even": "b"}
+    assert {one.route: one.policy.drafter for one in analysis.routes} == {"odd": "draft", "even": "b"}
     assert all(one.policy.chances[0] > 0.8 for one in analysis.routes)  # each by its own draft
-    assert {model_of(one.drafter) for one in analysis.routes[0].candidates} == {None, "model", "b"}
-    policy, costs = read_decision(session.bundle, Policy, POLICY), read_decision(session.bundle, Costs, COSTS)
-    assert isinstance(policy, Policy)
-    assert isinstance(costs, Costs)
-    assert list(costs.drafts) == ["b"]
+    assert {model_of(one.drafter) for one in analysis.routes[0].candidates} == {None, "draft", "b"}
+    assert isinstance(read_decision(session.bundle, Policy, POLICY), Policy)
+    assert list(read_by_draft(session.bundle, Costs, COSTS)) == ["draft", "b"]
     again = Session(session.bundle, session.engine)
     for one in routed(6):
         found = again.generate(one.tokens, max_new_tokens=20, route=one.route, seed=1).statistics
         assert found.drafted > 0
         assert found.acceptance_rate == 1.0  # the other draft would be wrong
-    assert list(again.drafts.opened) == ["b"]
+    assert list(again.drafts.opened) == ["draft", "b"]
     # And who drafts where nobody names the route is learnt.
     assert analysis.unnamed.endswith("sessions choose.")
     known = read_decision(session.bundle, Routing, ROUTING)
     assert isinstance(known, Routing)
-    assert set(known.drafters) == {"model", "b"}
+    assert set(known.drafters) == {"draft", "b"}
     for one in routed(6):
         found = again.generate(one.tokens, max_new_tokens=40).statistics
-        own = {"odd": "model", "even": "b"}[one.route]
+        own = {"odd": "draft", "even": "b"}[one.route]
         assert found.rounds_by_drafter[own] > sum(found.rounds_by_drafter.values()) / 2
 
 
@@ -112,10 +110,10 @@ def test_only_drafts_to_choose_from_are_run(session: Session, monkeypatch: pytes
 
     monkeypatch.setattr(module, "record", noted)
     calibrate(session, routed(4), replace(OPTIONS, drafters=("model",)), "x")
-    assert set(asked) == {None}
+    assert set(asked) == {"draft"}
     calibrate(session, routed(4), replace(OPTIONS, drafters=("ngram+b",)), "x")
     assert asked.count("b") == 4
-    assert list(measure_only(session, replace(OPTIONS, drafters=())).drafts) == ["b"]
+    assert list(measure_only(session, replace(OPTIONS, drafters=()))) == ["draft", "b"]
 
 
 def test_a_run_of_several_drafts_goes_on_where_it_stopped(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,12 +139,13 @@ def test_a_run_of_several_drafts_goes_on_where_it_stopped(session: Session, monk
 
 def test_a_run_is_not_resumed_with_another_draft_of_the_same_name(session: Session) -> None:
     manifest = session.bundle.manifest
-    weights = manifest.more_drafts["b"].model.weights
+    weights = manifest.draft_called("b").model.weights
     files = manifest.files | {weights: FileEntry(1, "0" * 64)}
     other = SimpleNamespace(
         bundle=Bundle(session.bundle.root, replace(manifest, files=files)),
         engine=session.engine,
         threads=session.threads,
+        drafts=session.drafts,
     )
     for drafters, same in ((("model", "b"), False), (("model",), True)):
         options = replace(OPTIONS, drafters=drafters)

@@ -20,24 +20,24 @@ def session(tmp_path: Path) -> Session:
 
 
 def test_the_first_draft_goes_by_its_own_name_too(session: Session) -> None:
-    first = session.bundle.manifest.draft_name
+    first = session.bundle.manifest.first_draft
     options = CalibrateOptions(drafters=(first, f"small:{first}", f"ngram+{first}", "model"))
-    assert drafters_of(session, options) == ("model", "small:model", "ngram+model")
+    assert drafters_of(session, options) == ("draft", "small:draft", "ngram+draft")
     with pytest.raises(ParameterError, match="--drafter is other:model; with this bundle and engine"):
         drafters_of(session, CalibrateOptions(drafters=("other:model",)))
 
 
 def test_a_chain_is_recorded_with_both_its_drafts(session: Session) -> None:
-    options = CalibrateOptions(drafters=("model:small",))
-    assert models_of(session, options) == ["model", "small"]
-    assert [name for name in replayed_of(session, options) if ":" in name] == ["model:small"]
-    assert models_of(session, CalibrateOptions(drafters=("ngram:model",))) == ["model"]
+    options = CalibrateOptions(drafters=("draft:small",))
+    assert models_of(session, options) == ["draft", "small"]
+    assert [name for name in replayed_of(session, options) if ":" in name] == ["draft:small"]
+    assert models_of(session, CalibrateOptions(drafters=("ngram:draft",))) == ["draft"]
 
 
 def test_nothing_is_offered_that_the_engine_cannot_run(session: Session) -> None:
     chains = {name for name in possible_drafters(session) if ":" in name}
-    assert chains == {"ngram:model", "suffix:model", "small:model", "ngram:small", "suffix:small", "model:small"}
+    assert chains == {"ngram:draft", "suffix:draft", "small:draft", "ngram:small", "suffix:small", "draft:small"}
     alone = Session(session.bundle, replace(session.engine, open_draft=None))
-    assert [name for name in possible_drafters(alone) if ":" in name] == ["ngram:model", "suffix:model"]
+    assert [name for name in possible_drafters(alone) if ":" in name] == ["ngram:draft", "suffix:draft"]
     whole = Session(session.bundle, replace(session.engine, rounds=object()))  # type: ignore[arg-type]
-    assert possible_drafters(whole) == ("model",)
+    assert possible_drafters(whole) == ("draft",)

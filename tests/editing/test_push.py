@@ -91,9 +91,10 @@ def test_paths_that_an_earlier_version_recorded_stay_here(hub: FakeHub, built: P
     bundle = Bundle.open(built)
     told = "specexport build --target /home/jo/t --draft=n=/home/jo/d --draft org/d -o '/home/jo/my bundle'"
     model: Any = replace(bundle.manifest.target, source="/home/jo/models/t")
-    proofs = tuple(proof for proof in bundle.manifest.proofs if proof.role == "draft")
-    more = {"more": DraftSpec(replace(model, source="../../home/d"), None, "reference/draft.npz", proofs)}
-    old = replace(bundle.manifest, command=told, target=model, draft=model, more_drafts=more)
+    (draft,) = bundle.manifest.drafts
+    sources = {"draft": "/home/jo/models/t", "more": "../../home/d"}
+    drafts = tuple(DraftSpec(name, replace(draft.model, source=source)) for name, source in sources.items())
+    old = replace(bundle.manifest, command=told, target=model, drafts=drafts)
     push(Bundle(bundle.root, old), "org/tiny")
     assert "home" not in hub.manifest
     assert json.loads(hub.manifest)["command"] == "specexport build --target t --draft=n=d --draft org/d -o 'my bundle'"

@@ -7,7 +7,6 @@ from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
 import pytest
 import specexport
 import torch
@@ -16,20 +15,28 @@ from specexport.bundle import files as copy_on_write
 from specexport.bundle import files as disk_space
 from specexport.engines.tensorrt.api import plans_of
 from specexport.engines.tensorrt.compile import CompileOptions
-from specexport.errors import EngineError, OutputError, ParameterError, ProofError
+from specexport.errors import EngineError
+from specexport.errors import OutputError
+from specexport.errors import ParameterError
+from specexport.errors import ProofError
 from specexport.exporter import build as build_module
-from specexport.exporter.build import BuildReport, build
+from specexport.exporter.build import BuildReport
+from specexport.exporter.build import build
 from specexport.exporter.bundle_files import write_text
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.export_model import SPEC
 from specexport.exporter.options import BuildOptions
 from specexport.strict import read_json
-from support.pair import Notes, Pair
+from support.pair import Notes
+from support.pair import Pair
 from support.refusals import refused
 from support.standard_tools import check_graphs
-from support.tiny import make_tokenizer, save_checkpoint
+from support.tiny import make_tokenizer
+from support.tiny import save_checkpoint
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
+from support.doubles import proofs_of
+
 
 EXPORTS = ("export target", "export draft")
 
@@ -63,13 +70,15 @@ def test_a_bundle_says_what_it_is(built: Path, pair: Pair) -> None:
         4,
         16,
     )
-    assert (manifest.target.source, manifest.draft.source) == (pair.target.name, pair.draft.name)
-    assert (len(manifest.target.layers), len(manifest.draft.layers)) == (2, 1)
+    assert (manifest.target.source, manifest.drafts[0].model.source) == (pair.target.name, pair.draft.name)
+    assert (len(manifest.target.layers), len(manifest.drafts[0].model.layers)) == (2, 1)
     assert manifest.engines == ("onnxruntime",)
     assert manifest.text.stop_token_ids == (1,)
-    assert {(proof.role, proof.dialect) for proof in manifest.proofs} == {(role, "ort") for role in ("target", "draft")}
+    assert {(proof.role, proof.dialect) for proof in proofs_of(manifest)} == {
+        (role, "ort") for role in ("target", "draft")
+    }
     assert (set(manifest.target.graphs), manifest.rules) == ({"ort"}, ())  # nothing that no engine of the bundle runs
-    assert all(proof.max_error < 1e-4 for proof in manifest.proofs)
+    assert all(proof.max_error < 1e-4 for proof in proofs_of(manifest))
     assert manifest.packages["torch"] == torch.__version__
     assert left(built) == [built.name]
 
@@ -220,7 +229,7 @@ def test_a_bundle_for_a_device_with_tensorrt(run: Callable[..., BuildReport], pa
     report = run(target=pair.draft, draft=None, engines=("tensorrt",), tensorrt_version="10.3", progress=progress)
     manifest = report.bundle.manifest
     assert (manifest.engines, manifest.plans) == (("tensorrt",), ())
-    assert set(manifest.target.graphs) == {"rows"} == {proof.dialect for proof in manifest.proofs}
+    assert set(manifest.target.graphs) == {"rows"} == {proof.dialect for proof in proofs_of(manifest)}
     assert any(note.endswith(f"run: specexport compile {output} --engine tensorrt") for note in progress.notes)
     check_graphs(output)
     with refused(EngineError, "plans", code="not_built_for_engine"):
@@ -235,7 +244,7 @@ def test_vocabularies_padded_to_different_sizes(
     checkpoint = save_checkpoint(tmp_path / "wide", seed=3, num_hidden_layers=1, vocab_size=320)
     run(**{wide: checkpoint})
     session = specexport.load(output)
-    assert {session.engine.target.vocab_size, session.engine.draft.vocab_size} == {288, 320}
+    assert {session.engine.target.vocab_size, session.engine.draft.decoder.vocab_size} == {288, 320}
     prompt = [5, 6, session.engine.target.vocab_size - 1]
     plain = session.generate(prompt, max_new_tokens=40, stop_token_ids=(), speculate=False)
     assert session.generate(prompt, max_new_tokens=40, stop_token_ids=()).tokens == plain.tokens
@@ -247,7 +256,7 @@ def test_without_a_draft_there_is_one_model_and_its_own_output(run: Callable[...
     report = run(draft=None)
     assert report.warnings == ()
     manifest = report.bundle.manifest
-    assert (manifest.draft, manifest.vocabulary, manifest.roles) == (None, None, ("target",))
+    assert (manifest.drafts, list(manifest.models)) == ((), ["target"])
     assert not [name for name in manifest.files if name.startswith(("graphs/draft", "reference/draft"))]
     session = specexport.load(output)
     prompt = [5, 6, 7, 5, 6, 7, 5, 6]

@@ -4,27 +4,37 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import numpy as np
 import pytest
 import specexport
 import torch
 from specexport.bundle import Bundle
-from specexport.editing.progress import Silent, Timed
-from specexport.errors import ParameterError, ProofError
-from specexport.exporter.build import BuildReport, build
+from specexport.editing.progress import Silent
+from specexport.editing.progress import Timed
+from specexport.errors import ParameterError
+from specexport.errors import ProofError
+from specexport.exporter.build import BuildReport
+from specexport.exporter.build import build
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.kept_tokens import KeptTokens
-from specexport.exporter.export_model import ModelExport, export_model
-from specexport.exporter.options import BuildContext, BuildOptions
+from specexport.exporter.export_model import ModelExport
+from specexport.exporter.export_model import export_model
+from specexport.exporter.options import BuildContext
+from specexport.exporter.options import BuildOptions
 from specexport.exporter.proving.prove import prove
-from specexport.exporter.target_answers import ANSWER_TOKENS, own_answers
-from specexport.runtime.describe import describe, render
-from specexport.runtime.proofs.parity import load_reference, max_error
+from specexport.exporter.target_answers import ANSWER_TOKENS
+from specexport.exporter.target_answers import own_answers
+from specexport.runtime.describe import describe
+from specexport.runtime.describe import render
+from specexport.runtime.proofs.parity import load_reference
+from specexport.runtime.proofs.parity import max_error
 from specexport.runtime.sampling.parameters import SamplingParameters
 from support.pair import Pair
 from support.refusals import refused
-from support.tiny import CONTRACT, VOCAB
+from support.tiny import CONTRACT
+from support.tiny import VOCAB
+from support.doubles import proofs_of
+
 
 KEPT = 270
 Build = Callable[..., BuildReport]
@@ -55,7 +65,7 @@ def cut(pair: Pair, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def test_the_bundle_says_what_its_draft_can_propose(cut: Path) -> None:
     bundle = Bundle.open(cut)
-    told = bundle.manifest.draft_vocabulary
+    told = bundle.manifest.drafts[0].reduced_vocabulary
     assert told is not None
     assert (told.kept_tokens, told.all_tokens, told.own_texts) == (KEPT, VOCAB, False)
     assert 0.5 < told.coverage <= 1
@@ -68,7 +78,7 @@ def test_the_draft_has_no_mass_elsewhere_and_the_checkpoints_logits_on_what_it_k
     session = specexport.load(cut)
     tokens = session.encode("def add(a, b):")
     assert session.engine.draft is not None
-    found = session.engine.draft.step(tokens[:3], 0)
+    found = session.engine.draft.decoder.step(tokens[:3], 0)
     model = find_checkpoint(str(pair.draft)).load("fp32")
     with torch.no_grad():
         wanted = model(input_ids=torch.tensor([tokens[:3]])).logits[0].numpy()
@@ -80,16 +90,16 @@ def test_the_draft_has_no_mass_elsewhere_and_the_checkpoints_logits_on_what_it_k
 
 def test_all_dialects_are_proved_and_a_wrong_map_is_found(cut: Path) -> None:
     bundle = Bundle.open(cut)
-    proofs = [proof for proof in bundle.manifest.proofs if proof.role == "draft"]
+    proofs = [proof for proof in proofs_of(bundle.manifest) if proof.role == "draft"]
     assert {proof.dialect for proof in proofs} == {"ort"}
     assert all(proof.max_error < 1e-4 for proof in proofs)
     reference = load_reference(cut / "reference/draft.npz")
     session = specexport.load(cut)
     assert session.engine.draft is not None
-    assert max_error(session.engine.draft, reference) < 1e-4
+    assert max_error(session.engine.draft.decoder, reference) < 1e-4
     for entry in reference:
         entry.logits[:] = np.roll(entry.logits, 1, -1)
-    assert max_error(session.engine.draft, reference) == np.inf
+    assert max_error(session.engine.draft.decoder, reference) == np.inf
 
 
 def test_the_output_is_the_targets_own(cut: Path) -> None:
@@ -106,10 +116,10 @@ def test_the_output_is_the_targets_own(cut: Path) -> None:
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_quantized_drafts_are_cut_too(precision: str, run: Build) -> None:
     report = run(precision=precision)
-    draft = report.bundle.manifest.draft
+    draft = report.bundle.manifest.drafts[0].model
     assert draft is not None
     assert draft.layer_proofs
-    assert report.bundle.manifest.draft_vocabulary is not None
+    assert report.bundle.manifest.drafts[0].reduced_vocabulary is not None
 
 
 def test_a_target_continues_its_prompts_and_stops(pair: Pair) -> None:

@@ -10,26 +10,40 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-
 import pytest
 import specexport
 from specexport.atomic import lock
-from specexport.bundle import MANIFEST, OLDEST_SCHEMA, Bundle
+from specexport.bundle import MANIFEST
+from specexport.bundle import OLDEST_SCHEMA
+from specexport.bundle import Bundle
 from specexport.editing import replace_manifest
 from specexport.editing.replace_manifest import remove_draft
-from specexport.errors import OutputError, ParameterError, ProofError
+from specexport.errors import OutputError
+from specexport.errors import ParameterError
+from specexport.errors import ProofError
 from specexport.exporter import additional_drafts as put_draft
-from specexport.exporter.additional_drafts import AddOptions, add_draft
+from specexport.exporter.additional_drafts import AddOptions
+from specexport.exporter.additional_drafts import add_draft
 from specexport.exporter.build import build
-from specexport.exporter.options import BuildOptions, NamedDraft, parse_draft
-from specexport.runtime.describe import describe, render
+from specexport.exporter.options import BuildOptions
+from specexport.exporter.options import NamedDraft
+from specexport.exporter.options import parse_draft
+from specexport.runtime.describe import describe
+from specexport.runtime.describe import render
 from specexport.runtime.policy.cost_model import COSTS
 from specexport.runtime.policy.routes import POLICY
-from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, verify_session
+from specexport.runtime.proofs.verify import DEFAULT_PROMPTS
+from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.proofs.verify import render as render_report
-from support.pair import Notes, Pair
+from support.pair import Notes
+from support.pair import Pair
 from support.refusals import refused
-from support.tiny import LINES, make_tokenizer, save_checkpoint
+from support.tiny import LINES
+from support.tiny import make_tokenizer
+from support.tiny import save_checkpoint
+from support.doubles import proofs_of
+from support.older import as_schema
+
 
 PROMPT = "the quick brown fox"
 
@@ -48,12 +62,10 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def several(pair: Pair, others: dict[str, Path], cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of three drafts, the last with another tokenizer. Not to be changed."""
-    more = tuple(NamedDraft(name, str(others[name])) for name in ("small", "other"))
-    options = BuildOptions(
-        max_seq_len=64, prompt_chunk=16, cache=cache, draft_name="first", more_drafts=more, min_overlap=0.1
-    )
+    drafts = [NamedDraft(name, str(path)) for name, path in {"first": pair.draft, **others}.items() if name != "short"]
+    options = BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache, min_overlap=0.1)
     place = tmp_path_factory.mktemp("several") / "tiny.bundle"
-    build(str(pair.target), str(pair.draft), place, options)
+    build(str(pair.target), drafts, place, options)
     return place
 
 
@@ -109,11 +121,11 @@ def test_a_bundle_of_several_drafts(several: Path, built: Path) -> None:
     assert bundle.manifest.draft_names == ("first", "small", "other")
     whole = Bundle.open(built).manifest
     assert bundle.manifest.target.graphs == whole.target.graphs
-    small, other = bundle.manifest.with_draft("small"), bundle.manifest.with_draft("other")
-    assert small.vocabulary is None
-    assert other.vocabulary is not None
-    assert other.vocabulary.maps.startswith("drafts/other-")
-    assert all(proof.passed for proof in (*small.proofs, *other.proofs))
+    small, other = bundle.manifest.draft_called("small"), bundle.manifest.draft_called("other")
+    assert small.shared_vocabulary is None
+    assert other.shared_vocabulary is not None
+    assert other.shared_vocabulary.maps.startswith("drafts/other-")
+    assert all(proof.passed for proof in proofs_of(bundle.manifest))
     text = render(describe(bundle))
     assert "--drafter small" in text
     assert text.count("the draft has another tokenizer") == 1
@@ -129,14 +141,14 @@ def test_every_draft_gives_the_targets_own_text(several: Path) -> None:
             rates[drafter] = found.statistics.acceptance_rate
         assert rates["model"] == rates["first"] < 1
         assert rates["small"] == 1 > rates["ngram+small"] > rates["other"]
-        assert session.drafts.opened.keys() == {"small", "other"}
+        assert session.drafts.opened.keys() == {"first", "small", "other"}
 
 
 def test_verify_proves_every_draft(several: Path) -> None:
     with specexport.load(several) as session:
         report = verify_session(session, None, 8)
     assert report.passed
-    assert [proof.role for proof in report.parity] == ["target", "draft", "draft small", "draft other"]
+    assert [proof.role for proof in report.parity] == ["target", "draft first", "draft small", "draft other"]
     assert len(report.equalities) == 3 * DEFAULT_PROMPTS
     assert "draft small on onnxruntime" in render_report(report)
     assert f"of {3 * DEFAULT_PROMPTS} runs ({DEFAULT_PROMPTS} prompts x 3 drafters) equal" in render_report(report)
@@ -171,14 +183,14 @@ def test_add_draft_replaces_one_of_its_name(copy: Path, others: dict[str, Path],
     add_draft(Bundle.open(copy), NamedDraft("x", str(others["other"])), options)
     manifest = Bundle.open(copy).manifest
     assert manifest.draft_names == ("draft", "x")
-    assert manifest.more_drafts["x"].vocabulary is not None
+    assert manifest.draft_called("x").shared_vocabulary is not None
     assert len(list((copy / "drafts").iterdir())) == 1
     assert not (copy / POLICY).exists()  # it was made with the one that went
     add_draft(Bundle.open(copy), NamedDraft("draft", str(others["small"])), options)
     manifest = Bundle.open(copy).manifest
     assert manifest.draft_names == ("draft", "x")
-    assert manifest.draft is not None
-    assert manifest.draft.source == others["small"].name
+    assert manifest.drafts
+    assert manifest.drafts[0].model.source == others["small"].name
     assert not list((copy / "graphs").glob("draft*"))
     with specexport.load(copy) as session:
         plain = session.generate(PROMPT, speculate=False, max_new_tokens=12)
@@ -257,7 +269,7 @@ def test_what_a_killed_add_left_is_no_part_of_the_bundle_and_goes_with_the_next(
     assert Bundle.open(copy).manifest == before
     add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
     (left,) = (copy / "drafts").iterdir()
-    assert left.name in next(iter(Bundle.open(copy).manifest.more_drafts["small"].model.graphs.values()))
+    assert left.name in next(iter(Bundle.open(copy).manifest.draft_called("small").model.graphs.values()))
 
 
 def test_a_draft_that_is_removed_leaves_nothing(copy: Path, others: dict[str, Path], cache: Path) -> None:
@@ -287,20 +299,19 @@ def test_drafts_that_cannot_be_added(copy: Path, others: dict[str, Path], cache:
 
 
 def test_builds_that_cannot_have_several() -> None:
-    more = (NamedDraft("b", "x"),)
-    for options in (
-        {"draft_name": "b", "more_drafts": more},
-        {"engines": ("tensorrt",), "precision": "fp16", "more_drafts": more},
-        {"draft_vocabulary": "auto", "more_drafts": more},
+    draft, other = NamedDraft("draft", "a"), NamedDraft("b", "x")
+    for second, options in (
+        (draft, {}),
+        (other, {"engines": ("tensorrt",), "precision": "fp16"}),
+        (other, {"draft_vocabulary": "auto"}),
     ):
         with refused(ParameterError, field=("draft", "draft_vocabulary")):
-            BuildOptions(**options).check("a", "out")  # type: ignore[arg-type]
+            BuildOptions(**options).check((draft, second), "out")  # type: ignore[arg-type]
 
 
 def test_a_bundle_of_the_last_schema_has_one_draft(copy: Path) -> None:
     manifest = json.loads((copy / MANIFEST).read_text())
-    del manifest["draft_name"], manifest["more_drafts"]
-    (copy / MANIFEST).write_text(json.dumps(manifest | {"schema_version": OLDEST_SCHEMA}))
+    (copy / MANIFEST).write_text(json.dumps(as_schema(OLDEST_SCHEMA, manifest)))
     assert Bundle.open(copy).manifest.draft_names == ("draft",)
     with specexport.load(copy) as session:
         assert session.generate(PROMPT, drafter="draft", max_new_tokens=4).statistics.emitted == 4

@@ -7,24 +7,33 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import pytest
 import specexport
 import torch
-from safetensors.torch import load_file, save_file
-from specexport.bundle import Bundle, ModelSpec, Proof, Role
+from safetensors.torch import load_file
+from safetensors.torch import save_file
+from specexport.bundle import Bundle
+from specexport.bundle import ModelSpec
+from specexport.bundle import Proof
+from specexport.bundle import Role
 from specexport.bundle.auto_precision import PRECISION
 from specexport.engines.tensorrt.compile import CompileOptions
-from specexport.errors import CheckpointError, ParameterError, ProofError
-from specexport.exporter import auto, export_model, recipe_choice
+from specexport.errors import CheckpointError
+from specexport.errors import ParameterError
+from specexport.errors import ProofError
+from specexport.exporter import auto
+from specexport.exporter import export_model
+from specexport.exporter import recipe_choice
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.proving.prove import prove
-from specexport.runtime.describe import describe, render
+from specexport.runtime.describe import describe
+from specexport.runtime.describe import render
 from specexport.runtime.proofs.verify import verify_session
 from support.pair import Pair
 from support.refusals import refused
 from support.standard_tools import check_graphs
+from support.doubles import proofs_of
 
 
 def made(pair: Pair, output: Path, cache: Path, **options: Any) -> Path:
@@ -42,10 +51,14 @@ def mixed(pair: Pair, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_the_bundle_says_what_was_done_and_what_it_cost(mixed: Path, built: Path) -> None:
     bundle = Bundle.open(mixed)
     manifest = bundle.manifest
-    assert manifest.draft is not None
-    assert (manifest.target.format, manifest.draft.format, manifest.contract.precision) == ("int8", "int4", "fp32")
-    assert [list(model.graphs) for model in (manifest.target, manifest.draft)] == [["ort"], ["ort"]]
-    for model in (manifest.target, manifest.draft):
+    assert manifest.drafts
+    assert (manifest.target.format, manifest.drafts[0].model.format, manifest.contract.precision) == (
+        "int8",
+        "int4",
+        "fp32",
+    )
+    assert [list(model.graphs) for model in manifest.pair.values()] == [["ort"], ["ort"]]
+    for model in manifest.pair.values():
         assert model.fidelity is not None
         assert model.fidelity.tokens > 200
         assert 0 < model.fidelity.divergence < 0.5
@@ -82,7 +95,7 @@ def test_auto_leaves_what_moves_too_far(pair: Pair, tmp_path: Path, monkeypatch:
         BuildOptions(64, prompt_chunk=16, cache=cache, precision="auto", max_divergence=0),
     )
     manifest = Bundle.open(tmp_path / "auto.bundle").manifest
-    assert (manifest.target.format, set(manifest.target.graphs), manifest.draft) == ("float", {"ort"}, None)
+    assert (manifest.target.format, set(manifest.target.graphs), manifest.drafts) == ("float", {"ort"}, ())
     table = json.loads((tmp_path / "auto.bundle" / PRECISION).read_text())
     assert [row["target"] for row in table["candidates"]] == ["float"]
     assert [line.partition(": ")[0] for line in table["left_out"]] == ["target in int8", "target in int4"]
@@ -139,11 +152,11 @@ def test_auto_measures_every_pair_and_takes_one_that_keeps_the_quality(pair: Pai
     )
     fastest = max(table["candidates"], key=lambda row: row["speculative"])
     manifest = bundle.manifest
-    assert manifest.draft is not None
+    assert manifest.drafts
     assert (
         (table["target"], table["draft"])
         == (fastest["target"], fastest["draft"])
-        == (manifest.target.format, manifest.draft.format)
+        == (manifest.target.format, manifest.drafts[0].model.format)
     )
     assert PRECISION in manifest.files
     shown = [line for line in render(describe(bundle)).splitlines() if "<- taken" in line]
@@ -168,9 +181,9 @@ def test_for_tensorrt_they_are_proved_here_and_compiled(
     options = dict(engines=("tensorrt-rtx",), compiling=CompileOptions(("8.9",)), max_draft_tokens=1) | precisions
     bundle = Bundle.open(made(pair, tmp_path / "rtx.bundle", cache, **options))
     manifest = bundle.manifest
-    assert manifest.draft is not None
-    assert (manifest.target.format, manifest.draft.format, manifest.contract.precision) == (*formats, "fp16")
-    assert {proof.dialect for proof in manifest.proofs} == {"onnx"}
+    assert manifest.drafts
+    assert (manifest.target.format, manifest.drafts[0].model.format, manifest.contract.precision) == (*formats, "fp16")
+    assert {proof.dialect for proof in proofs_of(manifest)} == {"onnx"}
     assert {plan.graph for plan in manifest.plans} >= {"graphs/target-onnx.onnx", "graphs/draft-onnx.onnx"}
     assert manifest.longest == manifest.contract.capacity  # only ONNX Runtime's attention writes a row more
     check_graphs(bundle.root)

@@ -54,7 +54,7 @@ def pair(exports: Exports, tmp_path: Path) -> Iterator[Open]:
 
 def began(session: Session, prompt: list[int], monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[int]]:
     """The answer, and the first position that target and draft were fed."""
-    decoders, first = [session.engine.target, session.engine.draft], [len(prompt)] * 2
+    decoders, first = [session.engine.target, session.engine.draft.decoder], [len(prompt)] * 2
     own = OrtDecoder._run
 
     def noted(self: OrtDecoder, tokens: list[int], position: int, asked: bool) -> Any:

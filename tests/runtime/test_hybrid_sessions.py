@@ -159,7 +159,7 @@ def test_a_hybrid_draft_is_fed_no_row_twice_but_those_that_were_rejected(
     own = OrtDecoder._run
 
     def noted(self: OrtDecoder, tokens: list[int], position: int, prompt: bool) -> object:
-        if self is session.engine.draft:
+        if self is session.engine.draft.decoder:
             passes.append((position, len(tokens)))
         return own(self, tokens, position, prompt)
 

@@ -6,20 +6,35 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import pytest
 from specexport.bundle import ModelSpec
-from specexport.engines.base import Logits, OpenedDraft
+from specexport.engines.base import Logits
+from specexport.engines.base import OpenedDraft
 from specexport.errors import BundleError
-from specexport.runtime.policy.cost_model import CostPoint, Costs, DraftCosts, MeasuredTime
-from specexport.runtime.policy.files import forget_decisions, write_decision
+from specexport.runtime.policy.cost_model import CostPoint
+from specexport.runtime.policy.cost_model import Costs
+from specexport.runtime.policy.cost_model import MeasuredTime
+from specexport.runtime.policy.files import forget_decisions
+from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
-from specexport.runtime.policy.route_belief import ROUTING, ROUTING_VERSION, KnownDraft, KnownRoute, Routing
+from specexport.runtime.policy.route_belief import ROUTING
+from specexport.runtime.policy.route_belief import ROUTING_VERSION
+from specexport.runtime.policy.route_belief import KnownDraft
+from specexport.runtime.policy.route_belief import KnownRoute
+from specexport.runtime.policy.route_belief import Routing
 from specexport.runtime.policy.routed_schedule import RoutedSchedule
-from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
+from specexport.runtime.policy.routes import POLICY
+from specexport.runtime.policy.routes import POLICY_VERSION
+from specexport.runtime.policy.routes import Policy
+from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.session import Session
-from support.doubles import CONTRACT, FakeDecoder, check_invariant, greedy_tokens
+from support.doubles import CONTRACT
+from support.doubles import FakeDecoder
+from support.doubles import check_invariant
+from support.doubles import greedy_tokens
 from support.several import several_session
+from specexport.runtime.policy.cost_model import COSTS
+
 
 MOST = CONTRACT.max_draft_tokens
 
@@ -65,13 +80,10 @@ def routed(root: Path, drafters: tuple[str, str] = ("model", "b"), **default: An
     identity = bundle_identity(bundle)
     entry = RoutePolicy("on", drafters[0], 2, "adaptive", (0.5,), None)
     policy = Policy(POLICY_VERSION, identity, "fake", "", 0.0, 0.9, replace(entry, **default), {"odd": entry})
-    weights = bundle.manifest.files[bundle.manifest.more_drafts["b"].model.weights].sha256
     write_decision(bundle, policy, POLICY)
-    write_decision(
-        bundle,
-        Costs(1, identity, "a host", "fake", 0, "", 0.0, 0.0, (point(),), {"b": DraftCosts(weights, 0.0, (point(),))}),
-        "costs.json",
-    )
+    names = ("draft", "b")
+    costs = [Costs(1, bundle_identity(bundle, name), "a host", "fake", 0, "", 0.0, 0.0, (point(),)) for name in names]
+    write_decision(bundle, dict(zip(names, costs, strict=True)), COSTS)
     write_decision(bundle, routing_of(identity, drafters), ROUTING)
     found = Session(bundle, session.engine)
     found.decisions.clock = iter(range(10**9)).__next__  # type: ignore[assignment]
@@ -108,8 +120,8 @@ def test_each_request_is_drafted_by_the_one_that_is_right_there(options: dict[st
         assert sum(row.rounds_by_drafter.values()) == (row.drafted_by_position or [0])[0]
         drafted.append(max(row.rounds_by_drafter, key=lambda name: row.rounds_by_drafter[name]))
         assert row.as_dict()["rounds_by_drafter"] == row.rounds_by_drafter
-    assert drafted == ["model", "b"] * 2
-    assert list(session.drafts.opened) == ["b"]
+    assert drafted == ["draft", "b"] * 2
+    assert list(session.drafts.opened) == ["draft", "b"]
 
 
 def test_a_seed_repeats_itself_whoever_came_before(tmp_path: Path) -> None:
@@ -128,7 +140,7 @@ def test_who_names_a_drafter_or_a_route_gets_that(tmp_path: Path) -> None:
     session = routed(tmp_path)
     for options in ({"drafter": "model"}, {"route": "odd"}):
         row = session.generate([6, 7, 8], max_new_tokens=40, **options).statistics
-        assert set(row.rounds_by_drafter) <= {"model"}
+        assert set(row.rounds_by_drafter) <= {"draft"}
     for options in ({"drafter": "b"}, {"route": "of nobody"}):
         assert "b" in session.generate([6, 7, 8], max_new_tokens=40, **options).statistics.rounds_by_drafter
     for given in ({"prediction": [3]}, {"speculate": False}, {"num_draft_tokens": 2}):
@@ -157,27 +169,27 @@ def test_a_draft_that_has_left_is_done_without(tmp_path: Path, caplog: pytest.Lo
         raise FileNotFoundError
 
     session.drafts.engine = replace(session.engine, open_draft=gone)
-    for file in session.bundle.manifest.more_drafts["b"].files():
+    for file in session.bundle.manifest.draft_called("b").files():
         session.bundle.path(file).unlink()
     with caplog.at_level(logging.WARNING, logger="specexport"):
         for _ in range(2):
-            assert set(session.generate([5, 7], max_new_tokens=20).statistics.rounds_by_drafter) == {"model"}
+            assert set(session.generate([5, 7], max_new_tokens=20).statistics.rounds_by_drafter) == {"draft"}
     assert len(caplog.records) == 1
 
 
 def test_prepare_opens_all_that_may_draft(tmp_path: Path) -> None:
     session = routed(tmp_path)
-    assert session.decisions.drafts == ["b"]
-    assert not session.drafts.opened
+    assert session.decisions.drafts == ["draft", "b"]
+    assert list(session.drafts.opened) == ["draft"]
     session.prepare()
-    assert list(session.drafts.opened) == ["b"]
+    assert list(session.drafts.opened) == ["draft", "b"]
 
 
 @pytest.mark.parametrize("name", ["z:model", "ngram:z", "b:b", "ngram:suffix"])
 def test_a_file_that_names_a_chain_which_cannot_be(tmp_path: Path, name: str) -> None:
     session = routed(tmp_path)
     write_decision(session.bundle, routing_of(bundle_identity(session.bundle), ("model", name)), ROUTING)
-    with pytest.raises(BundleError, match=rf"routing\.json: drafter is '{name}'; it must be one of model, "):
+    with pytest.raises(BundleError, match=rf"routing\.json: drafter is '{name}'; it must be one of draft, "):
         Session(session.bundle, session.engine)
 
 
@@ -193,6 +205,6 @@ def test_a_chain_is_believed_to_take_what_was_found_on_all_routes(tmp_path: Path
     schedule = Session(session.bundle, session.engine).decisions.routed([5, 7], MOST)
     assert schedule is not None
     found = {name: one._costs.at(64) for name, one in schedule.schedules.items()}
-    assert found["ngram:model"].draft == pytest.approx(0.4 * found["b"].draft)
+    assert found["ngram:draft"].draft == pytest.approx(0.4 * found["b"].draft)
     assert found["ngram:model"].rounds[1] == pytest.approx(found["b"].rounds[1])
     assert found["b"].rounds[3] - found["ngram:model"].rounds[3] == pytest.approx(2 * 0.6 * 0.05)

@@ -169,7 +169,7 @@ def test_plain_decoding_never_touches_the_draft(make_session: MakeSession, optio
     found = session.generate(PROMPT, max_new_tokens=9, **options)
     assert found.tokens == expected(session, PROMPT, 9)
     assert found.statistics.drafted == 0
-    assert session.engine.draft.steps == []  # type: ignore[union-attr]
+    assert session.engine.draft.decoder.steps == []  # type: ignore[union-attr]
 
 
 def test_the_shared_prefix_is_reused(make_session: MakeSession) -> None:

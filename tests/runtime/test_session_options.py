@@ -6,17 +6,22 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
 import numpy as np
 import pytest
 from specexport.errors import ParameterError
-from specexport.runtime.drafting.names import DRAFTERS
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.truncation import processed_distribution
 from specexport.runtime.session import Session
-from support.doubles import VOCAB, FakeDecoder, check_invariant, fake_session, greedy_tokens
+from support.doubles import VOCAB
+from support.doubles import FakeDecoder
+from support.doubles import check_invariant
+from support.doubles import fake_session
+from support.doubles import greedy_tokens
 from support.refusals import refused
+from specexport.runtime.drafting.names import all_drafters
 
+
+DRAFTERS = all_drafters(("model",))
 MakeSession = Callable[..., Session]
 # Few ids, so that the text repeats itself and every drafter has something to say.
 FEW = 5
@@ -66,7 +71,7 @@ def test_every_drafter_gives_what_the_target_gives(make_session: MakeSession, dr
         found = session.generate(prompt, max_new_tokens=18, drafter=drafter)
         assert found.tokens == expected(session, prompt, 18)
         drafted += found.statistics.drafted
-        assert ("model" not in drafter) == (session.engine.draft.steps == [])  # type: ignore[union-attr]
+        assert ("model" not in drafter) == (session.engine.draft.decoder.steps == [])  # type: ignore[union-attr]
     assert drafted > 0
 
 

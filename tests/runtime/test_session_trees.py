@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
-
+from typing import Any
+from typing import cast
 import pytest
 import torch
-from specexport import Session, load
+from specexport import Session
+from specexport import load
 from specexport.bundle import Bundle
 from specexport.errors import ParameterError
 from specexport.exporter.build import build
@@ -18,12 +19,16 @@ from specexport.exporter.options import BuildOptions
 from specexport.runtime.grammar.grammar import Grammar
 from specexport.runtime.proofs.equality import judge
 from specexport.runtime.proofs.output import decode_request
-from specexport.runtime.proofs.verify import render, verify_session
+from specexport.runtime.proofs.verify import render
+from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.request import _rows_by
-from specexport.runtime.sampling.parameters import SamplingParameters, Verification
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.sampling.parameters import Verification
 from support.pair import Pair
 from support.refusals import refused
 from transformers import AutoModelForCausalLM
+from support.doubles import proofs_of
+
 
 PROMPTS = [[7, 3, 200, 41, 9], [5] * 4, list(range(20, 40))]
 FREE = SamplingParameters(stop_token_ids=(), max_new_tokens=40, num_draft_tokens=3)
@@ -55,7 +60,7 @@ def session(bundle: Path) -> Session:
 
 
 def test_the_build_proves_trees(bundle: Path) -> None:
-    proofs = [proof for proof in Bundle.open(bundle).manifest.proofs if proof.dialect.endswith("trees")]
+    proofs = [proof for proof in proofs_of(Bundle.open(bundle).manifest) if proof.dialect.endswith("trees")]
     assert [(proof.role, proof.dialect) for proof in proofs] == [("target", "ort, trees")]
     assert all(proof.passed and proof.max_error < 1e-4 for proof in proofs)
 

@@ -4,39 +4,58 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-
 import numpy as np
 import pytest
-from specexport.bundle import OLDEST_SCHEMA, SCHEMA_VERSION, Bundle, ModelSpec, State
+from specexport.bundle import Bundle
+from specexport.bundle import ModelSpec
+from specexport.bundle import State
 from specexport.calibration.bench.interleaved import check as check_bench
 from specexport.calibration.bench.results import BenchOptions
 from specexport.calibration.choices import possible_drafters
 from specexport.calibration.measuring.prompts import Request
-from specexport.engines.base import Logits, OpenedDraft
-from specexport.errors import BundleError, EngineError, ParameterError, SessionClosedError
-from specexport.runtime.drafting.names import (
-    DRAFTERS,
-    all_chains,
-    all_drafters,
-    beside_first,
-    check_drafter,
-    drafters_of,
-    guesser_of,
-    model_of,
-)
-from specexport.runtime.policy.checks import check_policy
-from specexport.runtime.policy.cost_model import CostPoint, Costs, DraftCosts, MeasuredTime
+from specexport.engines.base import Logits
+from specexport.engines.base import OpenedDraft
+from specexport.errors import BundleError
+from specexport.errors import EngineError
+from specexport.errors import ParameterError
+from specexport.errors import SessionClosedError
+from specexport.runtime.drafting.names import all_chains
+from specexport.runtime.drafting.names import all_drafters
+from specexport.runtime.drafting.names import check_drafter
+from specexport.runtime.drafting.names import drafters_of
+from specexport.runtime.drafting.names import guesser_of
+from specexport.runtime.drafting.names import model_of
+from specexport.runtime.policy.cost_model import CostPoint
+from specexport.runtime.policy.cost_model import Costs
+from specexport.runtime.policy.cost_model import MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
-from specexport.runtime.policy.routes import GUESS, POLICY, POLICY_VERSION, Evidence, Policy, RoutePolicy
-from specexport.runtime.policy.schedule import AdaptiveSchedule, FixedSchedule
+from specexport.runtime.policy.routes import GUESS
+from specexport.runtime.policy.routes import POLICY
+from specexport.runtime.policy.routes import POLICY_VERSION
+from specexport.runtime.policy.routes import Evidence
+from specexport.runtime.policy.routes import Policy
+from specexport.runtime.policy.routes import RoutePolicy
+from specexport.runtime.policy.schedule import AdaptiveSchedule
 from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.session import Session
 from specexport.runtime.stream import holds
-from support.doubles import CONTRACT, FakeDecoder, StatefulDecoder, check_invariant, greedy_tokens
+from support.doubles import CONTRACT
+from support.doubles import FakeDecoder
+from support.doubles import StatefulDecoder
+from support.doubles import check_invariant
+from support.doubles import greedy_tokens
 from support.refusals import refused
 from support.several import several_session
+import json
+from dataclasses import asdict
+from specexport.runtime.drafting.names import models_in
+from specexport.runtime.policy.checks import read_policy
+from specexport.runtime.policy.cost_model import COSTS
+from specexport.runtime.policy.survival import Curve
+from specexport.runtime.policy.survival import Survival
+
 
 PROMPT = [5, 6, 7]
 NAMES = ("draft", "b", "c")
@@ -48,25 +67,24 @@ def make(root: Path, **options: int) -> Session:
 
 
 def test_names_of_drafters() -> None:
-    assert OLDEST_SCHEMA < SCHEMA_VERSION
-    assert all_drafters(("only",)) == DRAFTERS
-    assert all_drafters(NAMES) == (*DRAFTERS, "b", "ngram+b", "suffix+b", "c", "ngram+c", "suffix+c")
-    assert [check_drafter(name, True, NAMES) for name in drafters_of("draft")] == list(drafters_of("model"))
-    assert [model_of(name) for name in ("model", "ngram", "suffix+b", "b", "ngram:b")] == ["model", None, "b", "b", "b"]
-    chains = {"ngram:draft": "ngram:model", "suffix:b": "suffix:b", "b:draft": "b:model", "draft:c": "model:c"}
-    assert [check_drafter(name, True, NAMES) for name in chains] == list(chains.values())
-    assert all_chains(("only",)) == ("ngram:model", "suffix:model")
+    first = ("draft", "ngram", "suffix", "ngram+draft", "suffix+draft")
+    assert (all_drafters(()), all_drafters(("draft",))) == (("ngram", "suffix"), first)
+    assert all_drafters(NAMES) == (*first, "b", "ngram+b", "suffix+b", "c", "ngram+c", "suffix+c")
+    assert [check_drafter(name, NAMES) for name in drafters_of("model")] == list(drafters_of("draft"))
+    assert [model_of(name) for name in ("draft", "ngram", "suffix+b", "b", "ngram:b")] == ["draft", None, "b", "b", "b"]
+    chains = {"ngram:model": "ngram:draft", "suffix:b": "suffix:b", "b:model": "b:draft", "model:c": "draft:c"}
+    assert [check_drafter(name, NAMES) for name in chains] == list(chains.values())
     assert not all_chains(())
-    assert all_chains(("a", "b")) == ("ngram:model", "suffix:model", "b:model", "ngram:b", "suffix:b", "model:b")
-    assert all(check_drafter(name, True, NAMES) == name for name in all_chains(NAMES))
-    asked = [beside_first(name) for name in ("ngram", "ngram+model", "suffix:model", "b:model", "model:b", "c:b")]
-    assert asked == [[], [], [], ["b"], ["b"], ["b", "c"]]
-    assert [guesser_of(name) for name in ("model", "ngram+b", "ngram:b", "b:model")] == [None, None, "ngram", "b"]
+    assert all_chains(("a", "b")) == ("ngram:a", "suffix:a", "b:a", "ngram:b", "suffix:b", "a:b")
+    assert all(check_drafter(name, NAMES) == name for name in (*all_drafters(NAMES), *all_chains(NAMES)))
+    asked = [models_in(name) for name in ("ngram", "ngram+draft", "suffix:draft", "b:draft", "c:b")]
+    assert asked == [[], ["draft"], ["draft"], ["draft", "b"], ["b", "c"]]
+    assert [guesser_of(name) for name in ("draft", "ngram+b", "ngram:b", "b:draft")] == [None, None, "ngram", "b"]
     with pytest.raises(ParameterError, match=r"ngram\+c, suffix\+c \(model is the draft 'draft'\)"):
-        check_drafter("d", True, NAMES)
+        check_drafter("d", NAMES)
     for name in ("b:b", "draft:model", "ngram:ngram", "d:model", "ngram:ngram:model", ":model", "model:"):
         with pytest.raises(ParameterError):
-            check_drafter(name, True, NAMES)
+            check_drafter(name, NAMES)
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 20])
@@ -138,10 +156,10 @@ def test_drafters_that_this_bundle_or_engine_lacks(tmp_path: Path) -> None:
 
 def test_nothing_drafts_for_a_draft_that_keeps_states(tmp_path: Path) -> None:
     plain = make(tmp_path)
-    manifest, b = plain.bundle.manifest, plain.bundle.manifest.more_drafts["b"]
+    manifest, (first, b, c) = plain.bundle.manifest, plain.bundle.manifest.drafts
     layers = tuple(replace(layer, states=(State("window", (2, 8)),)) for layer in b.model.layers)
     hybrid = replace(b, model=replace(b.model, layers=layers))
-    bundle = Bundle(tmp_path, replace(manifest, more_drafts={**manifest.more_drafts, "b": hybrid}))
+    bundle = Bundle(tmp_path, replace(manifest, drafts=(first, hybrid, c)))
     session = Session(bundle, plain.engine)
     for drafter in ("ngram:b", "model:b"):
         with refused(ParameterError, "layers", field="drafter"):
@@ -152,10 +170,11 @@ def test_nothing_drafts_for_a_draft_that_keeps_states(tmp_path: Path) -> None:
         check_bench(session, [Request(1, "route", tuple(PROMPT), 4)], BenchOptions(drafter="c:b"))
     entry = RoutePolicy("on", "ngram:b", 2, "adaptive", (0.9,), None, 0.5)
     with refused(BundleError, "ngram:b", field="drafter"):
-        check_policy(Policy(POLICY_VERSION, bundle_identity(bundle), "fake", "", 0.0, 0.9, entry, {}), bundle)
+        write_decision(bundle, Policy(POLICY_VERSION, bundle_identity(bundle), "fake", "", 0.0, 0.9, entry, {}), POLICY)
+        read_policy(bundle)
     for drafter in ("b", "ngram+b", "b:model", "ngram:model"):
         assert session.generate(PROMPT, drafter=drafter, max_new_tokens=4).statistics.emitted == 4
-    assert {"b:model", "b:c"} < {chain for chain in possible_drafters(session) if ":" in chain}
+    assert {"b:draft", "b:c"} < {chain for chain in possible_drafters(session) if ":" in chain}
     assert not [chain for chain in possible_drafters(session) if chain.endswith(":b")]
 
 
@@ -170,7 +189,7 @@ def test_a_draft_that_has_left_the_bundle_is_refused(tmp_path: Path) -> None:
     session.drafts.engine = replace(session.engine, open_draft=from_files)
     session.generate(PROMPT, drafter="b", max_new_tokens=4)
     for name in ("b", "c"):
-        for file in session.bundle.manifest.more_drafts[name].files():
+        for file in session.bundle.manifest.draft_called(name).files():
             session.bundle.path(file).unlink()
     with refused(ParameterError, "loaded", field="drafter"):
         session.stream(PROMPT, drafter="ngram+c")
@@ -216,16 +235,21 @@ def point(draft: float) -> CostPoint:
     return CostPoint(64, rounds, time(draft), verify, (time(0.0),) * len(rounds))
 
 
-def decided(session: Session, weights: str) -> Session:
-    """With a policy that drafts `a` with the first draft and `b` with the second. weights: of which costs are."""
-    bundle = session.bundle
+def decided(session: Session, like: str = "b") -> Session:
+    """With a policy that drafts `a` with the first draft and `b` with the second. like: the draft that the costs of the
+    latter are of.
+    """
+    bundle, prices = session.bundle, {"draft": 0.5, "b": 0.01}
     entry = RoutePolicy("on", "model", 2, "adaptive", (0.9,), None)
     routes = {"a": entry, "b": replace(entry, drafter="b"), "both": replace(entry, drafter="ngram+b")}
     write_decision(bundle, Policy(POLICY_VERSION, bundle_identity(bundle), "fake", "", 0.0, 0.9, entry, routes), POLICY)
-    drafts = {"b": DraftCosts(weights, 0.0, (point(0.01),))}
-    costs = Costs(1, bundle_identity(bundle), "a host", "fake", 0, "", 0.0, 0.0, (point(0.5),), drafts)
-    write_decision(bundle, costs, "costs.json")
+    costs = {name: costs_of(bundle, price, like if name == "b" else name) for name, price in prices.items()}
+    write_decision(bundle, costs, COSTS)
     return Session(bundle, session.engine)
+
+
+def costs_of(bundle: Bundle, draft_pass: float, draft: str) -> Costs:
+    return Costs(1, bundle_identity(bundle, draft), "a host", "fake", 0, "", 0.0, 0.0, (point(draft_pass),))
 
 
 @pytest.fixture
@@ -234,56 +258,85 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("host")
-def test_a_route_drafts_with_its_draft_at_its_costs(tmp_path: Path) -> None:
+def test_a_route_drafts_with_its_draft_at_its_costs(refused: Refused, tmp_path: Path) -> None:
     session = make(tmp_path)
-    weights = session.bundle.manifest.files[session.bundle.manifest.more_drafts["b"].model.weights].sha256
-    session = decided(session, weights)
+    session = decided(session)
     drafter, schedule = session.decisions.schedule("b", 4)
     assert drafter == "b"
     assert isinstance(schedule, AdaptiveSchedule)
     assert schedule._costs.points == (point(0.01),)
     assert session.decisions.schedule("a", 4)[1]._costs.points == (point(0.5),)  # type: ignore[attr-defined]
-    assert not session.drafts.opened
+    assert list(session.drafts.opened) == ["draft"]
     session.prepare()
-    assert list(session.drafts.opened) == ["b"]
+    assert list(session.drafts.opened) == ["draft", "b"]
     assert session.generate(PROMPT, route="b", max_new_tokens=12).statistics.draft_passes > 0
-    assert list(session.drafts.opened) == ["b"]
-    stale = decided(session, "of another draft")
-    assert isinstance(stale.decisions.schedule("b", 4)[1], FixedSchedule)
+    with refused(BundleError):
+        decided(session, "draft")
+
+
+@pytest.mark.usefixtures("host")
+def test_what_earlier_versions_calibrated_is_followed(tmp_path: Path) -> None:
+    """`model` for the first draft, whose costs are at the top of costs.json and whose confidence is in survival.json."""
+    session = decided(make(tmp_path))
+    bundle, weights = session.bundle, session.bundle.manifest.draft_called("b").model.weights
+    one, other = (asdict(costs_of(bundle, price, "draft")) for price in (0.5, 0.01))
+    of_b = {key: other[key] for key in ("draft_prefill", "points")} | {"draft_row": 0.2}
+    curve = Curve((-1.0, 1.0), (0.25, 0.75))
+    survivals = [Survival(1, bundle_identity(bundle), "probability", (curve,) * number, ()) for number in (1, 2)]
+    for file, survival in zip(("survival.json", "survival-b.json"), survivals, strict=True):
+        bundle.path(file).write_text(json.dumps(asdict(survival)))
+    for sha256, known in ((bundle.manifest.files[weights].sha256, True), ("of another draft", False)):
+        drafts = {"b": of_b | {"weights": sha256}, "gone": of_b | {"weights": "x"}}
+        bundle.path(COSTS).write_text(json.dumps(one | {"drafts": drafts}))
+        decisions = Session(bundle, session.engine).decisions
+        assert decisions.policy is not None
+        assert decisions.policy.default.drafter == "draft"
+        assert decisions.costs["draft"] == costs_of(bundle, 0.5, "draft")
+        expected = replace(costs_of(bundle, 0.01, "b"), draft_row=0.2)
+        assert decisions.costs.get("b") == (expected if known else None)
+        assert list(decisions.survivals.values()) == [survivals[0], replace(survivals[1], bundle=expected.bundle)]
+
+
+@pytest.mark.parametrize("content", ["[]", "3", '{"schema_version": 1, "drafts": 3}', '{"draft": 3}'])
+def test_damaged_costs_are_named(refused: Refused, tmp_path: Path, content: str) -> None:
+    session = decided(make(tmp_path))
+    session.bundle.path(COSTS).write_text(content)
+    with refused(BundleError):
+        Session(session.bundle, session.engine)
 
 
 @pytest.mark.usefixtures("host")
 def test_an_engine_that_runs_the_first_alone_follows_its_policy_with_that(tmp_path: Path) -> None:
-    session = decided(make(tmp_path), "x")
+    session = decided(make(tmp_path))
     alone = Session(session.bundle, replace(session.engine, open_draft=None))
-    assert [alone.decisions.schedule(route, 4)[0] for route in ("a", "b", "both")] == ["model", "model", "ngram+model"]
+    assert [alone.decisions.schedule(route, 4)[0] for route in ("a", "b", "both")] == ["draft", "draft", "ngram+draft"]
     assert alone.decisions.policy is not None
     own, other = (alone.decisions.policy.of(route) for route in ("a", "b"))
     assert own == session.decisions.policy.of("a")  # type: ignore[union-attr]
-    assert other == RoutePolicy("undecided", "model", CONTRACT.max_draft_tokens, "adaptive", (GUESS,) * 4, None)
+    assert other == RoutePolicy("undecided", "draft", CONTRACT.max_draft_tokens, "adaptive", (GUESS,) * 4, None)
 
 
 def test_what_lost_with_another_draft_stays_off_with_the_first() -> None:
     evidence = Evidence(30, 1.2, 1.5, 0.8, 0.7, 0.9, 0.6)
     lost = RoutePolicy("off", "suffix+b", 0, "fixed", (0.2, 0.1), evidence)
     for name in ("b:model", "ngram:b", "model:b"):  # whatever drafted for it may be one of the others
-        assert replace(lost, drafter=name, unit=0.5).with_first_draft(3).drafter == "model"
-    assert lost.with_first_draft(3) == RoutePolicy("off", "suffix+model", 0, "fixed", (GUESS,) * 3, None)
+        assert replace(lost, drafter=name, unit=0.5).with_first_draft("model", 3).drafter == "model"
+    assert lost.with_first_draft("model", 3) == RoutePolicy("off", "suffix+model", 0, "fixed", (GUESS,) * 3, None)
 
 
 def test_a_lookup_drafts_for_the_first_draft_on_every_engine_whose_rounds_the_host_runs() -> None:
     """As `calibrate` chooses there."""
     chain = RoutePolicy("on", "ngram:model", 3, "adaptive", (0.7, 0.6), None, 0.5)
-    assert chain.with_first_draft(4) == chain
-    assert chain.with_first_draft(4, whole_rounds=True) == replace(chain, drafter="model", unit=1.0)
+    assert chain.with_first_draft("model", 4) == chain
+    assert chain.without_chain() == replace(chain, drafter="model", unit=1.0)
     by_another = replace(chain, drafter="small:model")
-    assert by_another.with_first_draft(4) == replace(chain, drafter="model", unit=1.0)
+    assert by_another.with_first_draft("model", 4) == replace(chain, drafter="model", unit=1.0)
 
 
 def test_costs_of_a_draft_are_measured_when_it_is_first_asked_for() -> None:
     costs = Costs(1, "", "a host", "fake", 0, "", 0.0, 0.0, (point(0.5),))
-    asked: list[tuple[str, ...]] = []
-    decisions = Decisions(measure=lambda *draft: asked.append(draft) or costs)  # type: ignore[func-returns-value]
-    for drafter in ("ngram", "model", "b", "suffix+b", "b"):
+    asked: list[str] = []
+    decisions = Decisions(first_draft="first", measure=lambda draft: asked.append(draft) or costs)  # type: ignore[func-returns-value]
+    for drafter in ("ngram", "first", "b", "suffix+b", "b"):
         assert decisions.costs_of(drafter) == costs
-    assert asked == [(), ("b",)]
+    assert asked == ["first", "b"]

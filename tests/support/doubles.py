@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 from specexport.bundle import (
-    ROLES,
     SCHEMA_VERSION,
     Bundle,
     CacheLayer,
     Contract,
+    DraftSpec,
     Manifest,
     ModelSpec,
     Proof,
     TextSpec,
     list_files,
 )
-from specexport.engines.base import Engine, Logits, SavedStates
+from specexport.engines.base import Engine, Logits, OpenedDraft, SavedStates
 from specexport.engines.open_rows import OpenRows
 from specexport.runtime.session import Session
 from specexport.runtime.state.context import Context
@@ -228,7 +229,7 @@ def write_bundle(
     has_draft: bool = True,
 ) -> Bundle:
     """A bundle's files without its manifest; graphs and weights are a few bytes that nothing can run."""
-    roles = ROLES if has_draft else ROLES[:1]
+    roles = ("target", "draft") if has_draft else ("target",)
     for folder in ("graphs", "reference", "tokenizer"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     byte_tokenizer().save(str(root / "tokenizer/tokenizer.json"))
@@ -252,6 +253,8 @@ def write_bundle(
             format="float",
             notes=(),
             fidelity=None,
+            reference=f"reference/{role}.npz",
+            proofs=(Proof("onnxruntime", "ort", role, 10, 30, 1e-5, 1e-3),),
         )
 
     text = TextSpec(
@@ -267,18 +270,27 @@ def write_bundle(
         packages={"numpy": "2.0"},
         contract=contract,
         target=model("target", vocab_size),
-        draft=model("draft", draft_vocab_size or vocab_size) if has_draft else None,
-        vocabulary=None,
-        draft_vocabulary=None,
+        drafts=(DraftSpec("draft", model("draft", draft_vocab_size or vocab_size)),) if has_draft else (),
         text=text,
         engines=("onnxruntime",),
         rules=(),
         plans=(),
-        references={role: f"reference/{role}.npz" for role in roles},
-        proofs=tuple(Proof("onnxruntime", "ort", role, 10, 30, 1e-5, 1e-3) for role in roles),
         files=list_files(root),
     )
     return Bundle(root, manifest)
+
+
+def with_models(manifest: Manifest, models: Mapping[str, ModelSpec]) -> Manifest:
+    """With other models as its target and its draft, by role; reference and proofs stay."""
+    made = {"target": manifest.target, **{draft.name: draft.model for draft in manifest.drafts}}
+    for role, model in models.items():
+        made[role] = replace(model, reference=made[role].reference, proofs=made[role].proofs)
+    drafts = tuple(replace(draft, model=made[draft.name]) for draft in manifest.drafts)
+    return replace(manifest, target=made["target"], drafts=drafts)
+
+
+def proofs_of(manifest: Manifest) -> list[Proof]:
+    return [proof for model in manifest.models.values() for proof in model.proofs]
 
 
 def fake_session(
@@ -294,4 +306,6 @@ def fake_session(
     bundle = write_bundle(
         root, target.contract, target.vocab_size, draft_size, stop_token_ids, chat_template, draft is not None
     )
-    return Session(bundle, Engine("fake", "ort", target, draft), prompt_cache_bytes=prompt_cache_bytes)
+    return Session(
+        bundle, Engine("fake", "ort", target, draft and OpenedDraft(draft)), prompt_cache_bytes=prompt_cache_bytes
+    )

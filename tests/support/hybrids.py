@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 from specexport.bundle import Bundle, RuleSpec
-from specexport.engines.base import Engine
+from specexport.engines.base import Engine, OpenedDraft
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.rules.graphs import _rules
 from specexport.runtime.session import Session
 from transformers import AutoModelForCausalLM
 
-from support.doubles import write_bundle
+from support.doubles import with_models, write_bundle
 from support.tiny import LLAMA, VOCAB, Exported, export_cached, make_tokenizer, save_checkpoint, save_model
 
 HYBRID = LLAMA | dict(head_dim=8, layer_types=["linear_attention", "full_attention"])
@@ -138,10 +138,9 @@ def session_of(root: Path, target: Exported, draft: Exported | None, prompt_cach
     manifest = replace(files.manifest, target=replace(files.manifest.target, layers=target.spec.layers))
     beside = None
     if draft is not None:
-        assert manifest.draft is not None
-        manifest = replace(manifest, draft=replace(manifest.draft, layers=draft.spec.layers))
+        manifest = with_models(manifest, {"draft": replace(manifest.drafts[0].model, layers=draft.spec.layers)})
         beside = decoder(draft, keeps_open=True)
-    engine = Engine("onnxruntime", "ort", decoder(target), beside)
+    engine = Engine("onnxruntime", "ort", decoder(target), beside and OpenedDraft(beside))
     return Session(Bundle(files.root, manifest), engine, policy=False, prompt_cache_bytes=prompt_cache_bytes)
 
 
@@ -160,4 +159,4 @@ def bundle_for_tensorrt(root: Path, target: Exported, draft: Exported | None) ->
     for spec, make in _rules(target.contract.max_draft_tokens, VOCAB):
         (root / spec.graph).write_bytes(make().SerializeToString())
         rules.append(spec)
-    return replace(bundle, manifest=replace(bundle.manifest, rules=tuple(rules), **specs))
+    return replace(bundle, manifest=with_models(replace(bundle.manifest, rules=tuple(rules)), specs))

@@ -7,21 +7,31 @@ logits[t]      next[token[t]] + the sum over rows c <= position + t of weight[c]
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import numpy as np
 import onnx
 from ml_dtypes import bfloat16
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
-from specexport.bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision, RuleSpec
-from specexport.engines.base import Engine, Logits
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+from specexport.bundle import Bundle
+from specexport.bundle import CacheLayer
+from specexport.bundle import Contract
+from specexport.bundle import ModelSpec
+from specexport.bundle import Precision
+from specexport.bundle import RuleSpec
+from specexport.engines.base import Engine
+from specexport.engines.base import Logits
 from specexport.exporter.rules.graphs import _rules
-
 from support.doubles import write_bundle
 from support.rolls_back import RollsBack
+from specexport.engines.base import OpenedDraft
+from support.doubles import with_models
+
 
 VOCAB = 23
 # No two layers alike, so that no size can stand for another.
@@ -164,7 +174,7 @@ def micro_bundle(
     for spec, make in _rules(contract.max_draft_tokens, models["target"].vocab_size):
         (root / spec.graph).write_bytes(make().SerializeToString())
         rules.append(spec)
-    return replace(bundle, manifest=replace(bundle.manifest, rules=tuple(rules), **specs))
+    return replace(bundle, manifest=with_models(replace(bundle.manifest, rules=tuple(rules)), specs))
 
 
 def host_engine(
@@ -174,7 +184,7 @@ def host_engine(
         "host",
         "onnx",
         MicroDecoder(target or Micro(), contract),
-        MicroDecoder(draft or Micro(noise=2.0), contract) if has_draft else None,
+        OpenedDraft(MicroDecoder(draft or Micro(noise=2.0), contract)) if has_draft else None,
     )
 
 

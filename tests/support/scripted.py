@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from specexport.bundle import Contract
-from specexport.engines.base import Engine, Logits
+from specexport.engines.base import Engine, Logits, OpenedDraft
 from specexport.runtime.session import Session
 from tokenizers import AddedToken
 
@@ -64,7 +64,7 @@ def scripted_session(
     target, draft = Scripted(contract, size), Scripted(contract, size, wrong=7)
     for decoder in (target, draft):
         decoder.marker = tokenizer.encode(marker).ids
-    return Session(bundle, Engine("scripted", "ort", target, draft))
+    return Session(bundle, Engine("scripted", "ort", target, OpenedDraft(draft)))
 
 
 def tell(session: Session, text: str) -> None:

@@ -49,7 +49,8 @@ class Measurements:
 def measure(subject: Subject, prompts: Sequence[Sequence[int]], effort: Effort) -> Measurements:
     """Measure everything. This writes into the caches without the session's knowledge, so it is reset at the end."""
     session, meter = subject.session, subject.meter
-    target, draft = session.engine.target, session.engine.draft
+    target, opened = session.engine.target, session.engine.draft
+    draft = opened.decoder if opened is not None else None
     if meter is not None and isinstance(target, TensorRTDecoder) and isinstance(draft, TensorRTDecoder):
         passes, rules, rounds = _on_the_gpu(meter, session, target, draft, effort)
     else:
@@ -107,7 +108,7 @@ def _on_the_gpu(
 def _by_the_host(session: Session, effort: Effort) -> list[PassTime]:
     roles: list[tuple[Role, Decoder]] = [("target", session.engine.target)]
     if session.engine.draft is not None:
-        roles.append(("draft", session.engine.draft))
+        roles.append(("draft", session.engine.draft.decoder))
     steps = {
         (role, width, span): _step(decoder, width, span)
         for role, decoder in roles

@@ -15,15 +15,15 @@ from ..finding import Finding
 def decoders(session: Session) -> Iterator[tuple[Role, Decoder]]:
     yield "target", session.engine.target
     if session.engine.draft is not None:
-        yield "draft", session.engine.draft
+        yield "draft", session.engine.draft.decoder
 
 
 def prove_parity(session: Session) -> Iterator[Finding]:
     """Run the bundle's own schedule on this engine."""
     manifest, engine = session.bundle.manifest, session.engine
     for role, decoder in decoders(session):
-        reference = load_reference(session.bundle.path(manifest.references[role]))
-        kind = arithmetic(manifest.models[role], manifest.contract)
+        reference = load_reference(session.bundle.path(manifest.pair[role].reference))
+        kind = arithmetic(manifest.pair[role], manifest.contract)
         proof = measure_decoder(decoder, reference, engine.name, engine.dialect, role, kind)
         compared = f"{proof.rows} rows up to {proof.length} tokens"
         detail = f"{proof.measure} over {compared} (allowed {proof.limit})"

@@ -60,7 +60,7 @@ def _poisoned(session: Session, role: Role, decoder: Decoder, prompt: Sequence[i
         said = "no error"
     except EngineError as error:
         said = str(error)
-    told = "gave nan as a logit" in said and session.bundle.manifest.models[role].graphs[session.engine.dialect] in said
+    told = "gave nan as a logit" in said and session.bundle.manifest.pair[role].graphs[session.engine.dialect] in said
     try:
         recovered = session.generate(prompt, PARAMS).tokens == fresh
     except EngineError:

@@ -10,11 +10,13 @@ from specexport.calibration.measuring.record import record
 from specexport.calibration.measuring.recorder import RecordedRound, agreement
 from specexport.calibration.measuring.trace_replay import replay
 from specexport.calibration.measuring.traces import Trace, known
-from specexport.runtime.drafting.names import DRAFTERS
+from specexport.runtime.drafting.names import all_drafters
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import FakeDecoder, fake_session
 from support.replays import Periodic, Watched
+
+DRAFTERS = all_drafters(("model",))
 
 
 @pytest.fixture(params=["hashed", "periodic"])

@@ -116,22 +116,16 @@ def test_a_graph_without_the_manifests_head(make: Make, exported: Exported, tmp_
 def test_an_engine_has_the_head_of_its_draft(built: Path) -> None:
     bundle = Bundle.open(built)
     assert bundle.manifest.target.features == 0
-    assert bundle.manifest.draft is not None
-    assert bundle.manifest.draft.features == F
+    assert bundle.manifest.drafts[0].model.features == F
     engine = load(bundle)
     assert engine.draft is not None
-    assert engine.head is not None
-    engine.head.set_weights(WEIGHTS)
-    logits = engine.draft.step(TOKENS[:5], 0)
-    assert len(engine.head.features()) == len(logits) == 5
-    assert engine.head.confidence() != 0.0
-    alone = dataclasses.replace(
-        bundle.manifest,
-        draft=None,
-        references={"target": "x"},
-        proofs=tuple(p for p in bundle.manifest.proofs if p.role == "target"),
-    )
-    assert load(Bundle(bundle.root, alone)).head is None
+    head = engine.draft.head
+    assert head is not None
+    head.set_weights(WEIGHTS)
+    logits = engine.draft.decoder.step(TOKENS[:5], 0)
+    assert len(head.features()) == len(logits) == 5
+    assert head.confidence() != 0.0
+    assert load(Bundle(bundle.root, dataclasses.replace(bundle.manifest, drafts=()))).draft is None
 
 
 @dataclasses.dataclass

@@ -70,7 +70,7 @@ def feed(decoder: OrtDecoder, *widths: int) -> Logits:
 
 
 def test_the_references_logits(decoder: OrtDecoder, opened: Bundle) -> None:
-    assert max_error(decoder, load_reference(opened.path(opened.manifest.references["target"]))) < 1e-4
+    assert max_error(decoder, load_reference(opened.path(opened.manifest.target.reference))) < 1e-4
 
 
 @pytest.mark.parametrize("width", range(1, 17))
@@ -260,7 +260,7 @@ def test_a_closed_session_frees_the_engine(compilable: Path) -> None:
     assert engine.open_graph is not None
     graph = engine.open_graph(session.bundle.path(rules[0].graph))
     session.generate([1, 2, 3], max_new_tokens=4)
-    decoders = [engine.target, engine.draft]
+    decoders = [engine.target, engine.draft.decoder]
     held = [
         weakref.ref(thing)
         for decoder in decoders

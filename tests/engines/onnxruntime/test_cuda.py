@@ -175,7 +175,7 @@ def test_a_bundle_becomes_an_engine(
     engine: Any = load(bundle, device=1)
     assert engine.device == 1
     assert (engine.name, engine.dialect) == ("onnxruntime-cuda", "ort")
-    assert (engine.target.file, engine.draft.file, engine.head) == (
+    assert (engine.target.file, engine.draft.decoder.file, engine.draft.head) == (
         "target.ort.onnx",
         "draft.ort.onnx",
         "head of org/draft",
@@ -186,11 +186,9 @@ def test_a_bundle_becomes_an_engine(
         (fake, "CUDAExecutionProvider", ("cuda", 1), f"org/{role}", precision, role == "draft")
         for role in ("draft", "target")
     ]
-    manifest = dataclasses.replace(
-        bundle.manifest, draft=None, references={"target": "x"}, proofs=bundle.manifest.proofs[:1]
-    )
+    manifest = dataclasses.replace(bundle.manifest, drafts=())
     alone = load(Bundle(bundle.root, manifest))
-    assert (alone.draft, alone.head) == (None, None)
+    assert alone.draft is None
     alone.close()
     assert closed[2:] == ["org/target"]
 

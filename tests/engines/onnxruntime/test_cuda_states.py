@@ -9,18 +9,27 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
-
 import numpy as np
 import pytest
-from specexport.engines.base import Decoder, Engine
-from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
+from specexport.engines.base import Decoder
+from specexport.engines.base import Engine
+from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder
+from specexport.engines.onnxruntime.cuda_decoder import Place
 from specexport.errors import EngineError
 from specexport.runtime.proofs.parity import POISON
 from specexport.runtime.session import Session
 from support.capturing_onnxruntime import Capturing
-from support.hybrids import KINDS, Exports, decoder, make_exports, session_of
+from support.hybrids import KINDS
+from support.hybrids import Exports
+from support.hybrids import decoder
+from support.hybrids import make_exports
+from support.hybrids import session_of
 from support.refusals import refused
-from support.tiny import CONTRACT, VOCAB, Exported
+from support.tiny import CONTRACT
+from support.tiny import VOCAB
+from support.tiny import Exported
+from specexport.engines.base import OpenedDraft
+
 
 WIDEST, CHUNK = CONTRACT.widest_step, CONTRACT.prompt_chunk
 TOKENS = np.random.default_rng(0).integers(0, VOCAB, CONTRACT.capacity).tolist()
@@ -196,7 +205,7 @@ def test_a_pass_that_fails_leaves_states_that_count_as_none(make: Make, exports:
 def test_sessions_say_what_those_of_the_cpu_engine_say(tmp_path: Path, exports: Exports) -> None:
     target, draft = exports("delta rule", 0.0), exports("delta rule", 0.05)
     with session_of(tmp_path / "cpu", target, draft, 1 << 20) as theirs:
-        engine = Engine("onnxruntime-cuda", "ort", on_cuda(target), on_cuda(draft, keeps_open=True))
+        engine = Engine("onnxruntime-cuda", "ort", on_cuda(target), OpenedDraft(on_cuda(draft, keeps_open=True)))
         with Session(theirs.bundle, engine, policy=False, prompt_cache_bytes=1 << 20) as ours:
             for prompt in (TOKENS[:9], TOKENS[:12], TOKENS[5:30], TOKENS[:9]):
                 for options in (dict(num_draft_tokens=4), dict(num_draft_tokens=0)):

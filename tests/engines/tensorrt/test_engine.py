@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any
-
 import pytest
-from specexport.bundle import Bundle, Contract
+from specexport.bundle import Bundle
+from specexport.bundle import Contract
 from specexport.engines.onnxruntime.cpu import load as load_on_cpu
 from specexport.errors import EngineError
-from specexport.runtime.proofs.parity import load_reference, prove_decoder, save_reference
+from specexport.runtime.proofs.parity import load_reference
+from specexport.runtime.proofs.parity import prove_decoder
+from specexport.runtime.proofs.parity import save_reference
 from specexport.runtime.proofs.rule_parity import measure_rule
 from specexport.runtime.session import Session
 from support.doubles import write_bundle
@@ -20,6 +22,8 @@ from support.fake_device import FakeDevice
 from support.fake_engine import load_fake
 from support.pair import Pair
 from support.refusals import refused
+from support.doubles import with_models
+
 
 pytestmark = pytest.mark.slow
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
@@ -57,7 +61,7 @@ def kept(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def own_draft(kept: Bundle) -> Bundle:
     """The target as its own draft, which accepts everything."""
     manifest = kept.manifest
-    return replace(kept, manifest=replace(manifest, draft=manifest.target))
+    return replace(kept, manifest=with_models(manifest, {"draft": manifest.target}))
 
 
 def on_device(bundle: Bundle, dialect: str = "onnx", version: str = "10.16.1") -> tuple[Session, FakeDevice]:
@@ -90,7 +94,7 @@ def test_greedy_rounds_give_the_targets_own_tokens(sessions: tuple[Session, Sess
         given = device.generate(PROMPT[:length], **asked)
         assert given.tokens == plain.tokens
         assert given.statistics.device_seconds > 0
-        if k and host.bundle.manifest.draft is host.bundle.manifest.target:
+        if k and host.bundle.manifest.pair["draft"].weights == host.bundle.manifest.target.weights:
             assert given.statistics.acceptance_rate == 1.0
 
 
@@ -114,11 +118,10 @@ def test_the_models_give_the_reference_logits(sessions: tuple[Session, Session])
     _, device = sessions
     contract = device.bundle.manifest.contract
     for role in ("target", "draft"):
-        own_draft = device.bundle.manifest.draft is device.bundle.manifest.target
-        reference = load_reference(
-            device.bundle.path(device.bundle.manifest.references["target" if own_draft else role])
-        )
-        decoder = getattr(device.engine, role)
+        pair = device.bundle.manifest.pair
+        own_draft = pair["draft"].weights == pair["target"].weights
+        reference = load_reference(device.bundle.path(pair["target" if own_draft else role].reference))
+        decoder = device.engine.target if role == "target" else device.engine.draft.decoder
         proof = prove_decoder(decoder, reference, device.engine.name, device.engine.dialect, role, contract.precision)  # type: ignore[arg-type]
         assert proof.max_error < 1e-4
     device.reset()  # its caches hold other sequences now

@@ -118,7 +118,7 @@ def test_a_launch_that_fails_leaves_states_that_count_as_none(make: Make, monkey
         patched.setattr(made.device, "launch", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             list(stream)
-    for decoder in (made.engine.target, made.engine.draft):
+    for decoder in (made.engine.target, made.engine.draft.decoder):
         assert isinstance(decoder, TensorRTDecoder)
         assert not any(decoder.resumable(rows) for rows in range(CONTRACT.capacity))
     assert made.session.generate(prompt, max_new_tokens=8, stop_token_ids=()).tokens == expected

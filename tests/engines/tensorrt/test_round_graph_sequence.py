@@ -72,7 +72,7 @@ class Made:
 
     @property
     def decoders(self) -> list[TensorRTDecoder]:
-        found = [self.engine.target, self.engine.draft]
+        found = [self.engine.target, self.engine.draft.decoder]
         return [decoder for decoder in found if isinstance(decoder, TensorRTDecoder)]
 
     def same(self, prompt: list[int], **options: Any) -> Any:

@@ -254,7 +254,7 @@ def session(translated: Translated) -> Session:
 
 def test_the_bundle_holds_the_maps_and_says_so(translated: Translated) -> None:
     manifest = Bundle.open(translated.bundle).manifest
-    vocabulary = manifest.vocabulary
+    vocabulary = manifest.drafts[0].shared_vocabulary
     assert vocabulary is not None
     assert (vocabulary.shared_tokens, vocabulary.target_tokens, vocabulary.draft_tokens) == (
         len(translated.shared),
@@ -262,7 +262,7 @@ def test_the_bundle_holds_the_maps_and_says_so(translated: Translated) -> None:
         300,
     )
     assert 258 < len(translated.shared) < 288
-    assert (manifest.target.vocab_size, manifest.draft.vocab_size) == (288, DRAFT_SIZE)
+    assert (manifest.target.vocab_size, manifest.drafts[0].model.vocab_size) == (288, DRAFT_SIZE)
     assert vocabulary.maps == "tokenizer/shared_vocabulary.npz"
     to_draft, shared = load_maps(translated.bundle / vocabulary.maps, vocabulary, 288, DRAFT_SIZE)
     assert dict(shared.T.tolist()) == translated.shared

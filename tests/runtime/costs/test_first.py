@@ -67,7 +67,7 @@ def test_prepared_before_the_first_request(make_session: MakeSession, measured: 
     session.prepare()
     session.generate(PROMPT, max_new_tokens=8)
     assert len(measured) == 1
-    assert session.decisions.costs is not None
+    assert session.decisions.costs["draft"] is not None
 
 
 @pytest.mark.parametrize("options", [{"num_draft_tokens": 2}, {"speculate": False}, {"num_draft_tokens": 0}])
@@ -108,13 +108,13 @@ def test_a_session_learns_from_its_requests(make_session: MakeSession) -> None:
     shifts = []
     for place in range(6):
         session.generate([place] * 9, max_new_tokens=40)
-        shifts.append(session.decisions.states["model"].prior_shift)
+        shifts.append(session.decisions.states["draft"].prior_shift)
     assert shifts == sorted(shifts, reverse=True)
     assert shifts[-1] < -0.2
     session.generate([9] * 9, max_new_tokens=40, temperature=1.0, seed=1)
-    assert session.decisions.states["model"].prior_shift == shifts[-1]
+    assert session.decisions.states["draft"].prior_shift == shifts[-1]
     session.generate([9] * 9, max_new_tokens=40, seed=1)  # greedy: the seed decides nothing
-    assert session.decisions.states["model"].prior_shift < shifts[-1]
+    assert session.decisions.states["draft"].prior_shift < shifts[-1]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema_version": 99}'])
@@ -163,8 +163,8 @@ def test_of_two_that_measured_at_once_the_first_to_write_counts(
     monkeypatch.setattr(first, "_kept", kept)
     session = make_session()
     session.prepare()
-    assert session.decisions.costs is not None
-    assert session.decisions.costs.made.startswith("long before")
+    assert session.decisions.costs["draft"] is not None
+    assert session.decisions.costs["draft"].made.startswith("long before")
     assert "long before" in file.read_text()
     assert [one.name for one in file.parent.iterdir()] == [file.name]
 
@@ -183,9 +183,9 @@ def test_cancelled_while_it_measures(make_session: MakeSession, clock: Clock, me
 
     session = make_session(target=Told(clock, 1.0, 0.0, seed=1))
     assert session.generate(PROMPT, max_new_tokens=9).finish_reason == "cancelled"
-    assert session.decisions.costs is None
+    assert not session.decisions.costs
     assert session.generate(PROMPT, max_new_tokens=9).finish_reason == "length"
-    assert session.decisions.costs is not None
+    assert session.decisions.costs["draft"] is not None
 
 
 def test_beside_a_wrong_prediction_the_model_drafts_as_much_as_pays(make_session: MakeSession) -> None:
@@ -205,7 +205,7 @@ def test_no_costs_where_random_tokens_give_no_numbers(make_session: MakeSession,
 
     session = make_session(target=Chosen(clock, 1.0, 0.0, seed=1))
     assert session.generate(PROMPT, max_new_tokens=9).statistics.rounds == 3
-    assert session.decisions.measure is None
+    assert session.decisions.costs == {"draft": None}
 
 
 def test_a_seed_repeats_itself_by_the_costs_that_were_kept(make_session: MakeSession) -> None:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.errors import ParameterError
-from specexport.runtime.drafting.drafters import Draft, FirstDraft, ForcedDraft, LookupDraft, ModelDraft, make_draft
-from specexport.runtime.drafting.names import DRAFTERS, check_drafter
-from specexport.runtime.drafting.rounds import Proposal, RoundPlan
-from specexport.runtime.state.context import CachedDecoder, Context
+from specexport.runtime.drafting.drafters import Draft
+from specexport.runtime.drafting.drafters import FirstDraft
+from specexport.runtime.drafting.drafters import ForcedDraft
+from specexport.runtime.drafting.drafters import LookupDraft
+from specexport.runtime.drafting.drafters import ModelDraft
+from specexport.runtime.drafting.drafters import make_draft
+from specexport.runtime.drafting.names import check_drafter
+from specexport.runtime.drafting.rounds import Proposal
+from specexport.runtime.drafting.rounds import RoundPlan
+from specexport.runtime.state.context import CachedDecoder
+from specexport.runtime.state.context import Context
 from specexport.runtime.state.statistics import Statistics
-from support.doubles import FakeDecoder, check_invariant, greedy_tokens
+from support.doubles import FakeDecoder
+from support.doubles import check_invariant
+from support.doubles import greedy_tokens
 from support.refusals import refused
-from support.rounds import prefill, propose
+from support.rounds import prefill
+from support.rounds import propose
+from specexport.runtime.drafting.names import all_drafters
 
+
+DRAFTERS = all_drafters(("model",))
 VOCAB = 9
 TINY = Contract(capacity=40, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 
@@ -46,7 +58,7 @@ def made(
     name: str, prompt: Sequence[int], chunk: int = 8, rule: Told | None = None
 ) -> tuple[Draft, Context, FakeDecoder, Told, Statistics]:
     model, rule, statistics = FakeDecoder(TINY, VOCAB, seed=4), rule or Told(), Statistics()
-    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), chunk), CachedDecoder(model, chunk))
+    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), chunk), {"model": CachedDecoder(model, chunk)}, "model")
     context.start(prompt)
     draft = make_draft(name, context, rule, statistics)
     draft = ForcedDraft(draft, rule, statistics) if rule.constrained else draft
@@ -174,24 +186,24 @@ def test_names_make_what_they_say() -> None:
 
 
 def test_the_default_is_the_model_where_there_is_one() -> None:
-    assert check_drafter(None, has_model=True) == "model"
-    assert check_drafter(None, has_model=False) == "ngram"
-    assert [check_drafter(name, has_model=True) for name in DRAFTERS] == list(DRAFTERS)
-    assert [check_drafter(name, has_model=False) for name in ("ngram", "suffix")] == ["ngram", "suffix"]
+    assert check_drafter(None, ("model",)) == "model"
+    assert check_drafter(None, ()) == "ngram"
+    assert [check_drafter(name, ("model",)) for name in DRAFTERS] == list(DRAFTERS)
+    assert [check_drafter(name, ()) for name in ("ngram", "suffix")] == ["ngram", "suffix"]
 
 
 @pytest.mark.parametrize("name", ["", "models", "model+ngram", "ngram+suffix", "ngram+", 3, True, [], object])
 def test_names_that_no_drafter_has(name: object) -> None:
     with refused(ParameterError, field="drafter"):
-        check_drafter(name, has_model=True)  # type: ignore[arg-type]
+        check_drafter(name, ("model",))  # type: ignore[arg-type]
     with refused(ParameterError, "--draft", field="drafter"):
-        check_drafter(name, has_model=False)  # type: ignore[arg-type]
+        check_drafter(name, ())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["model", "ngram+model", "suffix+model"])
 def test_a_model_that_is_not_there(name: str) -> None:
     with refused(ParameterError, "--draft", field="drafter"):
-        check_drafter(name, has_model=False)
+        check_drafter(name, ())
 
 
 def test_a_lookup_ends_where_the_grammar_forbids_it() -> None:

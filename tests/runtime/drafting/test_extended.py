@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-
+from collections.abc import Iterator
+from collections.abc import Sequence
 import numpy as np
 import pytest
 from specexport.bundle import Contract
-from specexport.runtime.drafting.drafters import ExtendedDraft, ForcedDraft, LookupDraft, ModelDraft
-from specexport.runtime.drafting.lookup import Lookup, NgramLookup, SuffixLookup
+from specexport.runtime.drafting.drafters import ExtendedDraft
+from specexport.runtime.drafting.drafters import ForcedDraft
+from specexport.runtime.drafting.drafters import LookupDraft
+from specexport.runtime.drafting.drafters import ModelDraft
+from specexport.runtime.drafting.lookup import Lookup
+from specexport.runtime.drafting.lookup import NgramLookup
+from specexport.runtime.drafting.lookup import SuffixLookup
 from specexport.runtime.drafting.rounds import RoundPlan
-from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, outcomes
+from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE
+from specexport.runtime.proofs.enumeration import Chain
+from specexport.runtime.proofs.enumeration import outcomes
 from specexport.runtime.sampling.acceptance import VERIFY
-from specexport.runtime.sampling.distribution import Distribution, Probabilities
+from specexport.runtime.sampling.distribution import Distribution
+from specexport.runtime.sampling.distribution import Probabilities
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.rules import make_rule
-from specexport.runtime.state.context import CachedDecoder, Context
+from specexport.runtime.state.context import CachedDecoder
+from specexport.runtime.state.context import Context
 from specexport.runtime.state.statistics import Statistics
-from support.doubles import FakeDecoder, check_invariant, greedy_tokens
-from support.rounds import prefill, propose
+from support.doubles import FakeDecoder
+from support.doubles import check_invariant
+from support.doubles import greedy_tokens
+from support.rounds import prefill
+from support.rounds import propose
+
 
 VOCAB = 9
 TINY = Contract(capacity=64, max_draft_tokens=6, prompt_chunk=8, precision="fp32")
@@ -46,7 +59,7 @@ class Rule:
 
 def made(prompt: Sequence[int], lookup: Lookup, rule: Rule) -> tuple[ExtendedDraft, Context, FakeDecoder, Statistics]:
     decoder, statistics = FakeDecoder(TINY, VOCAB, seed=4), Statistics()
-    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), CachedDecoder(decoder, 8))
+    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), {"model": CachedDecoder(decoder, 8)}, "model")
     context.start(prompt)
     assert context.draft is not None
     lookups = [LookupDraft(lookup, rule, statistics)]
@@ -162,7 +175,7 @@ def test_a_guide_says_how_much_is_looked_up_and_how_much_is_drafted() -> None:
     prompt, expected = prompt_for(2)
     for allowed, most, drafted, passes in ((6, 3, 5, 2), (0, 3, 0, 0), (1, 3, 1, 1)):
         decoder, statistics, guide = FakeDecoder(TINY, VOCAB, seed=4), Statistics(), Guide(allowed, most)
-        context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), CachedDecoder(decoder, 8))
+        context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), {"model": CachedDecoder(decoder, 8)}, "model")
         context.start(prompt)
         assert context.draft is not None
         lookups = [LookupDraft(NgramLookup(2), Rule(), statistics)]
@@ -178,7 +191,7 @@ def test_a_guide_says_how_much_is_looked_up_and_how_much_is_drafted() -> None:
 def test_what_is_not_taken_at_all_leaves_the_model_to_go_on() -> None:
     prompt, _ = prompt_for(2)
     decoder, guide = FakeDecoder(TINY, VOCAB, seed=4), Guide(6, 0)
-    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), CachedDecoder(decoder, 8))
+    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), {"model": CachedDecoder(decoder, 8)}, "model")
     context.start(prompt)
     assert context.draft is not None
     lookups = [LookupDraft(NgramLookup(2), Rule(), Statistics())]
@@ -200,7 +213,7 @@ def test_a_lookup_says_how_long_its_match_is(kind: type[NgramLookup] | type[Suff
 def test_chunks_are_told_where_each_token_came_from() -> None:
     prompt, expected = prompt_for(2)
     decoder, statistics = FakeDecoder(TINY, VOCAB, seed=4), Statistics()
-    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), CachedDecoder(decoder, 8))
+    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), {"model": CachedDecoder(decoder, 8)}, "model")
     context.start(prompt)
     rule = make_rule(SamplingParameters(), VOCAB, prompt, ())
     assert context.draft is not None
@@ -208,9 +221,6 @@ def test_chunks_are_told_where_each_token_came_from() -> None:
     found = ExtendedDraft(ModelDraft(context.draft, rule, statistics), lookups).propose(prompt, RoundPlan(6))
     assert found.tokens == expected
     assert found.sources == ["model"] * 2 + ["lookup"] * 4
-
-
-# L0 (docs/losslessness.md): the output's distribution, every draft of the model enumerated.
 
 
 class Drawn:

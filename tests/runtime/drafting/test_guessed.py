@@ -33,16 +33,16 @@ class Rounds:
     def __init__(self, prompt: list[int], guesser: str | None, k: int, seed: int, **options: float) -> None:
         self.target = FakeDecoder(TINY, VOCAB, seed)
         self.context = Context(CachedDecoder(self.target, 8))
-        self.context.draft = CachedDecoder(FakeDecoder(TINY, VOCAB, seed, noise=0.5), 8, widest=TINY.widest_step)
-        self.context.more = {"small": CachedDecoder(FakeDecoder(TINY, VOCAB, seed, noise=0.8), 8)}
+        model = CachedDecoder(FakeDecoder(TINY, VOCAB, seed, noise=0.5), 8, widest=TINY.widest_step)
+        self.context.drafts = {"model": model, "small": CachedDecoder(FakeDecoder(TINY, VOCAB, seed, noise=0.8), 8)}
         self.statistics, self.k = Statistics(), k
         self.context.start(prompt)
         rule = make_rule(SamplingParameters(seed=seed, **options), VOCAB, prompt, ())  # type: ignore[arg-type]
-        self.draft: Draft = ModelDraft(self.context.draft, rule, self.statistics)
+        self.draft: Draft = ModelDraft(model, rule, self.statistics)
         if guesser is not None:
-            small = ModelGuess(self.context.more["small"], VOCAB, self.statistics)
+            small = ModelGuess(self.context.drafts["small"], VOCAB, self.statistics)
             guess: Guess = LOOKUPS[guesser](2) if guesser in LOOKUPS else small
-            self.draft = GuessedDraft(self.context.draft, guess, rule, self.statistics)
+            self.draft = GuessedDraft(model, guess, rule, self.statistics)
         self.round = HostRound(self.context, self.draft, rule, self.statistics)
 
     def run(self, limit: int) -> list[int]:

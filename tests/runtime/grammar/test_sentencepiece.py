@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from specexport import Generation, Grammar, Session
 from specexport.bundle import Contract
-from specexport.engines.base import Engine
+from specexport.engines.base import Engine, OpenedDraft
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.grammar.matcher import Matcher
 from specexport.runtime.text.token_bytes import spelled
@@ -73,7 +73,9 @@ def session(tokenizer: Tokenizer, tmp_path: Path) -> Session:
     size = tokenizer.get_vocab_size() + PADDING
     bundle = write_bundle(tmp_path, CONTRACT, size, stop_token_ids=(EOS,))
     tokenizer.save(str(tmp_path / "tokenizer/tokenizer.json"))
-    return Session(bundle, Engine("fake", "ort", FakeDecoder(CONTRACT, size, 1), FakeDecoder(CONTRACT, size, 1, 0.4)))
+    return Session(
+        bundle, Engine("fake", "ort", FakeDecoder(CONTRACT, size, 1), OpenedDraft(FakeDecoder(CONTRACT, size, 1, 0.4)))
+    )
 
 
 def bytes_of(tokenizer: Tokenizer, tokens: Sequence[int]) -> bytes:

@@ -16,7 +16,7 @@ import pytest
 from specexport import Generation, Grammar, Session
 from specexport.bundle import Contract
 from specexport.errors import GrammarError, MissingPackageError, ParameterError
-from specexport.runtime.drafting.names import DRAFTERS
+from specexport.runtime.drafting.names import all_drafters
 from specexport.runtime.grammar import compiler
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.proofs.chi_squared import chi_squared
@@ -25,6 +25,8 @@ from specexport.runtime.sampling.truncation import processed_distribution
 from support.doubles import EOS, VOCAB, FakeDecoder, fake_session
 from support.refusals import refused
 from support.schemas import random_schema
+
+DRAFTERS = all_drafters(("model",))
 
 CONTRACT = Contract(capacity=160, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 PROMPT = list(b'as JSON, {"id":1,"name":"x"}: ')

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import cycle, islice
+from collections.abc import Iterator
+from collections.abc import Sequence
+from itertools import cycle
+from itertools import islice
 from typing import Any
-
 import numpy as np
 import pytest
 from specexport.bundle import Contract
-from specexport.runtime.drafting.drafters import NoDraft, make_draft
-from specexport.runtime.drafting.names import DRAFTERS
-from specexport.runtime.drafting.rounds import Proposal, RoundOutcome, RoundPlan
-from specexport.runtime.loop.speculate import HostRound, decode
+from specexport.runtime.drafting.drafters import NoDraft
+from specexport.runtime.drafting.drafters import make_draft
+from specexport.runtime.drafting.rounds import Proposal
+from specexport.runtime.drafting.rounds import RoundOutcome
+from specexport.runtime.drafting.rounds import RoundPlan
+from specexport.runtime.loop.speculate import HostRound
+from specexport.runtime.loop.speculate import decode
 from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.rules import make_rule
-from specexport.runtime.state.context import CachedDecoder, Context
+from specexport.runtime.state.context import CachedDecoder
+from specexport.runtime.state.context import Context
 from specexport.runtime.state.statistics import Statistics
-from support.doubles import FakeDecoder, check_invariant, greedy_tokens
+from support.doubles import FakeDecoder
+from support.doubles import check_invariant
+from support.doubles import greedy_tokens
+from specexport.runtime.drafting.names import all_drafters
 
+
+DRAFTERS = all_drafters(("model",))
 VOCAB = 9
 TINY = Contract(capacity=40, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 
@@ -47,7 +57,7 @@ def run(
     chunk: int = TINY.prompt_chunk,
     **options: Any,
 ) -> tuple[list[int], Statistics, Context]:
-    context = Context(CachedDecoder(target, chunk), CachedDecoder(draft, chunk))
+    context = Context(CachedDecoder(target, chunk), {"model": CachedDecoder(draft, chunk)}, "model")
     context.start(prompt)
     emitted = []
     rounds, statistics = start(context, k, limit, drafter, **options)
@@ -127,7 +137,7 @@ def test_the_first_draft_step_feeds_two_tokens_and_the_others_one() -> None:
 def test_an_abandoned_loop_leaves_a_context_that_goes_on_right(rounds: int) -> None:
     target, draft = pair(7)
     prompt = prompt_of(6)
-    context = Context(CachedDecoder(target, 8), CachedDecoder(draft, 8))
+    context = Context(CachedDecoder(target, 8), {"model": CachedDecoder(draft, 8)}, "model")
     context.start(prompt)
     loop, _ = start(context, 3, 30)
     list(islice(loop, rounds))
@@ -156,7 +166,7 @@ def test_a_step_that_fails_leaves_a_context_that_goes_on_right(
         write(tokens, position)
 
     monkeypatch.setattr(decoder, "write", fail_once)
-    context = Context(CachedDecoder(target, 8), CachedDecoder(draft, 8))
+    context = Context(CachedDecoder(target, 8), {"model": CachedDecoder(draft, 8)}, "model")
     context.start(prompt)
     with pytest.raises(RuntimeError, match="engine"):
         list(start(context, 2, 22)[0])
@@ -270,7 +280,7 @@ def test_rounds_in_which_fewer_are_drafted_than_asked_for() -> None:
 
 def test_no_draft_is_plain_decoding() -> None:
     target, draft = pair(6)
-    context = Context(CachedDecoder(target, 8), CachedDecoder(draft, 8))
+    context = Context(CachedDecoder(target, 8), {"model": CachedDecoder(draft, 8)}, "model")
     context.start(prompt_of(6))
     rule = make_rule(SamplingParameters(), VOCAB, context.tokens, ())
     round = HostRound(context, NoDraft(), rule, Statistics())

@@ -8,30 +8,49 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import numpy as np
 import pytest
 from specexport.bundle import Bundle
 from specexport.engines.base import Engine
-from specexport.errors import BundleError, OutputError, ParameterError
-from specexport.runtime.drafting.rounds import RoundPlan, SequenceState
+from specexport.errors import BundleError
+from specexport.errors import OutputError
+from specexport.errors import ParameterError
+from specexport.runtime.drafting.rounds import RoundPlan
+from specexport.runtime.drafting.rounds import SequenceState
 from specexport.runtime.policy import host_identity
 from specexport.runtime.policy.checks import stale
-from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import COSTS
+from specexport.runtime.policy.cost_model import CostPoint
+from specexport.runtime.policy.cost_model import Costs
+from specexport.runtime.policy.cost_model import MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
-from specexport.runtime.policy.files import check_writable, write_decision
-from specexport.runtime.policy.host_identity import bundle_identity, describe_host
-from specexport.runtime.policy.routes import POLICY, Policy, RoutePolicy
-from specexport.runtime.policy.schedule import AdaptiveSchedule, FixedSchedule
-from specexport.runtime.policy.survival import SURVIVAL, Curve, Survival
+from specexport.runtime.policy.files import check_writable
+from specexport.runtime.policy.files import write_decision
+from specexport.runtime.policy.host_identity import bundle_identity
+from specexport.runtime.policy.host_identity import describe_host
+from specexport.runtime.policy.routes import POLICY
+from specexport.runtime.policy.routes import Policy
+from specexport.runtime.policy.routes import RoutePolicy
+from specexport.runtime.policy.schedule import AdaptiveSchedule
+from specexport.runtime.policy.schedule import FixedSchedule
+from specexport.runtime.policy.survival import SURVIVAL
+from specexport.runtime.policy.survival import Curve
+from specexport.runtime.policy.survival import Survival
 from specexport.runtime.session import Session
-from support.doubles import FakeDecoder, fake_session, write_bundle
+from support.doubles import FakeDecoder
+from support.doubles import fake_session
+from support.doubles import write_bundle
 from support.refusals import refused
-from support.rounds import ask, sequence, tell
+from support.rounds import ask
+from support.rounds import sequence
+from support.rounds import tell
+from specexport.engines.base import OpenedDraft
+from specexport.runtime.drafting.drafts import Drafts
 
-ON = RoutePolicy("on", "model", 2, "fixed", (0.7,), None)
-OFF = RoutePolicy("off", "model", 0, "fixed", (0.1,), None)
-ADAPTIVE = RoutePolicy("on", "model", 2, "adaptive", (0.9,), None)
+
+ON = RoutePolicy("on", "draft", 2, "fixed", (0.7,), None)
+OFF = RoutePolicy("off", "draft", 0, "fixed", (0.1,), None)
+ADAPTIVE = RoutePolicy("on", "draft", 2, "adaptive", (0.9,), None)
 
 
 class FakeHead:
@@ -56,7 +75,7 @@ def bundle(tmp_path: Path) -> Bundle:
 
 
 def engine(head: FakeHead | None = None) -> Engine:
-    return Engine("onnxruntime", "ort", FakeDecoder(), FakeDecoder(noise=0.4), head=head)
+    return Engine("onnxruntime", "ort", FakeDecoder(), OpenedDraft(FakeDecoder(noise=0.4), head))
 
 
 def write_policy(bundle: Bundle, default: RoutePolicy = ON, **routes: RoutePolicy) -> None:
@@ -88,14 +107,14 @@ def edit(path: Path, **changes: Any) -> None:
 
 
 def test_without_a_policy_and_costs_the_maximum_is_drafted(bundle: Bundle) -> None:
-    decisions = Decisions.load(bundle, engine(), 0)
+    decisions = Decisions.load(Drafts(bundle, engine()), 0)
     assert decisions.policy is None
     assert ask(decisions.uncalibrated("model", 4, seeded=False), 10, 2) == 4
 
 
 def test_the_route_decides_and_the_default_for_others(bundle: Bundle) -> None:
     write_policy(bundle, OFF, code=ON)
-    decisions = Decisions.load(bundle, engine(), 0)
+    decisions = Decisions.load(Drafts(bundle, engine()), 0)
     assert ask(decisions.schedule("code", 4)[1], 10, 2) == 2
     for route in (None, "unheard of"):
         assert ask(decisions.schedule(route, 4)[1], 10, 2) == 0
@@ -107,15 +126,15 @@ def test_the_route_decides_and_the_default_for_others(bundle: Bundle) -> None:
 )
 def test_only_off_is_plain_whatever_the_number(bundle: Bundle, entry: RoutePolicy, k: int) -> None:
     write_policy(bundle, entry)
-    assert ask(Decisions.load(bundle, engine(), 0).schedule(None, 4)[1], 10, 2) == k
+    assert Decisions.load(Drafts(bundle, engine()), 0).schedule(None, 4)[1].next(10, 2) == k
 
 
 def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE, code=ADAPTIVE, prose=ADAPTIVE)
-    write_decision(bundle, costs_of(bundle), COSTS)
-    decisions = Decisions.load(bundle, engine(), 0)
+    write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
+    decisions = Decisions.load(Drafts(bundle, engine()), 0)
     drafter, schedule = decisions.schedule("code", 4)
-    assert drafter == "model"
+    assert drafter == "draft"
     assert isinstance(schedule, AdaptiveSchedule)
     ask(schedule, 10, 2)
     tell(schedule, 2, 0)
@@ -128,31 +147,30 @@ def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
 
 def test_a_chain_drafts_more_by_what_its_tokens_take(bundle: Bundle) -> None:
     """Beside a grammar nothing drafts for the draft, and its tokens take whole passes again."""
-    chain = replace(ADAPTIVE, drafter="ngram:model", chances=(0.55,), unit=0.1)
+    chain = replace(ADAPTIVE, drafter="ngram:draft", chances=(0.55,), unit=0.1)
     write_policy(bundle, ADAPTIVE, code=chain, dear=replace(chain, unit=1.0))
     costs = costs_of(bundle)
     (point,) = costs.points
     dear = tuple(MeasuredTime(1 + 0.5 * k, 1 + 0.5 * k, 1 + 0.5 * k) for k in range(5))
-    write_decision(
-        bundle, replace(costs, points=(replace(point, rounds=dear, draft=MeasuredTime(0.4, 0.4, 0.4)),)), COSTS
-    )
-    decisions = Decisions.load(bundle, engine(), 0)
+    dearer = replace(costs, points=(replace(point, rounds=dear, draft=MeasuredTime(0.4, 0.4, 0.4)),))
+    write_decision(bundle, {"draft": dearer}, COSTS)
+    decisions = Decisions.load(Drafts(bundle, engine()), 0)
     found = {}
     for route, constrained in (("code", False), ("dear", False), ("code", True)):
         drafter, schedule = decisions.schedule(route, 4, constrained, seeded=True)
-        assert drafter == "ngram:model"
+        assert drafter == "ngram:draft"
         assert type(schedule) is AdaptiveSchedule  # and not one of lookups for the target
         found[route, constrained] = ask(schedule, 10, 0)
     assert found["code", False] > found["dear", False] == found["code", True]
-    on_device = Decisions.load(bundle, replace(engine(), rounds=object()), 0)  # type: ignore[arg-type]
-    assert on_device.schedule("code", 4)[0] == "model"  # whole rounds, in which nothing drafts for the draft
+    on_device = Decisions.load(Drafts(bundle, replace(engine(), rounds=object())), 0)  # type: ignore[arg-type]
+    assert on_device.schedule("code", 4)[0] == "draft"  # whole rounds, in which nothing drafts for the draft
 
 
 def test_a_grammars_requests_are_trusted_apart_and_by_what_came_of_them(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE, code=ADAPTIVE)
-    write_decision(bundle, costs_of(bundle), COSTS)
-    write_decision(bundle, survival_of(bundle), SURVIVAL)
-    decisions = Decisions.load(bundle, engine(), 0)
+    write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
+    write_decision(bundle, {"draft": survival_of(bundle)}, SURVIVAL)
+    decisions = Decisions.load(Drafts(bundle, engine()), 0)
     free, bounded = (decisions.schedule("code", 4, constrained)[1] for constrained in (False, True))
     assert free.plan(sequence(10)).guide is not None
     assert bounded.plan(sequence(10)).guide is None  # what the draft says of itself was fitted to free text
@@ -163,9 +181,9 @@ def test_a_grammars_requests_are_trusted_apart_and_by_what_came_of_them(bundle: 
 
 def test_the_probability_is_read_from_the_drafts_last_row(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE)
-    write_decision(bundle, costs_of(bundle), COSTS)
-    write_decision(bundle, survival_of(bundle), SURVIVAL)
-    chance = Decisions.load(bundle, engine(), 0).chance
+    write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
+    write_decision(bundle, {"draft": survival_of(bundle)}, SURVIVAL)
+    chance = Decisions.load(Drafts(bundle, engine()), 0).chance_of("draft")
     assert chance is not None
     sure, unsure = np.array([0, 20, 0], np.float32), np.array([1, 1, 1], np.float32)
     assert chance(0, np.stack([unsure, sure])) == 0.75
@@ -174,28 +192,28 @@ def test_the_probability_is_read_from_the_drafts_last_row(bundle: Bundle) -> Non
 
 def test_the_head_gets_its_weights_and_is_read(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE)
-    write_decision(bundle, costs_of(bundle), COSTS)
-    write_decision(bundle, survival_of(bundle, (1.0, 2.0, 3.0, 4.0)), SURVIVAL)
+    write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
+    write_decision(bundle, {"draft": survival_of(bundle, (1.0, 2.0, 3.0, 4.0))}, SURVIVAL)
     head = FakeHead()
-    chance = Decisions.load(bundle, engine(head), 0).chance
+    chance = Decisions.load(Drafts(bundle, engine(head)), 0).chance_of("draft")
     assert head.weights.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert chance is not None
     assert chance(0, np.zeros((1, 3), np.float32)) == 0.75
-    assert Decisions.load(bundle, engine(), 0).chance is None  # this engine has no head
+    assert Decisions.load(Drafts(bundle, engine()), 0).chance_of("draft") is None  # this engine has no head
     with refused(BundleError, "delete", "8"):
-        Decisions.load(bundle, engine(FakeHead(7)), 0)
+        Decisions.load(Drafts(bundle, engine(FakeHead(7))), 0)
 
 
 @pytest.mark.parametrize("weight", [0.0, -0.5])
 def test_the_head_is_read_in_the_row_that_is_asked_about(bundle: Bundle, weight: float) -> None:
     """The last row of the logits that are given, whatever rows the draft's pass has after it."""
     write_policy(bundle, ADAPTIVE)
-    write_decision(bundle, costs_of(bundle), COSTS)
+    write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
     survival = survival_of(bundle, (1.0, 2.0, 3.0, *([weight] if weight else []), 4.0))
-    write_decision(bundle, replace(survival, signal="both" if weight else "head"), SURVIVAL)
+    write_decision(bundle, {"draft": replace(survival, signal="both" if weight else "head")}, SURVIVAL)
     head = FakeHead()
     head.rows = [0.5, -0.5, 9.0]
-    chance = Decisions.load(bundle, engine(head), 0).chance
+    chance = Decisions.load(Drafts(bundle, engine(head)), 0).chance_of("draft")
     assert chance is not None
     even = np.array([[0.0, 0.0, -np.inf]] * 2, np.float32)  # a probability of 1/2, whose logit is 0
     assert chance(0, even[:1]) == pytest.approx(0.625)
@@ -204,13 +222,13 @@ def test_the_head_is_read_in_the_row_that_is_asked_about(bundle: Bundle, weight:
 
 def test_the_head_beside_the_probability(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE)
-    write_decision(bundle, costs_of(bundle), COSTS)
+    write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
     both = replace(
         survival_of(bundle, (1.0, 2.0, 3.0, -0.5, 4.0)), signal="both", curves=(Curve((-10.0, 10.0), (0.0, 1.0)),)
     )
-    write_decision(bundle, both, SURVIVAL)
+    write_decision(bundle, {"draft": both}, SURVIVAL)
     head = FakeHead()
-    chance = Decisions.load(bundle, engine(head), 0).chance
+    chance = Decisions.load(Drafts(bundle, engine(head)), 0).chance_of("draft")
     assert head.weights.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert chance is not None
     # The head says 1.5; three equal logits are a probability of 1/3, whose logit is -log 2.
@@ -229,9 +247,9 @@ def test_costs_of_another_host_make_the_policy_fixed(
     bundle: Bundle, told: str, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     write_policy(bundle, ADAPTIVE)
-    write_decision(bundle, replace(costs_of(bundle), **changes), COSTS)
+    write_decision(bundle, {"draft": replace(costs_of(bundle), **changes)}, COSTS)
     with caplog.at_level(logging.WARNING):
-        decisions = Decisions.load(bundle, engine(), 0)
+        decisions = Decisions.load(Drafts(bundle, engine()), 0)
     assert f"costs.json was measured {told}" in caplog.text
     assert "specexport calibrate" in caplog.text
     schedule = decisions.schedule(None, 4)[1]
@@ -242,7 +260,7 @@ def test_costs_of_another_host_make_the_policy_fixed(
 def test_no_costs_at_all(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
     assert stale(None, "onnxruntime", 0) == "there is no costs.json"
     write_policy(bundle, ON)
-    Decisions.load(bundle, engine(), 0)
+    Decisions.load(Drafts(bundle, engine()), 0)
     assert not caplog.text  # a fixed policy needs none
     assert stale(costs_of(bundle), "onnxruntime", 0) is None
 
@@ -251,7 +269,7 @@ def test_a_policy_of_another_bundle_is_refused(bundle: Bundle, tmp_path: Path) -
     write_policy(bundle)
     edit(bundle.path(POLICY), bundle="0" * 64)
     with refused(BundleError, "delete", code="stale"):
-        Decisions.load(bundle, engine(), 0)
+        Decisions.load(Drafts(bundle, engine()), 0)
 
 
 def test_another_contract_is_another_bundle(bundle: Bundle) -> None:
@@ -287,13 +305,13 @@ def test_an_edited_policy_is_checked(bundle: Bundle, changes: dict[str, Any]) ->
         BundleError,
         field=("policy.json.default", *(f"policy.json.default.{name}" for name in changes), *changes),
     ):
-        Decisions.load(bundle, engine(), 0)
+        Decisions.load(Drafts(bundle, engine()), 0)
 
 
 def test_a_policy_that_is_no_json(bundle: Bundle) -> None:
     bundle.path(POLICY).write_text("{")
     with refused(BundleError, "Expecting"):
-        Decisions.load(bundle, engine(), 0)
+        Decisions.load(Drafts(bundle, engine()), 0)
 
 
 def test_writing_replaces_as_a_whole(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,7 +340,7 @@ def test_what_killed_calibrations_left_goes_with_the_next(bundle: Bundle) -> Non
 def session_with(tmp_path: Path, default: RoutePolicy, **routes: RoutePolicy) -> Session:
     made = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
     write_policy(made.bundle, default, **routes)
-    write_decision(made.bundle, replace(costs_of(made.bundle), engine="fake"), COSTS)
+    write_decision(made.bundle, {"draft": replace(costs_of(made.bundle), engine="fake")}, COSTS)
     return made
 
 
@@ -368,7 +386,7 @@ def test_plain_rounds_leave_the_draft_behind_and_it_catches_up(tmp_path: Path) -
     late = Late()
     prompt = list(range(20))
     tokens = session.generate(prompt, max_new_tokens=24, schedule=late).tokens
-    draft = session.engine.draft
+    draft = session.engine.draft.decoder
     assert isinstance(draft, FakeDecoder)
     assert late.behind[:11] == list(range(20, 31))
     assert all(behind <= 4 for behind in late.behind[11:])
@@ -378,8 +396,8 @@ def test_plain_rounds_leave_the_draft_behind_and_it_catches_up(tmp_path: Path) -
 
 def test_a_fixed_policy_of_another_host_is_told_too(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
     write_policy(bundle, ON)
-    write_decision(bundle, replace(costs_of(bundle), host="another"), COSTS)
-    Decisions.load(bundle, engine(), 0)
+    write_decision(bundle, {"draft": replace(costs_of(bundle), host="another")}, COSTS)
+    Decisions.load(Drafts(bundle, engine()), 0)
     assert "measured on another, not on " in caplog.text
 
 
@@ -388,9 +406,9 @@ def test_costs_of_fewer_draft_tokens_are_refused(bundle: Bundle) -> None:
     costs = costs_of(bundle)
     point = costs.points[0]
     short = replace(point, rounds=point.rounds[:3], verify=point.verify[:3], host=point.host[:3])
-    write_decision(bundle, replace(costs, points=(short,)), COSTS)
+    write_decision(bundle, {"draft": replace(costs, points=(short,))}, COSTS)
     with refused(BundleError, "rounds"):
-        Decisions.load(bundle, engine(), 0)
+        Decisions.load(Drafts(bundle, engine()), 0)
 
 
 @pytest.mark.parametrize(

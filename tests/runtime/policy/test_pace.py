@@ -179,7 +179,7 @@ def stopped() -> float:
 def decisions() -> Decisions:
     entry = RoutePolicy("on", "model", 2, "adaptive", (0.9,), None)
     policy = Policy(POLICY_VERSION, "bundle", "onnxruntime", "", 0.0, 0.9, entry, {"code": entry, "prose": entry})
-    return Decisions(policy, costs(0.1), clock=stopped)
+    return Decisions(policy, {"model": costs(0.1)}, first_draft="model", clock=stopped)
 
 
 def test_no_clock_decides_for_a_seed_or_a_grammar() -> None:
@@ -230,7 +230,7 @@ def test_what_others_left_in_the_drafts_cache_decides_nothing_for_a_seed() -> No
         given = decisions()
         given.clock = count(1.0).__next__
         assert given.costs is not None
-        given.costs = replace(given.costs, draft_prefill=1e-3)
+        given.costs["model"] = replace(costs(0.1), draft_prefill=1e-3)
         one, found = given.schedule("code", 4, seeded=seeded)[1], []
         for _ in range(400):
             found.append(ask(one, 16, behind))

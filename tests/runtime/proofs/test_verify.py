@@ -33,7 +33,7 @@ def session(tmp_path: Path) -> Session:
         for step, context in zip(steps, contexts(steps), strict=True):
             rows = [decoder.logits_after(context[: row + 1]) for row in range(len(context) - step.rows, len(context))]
             reference.append(ReferenceStep(step, np.array(rows, np.float32).reshape(step.rows, VOCAB)))
-        save_reference(session.bundle.path(session.bundle.manifest.references[role]), reference)
+        save_reference(session.bundle.path(session.bundle.manifest.pair[role].reference), reference)
     return session
 
 
@@ -62,7 +62,7 @@ def test_a_right_bundle_passes_on_its_own_tokens(session: Session) -> None:
 
 @pytest.mark.usefixtures("no_enumeration")
 def test_a_bundle_of_another_model_fails(session: Session) -> None:
-    session.engine.draft.seed = 9  # type: ignore[attr-defined]
+    session.engine.draft.decoder.seed = 9  # type: ignore[attr-defined]
     result = verify_session(session, None, 6)
     assert not result.passed
     assert [proof.max_error <= proof.tolerance for proof in result.parity] == [True, False]
@@ -71,8 +71,8 @@ def test_a_bundle_of_another_model_fails(session: Session) -> None:
 @pytest.mark.usefixtures("no_enumeration")
 def test_a_bundle_without_a_draft(session: Session, tmp_path: Path) -> None:
     alone = fake_session(tmp_path / "alone", FakeDecoder(), None)
-    reference = session.bundle.path(session.bundle.manifest.references["target"])
-    alone.bundle.path(alone.bundle.manifest.references["target"]).write_bytes(reference.read_bytes())
+    reference = session.bundle.path(session.bundle.manifest.target.reference)
+    alone.bundle.path(alone.bundle.manifest.target.reference).write_bytes(reference.read_bytes())
     result = verify_session(alone, None, 6)
     assert result.passed
     assert [proof.role for proof in result.parity] == ["target"]

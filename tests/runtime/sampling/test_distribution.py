@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.bundle import Contract, SharedVocabulary
-from specexport.engines.base import Engine
+from specexport.engines.base import Engine, OpenedDraft
 from specexport.errors import ParameterError
 from specexport.runtime.proofs.chi_squared import (
     Joint,
@@ -65,7 +65,7 @@ class TableDecoder(FeedsByStep):
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     bundle = write_bundle(tmp_path, SMALL, VOCAB)
-    return Session(bundle, Engine("table", "table", TableDecoder(1), TableDecoder(1, mix=0.4)))
+    return Session(bundle, Engine("table", "table", TableDecoder(1), OpenedDraft(TableDecoder(1, mix=0.4))))
 
 
 class TableTrees(TableDecoder):
@@ -89,7 +89,7 @@ def branching(tmp_path: Path) -> Session:
     target = TableTrees(1)
     target._buffer = np.zeros((LEAVES.widest_step, VOCAB), np.float32)
     bundle = write_bundle(tmp_path, LEAVES, VOCAB)
-    return Session(bundle, Engine("table", "table", target, TableDecoder(1, mix=0.5), trees=target))
+    return Session(bundle, Engine("table", "table", target, OpenedDraft(TableDecoder(1, mix=0.5)), trees=target))
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def translated(tmp_path: Path) -> Session:
     np.savez(tmp_path / "maps.npz", to_draft=np.arange(VOCAB)[::-1].copy(), shared=shared.copy())
     vocabulary = SharedVocabulary("maps.npz", shared.shape[1], VOCAB, VOCAB)
     bundle = replace(bundle, manifest=replace(bundle.manifest, vocabulary=vocabulary))
-    return Session(bundle, Engine("table", "table", TableDecoder(1), Reversed(TableDecoder(1, mix=0.4))))
+    return Session(bundle, Engine("table", "table", TableDecoder(1), OpenedDraft(Reversed(TableDecoder(1, mix=0.4)))))
 
 
 class Reversed(FeedsByStep):

@@ -8,7 +8,10 @@ from support.doubles import CONTRACT, FakeDecoder
 
 def context_with(tokens: list[int], target_rows: int, draft_rows: int) -> Context:
     return Context(
-        CachedDecoder(FakeDecoder(), 8, target_rows), CachedDecoder(FakeDecoder(), 8, draft_rows), list(tokens)
+        CachedDecoder(FakeDecoder(), 8, target_rows),
+        {"model": CachedDecoder(FakeDecoder(), 8, draft_rows)},
+        "model",
+        list(tokens),
     )
 
 
@@ -66,7 +69,7 @@ def test_without_a_draft_there_is_one_decoder() -> None:
 def test_to_forget_is_to_start_with_clean_caches(has_draft: bool) -> None:
     context = context_with([1, 2, 3, 4, 5], target_rows=4, draft_rows=3)
     if not has_draft:
-        context.draft = None
+        context.drafts = {}
     for cached in context.decoders:
         cached.decoder.write([1, 2, np.nan, 4], 0)
     context.forget()

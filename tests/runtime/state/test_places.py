@@ -19,7 +19,8 @@ WINDOW = CONTRACT.widest_step  # so many rows before its end a place can be gone
 def make_context(budget: int = 100 * STATE) -> Context:
     return Context(
         CachedDecoder(StatefulDecoder(), 8),
-        CachedDecoder(StatefulDecoder(keeps=True), 8, leaves=2),
+        {"model": CachedDecoder(StatefulDecoder(keeps=True), 8, leaves=2)},
+        "model",
         conversations=Conversations(budget, [ROW, ROW], [STATE, STATE]),
     )
 
@@ -192,7 +193,7 @@ def make_session(tmp_path: Path) -> MakeSession:
 
 def ask(session: Session, prompt: list[int], **options: bool) -> tuple[list[int], list[int]]:
     """The answer, which must be a fresh session's, and behind how many rows either decoder began."""
-    decoders: list[StatefulDecoder] = [session.engine.target, session.engine.draft]  # type: ignore[list-item]
+    decoders: list[StatefulDecoder] = [session.engine.target, session.engine.draft.decoder]  # type: ignore[list-item]
     for decoder in decoders:
         decoder.steps.clear()
     given = session.generate(prompt, max_new_tokens=3, stop_token_ids=(), **options)  # type: ignore[arg-type]
