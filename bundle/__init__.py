@@ -6,47 +6,26 @@ The manifest lists every file with its size and SHA-256. It is written last, int
 path, which is then renamed, so a bundle is either complete or absent.
 """
 
-
-
-from .contract import COUNTS
-from .contract import ELEMENT_BYTES
-from .contract import PRECISIONS
-from .contract import CacheLayer
-from .contract import Contract
-from .contract import Precision
-from .contract import State
-from .contract import is_cache
+from .contract import COUNTS, ELEMENT_BYTES, PRECISIONS, CacheLayer, Contract, Precision, State, is_cache
 from .defaults import Defaults
-from .drafts import RESERVED
-from .drafts import DraftSpec
-from .drafts import DraftVocabulary
-from .drafts import SharedVocabulary
-from .drafts import check_name
-from .files import list_files
-from .files import sha256
-from .manifest import MANIFEST
-from .manifest import OLDEST_SCHEMA
-from .manifest import SCHEMA_VERSION
-from .manifest import FileEntry
-from .manifest import Manifest
-from .manifest import Plan
-from .manifest import RuleName
-from .manifest import RuleSpec
-from .manifest import TextSpec
-from .manifest import manifest_text
-from .manifest import write_manifest
-from .models import FORMATS
-from .models import Family
-from .models import Fidelity
-from .models import Format
-from .models import ModelSpec
-from .models import Role
+from .drafts import ALIAS, NO_DRAFT, RESERVED, DraftSpec, DraftVocabulary, SharedVocabulary, check_name
+from .files import list_files, sha256
+from .manifest import (
+    MANIFEST,
+    OLDEST_SCHEMA,
+    SCHEMA_VERSION,
+    FileEntry,
+    Manifest,
+    Plan,
+    RuleName,
+    RuleSpec,
+    TextSpec,
+    manifest_text,
+    write_manifest,
+)
+from .models import FORMATS, Family, Fidelity, Format, ModelSpec, Role
 from .opening import Bundle
-from .proofs import LayerProof
-from .proofs import Proof
-from .drafts import ALIAS
-from .drafts import NO_DRAFT
-
+from .proofs import LayerProof, Proof
 
 __all__ = [
     "ALIAS",

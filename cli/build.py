@@ -6,16 +6,13 @@ import shlex
 import sys
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
-from typing import Any
-import click
-from .doctor import lacking
-from .options import CACHE
-from .options import MIN_OVERLAP
-from .options import compile_options
-from .options import compiling
-from .progress import time_lines
+from typing import TYPE_CHECKING, Any
 
+import click
+
+from .doctor import lacking
+from .options import CACHE, MIN_OVERLAP, compile_options, compiling
+from .progress import time_lines
 
 if TYPE_CHECKING:
     from ..bundle import Bundle

@@ -56,7 +56,9 @@ def _replace(
                 made.rename(place)
         write_manifest(scratch, manifest)
         gone = set(bundle.manifest.files) - set(manifest.files)
-        if bundle.manifest.drafts[:1] != manifest.drafts[:1] or any(not name.startswith(f"{ENGINES}/") for name in gone):
+        if bundle.manifest.drafts[:1] != manifest.drafts[:1] or any(
+            not name.startswith(f"{ENGINES}/") for name in gone
+        ):
             forget_decisions(bundle)  # which speak of another draft
         (scratch / MANIFEST).replace(root / MANIFEST)
     except BaseException:

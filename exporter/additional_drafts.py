@@ -12,47 +12,29 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from ..atomic import output_errors
-from ..atomic import temporary_folder
-from ..bundle import Bundle, Contract, ModelSpec
-from ..bundle import DraftSpec
-from ..bundle import FileEntry
-from ..bundle import Manifest
-from ..bundle import list_files
+
+from ..atomic import output_errors, temporary_folder
+from ..bundle import NO_DRAFT, Bundle, Contract, DraftSpec, FileEntry, Manifest, ModelSpec, list_files
 from ..bundle.files import require_space_for
-from ..editing.progress import BuildProgress
-from ..editing.progress import BuildReport
-from ..editing.progress import Silent
-from ..editing.progress import Timed
-from ..editing.replace_manifest import DRAFTS
-from ..editing.replace_manifest import UNCHANGED
-from ..editing.replace_manifest import replace_manifest
+from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
+from ..editing.replace_manifest import DRAFTS, UNCHANGED, replace_manifest
 from ..engines.onnxruntime.cpu import NAME
 from ..errors import ParameterError
 from ..user_cache import user_cache
-from .bundle_files import reference_path
 from .bundle_files import write_maps
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.find import find_checkpoint
-from .checkpoints.pair import OwnTokens
-from .checkpoints.pair import translate
+from .checkpoints.pair import OwnTokens, translate
 from .checkpoints.shared_vocabulary import Translation
-from .export_model import ModelExport
-from .export_model import export_model
-from .options import BuildContext
-from .options import BuildOptions
-from .options import CalibrationTexts
-from .options import NamedDraft
+from .export_model import ModelExport, export_model
+from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
 from .precision import Numbers
 from .prompt_chunk import require_memory_for_copies
 from .proving.prove import prove
 from .recipe_choice import Quantizing
 from .stage_cache import open_cache
-from ..bundle import NO_DRAFT
 
 
 @dataclass(frozen=True)

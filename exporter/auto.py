@@ -2,53 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
-from ..bundle import ELEMENT_BYTES
-from ..bundle import Bundle
-from ..bundle import Format
-from ..bundle import ModelSpec
-from ..bundle import Role
-from ..bundle.auto_precision import PrecisionCandidate
-from ..bundle.auto_precision import PrecisionTable
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from ..bundle import ELEMENT_BYTES, Bundle, DraftSpec, Format, ModelSpec, Role
+from ..bundle.auto_precision import PrecisionCandidate, PrecisionTable
 from ..bundle.files import require_space_for
-from ..engines.base import Engine
-from ..engines.onnxruntime.cpu import DIALECT
-from ..engines.onnxruntime.cpu import NAME
-from ..engines.onnxruntime.cpu import OrtDecoder
+from ..engines.base import Engine, OpenedDraft
+from ..engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder
 from ..engines.onnxruntime.graphs import open_graph
 from ..errors import ProofError
 from ..runtime.policy.host_identity import describe_host
 from ..runtime.session import Session
-from .bundle_files import Contents
-from .bundle_files import make_manifest
-from .bundle_files import write_maps
-from .bundle_files import write_text
+from .bundle_files import Contents, make_manifest, write_maps, write_text
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.memory_check import require_memory_for_all
 from .checkpoints.shared_vocabulary import Translation
-from .export_model import ModelExport
-from .export_model import export_model
-from .options import BuildContext
-from .options import BuildOptions
-from .options import CalibrationTexts
+from .export_model import ModelExport, export_model
+from .options import BuildContext, BuildOptions, CalibrationTexts
 from .precision import Numbers
-from .precision_search import PROMPTS
-from .precision_search import PrecisionPair
-from .precision_search import Speeds
-from .precision_search import is_close
-from .precision_search import measure_speeds
-from .precision_search import pick
-from .precision_search import slower
-from .precision_search import spread
+from .precision_search import PROMPTS, PrecisionPair, Speeds, is_close, measure_speeds, pick, slower, spread
 from .proving.prove import prove
 from .recipe_choice import Quantizing
-from ..bundle import DraftSpec
-from ..engines.base import OpenedDraft
-
 
 FORMATS: tuple[Format, ...] = ("float", "int8", "int4")
 # Of the user's, which are run if a call is close. Of the shipped ones, nobody's requests, no more than PROMPTS.

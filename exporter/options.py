@@ -12,26 +12,18 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from ..bundle import RESERVED
-from ..bundle import Contract
-from ..bundle import check_name
+
+from ..bundle import RESERVED, Contract, check_name
 from ..editing.progress import Timed
 from ..engines.catalogue import LIBRARIES
 from ..engines.tensorrt.compile import CompileOptions
 from ..errors import ParameterError
-from .precision import AUTO
-from .precision import Numbers
-from .precision import Targets
-from .precision import choose_numbers
-from .precision import choose_targets
-from .precision import parse_version
+from .precision import AUTO, Numbers, Targets, choose_numbers, choose_targets, parse_version
 from .weights.texts import read_texts
-from collections.abc import Sequence
 
 
 def parse_vocabulary(given: str) -> int | None:

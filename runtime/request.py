@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
+
 from ..bundle import Bundle
 from ..errors import ParameterError
 from .drafting.leaves import LeafLimit
-from .drafting.names import model_of
-from .drafting.names import runnable_drafter
-from .drafting.names import unguessed
+from .drafting.names import model_of, runnable_drafter, unguessed
 from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
 from .policy.forced import WithForced
 from .policy.predicted import BesidePrediction
-from .policy.schedule import FixedSchedule
-from .policy.schedule import Schedule
-from .sampling.parameters import SIBLINGS
-from .sampling.parameters import SamplingParameters
-from .sampling.rules import Rule
-from .sampling.rules import make_rule
+from .policy.schedule import FixedSchedule, Schedule
+from .sampling.parameters import SIBLINGS, SamplingParameters
+from .sampling.rules import Rule, make_rule
 
 
 @dataclass(frozen=True)

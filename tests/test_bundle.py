@@ -8,34 +8,35 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import pytest
-from specexport.bundle import MANIFEST
-from specexport.bundle import SCHEMA_VERSION
-from specexport.bundle import Bundle
-from specexport.bundle import CacheLayer
-from specexport.bundle import Contract
-from specexport.bundle import Defaults
-from specexport.bundle import FileEntry
-from specexport.bundle import Proof
-from specexport.bundle import RuleSpec
-from specexport.bundle import SharedVocabulary
-from specexport.bundle import check_name
-from specexport.bundle import list_files
-from specexport.bundle import manifest_text
-from specexport.bundle import sha256
-from specexport.bundle import write_manifest
+from specexport.bundle import (
+    MANIFEST,
+    NO_DRAFT,
+    OLDEST_SCHEMA,
+    SCHEMA_VERSION,
+    Bundle,
+    CacheLayer,
+    Contract,
+    Defaults,
+    DraftSpec,
+    DraftVocabulary,
+    FileEntry,
+    Manifest,
+    Proof,
+    RuleSpec,
+    SharedVocabulary,
+    check_name,
+    list_files,
+    manifest_text,
+    sha256,
+    write_manifest,
+)
 from specexport.errors import BundleError
 from support.doubles import write_bundle
 from support.hub_cache import in_the_hubs_layout
-from support.refusals import check
-from support.refusals import refused
-from specexport.bundle import NO_DRAFT
-from specexport.bundle import OLDEST_SCHEMA
-from specexport.bundle import DraftSpec
-from specexport.bundle import DraftVocabulary
-from specexport.bundle import Manifest
 from support.older import as_schema
-
+from support.refusals import check, refused, says
 
 WEIGHTS = "graphs/draft.weights"
 
@@ -230,18 +231,18 @@ def test_a_bundle_without_a_draft(alone: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [list.clear, lambda proofs: proofs.append(proofs[0] | {"role": "other"})])
-def test_every_model_has_its_proof_and_no_other(refused: Refused, spoil: Callable[[Any], None], root: Path) -> None:
+def test_every_model_has_its_proof_and_no_other(spoil: Callable[[Any], None], root: Path) -> None:
     whole = (root / MANIFEST).read_text(encoding="utf-8")
     for model in (lambda m: m["target"], lambda m: m["drafts"][0]["model"]):
         (root / MANIFEST).write_text(whole, encoding="utf-8")
         edit(root, lambda m, model=model: spoil(model(m)["proofs"]))
-        refused.says(refusal(root))
+        says(str(refusal(root)))
 
 
 @pytest.mark.parametrize("name", ["draft", "model", "none", "a b"])
-def test_names_that_a_second_draft_cannot_have(refused: Refused, root: Path, name: str) -> None:
+def test_names_that_a_second_draft_cannot_have(root: Path, name: str) -> None:
     edit(root, lambda m: m["drafts"].append(m["drafts"][0] | {"name": name}))
-    refused.says(refusal(root))
+    says(str(refusal(root)))
 
 
 def several(root: Path) -> Manifest:
@@ -271,13 +272,13 @@ def test_bundles_of_earlier_schemas_are_read_as_todays(root: Path, version: int,
 
 @pytest.mark.parametrize("key", ["references", "proofs", "draft", "vocabulary", "rules", "target"])
 @pytest.mark.parametrize("value", [None, 3, {}])
-def test_a_damaged_bundle_of_an_earlier_schema(refused: Refused, root: Path, key: str, value: object) -> None:
+def test_a_damaged_bundle_of_an_earlier_schema(root: Path, key: str, value: object) -> None:
     old = as_schema(9, json.loads(manifest_text(Bundle.open(root).manifest)))
     old = {name: one for name, one in old.items() if name != key} | ({key: value} if value != {} else {})
     if key in ("draft", "vocabulary") and value is None:  # as it may be
         old["more_drafts"] = 3
     (root / MANIFEST).write_text(json.dumps(old), encoding="utf-8")
-    refused.says(refusal(root))
+    says(str(refusal(root)))
 
 
 VOCABULARY = {"maps": "graphs/draft.weights", "shared_tokens": 3, "target_tokens": 12, "draft_tokens": 4}

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pytest
-from gpucheck.case import News
-from gpucheck.case import examine
+from gpucheck.case import News, examine
 from gpucheck.finding import Finding
 from gpucheck.llama import Llama
 from gpucheck.meter import Meter
@@ -24,19 +22,13 @@ from gpucheck.report import Outcome
 from gpucheck.session_under_test import Subject
 from gpucheck.shapes import Shape
 from specexport.bundle import Bundle
-from specexport.engines.base import Chances
-from specexport.engines.base import Engine
-from specexport.engines.base import RoundResult
+from specexport.engines.base import Chances, Engine, OpenedDraft, RoundResult
 from specexport.engines.tensorrt.engine import load_bundle
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
 from specexport.runtime.session import Session
 from support.fake_device import FakeDevice
-from support.fake_engine import ENGINE
-from support.fake_engine import fake_library
-from support.fake_engine import with_plans
-from specexport.engines.base import OpenedDraft
-
+from support.fake_engine import ENGINE, fake_library, with_plans
 
 pytestmark = pytest.mark.nightly
 MODEL = Llama(2, 32, 4, 2, 48, 16, tied=False, positions=64, spread=0.35)

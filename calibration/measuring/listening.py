@@ -6,26 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 from time import perf_counter
+
 import numpy as np
 from numpy.typing import NDArray
+
 from ...engines.base import Logits
-from ...runtime.drafting.rounds import RoundOutcome
-from ...runtime.drafting.rounds import RoundPlan
-from ...runtime.drafting.rounds import SequenceState
+from ...runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.decisions import chance_of
 from ...runtime.policy.routes import RoutePolicy
-from ...runtime.policy.schedule import AdaptiveSchedule
-from ...runtime.policy.schedule import Chance
-from ...runtime.policy.schedule import RouteState
+from ...runtime.policy.schedule import AdaptiveSchedule, Chance, RouteState
 from ...runtime.policy.survival import Survival
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
-from .adaptive_replay import Reading
-from .adaptive_replay import signal_logits
+from .adaptive_replay import Reading, signal_logits
 from .prompts import Request
 from .record import Record
-
 
 # Requests that are run to measure it.
 REQUESTS = 3

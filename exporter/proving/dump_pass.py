@@ -10,31 +10,26 @@ from __future__ import annotations
 
 import shlex
 from contextlib import nullcontext
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
-from ...bundle import Bundle
-from ...bundle import Contract
-from ...bundle import ModelSpec
-from ...bundle import Role
+
+from ...bundle import Bundle, Contract, ModelSpec, Role
 from ...engines.base import Arrays
-from ...engines.onnxruntime.cpu import DIALECT
-from ...engines.onnxruntime.cpu import NUMPY_DTYPES
-from ...engines.onnxruntime.cpu import OrtDecoder
+from ...engines.onnxruntime.cpu import DIALECT, NUMPY_DTYPES, OrtDecoder
 from ...engines.onnxruntime.trees import chain_inputs
-from ...errors import BundleError
-from ...errors import MissingPackageError
-from ...errors import OutputError
-from ...errors import ParameterError
-from ...runtime.proofs.parity import LOGIT_TOLERANCE
-from ...runtime.proofs.parity import POISON
-from ...runtime.proofs.parity import ReferenceStep
-from ...runtime.proofs.parity import Rounding
-from ...runtime.proofs.parity import arithmetic
-from ...runtime.proofs.parity import load_reference
-from ...runtime.proofs.parity import spread
+from ...errors import BundleError, MissingPackageError, OutputError, ParameterError
+from ...runtime.proofs.parity import (
+    LOGIT_TOLERANCE,
+    POISON,
+    ReferenceStep,
+    Rounding,
+    arithmetic,
+    load_reference,
+    spread,
+)
 from .prove import widened
 
 

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+
 import onnx_ir as ir
-from ...bundle import Contract
-from ...bundle import ModelSpec
-from ...bundle import Proof
-from ...bundle import Role
-from ...engines.onnxruntime.cpu import DIALECT
-from ...engines.onnxruntime.cpu import NAME
-from ...engines.onnxruntime.cpu import OrtDecoder
-from ...runtime.proofs.parity import Arithmetic
-from ...runtime.proofs.parity import Rounding
-from ...runtime.proofs.parity import arithmetic
-from ...runtime.proofs.parity import load_reference
-from ...runtime.proofs.parity import prove_decoder
+
+from ...bundle import Contract, ModelSpec, Proof, Role
+from ...engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder
+from ...runtime.proofs.parity import Arithmetic, Rounding, arithmetic, load_reference, prove_decoder
 from ...runtime.proofs.tree_parity import prove_trees
-from ..bundle_files import reference_path
 from .widen import widen
 
 

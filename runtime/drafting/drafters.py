@@ -4,27 +4,18 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
+
 from ..sampling.rules import Proposer
 from ..state.context import Context
 from ..state.statistics import Statistics
-from .guessed import SHORTEST_FOR_A_MODEL
-from .guessed import Guess
-from .guessed import GuessedDraft
-from .guessed import ModelGuess
-from .lookup import Lookup
-from .lookup import NgramLookup
-from .lookup import SuffixLookup
+from .guessed import SHORTEST_FOR_A_MODEL, Guess, GuessedDraft, ModelGuess
+from .lookup import Lookup, NgramLookup, SuffixLookup
 from .model_draft import ModelDraft
-from .names import guesser_of
-from .names import model_of
-from .rounds import Proposal
-from .rounds import RoundPlan
-from .rounds import Source
-
+from .names import guesser_of, model_of
+from .rounds import Proposal, RoundPlan, Source
 
 LOOKUPS: dict[str, Callable[[int], Lookup]] = {"ngram": NgramLookup, "suffix": SuffixLookup}
 # With a model, a match must be longer to be worth more than the model's token.

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from threading import RLock
-from ...bundle import Bundle
-from ...engines.base import Engine
-from ...engines.base import OpenedDraft
-from ...errors import ParameterError
-from ...errors import SessionClosedError
-from ...errors import SpecExportError
-from ..state.context import CachedDecoder
-from ..state.context import Context
-from .names import model_of
+
+from ...bundle import Bundle, DraftSpec
+from ...engines.base import Engine, Head, OpenedDraft
+from ...errors import ParameterError, SessionClosedError, SpecExportError
+from ..state.context import CachedDecoder, Context
+from .names import model_of, models_in
 from .translate import draft_decoder
-from ...bundle import DraftSpec
-from ...engines.base import Head
-from .names import models_in
 
 
 @dataclass

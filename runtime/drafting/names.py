@@ -6,13 +6,12 @@ chain: the draft drafts, and the lookup drafts for the draft; in `small:draft` a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from ...bundle import Manifest
+
+from ...bundle import ALIAS, Manifest
 from ...bundle.drafts import LOOKUPS
 from ...errors import ParameterError
-import re
-from ...bundle import ALIAS
-
 
 LOOKUP_NAMES = LOOKUPS
 SHOWN_CHAINS = 4

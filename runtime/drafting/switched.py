@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
 from ..state.context import Context
 from .drafters import Draft
 from .names import model_of
-from .rounds import Proposal
-from .rounds import RoundPlan
+from .rounds import Proposal, RoundPlan
 
 
 class SwitchedDraft:

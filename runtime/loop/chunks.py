@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Literal
+
 from tokenizers import Tokenizer
+
 from ...bundle import Bundle
 from ...engines.base import Engine
 from ...errors import EngineError
-from ..drafting.drafters import Draft
-from ..drafting.drafters import ForcedDraft
-from ..drafting.drafters import LookupDraft
-from ..drafting.drafters import NoDraft
-from ..drafting.drafters import make_draft
-from ..drafting.leaves import LeafChoices
-from ..drafting.leaves import Leaves
+from ..drafting.drafters import Draft, ForcedDraft, LookupDraft, NoDraft, make_draft
+from ..drafting.leaves import LeafChoices, Leaves
 from ..drafting.lookup import PredictionLookup
-from ..drafting.rounds import RoundOutcome
-from ..drafting.rounds import Source
+from ..drafting.rounds import RoundOutcome, Source
 from ..drafting.switched import SwitchedDraft
 from ..request import Request
 from ..sampling.logprobs import TokenLogprobs
-from ..sampling.rules import NonFiniteLogitsError
-from ..sampling.rules import Proposer
-from ..state.cancellation import Cancellation
-from ..state.cancellation import Cancelled
+from ..sampling.rules import NonFiniteLogitsError, Proposer
+from ..state.cancellation import Cancellation, Cancelled
 from ..state.context import Context
 from ..state.statistics import Statistics
-from ..text.detokenizer import Detokenizer
-from ..text.detokenizer import StopStrings
-from .device_rounds import DeviceRound
-from .device_rounds import device_rounds
-from .speculate import HostRound
-from .speculate import Round
-from .speculate import decode
+from ..text.detokenizer import Detokenizer, StopStrings
+from .device_rounds import DeviceRound, device_rounds
+from .speculate import HostRound, Round, decode
 from .tree_round import TreeRound
-
 
 FinishReason = Literal["stop", "length", "cancelled"]
 

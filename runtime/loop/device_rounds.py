@@ -8,20 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from time import perf_counter
+
 import numpy as np
-from ...engines.base import Chances
-from ...engines.base import Engine
-from ...engines.base import Rounds
-from ..drafting.rounds import RoundOutcome
-from ..drafting.rounds import RoundPlan
-from ..drafting.rounds import Source
+
+from ...engines.base import Chances, Engine, Rounds
+from ..drafting.names import model_of
+from ..drafting.rounds import RoundOutcome, RoundPlan, Source
 from ..sampling.noise import noise_streams
-from ..sampling.parameters import COMPILED
-from ..sampling.parameters import SamplingParameters
+from ..sampling.parameters import COMPILED, SamplingParameters
 from ..sampling.rules import NonFiniteLogitsError
 from ..state.context import Context
 from ..state.statistics import Statistics
-from ..drafting.names import model_of
 
 
 def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str | None) -> Rounds | None:

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
-from ...atomic import remove_left
-from ...atomic import temporary_file
-from ...atomic import write_whole
-from ...bundle import Bundle
-from ...errors import BundleError
-from ...errors import OutputError
-from ...strict import parse
-from ...strict import read_json
-from .cost_model import COSTS
-from .cost_model import Costs
-from .host_identity import bundle_identity
-from .route_belief import ROUTING
-from .route_belief import Routing
-from .routes import POLICY
-from .routes import Policy
-from .survival import Survival
-from collections.abc import Mapping
-from typing import Any
-from .survival import SURVIVAL
+from typing import Any, TypeVar
 
+from ...atomic import remove_left, temporary_file, write_whole
+from ...bundle import Bundle
+from ...errors import BundleError, OutputError
+from ...strict import parse, read_json
+from .cost_model import COSTS, Costs
+from .host_identity import bundle_identity
+from .route_belief import ROUTING, Routing
+from .routes import POLICY, Policy
+from .survival import SURVIVAL, Survival
 
 T = TypeVar("T", Costs, Policy, Routing, Survival)
 

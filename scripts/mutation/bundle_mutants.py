@@ -156,9 +156,9 @@ BUNDLE = (
     ),
     Mutant(
         "a manifest is written in the schema that it was read in",
-        "bundle/manifest.py",
-        'asdict(manifest) | {"schema_version": SCHEMA_VERSION}',
-        "asdict(manifest)",
+        "bundle/upgrade.py",
+        'row | {"schema_version": SCHEMA_VERSION, "target": target, "drafts": drafts, "rules": rules}',
+        'row | {"target": target, "drafts": drafts, "rules": rules}',
         TESTS,
     ),
     Mutant(
@@ -185,9 +185,9 @@ BUNDLE = (
     ),
     Mutant(
         "an older bundle's retired rules are refused",
-        "bundle/opening.py",
-        'isinstance(rule, dict) and rule.get("rule") == "adjust"',
-        "False",
+        "bundle/upgrade.py",
+        '[rule for rule in row["rules"] if rule["rule"] != "adjust"]',
+        'row["rules"]',
         TESTS,
     ),
 )

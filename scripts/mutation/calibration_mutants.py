@@ -186,8 +186,8 @@ CALIBRATION = (
     Mutant(
         "recorded plain runs always go first",
         RECORD,
-        '(("plain", plain), ("timed", timed)) if plain_first else (("timed", timed), ("plain", plain))',
-        '(("plain", plain), ("timed", timed))',
+        "1 if plain_first else -1",
+        "1",
         IN_RECORD,
     ),
     Mutant("plain goes first in all of a calibration", CALIBRATE, "number % 2 == 0", "True", IN_CALIBRATE),
@@ -233,7 +233,7 @@ CALIBRATION = (
     Mutant(
         "a confidence that is not read any more stays",
         CALIBRATE,
-        "session.bundle.path(survival_file(one.model)).unlink(missing_ok=True)",
+        "older.unlink()",
         "None",
         IN_CALIBRATE,
     ),
@@ -246,7 +246,7 @@ CALIBRATION = (
     ),
     Mutant(
         "costs of another draft are scaled the wrong way",
-        f"{OF}drafted.py",
+        "runtime/policy/cost_model.py",
         "of.rounds[0].median / own.rounds[0].median",
         "own.rounds[0].median / of.rounds[0].median",
         (f"{TESTS}test_calibrate_several.py",),
@@ -427,7 +427,6 @@ CALIBRATION = (
         "self.verify[num_draft_tokens]",
         IN_MODEL,
     ),
-    Mutant("another draft has the first one's prefill", MODEL, "one.draft_prefill", "self.draft_prefill", IN_MODEL),
     Mutant(
         "the first round after another k is timed",
         METER,
@@ -439,7 +438,7 @@ CALIBRATION = (
     Mutant(
         "decisions of another bundle are followed",
         "runtime/policy/files.py",
-        "if found.bundle != bundle_identity(bundle):",
+        "if found.bundle != bundle_identity(bundle, draft):",
         "if not found.bundle:",
         IN_DECISIONS,
     ),

@@ -46,8 +46,8 @@ COMMANDS = (
     Mutant(
         "bench predicts by costs of another host",
         f"{CLI}bench.py",
-        "costs is not None and not stale(costs, session.engine.name, session.threads, session.engine.device)",
-        "costs is not None",
+        "{name: one for name, one in known.items() if not stale(one, host.name, session.threads, host.device)}",
+        "known",
         OF_BENCH,
     ),
     Mutant("a finished benchmark leaves its journal", f"{CLI}bench.py", "kept.remove()", "kept.close()", OF_BENCH),

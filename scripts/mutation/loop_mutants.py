@@ -72,8 +72,11 @@ LOOP = (
     Mutant(
         "kept costs are of any number of threads",
         "runtime/costs/first.py",
-        "[bundle_identity(bundle), describe_host(engine.name, engine.device), engine.name, session.threads]",
-        "[bundle_identity(bundle), describe_host(engine.name, engine.device), engine.name]",
+        """[
+            bundle_identity(session.bundle, draft), describe_host(engine.name, engine.device), engine.name,
+            session.threads
+        ]""",
+        "[bundle_identity(session.bundle, draft), describe_host(engine.name, engine.device), engine.name]",
         ("tests/runtime/costs/test_first.py",),
     ),
     Mutant(

@@ -64,8 +64,7 @@ def _beyond(kinds: Sequence[inspect.Type], value: Any) -> Iterator[str]:
             if isinstance(one, inspect.IntType | inspect.FloatType):
                 for limit in _crossed(one, BOUNDS, value):
                     yield f"is {value!r}"[:SHOWN] + f"; it must be {limit}"
-    elif isinstance(value, str | list | dict):
-        of_value = {str: inspect.StrType, list: inspect.ListType, dict: inspect.DictType}[type(value)]
+    elif of_value := {str: inspect.StrType, list: inspect.ListType, dict: inspect.DictType}.get(type(value)):
         for one in kinds:
             if isinstance(one, of_value):
                 yield from (

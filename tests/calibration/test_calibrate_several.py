@@ -11,7 +11,7 @@ import pytest
 from specexport.bundle import Bundle, Contract, FileEntry
 from specexport.calibration import calibrate as module
 from specexport.calibration.calibrate import _header, calibrate, measure_only
-from specexport.calibration.drafted import _scaled, joined_costs
+from specexport.calibration.drafted import side_by_side
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.options import CalibrateOptions
 from specexport.engines.base import Logits
@@ -85,10 +85,10 @@ def test_each_route_gets_the_draft_that_pays_there(session: Session) -> None:
         assert found.rounds_by_drafter[own] > sum(found.rounds_by_drafter.values()) / 2
 
 
-def test_drafts_are_compared_at_one_speed_of_the_host(session: Session) -> None:
+def test_drafts_are_compared_at_one_speed_of_the_host() -> None:
     first = flat_costs(0.1)
-    slow = replace(first, points=tuple(_scaled(point, 2.0) for point in first.points))
-    assert joined_costs(session.bundle, {"model": first, "b": slow}).of("b").points == first.points
+    slow = replace(first, points=tuple(point.scaled(2.0) for point in first.points))
+    assert side_by_side({"draft": first, "b": slow})["b"].points == first.points
 
 
 def test_nothing_is_learnt_for_nothing(session: Session) -> None:

@@ -7,6 +7,7 @@ from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
 import pytest
 import specexport
 import torch
@@ -15,28 +16,21 @@ from specexport.bundle import files as copy_on_write
 from specexport.bundle import files as disk_space
 from specexport.engines.tensorrt.api import plans_of
 from specexport.engines.tensorrt.compile import CompileOptions
-from specexport.errors import EngineError
-from specexport.errors import OutputError
-from specexport.errors import ParameterError
-from specexport.errors import ProofError
+from specexport.errors import EngineError, OutputError, ParameterError, ProofError
 from specexport.exporter import build as build_module
-from specexport.exporter.build import BuildReport
-from specexport.exporter.build import build
+from specexport.exporter.build import BuildReport, build
 from specexport.exporter.bundle_files import write_text
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.export_model import SPEC
 from specexport.exporter.options import BuildOptions
 from specexport.strict import read_json
-from support.pair import Notes
-from support.pair import Pair
+from support.doubles import proofs_of
+from support.pair import Notes, Pair
 from support.refusals import refused
 from support.standard_tools import check_graphs
-from support.tiny import make_tokenizer
-from support.tiny import save_checkpoint
+from support.tiny import make_tokenizer, save_checkpoint
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
-from support.doubles import proofs_of
-
 
 EXPORTS = ("export target", "export draft")
 

@@ -4,37 +4,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pytest
 import specexport
 import torch
 from specexport.bundle import Bundle
-from specexport.editing.progress import Silent
-from specexport.editing.progress import Timed
-from specexport.errors import ParameterError
-from specexport.errors import ProofError
-from specexport.exporter.build import BuildReport
-from specexport.exporter.build import build
+from specexport.editing.progress import Silent, Timed
+from specexport.errors import ParameterError, ProofError
+from specexport.exporter.build import BuildReport, build
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.kept_tokens import KeptTokens
-from specexport.exporter.export_model import ModelExport
-from specexport.exporter.export_model import export_model
-from specexport.exporter.options import BuildContext
-from specexport.exporter.options import BuildOptions
+from specexport.exporter.export_model import ModelExport, export_model
+from specexport.exporter.options import BuildContext, BuildOptions
 from specexport.exporter.proving.prove import prove
-from specexport.exporter.target_answers import ANSWER_TOKENS
-from specexport.exporter.target_answers import own_answers
-from specexport.runtime.describe import describe
-from specexport.runtime.describe import render
-from specexport.runtime.proofs.parity import load_reference
-from specexport.runtime.proofs.parity import max_error
+from specexport.exporter.target_answers import ANSWER_TOKENS, own_answers
+from specexport.runtime.describe import describe, render
+from specexport.runtime.proofs.parity import load_reference, max_error
 from specexport.runtime.sampling.parameters import SamplingParameters
+from support.doubles import proofs_of
 from support.pair import Pair
 from support.refusals import refused
-from support.tiny import CONTRACT
-from support.tiny import VOCAB
-from support.doubles import proofs_of
-
+from support.tiny import CONTRACT, VOCAB
 
 KEPT = 270
 Build = Callable[..., BuildReport]

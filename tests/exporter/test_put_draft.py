@@ -10,40 +10,28 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+
 import pytest
 import specexport
 from specexport.atomic import lock
-from specexport.bundle import MANIFEST
-from specexport.bundle import OLDEST_SCHEMA
-from specexport.bundle import Bundle
+from specexport.bundle import MANIFEST, OLDEST_SCHEMA, Bundle
 from specexport.editing import replace_manifest
 from specexport.editing.replace_manifest import remove_draft
-from specexport.errors import OutputError
-from specexport.errors import ParameterError
-from specexport.errors import ProofError
+from specexport.errors import OutputError, ParameterError, ProofError
 from specexport.exporter import additional_drafts as put_draft
-from specexport.exporter.additional_drafts import AddOptions
-from specexport.exporter.additional_drafts import add_draft
+from specexport.exporter.additional_drafts import AddOptions, add_draft
 from specexport.exporter.build import build
-from specexport.exporter.options import BuildOptions
-from specexport.exporter.options import NamedDraft
-from specexport.exporter.options import parse_draft
-from specexport.runtime.describe import describe
-from specexport.runtime.describe import render
+from specexport.exporter.options import BuildOptions, NamedDraft, parse_draft
+from specexport.runtime.describe import describe, render
 from specexport.runtime.policy.cost_model import COSTS
 from specexport.runtime.policy.routes import POLICY
-from specexport.runtime.proofs.verify import DEFAULT_PROMPTS
-from specexport.runtime.proofs.verify import verify_session
+from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, verify_session
 from specexport.runtime.proofs.verify import render as render_report
-from support.pair import Notes
-from support.pair import Pair
-from support.refusals import refused
-from support.tiny import LINES
-from support.tiny import make_tokenizer
-from support.tiny import save_checkpoint
 from support.doubles import proofs_of
 from support.older import as_schema
-
+from support.pair import Notes, Pair
+from support.refusals import refused
+from support.tiny import LINES, make_tokenizer, save_checkpoint
 
 PROMPT = "the quick brown fox"
 

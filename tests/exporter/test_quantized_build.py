@@ -7,33 +7,25 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import pytest
 import specexport
 import torch
-from safetensors.torch import load_file
-from safetensors.torch import save_file
-from specexport.bundle import Bundle
-from specexport.bundle import ModelSpec
-from specexport.bundle import Proof
-from specexport.bundle import Role
+from safetensors.torch import load_file, save_file
+from specexport.bundle import Bundle, ModelSpec, Proof, Role
 from specexport.bundle.auto_precision import PRECISION
 from specexport.engines.tensorrt.compile import CompileOptions
-from specexport.errors import CheckpointError
-from specexport.errors import ParameterError
-from specexport.errors import ProofError
-from specexport.exporter import auto
-from specexport.exporter import export_model
-from specexport.exporter import recipe_choice
+from specexport.errors import CheckpointError, ParameterError, ProofError
+from specexport.exporter import auto, export_model, recipe_choice
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.proving.prove import prove
-from specexport.runtime.describe import describe
-from specexport.runtime.describe import render
+from specexport.runtime.describe import describe, render
 from specexport.runtime.proofs.verify import verify_session
+from support.doubles import proofs_of
 from support.pair import Pair
 from support.refusals import refused
 from support.standard_tools import check_graphs
-from support.doubles import proofs_of
 
 
 def made(pair: Pair, output: Path, cache: Path, **options: Any) -> Path:

@@ -6,20 +6,16 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pytest
 from specexport.errors import ParameterError
+from specexport.runtime.drafting.names import all_drafters
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.truncation import processed_distribution
 from specexport.runtime.session import Session
-from support.doubles import VOCAB
-from support.doubles import FakeDecoder
-from support.doubles import check_invariant
-from support.doubles import fake_session
-from support.doubles import greedy_tokens
+from support.doubles import VOCAB, FakeDecoder, check_invariant, fake_session, greedy_tokens
 from support.refusals import refused
-from specexport.runtime.drafting.names import all_drafters
-
 
 DRAFTERS = all_drafters(("model",))
 MakeSession = Callable[..., Session]

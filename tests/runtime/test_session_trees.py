@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
-from typing import cast
+from typing import Any, cast
+
 import pytest
 import torch
-from specexport import Session
-from specexport import load
+from specexport import Session, load
 from specexport.bundle import Bundle
 from specexport.errors import ParameterError
 from specexport.exporter.build import build
@@ -19,16 +18,13 @@ from specexport.exporter.options import BuildOptions
 from specexport.runtime.grammar.grammar import Grammar
 from specexport.runtime.proofs.equality import judge
 from specexport.runtime.proofs.output import decode_request
-from specexport.runtime.proofs.verify import render
-from specexport.runtime.proofs.verify import verify_session
+from specexport.runtime.proofs.verify import render, verify_session
 from specexport.runtime.request import _rows_by
-from specexport.runtime.sampling.parameters import SamplingParameters
-from specexport.runtime.sampling.parameters import Verification
+from specexport.runtime.sampling.parameters import SamplingParameters, Verification
+from support.doubles import proofs_of
 from support.pair import Pair
 from support.refusals import refused
 from transformers import AutoModelForCausalLM
-from support.doubles import proofs_of
-
 
 PROMPTS = [[7, 3, 200, 41, 9], [5] * 4, list(range(20, 40))]
 FREE = SamplingParameters(stop_token_ids=(), max_new_tokens=40, num_draft_tokens=3)

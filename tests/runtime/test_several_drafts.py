@@ -2,60 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
+
 import numpy as np
 import pytest
-from specexport.bundle import Bundle
-from specexport.bundle import ModelSpec
-from specexport.bundle import State
+from specexport.bundle import Bundle, ModelSpec, State
 from specexport.calibration.bench.interleaved import check as check_bench
 from specexport.calibration.bench.results import BenchOptions
 from specexport.calibration.choices import possible_drafters
 from specexport.calibration.measuring.prompts import Request
-from specexport.engines.base import Logits
-from specexport.engines.base import OpenedDraft
-from specexport.errors import BundleError
-from specexport.errors import EngineError
-from specexport.errors import ParameterError
-from specexport.errors import SessionClosedError
-from specexport.runtime.drafting.names import all_chains
-from specexport.runtime.drafting.names import all_drafters
-from specexport.runtime.drafting.names import check_drafter
-from specexport.runtime.drafting.names import drafters_of
-from specexport.runtime.drafting.names import guesser_of
-from specexport.runtime.drafting.names import model_of
-from specexport.runtime.policy.cost_model import CostPoint
-from specexport.runtime.policy.cost_model import Costs
-from specexport.runtime.policy.cost_model import MeasuredTime
+from specexport.engines.base import Logits, OpenedDraft
+from specexport.errors import BundleError, EngineError, ParameterError, SessionClosedError
+from specexport.runtime.drafting.names import (
+    all_chains,
+    all_drafters,
+    check_drafter,
+    drafters_of,
+    guesser_of,
+    model_of,
+    models_in,
+)
+from specexport.runtime.policy.checks import read_policy
+from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
-from specexport.runtime.policy.routes import GUESS
-from specexport.runtime.policy.routes import POLICY
-from specexport.runtime.policy.routes import POLICY_VERSION
-from specexport.runtime.policy.routes import Evidence
-from specexport.runtime.policy.routes import Policy
-from specexport.runtime.policy.routes import RoutePolicy
+from specexport.runtime.policy.routes import GUESS, POLICY, POLICY_VERSION, Evidence, Policy, RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule
+from specexport.runtime.policy.survival import Curve, Survival
 from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.session import Session
 from specexport.runtime.stream import holds
-from support.doubles import CONTRACT
-from support.doubles import FakeDecoder
-from support.doubles import StatefulDecoder
-from support.doubles import check_invariant
-from support.doubles import greedy_tokens
+from support.doubles import CONTRACT, FakeDecoder, StatefulDecoder, check_invariant, greedy_tokens
 from support.refusals import refused
 from support.several import several_session
-import json
-from dataclasses import asdict
-from specexport.runtime.drafting.names import models_in
-from specexport.runtime.policy.checks import read_policy
-from specexport.runtime.policy.cost_model import COSTS
-from specexport.runtime.policy.survival import Curve
-from specexport.runtime.policy.survival import Survival
-
 
 PROMPT = [5, 6, 7]
 NAMES = ("draft", "b", "c")
@@ -170,7 +152,8 @@ def test_nothing_drafts_for_a_draft_that_keeps_states(tmp_path: Path) -> None:
         check_bench(session, [Request(1, "route", tuple(PROMPT), 4)], BenchOptions(drafter="c:b"))
     entry = RoutePolicy("on", "ngram:b", 2, "adaptive", (0.9,), None, 0.5)
     with refused(BundleError, "ngram:b", field="drafter"):
-        write_decision(bundle, Policy(POLICY_VERSION, bundle_identity(bundle), "fake", "", 0.0, 0.9, entry, {}), POLICY)
+        policy = Policy(POLICY_VERSION, bundle_identity(bundle), "fake", "", 0.0, 0.9, entry, {})
+        write_decision(bundle, policy, POLICY)
         read_policy(bundle)
     for drafter in ("b", "ngram+b", "b:model", "ngram:model"):
         assert session.generate(PROMPT, drafter=drafter, max_new_tokens=4).statistics.emitted == 4
@@ -258,7 +241,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("host")
-def test_a_route_drafts_with_its_draft_at_its_costs(refused: Refused, tmp_path: Path) -> None:
+def test_a_route_drafts_with_its_draft_at_its_costs(tmp_path: Path) -> None:
     session = make(tmp_path)
     session = decided(session)
     drafter, schedule = session.decisions.schedule("b", 4)
@@ -282,7 +265,8 @@ def test_what_earlier_versions_calibrated_is_followed(tmp_path: Path) -> None:
     one, other = (asdict(costs_of(bundle, price, "draft")) for price in (0.5, 0.01))
     of_b = {key: other[key] for key in ("draft_prefill", "points")} | {"draft_row": 0.2}
     curve = Curve((-1.0, 1.0), (0.25, 0.75))
-    survivals = [Survival(1, bundle_identity(bundle), "probability", (curve,) * number, ()) for number in (1, 2)]
+    made_for = bundle_identity(bundle)
+    survivals = [Survival(1, made_for, "probability", (curve,) * number, ()) for number in (1, 2)]
     for file, survival in zip(("survival.json", "survival-b.json"), survivals, strict=True):
         bundle.path(file).write_text(json.dumps(asdict(survival)))
     for sha256, known in ((bundle.manifest.files[weights].sha256, True), ("of another draft", False)):
@@ -298,7 +282,7 @@ def test_what_earlier_versions_calibrated_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["[]", "3", '{"schema_version": 1, "drafts": 3}', '{"draft": 3}'])
-def test_damaged_costs_are_named(refused: Refused, tmp_path: Path, content: str) -> None:
+def test_damaged_costs_are_named(tmp_path: Path, content: str) -> None:
     session = decided(make(tmp_path))
     session.bundle.path(COSTS).write_text(content)
     with refused(BundleError):

@@ -7,31 +7,21 @@ logits[t]      next[token[t]] + the sum over rows c <= position + t of weight[c]
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import onnx
 from ml_dtypes import bfloat16
 from numpy.typing import NDArray
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
-from specexport.bundle import Bundle
-from specexport.bundle import CacheLayer
-from specexport.bundle import Contract
-from specexport.bundle import ModelSpec
-from specexport.bundle import Precision
-from specexport.bundle import RuleSpec
-from specexport.engines.base import Engine
-from specexport.engines.base import Logits
+from onnx import TensorProto, helper, numpy_helper
+from specexport.bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision, RuleSpec
+from specexport.engines.base import Engine, Logits, OpenedDraft
 from specexport.exporter.rules.graphs import _rules
-from support.doubles import write_bundle
-from support.rolls_back import RollsBack
-from specexport.engines.base import OpenedDraft
-from support.doubles import with_models
 
+from support.doubles import with_models, write_bundle
+from support.rolls_back import RollsBack
 
 VOCAB = 23
 # No two layers alike, so that no size can stand for another.

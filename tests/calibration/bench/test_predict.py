@@ -3,11 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+
 import pytest
 from specexport.calibration.bench.predict import predict_by
-from specexport.runtime.policy.cost_model import CostPoint
-from specexport.runtime.policy.cost_model import Costs
-from specexport.runtime.policy.cost_model import MeasuredTime
+from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 
 
 def time(seconds: float) -> MeasuredTime:

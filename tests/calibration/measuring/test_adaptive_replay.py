@@ -5,43 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
 import numpy as np
 import pytest
-from specexport.calibration.measuring.adaptive_replay import Reading
-from specexport.calibration.measuring.adaptive_replay import adapt
-from specexport.calibration.measuring.adaptive_replay import adaptive_seconds
-from specexport.calibration.measuring.adaptive_replay import signal_logits
+from specexport.calibration.measuring.adaptive_replay import Reading, adapt, adaptive_seconds, signal_logits
 from specexport.calibration.measuring.prompts import Request
-from specexport.calibration.measuring.record import Judged
-from specexport.calibration.measuring.record import Record
-from specexport.calibration.measuring.record import Timing
-from specexport.calibration.measuring.record import record
-from specexport.calibration.measuring.traces import Trace
-from specexport.calibration.measuring.traces import cached
-from specexport.calibration.verdicts.verdict import Criteria
-from specexport.calibration.verdicts.verdict import decide
-from specexport.calibration.verdicts.verdict import replay_adaptive
-from specexport.calibration.verdicts.verdict import replay_candidates
-from specexport.calibration.verdicts.verdict import worth_reading
+from specexport.calibration.measuring.record import Judged, Record, Timing, record
+from specexport.calibration.measuring.traces import Trace, cached
+from specexport.calibration.verdicts.verdict import Criteria, decide, replay_adaptive, replay_candidates, worth_reading
 from specexport.engines.base import Logits
-from specexport.runtime.drafting.rounds import RoundOutcome
-from specexport.runtime.drafting.rounds import RoundPlan
-from specexport.runtime.drafting.rounds import SequenceState
-from specexport.runtime.policy.cost_model import CostPoint
-from specexport.runtime.policy.cost_model import Costs
-from specexport.runtime.policy.cost_model import MeasuredTime
+from specexport.runtime.drafting.names import all_drafters
+from specexport.runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
+from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.lookup_schedule import adaptive_schedule
 from specexport.runtime.policy.routes import RoutePolicy
-from specexport.runtime.policy.schedule import AdaptiveSchedule
-from specexport.runtime.policy.schedule import Chance
-from specexport.runtime.policy.schedule import RouteState
-from specexport.runtime.policy.survival import Curve
-from specexport.runtime.policy.survival import Survival
+from specexport.runtime.policy.schedule import AdaptiveSchedule, Chance, RouteState
+from specexport.runtime.policy.survival import Curve, Survival
 from specexport.runtime.sampling.parameters import SamplingParameters
-from support.doubles import FakeDecoder
-from support.doubles import fake_session
-from specexport.runtime.drafting.names import all_drafters
-
+from support.doubles import FakeDecoder, fake_session
 
 DRAFTERS = all_drafters(("model",))
 PROMPT = (5, 9, 5, 9, 7, 5, 9)

@@ -9,27 +9,18 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
+
 import numpy as np
 import pytest
-from specexport.engines.base import Decoder
-from specexport.engines.base import Engine
-from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder
-from specexport.engines.onnxruntime.cuda_decoder import Place
+from specexport.engines.base import Decoder, Engine, OpenedDraft
+from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
 from specexport.errors import EngineError
 from specexport.runtime.proofs.parity import POISON
 from specexport.runtime.session import Session
 from support.capturing_onnxruntime import Capturing
-from support.hybrids import KINDS
-from support.hybrids import Exports
-from support.hybrids import decoder
-from support.hybrids import make_exports
-from support.hybrids import session_of
+from support.hybrids import KINDS, Exports, decoder, make_exports, session_of
 from support.refusals import refused
-from support.tiny import CONTRACT
-from support.tiny import VOCAB
-from support.tiny import Exported
-from specexport.engines.base import OpenedDraft
-
+from support.tiny import CONTRACT, VOCAB, Exported
 
 WIDEST, CHUNK = CONTRACT.widest_step, CONTRACT.prompt_chunk
 TOKENS = np.random.default_rng(0).integers(0, VOCAB, CONTRACT.capacity).tolist()

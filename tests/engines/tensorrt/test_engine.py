@@ -7,23 +7,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any
+
 import pytest
-from specexport.bundle import Bundle
-from specexport.bundle import Contract
+from specexport.bundle import Bundle, Contract
 from specexport.engines.onnxruntime.cpu import load as load_on_cpu
 from specexport.errors import EngineError
-from specexport.runtime.proofs.parity import load_reference
-from specexport.runtime.proofs.parity import prove_decoder
-from specexport.runtime.proofs.parity import save_reference
+from specexport.runtime.proofs.parity import load_reference, prove_decoder, save_reference
 from specexport.runtime.proofs.rule_parity import measure_rule
 from specexport.runtime.session import Session
-from support.doubles import write_bundle
+from support.doubles import with_models, write_bundle
 from support.fake_device import FakeDevice
 from support.fake_engine import load_fake
 from support.pair import Pair
 from support.refusals import refused
-from support.doubles import with_models
-
 
 pytestmark = pytest.mark.slow
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+
 import numpy as np
 import pytest
 import specexport
@@ -10,37 +11,20 @@ import torch
 from click.testing import CliRunner
 from specexport.calibration.measuring.progress import silent
 from specexport.cli import main
-from specexport.errors import CheckpointError
-from specexport.errors import PairError
-from specexport.errors import ParameterError
+from specexport.errors import CheckpointError, PairError, ParameterError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.tuning import train as training
 from specexport.exporter.tuning import tune as tuning
 from specexport.exporter.tuning.answers import TOP
-from specexport.exporter.tuning.drafts import Draft
-from specexport.exporter.tuning.drafts import find_draft
-from specexport.exporter.tuning.drafts import load_draft
-from specexport.exporter.tuning.drafts import new_draft
-from specexport.exporter.tuning.judge import Judged
-from specexport.exporter.tuning.judge import compare
-from specexport.exporter.tuning.judge import judge
+from specexport.exporter.tuning.drafts import Draft, find_draft, load_draft, new_draft
+from specexport.exporter.tuning.judge import Judged, compare, judge
 from specexport.exporter.tuning.options import Shape
-from specexport.exporter.tuning.tune import Answers
-from specexport.exporter.tuning.tune import TuneReport
-from specexport.exporter.tuning.tune import tune
-from specexport.exporter.tuning.tune import write_all
+from specexport.exporter.tuning.tune import Answers, TuneReport, tune, write_all
 from support.pair import Pair
 from support.refusals import refused
-from support.tiny import VOCAB
-from support.tiny import edit_json
-from support.tiny import make_tokenizer
-from support.tiny import save_checkpoint
-from support.tuning import OPTIONS
-from support.tuning import TOKENS
-from support.tuning import Quiet
-from support.tuning import parts
-from support.tuning import requests
+from support.tiny import VOCAB, edit_json, make_tokenizer, save_checkpoint
+from support.tuning import OPTIONS, TOKENS, Quiet, parts, requests
 
 
 @pytest.fixture(scope="module")

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.errors import ParameterError
-from specexport.runtime.drafting.drafters import Draft
-from specexport.runtime.drafting.drafters import FirstDraft
-from specexport.runtime.drafting.drafters import ForcedDraft
-from specexport.runtime.drafting.drafters import LookupDraft
-from specexport.runtime.drafting.drafters import ModelDraft
-from specexport.runtime.drafting.drafters import make_draft
-from specexport.runtime.drafting.names import check_drafter
-from specexport.runtime.drafting.rounds import Proposal
-from specexport.runtime.drafting.rounds import RoundPlan
-from specexport.runtime.state.context import CachedDecoder
-from specexport.runtime.state.context import Context
+from specexport.runtime.drafting.drafters import Draft, FirstDraft, ForcedDraft, LookupDraft, ModelDraft, make_draft
+from specexport.runtime.drafting.names import all_drafters, check_drafter
+from specexport.runtime.drafting.rounds import Proposal, RoundPlan
+from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.statistics import Statistics
-from support.doubles import FakeDecoder
-from support.doubles import check_invariant
-from support.doubles import greedy_tokens
+from support.doubles import FakeDecoder, check_invariant, greedy_tokens
 from support.refusals import refused
-from support.rounds import prefill
-from support.rounds import propose
-from specexport.runtime.drafting.names import all_drafters
-
+from support.rounds import prefill, propose
 
 DRAFTERS = all_drafters(("model",))
 VOCAB = 9

@@ -4,36 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import pytest
 from specexport.bundle import Contract
-from specexport.runtime.drafting.drafters import ExtendedDraft
-from specexport.runtime.drafting.drafters import ForcedDraft
-from specexport.runtime.drafting.drafters import LookupDraft
-from specexport.runtime.drafting.drafters import ModelDraft
-from specexport.runtime.drafting.lookup import Lookup
-from specexport.runtime.drafting.lookup import NgramLookup
-from specexport.runtime.drafting.lookup import SuffixLookup
+from specexport.runtime.drafting.drafters import ExtendedDraft, ForcedDraft, LookupDraft, ModelDraft
+from specexport.runtime.drafting.lookup import Lookup, NgramLookup, SuffixLookup
 from specexport.runtime.drafting.rounds import RoundPlan
-from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE
-from specexport.runtime.proofs.enumeration import Chain
-from specexport.runtime.proofs.enumeration import outcomes
+from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, outcomes
 from specexport.runtime.sampling.acceptance import VERIFY
-from specexport.runtime.sampling.distribution import Distribution
-from specexport.runtime.sampling.distribution import Probabilities
+from specexport.runtime.sampling.distribution import Distribution, Probabilities
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.rules import make_rule
-from specexport.runtime.state.context import CachedDecoder
-from specexport.runtime.state.context import Context
+from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.statistics import Statistics
-from support.doubles import FakeDecoder
-from support.doubles import check_invariant
-from support.doubles import greedy_tokens
-from support.rounds import prefill
-from support.rounds import propose
-
+from support.doubles import FakeDecoder, check_invariant, greedy_tokens
+from support.rounds import prefill, propose
 
 VOCAB = 9
 TINY = Contract(capacity=64, max_draft_tokens=6, prompt_chunk=8, precision="fp32")

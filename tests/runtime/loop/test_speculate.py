@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence
-from itertools import cycle
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
 from typing import Any
+
 import numpy as np
 import pytest
 from specexport.bundle import Contract
-from specexport.runtime.drafting.drafters import NoDraft
-from specexport.runtime.drafting.drafters import make_draft
-from specexport.runtime.drafting.rounds import Proposal
-from specexport.runtime.drafting.rounds import RoundOutcome
-from specexport.runtime.drafting.rounds import RoundPlan
-from specexport.runtime.loop.speculate import HostRound
-from specexport.runtime.loop.speculate import decode
+from specexport.runtime.drafting.drafters import NoDraft, make_draft
+from specexport.runtime.drafting.names import all_drafters
+from specexport.runtime.drafting.rounds import Proposal, RoundOutcome, RoundPlan
+from specexport.runtime.loop.speculate import HostRound, decode
 from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.rules import make_rule
-from specexport.runtime.state.context import CachedDecoder
-from specexport.runtime.state.context import Context
+from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.statistics import Statistics
-from support.doubles import FakeDecoder
-from support.doubles import check_invariant
-from support.doubles import greedy_tokens
-from specexport.runtime.drafting.names import all_drafters
-
+from support.doubles import FakeDecoder, check_invariant, greedy_tokens
 
 DRAFTERS = all_drafters(("model",))
 VOCAB = 9

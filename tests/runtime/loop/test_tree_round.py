@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+
 import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.runtime.drafting.drafters import make_draft
-from specexport.runtime.drafting.leaves import Choices
-from specexport.runtime.drafting.leaves import LeafChoices
-from specexport.runtime.drafting.leaves import LeafLimit
+from specexport.runtime.drafting.leaves import Choices, LeafChoices, LeafLimit
 from specexport.runtime.drafting.rounds import RoundOutcome
 from specexport.runtime.loop.speculate import decode
 from specexport.runtime.loop.tree_round import TreeRound
 from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.sampling.leaves import Leaf
 from specexport.runtime.sampling.parameters import SamplingParameters
-from specexport.runtime.sampling.rules import GreedyRule
-from specexport.runtime.sampling.rules import NonFiniteLogitsError
-from specexport.runtime.sampling.rules import make_rule
-from specexport.runtime.state.context import CachedDecoder
-from specexport.runtime.state.context import Context
+from specexport.runtime.sampling.rules import GreedyRule, NonFiniteLogitsError, make_rule
+from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.statistics import Statistics
-from support.doubles import FakeDecoder
-from support.doubles import FakeTreeDecoder
-from support.doubles import check_invariant
-from support.doubles import greedy_tokens
-
+from support.doubles import FakeDecoder, FakeTreeDecoder, check_invariant, greedy_tokens
 
 VOCAB = 9
 TINY = Contract(capacity=48, max_draft_tokens=4, prompt_chunk=8, precision="fp32", tree_rows=6)

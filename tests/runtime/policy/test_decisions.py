@@ -8,45 +8,27 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pytest
 from specexport.bundle import Bundle
-from specexport.engines.base import Engine
-from specexport.errors import BundleError
-from specexport.errors import OutputError
-from specexport.errors import ParameterError
-from specexport.runtime.drafting.rounds import RoundPlan
-from specexport.runtime.drafting.rounds import SequenceState
+from specexport.engines.base import Engine, OpenedDraft
+from specexport.errors import BundleError, OutputError, ParameterError
+from specexport.runtime.drafting.drafts import Drafts
+from specexport.runtime.drafting.rounds import RoundPlan, SequenceState
 from specexport.runtime.policy import host_identity
 from specexport.runtime.policy.checks import stale
-from specexport.runtime.policy.cost_model import COSTS
-from specexport.runtime.policy.cost_model import CostPoint
-from specexport.runtime.policy.cost_model import Costs
-from specexport.runtime.policy.cost_model import MeasuredTime
+from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
-from specexport.runtime.policy.files import check_writable
-from specexport.runtime.policy.files import write_decision
-from specexport.runtime.policy.host_identity import bundle_identity
-from specexport.runtime.policy.host_identity import describe_host
-from specexport.runtime.policy.routes import POLICY
-from specexport.runtime.policy.routes import Policy
-from specexport.runtime.policy.routes import RoutePolicy
-from specexport.runtime.policy.schedule import AdaptiveSchedule
-from specexport.runtime.policy.schedule import FixedSchedule
-from specexport.runtime.policy.survival import SURVIVAL
-from specexport.runtime.policy.survival import Curve
-from specexport.runtime.policy.survival import Survival
+from specexport.runtime.policy.files import check_writable, write_decision
+from specexport.runtime.policy.host_identity import bundle_identity, describe_host
+from specexport.runtime.policy.routes import POLICY, Policy, RoutePolicy
+from specexport.runtime.policy.schedule import AdaptiveSchedule, FixedSchedule
+from specexport.runtime.policy.survival import SURVIVAL, Curve, Survival
 from specexport.runtime.session import Session
-from support.doubles import FakeDecoder
-from support.doubles import fake_session
-from support.doubles import write_bundle
+from support.doubles import FakeDecoder, fake_session, write_bundle
 from support.refusals import refused
-from support.rounds import ask
-from support.rounds import sequence
-from support.rounds import tell
-from specexport.engines.base import OpenedDraft
-from specexport.runtime.drafting.drafts import Drafts
-
+from support.rounds import ask, sequence, tell
 
 ON = RoutePolicy("on", "draft", 2, "fixed", (0.7,), None)
 OFF = RoutePolicy("off", "draft", 0, "fixed", (0.1,), None)

@@ -2,18 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+
 import numpy as np
 import pytest
 from specexport.runtime.session import Session
-from specexport.runtime.state.context import CachedDecoder
-from specexport.runtime.state.context import Context
+from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.conversations import Conversations
-from support.doubles import VOCAB
-from support.doubles import FakeDecoder
-from support.doubles import check_invariant
-from support.doubles import fake_session
-from support.doubles import greedy_tokens
-
+from support.doubles import VOCAB, FakeDecoder, check_invariant, fake_session, greedy_tokens
 
 ROW = 8  # bytes of a row of either decoder, as these tests count
 A, B, C = [1] * 12, [2] * 12, [3] * 12
