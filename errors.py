@@ -31,8 +31,8 @@ TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 class SpecExportError(Exception):
     """Base class of all errors that a user can cause or see.
 
-    code: what went wrong; stable, and that of the class unless a refinement is given (docs/embedding.md lists all). field:
-    the argument, option, key or part of a request that is at fault, None where there is none.
+    code: what went wrong; stable, and that of the class unless a refinement is given (docs/embedding.md lists all).
+    field: the argument, option, key or part of a request that is at fault, None where there is none.
     """
 
     code = "error"

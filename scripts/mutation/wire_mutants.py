@@ -250,8 +250,8 @@ WIRE = (
     Mutant(
         "the tool above is blamed",
         "serve/wire/calls.py",
-        "lines[error.line - 1] if",
-        "lines[error.line - 2] if",
+        "lines[number - 1] if",
+        "lines[number - 2] if",
         ("tests/serve/test_tools.py",),
     ),
     Mutant(

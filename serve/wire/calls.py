@@ -203,6 +203,7 @@ def _of_tool(place: int, tool: Tool, error: GrammarError) -> ApiError:
 def _to_blame(error: GrammarError, calls: Calls) -> int | None:
     """The index of the tool whose line of the grammar is wrong: each has its own lines."""
     lines = calls.grammar.text.split("\n")
-    line = lines[error.line - 1] if 0 < (error.line or 0) <= len(lines) else ""
+    number = error.line or 0
+    line = lines[number - 1] if 0 < number <= len(lines) else ""
     of_tool = OF_TOOL.match(line)
     return None if of_tool is None else calls.places[int(of_tool[1])]

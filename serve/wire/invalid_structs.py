@@ -20,6 +20,7 @@ from .errors import ApiError, invalid
 SHOWN = 100
 PLACE = re.compile(r"(.*?)(?: - at (?:`key` in )?`\$\.?(.*)`)?", re.DOTALL)
 BOUNDS = {"le": (le, "at most"), "ge": (ge, "at least"), "lt": (lt, "below"), "gt": (gt, "above")}
+SIZED: dict[type, Any] = {str: inspect.StrType, list: inspect.ListType, dict: inspect.DictType}
 LENGTHS = {"max_length": BOUNDS["le"], "min_length": BOUNDS["ge"]}
 
 
@@ -65,12 +66,10 @@ def _beyond(kinds: Sequence[inspect.Type], value: Any) -> Iterator[str]:
                 for limit in _crossed(one, BOUNDS, value):
                     yield f"is {value!r}"[:SHOWN] + f"; it must be {limit}"
     elif isinstance(value, str | list | dict):
-        of_value = {str: inspect.StrType, list: inspect.ListType, dict: inspect.DictType}[type(value)]
         for one in kinds:
-            if isinstance(one, of_value):
-                yield from (
-                    f"has length {len(value)}; it must be {limit}" for limit in _crossed(one, LENGTHS, len(value))
-                )
+            if isinstance(one, SIZED[type(value)]):
+                for limit in _crossed(one, LENGTHS, len(value)):
+                    yield f"has length {len(value)}; it must be {limit}"
 
 
 def _crossed(kind: inspect.Type, bounds: Mapping[str, tuple[Any, str]], number: float) -> Iterator[str]:

@@ -21,7 +21,7 @@ Fact = str | Collection[object] | None  # one of several: names of parameters, o
 def refused(
     kind: type[Raised] | tuple[type[Raised], ...], *facts: object, code: Fact = None, field: Fact = None
 ) -> Iterator[pytest.ExceptionInfo[Raised]]:
-    """`with refused(BundleError, "target.onnx", code="file_changed"): ...`; code, field: by default those of the class."""
+    """`with refused(BundleError, "target.onnx", code="file_changed"): ...`; else the class's code and field."""
     with pytest.raises(kind) as caught:
         yield caught
     check(caught.value, *facts, code=code, field=field)
