@@ -16,8 +16,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_WAIT_POLICY"] = "passive"  # torch's waiting threads would take the cores from the other workers
 
-pytest_plugins = ["support.messages", "pytester"]  # the fixture `refused`; pytest within tests
-
 Once = Callable[[str, Callable[[Path], object]], Path]
 
 
