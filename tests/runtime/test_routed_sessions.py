@@ -188,7 +188,7 @@ def test_prepare_opens_all_that_may_draft(tmp_path: Path) -> None:
 def test_a_file_that_names_what_the_bundle_lacks(tmp_path: Path) -> None:
     session = routed(tmp_path)
     write_decision(session.bundle, routing_of(bundle_identity(session.bundle), ("model", "z")), ROUTING)
-    with refused(BundleError, field="routing.json"):
+    with refused(BundleError, field="drafter"):
         Session(session.bundle, session.engine)
 
 
