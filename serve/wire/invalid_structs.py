@@ -7,19 +7,27 @@ follows from the struct's types.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from operator import ge, gt, le, lt
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from operator import ge
+from operator import gt
+from operator import le
+from operator import lt
 from typing import Any
-
 import msgspec
 from msgspec import inspect
+from .allowed import allowed
+from .allowed import found_at
+from .allowed import types_at
+from .errors import ApiError
+from .errors import invalid
 
-from .allowed import allowed, found_at, types_at
-from .errors import ApiError, invalid
 
 SHOWN = 100
 PLACE = re.compile(r"(.*?)(?: - at (?:`key` in )?`\$\.?(.*)`)?", re.DOTALL)
 BOUNDS = {"le": (le, "at most"), "ge": (ge, "at least"), "lt": (lt, "below"), "gt": (gt, "above")}
+SIZED: dict[type, Any] = {str: inspect.StrType, list: inspect.ListType, dict: inspect.DictType}
 LENGTHS = {"max_length": BOUNDS["le"], "min_length": BOUNDS["ge"]}
 
 
@@ -64,12 +72,11 @@ def _beyond(kinds: Sequence[inspect.Type], value: Any) -> Iterator[str]:
             if isinstance(one, inspect.IntType | inspect.FloatType):
                 for limit in _crossed(one, BOUNDS, value):
                     yield f"is {value!r}"[:SHOWN] + f"; it must be {limit}"
-    elif of_value := {str: inspect.StrType, list: inspect.ListType, dict: inspect.DictType}.get(type(value)):
+    elif isinstance(value, str | list | dict):
         for one in kinds:
-            if isinstance(one, of_value):
-                yield from (
-                    f"has length {len(value)}; it must be {limit}" for limit in _crossed(one, LENGTHS, len(value))
-                )
+            if isinstance(one, SIZED[type(value)]):
+                for limit in _crossed(one, LENGTHS, len(value)):
+                    yield f"has length {len(value)}; it must be {limit}"
 
 
 def _crossed(kind: inspect.Type, bounds: Mapping[str, tuple[Any, str]], number: float) -> Iterator[str]:

@@ -125,7 +125,7 @@ def with_template(bundle: Bundle) -> Bundle:
 )
 def test_a_line_that_cannot_be_a_prompt_is_named(session: Session, tmp_path: Path, line: str) -> None:
     path = write(tmp_path / "p.jsonl", '{"prompt": "fine"}', "", line)
-    with refused(ParameterError, "3"):
+    with refused(ParameterError, "3", field=(None, "prompt", "text")):
         verify_session(session, path, 6)
 
 
