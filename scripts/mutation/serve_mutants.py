@@ -41,8 +41,8 @@ SERVE = (
     Mutant(
         "an answer is expected to end at the mean, however long it is already",
         f"{ENGINE}pace.py",
-        "max(self._tokens - tokens, tokens, (parameters",
-        "max(self._tokens - tokens, (parameters",
+        "max(self._tokens - tokens, tokens, (parameters.min_new_tokens or 0) - tokens)",
+        "max(self._tokens - tokens, (parameters.min_new_tokens or 0) - tokens)",
         ("tests/serve/test_pace.py",),
     ),
     Mutant(
@@ -97,15 +97,15 @@ SERVE = (
     Mutant(
         "an option that turns something off turns it on",
         "cli/serve.py",
-        '"callback": negated if default else None',
-        '"callback": None',
+        "negated if default else None",
+        "None",
         ("tests/serve/test_settings.py",),
     ),
     Mutant(
         "an option that is not given is an empty list of hosts",
         "cli/serve.py",
-        '"callback": none_if_empty if default is None else None',
-        '"callback": None',
+        "none_if_empty if default is None else None",
+        "None",
         ("tests/serve/test_settings.py",),
     ),
     Mutant(
