@@ -98,15 +98,15 @@ SERVE = (
     Mutant(
         "an option that turns something off turns it on",
         "cli/serve.py",
-        '"callback": negated if default else None',
-        '"callback": None',
+        "negated if default else None",
+        "None",
         ("tests/serve/test_settings.py",),
     ),
     Mutant(
         "an option that is not given is an empty list of hosts",
         "cli/serve.py",
-        '"callback": none_if_empty if default is None else None',
-        '"callback": None',
+        "none_if_empty if default is None else None",
+        "None",
         ("tests/serve/test_settings.py",),
     ),
     Mutant(
