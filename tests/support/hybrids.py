@@ -12,7 +12,7 @@ import pytest
 import torch
 from specexport.bundle import Bundle, RuleSpec
 from specexport.engines.base import Engine
-from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.cpu import DecoderOptions, OrtDecoder
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.rules.graphs import _rules
 from specexport.runtime.session import Session
@@ -129,7 +129,7 @@ def make_exports(factory: pytest.TempPathFactory, dialects: tuple[Dialect, ...] 
 
 def decoder(exported: Exported, keeps_open: bool = False) -> OrtDecoder:
     path = exported.folder / exported.spec.graphs["ort"]
-    return OrtDecoder(path, exported.spec, exported.contract, threads=1, keeps_open=keeps_open)
+    return OrtDecoder(path, exported.spec, exported.contract, options=DecoderOptions(1, keeps_open=keeps_open))
 
 
 def session_of(root: Path, target: Exported, draft: Exported | None, prompt_cache_bytes: int = 0) -> Session:
