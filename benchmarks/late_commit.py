@@ -32,7 +32,7 @@ from hardware import describe_hardware
 from numpy.typing import NDArray
 from specexport.bundle import Bundle, Contract, ModelSpec
 from specexport.engines.onnxruntime import graphs
-from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.cpu import DecoderOptions, OrtDecoder
 from specexport.engines.onnxruntime.graphs import UNUSED_OPTIMIZERS
 from specexport.engines.onnxruntime.products import keep_exact
 
@@ -192,7 +192,7 @@ def compare(path: Path, spec: ModelSpec, contract: Contract, asked: Asked, threa
     late, plain = list[Steps](), list[Steps]()
     with weights_of_the_file():
         for _ in range(sessions):
-            late.append(OrtDecoder(path, spec, contract, threads))
+            late.append(OrtDecoder(path, spec, contract, options=DecoderOptions(threads)))
             plain.append(Plain(path, spec, contract, threads))
     packed = Plain(path, spec, contract, threads)
     tokens = np.random.default_rng(0).integers(0, spec.vocab_size, asked.rows).tolist()

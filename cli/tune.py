@@ -137,7 +137,7 @@ def tune(
     try:
         answers = write_all(session, parts, chosen, kept, _Display())
         session.close()
-        report = run(made, answers, parts.routes, output, chosen, force, _Display())
+        report = run(made, answers, output, chosen, force, _Display())
     except KeyboardInterrupt:  # an interrupt ends training, and the best draft so far is judged
         click.echo(f"interrupted; the answers are kept in {kept}; run the same command again to resume", err=True)
         raise SystemExit(130) from None

@@ -18,7 +18,7 @@ ENOUGH = 3
 
 
 class BuildDisplay:
-    """Implements `exporter.progress.BuildProgress`: one bar per stage with its steps, the time taken and an estimate
+    """Implements `BuildProgress`: one bar per stage with its steps, the time taken and an estimate
     of the time left. It is removed when the build ends. Respects NO_COLOR.
     """
 

@@ -6,7 +6,6 @@ import atexit
 import re
 import shutil
 import tempfile
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,8 @@ def on_config(config: Any) -> Any:
     """Point mkdocstrings to a folder with only the package, since it would walk through everything in the root."""
     place = Path(tempfile.mkdtemp(prefix="specexport-site-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    names = {name.split(".")[1] for name in project["tool"]["setuptools"]["packages"] if name.startswith("specexport.")}
     (place / "specexport").mkdir()
-    for path in (*ROOT.glob("*.py"), *(ROOT / name for name in names)):
+    for path in (*ROOT.glob("*.py"), *(file.parent for file in ROOT.glob("[!.]*/__init__.py"))):
         (place / "specexport" / path.name).symlink_to(path)
     config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [str(place)]
     return config

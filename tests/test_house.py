@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,16 +24,6 @@ BLOCKED = (
     "click",
     "rich",
 )
-
-
-def test_the_packages_of_the_wheel_are_those_of_the_tree() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    outside = {"tests", "examples", "benchmarks", "scripts", "docs", "build", "dist"}
-    folders = [file.parent.relative_to(ROOT).parts for file in ROOT.glob("[!.]*/**/__init__.py")]
-    found = {".".join(("specexport", *parts)) for parts in folders if parts[0] not in outside}
-    assert sorted(project["tool"]["setuptools"]["packages"]) == sorted(
-        found | {"specexport", "optimum.commands.register"}
-    )
 
 
 def test_text_is_read_and_written_in_a_named_encoding() -> None:

@@ -75,7 +75,8 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
         if DIALECT not in spec.graphs:
             raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
         contract = manifest.contract.of("draft" if drafts else "target")
-        return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, contract, threads, keeps_open=drafts)
+        options = DecoderOptions(threads, keeps_open=drafts)
+        return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, contract, options=options)
 
     graphs = WeakSet[OrtGraph | OrtDecoder]()
 
@@ -121,12 +122,21 @@ class _Binding:
     new: list[CacheRows]  # in the dialect `rows`, by cache: [1, num_kv_heads, T, head_dim]
 
 
+@dataclass(frozen=True)
+class DecoderOptions:
+    """threads: 0 for one per physical core. taps: names of outputs that a proof has added to the graph. keeps_open:
+    whether states can be rolled back over several passes, as a draft's must be (`OpenRows`).
+    """
+
+    threads: int = 0
+    taps: tuple[str, ...] = ()
+    keeps_open: bool = False
+
+
 class OrtDecoder:
     """A model graph of any dialect, with its KV cache in numpy arrays. Implements `Decoder`.
 
-    head: the graph's confidence head, if it has one. taps: names of outputs that a proof has added to the graph;
-    tapped: their values of the last step. keeps_open: whether states can be rolled back over several passes, as a
-    draft's must be (`OpenRows`).
+    head: the graph's confidence head, if it has one. tapped: values of the tapped outputs in the last step.
 
     Raises `EngineError` for bf16 or a graph that cannot be loaded, and `BundleError` for a graph that does not match
     the manifest.
@@ -137,11 +147,10 @@ class OrtDecoder:
         path: Path,
         spec: ModelSpec,
         contract: Contract,
-        threads: int = 0,
         dialect: str = DIALECT,
-        taps: tuple[str, ...] = (),
-        keeps_open: bool = False,
+        options: DecoderOptions | None = None,
     ) -> None:
+        options = options or DecoderOptions()
         if contract.precision not in NUMPY_DTYPES:
             raise EngineError(
                 f"{path} is in {contract.precision}, for which ONNX Runtime has few CPU kernels; "
@@ -150,13 +159,13 @@ class OrtDecoder:
             )
         self.vocab_size, self.has_states = spec.vocab_size, spec.has_states
         self.tapped: dict[str, NDArray[np.float32]] = {}
-        self._path, self._spec, self._contract, self._taps = path, spec, contract, taps
+        self._path, self._spec, self._contract, self._taps = path, spec, contract, options.taps
         self._dtype = NUMPY_DTYPES[contract.precision]
         self._places_rows = dialect == "rows"
         self.head = OrtHead(spec.features, contract.widest_step) if dialect == DIALECT and spec.features else None
         # How many cache rows a pass may read; GroupQueryAttention needs no such input.
         self._spans = () if dialect == "ort" else contract.spans
-        self._session: ort.InferenceSession | None = open_session(path, threads)
+        self._session: ort.InferenceSession | None = open_session(path, options.threads)
         self._check(self._session)
         import onnxruntime as ort
 
@@ -170,8 +179,9 @@ class OrtDecoder:
         self._cache_values = [self._value(array) for array in self._caches]
         self._trees = OrtTrees() if contract.tree_rows else None
         memory = partial(HostState, value=self._value, in_place=dialect == DIALECT)
-        states = (spec, contract, keeps_open, NUMPY_DTYPES, memory, self._value)
-        self._states = OrtStates(*states) if spec.has_states else None
+        self._states = None
+        if spec.has_states:
+            self._states = OrtStates(spec, contract, options.keeps_open, NUMPY_DTYPES, memory, self._value)
         self._bindings = {
             (width, span): self._bind(width, span) for width in contract.widths for span in self._spans or (0,)
         }

@@ -170,10 +170,11 @@ def main() -> None:
         [ids.translate(one) for one in parts["training"]],
         [ids.to_judge(one) for one in parts["choosing"]],
         [ids.to_judge(one) for one in parts["judging"]],
+        ROUTES,
     )
     options = TuneOptions(epochs=arguments.epochs, rate=arguments.rate, loss=arguments.loss, step=arguments.step)
     draft = Draft(model, tokenizer, torch.bfloat16, "new", 1.0)
-    report = tune(draft, answers, ROUTES, arguments.output, options, False, display)
+    report = tune(draft, answers, arguments.output, options, False, display)
     for one in (*report.routes, report.tuned):
         display.note(f"{one.route}: {one.prompts} prompts, {one.before:.1%} to {one.after:.1%} accepted, greedy")
 

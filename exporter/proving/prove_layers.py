@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from ...bundle import Contract, LayerProof, ModelSpec
 from ...engines.base import Logits
-from ...engines.onnxruntime.cpu import DIALECT, OrtDecoder
+from ...engines.onnxruntime.cpu import DIALECT, DecoderOptions, OrtDecoder
 from ...engines.onnxruntime.graphs import open_graph
 from ...errors import ProofError
 from ...runtime.proofs.divergence import divergence
@@ -142,7 +142,7 @@ def _prove(
     """own_kernels: of ours, in fp32, for products in few bits, in place of the host's."""
     with exposed(path, dialect, own_kernels) as copy:
         contract = subject.contract if dialect == DIALECT else replace(subject.contract, precision="fp32")
-        decoder = OrtDecoder(copy.path, subject.spec, contract, dialect=dialect, taps=copy.taps)
+        decoder = OrtDecoder(copy.path, subject.spec, contract, dialect=dialect, options=DecoderOptions(taps=copy.taps))
         longest = max(entry.step.end for entry in reference) if subject.spec.has_states else 0
         with forced(subject.model, subject.recipe, copy.sites, longest) as model:
             answers, samples = _walk(decoder, model, copy.sites, reference, subject.kept)

@@ -62,9 +62,12 @@ class TuneReport:
 
 @dataclass(frozen=True)
 class Answers:
+    """routes: those that the draft is tuned for."""
+
     training: list[Answer]
     choosing: list[Answer]
     judging: list[Answer]
+    routes: Sequence[str]
 
 
 def require_room(folder: Path, needed: float) -> None:
@@ -103,17 +106,11 @@ def write_all(session: Session, split: Split, options: TuneOptions, journal: Pat
         with display.stage("general answers") as progress:
             most = options.general_share(sum(len(answer.tokens) for answer in training))
             general = write_answers(session, list(up_to(jobs["general"], most)), kept, progress)
-    return Answers(training + general, choosing, judging)
+    return Answers(training + general, choosing, judging, split.routes)
 
 
 def tune(
-    draft: Draft,
-    answers: Answers,
-    tuned_routes: Sequence[str],
-    output: Path,
-    options: TuneOptions,
-    force: bool,
-    display: Display,
+    draft: Draft, answers: Answers, output: Path, options: TuneOptions, force: bool, display: Display
 ) -> TuneReport:
     """Train the draft, judge it, and write it to `output` where the gain's interval lies above 0, or by `force`.
 
@@ -133,7 +130,7 @@ def tune(
         )
     round_off(draft)
     after = judge(draft.model, answers.judging, options.temperature)
-    places = [place for place, one in enumerate(before) if one.route in tuned_routes]
+    places = [place for place, one in enumerate(before) if one.route in answers.routes]
     tuned = compare([before[place] for place in places], [after[place] for place in places], ALL)
     report = TuneReport(
         draft=str(output),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from specexport import load
 from specexport.bundle import COUNTS
-from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.cpu import DecoderOptions, OrtDecoder
 from specexport.engines.onnxruntime.states import OrtStates
 from specexport.errors import EngineError, UnsupportedModelError
 from specexport.exporter.build import build
@@ -89,7 +89,9 @@ def test_standard_operators_over_a_text_with_rejected_drafts(kind: str, keeps_op
     draw, widest = random.Random(0), CONTRACT.widest_step
     exported = hybrids(kind)
     path = exported.folder / exported.spec.graphs["onnx"]
-    ours = OrtDecoder(path, exported.spec, exported.contract, dialect="onnx", keeps_open=keeps_open)
+    ours = OrtDecoder(
+        path, exported.spec, exported.contract, dialect="onnx", options=DecoderOptions(keeps_open=keeps_open)
+    )
     plain, errors = decoder(exported), []
     for _ in range(4):
         tokens = [draw.randrange(VOCAB) for _ in range(draw.randint(2, 20))]

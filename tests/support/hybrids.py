@@ -7,19 +7,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import pytest
 import torch
-from specexport.bundle import Bundle, RuleSpec
-from specexport.engines.base import Engine, OpenedDraft
+from specexport.bundle import Bundle
+from specexport.bundle import RuleSpec
+from specexport.engines.base import Engine
+from specexport.engines.base import OpenedDraft
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.rules.graphs import _rules
 from specexport.runtime.session import Session
 from transformers import AutoModelForCausalLM
+from support.doubles import with_models
+from support.doubles import write_bundle
+from support.tiny import LLAMA
+from support.tiny import VOCAB
+from support.tiny import Exported
+from support.tiny import export_cached
+from support.tiny import make_tokenizer
+from support.tiny import save_checkpoint
+from support.tiny import save_model
+from specexport.engines.onnxruntime.cpu import DecoderOptions
 
-from support.doubles import with_models, write_bundle
-from support.tiny import LLAMA, VOCAB, Exported, export_cached, make_tokenizer, save_checkpoint, save_model
 
 HYBRID = LLAMA | dict(head_dim=8, layer_types=["linear_attention", "full_attention"])
 DELTA = HYBRID | dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8)
@@ -47,7 +56,6 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
         | dict(shared_intermediate_size=16),
     ),
 }
-
 # By what a config may ask for beside the kind of state.
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "convolution with a bias": ("lfm2", KINDS["convolution"][1] | dict(conv_bias=True)),
@@ -83,7 +91,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         | dict(moe_intermediate_size=16, n_shared_experts=1),
     ),
 }
-
 SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     "attention that layers share": (
         "zamba2",
@@ -129,7 +136,7 @@ def make_exports(factory: pytest.TempPathFactory, dialects: tuple[Dialect, ...] 
 
 def decoder(exported: Exported, keeps_open: bool = False) -> OrtDecoder:
     path = exported.folder / exported.spec.graphs["ort"]
-    return OrtDecoder(path, exported.spec, exported.contract, threads=1, keeps_open=keeps_open)
+    return OrtDecoder(path, exported.spec, exported.contract, options=DecoderOptions(1, keeps_open=keeps_open))
 
 
 def session_of(root: Path, target: Exported, draft: Exported | None, prompt_cache_bytes: int = 0) -> Session:

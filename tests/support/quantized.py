@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 from specexport.bundle import Contract, Format, LayerProof, ModelSpec, Precision
-from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.cpu import DecoderOptions, OrtDecoder
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.passes.optimize import optimize, save
@@ -81,7 +81,9 @@ class Quantized:
         self.subject = Subject("target", model, recipe, spec, contract)
 
     def decoder(self, keeps_open: bool = False) -> OrtDecoder:
-        return OrtDecoder(self.path, self.subject.spec, self.subject.contract, threads=1, keeps_open=keeps_open)
+        return OrtDecoder(
+            self.path, self.subject.spec, self.subject.contract, options=DecoderOptions(1, keeps_open=keeps_open)
+        )
 
     def exported(self) -> Exported:
         return Exported(self.folder, self.subject.spec, list(self.recorded.reference), self.subject.contract, 0)

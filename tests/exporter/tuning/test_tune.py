@@ -53,7 +53,7 @@ def draft(noisy: Path) -> Draft:
 
 
 def run(draft: Draft, answers: Answers, output: Path, force: bool = False) -> TuneReport:
-    return tune(draft, answers, ["code"], output, OPTIONS, force, Quiet())
+    return tune(draft, answers, output, OPTIONS, force, Quiet())
 
 
 def test_answers_are_the_targets_with_its_own_rows(answers: Answers, pair: Pair) -> None:
