@@ -143,7 +143,7 @@ def test_rows_with_scales_of_their_own_take_any_scale(make: Make, batches: list[
         torch.testing.assert_close(told.rows, seen.rows, rtol=1e-3, atol=1e-3)
 
 
-def test_a_few_loud_rows_do_not_decide(make: Make, batches: list[Tensor]) -> None:
+def test_a_few_loud_rows_do_not_decide(make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of a text's first tokens: in the tensor's error they drown all others, in the rows' they are a few."""
     model = make("llama")
     group = next(group for group in observe(model, batches).groups if "down_proj" in group.layers[0].path)
@@ -156,6 +156,10 @@ def test_a_few_loud_rows_do_not_decide(make: Make, batches: list[Tensor]) -> Non
     quiet = torch.arange(group.inputs) != 7
     spread = (alone[quiet].log2() - together[quiet].log2()).std()
     assert spread < 0.2
+    judged: list[int] = []
+    monkeypatch.setattr(f"{migrate.__module__}.output_error", lambda rows, *_: judged.append(len(rows)) or 1.0)
+    _search_by_rows(group, producer, [BY_ROW])
+    assert set(judged) == {len(group.rows) - len(group.rows) // 2}  # none that it was chosen on
 
 
 def test_norms_of_a_rotated_stream_are_left_alone(make: Make, batches: list[Tensor]) -> None:
