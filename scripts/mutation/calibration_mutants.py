@@ -327,7 +327,7 @@ CALIBRATION = (
         f"{OF}verdicts/routing.py",
         "if gain < BETTER_BY:",
         "if gain < 0:",
-        (f"{TESTS}verdicts/test_routing_chains.py", "tests/test_routing.py"),
+        (f"{TESTS}verdicts/test_routing_chains.py",),
     ),
     Mutant(
         "a guess makes a draft token dearer",

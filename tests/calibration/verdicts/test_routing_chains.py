@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from specexport.calibration.measuring import routed_replay
 from specexport.calibration.measuring.routed_replay import Priced, replay_routed
 from specexport.calibration.measuring.traces import Trace
+from specexport.calibration.verdicts import routing
 from specexport.calibration.verdicts.chains import unit_of
 from specexport.calibration.verdicts.routing import Stream, known
 from specexport.runtime.policy.routed_schedule import Candidate, RoutedSchedule
@@ -24,6 +26,19 @@ STREAM = Stream(
     [dict.fromkeys((CHAIN, "model"), replace(trace, line=line)) for line in range(3) for trace in (REPEATS, OTHER)],
     {name: Priced(COSTS) for name in (CHAIN, "model")},
 )
+
+
+@pytest.mark.parametrize(("seconds", "chosen"), [(9.9, False), (9.0, True)])
+def test_sessions_choose_only_where_that_gains_enough(
+    seconds: float, chosen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream([], {name: Priced(COSTS) for name in ("model", "b")})
+    stubs = {"_stream": stream, "unrouted": {"model": [10.0], "b": [12.0]}, "routed": ([seconds], []), "known": "known"}
+    for name, found in stubs.items():
+        monkeypatch.setattr(routing, name, lambda *_, found=found: found)
+    routes: Any = [SimpleNamespace(policy=SimpleNamespace(verdict="on", drafter=name)) for name in stream.drafters]
+    drafted: Any = [SimpleNamespace(records=[None] * 4)]
+    assert (routing.choose_routing(drafted, routes, 0, "", "")[0] == "known") == chosen
 
 
 def test_each_route_says_what_a_token_of_the_chain_takes() -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
 import pytest
 import torch
-from specexport.exporter.weights.collect_activations import Observations, observe
+from specexport.exporter.weights.collect_activations import Observations
+from specexport.exporter.weights.collect_activations import observe
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.producers import Probe
-from specexport.exporter.weights.recipe import Recipe, WeightRecipe
-from specexport.exporter.weights.smoothing import Migration, Rule, channel_scales, migrate
+from specexport.exporter.weights.recipe import Recipe
+from specexport.exporter.weights.recipe import WeightRecipe
+from specexport.exporter.weights.smoothing import Migration
+from specexport.exporter.weights.smoothing import Rule
+from specexport.exporter.weights.smoothing import channel_scales
+from specexport.exporter.weights.smoothing import migrate
 from torch import Tensor
 from transformers import PreTrainedModel
+
 
 Make = Callable[..., PreTrainedModel]
 # The producers of the first layer's groups that a family's arithmetic lets through.
@@ -42,8 +47,6 @@ PRODUCERS: dict[str, dict[str, str]] = {
     # The norm in front of the experts feeds the router too, which is no linear layer.
     "mixtral": {"q_proj": "input_layernorm", "o_proj": "v_proj"},
 }
-
-
 # Rows that share a scale: powers of two.
 STATIC = WeightRecipe("int8", input_scale=0.02)
 BY_ROW = WeightRecipe("int8")

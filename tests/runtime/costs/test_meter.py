@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
 import pytest
 from specexport.runtime.costs.meter import CostMeter
-from specexport.runtime.drafting.rounds import RoundOutcome, RoundPlan
+from specexport.runtime.drafting.rounds import RoundOutcome
+from specexport.runtime.drafting.rounds import RoundPlan
 from specexport.runtime.loop.chunks import Decoding
 from specexport.runtime.loop.speculate import Round
 from specexport.runtime.policy.cost_model import Costs
 from specexport.runtime.request import Request
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
-from support.clock import CONTRACT, DRAFT, Clock, Timed
-from support.doubles import FakeDecoder, fake_session
+from support.clock import CONTRACT
+from support.clock import DRAFT
+from support.clock import Clock
+from support.clock import Timed
+from support.doubles import FakeDecoder
+from support.doubles import fake_session
+from specexport.engines.base import Logits
 
 
 def measured(session: Session, contexts: list[int]) -> Costs:
@@ -75,9 +80,21 @@ def test_passes_that_only_leaves_make_are_timed_where_there_may_be_leaves(clock:
     assert list(costs.at(9).tree) == [time.median for time in costs.points[0].tree]
 
 
+class Cold(Timed):
+    """The first pass of another width finds the caches of the CPU as the last one left them."""
+
+    last = 0
+
+    def step(self, tokens: Sequence[int], position: int) -> Logits:
+        self.clock.now += 5.0 * (len(tokens) != self.last)
+        self.last = len(tokens)
+        return super().step(tokens, position)
+
+
 def test_without_a_model_wide_passes_are_timed_alone(clock: Clock, tmp_path: Path) -> None:
-    costs = measured(fake_session(tmp_path, Timed(clock, 1.0, 0.0), None), [50])
+    costs = measured(fake_session(tmp_path, Cold(clock, 1.0, 0.0), None), [50])
     (point,) = costs.points
+    assert max(time.p90 for time in point.verify) < 2.0
     assert [time.median for time in point.verify] == pytest.approx([1.0, 1.1, 1.2, 1.3], abs=0.01)
     assert point.draft.median == 0.0
     assert costs.draft_prefill == 0.0
