@@ -15,7 +15,7 @@ from specexport.cli import main
 from specexport.errors import CheckpointError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.checkpoints.generation_config import APPLIED, SAMPLING, WITHOUT_EFFECT, defaults_of
+from specexport.exporter.checkpoints.generation_config import APPLIED, NEUTRAL, SAMPLING, WITHOUT_EFFECT, defaults_of
 from specexport.exporter.request.options import BuildOptions
 from specexport.runtime.proofs.equality import check_equality
 from support.messages import Refused
@@ -187,3 +187,11 @@ def test_requests_over_http_have_them_too(folder: Path, tmp_path: Path) -> None:
         without = session.generate(PROMPT, max_new_tokens=MOST, repetition_penalty=1.0, banned_tokens=())
     assert texts == [with_defaults.text, without.text]
     assert list(without.tokens) == plain != list(with_defaults.tokens)
+
+
+def test_what_changes_nothing_is_not_named() -> None:
+    neutral = NEUTRAL | dict(repetition_penalty=1.0, bad_words_ids=[], suppress_tokens=None, watermarking_config=None)
+    without = dict.fromkeys(WITHOUT_EFFECT, 3) | dict(
+        cache_implementation="hybrid", do_sample=False, token_healing=False
+    )
+    assert defaults_of("m", neutral | without) == Defaults()
