@@ -62,14 +62,6 @@ def quiet_host() -> Iterator[None]:
     """What `calibrate` and `bench` warn of."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
-        if how := os.environ.get("TEST_COSTS"):
-            from support.calibrated import flat_costs as flat
-
-            cost = 3.0 if how == "never" else 0.01
-            patch.setattr(
-                "specexport.runtime.session.first_costs",
-                lambda session, draft="model": flat(cost, most=session.max_draft_tokens),
-            )
         yield
 
 

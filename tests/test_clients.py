@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
+import environments
 import harness
 import pytest
+from clients import Client
 from harness import UnexpectedError, outcome, refused_with
 from results import Result, read
+from servers import NAMES, environment
+from support.messages import Refused
+
+FOLDER = environments.HERE
 
 
 class StatusError(Exception):
@@ -77,3 +85,44 @@ def test_a_script_that_did_not_end_well_fails_whatever_it_had_done() -> None:
     ]
     assert read(line("chat"), None, "")[1:] == [Result("script", "fails", "ran too long: it said nothing")]
     assert [one.check for one in read("", 0, "")] == ["script"]
+
+
+def test_an_environment_is_made_once_for_its_packages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: Refused
+) -> None:
+    ran: list[list[str]] = []
+
+    class Done:
+        returncode = 0
+
+    def run(command: list[str], **_: Any) -> type[Done]:
+        ran.append(command)
+        return Done
+
+    monkeypatch.setattr(environments.subprocess, "run", run)
+    monkeypatch.setenv("SPECEXPORT_CLIENTS", str(tmp_path))
+    first, other = (Client("try_openai.py", (f"openai=={version}",), {}) for version in (1, 2))
+    for client, steps in ((first, 2), (first, 2), (other, 4)):
+        assert environments.make("it", client) == [str(tmp_path / "it/bin/python"), str(FOLDER / "try_openai.py")]
+        assert len(ran) == steps
+    Done.returncode = 1
+    monkeypatch.setattr(environments.sys, "executable", "python")
+    with refused(environments.SetupError):
+        environments.make("failed", first)
+    assert not (tmp_path / "failed/ready").exists()
+    monkeypatch.setattr(environments.shutil, "which", lambda name: None)
+    with refused(environments.SetupError):
+        environments.make("node", Client("try_ai.mjs", ("ai@6",), {}))
+
+
+def test_a_script_finds_its_servers_and_nothing_of_the_callers_accounts(
+    served_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "LANGSMITH_TRACING"):
+        monkeypatch.setenv(name, "secret")
+    with environment(served_bundle, tmp_path / "log", {"PLAIN_URL": ()}) as found:
+        monkeypatch.setattr(harness, "PLAIN_URL", found["PLAIN_URL"])
+        assert harness.aborted() == 0
+    assert "secret" not in found.values()
+    assert found["MODEL"] == NAMES[-1]
+    assert (Path(found["TOKENIZER"]) / "tokenizer.json").exists()

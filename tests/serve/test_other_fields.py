@@ -297,3 +297,14 @@ def test_integers_with_a_point_in_prompts_and_nowhere_else() -> None:
     ).request
     assert repr(found.response_format.schema) == repr(schema)
     assert repr(found.chat_template_kwargs) == "{'a': 2.0}"
+
+
+def test_true_is_not_one(refused: Refused) -> None:
+    with refused(ApiError):
+        chat(n=True)
+
+
+@pytest.mark.parametrize("value", [1.5, 1e30, "3", True, 0.0])
+def test_what_is_no_integer(refused: Refused, value: Any) -> None:
+    with refused(ApiError):
+        chat(max_tokens=value)

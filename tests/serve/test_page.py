@@ -135,3 +135,10 @@ def test_what_can_be_changed_has_a_label() -> None:
     controls = re.findall(r'<(?:input|select|textarea)[^>]*\bid="([^"]+)"', html)
     assert controls
     assert set(controls) <= labelled
+
+
+def test_nothing_empty_takes_room_at_the_start() -> None:
+    for tag in re.findall(r'<\w+ [^>]*id="(?:figures|legend|stop)"[^>]*>', FILES["index.html"]):
+        assert tag.endswith(" hidden>"), tag
+    assert not re.search(r'id="show-rejected"[^>]* checked', FILES["index.html"])
+    assert "body:not(.show-rejected) .text .rejected { display: none; }" in FILES["app.css"]

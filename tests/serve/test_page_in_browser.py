@@ -416,3 +416,21 @@ def test_colour_is_for_words(
         }})"""
     )
     assert told == ["".join(pieces), marks]
+
+
+def test_rejected_guesses_are_shown_on_demand(browser: Browser, server: ServerProcess) -> None:
+    visit(browser, server)
+    choose(browser, "max-tokens", "60")
+    choose(browser, "draft-tokens", "2")
+    assert not browser.evaluate("document.getElementById('legend').checkVisibility()")
+    say(browser, "the quick brown fox")
+    browser.wait(ANSWERED.format(1))
+    shown = "[...document.querySelectorAll('.text .rejected')].map(one => one.checkVisibility())"
+    assert set(browser.evaluate(shown)) == {False}
+    browser.click("#show-rejected")
+    assert set(browser.evaluate(shown)) == {True}
+    marks = "[...document.querySelectorAll('.text .token')].map(one => one.textContent)"
+    assert all(mark == mark.strip() != "" for mark in browser.evaluate(marks))
+    browser.click("#reset")
+    assert not browser.evaluate("document.getElementById('legend').checkVisibility()")
+    assert not browser.evaluate("document.getElementById('figures').checkVisibility()")

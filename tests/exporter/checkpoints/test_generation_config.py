@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-
 import pytest
 import specexport
 import torch
@@ -15,14 +14,21 @@ from specexport.cli import main
 from specexport.errors import CheckpointError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.checkpoints.generation_config import APPLIED, SAMPLING, WITHOUT_EFFECT, defaults_of
+from specexport.exporter.checkpoints.generation_config import APPLIED
+from specexport.exporter.checkpoints.generation_config import SAMPLING
+from specexport.exporter.checkpoints.generation_config import WITHOUT_EFFECT
+from specexport.exporter.checkpoints.generation_config import defaults_of
 from specexport.exporter.options import BuildOptions
 from specexport.runtime.proofs.equality import check_equality
 from support.refusals import refused
 from support.serving import ServerProcess
-from support.tiny import edit_json, save_checkpoint
-from transformers import AutoModelForCausalLM, GenerationConfig
+from support.tiny import edit_json
+from support.tiny import save_checkpoint
+from transformers import AutoModelForCausalLM
+from transformers import GenerationConfig
 from transformers.generation import GenerationMixin
+from specexport.exporter.checkpoints.generation_config import NEUTRAL
+
 
 PROMPT = "def add(a, b):"
 MOST = 12
@@ -187,3 +193,11 @@ def test_requests_over_http_have_them_too(folder: Path, tmp_path: Path) -> None:
         without = session.generate(PROMPT, max_new_tokens=MOST, repetition_penalty=1.0, banned_tokens=())
     assert texts == [with_defaults.text, without.text]
     assert list(without.tokens) == plain != list(with_defaults.tokens)
+
+
+def test_what_changes_nothing_is_not_named() -> None:
+    neutral = NEUTRAL | dict(repetition_penalty=1.0, bad_words_ids=[], suppress_tokens=None, watermarking_config=None)
+    without = dict.fromkeys(WITHOUT_EFFECT, 3) | dict(
+        cache_implementation="hybrid", do_sample=False, token_healing=False
+    )
+    assert defaults_of("m", neutral | without) == Defaults()

@@ -32,6 +32,7 @@ from support.quantized import table_off_by_one
 from support.tiny import CONTRACT
 from support.tiny import VOCAB
 from specexport.engines.onnxruntime.cpu import DecoderOptions
+from specexport.engines.onnxruntime.cpu import OrtDecoder
 
 
 Form = tuple[str, Format]
@@ -165,3 +166,22 @@ def test_rows_have_the_same_bits_in_passes_of_any_width(form: Form, make: Make) 
             for row in range(accepted + 1):
                 np.testing.assert_array_equal(plain.step([tokens[-1]], position + row)[0], found[row])
                 tokens.append(behind[row])
+
+
+def test_prompts_in_other_chunks_leave_the_same_states(make: Make) -> None:
+    ours, plain = make(FAST[0]).decoder(), make(FAST[0]).decoder()
+    tokens = [random.Random(1).randrange(VOCAB) for _ in range(30)]
+    ours.feed(tokens[:16], 0)
+    ours.feed(tokens[16:29], 16)
+    for position, token in enumerate(tokens[:29]):
+        plain.step([token], position)
+    np.testing.assert_array_equal(ours.step(tokens[29:], 29), plain.step(tokens[29:], 29))
+
+
+def test_a_decoder_of_two_threads_gives_the_same_bits(make: Make) -> None:
+    made = make(FAST[0])
+    one, two = (OrtDecoder(made.path, made.subject.spec, CONTRACT, threads=count) for count in (1, 2))
+    tokens = list(range(5, 21))
+    for decoder in (one, two):
+        decoder.feed(tokens, 0)
+    np.testing.assert_array_equal(one.step([7, 8, 9], 16), two.step([7, 8, 9], 16))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -163,3 +164,37 @@ def test_a_convolution_reads_what_counts(width: int, activation: Any, rejected: 
             torch.testing.assert_close(output, expected, atol=NEAR, rtol=NEAR)
             known = text[0, certain : ahead + pending + width]
             assert torch.equal(present[0, : len(known)], known)
+
+
+def test_a_state_over_a_long_text_with_drafts_that_are_rejected() -> None:
+    """What rounding leaves behind fades: after 600 rows in random passes the state is as near as after 20."""
+    draw, rule = random.Random(0), "gated_delta"
+    given = rows_of(600, rule, seed=3, decay=0.05)
+    text, position, start = joined(given), 0, 0
+    state, open_rows = torch.zeros(1, HEADS, KEY, VALUE), torch.zeros(1, WINDOW, text.shape[-1])
+    while position < 590:
+        width = draw.choice([1, 2, WINDOW])
+        right = draw.randint(1, width)
+        fed = text[:, position : position + width].clone()
+        fed[:, right:] = joined(rows_of(width, rule, seed=draw.randrange(1000)))[:, right:]
+        pending, certain = position - start, position - start
+        _, open_rows, state = advance(states_of(pending, certain), dict(state=state, rows=open_rows), fed, given)
+        start, position = position, position + right
+    _, expected = one_by_one(text[0, :start].double(), given, torch.zeros(HEADS, KEY, VALUE).double())
+    torch.testing.assert_close(state[0].double(), expected, atol=NEAR, rtol=NEAR)
+
+
+def test_what_spreads_and_what_does_not() -> None:
+    """Told apart by hand: a query is read by its own row alone, and a decay of -inf is a number."""
+    new = rows_of(WINDOW, "gated_delta", seed=1)
+    past = dict(state=torch.ones(1, HEADS, KEY, VALUE), rows=joined(rows_of(WINDOW, "gated_delta", seed=2)))
+
+    def harmed(part: int, what: float) -> list[bool]:
+        given = spoilt(new, part, 1, what)
+        output, _, state = advance(states_of(0, 2), past, joined(given), given)
+        return [*output[0].isnan().all(1).tolist(), bool(state.isnan().all())]
+
+    query, value, decay = 0, 2, 3
+    assert harmed(query, math.inf) == [False, True, False, False, False]
+    assert harmed(value, math.inf) == [False, True, True, True, True]
+    assert harmed(decay, -math.inf) == [False] * 5

@@ -9,7 +9,6 @@ import pytest
 from specexport.engines.base import Logits
 from specexport.errors import EngineError
 from specexport.runtime.costs import first
-from specexport.runtime.costs.first import first_costs
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.session import Session
@@ -24,7 +23,6 @@ PROMPT = list(range(20))
 def make_session(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeSession:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("specexport.runtime.costs.first.describe_host", lambda *_: "a host")
-    monkeypatch.setattr("specexport.runtime.session.first_costs", first_costs)
 
     def make(draft: float = 0.1, noise: float = 0.0, threads: int = 0, target: FakeDecoder | None = None) -> Session:
         decoder = target or Timed(clock, 1.0, 0.0, seed=1)

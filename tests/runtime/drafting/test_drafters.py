@@ -218,3 +218,12 @@ def test_forced_tokens_come_first_and_cost_no_pass(name: str, count: int) -> Non
     assert (statistics.forced, statistics.looked_up, statistics.draft_passes) == (min(2, count), 0, free)
     context.keep(len(prompt) - 1)  # all of them rejected
     check_invariant(context)
+
+
+def test_nothing_is_drafted_where_nothing_is_asked_for() -> None:
+    for name in DRAFTERS:
+        draft, context, model, rule, statistics = made(name, [1, 2, 1, 2, 1, 2, 1, 2])
+        draft.prefill(context.tokens)
+        steps = list(model.steps)
+        assert draft.propose(context.tokens, 0) == []
+        assert (model.steps, rule.drafted, statistics.looked_up) == (steps, [], 0)

@@ -144,3 +144,11 @@ def test_what_holds_no_maps_is_refused(damage: str, path: Path) -> None:
     with pytest.raises(BundleError, match=r"maps\.npz .*build the bundle again") as caught:  # numpy's words between
         load_maps(path, VOCABULARY, 5, 3)
     assert "\n" not in str(caught.value)
+
+
+def test_a_narrow_draft_reads_id_0_for_what_it_lacks() -> None:
+    draft = Told([[1, 2, 3]])
+    narrow = NarrowDecoder(draft)
+    assert narrow.step([1, 3, 2, 9], 4).tolist() == [[1, 2, 3]]
+    assert draft.fed == [([1, 0, 2, 0], 4)]
+    assert narrow.vocab_size == 3

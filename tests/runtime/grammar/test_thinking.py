@@ -102,3 +102,12 @@ def test_markers_that_hold_tokens(compiler: GrammarCompiler, spelled: Collection
         assert ending(compiler, grammar, f"[THINK]so[/THINK]{thoughts}#<b>.!12", spelled)
     assert ending(compiler, grammar, "[THINK]so[/THINK]hm#<b>.12", spelled) is None
     assert ending(compiler, grammar, "12", spelled)
+
+
+def test_thoughts_that_may_be_all_there_is(compiler: GrammarCompiler) -> None:
+    """As where tools may be called: nothing is demanded of the text."""
+    for begun, opening in ((False, "<think>"), (True, "")):
+        behind = GRAMMARS[1].behind(replace(QWEN, begun=begun, may_stop=True))
+        assert ending(compiler, behind, f"{opening}12 <b>")
+        assert ending(compiler, behind, f"{opening}a</think>12")
+        assert ending(compiler, behind, f"{opening}a</think>b") is None

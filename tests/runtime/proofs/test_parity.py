@@ -15,6 +15,7 @@ from specexport.runtime.proofs.parity import (
     Rounding,
     contexts,
     load_reference,
+    max_error,
     measure_decoder,
     prove_decoder,
     save_reference,
@@ -25,6 +26,13 @@ from support.refusals import refused
 
 CONTRACT = Contract(capacity=40, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
 VOCAB = 11
+
+
+class NotANumber(FakeDecoder):
+    def logits_after(self, context: Sequence[float] | np.ndarray) -> np.ndarray:
+        logits = super().logits_after(context).copy()
+        logits[0] = np.nan
+        return logits
 
 
 def reference_of(contract: Contract = CONTRACT) -> list[ReferenceStep]:
@@ -269,3 +277,9 @@ def test_a_text_is_read_besides_as_far_as_its_logits_are_small(vocab: int, read:
     assert all(step.rows == CONTRACT.widest_step for step in told[len(plain) :])
     text = [token for step in told[len(plain) :] for token in step.tokens.tolist()]
     assert text == list(range(3, 3 + read))
+
+
+def test_not_a_number_is_infinitely_wrong(refused: Refused) -> None:
+    assert max_error(NotANumber(CONTRACT, VOCAB), reference_of()) == np.inf
+    with refused(ProofError):
+        prove(NotANumber(CONTRACT, VOCAB))

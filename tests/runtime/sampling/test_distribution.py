@@ -327,3 +327,9 @@ def test_the_statistic_tells_the_truth_from_a_small_tilt(session: Session) -> No
     }
     statistic, limit, _ = chi_squared(expected, Counter(draws(tilted, 20_000)))
     assert statistic > limit
+
+
+def test_what_cannot_be_is_infinitely_wrong() -> None:
+    assert chi_squared({(0,): 1.0}, Counter({(0,): 999_999, (1,): 1}))[0] == float("inf")
+    assert chi_squared({(0,): 1.0, (1,): 0.0}, Counter({(0,): 999_999, (1,): 1}))[0] == float("inf")
+    assert chi_squared({(0,): 1.0}, Counter({(0,): 10}))[0] == 0.0

@@ -240,3 +240,10 @@ def test_the_space_behind_a_shown_token_is_kept() -> None:
     mark = tokenizer.token_to_id("[X]")
     detokenizer = Detokenizer(tokenizer, [1], (mark,))
     assert [detokenizer.add(token) for token in (1, mark, 1, mark)] == [" Hello", "[X]", " Hello", "[X]"]
+
+
+def test_the_longest_of_several_possible_stops_is_held_back() -> None:
+    stops = StopStrings(["bcd", "abcde"])
+    assert stops.add("xabc") == "x"
+    assert stops.add("d") == "a"  # "bcd" is complete before "abcde" is
+    assert stops.found
