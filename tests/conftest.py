@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import pytest
 from filelock import FileLock
 from support.pair import Pair
-
 
 # No test asks the hub, and every refusal of a name that is no folder comes at once.
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -1,4 +1,4 @@
-"""The models that run in Triton: the names in a model repository, tensors, and the model for whole answers.
+"""The models that run in Triton, and the one for whole answers.
 
 Over HTTP, Triton returns a single response only for models that are not decoupled, and those cannot send several. So
 `WholeAnswers` calls the model that streams (`streams.py`), in the same server, and joins its responses. It has no
@@ -12,38 +12,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
 from ...errors import SpecExportError
-
-ENTRY, PATHS, CONFIG, BUNDLE = "1/model.py", "1/python_path", "config.pbtxt", "bundle"
-TEXT, OPTIONS = "text_input", "options"
-TEXT_OUTPUT, REASON, STATISTICS = "text_output", "finish_reason", "statistics"
-INPUTS, OUTPUTS = (TEXT, OPTIONS), (TEXT_OUTPUT, REASON, STATISTICS)
-OF = "of"  # the parameter of the model for whole answers that names the model which streams
-
-
-def response(backend: Any, texts: Mapping[str, str]) -> Any:
-    """A response with one tensor per text, of one string each."""
-    return backend.InferenceResponse(
-        [backend.Tensor(name, np.array([text.encode()], dtype=np.object_)) for name, text in texts.items()]
-    )
-
-
-def refusal(backend: Any, message: str, code: Any) -> Any:
-    """A response with an error."""
-    return backend.InferenceResponse(error=backend.TritonError(message, code))
-
-
-def input_bytes(backend: Any, request: Any, name: str) -> bytes | None:
-    """The string in a request's tensor, None if the request does not have the tensor."""
-    tensor = backend.get_input_tensor_by_name(request, name)
-    return None if tensor is None else bytes(tensor.as_numpy().item())
-
-
-def output_texts(answer: Any) -> dict[str, str]:
-    """The strings of a response, by the name of their tensor."""
-    return {tensor.name(): tensor.as_numpy().item().decode() for tensor in answer.output_tensors()}
+from .tensors import OF, OUTPUTS, TEXT_OUTPUT, output_texts, refusal, response
 
 
 class WholeAnswers:

@@ -20,7 +20,7 @@ from ...engines.catalogue import ENGINES
 from ...errors import OutputError, ParameterError
 from ...serve.checks import LONGEST_TIME
 from ...serve.settings import QUEUE_TIMEOUT
-from .models import BUNDLE, CONFIG, ENTRY, INPUTS, OF, OUTPUTS, PATHS
+from .tensors import BUNDLE, CONFIG, ENTRY, INPUTS, OF, OUTPUTS, PATHS
 
 WHOLE = "_whole"  # suffix of the name of the model for whole answers
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")

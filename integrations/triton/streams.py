@@ -23,7 +23,7 @@ from ...runtime.session import Session
 from ...runtime.state.statistics import Statistics
 from ...runtime.stream import Stream
 from ...runtime.text.encode import Prompt
-from .models import BUNDLE, OPTIONS, REASON, STATISTICS, TEXT, TEXT_OUTPUT, input_bytes, refusal, response
+from .tensors import BUNDLE, OPTIONS, REASON, STATISTICS, TEXT, TEXT_OUTPUT, input_bytes, refusal, response
 
 # Seconds between checks whether the client has left. A check took 20 to 170 us here, so together they take less than
 # 1 %.

@@ -7,22 +7,15 @@ follows from the struct's types.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from operator import ge
-from operator import gt
-from operator import le
-from operator import lt
+from collections.abc import Iterator, Mapping, Sequence
+from operator import ge, gt, le, lt
 from typing import Any
+
 import msgspec
 from msgspec import inspect
-from .allowed import allowed
-from .allowed import found_at
-from .allowed import types_at
-from .errors import ApiError
-from .errors import invalid
 
+from .allowed import allowed, found_at, types_at
+from .errors import ApiError, invalid
 
 SHOWN = 100
 PLACE = re.compile(r"(.*?)(?: - at (?:`key` in )?`\$\.?(.*)`)?", re.DOTALL)

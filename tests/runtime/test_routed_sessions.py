@@ -6,35 +6,20 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import pytest
 from specexport.bundle import ModelSpec
-from specexport.engines.base import Logits
-from specexport.engines.base import OpenedDraft
+from specexport.engines.base import Logits, OpenedDraft
 from specexport.errors import BundleError
-from specexport.runtime.policy.cost_model import COSTS
-from specexport.runtime.policy.cost_model import CostPoint
-from specexport.runtime.policy.cost_model import Costs
-from specexport.runtime.policy.cost_model import MeasuredTime
-from specexport.runtime.policy.files import forget_decisions
-from specexport.runtime.policy.files import write_decision
+from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.files import forget_decisions, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
-from specexport.runtime.policy.route_belief import ROUTING
-from specexport.runtime.policy.route_belief import ROUTING_VERSION
-from specexport.runtime.policy.route_belief import KnownDraft
-from specexport.runtime.policy.route_belief import KnownRoute
-from specexport.runtime.policy.route_belief import Routing
+from specexport.runtime.policy.route_belief import ROUTING, ROUTING_VERSION, KnownDraft, KnownRoute, Routing
 from specexport.runtime.policy.routed_schedule import RoutedSchedule
-from specexport.runtime.policy.routes import POLICY
-from specexport.runtime.policy.routes import POLICY_VERSION
-from specexport.runtime.policy.routes import Policy
-from specexport.runtime.policy.routes import RoutePolicy
+from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.session import Session
-from support.doubles import CONTRACT
-from support.doubles import FakeDecoder
-from support.doubles import check_invariant
-from support.doubles import greedy_tokens
+from support.doubles import CONTRACT, FakeDecoder, check_invariant, greedy_tokens
 from support.several import several_session
-
 
 MOST = CONTRACT.max_draft_tokens
 

@@ -259,7 +259,7 @@ def test_a_route_drafts_with_its_draft_at_its_costs(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("host")
 def test_what_earlier_versions_calibrated_is_followed(tmp_path: Path) -> None:
-    """`model` for the first draft, whose costs are at the top of costs.json and whose confidence is in survival.json."""
+    """`model` for the first draft, with its costs at the top of costs.json and its confidence in survival.json."""
     session = decided(make(tmp_path))
     bundle, weights = session.bundle, session.bundle.manifest.draft_called("b").model.weights
     one, other = (asdict(costs_of(bundle, price, "draft")) for price in (0.5, 0.01))

@@ -7,28 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import pytest
 import torch
-from specexport.bundle import Bundle
-from specexport.bundle import RuleSpec
-from specexport.engines.base import Engine
-from specexport.engines.base import OpenedDraft
-from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.bundle import Bundle, RuleSpec
+from specexport.engines.base import Engine, OpenedDraft
+from specexport.engines.onnxruntime.cpu import DecoderOptions, OrtDecoder
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.rules.graphs import _rules
 from specexport.runtime.session import Session
 from transformers import AutoModelForCausalLM
-from support.doubles import with_models
-from support.doubles import write_bundle
-from support.tiny import LLAMA
-from support.tiny import VOCAB
-from support.tiny import Exported
-from support.tiny import export_cached
-from support.tiny import make_tokenizer
-from support.tiny import save_checkpoint
-from support.tiny import save_model
-from specexport.engines.onnxruntime.cpu import DecoderOptions
 
+from support.doubles import with_models, write_bundle
+from support.tiny import LLAMA, VOCAB, Exported, export_cached, make_tokenizer, save_checkpoint, save_model
 
 HYBRID = LLAMA | dict(head_dim=8, layer_types=["linear_attention", "full_attention"])
 DELTA = HYBRID | dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8)

@@ -4,14 +4,13 @@ but never its wording.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
+
 import pytest
 from click.testing import Result
 from specexport.errors import SpecExportError
-
 
 Raised = TypeVar("Raised", bound=BaseException)
 Fact = str | Collection[object] | None  # one of several: names of parameters, or arguments of a command

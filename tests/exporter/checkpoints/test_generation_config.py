@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+
 import pytest
 import specexport
 import torch
@@ -14,21 +15,14 @@ from specexport.cli import main
 from specexport.errors import CheckpointError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.checkpoints.generation_config import APPLIED
-from specexport.exporter.checkpoints.generation_config import SAMPLING
-from specexport.exporter.checkpoints.generation_config import WITHOUT_EFFECT
-from specexport.exporter.checkpoints.generation_config import defaults_of
+from specexport.exporter.checkpoints.generation_config import APPLIED, NEUTRAL, SAMPLING, WITHOUT_EFFECT, defaults_of
 from specexport.exporter.options import BuildOptions
 from specexport.runtime.proofs.equality import check_equality
 from support.refusals import refused
 from support.serving import ServerProcess
-from support.tiny import edit_json
-from support.tiny import save_checkpoint
-from transformers import AutoModelForCausalLM
-from transformers import GenerationConfig
+from support.tiny import edit_json, save_checkpoint
+from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.generation import GenerationMixin
-from specexport.exporter.checkpoints.generation_config import NEUTRAL
-
 
 PROMPT = "def add(a, b):"
 MOST = 12

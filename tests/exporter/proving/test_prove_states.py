@@ -6,34 +6,29 @@ import random
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
+
 import numpy as np
 import onnx_ir as ir
 import pytest
-from specexport.bundle import COUNTS
-from specexport.bundle import Format
+from specexport.bundle import COUNTS, Format
+from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.engines.onnxruntime.states import OrtStates
 from specexport.errors import ProofError
 from specexport.exporter.proving.told import Told
-from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
-from specexport.runtime.proofs.parity import Rounding
-from specexport.runtime.proofs.parity import prove_decoder
-from support.hybrids import KINDS
-from support.hybrids import MORE
-from support.hybrids import save_hybrid
-from support.quantized import Damage
-from support.quantized import Quantized
-from support.quantized import block_transposed
-from support.quantized import groups_swapped
-from support.quantized import load
-from support.quantized import plain_recipe
-from support.quantized import quantized_hybrid
-from support.quantized import scale_off
-from support.quantized import table_off_by_one
-from support.tiny import CONTRACT
-from support.tiny import VOCAB
-from specexport.engines.onnxruntime.cpu import DecoderOptions
-from specexport.engines.onnxruntime.cpu import OrtDecoder
-
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, Rounding, prove_decoder
+from support.hybrids import KINDS, MORE, save_hybrid
+from support.quantized import (
+    Damage,
+    Quantized,
+    block_transposed,
+    groups_swapped,
+    load,
+    plain_recipe,
+    quantized_hybrid,
+    scale_off,
+    table_off_by_one,
+)
+from support.tiny import CONTRACT, VOCAB
 
 Form = tuple[str, Format]
 Make = Callable[[Form], Quantized]

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+
 import pytest
 import torch
-from specexport.exporter.weights.collect_activations import Observations
-from specexport.exporter.weights.collect_activations import observe
+from specexport.exporter.weights.collect_activations import Observations, observe
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.producers import Probe
-from specexport.exporter.weights.recipe import Recipe
-from specexport.exporter.weights.recipe import WeightRecipe
-from specexport.exporter.weights.smoothing import Migration
-from specexport.exporter.weights.smoothing import Rule
-from specexport.exporter.weights.smoothing import channel_scales
-from specexport.exporter.weights.smoothing import migrate
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from specexport.exporter.weights.smoothing import Migration, Rule, channel_scales, migrate
 from torch import Tensor
 from transformers import PreTrainedModel
-
 
 Make = Callable[..., PreTrainedModel]
 # The producers of the first layer's groups that a family's arithmetic lets through.

@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
 import pytest
+from specexport.engines.base import Logits
 from specexport.runtime.costs.meter import CostMeter
-from specexport.runtime.drafting.rounds import RoundOutcome
-from specexport.runtime.drafting.rounds import RoundPlan
+from specexport.runtime.drafting.rounds import RoundOutcome, RoundPlan
 from specexport.runtime.loop.chunks import Decoding
 from specexport.runtime.loop.speculate import Round
 from specexport.runtime.policy.cost_model import Costs
 from specexport.runtime.request import Request
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
-from support.clock import CONTRACT
-from support.clock import DRAFT
-from support.clock import Clock
-from support.clock import Timed
-from support.doubles import FakeDecoder
-from support.doubles import fake_session
-from specexport.engines.base import Logits
+from support.clock import CONTRACT, DRAFT, Clock, Timed
+from support.doubles import FakeDecoder, fake_session
 
 
 def measured(session: Session, contexts: list[int]) -> Costs:

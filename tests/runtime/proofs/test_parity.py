@@ -279,7 +279,7 @@ def test_a_text_is_read_besides_as_far_as_its_logits_are_small(vocab: int, read:
     assert text == list(range(3, 3 + read))
 
 
-def test_not_a_number_is_infinitely_wrong(refused: Refused) -> None:
+def test_not_a_number_is_infinitely_wrong() -> None:
     assert max_error(NotANumber(CONTRACT, VOCAB), reference_of()) == np.inf
     with refused(ProofError):
         prove(NotANumber(CONTRACT, VOCAB))
