@@ -268,7 +268,7 @@ def test_a_route_drafts_with_its_draft_at_its_costs(refused: Refused, tmp_path: 
 
 @pytest.mark.usefixtures("host")
 def test_what_earlier_versions_calibrated_is_followed(tmp_path: Path) -> None:
-    """`model` for the first draft, whose costs are at the top of costs.json and whose confidence is in survival.json."""
+    """`model` for the first draft, whose costs are at the top of their file, and whose confidence has its own."""
     session = decided(make(tmp_path))
     bundle, weights = session.bundle, session.bundle.manifest.draft_called("b").model.weights
     one, other = (asdict(costs_of(bundle, price, "draft")) for price in (0.5, 0.01))
