@@ -151,9 +151,10 @@ def test_every_check_speculates_whatever_the_policy(session: Session, drafter: s
 
     session.stream = stream  # type: ignore[method-assign]
     result = verify_session(session, None, 8, trials=1000, drafter=drafter)
-    assert set(asked) == {(CONTRACT.max_draft_tokens, "ngram" if drafter == "ngram" else "draft")}
+    named = "ngram" if drafter == "ngram" else "draft"
+    assert set(asked) == {(CONTRACT.max_draft_tokens, named)}
     assert result.passed
-    assert f"L1         drafter {drafter or 'model'}: " in render(result)
+    assert f"L1         drafter {named}: " in render(result)
     if drafter != "ngram":  # which may find nothing
         assert all(entry.drafted > 0 for entry in (*result.equalities, *result.sampled))
         assert result.undrafted == ()
