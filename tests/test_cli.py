@@ -523,7 +523,7 @@ def test_verify_speculates_whatever_the_policy(run: Run, bundle: Path, monkeypat
     loaded: list[Any] = []
     real = module.load
     monkeypatch.setattr(module, "load", lambda *given, **more: loaded.append(real(*given, **more)) or loaded[-1])
-    opened, off = Bundle.open(bundle), RoutePolicy("off", "model", 0, "fixed", (0.5,), None)
+    opened, off = Bundle.open(bundle), RoutePolicy("off", "draft", 0, "fixed", (0.5,), None)
     policy = Policy(POLICY_VERSION, bundle_identity(opened), "onnxruntime", "", 0.0, 0.9, off, {})
     write_decision(opened, policy, POLICY)
     assert module.load(bundle).decisions.policy is not None

@@ -52,9 +52,9 @@ def test_calibrate_writes_what_generate_and_inspect_follow(run: Run, bundle: Pat
     assert "<html" in (bundle / "report.html").read_text()
 
     text = run("inspect").stdout
-    assert "code: UNDECIDED, as many draft tokens by model as pay; a = " in text
+    assert "code: UNDECIDED, as many draft tokens by draft as pay; a = " in text
     assert "3 requests" in text
-    assert "costs      onnxruntime" in text
+    assert "costs      draft: onnxruntime" in text
     assert json.loads(run("inspect", "--json").stdout)["policy"]["routes"]["code"]["verdict"] == "undecided"
 
     policy = json.loads((bundle / "policy.json").read_text())
@@ -87,7 +87,8 @@ def test_costs_of_another_host_are_told(run: Run, bundle: Path) -> None:
     assert result.stderr.endswith(f"per route, from your prompts: specexport calibrate {bundle} --prompts FILE\n")
     assert not (bundle / "policy.json").exists()
     costs = json.loads((bundle / "costs.json").read_text())
-    (bundle / "costs.json").write_text(json.dumps(costs | {"host": "another machine"}))
+    costs["draft"]["host"] = "another machine"
+    (bundle / "costs.json").write_text(json.dumps(costs))
     text = run("inspect").stdout
     assert "not used here: costs.json was measured on another machine, not on " in text
     assert "policy     none" in text

@@ -36,4 +36,4 @@ def test_nothing_in_a_bundle_tells_where_it_was_made(pair: Pair, cache: Path, tm
         assert not [file for file, content in files.items() if word.encode() in content], word
     manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["command"].startswith("specexport build --target t --draft=d --max-seq-len 64 --output=x.bundle")
-    assert (manifest["target"]["source"], manifest["more_drafts"]["more"]["model"]["source"]) == ("t", "d")
+    assert [model["source"] for model in (manifest["target"], manifest["drafts"][1]["model"])] == ["t", "d"]

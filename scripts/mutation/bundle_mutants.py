@@ -6,8 +6,79 @@ from .mutant import Mutant
 
 OPENING, STRICT, STAGES = "bundle/opening.py", "strict.py", "exporter/stage_cache.py"
 TESTS = ("tests/test_bundle.py",)
+SEVERAL = ("tests/runtime/test_several_drafts.py",)
 
 BUNDLE = (
+    Mutant(
+        "an additional draft of an older bundle has the first one's vocabulary",
+        "bundle/upgrade.py",
+        'drafts.append(_draft(other, own, one["vocabulary"], None))',
+        "drafts.append(_draft(other, own, shared, None))",
+        TESTS,
+    ),
+    Mutant(
+        "proofs of an older bundle's target are the draft's too",
+        "bundle/upgrade.py",
+        '[one for one in proofs if one["role"] == role]',
+        "list(proofs)",
+        TESTS,
+    ),
+    Mutant(
+        "two drafts may have one name",
+        "bundle/manifest.py",
+        "if len(set(self.draft_names)) < len(self.drafts):",
+        "if not self.drafts and self.draft_names:",
+        TESTS,
+    ),
+    Mutant(
+        "a model needs no proof",
+        "bundle/manifest.py",
+        "if not model.proofs or any(",
+        "if any(",
+        TESTS,
+    ),
+    Mutant(
+        "scaled costs lack those of trees",
+        "runtime/policy/cost_model.py",
+        "scaled(self.host), tree)",
+        "scaled(self.host))",
+        ("tests/calibration/test_drafted.py",),
+    ),
+    Mutant(
+        "costs of a draft are measured at another's speed of the host",
+        "calibration/drafted.py",
+        "name: one.like(next(iter(costs.values())))",
+        "name: one",
+        ("tests/calibration/test_drafted.py",),
+    ),
+    Mutant(
+        "older costs of a draft that was replaced are used",
+        "runtime/policy/files.py",
+        'one.pop("weights", None) == manifest.files[draft.model.weights].sha256:',
+        'one.pop("weights", None):',
+        SEVERAL,
+    ),
+    Mutant(
+        "costs of another draft are taken",
+        "runtime/policy/files.py",
+        "if found.bundle != bundle_identity(bundle, draft):",
+        "if found.bundle != bundle_identity(bundle, draft) and draft is None:",
+        SEVERAL,
+    ),
+    Mutant(
+        "only the first draft is also called model alone",
+        "runtime/drafting/names.py",
+        'parts = re.split("([+:])", name)',
+        "parts = [name]",
+        SEVERAL,
+    ),
+    Mutant(
+        "routing.json of an earlier version names what no session knows",
+        "runtime/policy/checks.py",
+        "return routing.renamed(",
+        "return routing or routing.renamed(",
+        ("tests/runtime/test_routed_sessions.py",),
+    ),
     Mutant(
         "piped input is read in the locale's encoding",
         "cli/group.py",

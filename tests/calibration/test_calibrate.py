@@ -172,7 +172,7 @@ def test_drafters_to_choose_among(session: Session, prices: list[float]) -> None
     for drafters in ((), ("ngram", "suffix"), ("all",)):
         routes = calibrate(session, requests(6), replace(OPTIONS, drafters=drafters), "x").routes
         allowed = (
-            drafters if drafters == ("ngram", "suffix") else ("model",) if not drafters else possible_drafters(session)
+            drafters if drafters == ("ngram", "suffix") else ("draft",) if not drafters else possible_drafters(session)
         )
         assert all(route.policy.drafter in allowed for route in routes)
         shown = {name for name in possible_drafters(session) if ":" not in name or name in allowed or not drafters}

@@ -44,11 +44,8 @@ def test_the_bundle_says_what_was_done_and_what_it_cost(mixed: Path, built: Path
     bundle = Bundle.open(mixed)
     manifest = bundle.manifest
     assert manifest.drafts
-    assert (manifest.target.format, manifest.drafts[0].model.format, manifest.contract.precision) == (
-        "int8",
-        "int4",
-        "fp32",
-    )
+    assert [model.format for model in manifest.pair.values()] == ["int8", "int4"]
+    assert manifest.contract.precision == "fp32"
     assert [list(model.graphs) for model in manifest.pair.values()] == [["ort"], ["ort"]]
     for model in manifest.pair.values():
         assert model.fidelity is not None

@@ -71,7 +71,8 @@ def failure(session: Session, **options: Any) -> tuple[str, int, str]:
 
 
 def check_as_good_as_new(session: Session) -> None:
-    for decoder in (session.engine.target, session.engine.draft.decoder):
+    drafts = [opened.decoder for opened in session.drafts.opened.values()]
+    for decoder in (session.engine.target, *drafts):
         if decoder is not None:
             assert decoder.overwritten == [(0, 0.0)]  # type: ignore[attr-defined]
             assert (decoder.rows == -1.0).all()  # type: ignore[attr-defined]

@@ -218,7 +218,7 @@ def test_a_seed_repeats_itself_by_the_costs_that_were_kept(make_session: MakeSes
 
 def test_a_policy_decides_where_there_is_one(make_session: MakeSession, measured: list[CostMeter]) -> None:
     session = make_session()
-    entry = RoutePolicy("on", "model", 1, "fixed", (0.5,), None)
+    entry = RoutePolicy("on", "draft", 1, "fixed", (0.5,), None)
     session.decisions.policy = Policy(POLICY_VERSION, "", "", "", 0.0, 1.0, entry, {})
     statistics = session.generate(PROMPT, max_new_tokens=9).statistics
     assert (statistics.drafted_by_position, measured) == ([4], [])

@@ -90,8 +90,8 @@ def test_every_way_to_draft_and_verify_is_sampled(session: Session) -> None:
     session.generate([1, 2, 3], max_new_tokens=3)
     result = verify_session(session, None, 2, trials=1000)
     assert [(entry.drafter, entry.verification) for entry in result.sampled] == [
-        ("model", "block"),
-        ("model", "token"),
+        ("draft", "block"),
+        ("draft", "token"),
     ]
     assert {entry.trials for entry in result.sampled} == {1000}
     assert session.generate([1, 2, 3], max_new_tokens=3).statistics.reused_tokens == 0
@@ -129,7 +129,7 @@ def test_a_line_that_cannot_be_a_prompt_is_named(session: Session, tmp_path: Pat
         verify_session(session, path, 6)
 
 
-OFF = Policy(POLICY_VERSION, "x", "fake", "", 0.0, 0.9, RoutePolicy("off", "model", 0, "fixed", (0.5,), None), {})
+OFF = Policy(POLICY_VERSION, "x", "fake", "", 0.0, 0.9, RoutePolicy("off", "draft", 0, "fixed", (0.5,), None), {})
 
 
 @pytest.mark.usefixtures("no_enumeration")
@@ -146,9 +146,10 @@ def test_every_check_speculates_whatever_the_policy(session: Session, drafter: s
 
     session.stream = stream  # type: ignore[method-assign]
     result = verify_session(session, None, 8, trials=1000, drafter=drafter)
-    assert set(asked) == {(CONTRACT.max_draft_tokens, drafter or "model")}
+    named = "ngram" if drafter == "ngram" else "draft"
+    assert set(asked) == {(CONTRACT.max_draft_tokens, named)}
     assert result.passed
-    assert f"L1         drafter {drafter or 'model'}: " in render(result)
+    assert f"L1         drafter {named}: " in render(result)
     if drafter != "ngram":  # which may find nothing
         assert all(entry.drafted > 0 for entry in (*result.equalities, *result.sampled))
         assert result.undrafted == ()
