@@ -91,11 +91,14 @@ def record(
     head = session.drafts.open(sampling.drafter).head if sampling.drafter else session.engine.head
     recorder = Recorder(session.max_draft_tokens, head, session.engine.target.vocab_size)
     params = replace(sampling, max_new_tokens=request.max_new_tokens, verification="token")
-    ways = {"plain": {"speculate": False}, "speculative": {"num_draft_tokens": session.max_draft_tokens}}
+    ways = {
+        "plain": replace(params, speculate=False),
+        "speculative": replace(params, num_draft_tokens=session.max_draft_tokens),
+    }
     found = dict.fromkeys(ways, Timing(0.0, 0.0, 0))
     for name in list(ways)[:: 1 if plain_first else -1] if timed else ():
         session.reset()
-        found[name] = Timing.of(session.generate(request.tokens, params, **ways[name]).statistics)
+        found[name] = Timing.of(session.generate(request.tokens, ways[name]).statistics)
     session.reset()
     tokens = session.generate(request.tokens, params, schedule=recorder).tokens
     judged, rows, first = [], [], 0  # first: index of the round's first draft pass

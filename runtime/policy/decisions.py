@@ -17,14 +17,14 @@ from ...errors import BundleError, ParameterError
 from ..drafting.names import FIRST, beside_first, model_of
 from ..state.cancellation import Cancelled
 from .checks import check_policy, check_routing, is_of, stale
+from .confidence import Chance, adaptive_schedule
+from .controller import RouteState, Timing
 from .cost_model import COSTS, Costs
 from .files import read_decision, remedy
-from .lookup_schedule import adaptive_schedule
-from .pace import Pace
 from .route_belief import ROUTING, Routing
 from .routed_schedule import Candidate, Purse, RoutedSchedule
 from .routes import GUESS, POLICY, Policy, RoutePolicy
-from .schedule import Chance, FixedSchedule, RouteState, Schedule
+from .schedule import FixedSchedule, Schedule
 from .survival import SURVIVAL, Survival, survival_file, top_logit
 
 LOG = logging.getLogger("specexport")
@@ -34,16 +34,12 @@ LOG = logging.getLogger("specexport")
 class Decisions:
     """policy: None without calibration. costs: None too if they are from another host.
 
-    routing: chooses the draft where no route is named, None where the default's drafter does.
-
-    measure: called once for the costs of an uncalibrated session, None to draft the maximum; measure_draft: the same
-    function afterwards, for further drafts by name. states: of this session, by route, or by drafter where there is no
-    policy. bounded: those of requests with a grammar. routed: those of routed requests, by drafter; purse: what these
-    have saved. paces: measured times of rounds, by drafter, on `clock`.
-
-    chance: reads the draft's confidence while it drafts, None where that is not known; read_chance: the same for a
-    draft other than the first. open_draft: opens one; it raises `ParameterError` if that draft is no longer in the
-    bundle.
+    routing: chooses the draft where no route is named, None where the default's drafter does. chance: reads the first
+    draft's confidence while it drafts, None where that is not known; read_chance: the same for another draft.
+    open_draft: opens one; it raises `ParameterError` if that draft is no longer in the bundle. measure: measures costs
+    for an uncalibrated session, None to draft the maximum. states: of this session, by route, or by drafter where there
+    is no policy or no route is named; requests with a grammar have their own. routed_states: of requests that are
+    routed, by drafter; purse: what these have saved. timings: by drafter, on `clock`.
     """
 
     policy: Policy | None = None
@@ -51,18 +47,17 @@ class Decisions:
     routing: Routing | None = None
     chance: Chance | None = None
     measure: Callable[..., Costs | None] | None = None
-    measure_draft: Callable[[str], Costs | None] | None = None
     read_chance: Callable[[str], Chance | None] | None = None
     open_draft: Callable[[str], object] | None = None
-    states: dict[str | None, RouteState] = field(default_factory=dict)
-    bounded: dict[str | None, RouteState] = field(default_factory=dict)
+    clock: Callable[[], float] = perf_counter
+    states: dict[tuple[str | None, bool], RouteState] = field(default_factory=dict)
     routed_states: dict[str, RouteState] = field(default_factory=dict)
     purse: Purse = field(default_factory=Purse)
-    paces: dict[str, Pace] = field(default_factory=dict)
-    clock: Callable[[], float] = perf_counter
+    timings: dict[str, Timing] = field(default_factory=dict)
     _costs: dict[str, Costs | None] = field(default_factory=dict)
     _chances: dict[str, Chance | None] = field(default_factory=dict)
     _left: set[str] = field(default_factory=set)
+    _measured: bool = False
 
     @classmethod
     def load(
@@ -113,11 +108,9 @@ class Decisions:
 
     def prepare(self) -> None:
         """Get the costs now, not at the first request that needs them."""
-        measure = self.measure
-        if measure is not None:
-            self.measure_draft = measure
+        if self.measure is not None and not self._measured:
             with suppress(Cancelled):  # the next request measures, then
-                self.costs, self.measure = measure(), None
+                self.costs, self._measured = self.measure(), True
 
     @property
     def drafts(self) -> list[str]:
@@ -135,7 +128,7 @@ class Decisions:
         if model not in self._costs:
             known = self.costs.of(model) if model in self.costs.drafts else None
             try:
-                self._costs[model] = self.measure_draft(model) if known is None and self.measure_draft else known
+                self._costs[model] = self.measure(model) if known is None and self.measure else known
             except Cancelled:  # the next request measures, then
                 return None
         return self._costs[model]
@@ -154,37 +147,38 @@ class Decisions:
 
         most: draft tokens per round. seeded: the request samples with a seed, so it learns nothing from others: it must
         be reproducible, and what others with its seed accepted reveals the noise that judges it. constrained: by a
-        grammar; it learns only from requests with one.
+        grammar. Then the draft is judged by the acceptance of such requests, and its confidence is not read, since that
+        was fitted to free text.
         """
-        costs = self.costs_of(drafter)
-        if costs is None:
-            return FixedSchedule(most)
         entry = RoutePolicy("undecided", drafter, most, "adaptive", (GUESS,) * most, None)
-        states = self.bounded if constrained else self.states
-        pace = None if constrained else self._pace(drafter)
-        state = RouteState(alone=True) if seeded else states.setdefault(drafter, RouteState(pace=pace))
-        return adaptive_schedule(entry, costs, None, state, most)
+        return self._adaptive(entry, drafter, most, seeded, constrained) or FixedSchedule(most)
 
     def schedule(
         self, route: str | None, most: int, constrained: bool = False, seeded: bool = False
     ) -> tuple[str, Schedule]:
-        """The drafter and the schedule of a request, by the policy.
-
-        most: draft tokens per round. constrained: by a grammar. Then the draft is judged by the acceptance of such
-        requests, and its confidence is not read, since that was fitted to free text. seeded: as in `uncalibrated`.
-        """
+        """The drafter and the schedule of a request, by the policy. Arguments as of `uncalibrated`."""
         assert self.policy is not None
         entry = self.policy.of(route)
-        if entry.mode == "adaptive" and (costs := self.costs_of(entry.drafter)) is not None:
-            states, chance, pace = self.states, self.chance_of(entry.drafter), self._pace(entry.drafter)
-            if constrained:
-                states, chance, pace = self.bounded, None, None
+        if entry.mode == "adaptive":
             key = route if route in self.policy.routes else None
-            state = RouteState(alone=True) if seeded else states.setdefault(key, RouteState(pace=pace))
-            # With a grammar there are no chains.
-            costs = costs if constrained else costs.chained(entry.unit)
-            return entry.drafter, adaptive_schedule(entry, costs, chance, state, most)
+            if (found := self._adaptive(entry, key, most, seeded, constrained)) is not None:
+                return entry.drafter, found
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
+
+    def _adaptive(
+        self, entry: RoutePolicy, key: str | None, most: int, seeded: bool, constrained: bool
+    ) -> Schedule | None:
+        """None where costs are unknown."""
+        costs = self.costs_of(entry.drafter)
+        if costs is None:
+            return None
+        state = RouteState(alone=True)
+        if not seeded:
+            timing = None if constrained else self._timing(entry.drafter)
+            state = self.states.setdefault((key, constrained), RouteState(timing=timing))
+        chance = None if constrained else self.chance_of(entry.drafter)
+        # With a grammar there are no chains.
+        return adaptive_schedule(entry, costs if constrained else costs.chained(entry.unit), chance, state, most)
 
     def routed(self, prompt: Sequence[int], most: int, seeded: bool = False) -> RoutedSchedule | None:
         """The schedule of a request that names no route, if any draft that pays may draft it; None where the default
@@ -202,7 +196,7 @@ class Decisions:
         for name, known in costs.items():
             state = RouteState(alone=True)
             if not seeded:
-                state = self.routed_states.setdefault(name, RouteState(pace=self._pace(name)))
+                state = self.routed_states.setdefault(name, RouteState(timing=self._timing(name)))
             candidates[name] = Candidate(known.chained(self.routing.unit(name)), self.chance_of(name), state)
         return RoutedSchedule(self.routing, prompt, candidates, most, None if seeded else self.purse)
 
@@ -220,11 +214,11 @@ class Decisions:
                 return False
         return True
 
-    def _pace(self, drafter: str) -> Pace | None:
+    def _timing(self, drafter: str) -> Timing | None:
         """The state shared by all routes with this drafter; None for lookups alone, which cost little at any
         acceptance.
         """
-        return self.paces.setdefault(drafter, Pace(self.clock)) if model_of(drafter) else None
+        return self.timings.setdefault(drafter, Timing(self.clock)) if model_of(drafter) else None
 
 
 def read_chance(bundle: Bundle, open_draft: Callable[[str], OpenedDraft], model: str) -> Chance | None:

@@ -62,8 +62,8 @@ class SamplingParameters:
     drafted as pay.
 
     num_leaves: leaves per round, in a bundle built with `--tree-rows`: alternatives to draft tokens in rows of their
-    own, which give one more token if the target chooses one (docs/which-draft.md). By default as many as pay if the
-    session knows what rows cost, else none. There are none, whatever is given, where no model drafts: with `speculate`
+    own, which give one more token if the target chooses one (docs/which-draft.md). None by default, but for
+    verifications that judge several candidates. There are none, whatever is given, where no model drafts: with `speculate`
     False, a route that only looks up, or a grammar. With num_draft_tokens 0, or a `drafter` that only looks up, it is
     refused.
 
@@ -152,7 +152,7 @@ class SamplingParameters:
             Whole(
                 optional=True,
                 help="Leaves per round, alternatives to draft tokens that are verified with them; 0 for none. "
-                "[default: as many as pay]",
+                "[default: none]",
             )
         ),
     )

@@ -25,12 +25,13 @@ from specexport.runtime.drafting.names import (
     model_of,
 )
 from specexport.runtime.policy.checks import check_policy
+from specexport.runtime.policy.controller import AdaptiveSchedule
 from specexport.runtime.policy.cost_model import CostPoint, Costs, DraftCosts, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import GUESS, POLICY, POLICY_VERSION, Evidence, Policy, RoutePolicy
-from specexport.runtime.policy.schedule import AdaptiveSchedule, FixedSchedule
+from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.session import Session
 from specexport.runtime.stream import holds

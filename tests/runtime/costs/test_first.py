@@ -123,13 +123,13 @@ def test_a_session_learns_from_its_requests(make_session: MakeSession) -> None:
     shifts = []
     for place in range(6):
         session.generate([place] * 9, max_new_tokens=40)
-        shifts.append(session.decisions.states["model"].prior_shift)
+        shifts.append(session.decisions.states["model", False].prior)
     assert shifts == sorted(shifts, reverse=True)
     assert shifts[-1] < -0.2
     session.generate([9] * 9, max_new_tokens=40, temperature=1.0, seed=1)
-    assert session.decisions.states["model"].prior_shift == shifts[-1]
+    assert session.decisions.states["model", False].prior == shifts[-1]
     session.generate([9] * 9, max_new_tokens=40, seed=1)  # greedy: the seed decides nothing
-    assert session.decisions.states["model"].prior_shift < shifts[-1]
+    assert session.decisions.states["model", False].prior < shifts[-1]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema_version": 99}'])
@@ -233,7 +233,7 @@ def test_no_costs_where_random_tokens_give_no_numbers(make_session: MakeSession,
 
     session = make_session(target=Chosen(clock, 1.0, 0.0, seed=1))
     assert session.generate(PROMPT, max_new_tokens=9).statistics.rounds == 3
-    assert session.decisions.measure is None
+    assert session.decisions._measured
 
 
 def test_a_seed_repeats_itself_by_the_costs_that_were_kept(make_session: MakeSession) -> None:
