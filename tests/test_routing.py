@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from specexport.calibration.measuring.routed_replay import Priced, Runs, _Reques
 from specexport.calibration.measuring.trace_replay import plain_seconds
 from specexport.calibration.measuring.traces import Trace, cached
 from specexport.calibration.verdicts.routing import Stream, known, routed, unrouted
-from specexport.runtime.policy.schedule import FixedSchedule
+from specexport.runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from policy_replay import costs
@@ -87,18 +86,15 @@ class Turns:
     """In place of a `RoutedSchedule`: the drafters in turn, two tokens each."""
 
     def __init__(self) -> None:
-        self.schedules = dict.fromkeys(ROUTES, FixedSchedule(2))
-        self.drafter = "b"
+        self.drafter = ""
 
-    def look_at(self, lacks: Callable[[str], int]) -> None:
-        self.lacks = lacks
-        assert {lacks(name) for name in ROUTES} == {21}  # the prompt
-
-    def next(self, length: int, behind: int) -> int:
+    def plan(self, sequence: SequenceState) -> RoundPlan:
+        if not self.drafter:
+            assert {sequence.missing_rows(name) for name in ROUTES} == {21}  # the prompt
         self.drafter = "b" if self.drafter == "a" else "a"
-        return 2
+        return RoundPlan(2, self.drafter)
 
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
+    def observe(self, outcome: RoundOutcome) -> None:
         pass
 
 

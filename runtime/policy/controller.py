@@ -240,7 +240,8 @@ class AdaptiveSchedule:
         if self._allowed <= drafted:
             return 0.0
         tokens = sum(list(accumulate(self._expected[: self._allowed], mul))[drafted:])
-        return max(0.0, tokens - self._rate * (self._rounds[self._allowed] - self._rounds[drafted]))
+        gain: float = tokens - self._rate * (self._rounds[self._allowed] - self._rounds[drafted])
+        return max(0.0, gain)
 
     # After a round
 

@@ -63,9 +63,9 @@ class SamplingParameters:
 
     num_leaves: leaves per round, in a bundle built with `--tree-rows`: alternatives to draft tokens in rows of their
     own, which give one more token if the target chooses one (docs/which-draft.md). None by default, but for
-    verifications that judge several candidates. There are none, whatever is given, where no model drafts: with `speculate`
-    False, a route that only looks up, or a grammar. With num_draft_tokens 0, or a `drafter` that only looks up, it is
-    refused.
+    verifications that judge several candidates. There are none, whatever is given, where no model drafts: with
+    `speculate` False, a route that only looks up, or a grammar. With num_draft_tokens 0, or a `drafter` that only looks
+    up, it is refused.
 
     prediction: a text, or token ids, that the output may largely repeat, such as a file to be changed in a few places
     (OpenAI's Predicted Outputs). Drafts are looked up in it first, as many as the bundle can take unless
