@@ -32,11 +32,11 @@ from specexport.calibration.measuring.traces import CostsAt, Trace, cached
 from specexport.calibration.survival.fit import fit_survival
 from specexport.calibration.verdicts.verdict import conditional_chances
 from specexport.runtime.drafting.rounds import SequenceState
+from specexport.runtime.policy.confidence import adaptive_schedule
+from specexport.runtime.policy.controller import RouteState
 from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
-from specexport.runtime.policy.lookup_schedule import adaptive_schedule
 from specexport.runtime.policy.routes import GUESS, RoutePolicy
-from specexport.runtime.policy.schedule import RouteState
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.text.prompt_file import read_prompts
 
@@ -131,8 +131,7 @@ class Simulated:
         if isinstance(entry, Mapping):
             key, entry = trace.route, entry[trace.route]
         entry = entry or RoutePolicy("undecided", self.drafter, MOST, "adaptive", (GUESS,) * MOST, None)
-        pace = self.decisions._pace(self.drafter)
-        state = self.states.setdefault(key, RouteState(pace=pace))
+        state = self.states.setdefault(key, RouteState(timing=self.decisions._timing(self.drafter)))
         reading, logits, chance = self.reading, (), None
         if reading is not None and self.readings is not None:
             logits = self.readings[id(trace)]

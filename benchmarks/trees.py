@@ -3,7 +3,7 @@
     python benchmarks/trees.py BUNDLE [--leaves 1 2 4 8] [--num-draft-tokens 4] [--temperature 0] [--limit N] [--clock]
 
 BUNDLE must be built with --tree-rows. Every prompt is decoded in all ways, interleaved, from an empty cache: plainly,
-with each number of --leaves in every round, and adapting without leaves and with as many as pay. Greedy outputs must be
+with each number of --leaves in every round, and adapting without leaves and with one. Greedy outputs must be
 equal up to near ties; it prints how many are not. Time counts from the first round on; it is the process time of one
 thread, which other work on the host disturbs least, or with --clock the wall time of two threads. Intervals are 95 %,
 by prompt, each way against the same without leaves.
@@ -102,7 +102,7 @@ def main() -> None:
     fixed = {"num_draft_tokens": arguments.num_draft_tokens}
     ways: dict[str, dict[str, Any]] = {"plain": {"speculate": False}}
     ways |= {f"k {arguments.num_draft_tokens}, {n} leaves": fixed | {"num_leaves": n} for n in (0, *arguments.leaves)}
-    ways |= {"adapting, 0 leaves": {"num_leaves": 0}, "adapting, as many as pay": {}}
+    ways |= {f"adapting, {n} leaves": {"num_leaves": n} for n in (0, 1)}
     against = {name: name.replace(name.split(", ")[1], "0 leaves") for name in ways if ", " in name}
     costs = widths(session, clock, 64)
     print(f"{describe_hardware()}; temperature {arguments.temperature}")

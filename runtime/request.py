@@ -8,7 +8,6 @@ from typing import cast
 
 from ..bundle import Bundle
 from ..errors import ParameterError
-from .drafting.leaves import LeafLimit
 from .drafting.names import model_of, runnable_drafter, unguessed
 from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
@@ -32,7 +31,7 @@ class Given:
 class Request:
     """prompt: token ids. limit: most tokens to emit. drafters: the schedule chooses among several; none for plain
     decoding. prediction: token ids, in which drafts are looked up first. matcher: tells where the grammar is complete,
-    None without one. leaves: additional rows of the verify pass, None for none.
+    None without one. num_leaves: additional rows of the verify pass.
     """
 
     prompt: list[int]
@@ -44,7 +43,7 @@ class Request:
     schedule: Schedule
     prediction: Sequence[int] = ()
     matcher: Matcher | None = None
-    leaves: LeafLimit | None = None
+    num_leaves: int = 0
 
     @property
     def drafter(self) -> str | None:
@@ -121,11 +120,9 @@ def _schedule(
     return (decided,), WithForced(chosen, rule, most, on_top=True) if rule.constrained else chosen
 
 
-def _leaves(bundle: Bundle, parameters: SamplingParameters, drafters: Sequence[str]) -> LeafLimit | None:
-    """Leaves: as many as are asked for, else as many as pay, where the schedule knows that.
-
-    Routed requests have none: their schedule chooses the draft, and the estimates for leaves belong to one draft.
-    Raises `ParameterError`.
+def _leaves(bundle: Bundle, parameters: SamplingParameters, drafters: Sequence[str]) -> int:
+    """As many leaves as are asked for, or as a verification of several candidates has room for. Raises
+    `ParameterError`.
     """
     most, asked = bundle.manifest.contract.tree_rows, parameters.num_leaves
     if asked is not None and asked > most:
@@ -141,13 +138,13 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafters: Sequence[s
             "alternatives to the tokens of a draft model, so name one, or leave num_leaves out",
             "num_leaves",
         )
-    drafts = len(drafters) == 1 and model_of(drafters[0]) is not None
+    drafts = any(model_of(drafter) is not None for drafter in drafters)
     siblings = bool(drafters) and not parameters.greedy and parameters.verification in SIBLINGS
     if siblings:
         _check_siblings(bundle, parameters, most)
     if not most or asked == 0 or not drafts or parameters.grammar is not None:
-        return None
-    return LeafLimit(most if asked is None else asked, asked is not None or siblings)
+        return 0
+    return asked or (most if siblings else 0)
 
 
 def _rows_by(bundle: Bundle, count: int) -> str:

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...runtime.drafting.rounds import SequenceState
+from ...runtime.policy.confidence import adaptive_schedule
+from ...runtime.policy.controller import AdaptiveSchedule, RouteState
 from ...runtime.policy.cost_model import Costs
-from ...runtime.policy.lookup_schedule import adaptive_schedule
 from ...runtime.policy.routes import RoutePolicy
-from ...runtime.policy.schedule import AdaptiveSchedule, RouteState
 from ...runtime.policy.survival import Survival
 from .record import Record
 from .trace_replay import ReplayedRound, Replayer, round_seconds

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from ...engines.base import Logits
 from ...runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
+from ...runtime.policy.confidence import Chance, ConfidentSchedule
+from ...runtime.policy.controller import RouteState
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.decisions import chance_of
 from ...runtime.policy.routes import RoutePolicy
-from ...runtime.policy.schedule import AdaptiveSchedule, Chance, RouteState
 from ...runtime.policy.survival import Survival
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
@@ -34,7 +35,7 @@ class Listener:
 
     needs_host = True
 
-    def __init__(self, schedule: AdaptiveSchedule) -> None:
+    def __init__(self, schedule: ConfidentSchedule) -> None:
         self._schedule = schedule
         self.seconds: list[float] = []  # of each pass
 
@@ -69,7 +70,7 @@ def listening_seconds(
     entry = RoutePolicy("undecided", sampling.drafter or session.drafts.first, 0, "adaptive", (TRUST,), None)
     seconds: list[float] = []
     for request in requests[:REQUESTS]:
-        listener = Listener(AdaptiveSchedule(entry, costs, chance, RouteState(), most))
+        listener = Listener(ConfidentSchedule(entry, costs, RouteState(), most, chance))
         session.reset()
         session.generate(request.tokens, sampling, max_new_tokens=request.max_new_tokens, schedule=listener)
         seconds += listener.seconds

@@ -5,20 +5,24 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
 from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
-
 from ...errors import BundleError
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 from ...runtime.state.statistics import Statistics
-from ...strict import OPTIONAL, parse
+from ...strict import OPTIONAL
+from ...strict import parse
 from .judged_tokens import JudgedTokens
 from .prompts import Request
-from .recorder import Recorder, agreement, misses
+from .recorder import Recorder
+from .recorder import agreement
+from .recorder import misses
 from .traces import Trace
 
 
@@ -91,14 +95,14 @@ def record(
     head = session.drafts.head(sampling.drafter)
     recorder = Recorder(session.max_draft_tokens, head, session.engine.target.vocab_size)
     params = replace(sampling, max_new_tokens=request.max_new_tokens, verification="token")
-    ways: dict[str, dict[str, Any]] = {
-        "plain": {"speculate": False},
-        "speculative": {"num_draft_tokens": session.max_draft_tokens},
+    ways = {
+        "plain": replace(params, speculate=False),
+        "speculative": replace(params, num_draft_tokens=session.max_draft_tokens),
     }
     found = dict.fromkeys(ways, Timing(0.0, 0.0, 0))
     for name in list(ways)[:: 1 if plain_first else -1] if timed else ():
         session.reset()
-        found[name] = Timing.of(session.generate(request.tokens, params, **ways[name]).statistics)
+        found[name] = Timing.of(session.generate(request.tokens, ways[name]).statistics)
     session.reset()
     tokens = session.generate(request.tokens, params, schedule=recorder).tokens
     judged, rows, first = [], [], 0  # first: index of the round's first draft pass

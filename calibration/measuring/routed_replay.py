@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...runtime.drafting.rounds import SequenceState
+from ...runtime.policy.confidence import Chance
+from ...runtime.policy.controller import RouteState
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.route_belief import Routing
 from ...runtime.policy.routed_schedule import Candidate, Purse, RoutedSchedule
-from ...runtime.policy.schedule import Chance, RouteState
 from .adaptive_replay import Reading
 from .trace_replay import Replayer, round_seconds
 from .traces import CostsAt, Trace, cached

@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple, Protocol
 
 from ...engines.base import Logits
 from ..sampling.logprobs import TokenLogprobs
-from .leaves import JudgedLeaves, LeafBudget
 
 Source = Literal["model", "lookup", "prediction", "grammar"]
 
@@ -57,15 +56,15 @@ class RoundPlan:
     """What a schedule wants of the next round.
 
     num_draft_tokens: at most, `forced` included. drafter: one of the request's, None for its first. forced: tokens that
-    begin the draft, since the grammar allows no others. guide: asked between draft passes, None to draft on. leaves:
-    knows which leaves are worth their rows, None for those that the request asks for.
+    begin the draft, since the grammar allows no others. guide: asked between draft passes, None to draft on.
+    num_leaves: at most, None for as many as the request asks for.
     """
 
     num_draft_tokens: int
     drafter: str | None = None
     forced: tuple[int, ...] = ()
     guide: Guide | None = None
-    leaves: LeafBudget | None = None
+    num_leaves: int | None = None
 
     def limited(self, most: int) -> RoundPlan:
         """With no more than `most` draft tokens."""
@@ -86,9 +85,8 @@ class RoundOutcome:
     """What a round did.
 
     sources: where each draft token came from. following: the target's own tokens after the accepted ones: one, or two
-    where the first of them was a leaf. drafter: as in the plan. rows: of the verify pass, without its leaves.
-    num_leaves: rows of leaves; asked: whether the request asked for them, whatever they cost. judged_leaves: all that
-    could have been leaves, None where nobody looked. logprobs: of the tokens, where the request wants them.
+    where the first of them was a leaf. drafter: as in the plan. num_leaves: rows of leaves. logprobs: of the tokens,
+    where the request wants them.
     """
 
     draft_tokens: tuple[int, ...]
@@ -96,10 +94,7 @@ class RoundOutcome:
     num_accepted: int
     following: tuple[int, ...] = ()
     drafter: str | None = None
-    rows: int = 0
     num_leaves: int = 0
-    asked: bool = False
-    judged_leaves: JudgedLeaves | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
 
     @property

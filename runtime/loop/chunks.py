@@ -163,18 +163,19 @@ class Decoding:
         rounds = None if request.schedule.needs_host else device_rounds(self.engine, parameters, request.drafter)
         if rounds is not None:
             return DeviceRound(context, rounds, parameters, request.drafter is not None, statistics)
-        trees, limit, likeliest = self.engine.trees, request.leaves, parameters.logprobs
-        if trees is None or limit is None:
+        trees, likeliest = self.engine.trees, parameters.logprobs
+        if trees is None or not request.num_leaves:
             return HostRound(context, self._draft(request, rule, statistics), rule, statistics, likeliest)
         proposer: Proposer = rule
         leaves: Leaves
         if rule.siblings is not None:
             leaves = rule.siblings
-            leaves.allow(limit.most, request.stop_tokens)
+            leaves.allow(request.num_leaves, request.stop_tokens)
         else:
-            proposer = leaves = LeafChoices(rule, limit, request.stop_tokens, context.target.decoder.vocab_size)
+            vocab_size = context.target.decoder.vocab_size
+            proposer = leaves = LeafChoices(rule, request.num_leaves, request.stop_tokens, vocab_size)
         draft, contract = self._draft(request, proposer, statistics), self.bundle.manifest.contract
-        return TreeRound(context.target, draft, rule, leaves, statistics, trees, contract, likeliest, limit.asked)
+        return TreeRound(context.target, draft, rule, leaves, statistics, trees, contract, likeliest)
 
     def _draft(self, request: Request, rule: Proposer, statistics: Statistics) -> Draft:
         if not request.drafters:

@@ -95,7 +95,6 @@ class HostRound:
             num_accepted,
             (next_token,),
             plan.drafter,
-            rows=1 + len(draft_tokens),
             logprobs=logprobs,
         )
 

@@ -36,22 +36,22 @@ class TreeRound:
         trees: TakesTrees,
         contract: Contract,
         likeliest: int | None = None,
-        asked: bool = False,
     ) -> None:
-        """likeliest: see `HostRound`. asked: whether the request asks for the leaves, whatever they cost."""
+        """likeliest: see `HostRound`."""
         self._target, self._draft, self._rule, self._leaves = target, draft, rule, leaves
         self._statistics, self._trees, self._contract = statistics, trees, contract
-        self._likeliest, self._asked = likeliest, asked
+        self._likeliest = likeliest
         self.prefill = draft.prefill
 
     def run(self, tokens: Sequence[int], plan: RoundPlan) -> RoundOutcome:
-        self._leaves.begin(plan.num_draft_tokens, plan.leaves)
+        self._leaves.begin(plan.num_draft_tokens)
         draft_tokens, sources = self._draft.propose(tokens, plan)
         start, position = perf_counter(), min(self._target.rows, len(tokens) - 1)
         fed = tokens[position:]  # the last token, and the leaf that the round before caught
         chain = [*fed, *draft_tokens]
         room = min(self._contract.widest_step, self._contract.capacity - position)
-        leaves = self._leaves.take(len(chain), room - len(chain))
+        room -= len(chain)
+        leaves = self._leaves.take(len(chain), room if plan.num_leaves is None else min(room, plan.num_leaves))
         logits = self._step(chain, leaves, position, len(fed) - 1)
         self._statistics.target_seconds += perf_counter() - start
         self._statistics.leaves += len(leaves)
@@ -68,10 +68,7 @@ class TreeRound:
             num_accepted,
             tuple(following),
             plan.drafter,
-            len(chain),
             len(leaves),
-            self._asked,
-            self._leaves.judged(num_accepted, following[0]),
             logprobs,
         )
 

@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field
 from time import perf_counter
-
 import numpy as np
-
 from ...bundle import NO_DRAFT
-from ...engines.base import Head, Logits, OpenedDraft
-from ...errors import BundleError, ParameterError
+from ...engines.base import Head
+from ...engines.base import Logits
+from ...engines.base import OpenedDraft
+from ...errors import BundleError
+from ...errors import ParameterError
 from ..drafting.drafts import Drafts
-from ..drafting.names import model_of, models_in
+from ..drafting.names import model_of
+from ..drafting.names import models_in
 from ..state.cancellation import Cancelled
-from .checks import read_policy, read_routing, stale
-from .cost_model import COSTS, Costs
-from .files import read_by_draft, remedy
-from .lookup_schedule import adaptive_schedule
-from .pace import Pace
+from .checks import read_policy
+from .checks import read_routing
+from .checks import stale
+from .cost_model import COSTS
+from .cost_model import Costs
+from .files import read_by_draft
+from .files import remedy
 from .route_belief import Routing
-from .routed_schedule import Candidate, Purse, RoutedSchedule
-from .routes import GUESS, Policy, RoutePolicy
-from .schedule import Chance, FixedSchedule, RouteState, Schedule
-from .survival import SURVIVAL, Survival, top_logit
+from .routed_schedule import Candidate
+from .routed_schedule import Purse
+from .routed_schedule import RoutedSchedule
+from .routes import GUESS
+from .routes import Policy
+from .routes import RoutePolicy
+from .schedule import FixedSchedule
+from .schedule import Schedule
+from .survival import SURVIVAL
+from .survival import Survival
+from .survival import top_logit
+from .confidence import Chance
+from .confidence import adaptive_schedule
+from .controller import RouteState
+from .controller import Timing
+
 
 LOG = logging.getLogger("specexport")
 
@@ -37,9 +56,9 @@ class Decisions:
     routing: chooses the draft where no route is named, None where the default's drafter does.
 
     measure: called for the costs of a draft that has none, None to draft the maximum. first_draft: the bundle's, whose
-    costs those of lookups alone are. states: of this session, by route, or by drafter where there is no policy.
-    bounded: those of requests with a grammar. routed: those of routed requests, by drafter; purse: what these have
-    saved. paces: measured times of rounds, by drafter, on `clock`.
+    costs those of lookups alone are. states: of this session, by route, or by drafter where there is no policy or no
+    route is named; requests with a grammar have their own. routed_states: of requests that are routed, by drafter;
+    purse: what these have saved. timings: by drafter, on `clock`.
 
     survivals: of the drafts whose confidence is read while they draft. open_draft: opens one; it raises
     `ParameterError` if that draft is no longer in the bundle.
@@ -52,12 +71,11 @@ class Decisions:
     measure: Callable[[str], Costs | None] | None = None
     survivals: Mapping[str, Survival] = field(default_factory=dict)
     open_draft: Callable[[str], OpenedDraft] | None = None
-    states: dict[str | None, RouteState] = field(default_factory=dict)
-    bounded: dict[str | None, RouteState] = field(default_factory=dict)
+    clock: Callable[[], float] = perf_counter
+    states: dict[tuple[str | None, bool], RouteState] = field(default_factory=dict)
     routed_states: dict[str, RouteState] = field(default_factory=dict)
     purse: Purse = field(default_factory=Purse)
-    paces: dict[str, Pace] = field(default_factory=dict)
-    clock: Callable[[], float] = perf_counter
+    timings: dict[str, Timing] = field(default_factory=dict)
     _chances: dict[str, Chance | None] = field(default_factory=dict)
     _left: set[str] = field(default_factory=set)
 
@@ -134,37 +152,38 @@ class Decisions:
 
         most: draft tokens per round. seeded: the request samples with a seed, so it learns nothing from others: it must
         be reproducible, and what others with its seed accepted reveals the noise that judges it. constrained: by a
-        grammar; it learns only from requests with one.
+        grammar. Then the draft is judged by the acceptance of such requests, and its confidence is not read, since that
+        was fitted to free text.
         """
-        costs = self.costs_of(drafter)
-        if costs is None:
-            return FixedSchedule(most)
         entry = RoutePolicy("undecided", drafter, most, "adaptive", (GUESS,) * most, None)
-        states = self.bounded if constrained else self.states
-        pace = None if constrained else self._pace(drafter)
-        state = RouteState(alone=True) if seeded else states.setdefault(drafter, RouteState(pace=pace))
-        return adaptive_schedule(entry, costs, None, state, most)
+        return self._adaptive(entry, drafter, most, seeded, constrained) or FixedSchedule(most)
 
     def schedule(
         self, route: str | None, most: int, constrained: bool = False, seeded: bool = False
     ) -> tuple[str, Schedule]:
-        """The drafter and the schedule of a request, by the policy.
-
-        most: draft tokens per round. constrained: by a grammar. Then the draft is judged by the acceptance of such
-        requests, and its confidence is not read, since that was fitted to free text. seeded: as in `uncalibrated`.
-        """
+        """The drafter and the schedule of a request, by the policy. Arguments as of `uncalibrated`."""
         assert self.policy is not None
         entry = self.policy.of(route)
-        if entry.mode == "adaptive" and (costs := self.costs_of(entry.drafter)) is not None:
-            states, chance, pace = self.states, self.chance_of(entry.drafter), self._pace(entry.drafter)
-            if constrained:
-                states, chance, pace = self.bounded, None, None
+        if entry.mode == "adaptive":
             key = route if route in self.policy.routes else None
-            state = RouteState(alone=True) if seeded else states.setdefault(key, RouteState(pace=pace))
-            # With a grammar there are no chains.
-            costs = costs if constrained else costs.chained(entry.unit)
-            return entry.drafter, adaptive_schedule(entry, costs, chance, state, most)
+            if (found := self._adaptive(entry, key, most, seeded, constrained)) is not None:
+                return entry.drafter, found
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
+
+    def _adaptive(
+        self, entry: RoutePolicy, key: str | None, most: int, seeded: bool, constrained: bool
+    ) -> Schedule | None:
+        """None where costs are unknown."""
+        costs = self.costs_of(entry.drafter)
+        if costs is None:
+            return None
+        state = RouteState(alone=True)
+        if not seeded:
+            timing = None if constrained else self._timing(entry.drafter)
+            state = self.states.setdefault((key, constrained), RouteState(timing=timing))
+        chance = None if constrained else self.chance_of(entry.drafter)
+        # With a grammar there are no chains.
+        return adaptive_schedule(entry, costs if constrained else costs.chained(entry.unit), chance, state, most)
 
     def routed(self, prompt: Sequence[int], most: int, seeded: bool = False) -> RoutedSchedule | None:
         """The schedule of a request that names no route, if any draft that pays may draft it; None where the default
@@ -182,7 +201,7 @@ class Decisions:
         for name, known in costs.items():
             state = RouteState(alone=True)
             if not seeded:
-                state = self.routed_states.setdefault(name, RouteState(pace=self._pace(name)))
+                state = self.routed_states.setdefault(name, RouteState(timing=self._timing(name)))
             candidates[name] = Candidate(known.chained(self.routing.unit(name)), self.chance_of(name), state)
         return RoutedSchedule(self.routing, prompt, candidates, most, None if seeded else self.purse)
 
@@ -200,11 +219,11 @@ class Decisions:
                 return False
         return True
 
-    def _pace(self, drafter: str) -> Pace | None:
+    def _timing(self, drafter: str) -> Timing | None:
         """The state shared by all routes with this drafter; None for lookups alone, which cost little at any
         acceptance.
         """
-        return self.paces.setdefault(drafter, Pace(self.clock)) if model_of(drafter) else None
+        return self.timings.setdefault(drafter, Timing(self.clock)) if model_of(drafter) else None
 
 
 def chance_of(survival: Survival, head: Head | None) -> Chance | None:

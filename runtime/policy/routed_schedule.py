@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 
 from ..drafting.names import model_of
 from ..drafting.rounds import RoundOutcome, RoundPlan, SequenceState
+from .confidence import Chance, adaptive_schedule
+from .controller import RouteState
 from .cost_model import Costs
-from .lookup_schedule import adaptive_schedule
 from .route_belief import Belief, Routing
 from .routes import RoutePolicy
-from .schedule import PROBE_BUDGET, Chance, RouteState
 
+# The fraction of the time of rounds that tell nothing, for trying another model.
+PROBE_BUDGET = 0.01
 # Plain rounds over which the time to catch up is spread; 24 to 96 give the same (docs/internals/log.md).
 HORIZON = 48
 # The choice is made again in the next round, after 2, 4 and then every 8 rounds, as long as it stays the same. Between
@@ -94,8 +96,7 @@ class RoutedSchedule:
             self._left -= 1
         else:
             self._look()
-        # Estimates for leaves belong to one draft.
-        return replace(self.schedules[self._drafter].plan(sequence), drafter=self._drafter, leaves=None)
+        return replace(self.schedules[self._drafter].plan(sequence), drafter=self._drafter)
 
     def observe(self, outcome: RoundOutcome) -> None:
         self.schedules[self._drafter].observe(outcome)

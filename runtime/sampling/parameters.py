@@ -62,10 +62,10 @@ class SamplingParameters:
     drafted as pay.
 
     num_leaves: leaves per round, in a bundle built with `--tree-rows`: alternatives to draft tokens in rows of their
-    own, which give one more token if the target chooses one (docs/which-draft.md). By default as many as pay if the
-    session knows what rows cost, else none. There are none, whatever is given, where no model drafts: with `speculate`
-    False, a route that only looks up, or a grammar. With num_draft_tokens 0, or a `drafter` that only looks up, it is
-    refused.
+    own, which give one more token if the target chooses one (docs/which-draft.md). None by default, but for
+    verifications that judge several candidates. There are none, whatever is given, where no model drafts: with
+    `speculate` False, a route that only looks up, or a grammar. With num_draft_tokens 0, or a `drafter` that only looks
+    up, it is refused.
 
     prediction: a text, or token ids, that the output may largely repeat, such as a file to be changed in a few places
     (OpenAI's Predicted Outputs). Drafts are looked up in it first, as many as the bundle can take unless
@@ -152,7 +152,7 @@ class SamplingParameters:
             Whole(
                 optional=True,
                 help="Leaves per round, alternatives to draft tokens that are verified with them; 0 for none. "
-                "[default: as many as pay]",
+                "[default: none]",
             )
         ),
     )

@@ -56,7 +56,7 @@ class Siblings:
         """most: additional candidates per round. never: tokens after which no further token is needed."""
         self._most, self._never = most, frozenset(never)
 
-    def begin(self, count: int, budget: object = None) -> None:
+    def begin(self, count: int) -> None:
         """Begin a round of up to `count` draft tokens, over whose positions the candidates are spread evenly."""
         self._count, self._tokens, self.others = count, [], []
 
@@ -81,9 +81,6 @@ class Siblings:
             if token != drafted and token not in self._never
         ]
         return leaves[: max(0, room)]
-
-    def judged(self, count: int, token: int) -> None:
-        """Nothing is learnt from these."""
 
     def verify(
         self,

@@ -7,8 +7,8 @@ from .mutant import Mutant
 CONTEXT, LOOP_FILE = "runtime/state/context.py", "runtime/loop/speculate.py"
 DRAFTERS, LOOKUP, TRANSLATE = (f"runtime/drafting/{name}.py" for name in ("drafters", "lookup", "translate"))
 MODEL, NAMES = "runtime/drafting/model_draft.py", "runtime/drafting/names.py"
-LOOKUP_WORTH = "runtime/policy/lookup_worth.py"
-SCHEDULE, DEVICE_ROUNDS = "runtime/policy/schedule.py", "runtime/loop/device_rounds.py"
+CONTROLLER, CONFIDENCE = "runtime/policy/controller.py", "runtime/policy/confidence.py"
+DEVICE_ROUNDS = "runtime/loop/device_rounds.py"
 ROUTED, ROUNDS = "runtime/policy/routed_schedule.py", "runtime/drafting/rounds.py"
 REQUEST = "runtime/request.py"
 DETOKENIZER, CHAT = "runtime/text/detokenizer.py", "runtime/text/chat_template.py"
@@ -65,8 +65,8 @@ LOOP = (
     Mutant(
         "a request with a seed learns from others",
         "runtime/policy/decisions.py",
-        "state = RouteState(alone=True) if seeded else states.setdefault(drafter",
-        "state = states.setdefault(drafter",
+        "        if not seeded:\n            timing = None",
+        "        if True:\n            timing = None",
         ("tests/runtime/costs/test_first.py",),
     ),
     Mutant(
@@ -195,37 +195,35 @@ LOOP = (
     ),
     Mutant(
         "a draft token is worth what its time is not asked",
-        SCHEDULE,
-        "worth = alive - self._rate * (verify[index + 1] - verify[index])",
+        CONFIDENCE,
+        "worth = alive - self._rate * (self._verify[index + 1] - self._verify[index])",
         "worth = alive",
         IN_SCHEDULE,
     ),
     Mutant(
         "the best fixed number counts each token as alive",
-        SCHEDULE,
-        """            alive *= chance
-            tokens += alive""",
-        """            alive *= chance
-            tokens += chance""",
+        CONTROLLER,
+        "enumerate(accumulate(self._expected, mul), start=1):",
+        "enumerate(self._expected, start=1):",
         IN_SCHEDULE,
     ),
     Mutant(
         "probes that nobody has saved up for",
-        SCHEDULE,
-        "if state.allowance < self._price_of_probe(behind) and not at_once:",
-        "if state.allowance < 0.0 and not at_once:",
+        CONTROLLER,
+        "if self._saved.budget - (RESERVE if self._best else 0.0) < price:",
+        "if self._saved.budget - (RESERVE if self._best else 0.0) < 0.0:",
         IN_SCHEDULE,
     ),
     Mutant(
         "a rejected token counts as accepted",
-        SCHEDULE,
-        "judged = num_accepted + (num_accepted < num_drafted)",
-        "judged = num_accepted",
+        CONTROLLER,
+        "self._learn(right - sum(self._expected[: right + (right < by_model)]))",
+        "self._learn(right - sum(self._expected[:right]))",
         IN_SCHEDULE,
     ),
     Mutant(
         "the first further token alone is looked at",
-        SCHEDULE,
+        CONFIDENCE,
         """            if gain > 0:
                 return True
         return False""",
@@ -235,51 +233,51 @@ LOOP = (
     ),
     Mutant(
         "a draft that could never pay is asked again at once",
-        SCHEDULE,
-        "if self._probing and num_accepted == num_drafted and self._could_pay:",
-        "if self._probing and num_accepted == num_drafted:",
+        CONTROLLER,
+        "right == by_model and not self._left and self._could_pay:",
+        "right == by_model and not self._left:",
         IN_SCHEDULE,
     ),
     Mutant(
         "a match does not grow with what stands of it",
-        LOOKUP_WORTH,
-        "good = odds * (length + index - 1)",
-        "good = odds * (length - 1)",
+        CONTROLLER,
+        "good = odds * (length + index - 1)  # a match",
+        "good = odds * (length - 1)  # a match",
         IN_SCHEDULE,
     ),
     Mutant(
         "a lookup is taken although the model would gain more",
-        LOOKUP_WORTH,
-        "taken, gain, best, odds = 0, 0.0, least, self._odds",
-        "taken, gain, best, odds = 0, 0.0, 0.0, self._odds",
+        CONTROLLER,
+        "taken, gain, best = 0, 0.0, least",
+        "taken, gain, best = 0, 0.0, 0.0",
         IN_SCHEDULE,
     ),
     Mutant(
         "lookups behind a rejection are learnt from",
-        LOOKUP_WORTH,
-        "range(place, min(num_drafted, num_accepted + 1))",
-        "range(place, num_drafted)",
+        CONTROLLER,
+        "range(min(count, accepted + 1))",
+        "range(count)",
         IN_SCHEDULE,
     ),
     Mutant(
         "lookups that nobody has saved up for",
-        LOOKUP_WORTH,
-        "if state.allowance < price:",
-        "if state.allowance < 0.0:",
+        CONTROLLER,
+        "if self._saved.budget >= price:",
+        "if self._saved.budget >= 0.0:",
         IN_SCHEDULE,
     ),
     Mutant(
         "the model is told of what was looked up",
-        "runtime/policy/lookup_schedule.py",
-        "self._learn(*outcome.of_model)",
-        "self._learn(num_drafted, num_accepted)",
+        CONTROLLER,
+        "by_model, right = outcome.of_model",
+        "by_model, right = drafted, accepted",
         IN_SCHEDULE,
     ),
     Mutant(
         "rounds that were looked up are timed as plain ones",
-        "runtime/policy/lookup_schedule.py",
-        "if outcome.draft_tokens and not self._passes:",
-        "if False:",
+        CONTROLLER,
+        "if outcome.num_leaves or (drafted and not passes):",
+        "if outcome.num_leaves:",
         IN_SCHEDULE,
     ),
     Mutant(
@@ -290,38 +288,59 @@ LOOP = (
         ("tests/runtime/drafting",),
     ),
     Mutant(
-        "requests of one seed teach each other by a policy",
-        "runtime/policy/decisions.py",
-        "state = RouteState(alone=True) if seeded else states.setdefault(key",
-        "state = states.setdefault(key",
+        "drafting spends what is kept for plain rounds",
+        CONTROLLER,
+        "(RESERVE if self._best else 0.0)",
+        "0.0",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "drafted rounds are compared with fewer rounds before them",
+        CONTROLLER,
+        "return len(self._before) == NEIGHBOURS",
+        "return len(self._before) > 0",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "a route that is off drafts at once",
+        CONTROLLER,
+        "while self._off and self._best",
+        "while False and self._best",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "an explored plain round looks tokens up",
+        CONTROLLER,
+        "        if self._explores:\n            return 0\n",
+        "",
         IN_SCHEDULE,
     ),
     Mutant(
         "the first round of a kind is timed too",
-        SCHEDULE,
-        "if self._had_draft == (passes > 0):",
+        CONTROLLER,
+        "if self._kind == kind:",
         "if True:",
         IN_SCHEDULE,
     ),
     Mutant(
         "rounds are compared with what they should take, not with their neighbours",
-        "runtime/policy/pace.py",
+        CONTROLLER,
         "slower = median(taken / of for taken, of in self._before)",
         "slower = median(1.0 for _ in self._before)",
         IN_SCHEDULE,
     ),
     Mutant(
         "the first comparison is believed alone",
-        "runtime/policy/pace.py",
+        CONTROLLER,
         "(len(self._found) + PRIOR)",
         "len(self._found)",
         IN_SCHEDULE,
     ),
     Mutant(
         "comparisons are free",
-        "runtime/policy/pace.py",
-        "self._purse[drafting] -= max(0.0, 2 * price)",
-        "self._purse[drafting] -= 0.0",
+        CONTROLLER,
+        "self._saved.budget -= max(0.0, price)",
+        "self._saved.budget -= 0.0",
         IN_SCHEDULE,
     ),
     Mutant(
@@ -355,8 +374,8 @@ LOOP = (
     Mutant(
         "the plan does not say which drafter was chosen",
         ROUTED,
-        "drafter=self._drafter, leaves=None)",
-        "leaves=None)",
+        ".plan(sequence), drafter=self._drafter)",
+        ".plan(sequence))",
         IN_SCHEDULE,
     ),
     Mutant(

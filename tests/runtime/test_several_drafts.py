@@ -42,7 +42,6 @@ from specexport.runtime.policy.routes import POLICY_VERSION
 from specexport.runtime.policy.routes import Evidence
 from specexport.runtime.policy.routes import Policy
 from specexport.runtime.policy.routes import RoutePolicy
-from specexport.runtime.policy.schedule import AdaptiveSchedule
 from specexport.runtime.policy.survival import Curve
 from specexport.runtime.policy.survival import Survival
 from specexport.runtime.proofs.verify import verify_session
@@ -55,6 +54,7 @@ from support.doubles import check_invariant
 from support.doubles import greedy_tokens
 from support.refusals import refused
 from support.several import several_session
+from specexport.runtime.policy.controller import AdaptiveSchedule
 
 
 PROMPT = [5, 6, 7]

@@ -16,10 +16,10 @@ from specexport.calibration.verdicts.verdict import Criteria, decide, replay_ada
 from specexport.engines.base import Logits
 from specexport.runtime.drafting.names import all_drafters
 from specexport.runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
+from specexport.runtime.policy.confidence import Chance, ConfidentSchedule, adaptive_schedule
+from specexport.runtime.policy.controller import AdaptiveSchedule, RouteState
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
-from specexport.runtime.policy.lookup_schedule import adaptive_schedule
 from specexport.runtime.policy.routes import RoutePolicy
-from specexport.runtime.policy.schedule import AdaptiveSchedule, Chance, RouteState
 from specexport.runtime.policy.survival import Curve, Survival
 from specexport.runtime.sampling.parameters import SamplingParameters
 from support.doubles import FakeDecoder, fake_session
@@ -91,7 +91,7 @@ def test_passes_whose_token_is_left_out_are_charged() -> None:
     logits = tuple(4.0 if sign == "+" else -4.0 for sign in "+--" * 8)
     entry = RoutePolicy("undecided", "model", 0, "adaptive", (0.9, 0.9), None)
     chance = lambda index, row: SURE.chance(index, float(row[0, 0]))  # noqa: E731
-    rounds = list(adapt(trace, "model", AdaptiveSchedule(entry, costs(0.05), chance, RouteState(), 4), logits))
+    rounds = list(adapt(trace, "model", ConfidentSchedule(entry, costs(0.05), RouteState(), 4, chance), logits))
     assert (rounds[0].num_drafted, rounds[0].num_accepted, rounds[0].passes) == (1, 1, 2)
     reading = Reading(SURE, 0.5, (logits,))
     at, start = cached(costs(0.05)), [(0.9, 0.9)]

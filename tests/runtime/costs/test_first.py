@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-
 import pytest
 from specexport.engines.base import Logits
 from specexport.errors import EngineError
 from specexport.runtime.costs import first
 from specexport.runtime.costs.meter import CostMeter
-from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
+from specexport.runtime.policy.routes import POLICY_VERSION
+from specexport.runtime.policy.routes import Policy
+from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.session import Session
-from support.clock import CONTRACT, Clock, Timed
-from support.doubles import FakeDecoder, fake_session
+from support.clock import CONTRACT
+from support.clock import Clock
+from support.clock import Timed
+from support.doubles import FakeDecoder
+from support.doubles import fake_session
+
 
 MakeSession = Callable[..., Session]
 PROMPT = list(range(20))
@@ -106,13 +111,13 @@ def test_a_session_learns_from_its_requests(make_session: MakeSession) -> None:
     shifts = []
     for place in range(6):
         session.generate([place] * 9, max_new_tokens=40)
-        shifts.append(session.decisions.states["draft"].prior_shift)
+        shifts.append(session.decisions.states["draft", False].prior)
     assert shifts == sorted(shifts, reverse=True)
     assert shifts[-1] < -0.2
     session.generate([9] * 9, max_new_tokens=40, temperature=1.0, seed=1)
-    assert session.decisions.states["draft"].prior_shift == shifts[-1]
+    assert session.decisions.states["draft", False].prior == shifts[-1]
     session.generate([9] * 9, max_new_tokens=40, seed=1)  # greedy: the seed decides nothing
-    assert session.decisions.states["draft"].prior_shift < shifts[-1]
+    assert session.decisions.states["draft", False].prior < shifts[-1]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema_version": 99}'])

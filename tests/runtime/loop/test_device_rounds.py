@@ -16,9 +16,10 @@ from specexport.calibration.measuring.record import record
 from specexport.engines.base import Chances, RoundResult
 from specexport.errors import EngineError
 from specexport.runtime.loop.device_rounds import device_rounds
+from specexport.runtime.policy.confidence import ConfidentSchedule
+from specexport.runtime.policy.controller import RouteState
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.routes import RoutePolicy
-from specexport.runtime.policy.schedule import AdaptiveSchedule, RouteState
 from specexport.runtime.sampling.acceptance import VERIFY
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.truncation import processed_distribution
@@ -259,7 +260,7 @@ def test_an_adaptive_schedule_launches_the_best_number_and_asks_nobody_in_betwee
     def chance(index: int, logits: Any) -> float:
         raise AssertionError("nobody reads confidence on the device")
 
-    schedule = AdaptiveSchedule(entry, costs, chance, RouteState(), 4)
+    schedule = ConfidentSchedule(entry, costs, RouteState(), 4, chance)
     assert device.generate(PROMPT, max_new_tokens=2, schedule=schedule).tokens == greedy_tokens(
         device.engine.target, PROMPT, 2
     )  # type: ignore[arg-type]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.runtime.drafting.drafters import make_draft
-from specexport.runtime.drafting.leaves import Choices, LeafChoices, LeafLimit
-from specexport.runtime.drafting.rounds import RoundOutcome
+from specexport.runtime.drafting.leaves import LeafChoices
+from specexport.runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from specexport.runtime.loop.speculate import decode
 from specexport.runtime.loop.tree_round import TreeRound
 from specexport.runtime.policy.schedule import FixedSchedule
@@ -34,17 +35,17 @@ class Rounds:
         self.context = Context(CachedDecoder(self.target, 8), {"model": CachedDecoder(self.draft, 8)}, "model")
         self.statistics, self.likeliest, self.stops = Statistics(), options.pop("logprobs", None), (VOCAB - 1,)
         self.outcome = RoundOutcome((), (), 0)  # of the newest round
-        self.k, self.limit, self.most = k, limit, most
+        self.schedule, self.limit, self.most = FixedSchedule(k), limit, most
         self.drafter = options.pop("drafter", "model")
         self.options = options | {"seed": seed}  # of decoders and noise alike, so that a run repeats itself
         self.context.start(prompt)
 
     def run(self) -> Iterator[list[int]]:
         rule = make_rule(SamplingParameters(**self.options), VOCAB, self.context.tokens, ())
-        choices = LeafChoices(rule, LeafLimit(self.most, asked=True), self.stops, VOCAB)
+        choices = LeafChoices(rule, self.most, self.stops, VOCAB)
         draft, target = make_draft(self.drafter, self.context, choices, self.statistics), self.context.target
         round = TreeRound(target, draft, rule, choices, self.statistics, self.target, TINY, self.likeliest)
-        for outcome in decode(self.context, round, FixedSchedule(self.k), self.limit, self.statistics):
+        for outcome in decode(self.context, round, self.schedule, self.limit, self.statistics):
             check_invariant(self.context)
             self.outcome = outcome
             yield outcome.tokens
@@ -117,82 +118,39 @@ def test_a_sampled_request_draws_behind_a_leaf_and_penalties_count_it() -> None:
 
 
 def test_stop_tokens_and_the_drafted_token_are_never_leaves() -> None:
-    choices = LeafChoices(GreedyRule(VOCAB), LeafLimit(VOCAB, asked=True), (7,), VOCAB)
+    choices = LeafChoices(GreedyRule(VOCAB), VOCAB, (7,), VOCAB)
     logits = np.linspace(1.0, 2.0, VOCAB + 3, dtype=np.float32)  # a draft that knows more ids than the target
     assert choices.propose(logits) == VOCAB - 1
     assert choices.take(2, 99) == [Leaf(0, token) for token in (6, 5, 4, 3, 2, 1, 0)]
-    choices.begin(2, None)
+    choices.begin(2)
     assert choices.take(2, 99) == []  # of that round only
 
 
-class Budget:
-    """What a row costs depends on how many there are already."""
-
-    steps = (0.9, 0.9, 0.9, 0.1, 0.1, 0.1, 0.1)
-    pays = True
-
-    def could_pay(self) -> bool:
-        return self.pays
-
-    def values(self, choices: Choices) -> np.ndarray:
-        return choices.values
-
-    def costs(self, rows: int, most: int) -> np.ndarray:
-        return np.append(0.0, np.cumsum(self.steps[rows : rows + most]))
-
-
-def test_the_likeliest_come_first_over_all_places_while_they_are_worth_their_row() -> None:
-    budget = Budget()
-    choices = LeafChoices(GreedyRule(VOCAB), LeafLimit(4), (), VOCAB)
-    choices.begin(2, budget)
+def test_the_likeliest_come_first_over_all_places() -> None:
+    choices = LeafChoices(GreedyRule(VOCAB), 4, (), VOCAB)
+    choices.begin(2)
     first = np.log(np.array([0.5, 0.3, 0.16, 0.005, 0.009, 0.008, 0.008, 0.007, 0.003], np.float32))
-    second = first[[1, 0, 2, *range(3, VOCAB)]]
     choices.propose(first)
-    choices.propose(second)
-    # Of shares below a fiftieth nothing is known. 0.3 and 0.16 at once, half of each behind the first token: 0.15 is
-    # worth a row, 0.08 is not.
-    leaves = choices.take(3, 99)
-    assert leaves == [Leaf(0, 1), Leaf(0, 2), Leaf(1, 0)]
-    # The target agrees with the first token only, and goes on with the third choice behind it, which had no row.
-    judged = choices.judged(1, 2)
-    assert judged is not None
-    told, hit = judged.choices, judged.hit
-    assert hit is not None
-    assert told.tokens.tolist() == [1, 2, 0, 2]
-    assert told.ranks.tolist() == [0, 1, 0, 1]
-    assert hit == 3
-    assert told.leaf(hit) == Leaf(1, 2)
-    assert told.values[hit] == pytest.approx(0.08)
-    assert told.shares[hit] == pytest.approx(0.32)
-    choices.begin(2, budget)
-    choices.propose(first)
+    choices.propose(first[[1, 0, 2, *range(3, VOCAB)]])
+    # 0.3 and 0.16 at once, half of each after the first token; shares below a fiftieth are ignored.
+    assert choices.take(3, 99) == [Leaf(0, 1), Leaf(0, 2), Leaf(1, 0), Leaf(1, 2)]
     assert choices.take(3, 1) == [Leaf(0, 1)]  # no more room
-    judged = choices.judged(1, 0)
-    assert judged is not None
-    assert judged.hit is None  # the draft stood
-    choices.begin(2, budget)
-    budget.pays = False  # as a round begins
-    choices.propose(first)
-    budget.pays = True
-    choices.propose(second)
-    assert choices.take(3, 9) == []
-    assert choices.judged(2, 0) is None
-    choices.begin(2, budget)
+    choices.begin(2)
     choices.certain(4)  # looked up
     assert choices.take(3, 9) == []
+    choices.propose(first)
+    assert choices.take(3, 1) == [Leaf(1, 1)]
 
 
-def test_a_dear_row_is_taken_for_those_behind_it_that_are_cheap() -> None:
-    """Kernels work on some rows at a time: the first of them costs, the others hardly do."""
-    budget = Budget()
-    choices = LeafChoices(GreedyRule(VOCAB), LeafLimit(4), (), VOCAB)
-    choices.begin(2, budget)
-    row = np.log(np.array([0.4, 0.2, 0.19, 0.18, 0.006, 0.006, 0.006, 0.006, 0.006], np.float32))
-    for steps, count in (((0.3, 0.01, 0.01, 0.5), 3), ((0.3, 0.15, 0.15, 0.5), 0), ((0.1, 0.3, 0.3, 0.3), 1)):
-        budget.steps = (0.0, 0.0, *steps)
-        choices.begin(2, budget)
-        choices.propose(row)
-        assert len(choices.take(2, 99)) == count
+def test_a_plan_may_allow_fewer_leaves() -> None:
+    class Few(FixedSchedule):
+        def plan(self, sequence: SequenceState) -> RoundPlan:
+            return replace(super().plan(sequence), num_leaves=1)
+
+    rounds = Rounds(prompt_of(8), 2, 40)
+    rounds.schedule = Few(2)
+    assert len([token for tokens in rounds.run() for token in tokens]) == 40
+    assert 0 < rounds.statistics.leaves <= rounds.statistics.rounds
 
 
 def test_a_row_that_is_no_number_is_named_by_its_place() -> None:

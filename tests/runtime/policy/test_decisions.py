@@ -18,12 +18,13 @@ from specexport.runtime.drafting.drafts import Drafts
 from specexport.runtime.drafting.rounds import RoundPlan, SequenceState
 from specexport.runtime.policy import host_identity
 from specexport.runtime.policy.checks import stale
+from specexport.runtime.policy.controller import AdaptiveSchedule
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
 from specexport.runtime.policy.files import check_writable, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity, describe_host
 from specexport.runtime.policy.routes import POLICY, Policy, RoutePolicy
-from specexport.runtime.policy.schedule import AdaptiveSchedule, FixedSchedule
+from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.policy.survival import SURVIVAL, Curve, Survival
 from specexport.runtime.session import Session
 from support.doubles import FakeDecoder, fake_session, write_bundle
@@ -122,9 +123,9 @@ def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
     tell(schedule, 2, 0)
     for route in ("prose", None, "unheard of"):
         decisions.schedule(route, 4)
-    assert decisions.states["code"].prior_shift < 0
-    assert decisions.states["prose"].prior_shift == 0
-    assert set(decisions.states) == {"code", "prose", None}
+    assert decisions.states["code", False].prior < 0
+    assert decisions.states["prose", False].prior == 0
+    assert {route for route, _ in decisions.states} == {"code", "prose", None}
 
 
 def test_a_chain_drafts_more_by_what_its_tokens_take(bundle: Bundle) -> None:
@@ -158,7 +159,7 @@ def test_a_grammars_requests_are_trusted_apart_and_by_what_came_of_them(bundle: 
     assert bounded.plan(sequence(10)).guide is None  # what the draft says of itself was fitted to free text
     ask(bounded, 10, 2)
     tell(bounded, 2, 0)
-    assert decisions.bounded["code"].prior_shift < 0 == decisions.states["code"].prior_shift
+    assert decisions.states["code", True].prior < 0 == decisions.states["code", False].prior
 
 
 def test_the_probability_is_read_from_the_drafts_last_row(bundle: Bundle) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from itertools import count
 
 import numpy as np
 import pytest
-from specexport.runtime.policy.beliefs import FARTHEST
+from specexport.runtime.policy.confidence import adaptive_schedule
+from specexport.runtime.policy.controller import FARTHEST, PLAIN, AdaptiveSchedule, RouteState, Timing
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
-from specexport.runtime.policy.lookup_schedule import LookupSchedule, adaptive_schedule
-from specexport.runtime.policy.lookup_worth import PROBE_TOKENS, LookupState, LookupWorth
-from specexport.runtime.policy.pace import Pace
 from specexport.runtime.policy.routes import RoutePolicy, Verdict
-from specexport.runtime.policy.schedule import PROBE_BUDGET, AdaptiveSchedule, RouteState
 from support.rounds import ask, sequence, tell
 
 NO_LOGITS = np.zeros((1, 2), np.float32)
@@ -39,21 +38,21 @@ def schedule(
     verdict: Verdict = "on",
     read: Callable[[int], float] | None = None,
     **prices: float,
-) -> LookupSchedule:
+) -> AdaptiveSchedule:
     entry = RoutePolicy(verdict, drafter, 1, "adaptive", chances, None)
     chance = None if read is None else lambda index, logits: read(index)
     found = adaptive_schedule(entry, costs(**prices), chance, state or RouteState(), 8)
-    assert isinstance(found, LookupSchedule)
+    assert isinstance(found, AdaptiveSchedule)
     return found
 
 
-def taken(one: LookupSchedule, length: int, drafted: int = 0) -> int:
+def taken(one: AdaptiveSchedule, length: int, drafted: int = 0) -> int:
     """Of eight tokens that continue a match of `length`, in a new round."""
     count = ask(one, 16, 2)
     return one.looked_up(count - drafted, length, drafted) if count else 0
 
 
-def hear(one: LookupSchedule, num_drafted: int, num_accepted: int, found: int | None = None) -> None:
+def hear(one: AdaptiveSchedule, num_drafted: int, num_accepted: int, found: int | None = None) -> None:
     """found: how many of the tokens, the last ones, were looked up; all of them by default."""
     tell(one, num_drafted, num_accepted, num_drafted if found is None else found)
 
@@ -81,39 +80,45 @@ def test_rows_that_cost_more_are_fewer() -> None:
     assert found[-1] == 0
 
 
-def test_every_token_that_stands_makes_the_match_longer() -> None:
-    """Two equal tokens go on with 1/2, three with 2/3, four with 3/4, so further tokens survive with 1/2, 1/3, 1/4."""
-    worth = LookupWorth(LookupState())
-    for row, expected in ((0.20, 4), (0.3, 2), (0.4, 1), (0.51, 0)):
-        worth.begin()
-        assert worth.take((4, 2), 0, 1.0, [row * k for k in range(5)], 0.0) == expected
+def by_the_rule(one: AdaptiveSchedule, count: int, length: int, drafted: int) -> int:
+    """How many tokens of a match are worth most, sum by sum; none where the model would gain more."""
+    table, expected, most = costs(**PRICES).at(16), one._expected, one._allowed
+    model = [math.prod(expected[:k]) for k in range(9)]
+    gains = [
+        sum(model[drafted + 1 : k + 1]) - one._rate * (table.rounds[k] - table.rounds[drafted])
+        for k in range(drafted, most + 1)
+    ]
+    least = max(0.0, gains[-1] if gains else 0.0)
+    found = [0.0]
+    for n in range(1, count + 1):
+        goes_on = [math.prod((length + i - 1) / (length + i) for i in range(k)) for k in range(1, n + 1)]
+        rows = one._rate * (table.verify[drafted + n] - table.verify[drafted])
+        found.append(model[drafted] * sum(goes_on) - rows)
+    return int(np.argmax(found)) if max(found) > least else 0
 
 
-def test_another_way_to_go_on_must_gain_less() -> None:
-    worth = LookupWorth(LookupState())
-    rows = [0.1 * k for k in range(5)]
-    gain = (1 / 2 + 1 / 3 + 1 / 4 + 1 / 5) - 0.4
-    assert worth.take((4, 2), 0, 1.0, rows, gain - 1e-9) == 4
-    assert worth.take((4, 2), 0, 1.0, rows, gain + 1e-9) == 0
+PRICES = {"draft": 0.1, "row": 0.13}
 
 
-def test_only_as_likely_as_the_tokens_before_it() -> None:
-    worth = LookupWorth(LookupState())
-    rows = [0.3 * k for k in range(9)]
-    assert worth.take((4, 16), 2, 0.9, rows, 0.0) == 4
-    assert worth.take((4, 16), 2, 0.29, rows, 0.0) == 0
-
-
-def test_rows_are_those_behind_the_tokens_before_it() -> None:
-    rows = [0.0, 0.0, 0.0, 2.0, 4.0]
-    assert LookupWorth(LookupState()).take((2, 16), 0, 1.0, rows, 0.0) == 2
-    assert LookupWorth(LookupState()).take((2, 16), 2, 1.0, rows, 0.0) == 0
+def test_every_match_is_taken_as_far_as_the_rule_says() -> None:
+    """Two equal tokens go on with 1/2, three with 2/3; every token that stands makes the match longer."""
+    seen = set()
+    for length, chance, drafted in itertools.product((2, 3, 4, 8, 16), (0.1, 0.4, 0.7, 0.9), (0, 1, 2)):
+        one = schedule("ngram+model", (chance,), **PRICES)
+        one.plan(sequence(16))
+        if drafted > one._allowed:
+            continue
+        one._saved.budget = 0.0  # nothing to explore with
+        found = one.looked_up(8 - drafted, length, drafted)
+        assert found == by_the_rule(one, 8 - drafted, length, drafted)
+        seen.add(found)
+    assert {0, 8} < seen
 
 
 def test_what_fails_is_taken_less_and_what_stands_further() -> None:
     one, other = schedule(row=0.3), schedule(row=0.3)
     before = taken(schedule(row=0.3), 4)
-    for _ in range(6):
+    for _ in range(20):
         hear(one, taken(one, 4), 0)
         count = taken(other, 4)
         hear(other, count, count)
@@ -127,7 +132,7 @@ def test_tokens_behind_the_first_rejection_teach_nothing() -> None:
         one = schedule(state=state, row=0.01)
         assert taken(one, 16) == 8
         hear(one, number, 0)
-        shifts.append(state.lookups.shift)
+        shifts.append(state.lookups)
     assert shifts[0] == shifts[1] < 0
 
 
@@ -140,8 +145,8 @@ def test_what_fails_always_costs_what_probes_may_and_comes_back() -> None:
         drafted.append(taken(one, 4))
         hear(one, drafted[-1], 0)
     assert sum(map(bool, drafted)) > 0
-    assert max(drafted) <= PROBE_TOKENS
-    assert 0.3 * sum(drafted) <= PROBE_BUDGET * 1000 + 0.3 * PROBE_TOKENS
+    assert max(drafted) <= 1
+    assert 0.3 * sum(drafted) <= PLAIN * 1000 + 0.3 * 1
     for _ in range(3000):
         count = taken(one, 4)
         hear(one, count, count)
@@ -153,8 +158,8 @@ def test_the_route_remembers() -> None:
     one = schedule(state=state, row=0.3)
     for _ in range(40):
         hear(one, taken(one, 8), 0)
-    assert state.lookups.shift < -0.1
-    assert state.prior_shift == 0.0
+    assert state.lookups < -0.1
+    assert state.prior == 0.0
 
 
 def test_beside_a_model_the_better_one_drafts() -> None:
@@ -172,7 +177,7 @@ def test_where_the_model_does_not_pay_lookups_draft_on() -> None:
     assert not one.include(0, NO_LOGITS)
     assert one.looked_up(8, 16, 0) == 8
     hear(one, 8, 8)
-    assert one._state.prior_shift == 0.0
+    assert one._state.prior == 0.0
 
 
 def test_the_models_tokens_are_counted_without_what_is_looked_up_behind_them() -> None:
@@ -184,9 +189,9 @@ def test_the_models_tokens_are_counted_without_what_is_looked_up_behind_them() -
     assert one.include(0, NO_LOGITS)
     assert one.looked_up(7, 16, 1) == 7
     hear(one, 8, 3, 7)  # the model's, two that were looked up, and then not
-    assert state.prior_shift == pytest.approx(0.02 * (1 - 0.9))
+    assert state.prior == pytest.approx(0.02 * (1 - 0.9))
     stood = sum(1 - chance for chance in (1 - 1 / 16, 1 - 1 / 17)) - (1 - 1 / 18)
-    assert state.lookups.shift == pytest.approx(0.02 * stood)
+    assert state.lookups == pytest.approx(0.02 * stood)
 
 
 def test_what_was_not_legal_is_the_models_after_all() -> None:
@@ -196,14 +201,14 @@ def test_what_was_not_legal_is_the_models_after_all() -> None:
     assert one.looked_up(8, 64, 0) > 0
     assert one.include(0, NO_LOGITS)  # nothing of it was legal
     tell(one, 1, 1)
-    assert state.lookups.shift == 0.0
-    assert state.prior_shift > 0.0
+    assert state.lookups == 0.0
+    assert state.prior > 0.0
 
 
 def test_the_model_drafts_as_much_beside_lookups_that_stand() -> None:
     """They come in stretches: where there is none, the output does not go on at their rate."""
 
-    def by_model(one: LookupSchedule) -> int:
+    def by_model(one: AdaptiveSchedule) -> int:
         ask(one, 16, 2)
         count = 0
         while one.go_on(count) and one.include(count, NO_LOGITS):
@@ -238,7 +243,7 @@ def test_off_is_plain_until_probes_say_otherwise() -> None:
             asked.append(taken(one, 4))
             hear(one, asked[-1], 0)
         assert not any(asked[:10])
-        assert 0.3 * sum(asked) < 2 * PROBE_BUDGET * 300 + 2
+        assert 0.3 * sum(asked) < 2 * PLAIN * 300 + 2
         for _ in range(3000):
             count = taken(one, 4)
             hear(one, count, count)
@@ -246,14 +251,11 @@ def test_off_is_plain_until_probes_say_otherwise() -> None:
 
 
 def test_odds_are_bounded() -> None:
-    state = LookupState(FARTHEST - 1e-6)
-    worth = LookupWorth(state)
+    state = RouteState(lookups=FARTHEST - 1e-6)
+    one = schedule(state=state, row=0.01)
     for _ in range(200):
-        worth.begin()
-        assert worth.take((4, 3), 0, 1.0, [0.0] * 5, -1.0) == 4
-        worth.observe(4, 4)
-    assert worth._odds == pytest.approx(np.exp(FARTHEST))
-    assert state.shift == FARTHEST
+        hear(one, taken(one, 3), 8)
+    assert state.lookups == FARTHEST
 
 
 def test_rounds_that_were_looked_up_are_not_compared_with_plain_ones() -> None:
@@ -262,8 +264,8 @@ def test_rounds_that_were_looked_up_are_not_compared_with_plain_ones() -> None:
     def clock() -> float:
         return now
 
-    pace = Pace(clock)
-    state = RouteState(pace=pace)
+    pace = Timing(clock)
+    state = RouteState(timing=pace)
     one = schedule("ngram+model", (0.9,), state, draft=0.1)
     for _ in range(400):
         most = ask(one, 16, 2)
@@ -275,7 +277,7 @@ def test_rounds_that_were_looked_up_are_not_compared_with_plain_ones() -> None:
 
 def test_a_plain_round_for_comparison_looks_nothing_up() -> None:
     ticks = count()
-    state = RouteState(pace=Pace(lambda: float(next(ticks))))
+    state = RouteState(timing=Timing(lambda: float(next(ticks))))
     one = schedule("ngram+model", (0.9,), state, draft=0.1)
     plain = 0
     for _ in range(400):

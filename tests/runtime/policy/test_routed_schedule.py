@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from specexport.runtime.drafting.rounds import RoundPlan, SequenceState, Source
+from specexport.runtime.policy.controller import RouteState, Timing
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
-from specexport.runtime.policy.pace import Pace
 from specexport.runtime.policy.route_belief import ROUTING_VERSION, Belief, KnownDraft, KnownRoute, Routing
-from specexport.runtime.policy.routed_schedule import HORIZON, RAREST, Candidate, Purse, RoutedSchedule
-from specexport.runtime.policy.schedule import PROBE_BUDGET, RouteState, Schedule
+from specexport.runtime.policy.routed_schedule import HORIZON, PROBE_BUDGET, RAREST, Candidate, Purse, RoutedSchedule
+from specexport.runtime.policy.schedule import Schedule
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, outcomes
 from specexport.runtime.sampling.acceptance import VERIFY
 from specexport.runtime.sampling.distribution import Distribution
@@ -199,7 +199,7 @@ def test_the_pace_compares_no_round_with_another_drafters() -> None:
     """A round that follows one of its own kind is timed, but not across another drafter's."""
     for turns, timed in (("one", True), ("each", False)):
         clock, lacking = itertools.count(), {"model": 1, "b": 1}
-        states = {name: RouteState(pace=Pace(lambda clock=clock: float(next(clock)))) for name in lacking}  # type: ignore[misc]
+        states = {name: RouteState(timing=Timing(lambda clock=clock: float(next(clock)))) for name in lacking}  # type: ignore[misc]
         candidates = {name: Candidate(costs(), None, state) for name, state in states.items()}
         schedule = Asked(RoutedSchedule(routing(), [], candidates, MOST, Purse()))
         schedule.look_at(lambda name, lacking=lacking: lacking[name])  # type: ignore[misc]
@@ -209,7 +209,7 @@ def test_the_pace_compares_no_round_with_another_drafters() -> None:
             count = schedule.next(20)
             assert schedule.drafter == ("b" if lacking["b"] == 0 or lacking["model"] > 1 else "model")
             schedule.observe(count, count)
-        assert any(state.pace._before for state in states.values() if state.pace) == timed
+        assert any(state.timing._before for state in states.values() if state.timing) == timed
 
 
 def test_what_was_looked_up_tells_nothing_of_a_model() -> None:
