@@ -23,8 +23,9 @@ from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.state.statistics import Statistics
+from support.ended import cause
 from support.pair import Pair
-from support.refusals import cause, check, says
+from support.refusals import check, says
 
 Run = Callable[..., Result]
 

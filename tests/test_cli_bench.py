@@ -17,8 +17,9 @@ from specexport.calibration.bench import interleaved as module
 from specexport.calibration.bench import paired_run
 from specexport.calibration.measuring.journal import Journal
 from specexport.cli import main
+from support.ended import cause
 from support.hub_cache import hub_with
-from support.refusals import cause, check, says
+from support.refusals import check, says
 
 Run = Callable[..., Result]
 # Nothing else needs the CPUs, as far as it knows.

@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 from specexport.calibration import calibrate as module
 from specexport.cli import main
+from support.ended import cause
 from support.hub_cache import hub_with
-from support.refusals import cause, check, says
+from support.refusals import check, says
 
 Run = Callable[..., Result]
 LINES: list[dict[str, Any]] = [

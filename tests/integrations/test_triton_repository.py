@@ -17,8 +17,9 @@ from specexport.bundle import Bundle
 from specexport.cli import main
 from specexport.errors import BundleError
 from specexport.integrations.triton import repository
+from support.ended import cause
 from support.fake_triton import FakeTriton, Request, TritonModelException
-from support.refusals import cause, check, refused, says
+from support.refusals import check, refused, says
 
 Write = Callable[..., Result]
 
