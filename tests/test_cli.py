@@ -637,7 +637,7 @@ def test_verify_with_prompts_that_are_none(content: bytes | None, run: Run, buil
     path = tmp_path / "prompts.jsonl"
     if content is not None:
         path.write_bytes(content)
-    check(cause(run("verify", built, "--prompts", path)), field=(None, "prompt", "prompts"))
+    check(cause(run("verify", built, "--prompts", path)), field=(None, "prompt", "prompts", "text"))
 
 
 def test_doctor(run: Run) -> None:

@@ -203,7 +203,7 @@ def test_lines_that_cannot_be_used(run: Run, prompts: Path, journal: Path) -> No
     good = prompts.read_text()
     prompts.write_text(good + '\n{"route": "code"}\n')
     message = f'{prompts}, line 5: found no "prompt", expected either "prompt", a text or token ids, or "messages"'
-    check(cause(run()), "5")
+    check(cause(run()), "line 5", field="prompt")
     prompts.write_text(good + "\n" + json.dumps({"route": "code", "prompt": "a b c d " * 50}) + '\n{"route": "code"}\n')
     prompts_without = prompts.read_text().rsplit("\n", 2)[0]
     result = run("--skip-invalid", "--json")

@@ -136,7 +136,7 @@ def test_the_summary_is_for_people(run: Run, prompts: Path, tmp_path: Path) -> N
 )
 def test_lines_that_cannot_be_used(run: Run, prompts: Path, line: str) -> None:
     prompts.write_text(prompts.read_text() + "\n" + line)
-    check(cause(run("calibrate", "--prompts", prompts, "--max-new-tokens", 4)), "7", field=(None, "prompt"))
+    check(cause(run("calibrate", "--prompts", prompts, "--max-new-tokens", 4)), "7", field=(None, "prompt", "route"))
     result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--skip-invalid", "--json")
     assert result.exit_code == 0, result.stderr
     assert "left out: " in result.stderr
