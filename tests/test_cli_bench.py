@@ -7,21 +7,25 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from click.testing import Result
 from specexport.bundle import Bundle
 from specexport.calibration.bench import interleaved as module
 from specexport.cli import main
 from specexport.runtime.policy.cost_model import COSTS
 from specexport.runtime.policy.files import write_decision
-from specexport.runtime.policy.host_identity import bundle_identity, describe_host
+from specexport.runtime.policy.host_identity import bundle_identity
+from specexport.runtime.policy.host_identity import describe_host
 from support.calibrated import flat_costs
-from support.refusals import cause, check
+from support.refusals import check
+from support.ended import cause
+
 
 Run = Callable[..., Result]
 # Nothing else needs the CPUs, as far as it knows.
@@ -200,7 +204,7 @@ def test_lines_that_cannot_be_used(run: Run, prompts: Path, journal: Path) -> No
     good = prompts.read_text()
     prompts.write_text(good + '\n{"route": "code"}\n')
     message = f'{prompts}, line 5: found no "prompt", expected either "prompt", a text or token ids, or "messages"'
-    check(cause(run()), "5")
+    check(cause(run()), "line 5", field="prompt")
     prompts.write_text(good + "\n" + json.dumps({"route": "code", "prompt": "a b c d " * 50}) + '\n{"route": "code"}\n')
     prompts_without = prompts.read_text().rsplit("\n", 2)[0]
     result = run("--skip-invalid", "--json")

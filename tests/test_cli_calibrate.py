@@ -6,12 +6,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from click.testing import Result
 from specexport.calibration import calibrate as module
 from specexport.cli import main
-from support.refusals import cause, check, says
+from support.refusals import check
+from support.refusals import says
+from support.ended import cause
+
 
 Run = Callable[..., Result]
 LINES: list[dict[str, Any]] = [
@@ -105,7 +108,7 @@ def test_costs_of_another_host_are_told(run: Run, bundle: Path) -> None:
 )
 def test_lines_that_cannot_be_used(run: Run, prompts: Path, line: str) -> None:
     prompts.write_text(prompts.read_text() + "\n" + line)
-    check(cause(run("calibrate", "--prompts", prompts, "--max-new-tokens", 4)), "7", field=(None, "prompt"))
+    check(cause(run("calibrate", "--prompts", prompts, "--max-new-tokens", 4)), "7", field=(None, "prompt", "route"))
     result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--skip-invalid", "--json")
     assert result.exit_code == 0, result.stderr
     assert "left out: " in result.stderr

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import pytest
-from click.testing import Result
 from specexport.errors import SpecExportError
 
 Raised = TypeVar("Raised", bound=BaseException)
@@ -50,20 +49,6 @@ def says(message: str, *facts: object) -> None:
     assert "Traceback" not in line
     missing = [fact for fact in facts if str(fact) not in line]
     assert not missing, (missing, line)
-
-
-def cause(result: Result) -> SpecExportError:
-    """The error that ended a command, which showed its one line and nothing else after it."""
-    assert result.exit_code == 1, (result.exception, result.stderr)
-    assert isinstance(result.exception, SystemExit)
-    assert result.stdout == ""
-    found: BaseException | None = result.exception
-    while found is not None and not isinstance(found, SpecExportError):
-        found = found.__context__
-    assert isinstance(found, SpecExportError), result.exception
-    assert result.stderr.splitlines()[-1] == f"Error: {found}"
-    assert result.stderr.count("Error: ") == 1
-    return found
 
 
 def _parameter(option: object) -> object:
