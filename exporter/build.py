@@ -27,10 +27,10 @@ from .checkpoints.shared_vocabulary import Translation
 from .dialects import Dialect, refuse_engines
 from .draft_vocabulary import check_vocabulary, choose_vocabulary
 from .export_model import ModelExport, export_model
+from .memory import prompt_chunk, require_memory_for_copies
 from .options import BuildContext, BuildOptions, CalibrationTexts, parse_vocabulary
 from .precision import AUTO, Numbers, Targets
 from .precision_search import write_precision
-from .prompt_chunk import prompt_chunk, require_memory_for_copies
 from .proving.prove import prove
 from .recipe_choice import Quantizing
 from .rules.graphs import number_of_rules, write_rules

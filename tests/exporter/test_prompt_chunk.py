@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from specexport.errors import OutputError
 from specexport.exporter import build
-from specexport.exporter import prompt_chunk as chunks
-from specexport.exporter.checkpoints import memory_check
+from specexport.exporter import memory as chunks
+from specexport.exporter import memory as memory_check
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
+from specexport.exporter.memory import copied_weights, prompt_chunk
 from specexport.exporter.options import BuildOptions
-from specexport.exporter.prompt_chunk import copied_weights, prompt_chunk
 from support.messages import Refused
 from support.tiny import LLAMA, save_model
 from transformers import AutoConfig

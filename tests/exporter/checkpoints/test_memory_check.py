@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from specexport.errors import OutputError
-from specexport.exporter.checkpoints import memory_check
-from specexport.exporter.checkpoints.memory_check import available, require_memory, require_memory_for_all
+from specexport.exporter import memory as memory_check
+from specexport.exporter.memory import available, require_memory, require_memory_for_all
 from support.messages import Refused
 
 

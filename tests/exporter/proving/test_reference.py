@@ -13,7 +13,7 @@ from specexport.errors import UnsupportedModelError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.half_precision import TORCH_DTYPES
-from specexport.exporter.proving.reference import continued_logits, record_reference
+from specexport.exporter.proving.prove import continued_logits, record_reference
 from specexport.runtime.proofs.parity import contexts, schedule
 from support.messages import Refused
 from support.tiny import LLAMA, save_model

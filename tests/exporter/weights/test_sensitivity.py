@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from specexport.exporter.checkpoints.half_precision import fp32_arithmetic
-from specexport.exporter.weights import sensitivity
+from specexport.exporter.weights import mixing as sensitivity
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.formats import int8_per_output
 from specexport.exporter.weights.layers import linear_layers
+from specexport.exporter.weights.mixing import Candidates, divergences
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
-from specexport.exporter.weights.sensitivity import Candidates, divergences
 from specexport.exporter.weights.turning import Turn
 from torch import Tensor
 from transformers import PreTrainedModel
