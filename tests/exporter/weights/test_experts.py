@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from specexport.exporter.weights import expert_rounding
+from specexport.exporter.weights import expert_recipes as expert_rounding
 from specexport.exporter.weights.expert_recipes import choose_expert_integers, to_nearest
 from specexport.exporter.weights.experts import ExpertStack, bare_stacks, expert_layers, stack_experts
 from specexport.exporter.weights.fake_quant import fake_quantized, rounded_activations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from specexport.exporter.weights import integers
+from specexport.exporter.weights import formats as integers
 from specexport.exporter.weights.formats import Float32, int4_blocks, int8_blocks, int8_per_output, restore
 
 RNG = np.random.default_rng(0)

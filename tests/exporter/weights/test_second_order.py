@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from specexport.exporter.checkpoints.half_precision import fp32_arithmetic
-from specexport.exporter.weights import second_order
+from specexport.exporter.weights import gptq as second_order
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.gptq import choose_integers, inverse_factor, rounded
 from specexport.exporter.weights.layers import linear_layers
