@@ -4,7 +4,7 @@
 
 The build runs in its own process. Its peak resident memory (mapped files included) is compared with 1.3 x the fp32
 bytes of the larger checkpoint + 1.5 GB, or for quantized weights with the build's own estimate
-(`exporter/checkpoints/memory_check.py`).
+(`exporter/memory.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import click
 import torch
 from hardware import describe_hardware
 from specexport.bundle import FORMATS
-from specexport.exporter.checkpoints import memory_check
+from specexport.exporter import memory as memory_check
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 VOCABULARY = 32000

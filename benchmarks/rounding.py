@@ -22,9 +22,8 @@ from specexport.exporter.weights import search
 from specexport.exporter.weights.collect_activations import observe
 from specexport.exporter.weights.fidelity import calibration_tokens, measure_fidelity, split
 from specexport.exporter.weights.gptq import DAMPING
-from specexport.exporter.weights.mixing import BUDGET, bytes_of
+from specexport.exporter.weights.mixing import BUDGET, Candidates, bytes_of, divergences
 from specexport.exporter.weights.recipe import Recipe
-from specexport.exporter.weights.sensitivity import Candidates, divergences
 from specexport.exporter.weights.texts import read_texts
 from torch import Tensor
 

@@ -29,9 +29,9 @@ from .checkpoints.find import find_checkpoint
 from .checkpoints.pair import OwnTokens, translate
 from .checkpoints.shared_vocabulary import Translation
 from .export_model import ModelExport, export_model
+from .memory import require_memory_for_copies
 from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
 from .precision import Numbers
-from .prompt_chunk import require_memory_for_copies
 from .proving.prove import prove
 from .recipe_choice import Quantizing
 from .stage_cache import open_cache

@@ -16,9 +16,9 @@ from ..runtime.policy.host_identity import describe_host
 from ..runtime.session import Session
 from .bundle_files import Contents, make_manifest, write_maps, write_text
 from .checkpoints.checkpoint import Checkpoint
-from .checkpoints.memory_check import require_memory_for_all
 from .checkpoints.shared_vocabulary import Translation
 from .export_model import ModelExport, export_model
+from .memory import require_memory_for_all
 from .options import BuildContext, BuildOptions, CalibrationTexts
 from .precision import Numbers
 from .precision_search import PROMPTS, PrecisionPair, Speeds, is_close, measure_speeds, pick, slower, spread

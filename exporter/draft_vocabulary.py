@@ -21,8 +21,8 @@ from ..errors import PairError, ParameterError
 from ..strict import parse, read_json
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.half_precision import fp32_arithmetic
-from .checkpoints.memory_check import require_memory
 from .checkpoints.shared_vocabulary import Tokens
+from .memory import require_memory
 from .options import BuildContext, CalibrationTexts
 from .stage_cache import finished_stage, make_stage, stage_key
 from .target_answers import ANSWER_TOKENS, AT_ONCE, Accepted, accepted, own_answers

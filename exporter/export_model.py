@@ -21,13 +21,13 @@ from ..strict import parse, read_json
 from .bundle_files import reference_path
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.kept_tokens import KeptTokens
-from .checkpoints.memory_check import RUN_BYTES, require_memory
 from .dialects import Dialect, refuse_engines
+from .memory import RUN_BYTES, require_memory
 from .options import BuildContext
 from .passes.lint import refuse_traps
 from .passes.optimize import optimize, save
+from .proving.prove import continued_logits, record_reference
 from .proving.prove_layers import Recorded, Subject, prove_layers
-from .proving.reference import continued_logits, record_reference
 from .quantize.apply import by_every_name, quantize
 from .quantize.stored_weights import Made
 from .recipe_choice import Quantizing, choose_recipe

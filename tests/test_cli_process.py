@@ -106,7 +106,7 @@ def test_compile_needs_no_torch(compilable: Path, tmp_path: Path) -> None:
         "huggingface_hub",
     )
     quick = (
-        "from specexport.exporter import compile as module; "
+        "from specexport.editing import compile as module; "
         "module.compile_graph = lambda lib, graph, plan, *_: plan.write_bytes(b'plan'); "
     )
     result = python(quick + CLI, "compile", bundle, "--engine", "tensorrt-rtx", block=blocked)

@@ -32,7 +32,7 @@ from ..weights.experts import ExpertLayer, expert_layers
 from ..weights.fake_quant import restored
 from ..weights.layers import LinearLayer, linear_layers, tables
 from ..weights.recipe import Recipe
-from .reference import Continued, Evaluated, Repeated
+from .prove import Continued, Evaluated, Repeated
 from .sites import Site
 from .told import Tapped, Told, imposed, routed
 

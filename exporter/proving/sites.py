@@ -70,7 +70,7 @@ def _integers(node: ir.Node) -> Iterator[Site]:
 
 
 def _expert_integers(node: ir.Node) -> Iterator[Site]:
-    """`quantize/expert_stacks.py`: the same, of weights and scales that are picked for each row."""
+    """`quantize/picked_weights.py`: the same, of weights and scales that are picked for each row."""
     picked = _picked(node.inputs[1])
     stored = _stored(picked[0]) if picked is not None else None
     if picked is None or stored is None:
@@ -88,7 +88,7 @@ def _expert_integers(node: ir.Node) -> Iterator[Site]:
 
 
 def _expert_matrices(node: ir.Node) -> Iterator[Site]:
-    """`quantize/expert_stacks.py` in Q/DQ: picked from what a DequantizeLinear restores."""
+    """`quantize/picked_weights.py` in Q/DQ: picked from what a DequantizeLinear restores."""
     picked = _picked(node.inputs[0])
     restored = _through(picked[0], "Reshape") if picked is not None else None
     stored = _stored(_through(restored, "DequantizeLinear")) if restored is not None else None
@@ -140,7 +140,7 @@ FORMS: Mapping[str, Callable[[ir.Node], Iterator[Site]]] = {
 
 
 def _table(node: ir.Node) -> Iterator[Table]:
-    """`quantize/embedding_tables.py`, and in Q/DQ a Gather of a DequantizeLinear."""
+    """`quantize/picked_weights.py`, and in Q/DQ a Gather of a DequantizeLinear."""
     if node.op_type not in ("Gather", "GatherBlockQuantized"):
         return
     restored = _through(node.inputs[0], "DequantizeLinear")

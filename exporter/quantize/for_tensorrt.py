@@ -20,8 +20,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ..weights.recipe import Format, Recipe
-from .expert_stacks import quantize_expert_matrices
 from .linears import Linear, constant, linears, matrices
+from .picked_weights import quantize_expert_matrices
 from .stored_weights import Made, dequantize
 
 ZEROS: dict[Format, np.ndarray] = {"int8": np.zeros((), np.int8), "fp8": np.zeros((), ml_dtypes.float8_e4m3fn)}

@@ -23,9 +23,9 @@ from .experts import ExpertLayer, expert_layers
 from .formats import INT4_HIGH, INT4_LOW, Float32, Int8
 from .gptq import DAMPING, Hold, as_they_are, inverse_factor, rounded, together
 from .layers import stopped_at_head
+from .mixing import some
 from .output_error import HIGHER, spread_rows, squared_error, stands_out
 from .recipe import Format, WeightRecipe
-from .sensitivity import some
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from .divergence import divergence
 
 # The arithmetic of a graph: its own precision, or widened to fp32 over weights in half precision.
 Exact = Precision | Literal["widened"]
-# The reference is evaluated in fp32 (`exporter/proving/reference.py`). Measured over tiny models of 23 families and the
+# The reference is evaluated in fp32 (`exporter/proving/prove.py`). Measured over tiny models of 23 families and the
 # demo pair, correct graphs are off by up to: fp32 1e-5; widened 6e-3, by constants that tracing in half precision
 # rounds; fp16 1.4e-2; bf16, rounded after every operator, 1.5e-1 (0.6 where a mixture of experts then chooses another
 # expert). Trained and deeper models get some margin. A wrong mask, window or position is off by 2 and more in every one

@@ -21,8 +21,7 @@ from specexport.exporter import export_model
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.passes.optimize import optimize, save
-from specexport.exporter.proving.prove import widened
-from specexport.exporter.proving.reference import record_reference
+from specexport.exporter.proving.prove import record_reference, widened
 from specexport.exporter.stage_cache import finished_stage, make_stage, stage_key
 from specexport.exporter.tracing.confidence_head import HEADED, probe_features
 from specexport.exporter.tracing.trace import probe_cache, trace

@@ -15,8 +15,8 @@ from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.errors import ProofError, UnsupportedModelError
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.passes.optimize import save
+from specexport.exporter.proving.prove import record_reference
 from specexport.exporter.proving.prove_layers import Recorded, Subject, prove_layers
-from specexport.exporter.proving.reference import record_reference
 from specexport.exporter.quantize import apply
 from specexport.exporter.quantize.apply import by_every_name, quantize
 from specexport.exporter.quantize.rotary import absorb_rotary

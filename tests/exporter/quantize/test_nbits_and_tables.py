@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from specexport.exporter.quantize.embedding_tables import quantize_tables
 from specexport.exporter.quantize.for_onnxruntime import packed, quantize_nbits, quantize_rows
+from specexport.exporter.quantize.picked_weights import quantize_tables
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from support.small_graphs import graph, operators, run, weight
 

@@ -10,10 +10,9 @@ import torch
 from specexport.exporter.weights import mixing, search, turning
 from specexport.exporter.weights.experts import expert_layers, stack_experts
 from specexport.exporter.weights.fake_quant import fake_quantized
-from specexport.exporter.weights.mixing import Upgrade, bytes_of, choose_upgrades
+from specexport.exporter.weights.mixing import Candidates, Upgrade, bytes_of, choose_upgrades
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from specexport.exporter.weights.search import RecipeOptions, choose
-from specexport.exporter.weights.sensitivity import Candidates
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
