@@ -171,8 +171,10 @@ def test_in_other_objects_too(refused: Refused, fields: dict[str, Any], name: st
 
 @pytest.mark.parametrize(
     "name",
-    ["grammar_string", "allowed_tokens", "guided_decoding", "structuredOutput", "banned_words", "constraints"]
-    + ["response_format.json_schema.regex", "structured_outputs.lark", "jsonSchema", "forced_decoder_ids"],
+    [
+        *("grammar_string", "allowed_tokens", "guided_decoding", "structuredOutput", "banned_words", "constraints"),
+        *("response_format.json_schema.regex", "structured_outputs.lark", "jsonSchema", "forced_decoder_ids"),
+    ],
 )
 def test_a_name_that_is_not_known_and_seems_to_narrow_the_answer(refused: Refused, name: str) -> None:
     def given(value: Any) -> dict[str, Any]:

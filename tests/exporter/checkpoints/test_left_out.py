@@ -71,8 +71,10 @@ def test_a_config_with_more_than_the_file(refused: Refused, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "name",
-    ["model.layers.0.self_attn.q_proj.weight_scale", "model.layers.0.mlp.up_proj.lora_A"]
-    + ["model.layers.0.img_mlp.weight", "model.layers.1.mtp_gate.weight"],
+    [
+        *("model.layers.0.self_attn.q_proj.weight_scale", "model.layers.0.mlp.up_proj.lora_A"),
+        *("model.layers.0.img_mlp.weight", "model.layers.1.mtp_gate.weight"),
+    ],
 )
 def test_what_another_tool_stores_beside_the_weights(refused: Refused, name: str, tmp_path: Path) -> None:
     folder = save_model(tmp_path)
