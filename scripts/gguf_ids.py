@@ -18,9 +18,13 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from gguf import GGUFReader
+from gguf import GGUFWriter
+from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS
+from specexport.exporter.checkpoints.gguf_tokenizer import read_tokenizer
+from write_gguf import add_value
+from write_gguf import finish
 
-from gguf import GGUFReader, GGUFWriter
-from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS, read_tokenizer
 
 ROOT = Path(__file__).parents[1]
 FILES = ("*.md", "docs/**/*.md", "exporter/**/*.py", "runtime/**/*.py"), ("*.py", "json/*.py", "email/*.py")
@@ -98,22 +102,10 @@ def write_vocabulary(values: dict[str, Any], path: Path) -> Path:
     """A file without weights that has the tokenizer of `values`."""
     writer = GGUFWriter(path, "llama")
     writer.add_name(values.get("general.name", path.stem))
-    lists = dict(tokens=writer.add_token_list, token_type=writer.add_token_types, scores=writer.add_token_scores)
-    lists["merges"] = writer.add_token_merges
     for key, value in values.items():
         if key.startswith("tokenizer.ggml."):
-            name = key.removeprefix("tokenizer.ggml.")
-            if name in lists:
-                lists[name](value)
-            elif isinstance(value, bool):
-                writer.add_bool(key, value)
-            elif isinstance(value, int):
-                writer.add_uint32(key, value)
-            else:
-                writer.add_string(key, value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
+            add_value(writer, key, value)
+    finish(writer)
     return path
 
 

@@ -1,7 +1,7 @@
 """axe-core on the server's page, in each of its states: `python scripts/page_check.py chat.bundle --axe axe.min.js`.
 
 Prints a row per state, screen and colour scheme: what axe-core finds, and how high the conversation is in CSS pixels.
-Then the tests of the page in a browser run. Exits with 1 if axe-core finds anything or a test fails.
+Exits with 1 if axe-core finds anything.
 
 Needs a Chromium (Debian: `apt-get install chromium`), what `make lint` installs, a bundle of a chat model (`make
 chat`), and axe-core: `npm pack axe-core && tar xzf axe-core-*.tgz package/axe.min.js`.
@@ -10,8 +10,6 @@ chat`), and axe-core: `npm pack axe-core && tar xzf axe-core-*.tgz package/axe.m
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -107,9 +105,7 @@ def main() -> int:
                 faults = check(browser, server.port, axe, arguments.pictures)
             finally:
                 browser.close()
-    tests = subprocess.run([sys.executable, "-m", "pytest", "-q", "tests/serve/test_page_in_browser.py"], cwd=ROOT)
-    print(json.dumps({"states_with_findings": faults, "tests": "passed" if tests.returncode == 0 else "failed"}))
-    return int(faults > 0 or tests.returncode != 0)
+    return int(faults > 0)
 
 
 if __name__ == "__main__":

@@ -80,11 +80,29 @@ def write_gguf(
         _add(writer, called, weight, kind if weight.ndim == 2 else "F32")
     for name, weight in (extra or {}).items():
         _add(writer, name, weight, "F32")
+    finish(writer)
+    return path
+
+
+def add_value(writer: GGUFWriter, key: str, value: Any) -> None:
+    """An entry of the header, with GGUF's type for one of Python's."""
+    if isinstance(value, list):
+        writer.add_array(key, value)
+    elif isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    else:
+        writer.add_string(key, value)
+
+
+def finish(writer: GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
 
 
 def _add(writer: Any, name: str, weight: NDArray[np.float32], kind: str) -> None:

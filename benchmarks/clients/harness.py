@@ -36,6 +36,7 @@ PLACE = {
     "additionalProperties": False,
 }
 WEATHER = {"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": PLACE}}
+CALLED: dict[str, Any] = dict(tools=[WEATHER], tool_choice="required", parallel_tool_calls=False, max_tokens=300)
 
 checks: list[Callable[[], Any]] = []
 
@@ -81,6 +82,26 @@ def expect(holds: object, found: object) -> None:
     """An assertion that says what it found. Raises `UnexpectedError`."""
     if not holds:
         raise UnexpectedError(repr(found))
+
+
+def streams_the_answer(ask: Callable[..., Any]) -> None:
+    """Of a client whose answers are objects like openai's."""
+    whole = ask().choices[0]
+    chunks = [chunk.choices[0] for chunk in ask(stream=True)]
+    expect("".join(chunk.delta.content or "" for chunk in chunks) == whole.message.content, chunks)
+    expect(chunks[-1].finish_reason == whole.finish_reason, chunks[-1])
+
+
+def calls_and_answers(ask: Callable[..., Any]) -> None:
+    """The same, with tools: a call, its result, an answer without calls."""
+    choice = ask(**CALLED).choices[0]
+    expect(choice.finish_reason == "tool_calls" and choice.message.tool_calls, choice)
+    messages: list[Any] = [*MESSAGES, choice.message]
+    for call in choice.message.tool_calls:
+        expect(json.loads(call.function.arguments)["city"] in CITIES, call)
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": "rain"})
+    choice = ask(messages=messages, tools=[WEATHER], tool_choice="none").choices[0]
+    expect(isinstance(choice.message.content, str) and not choice.message.tool_calls, choice)
 
 
 @contextmanager

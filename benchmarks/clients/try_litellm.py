@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import litellm
 from harness import (
+    CALLED,
     CITIES,
     LONG,
     MESSAGES,
@@ -15,19 +17,17 @@ from harness import (
     PLAIN,
     TOO_LONG,
     TOOLS,
-    WEATHER,
     Leaves,
+    calls_and_answers,
     check,
     expect,
     main,
     refused_with,
+    streams_the_answer,
 )
 from pydantic import BaseModel
 
 litellm.suppress_debug_info = True
-CALLED: dict[str, Any] = dict(
-    api_base=TOOLS, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False, max_tokens=300
-)
 
 
 class Place(BaseModel):
@@ -48,8 +48,7 @@ def chat() -> None:
 
 @check
 def stream() -> None:
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in ask(stream=True))
-    expect(text == ask().choices[0].message.content, text)
+    streams_the_answer(ask)
 
 
 @check
@@ -67,15 +66,12 @@ def structured_output() -> None:
 
 @check
 def tools() -> None:
-    message = ask(**CALLED).choices[0].message
-    results = [{"role": "tool", "tool_call_id": call.id, "content": "rain"} for call in message.tool_calls]
-    choice = ask(**(CALLED | dict(messages=[*MESSAGES, message, *results], tool_choice="none"))).choices[0]
-    expect(isinstance(choice.message.content, str), choice)
+    calls_and_answers(partial(ask, api_base=TOOLS))
 
 
 @check
 def streamed_tools() -> None:
-    whole = litellm.stream_chunk_builder(list(ask(**CALLED, stream=True)))
+    whole = litellm.stream_chunk_builder(list(ask(**CALLED, api_base=TOOLS, stream=True)))
     (call,) = whole.choices[0].message.tool_calls
     expect(json.loads(call.function.arguments)["city"] in CITIES, call)
 

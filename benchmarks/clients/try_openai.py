@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any, Literal
 
 import openai
 from harness import (
     ANOTHER_NAME,
+    CALLED,
     CITIES,
     LONG,
     MESSAGES,
@@ -18,10 +20,12 @@ from harness import (
     TOOLS,
     WEATHER,
     Leaves,
+    calls_and_answers,
     check,
     expect,
     main,
     refused_with,
+    streams_the_answer,
 )
 from pydantic import BaseModel
 
@@ -29,7 +33,6 @@ OPTIONS: dict[str, Any] = dict(api_key="none", max_retries=0, timeout=300)
 plain = openai.OpenAI(base_url=PLAIN, **OPTIONS)
 with_tools = openai.OpenAI(base_url=TOOLS, **OPTIONS)
 ASKED: dict[str, Any] = dict(model=MODEL, messages=MESSAGES, temperature=0)
-CALLED: dict[str, Any] = dict(tools=[WEATHER], tool_choice="required", parallel_tool_calls=False, max_tokens=300)
 
 
 class Place(BaseModel):
@@ -52,10 +55,7 @@ def chat() -> None:
 
 @check
 def stream() -> None:
-    whole = ask().choices[0]
-    chunks = [chunk.choices[0] for chunk in ask(stream=True)]
-    expect("".join(chunk.delta.content or "" for chunk in chunks) == whole.message.content, chunks)
-    expect(chunks[-1].finish_reason == whole.finish_reason, chunks[-1])
+    streams_the_answer(ask)
 
 
 @check
@@ -84,15 +84,7 @@ def loose_schema() -> None:
 
 @check
 def tools() -> None:
-    messages: list[Any] = list(MESSAGES)
-    choice = ask(with_tools, **CALLED).choices[0]
-    expect(choice.finish_reason == "tool_calls" and choice.message.tool_calls, choice)
-    messages.append(choice.message)
-    for call in choice.message.tool_calls:
-        expect(json.loads(call.function.arguments)["city"] in CITIES, call)
-        messages.append({"role": "tool", "tool_call_id": call.id, "content": "rain"})
-    choice = ask(with_tools, messages=messages, tools=[WEATHER], tool_choice="none").choices[0]
-    expect(isinstance(choice.message.content, str) and not choice.message.tool_calls, choice)
+    calls_and_answers(partial(ask, with_tools))
 
 
 @check

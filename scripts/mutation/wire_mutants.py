@@ -39,6 +39,13 @@ WIRE = (
         OTHERS,
     ),
     Mutant(
+        "one long name hides the ignored ones behind it",
+        "serve/routes/generate.py",
+        "listed = longer if len(longer) <= LONGEST_HEADER else listed",
+        "listed = longer if len(longer) <= LONGEST_HEADER else listed[:0]",
+        ("tests/serve/test_answers.py",),
+    ),
+    Mutant(
         "no limit beside a limit is one",
         FIELDS,
         'if target != "max_tokens" or found.get(target) is not None:',

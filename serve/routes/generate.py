@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -268,6 +267,8 @@ def _note_ignored(service: Service, exchange: Exchange, ignored: list[str]) -> N
 
 def _listed(names: list[str]) -> str:
     """As many names as a header holds, never part of one. What a header cannot hold is counted only."""
-    names = [name for name in names if LISTABLE.fullmatch(name)]
-    sizes = accumulate(len(name) + len(", ") for name in names)
-    return ", ".join(name for name, size in zip(names, sizes, strict=True) if size <= LONGEST_HEADER)
+    listed = ""
+    for name in filter(LISTABLE.fullmatch, names):
+        longer = f"{listed}, {name}" if listed else name
+        listed = longer if len(longer) <= LONGEST_HEADER else listed
+    return listed

@@ -185,6 +185,13 @@ def test_the_fields_of_a_request(server: ServerProcess) -> None:
         },
     )
     assert (status, headers["x-specexport-ignored"]) == (200, "weird")
+    names = ["a" * 10_000, *(f"field-{number}" for number in range(200))]
+    status, headers, _ = server.ask(
+        "POST", "/v1/completions", {"prompt": "x", "max_tokens": 1, **dict.fromkeys(names, 1)}
+    )
+    listed = headers["x-specexport-ignored"].split(", ")
+    assert (status, listed) == (200, names[1 : 1 + len(listed)])
+    assert len(listed) > 50
     assert json.loads(body)["choices"] == plain
     assert "x-request-id" in headers
     joined = server.chat(**GREEDY, max_tokens=8, messages=[{"role": "user", "content": parts}])["choices"]

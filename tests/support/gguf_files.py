@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFReader, GGUFWriter, get_tensor_name_map
+from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFWriter, get_tensor_name_map
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from write_gguf import _add_tokenizer
+from write_gguf import _add_tokenizer, add_value, finish
 
 from support.tiny import LINES, make_tokenizer, save_model
 
@@ -33,7 +33,9 @@ def write(folder: Path, path: Path, architecture: str, keys: dict[str, Any]) -> 
     writer = GGUFWriter(path, architecture)
     _add_tokenizer(writer, folder, config)
     for key, value in ({"block_count": layers} | keys).items():
-        add(writer, key if key.startswith(("general.", "tokenizer.", "other.")) else f"{architecture}.{key}", value)
+        add_value(
+            writer, key if key.startswith(("general.", "tokenizer.", "other.")) else f"{architecture}.{key}", value
+        )
     names = get_tensor_name_map(next(arch for arch in MODEL_ARCH if MODEL_ARCH_NAMES[arch] == architecture), layers)
     for name, weight in _stacked(folder / "model.safetensors"):
         stem, _, suffix = name.rpartition(".")
@@ -58,30 +60,6 @@ def _stacked(path: Path) -> Iterator[tuple[str, Any]]:
         else:
             yield name, weight
     yield from ((name, np.stack(weights)) for name, weights in experts.items())
-
-
-def add(writer: GGUFWriter, key: str, value: Any) -> None:
-    if isinstance(value, list):
-        writer.add_array(key, value)
-    elif isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    else:
-        writer.add_string(key, value)
-
-
-def finish(writer: GGUFWriter) -> None:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def values_of(path: Path) -> dict[str, Any]:
-    return {key: field.contents() for key, field in GGUFReader(path).fields.items()}
 
 
 def sentencepiece_values(spaces: bool = True) -> dict[str, Any]:
