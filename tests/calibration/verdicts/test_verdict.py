@@ -162,6 +162,7 @@ def test_chances_are_conditional() -> None:
     assert chances[0] > 0.9
     assert chances[1] > 0.9
     assert chances[2] < 0.1
+    assert conditional_chances([trace("++++")], "model", 3)[0] < 1.0  # after one round of one request
 
 
 def test_costs_are_those_of_the_place_in_the_sequence() -> None:
