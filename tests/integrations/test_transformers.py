@@ -66,6 +66,8 @@ def test_sampling_is_asked_for_and_takes_transformers_defaults(model: CompiledCa
     plain = model.session.generate(PROMPT[0], max_new_tokens=8, temperature=1.0, top_k=50, seed=3)
     found = model.generate(PROMPT, do_sample=True, seed=3, max_new_tokens=8)
     assert found[0, 5:].tolist() == list(plain.tokens)
+    best = model.generate(PROMPT, do_sample=True, seed=3, max_new_tokens=8, top_k=1)
+    assert best.tolist() == model.generate(PROMPT, max_new_tokens=8).tolist()
     greedy = model.generate(PROMPT, temperature=0.9, top_p=0.5, max_new_tokens=8)  # without do_sample, no sampling
     assert greedy.tolist() == model.generate(PROMPT, max_new_tokens=8).tolist()
 
