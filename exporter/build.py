@@ -4,67 +4,39 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from ..bundle import Bundle
-from ..bundle import Contract
-from ..bundle import DraftSpec
-from ..bundle import DraftVocabulary
-from ..bundle import Role
-from ..bundle import RuleSpec
-from ..bundle import write_manifest
+
+from ..bundle import Bundle, Contract, DraftSpec, DraftVocabulary, Role, RuleSpec, write_manifest
 from ..bundle.files import require_space_for
-from ..bundle.output import new_folder
-from ..bundle.output import scratch_beside
+from ..bundle.output import new_folder, scratch_beside
 from ..editing.compile import compile_bundle
-from ..editing.progress import BuildProgress
-from ..editing.progress import BuildReport
-from ..editing.progress import Silent
-from ..editing.progress import Timed
+from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
 from ..engines.catalogue import LIBRARIES
 from ..errors import ParameterError
 from ..user_cache import user_cache
-from .additional_drafts import FoundDraft
-from .additional_drafts import put_draft
+from .additional_drafts import FoundDraft, put_draft
 from .auto import measure_precisions
-from .bundle_files import Contents
-from .bundle_files import make_manifest
-from .bundle_files import write_maps
-from .bundle_files import write_text
+from .bundle_files import Contents, make_manifest, write_maps, write_text
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.config import keeps_states
 from .checkpoints.find import find_checkpoint
-from .checkpoints.pair import OwnTokens
-from .checkpoints.pair import check_capacity
-from .checkpoints.pair import check_models
+from .checkpoints.pair import OwnTokens, check_capacity, check_models
 from .checkpoints.shared_vocabulary import Translation
-from .dialects import Dialect
-from .dialects import refuse_engines
-from .draft_vocabulary import check_vocabulary
-from .draft_vocabulary import choose_vocabulary
-from .export_model import ModelExport
-from .export_model import export_model
-from .options import BuildContext
-from .options import BuildOptions
-from .options import CalibrationTexts
-from .options import NamedDraft
-from .options import parse_vocabulary
-from .precision import AUTO
-from .precision import Numbers
-from .precision import Targets
+from .dialects import Dialect, refuse_engines
+from .draft_vocabulary import check_vocabulary, choose_vocabulary
+from .export_model import ModelExport, export_model
+from .memory import prompt_chunk, require_memory_for_copies
+from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft, parse_vocabulary
+from .precision import AUTO, Numbers, Targets
 from .precision_search import write_precision
 from .proving.prove import prove
 from .recipe_choice import Quantizing
-from .rules.graphs import number_of_rules
-from .rules.graphs import write_rules
+from .rules.graphs import number_of_rules, write_rules
 from .stage_cache import open_cache
 from .tracing.trees import refuse_trees
 from .weights.fidelity import calibration_tokens
-from .memory import prompt_chunk
-from .memory import require_memory_for_copies
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,10 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from gguf import GGUFReader
-from gguf import GGUFWriter
-from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS
-from specexport.exporter.checkpoints.gguf_tokenizer import read_tokenizer
-from write_gguf import add_value
-from write_gguf import finish
 
+from gguf import GGUFReader, GGUFWriter
+from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS, read_tokenizer
+from write_gguf import add_value, finish
 
 ROOT = Path(__file__).parents[1]
 FILES = ("*.md", "docs/**/*.md", "exporter/**/*.py", "runtime/**/*.py"), ("*.py", "json/*.py", "email/*.py")

@@ -9,34 +9,24 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
 import pytest
-from click.testing import CliRunner
-from click.testing import Result
-from specexport.bundle import MANIFEST
-from specexport.bundle import Bundle
+from click.testing import CliRunner, Result
+from specexport.bundle import MANIFEST, Bundle
 from specexport.cli import main
 from specexport.cli.generate import summary
 from specexport.engines.tensorrt.compile import CompileOptions
-from specexport.errors import CheckpointError
-from specexport.errors import EngineError
-from specexport.errors import OutputError
-from specexport.errors import ParameterError
-from specexport.errors import SpecExportError
+from specexport.errors import CheckpointError, EngineError, OutputError, ParameterError, SpecExportError
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
-from specexport.runtime.policy.routes import POLICY
-from specexport.runtime.policy.routes import POLICY_VERSION
-from specexport.runtime.policy.routes import Policy
-from specexport.runtime.policy.routes import RoutePolicy
+from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.state.statistics import Statistics
 from specexport.runtime.stream import Stream
+from support.ended import cause
 from support.hub_cache import hub_with
 from support.pair import Pair
-from support.refusals import check
-from support.refusals import says
-from support.ended import cause
-
+from support.refusals import check, says
 
 Run = Callable[..., Result]
 

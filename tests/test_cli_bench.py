@@ -7,25 +7,22 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import pytest
-from click.testing import CliRunner
-from click.testing import Result
+from click.testing import CliRunner, Result
 from specexport.bundle import Bundle
 from specexport.calibration.bench import interleaved as module
 from specexport.cli import main
 from specexport.runtime.policy.cost_model import COSTS
 from specexport.runtime.policy.files import write_decision
-from specexport.runtime.policy.host_identity import bundle_identity
-from specexport.runtime.policy.host_identity import describe_host
+from specexport.runtime.policy.host_identity import bundle_identity, describe_host
 from support.calibrated import flat_costs
-from support.refusals import check
 from support.ended import cause
-
+from support.refusals import check
 
 Run = Callable[..., Result]
 # Nothing else needs the CPUs, as far as it knows.

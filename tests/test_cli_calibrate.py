@@ -6,15 +6,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
 import pytest
-from click.testing import CliRunner
-from click.testing import Result
+from click.testing import CliRunner, Result
 from specexport.calibration import calibrate as module
 from specexport.cli import main
-from support.refusals import check
-from support.refusals import says
 from support.ended import cause
-
+from support.refusals import check, says
 
 Run = Callable[..., Result]
 LINES: list[dict[str, Any]] = [

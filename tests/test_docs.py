@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
+
 import pytest
 from setuptools import find_packages
-from specexport import SamplingParameters
-from specexport import Statistics
-
+from specexport import SamplingParameters, Statistics
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from policy_replay import costs
-from routing import MOST
-from routing import specialists
-from routing import told
-from specexport.calibration.measuring.routed_replay import Priced
-from specexport.calibration.measuring.routed_replay import Runs
-from specexport.calibration.measuring.routed_replay import replay_routed
-from specexport.calibration.measuring.trace_replay import plain_seconds
-from specexport.calibration.measuring.traces import Trace
-from specexport.calibration.measuring.traces import cached
-from specexport.calibration.verdicts.routing import Stream
-from specexport.calibration.verdicts.routing import known
-from specexport.calibration.verdicts.routing import routed
-from specexport.calibration.verdicts.routing import unrouted
-from specexport.runtime.drafting.rounds import RoundOutcome
-from specexport.runtime.drafting.rounds import RoundPlan
-from specexport.runtime.drafting.rounds import SequenceState
 
+from policy_replay import costs
+from routing import MOST, specialists, told
+from specexport.calibration.measuring.routed_replay import Priced, Runs, replay_routed
+from specexport.calibration.measuring.trace_replay import plain_seconds
+from specexport.calibration.measuring.traces import Trace, cached
+from specexport.calibration.verdicts.routing import Stream, known, routed, unrouted
 
 ROUTES = ("a", "b")
 PRICES = Priced(costs(0.12, 1.4, MOST))

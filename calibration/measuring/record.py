@@ -5,24 +5,20 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+
 from ...errors import BundleError
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 from ...runtime.state.statistics import Statistics
-from ...strict import OPTIONAL
-from ...strict import parse
+from ...strict import OPTIONAL, parse
 from .judged_tokens import JudgedTokens
 from .prompts import Request
-from .recorder import Recorder
-from .recorder import agreement
-from .recorder import misses
+from .recorder import Recorder, agreement, misses
 from .traces import Trace
 
 

@@ -9,43 +9,38 @@ compared with this, a proof in fp32 (`widen.py`) is as sharp as for a model in f
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-import onnx_ir as ir
-from ...bundle import Contract
-from ...bundle import ModelSpec
-from ...bundle import Proof
-from ...bundle import Role
-from ...engines.onnxruntime.cpu import DIALECT
-from ...engines.onnxruntime.cpu import NAME
-from ...engines.onnxruntime.cpu import OrtDecoder
-from ...runtime.proofs.parity import Arithmetic
-from ...runtime.proofs.parity import Rounding
-from ...runtime.proofs.parity import arithmetic
-from ...runtime.proofs.parity import load_reference
-from ...runtime.proofs.parity import prove_decoder
-from ...runtime.proofs.tree_parity import prove_trees
-from .widen import widen
-import inspect
-from collections.abc import Sequence
-from typing import Any
-from typing import Protocol
+from typing import Any, Protocol
+
 import numpy as np
+import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
-from transformers import DynamicCache
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
+
+from ...bundle import Contract, ModelSpec, Proof, Role
+from ...engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder
 from ...errors import UnsupportedModelError
-from ...runtime.proofs.parity import ReferenceStep
-from ...runtime.proofs.parity import Step
-from ...runtime.proofs.parity import contexts
-from ...runtime.proofs.parity import schedule
+from ...runtime.proofs.parity import (
+    Arithmetic,
+    ReferenceStep,
+    Rounding,
+    Step,
+    arithmetic,
+    contexts,
+    load_reference,
+    prove_decoder,
+    schedule,
+)
+from ...runtime.proofs.tree_parity import prove_trees
 from ..checkpoints.half_precision import fp32_arithmetic
 from ..checkpoints.source import first_line
 from ..tracing.probe import cache_argument
+from .widen import widen
 
 
 def record_reference(

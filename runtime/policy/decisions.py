@@ -3,48 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from time import perf_counter
-import numpy as np
-from ...bundle import NO_DRAFT
-from ...engines.base import Head
-from ...engines.base import Logits
-from ...engines.base import OpenedDraft
-from ...errors import BundleError
-from ...errors import ParameterError
-from ..drafting.drafts import Drafts
-from ..drafting.names import model_of
-from ..drafting.names import models_in
-from ..state.cancellation import Cancelled
-from .checks import read_policy
-from .checks import read_routing
-from .checks import stale
-from .cost_model import COSTS
-from .cost_model import Costs
-from .files import read_by_draft
-from .files import remedy
-from .route_belief import Routing
-from .routed_schedule import Candidate
-from .routed_schedule import Purse
-from .routed_schedule import RoutedSchedule
-from .routes import GUESS
-from .routes import Policy
-from .routes import RoutePolicy
-from .schedule import FixedSchedule
-from .schedule import Schedule
-from .survival import SURVIVAL
-from .survival import Survival
-from .survival import top_logit
-from .confidence import Chance
-from .confidence import adaptive_schedule
-from .controller import RouteState
-from .controller import Timing
 
+import numpy as np
+
+from ...bundle import NO_DRAFT
+from ...engines.base import Head, Logits, OpenedDraft
+from ...errors import BundleError, ParameterError
+from ..drafting.drafts import Drafts
+from ..drafting.names import model_of, models_in
+from ..state.cancellation import Cancelled
+from .checks import read_policy, read_routing, stale
+from .confidence import Chance, adaptive_schedule
+from .controller import RouteState, Timing
+from .cost_model import COSTS, Costs
+from .files import read_by_draft, remedy
+from .route_belief import Routing
+from .routed_schedule import Candidate, Purse, RoutedSchedule
+from .routes import GUESS, Policy, RoutePolicy
+from .schedule import FixedSchedule, Schedule
+from .survival import SURVIVAL, Survival, top_logit
 
 LOG = logging.getLogger("specexport")
 

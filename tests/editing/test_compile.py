@@ -13,28 +13,21 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
 import onnx
 import pytest
-from specexport.bundle import MANIFEST
-from specexport.bundle import Bundle
-from specexport.bundle import list_files
-from specexport.bundle import sha256
+from specexport.bundle import MANIFEST, Bundle, list_files, sha256
 from specexport.editing import compile as module
 from specexport.editing import replace_manifest as replacing
 from specexport.editing.compile import compile_bundle
 from specexport.editing.progress import Silent
 from specexport.engines.cuda.driver import Gpu
-from specexport.engines.tensorrt.api import Library
-from specexport.engines.tensorrt.api import library
-from specexport.engines.tensorrt.api import plans_of
-from specexport.engines.tensorrt.compile import CompileJob
-from specexport.engines.tensorrt.compile import CompileOptions
+from specexport.engines.tensorrt.api import Library, library, plans_of
+from specexport.engines.tensorrt.compile import CompileJob, CompileOptions
 from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH
-from specexport.errors import EngineError
-from specexport.errors import OutputError
+from specexport.errors import EngineError, OutputError
 from support.pair import Notes
 from support.refusals import refused
-
 
 trt = pytest.importorskip("tensorrt_rtx")
 ENGINE = "tensorrt-rtx"

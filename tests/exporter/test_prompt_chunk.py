@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from typing import Any
+
 import pytest
 from specexport.errors import OutputError
 from specexport.exporter import build
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.options import BuildOptions
-from support.refusals import refused
-from support.tiny import LLAMA
-from support.tiny import save_model
-from transformers import AutoConfig
 from specexport.exporter import memory as chunks
 from specexport.exporter import memory as memory_check
-from specexport.exporter.memory import copied_weights
-from specexport.exporter.memory import prompt_chunk
-
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
+from specexport.exporter.memory import copied_weights, prompt_chunk
+from specexport.exporter.options import BuildOptions
+from support.refusals import refused
+from support.tiny import LLAMA, save_model
+from transformers import AutoConfig
 
 # Of gate and up together: twice 48 outputs of 32 inputs, for two experts a row.
 COPIED = 2 * 96 * 32

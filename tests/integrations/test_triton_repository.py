@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
 import pytest
 import specexport
-from click.testing import CliRunner
-from click.testing import Result
+from click.testing import CliRunner, Result
 from specexport.bundle import Bundle
 from specexport.cli import main
 from specexport.errors import BundleError
 from specexport.integrations.triton import repository
-from support.fake_triton import FakeTriton
-from support.fake_triton import Request
-from support.fake_triton import TritonModelException
-from support.refusals import check
-from support.refusals import refused
 from support.ended import cause
-
+from support.fake_triton import FakeTriton, Request, TritonModelException
+from support.refusals import check, refused
 
 Write = Callable[..., Result]
 

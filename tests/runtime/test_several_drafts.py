@@ -3,59 +3,41 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+
 import numpy as np
 import pytest
-from specexport.bundle import Bundle
-from specexport.bundle import ModelSpec
-from specexport.bundle import State
+from specexport.bundle import Bundle, ModelSpec, State
 from specexport.calibration.bench.interleaved import check as check_bench
 from specexport.calibration.bench.results import BenchOptions
 from specexport.calibration.choices import possible_drafters
 from specexport.calibration.measuring.prompts import Request
-from specexport.engines.base import Logits
-from specexport.engines.base import OpenedDraft
-from specexport.errors import BundleError
-from specexport.errors import EngineError
-from specexport.errors import ParameterError
-from specexport.errors import SessionClosedError
-from specexport.runtime.drafting.names import all_chains
-from specexport.runtime.drafting.names import all_drafters
-from specexport.runtime.drafting.names import check_drafter
-from specexport.runtime.drafting.names import drafters_of
-from specexport.runtime.drafting.names import guesser_of
-from specexport.runtime.drafting.names import model_of
-from specexport.runtime.drafting.names import models_in
+from specexport.engines.base import Logits, OpenedDraft
+from specexport.errors import BundleError, EngineError, ParameterError, SessionClosedError
+from specexport.runtime.drafting.names import (
+    all_chains,
+    all_drafters,
+    check_drafter,
+    drafters_of,
+    guesser_of,
+    model_of,
+    models_in,
+)
 from specexport.runtime.policy.checks import read_policy
-from specexport.runtime.policy.cost_model import COSTS
-from specexport.runtime.policy.cost_model import CostPoint
-from specexport.runtime.policy.cost_model import Costs
-from specexport.runtime.policy.cost_model import MeasuredTime
+from specexport.runtime.policy.controller import AdaptiveSchedule
+from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
-from specexport.runtime.policy.routes import GUESS
-from specexport.runtime.policy.routes import POLICY
-from specexport.runtime.policy.routes import POLICY_VERSION
-from specexport.runtime.policy.routes import Evidence
-from specexport.runtime.policy.routes import Policy
-from specexport.runtime.policy.routes import RoutePolicy
-from specexport.runtime.policy.survival import Curve
-from specexport.runtime.policy.survival import Survival
+from specexport.runtime.policy.routes import GUESS, POLICY, POLICY_VERSION, Evidence, Policy, RoutePolicy
+from specexport.runtime.policy.survival import Curve, Survival
 from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.session import Session
 from specexport.runtime.stream import holds
-from support.doubles import CONTRACT
-from support.doubles import FakeDecoder
-from support.doubles import StatefulDecoder
-from support.doubles import check_invariant
-from support.doubles import greedy_tokens
+from support.doubles import CONTRACT, FakeDecoder, StatefulDecoder, check_invariant, greedy_tokens
 from support.refusals import refused
 from support.several import several_session
-from specexport.runtime.policy.controller import AdaptiveSchedule
-
 
 PROMPT = [5, 6, 7]
 NAMES = ("draft", "b", "c")

@@ -2,32 +2,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
-import pytest
-from specexport.calibration.measuring.trace_replay import ReplayedRound
-from specexport.calibration.measuring.trace_replay import plain_seconds
-from specexport.calibration.measuring.trace_replay import replay
-from specexport.calibration.measuring.trace_replay import round_seconds
-from specexport.calibration.measuring.traces import Trace
-from specexport.calibration.measuring.traces import cached
-from specexport.calibration.statistics.results import DraftCandidate
-from specexport.calibration.statistics.results import Interval
-from specexport.calibration.verdicts import verdict
-from specexport.calibration.verdicts.verdict import Criteria
-from specexport.calibration.verdicts.verdict import Replayed
-from specexport.calibration.verdicts.verdict import best
-from specexport.calibration.verdicts.verdict import decide
-from specexport.calibration.verdicts.verdict import in_words
-from specexport.calibration.verdicts.verdict import judge
-from specexport.calibration.verdicts.verdict import missing
-from specexport.calibration.verdicts.verdict import replay_adaptive
-from specexport.calibration.verdicts.verdict import replay_candidates
-from specexport.calibration.verdicts.verdict import sides_of
-from specexport.runtime.policy.cost_model import CostPoint
-from specexport.runtime.policy.cost_model import Costs
-from specexport.runtime.policy.cost_model import MeasuredTime
-from specexport.runtime.policy.routes import Evidence
-from specexport.runtime.policy.routes import RoutePolicy
 
+import pytest
+from specexport.calibration.measuring.trace_replay import ReplayedRound, plain_seconds, replay, round_seconds
+from specexport.calibration.measuring.traces import Trace, cached
+from specexport.calibration.statistics.results import DraftCandidate, Interval
+from specexport.calibration.verdicts import verdict
+from specexport.calibration.verdicts.verdict import (
+    Criteria,
+    Replayed,
+    best,
+    decide,
+    in_words,
+    judge,
+    missing,
+    replay_adaptive,
+    replay_candidates,
+    sides_of,
+)
+from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.routes import Evidence, RoutePolicy
 
 FIXED, ADAPTIVE = Criteria(("model",), 0.9, "fixed"), Criteria(("model",), 0.9, "adaptive")
 

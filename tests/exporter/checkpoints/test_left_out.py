@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+
 import pytest
 import torch
 from click.testing import CliRunner
@@ -13,13 +14,8 @@ from specexport.cli import main
 from specexport.errors import CheckpointError
 from specexport.exporter.checkpoints.find import find_checkpoint
 from support.refusals import refused
-from support.tiny import LLAMA
-from support.tiny import edit_json
-from support.tiny import edit_weights
-from support.tiny import save_checkpoint
-from support.tiny import save_model
+from support.tiny import LLAMA, edit_json, edit_weights, save_checkpoint, save_model
 from transformers import PreTrainedModel
-
 
 MOE = LLAMA | dict(
     n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, first_k_dense_replace=1

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+
 import pytest
 from specexport.errors import OutputError
-from support.refusals import refused
 from specexport.exporter import memory as memory_check
-from specexport.exporter.memory import available
-from specexport.exporter.memory import require_memory
-from specexport.exporter.memory import require_memory_for_all
+from specexport.exporter.memory import available, require_memory, require_memory_for_all
+from support.refusals import refused
 
 
 @pytest.fixture

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from specexport.bundle import Contract
-from specexport.bundle import Precision
+from specexport.bundle import Contract, Precision
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.half_precision import TORCH_DTYPES
-from specexport.runtime.proofs.parity import contexts
-from specexport.runtime.proofs.parity import schedule
-from support.tiny import LLAMA
-from support.tiny import save_model
-from specexport.exporter.proving.prove import continued_logits
 from specexport.exporter.proving.prove import record_reference
-
+from specexport.runtime.proofs.parity import contexts, schedule
+from support.tiny import LLAMA, save_model
 
 CONTRACT = Contract(capacity=128, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from specexport.exporter.weights import expert_recipes
 from specexport.exporter.weights.expert_recipes import choose_expert_integers
-from specexport.exporter.weights.experts import ExpertStack
-from specexport.exporter.weights.experts import expert_layers
-from specexport.exporter.weights.experts import stack_experts
-from specexport.exporter.weights.fake_quant import fake_quantized
-from specexport.exporter.weights.fake_quant import rounded_activations
+from specexport.exporter.weights.experts import ExpertStack, expert_layers, stack_experts
+from specexport.exporter.weights.fake_quant import fake_quantized, rounded_activations
 from specexport.exporter.weights.gptq import rounded
 from specexport.exporter.weights.mixing import bytes_of
-from specexport.exporter.weights.recipe import Recipe
-from specexport.exporter.weights.recipe import WeightRecipe
-from specexport.exporter.weights.search import RecipeOptions
-from specexport.exporter.weights.search import choose
-from torch import Tensor
-from torch import nn
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from specexport.exporter.weights.search import RecipeOptions, choose
+from torch import Tensor, nn
 from transformers import PreTrainedModel
-from specexport.exporter.weights import expert_recipes as expert_rounding
-
 
 Make = Callable[..., PreTrainedModel]
 INT8 = WeightRecipe("int8")

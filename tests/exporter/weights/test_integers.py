@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from specexport.exporter.weights.formats import Float32
-from specexport.exporter.weights.formats import int4_blocks
-from specexport.exporter.weights.formats import int8_blocks
-from specexport.exporter.weights.formats import int8_per_output
-from specexport.exporter.weights.formats import restore
-from specexport.exporter.weights import formats as integers
-
+from specexport.exporter.weights.formats import Float32, int4_blocks, int8_blocks, int8_per_output, restore
 
 RNG = np.random.default_rng(0)
 # Rows of very different sizes, with outliers.

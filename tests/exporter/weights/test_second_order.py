@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from specexport.exporter.weights.fake_quant import fake_quantized
-from specexport.exporter.weights.gptq import choose_integers
-from specexport.exporter.weights.gptq import inverse_factor
-from specexport.exporter.weights.gptq import rounded
+from specexport.exporter.weights.gptq import choose_integers, inverse_factor, rounded
 from specexport.exporter.weights.layers import linear_layers
-from specexport.exporter.weights.recipe import Recipe
-from specexport.exporter.weights.recipe import WeightRecipe
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from torch import Tensor
 from transformers import PreTrainedModel
-from specexport.exporter.weights import gptq as second_order
-
 
 Make = Callable[..., PreTrainedModel]
 INT8 = WeightRecipe("int8", limit=7)  # coarse, so that the weights' rounding is what one sees

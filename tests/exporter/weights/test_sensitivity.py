@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+
 import pytest
 import torch
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.formats import int8_per_output
 from specexport.exporter.weights.layers import linear_layers
-from specexport.exporter.weights.recipe import Recipe
-from specexport.exporter.weights.recipe import WeightRecipe
+from specexport.exporter.weights.mixing import Candidates, divergences
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from specexport.exporter.weights.turning import Turn
 from torch import Tensor
 from transformers import PreTrainedModel
-from specexport.exporter.weights import mixing as sensitivity
-from specexport.exporter.weights.mixing import Candidates
-from specexport.exporter.weights.mixing import divergences
-
 
 Make = Callable[..., PreTrainedModel]
 INT8 = WeightRecipe("int8", limit=127)

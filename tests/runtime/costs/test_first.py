@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+
 import pytest
 from specexport.engines.base import Logits
 from specexport.errors import EngineError
 from specexport.runtime.costs import first
 from specexport.runtime.costs.meter import CostMeter
-from specexport.runtime.policy.routes import POLICY_VERSION
-from specexport.runtime.policy.routes import Policy
-from specexport.runtime.policy.routes import RoutePolicy
+from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.session import Session
-from support.clock import CONTRACT
-from support.clock import Clock
-from support.clock import Timed
-from support.doubles import FakeDecoder
-from support.doubles import fake_session
-
+from support.clock import CONTRACT, Clock, Timed
+from support.doubles import FakeDecoder, fake_session
 
 MakeSession = Callable[..., Session]
 PROMPT = list(range(20))
