@@ -13,7 +13,7 @@ from clients import Client
 from harness import UnexpectedError, outcome, refused_with
 from results import Result, read
 from servers import NAMES, environment
-from support.messages import Refused
+from support.refusals import refused
 
 FOLDER = environments.HERE
 
@@ -87,9 +87,7 @@ def test_a_script_that_did_not_end_well_fails_whatever_it_had_done() -> None:
     assert [one.check for one in read("", 0, "")] == ["script"]
 
 
-def test_an_environment_is_made_once_for_its_packages(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: Refused
-) -> None:
+def test_an_environment_is_made_once_for_its_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ran: list[list[str]] = []
 
     class Done:

@@ -72,11 +72,8 @@ LOOP = (
     Mutant(
         "kept costs are of any number of threads",
         "runtime/costs/first.py",
-        """[
-            bundle_identity(session.bundle, draft), describe_host(engine.name, engine.device), engine.name,
-            session.threads
-        ]""",
-        "[bundle_identity(session.bundle, draft), describe_host(engine.name, engine.device), engine.name]",
+        "[bundle, host, engine.name, session.threads]",
+        "[bundle, host, engine.name]",
         ("tests/runtime/costs/test_first.py",),
     ),
     Mutant(
@@ -241,9 +238,10 @@ LOOP = (
     Mutant(
         "a match does not grow with what stands of it",
         CONTROLLER,
-        "good = odds * (length + index - 1)  # a match",
-        "good = odds * (length - 1)  # a match",
+        "odds * (length + index - 1)",
+        "odds * (length - 1)",
         IN_SCHEDULE,
+        "AdaptiveSchedule.looked_up",
     ),
     Mutant(
         "a lookup is taken although the model would gain more",

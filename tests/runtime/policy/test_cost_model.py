@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 
 import pytest
 from specexport.errors import BundleError
-from specexport.runtime.policy.cost_model import CostPoint, Costs, DraftCosts, MeasuredTime
+from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.strict import parse
 from support.refusals import refused
 
@@ -59,8 +59,6 @@ def test_where_something_drafts_for_the_draft_the_first_token_takes_a_whole_pass
 def test_a_row_of_the_draft_is_a_prompt_tokens_where_nobody_measured_it() -> None:
     assert COSTS.at(100).draft_row == COSTS.draft_prefill
     assert replace(COSTS, draft_row=0.02).at(200).draft_row == 0.02
-    other = replace(COSTS, drafts={"b": DraftCosts("weights", 0.5, COSTS.points)}).of("b")
-    assert other.draft_prefill == other.at(100).draft_row == 0.5
 
 
 def test_it_survives_json() -> None:
