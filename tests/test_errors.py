@@ -14,7 +14,7 @@ from specexport import errors
 from specexport.errors import SpecExportError
 
 ROOT = Path(errors.__file__).parent
-PRODUCT = ("bundle", "calibration", "cli", "engines", "exporter", "integrations", "runtime", "serve")
+PRODUCT = ("bundle", "calibration", "cli", "editing", "engines", "exporter", "integrations", "runtime", "serve")
 KINDS = {
     name: kind
     for name, kind in vars(errors).items()
