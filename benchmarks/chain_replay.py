@@ -22,7 +22,7 @@ from specexport.calibration.measuring.trace_replay import plain_seconds
 from specexport.calibration.measuring.traces import Trace, cached
 from specexport.calibration.statistics.intervals import ratio_interval
 from specexport.calibration.verdicts.routing import Stream, unrouted
-from specexport.runtime.drafting.names import all_chains, all_drafters, guesser_of, model_of
+from specexport.runtime.drafting.names import all_chains, all_drafters, cascade_source_of, model_of
 
 HOSTS = ((0.1, 1.4), (0.15, 1.05), (0.3, 1.4), (0.3, 1.05), (0.6, 1.05))  # d and v(5)
 
@@ -33,8 +33,8 @@ def row(traces: list[Trace], host: tuple[float, float], most: int, share: float)
     names = (*all_drafters(("model",)), *all_chains(("model",)))
     stream = Stream([dict.fromkeys(names, trace) for trace in traces], dict.fromkeys(names, Priced(priced)))
     seconds = unrouted(stream)
-    best = min((name for name in names if not guesser_of(name)), key=lambda name: sum(seconds[name]))
-    chain = min((name for name in names if guesser_of(name)), key=lambda name: sum(seconds[name]))
+    best = min((name for name in names if not cascade_source_of(name)), key=lambda name: sum(seconds[name]))
+    chain = min((name for name in names if cascade_source_of(name)), key=lambda name: sum(seconds[name]))
     plain, cells = [plain_seconds(trace, cached(priced)) for trace in traces], [f"{host[0]}, {host[1]}"]
     cells += [traces[0].route, f"{best} {sum(plain) / sum(seconds[best]):.2f}"]
     cells += [f"{chain} {sum(plain) / sum(seconds[chain]):.2f}"]

@@ -37,9 +37,9 @@ def new_folder(final: Path, force: bool | None) -> Iterator[Path]:
 
 
 @contextmanager
-def scratch_beside(workplace: Path) -> Iterator[Path]:
+def scratch_beside(staging_dir: Path) -> Iterator[Path]:
     """A folder on the same disk as what `new_folder` gave, which goes with it if the process is killed."""
-    scratch = workplace.parent / SCRATCH
+    scratch = staging_dir.parent / SCRATCH
     scratch.mkdir()
     try:
         yield scratch

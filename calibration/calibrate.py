@@ -32,7 +32,7 @@ from .measuring.prompts import Request
 from .measuring.record import from_row, judged_tokens, record, to_row
 from .options import CalibrateOptions
 from .statistics.results import Analysis, SignalQuality
-from .survival.fit import LEAST_TOKENS, fit_survival
+from .survival.fit import MIN_TOKENS, fit_survival
 from .verdicts.route_analysis import analyze_route
 from .verdicts.routing import choose_routing
 from .verdicts.verdict import Criteria, worth_reading
@@ -40,7 +40,7 @@ from .verdicts.verdict import Criteria, worth_reading
 FOLDER = "calibration"
 JOURNAL = f"{FOLDER}/calibrate.jsonl"
 # Costs are measured this many times, spread over the run.
-GOES = 4
+PASSES = 4
 
 
 def check_packages() -> None:
@@ -55,8 +55,8 @@ def measure_only(session: Session, options: CalibrateOptions, progress: Progress
     drafters_of(session, options)
     check_writable(session.bundle)
     meters = {model: CostMeter(session, draft=model, rows=True) for model in models_of(session, options)}
-    for go in range(GOES):
-        progress(go, GOES)
+    for go in range(PASSES):
+        progress(go, PASSES)
         for meter in meters.values():
             meter.measure(options.bursts)
     costs = side_by_side({model: meter.costs() for model, meter in meters.items()})
@@ -118,7 +118,7 @@ def _record_all(
     Routes take turns, so that all of them see the machine in the same states. Costs are measured in between.
     """
     recorded: dict[str, Recorded] = {model: ([], []) for model in meters}
-    goes = {len(requests) * go // GOES for go in range(GOES)}
+    goes = {len(requests) * go // PASSES for go in range(PASSES)}
     for number, request in enumerate(_in_turn(requests)):
         progress(number, len(requests))
         if number in goes:
@@ -186,7 +186,7 @@ def _drafted(
 
 def _survival(session: Session, model: str, recorded: Recorded) -> tuple[Survival | None, tuple[SignalQuality, ...]]:
     tokens = judged_tokens(*recorded)
-    if model == NO_DRAFT or len(tokens) < LEAST_TOKENS or len(set(tokens.request.tolist())) < 2:
+    if model == NO_DRAFT or len(tokens) < MIN_TOKENS or len(set(tokens.request.tolist())) < 2:
         return None, ()
     return fit_survival(tokens, bundle_identity(session.bundle, model))
 

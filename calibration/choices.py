@@ -8,11 +8,11 @@ from ..errors import ParameterError
 from ..runtime.drafting.names import (
     all_chains,
     all_drafters,
+    cascade_source_of,
     check_drafter,
-    guessable,
-    guesser_of,
     model_of,
     models_in,
+    supports_cascade,
 )
 from ..runtime.session import Session
 from .options import CalibrateOptions
@@ -37,7 +37,7 @@ def possible_drafters(session: Session) -> tuple[str, ...]:
     names = session.drafts.names
     if names and session.engine.rounds is not None:
         return names[:1]
-    chains = (chain for chain in all_chains(names) if guessable(chain, session.bundle.manifest))
+    chains = (chain for chain in all_chains(names) if supports_cascade(chain, session.bundle.manifest))
     return (*all_drafters(names), *chains)
 
 
@@ -47,7 +47,7 @@ def replayed_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
     return tuple(
         name
         for name in possible_drafters(session)
-        if name in chosen or (guesser_of(name) is None and (model_of(name) or models[0]) in models)
+        if name in chosen or (cascade_source_of(name) is None and (model_of(name) or models[0]) in models)
     )
 
 

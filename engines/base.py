@@ -135,7 +135,7 @@ class Head(Protocol):
 
 
 @dataclass(frozen=True)
-class Chances:
+class RoundNoise:
     """Sampling parameters and noise of one sampled round. The noise is uniform in [0, 1), float32.
 
     verification: `token` or `block`. sampling `[4]`: temperature, top_k, top_p, min_p, as `exporter/rules/graphs.py`
@@ -171,7 +171,7 @@ class Rounds(Protocol):
 
     drafts: bool
 
-    def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: Chances | None) -> RoundResult:
+    def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: RoundNoise | None) -> RoundResult:
         """Continue `tokens`; greedy if `chances` is None.
 
         The target's cache must hold all tokens but the last one, the draft's all but the last two. A round that drafts

@@ -31,14 +31,14 @@ from .checkpoints.shared_vocabulary import Translation
 from .export_model import ModelExport, export_model
 from .memory import require_memory_for_copies
 from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
-from .precision import Numbers
+from .precision import PrecisionPlan
 from .proving.prove import prove
 from .recipe_choice import Quantizing
 from .stage_cache import open_cache
 
 
 @dataclass(frozen=True)
-class FoundDraft:
+class ResolvedDraft:
     """A draft as it was found, fit for the bundle's target. translation: where it has another tokenizer."""
 
     name: str
@@ -47,14 +47,14 @@ class FoundDraft:
     warnings: tuple[str, ...]
 
     @classmethod
-    def find(cls, named: NamedDraft, target: OwnTokens, min_overlap: float, texts: CalibrationTexts) -> FoundDraft:
+    def find(cls, named: NamedDraft, target: OwnTokens, min_overlap: float, texts: CalibrationTexts) -> ResolvedDraft:
         """Raises `CheckpointError`, and `PairError` for a draft of too many other tokens."""
         checkpoint = find_checkpoint(named.source)
         translation, warnings = translate(target, checkpoint, min_overlap, texts.texts)
         told = tuple(f"draft {named.name}: {line}" for line in (*checkpoint.warnings, *warnings))
         return cls(named.name, checkpoint, translation, told)
 
-    def export(self, numbers: Numbers, texts: CalibrationTexts) -> ModelExport:
+    def export(self, numbers: PrecisionPlan, texts: CalibrationTexts) -> ModelExport:
         """As engine `onnxruntime` runs it, the only one that runs drafts other than the first."""
         quantizing = Quantizing.of(numbers, "draft", texts)
         return ModelExport(self.checkpoint, "draft", ("ort",), quantizing, engines=(NAME,), name=self.name)
@@ -77,27 +77,27 @@ def check_addable(manifest: Manifest, name: str) -> None:
 
 
 def put_draft(
-    bundle: Bundle, draft: FoundDraft, export: ModelExport, min_overlap: float, cache: Path, progress: Timed
+    bundle: Bundle, draft: ResolvedDraft, export: ModelExport, min_overlap: float, cache: Path, progress: Timed
 ) -> Bundle:
     """Export, prove and add it, or replace the one of its name. export: of `draft`.
 
     Raises what an export and a proof raise, and `OutputError` where another command changed the bundle meanwhile.
     """
     manifest, contract, folder = bundle.manifest, bundle.manifest.contract, bundle.root / DRAFTS / draft.name
-    with temporary_folder(folder) as workplace:
-        require_space_for({export.key(contract): export.weight_bytes(contract)}, cache, workplace)
-        context = BuildContext(contract, workplace, cache, progress)
+    with temporary_folder(folder) as staging_dir:
+        require_space_for({export.key(contract): export.weight_bytes(contract)}, cache, staging_dir)
+        context = BuildContext(contract, staging_dir, cache, progress)
         spec = export_model(export, context)
-        vocabulary = write_maps(draft.translation, manifest.target, spec, min_overlap, workplace)
+        vocabulary = write_maps(draft.translation, manifest.target, spec, min_overlap, staging_dir)
         with progress.stage(f"prove {draft.name}", len(spec.graphs)) as step:
-            spec = prove(workplace, "draft", spec, contract, (NAME,), step)
-        files = list_files(workplace)
+            spec = prove(staging_dir, "draft", spec, contract, (NAME,), step)
+        files = list_files(staging_dir)
         place = folder.with_name(f"{draft.name}-{_digest(files)}")
         inside = f"{DRAFTS}/{place.name}"
         made = DraftSpec(draft.name, spec, vocabulary).inside(inside)
         added = {f"{inside}/{name}": entry for name, entry in files.items()}
         changed = with_draft(manifest, made, added)
-        return replace_manifest(bundle, changed, workplace.parent, {workplace: place})
+        return replace_manifest(bundle, changed, staging_dir.parent, {staging_dir: place})
 
 
 def with_draft(manifest: Manifest, draft: DraftSpec, files: Mapping[str, FileEntry]) -> Manifest:
@@ -159,7 +159,7 @@ def add_draft(
     building = asked.of(manifest)
     timed, cache, texts = Timed(progress or Silent()), open_cache(asked.cache or user_cache()), building.texts
     with timed.stage("check the draft", 1):
-        found = FoundDraft.find(named, OwnTokens.of_bundle(bundle), asked.min_overlap, texts)
+        found = ResolvedDraft.find(named, OwnTokens.of_bundle(bundle), asked.min_overlap, texts)
         limit, capacity = found.checkpoint.max_positions, manifest.contract.capacity
         if limit and limit < capacity:
             raise ParameterError(

@@ -20,14 +20,14 @@ from .checkpoints.shared_vocabulary import Translation
 from .export_model import ModelExport, export_model
 from .memory import require_memory_for_all
 from .options import BuildContext, BuildOptions, CalibrationTexts
-from .precision import Numbers
+from .precision import PrecisionPlan
 from .precision_search import PROMPTS, PrecisionPair, Speeds, is_close, measure_speeds, pick, slower, spread
 from .proving.prove import prove
 from .recipe_choice import Quantizing
 
 FORMATS: tuple[Format, ...] = ("float", "int8", "int4")
 # Of the user's, which are run if a call is close. Of the shipped ones, nobody's requests, no more than PROMPTS.
-MOST_PROMPTS = 48
+MAX_PROMPTS = 48
 PROMPT_TOKENS = 48
 NEW_TOKENS = 48
 Models = Mapping[Role, Checkpoint]
@@ -63,8 +63,8 @@ def measure_precisions(
 ) -> PrecisionTable:
     """Export all formats of both models, and measure every pair on the first tokens of the texts.
 
-    context: with a workplace of its own. A format that moves the target too far is left out before its graphs are made,
-    and one whose graphs are not what they should be. Raises what the exports raise, `ProofError` where the unquantized
+    context: with a staging_dir of its own. A format that moves the target too far is left out before its graphs are
+    made, and one whose graphs are not what they should be. Raises what the exports raise, `ProofError` where the unquantized
     graphs fail, and `OutputError` where all models at once do not fit into memory or on the disk.
     """
     require_memory_for_all(sum(model.fp32_bytes // ELEMENT_BYTES["fp32"] for model in models.values()), FORMATS)
@@ -83,7 +83,7 @@ def measure_precisions(
     }
     every = [export for of_format in exports.values() for export in of_format.values()]
     sizes = {export.key(context.contract): export.weight_bytes(context.contract) for export in every}
-    require_space_for(sizes, context.cache, context.workplace)
+    require_space_for(sizes, context.cache, context.staging_dir)
     proved = _Proved()
     for form, of_format in exports.items():
         _prove_format(form, of_format, context, proved)
@@ -105,18 +105,18 @@ def measure_precisions(
     )
 
 
-def _numbers(form: Format, context: BuildContext) -> Numbers:
-    return Numbers(context.contract.precision, {"target": form, "draft": form}, "onnxruntime")
+def _numbers(form: Format, context: BuildContext) -> PrecisionPlan:
+    return PrecisionPlan(context.contract.precision, {"target": form, "draft": form}, "onnxruntime")
 
 
 def _prove_format(form: Format, exports: dict[Role, ModelExport], context: BuildContext, proved: _Proved) -> None:
     """Adds to `proved`."""
-    place = replace(context, workplace=context.workplace / form)
+    place = replace(context, staging_dir=context.staging_dir / form)
     for role, export in exports.items():
         try:
             spec = export_model(export, place)
             with context.progress.stage(f"prove {role} in {form}", 1) as step:
-                spec = prove(place.workplace, role, spec, context.contract, (NAME,), step)
+                spec = prove(place.staging_dir, role, spec, context.contract, (NAME,), step)
         except ProofError as error:
             if form == FORMATS[0]:
                 raise
@@ -129,7 +129,7 @@ def _sessions(
     models: Models, translation: Translation | None, proved: _Proved, options: BuildOptions, context: BuildContext
 ) -> dict[PrecisionPair, Session]:
     """One per pair of formats. Pairs share the decoders."""
-    folder, contract = context.workplace, context.contract
+    folder, contract = context.staging_dir, context.contract
     decoders = {key: OrtDecoder(folder / spec.graphs[DIALECT], spec, contract) for key, spec in proved.specs.items()}
     text, sessions = write_text(models["target"], folder), {}
     for pair in proved.pairs:
@@ -156,7 +156,7 @@ def _candidates(
         yield PrecisionCandidate(
             target=pair.target,
             draft=pair.draft,
-            weight_bytes=sum((context.workplace / spec.weights).stat().st_size for spec in used),
+            weight_bytes=sum((context.staging_dir / spec.weights).stat().st_size for spec in used),
             perplexity_loss=target.fidelity.loss if target.fidelity else 0.0,
             divergence=proved.divergences[pair.target],
             plain=plain[pair.target],
@@ -173,5 +173,5 @@ def _candidates(
 def _prompts(session: Session, texts: CalibrationTexts) -> list[list[int]]:
     """The first tokens of some texts, with room to generate after them."""
     room = min(PROMPT_TOKENS, session.capacity - NEW_TOKENS)
-    chosen = spread(texts.texts, MOST_PROMPTS if texts.own else PROMPTS)
+    chosen = spread(texts.texts, MAX_PROMPTS if texts.own else PROMPTS)
     return [session.tokenizer.encode(text).ids[: max(1, room)] for text in chosen]

@@ -16,7 +16,7 @@ from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
 from ..engines.catalogue import LIBRARIES
 from ..errors import ParameterError
 from ..user_cache import user_cache
-from .additional_drafts import FoundDraft, put_draft
+from .additional_drafts import ResolvedDraft, put_draft
 from .auto import measure_precisions
 from .bundle_files import Contents, make_manifest, write_maps, write_text
 from .checkpoints.checkpoint import Checkpoint
@@ -29,7 +29,7 @@ from .draft_vocabulary import check_vocabulary, choose_vocabulary
 from .export_model import ModelExport, export_model
 from .memory import prompt_chunk, require_memory_for_copies
 from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft, parse_vocabulary
-from .precision import AUTO, Numbers, Targets
+from .precision import AUTO, BuildTargets, PrecisionPlan
 from .precision_search import write_precision
 from .proving.prove import prove
 from .recipe_choice import Quantizing
@@ -50,7 +50,7 @@ class _Models:
     translation: Translation | None
     warnings: tuple[str, ...]
     vocabulary: DraftVocabulary | None = None
-    more: tuple[FoundDraft, ...] = ()
+    more: tuple[ResolvedDraft, ...] = ()
 
     @classmethod
     def find(
@@ -67,7 +67,7 @@ class _Models:
         refuse_states(models, options, dialects)
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
         ours = OwnTokens.of(models["target"])
-        more = tuple(FoundDraft.find(named, ours, options.min_overlap, texts) for named in drafts[1:])
+        more = tuple(ResolvedDraft.find(named, ours, options.min_overlap, texts) for named in drafts[1:])
         told = [*(line for model in models.values() for line in model.warnings), *warnings]
         return cls(models, translation, (*told, *(line for one in more for line in one.warnings)), more=more)
 
@@ -89,7 +89,7 @@ class _Models:
         return replace(self, models=models, vocabulary=told)
 
     def exports(
-        self, targets: Targets, engines: tuple[str, ...], numbers: Numbers, texts: CalibrationTexts
+        self, targets: BuildTargets, engines: tuple[str, ...], numbers: PrecisionPlan, texts: CalibrationTexts
     ) -> dict[Role, ModelExport]:
         return {
             role: ModelExport(model, role, targets.dialects, Quantizing.of(numbers, role, texts), engines=engines)
@@ -121,7 +121,7 @@ def build(
     for note in targets.notes:
         timed.note(note)
     texts = options.texts
-    with new_folder(Path(output), options.force) as workplace:
+    with new_folder(Path(output), options.force) as staging_dir:
         with timed.stage("check the pair", 1):
             found = _Models.find(target, drafts, options, texts, targets.dialects)
             for model in found.models.values() if texts.own else ():
@@ -129,7 +129,7 @@ def build(
             if options.draft_vocabulary is not None:
                 asked = parse_vocabulary(options.draft_vocabulary)
                 check_vocabulary(found.models, asked, found.translation is not None, texts)
-            context = BuildContext(_contract(found, options), workplace, cache, timed)
+            context = BuildContext(_contract(found, options), staging_dir, cache, timed)
             if (chunk := context.contract.prompt_chunk) < min(options.chunk, context.contract.capacity):
                 timed.note(
                     f"prompts are read {chunk} tokens at a time, since each pass copies the experts' weights; see "
@@ -142,14 +142,14 @@ def build(
             gc.collect()  # the models that it was measured with
         numbers = options.numbers
         if options.precision == AUTO:
-            with scratch_beside(workplace) as scratch:
+            with scratch_beside(staging_dir) as scratch:
                 table = measure_precisions(
-                    found.models, found.translation, texts, options, replace(context, workplace=scratch)
+                    found.models, found.translation, texts, options, replace(context, staging_dir=scratch)
                 )
             gc.collect()  # the sessions of what was measured
             numbers = replace(numbers, formats={"target": table.target, "draft": table.draft or "float"})
             targets = options.targets(numbers, str(output))
-            write_precision(workplace, table)
+            write_precision(staging_dir, table)
         exports = found.exports(targets, options.engines, numbers, texts)
         with timed.stage("hash the weights", len(exports)) as step:
             for role, export in exports.items():
@@ -157,7 +157,7 @@ def build(
                 _ = export.checkpoint.digest  # kept: the keys of stages are made of it
         sizes = {export.key(context.contract): export.weight_bytes(context.contract) for export in exports.values()}
         plans = len(targets.compiled) * sum(sizes.values())  # which hold the weights again
-        require_space_for(sizes, cache, workplace, plans)
+        require_space_for(sizes, cache, staging_dir, plans)
         bundle = _write(found, drafts, exports, context, options, command)
         for one in found.more:
             bundle = put_draft(bundle, one, one.export(numbers, texts), options.min_overlap, cache, timed)
@@ -175,25 +175,25 @@ def _write(
     command: str,
 ) -> Bundle:
     """Export the models, prove the graphs, and write everything but plans."""
-    contract, workplace, progress = context.contract, context.workplace, context.progress
+    contract, staging_dir, progress = context.contract, context.staging_dir, context.progress
     specs = {role: export_model(export, context) for role, export in exports.items()}
-    text = write_text(found.models["target"], workplace)
+    text = write_text(found.models["target"], staging_dir)
     with progress.stage("prove", sum(len(spec.graphs) for spec in specs.values())) as step:
-        specs = {role: prove(workplace, role, spec, contract, options.engines, step) for role, spec in specs.items()}
+        specs = {role: prove(staging_dir, role, spec, contract, options.engines, step) for role, spec in specs.items()}
     target, first = specs["target"], specs.get("draft")
     made: tuple[DraftSpec, ...] = ()
     if first is not None:
-        maps = write_maps(found.translation, target, first, options.min_overlap, workplace)
+        maps = write_maps(found.translation, target, first, options.min_overlap, staging_dir)
         made = (DraftSpec(drafts[0].name, first, maps, found.vocabulary),)
     rules: tuple[RuleSpec, ...] = ()
     if any(engine in LIBRARIES for engine in options.engines):  # the host's rounds use the numpy rules
         with progress.stage("rules", number_of_rules(contract)) as step:
-            rules = write_rules(workplace, contract, target.vocab_size, step)
+            rules = write_rules(staging_dir, contract, target.vocab_size, step)
     with progress.stage("write", 1):
         defaults = found.models["target"].defaults.within(target.vocab_size)
         contents = Contents(target, made, text, options.engines, rules, defaults)
-        write_manifest(workplace, make_manifest(contents, contract, workplace, command))
-        return Bundle.open(workplace, check_digests=False)  # what was written must be readable
+        write_manifest(staging_dir, make_manifest(contents, contract, staging_dir, command))
+        return Bundle.open(staging_dir, check_digests=False)  # what was written must be readable
 
 
 def _contract(found: _Models, options: BuildOptions) -> Contract:

@@ -31,9 +31,9 @@ from .stage_cache import package_versions
 MAPS = "tokenizer/shared_vocabulary.npz"
 
 
-def write_text(target: Checkpoint, workplace: Path) -> TextSpec:
+def write_text(target: Checkpoint, staging_dir: Path) -> TextSpec:
     """The tokenizer as the runtime reads it: `tokenizer.json`, and the chat templates where there are any."""
-    folder = workplace / "tokenizer"
+    folder = staging_dir / "tokenizer"
     folder.mkdir()
     tokenizer = target.tokenizer
     plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
@@ -59,7 +59,7 @@ def write_text(target: Checkpoint, workplace: Path) -> TextSpec:
 
 
 def write_maps(
-    translation: Translation | None, target: ModelSpec, draft: ModelSpec, min_overlap: float, workplace: Path
+    translation: Translation | None, target: ModelSpec, draft: ModelSpec, min_overlap: float, staging_dir: Path
 ) -> SharedVocabulary | None:
     """The draft's translation, where it has one, as wide as the logits turned out to be."""
     if translation is None:
@@ -73,8 +73,8 @@ def write_maps(
             f"--min-overlap asks for {min_overlap:.1%}; choose a draft of the target's family, "
             "or leave out --draft to use prompt lookup"
         )
-    (workplace / MAPS).parent.mkdir(exist_ok=True)
-    np.savez(workplace / MAPS, allow_pickle=False, to_draft=to_draft, shared=shared)
+    (staging_dir / MAPS).parent.mkdir(exist_ok=True)
+    np.savez(staging_dir / MAPS, allow_pickle=False, to_draft=to_draft, shared=shared)
     return SharedVocabulary(
         MAPS, shared.shape[1], translation.target.count(target_size), translation.draft.count(draft_size)
     )
@@ -96,8 +96,8 @@ class Contents:
     defaults: Defaults = field(default_factory=Defaults)
 
 
-def make_manifest(contents: Contents, contract: Contract, workplace: Path, command: str) -> Manifest:
-    """workplace: the folder with all files of the bundle but the manifest."""
+def make_manifest(contents: Contents, contract: Contract, staging_dir: Path, command: str) -> Manifest:
+    """staging_dir: the folder with all files of the bundle but the manifest."""
     return Manifest(
         schema_version=SCHEMA_VERSION,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -105,6 +105,6 @@ def make_manifest(contents: Contents, contract: Contract, workplace: Path, comma
         packages=package_versions(),
         contract=contract,
         plans=(),
-        files=list_files(workplace),
+        files=list_files(staging_dir),
         **vars(contents),
     )

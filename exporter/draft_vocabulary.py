@@ -96,7 +96,7 @@ def smallest(order: Sequence[int], tokens: Sequence[int], least: int) -> int:
 
 
 # Prompts that are continued, and the last tokens of each that are read.
-MOST_PROMPTS = 64
+MAX_PROMPTS = 64
 PROMPT_TOKENS = 128
 # One prompt in this many is held out of the counts.
 EVERY = 5
@@ -155,7 +155,7 @@ def choose_vocabulary(
     else:
         parameters = (target.fp32_bytes + draft.fp32_bytes) // ELEMENT_BYTES["fp32"]
         require_memory(parameters, contract.precision, quantized=False)
-        with progress.stage(LABEL, -(-min(len(texts.texts), MOST_PROMPTS) // AT_ONCE) + 1) as step:
+        with progress.stage(LABEL, -(-min(len(texts.texts), MAX_PROMPTS) // AT_ONCE) + 1) as step:
 
             def make(folder: Path) -> None:
                 chosen = _choose(target, draft, asked, texts, context, step)
@@ -236,4 +236,4 @@ def _tokens(target: Checkpoint) -> Tokens:
 
 
 def _evenly(read: list[list[int]]) -> list[list[int]]:
-    return read[:: max(1, -(-len(read) // MOST_PROMPTS))]
+    return read[:: max(1, -(-len(read) // MAX_PROMPTS))]

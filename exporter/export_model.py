@@ -117,7 +117,7 @@ class ModelExport:
 
 
 def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
-    """Put the model's graphs under `workplace/graphs` and its reference under `workplace/reference`.
+    """Put the model's graphs under `staging_dir/graphs` and its reference under `staging_dir/reference`.
 
     Raises `ProofError` for graphs that are not what they should be, and before they are made for a recipe that moves
     the model too far.
@@ -142,8 +142,8 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
     if spec.fidelity is not None:
         export.refuse_far(spec.fidelity)  # a finished stage may be of a build that allowed more
     for name in (*spec.graphs.values(), spec.weights):
-        clone_or_copy(stage / Path(name).name, context.workplace / name)
-    clone_or_copy(stage / REFERENCE, context.workplace / spec.reference)
+        clone_or_copy(stage / Path(name).name, context.staging_dir / name)
+    clone_or_copy(stage / REFERENCE, context.staging_dir / spec.reference)
     return spec
 
 

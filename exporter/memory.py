@@ -22,7 +22,7 @@ from .options import BuildOptions
 from .precision import AUTO
 from .weights.experts import bare_stacks
 from .weights.fidelity import BATCH_TOKENS
-from .weights.fidelity import MOST_HELD_OUT_TOKENS as HELD_OUT_TOKENS
+from .weights.fidelity import MAX_HELD_OUT_TOKENS as HELD_OUT_TOKENS
 
 # Python with torch, and the reference's activations.
 BASE = 700_000_000
@@ -108,7 +108,7 @@ def available() -> int | None:
 
 # Of what one product copies in a pass, if no chunk is asked for: about a third of what Python with torch takes at a
 # build. Chosen for memory: at 64 rows and at 128 of the mixture in docs/quantization.md, prompts took as long.
-MOST_BYTES = 1 << 28
+MAX_BYTES = 1 << 28
 
 
 def prompt_chunk(models: Mapping[Role, Checkpoint], options: BuildOptions) -> int:
@@ -121,7 +121,7 @@ def prompt_chunk(models: Mapping[Role, Checkpoint], options: BuildOptions) -> in
     chunk = options.chunk
     for role, model in models.items():
         copied = copied_weights(model.config) * _element_bytes(options, role)
-        chunk = min(chunk, max(MOST_BYTES // copied, options.max_draft_tokens + 1)) if copied else chunk
+        chunk = min(chunk, max(MAX_BYTES // copied, options.max_draft_tokens + 1)) if copied else chunk
     return chunk
 
 

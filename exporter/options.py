@@ -22,7 +22,7 @@ from ..editing.progress import Timed
 from ..engines.catalogue import LIBRARIES
 from ..engines.tensorrt.compile import CompileOptions
 from ..errors import ParameterError
-from .precision import AUTO, Numbers, Targets, choose_numbers, choose_targets, parse_version
+from .precision import AUTO, BuildTargets, PrecisionPlan, choose_build_targets, choose_precision_plan, parse_version
 from .weights.texts import read_texts
 
 
@@ -101,7 +101,7 @@ def _usual_name(source: str) -> str:
 # it is padded to a whole one.
 CPU_CHUNK, CHUNK = 256, 64
 # Beyond these values, costs rise and hardly anything is caught.
-MOST_TREE_ROWS = 32
+MAX_TREE_ROWS = 32
 # Nats; int4 moves models that take to it by 0.01 to 0.02.
 MAX_DIVERGENCE = 0.02
 
@@ -193,9 +193,9 @@ class BuildOptions:
                 )
 
     def _check_trees(self) -> None:
-        if not 0 <= self.tree_rows <= MOST_TREE_ROWS:
+        if not 0 <= self.tree_rows <= MAX_TREE_ROWS:
             raise ParameterError(
-                f"--tree-rows is {self.tree_rows}; it must be from 0 (off) to {MOST_TREE_ROWS}", "tree_rows"
+                f"--tree-rows is {self.tree_rows}; it must be from 0 (off) to {MAX_TREE_ROWS}", "tree_rows"
             )
         if self.engines != ("onnxruntime",):
             raise ParameterError(
@@ -211,8 +211,8 @@ class BuildOptions:
             )
 
     @property
-    def numbers(self) -> Numbers:
-        return choose_numbers(self.engines, self.precision, self.draft_precision)
+    def numbers(self) -> PrecisionPlan:
+        return choose_precision_plan(self.engines, self.precision, self.draft_precision)
 
     @property
     def chunk(self) -> int:
@@ -237,7 +237,7 @@ class BuildOptions:
             return CalibrationTexts()
         return CalibrationTexts(read_texts(self.calibration_texts), self.calibration_texts is not None)
 
-    def check(self, drafts: Sequence[NamedDraft], output: str) -> Targets:
+    def check(self, drafts: Sequence[NamedDraft], output: str) -> BuildTargets:
         """What the engines ask for.
 
         Raises `ParameterError` and `EngineError` for what can be seen to fail before a model is read.
@@ -275,20 +275,20 @@ class BuildOptions:
         _ = self.texts
         return self.targets(self.numbers, output)
 
-    def targets(self, numbers: Numbers, output: str) -> Targets:
-        """See `choose_targets`. numbers: those of the options, or what `auto` chose."""
+    def targets(self, numbers: PrecisionPlan, output: str) -> BuildTargets:
+        """See `choose_build_targets`. numbers: those of the options, or what `auto` chose."""
         version = parse_version(self.tensorrt_version) if self.tensorrt_version else None
-        return choose_targets(self.engines, numbers, self.compiling, version, output)
+        return choose_build_targets(self.engines, numbers, self.compiling, version, output)
 
 
 @dataclass(frozen=True)
 class BuildContext:
     """What every step of a build shares.
 
-    contract: of both models. workplace: the folder that becomes the bundle. cache: of finished stages.
+    contract: of both models. staging_dir: the folder that becomes the bundle. cache: of finished stages.
     """
 
     contract: Contract
-    workplace: Path
+    staging_dir: Path
     cache: Path
     progress: Timed

@@ -28,7 +28,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True)
-class Numbers:
+class PrecisionPlan:
     """precision: of everything but quantized weights. formats: of each model's weights.
 
     family: whose graphs quantized ones are.
@@ -48,7 +48,7 @@ class Numbers:
         return any(form != "float" for form in self.formats.values())
 
 
-def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: str | None) -> Numbers:
+def choose_precision_plan(engines: tuple[str, ...], precision: str, draft_precision: str | None) -> PrecisionPlan:
     """Raises `ParameterError` for names that there are not, and for two that do not go together.
 
     Of `auto`, what it starts from: what it chooses in the end is measured.
@@ -75,7 +75,7 @@ def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: st
     compiled = [engine for engine in engines if engine in LIBRARIES]
     family = ENGINES[compiled[0]].family if compiled else "onnxruntime"
     formats: dict[Role, Format] = {role: name if name in FORMATS else "float" for role, name in named.items()}
-    numbers = Numbers(ELEMENT[family], formats, family)
+    numbers = PrecisionPlan(ELEMENT[family], formats, family)
     if not numbers.quantized:
         if named["draft"] != precision:
             raise ParameterError(
@@ -83,7 +83,7 @@ def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: st
                 "they must be equal unless one is quantized",
                 "draft_precision",
             )
-        return Numbers(cast(Precision, precision), formats, family)
+        return PrecisionPlan(cast(Precision, precision), formats, family)
     for role, name in named.items():
         if name in PRECISIONS and name != numbers.precision:
             raise ParameterError(
@@ -130,7 +130,7 @@ OPTIONS: dict[Role, str] = {"target": "--precision", "draft": "--draft-precision
 
 
 @dataclass(frozen=True)
-class Targets:
+class BuildTargets:
     """dialects: of the model graphs to make. compiled: engines whose plans are made at once.
 
     notes: what is left to do elsewhere.
@@ -141,13 +141,13 @@ class Targets:
     notes: tuple[str, ...]
 
 
-def choose_targets(
+def choose_build_targets(
     engines: tuple[str, ...],
-    numbers: Numbers,
+    numbers: PrecisionPlan,
     options: CompileOptions,
     tensorrt_version: tuple[int, ...] | None,
     output: str,
-) -> Targets:
+) -> BuildTargets:
     """Raises `EngineError` and `ParameterError` for what this host, or an engine, cannot do.
 
     tensorrt_version: the one on the device, by default that of this host. A plan is made here only if it can be run
@@ -192,7 +192,7 @@ def choose_targets(
             option.removeprefix("--").replace("-", "_"),
         )
     dialects = tuple(dialect for dialect in get_args(Dialect) if dialect in wanted)
-    return Targets(dialects, tuple(engine for engine in engines if engine in compiled), tuple(notes))
+    return BuildTargets(dialects, tuple(engine for engine in engines if engine in compiled), tuple(notes))
 
 
 def parse_version(text: str) -> tuple[int, ...]:
@@ -202,7 +202,7 @@ def parse_version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
-def _check_precision(engines: tuple[str, ...], numbers: Numbers, capabilities: tuple[str, ...]) -> None:
+def _check_precision(engines: tuple[str, ...], numbers: PrecisionPlan, capabilities: tuple[str, ...]) -> None:
     for engine in engines:
         if engine not in ENGINES:
             raise EngineError(

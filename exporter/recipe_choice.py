@@ -26,10 +26,10 @@ from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.half_precision import fp32_arithmetic
 from .checkpoints.kept_tokens import KeptTokens
 from .options import CalibrationTexts
-from .precision import Numbers
+from .precision import PrecisionPlan
 from .weights.fidelity import calibration_tokens, measure_fidelity, split
 from .weights.formats import INT4_HIGH, INT4_LOW, LARGEST, Float32, row_slices
-from .weights.gptq import as_they_are
+from .weights.gptq import identity_scales
 from .weights.recipe import LARGEST_LIMIT, SATURATING_LIMIT, Recipe, WeightRecipe
 from .weights.search import RecipeOptions, choose
 
@@ -53,7 +53,7 @@ class Quantizing:
     limit: int = SATURATING_LIMIT
 
     @classmethod
-    def of(cls, numbers: Numbers, role: Role, texts: CalibrationTexts) -> Quantizing | None:
+    def of(cls, numbers: PrecisionPlan, role: Role, texts: CalibrationTexts) -> Quantizing | None:
         """None for a model whose weights stay as they are."""
         form = numbers.formats[role]
         slow = numbers.family == "onnxruntime" and saturates()
@@ -88,8 +88,10 @@ def choose_recipe(
     longest = min(LONGEST, checkpoint.max_positions or LONGEST)
     with fp32_arithmetic(model):
         used, held = split(calibration_tokens(checkpoint.tokenizer, quantizing.texts.texts, longest))
-        hold = partial(rounded, precision=contract.precision) if quantizing.family == "tensorrt" else as_they_are
-        options = RecipeOptions(static_activations=quantizing.texts.own, limit=quantizing.limit, hold=hold)
+        scale_cast = (
+            partial(rounded, precision=contract.precision) if quantizing.family == "tensorrt" else identity_scales
+        )
+        options = RecipeOptions(static_activations=quantizing.texts.own, limit=quantizing.limit, scale_cast=scale_cast)
         recipe = choose(model, used, quantizing.format, quantizing.family, options, step)
         if quantizing.family == "tensorrt":
             recipe = in_precision(recipe, contract.precision)

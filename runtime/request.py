@@ -8,18 +8,18 @@ from typing import cast
 
 from ..bundle import Bundle
 from ..errors import ParameterError
-from .drafting.names import model_of, runnable_drafter, unguessed
+from .drafting.names import model_of, runnable_drafter, strip_cascade
 from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
-from .policy.forced import WithForced
-from .policy.predicted import BesidePrediction
+from .policy.forced import WithForcedTokens
+from .policy.predicted import WithPrediction
 from .policy.schedule import FixedSchedule, Schedule
 from .sampling.parameters import SIBLINGS, SamplingParameters
 from .sampling.rules import Rule, make_rule
 
 
 @dataclass(frozen=True)
-class Given:
+class EncodedRequest:
     """A request's texts after tokenizing. prompt, prediction: token ids. matcher: at the start of its grammar."""
 
     prompt: list[int]
@@ -58,7 +58,7 @@ class Request:
 def make_request(
     bundle: Bundle,
     decisions: Decisions,
-    given: Given,
+    given: EncodedRequest,
     parameters: SamplingParameters,
     schedule: Schedule | None = None,
 ) -> Request:
@@ -72,7 +72,7 @@ def make_request(
     rule = make_rule(parameters, manifest.target.vocab_size, prompt, stop_tokens, matcher and matcher.copy())
     drafters, chosen = _schedule(bundle, decisions, parameters, schedule, rule, prompt)
     if rule.constrained:  # a lookup that drafts for a model must not be shown forced tokens
-        drafters = tuple(map(unguessed, drafters))
+        drafters = tuple(map(strip_cascade, drafters))
     leaves = _leaves(bundle, parameters, drafters)
     limit = min(parameters.max_new_tokens, manifest.longest - len(prompt))
     return Request(prompt, parameters, rule, limit, stop_tokens, drafters, chosen, given.prediction, matcher, leaves)
@@ -100,10 +100,10 @@ def _schedule(
             raise ParameterError(
                 f"schedule is {schedule!r}; it must implement Schedule; for a number use num_draft_tokens", "schedule"
             )
-        return (name,), WithForced(schedule, rule, most) if rule.constrained else schedule
+        return (name,), WithForcedTokens(schedule, rule, most) if rule.constrained else schedule
     if k is not None or (parameters.drafter is not None and decisions.policy is not None):
         fixed = FixedSchedule(most if k is None else k)
-        return (name,), WithForced(fixed, rule, most) if rule.constrained else fixed
+        return (name,), WithForcedTokens(fixed, rule, most) if rule.constrained else fixed
     seeded = parameters.seed is not None and not parameters.greedy
     named = decisions.policy is not None and parameters.route in decisions.policy.routes
     leaves = parameters.num_leaves or rule.siblings is not None
@@ -112,12 +112,12 @@ def _schedule(
         if routed is not None:
             return tuple(routed.schedules), routed
     if decisions.policy is None:
-        decided, chosen = name, decisions.uncalibrated(unguessed(name), most, seeded, rule.constrained)
+        decided, chosen = name, decisions.uncalibrated(strip_cascade(name), most, seeded, rule.constrained)
     else:
         decided, chosen = decisions.schedule(parameters.route, most, rule.constrained, seeded)
     if parameters.prediction:
-        chosen = BesidePrediction(chosen, most, model_of(decided) is not None)
-    return (decided,), WithForced(chosen, rule, most, on_top=True) if rule.constrained else chosen
+        chosen = WithPrediction(chosen, most, model_of(decided) is not None)
+    return (decided,), WithForcedTokens(chosen, rule, most, on_top=True) if rule.constrained else chosen
 
 
 def _leaves(bundle: Bundle, parameters: SamplingParameters, drafters: Sequence[str]) -> int:

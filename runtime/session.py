@@ -24,7 +24,7 @@ from .loop.chunks import Decoding
 from .policy.cost_model import Costs
 from .policy.decisions import Decisions
 from .policy.schedule import Schedule
-from .request import Given, make_request
+from .request import EncodedRequest, make_request
 from .sampling.parameters import SamplingParameters, with_overrides
 from .signature import takes
 from .state.cancellation import Cancellation
@@ -206,7 +206,7 @@ class Session:
         self._check_free()
         parameters = with_overrides(params, overrides)
         grammar, prediction = parameters.grammar, self._encoder.encode_prediction(parameters.prediction)
-        given = Given(self.encode(prompt), prediction, self._grammars.compile(grammar))
+        given = EncodedRequest(self.encode(prompt), prediction, self._grammars.compile(grammar))
         request = make_request(self.bundle, self.decisions, given, parameters, schedule)
         statistics, cancellation = Statistics(), Cancellation(self._cancels != cancels)
         chunks = self._decoding.chunks(request, statistics, cancellation)

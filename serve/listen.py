@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 
 from ..errors import EngineError, MissingPackageError, QueueError
 from .http.accepting import Acceptor, connections_of
-from .http.access import MOST_HEADERS
+from .http.access import MAX_HEADERS
 from .service import Service
 
 try:
@@ -79,7 +79,7 @@ class Listener:
             access_log=False,
             server_header=False,
             timeout_keep_alive=30,
-            h11_max_incomplete_event_size=MOST_HEADERS,
+            h11_max_incomplete_event_size=MAX_HEADERS,
         )
         self._server = _Server(self._config)
         self._acceptor: Acceptor | None = None

@@ -24,7 +24,7 @@ from .wire.translate import Limits
 
 SHOWN_DIGITS = 10
 T = TypeVar("T")
-MOST_FAILURES = 3  # in a row: a single one may be caused by its request, such as logits that are not numbers
+MAX_FAILURES = 3  # in a row: a single one may be caused by its request, such as logits that are not numbers
 
 
 class Service:
@@ -107,7 +107,7 @@ class Service:
         thread = self.sessions.thread
         if not thread.alive:
             return "the engine thread has ended"
-        if thread.failed_in_a_row >= MOST_FAILURES:
+        if thread.failed_in_a_row >= MAX_FAILURES:
             return f"the engine failed the last {thread.failed_in_a_row} requests"
         stalled = thread.stalled_for()
         if stalled > self.settings.stall_timeout:

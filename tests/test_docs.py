@@ -23,7 +23,7 @@ MODULES = [str(path.relative_to(ROOT)) for path in ROOT.glob("[!.]*/**/*.py")] +
 # Pages that tell what once was.
 HISTORY = {"CHANGELOG.md", "log.md"}
 WIDEST = 120
-MOST_README_LINES = 150
+MAX_README_LINES = 150
 
 
 def prose(page: Path) -> str:
@@ -84,7 +84,7 @@ def test_lines_are_not_too_long(page: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= MOST_README_LINES
+    assert len(lines) <= MAX_README_LINES
     assert [line for line in lines if len(line) > WIDEST] == []
 
 

@@ -22,7 +22,7 @@ from gpucheck.report import Outcome
 from gpucheck.session_under_test import Subject
 from gpucheck.shapes import Shape
 from specexport.bundle import Bundle
-from specexport.engines.base import Chances, Engine, OpenedDraft, RoundResult
+from specexport.engines.base import Engine, OpenedDraft, RoundNoise, RoundResult
 from specexport.engines.tensorrt.engine import load_bundle
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
@@ -142,18 +142,20 @@ class Altered:
         self,
         engine: Engine,
         change: Callable[[RoundResult], RoundResult],
-        spoil: Callable[[Chances], Chances] | None = None,
+        spoil: Callable[[RoundNoise], RoundNoise] | None = None,
     ) -> None:
         assert engine.rounds is not None
         self._rounds, self._change, self._spoil = engine.rounds, change, spoil
 
-    def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: Chances | None) -> RoundResult:
+    def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: RoundNoise | None) -> RoundResult:
         given = self._spoil(chances) if chances and self._spoil else chances
         return self._change(self._rounds.run(tokens, num_draft_tokens, given))
 
 
 def altered(
-    subject: Subject, change: Callable[[RoundResult], RoundResult], spoil: Callable[[Chances], Chances] | None = None
+    subject: Subject,
+    change: Callable[[RoundResult], RoundResult],
+    spoil: Callable[[RoundNoise], RoundNoise] | None = None,
 ) -> Subject:
     return with_engine(subject, rounds=Altered(subject.session.engine, change, spoil))
 

@@ -46,13 +46,13 @@ def attempt(name: str, command: list[str], arguments: argparse.Namespace, logs: 
     output, errors = logs / f"{name}.out", logs / f"{name}.err"
     with (
         environment(arguments.bundle, logs / f"{name}.server", CLIENTS[name].servers) as variables,
-        tempfile.TemporaryDirectory() as workplace,
+        tempfile.TemporaryDirectory() as staging_dir,
         output.open("wb") as out,
         errors.open("wb") as err,
     ):
         try:
             done = subprocess.run(
-                command, cwd=workplace, env=variables, stdout=out, stderr=err, timeout=arguments.timeout, check=False
+                command, cwd=staging_dir, env=variables, stdout=out, stderr=err, timeout=arguments.timeout, check=False
             )
             code = done.returncode
         except subprocess.TimeoutExpired:

@@ -10,7 +10,7 @@ from typing import Any
 from .client import NOWHERE, half
 from .good import CHAT, COMPLETIONS, Good
 
-MOST_BODY = 1 << 20  # the server's default
+MAX_BODY = 1 << 20  # the server's default
 HEAD = "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"
 JUNK: tuple[Any, ...] = (None, -1, 1e308, "x", [], {}, [[]], True, "\ud800", 2**70, {"a": {"a": []}}, "é" * 300)
 WRONG: tuple[dict[str, Any], ...] = (
@@ -102,7 +102,7 @@ def _too_long(chance: random.Random, good: Good, capacity: int) -> Bad:
 
 def _too_large(chance: random.Random, good: Good, capacity: int) -> Bad:
     if chance.random() < 0.5:
-        return Bad("too large", _post(b" " * chance.choice((MOST_BODY + 1, 8 * MOST_BODY)), CHAT), frozenset({413}))
+        return Bad("too large", _post(b" " * chance.choice((MAX_BODY + 1, 8 * MAX_BODY)), CHAT), frozenset({413}))
     long = "x" * chance.randint(40_000, 200_000)
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Long: {long}\r\n\r\n"
     return Bad("too large a head", head.encode(), frozenset({400, 431, NOWHERE}))

@@ -25,7 +25,7 @@ from .mutations import bytes_damaged, json_damaged
 
 MANIFEST = "manifest.json"
 OWN = ("manifest.json", "policy.json", "costs.json", "survival.json")  # files that the manifest does not list
-MOST_MEMORY = 6 << 30  # bytes per process; a bundle that needs more must cause an error
+MAX_MEMORY = 6 << 30  # bytes per process; a bundle that needs more must cause an error
 NEW_TOKENS = 12
 LONGEST_ERROR = 2000  # characters; a line may contain a path and a list, but not the content of a file
 
@@ -150,7 +150,7 @@ def _in_child(bundle: Path, expected: list[Any], policy: bool, writing: int) -> 
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
-        resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
         os.write(writing, json.dumps(_outcome(bundle, expected, policy)).encode())
         os._exit(0)
     finally:

@@ -12,7 +12,7 @@ from specexport.runtime.text.prompt_file import read_prompts
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 PROMPTS = Path(__file__).parent.parent.parent / "examples/prompts"
-MOST_TOKENS = 48  # of an answer
+MAX_TOKENS = 48  # of an answer
 FIRST_ID = 300  # smaller ids may be special tokens
 SCHEMAS: tuple[Any, ...] = (
     {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}}, "required": ["name"]},
@@ -63,7 +63,7 @@ class Pool:
         kinds = ["plain", "long", "ids", "several", "schema", "regex", "choice", "options"]
         kind = self._chance.choice([*kinds, "tools"] if self._tools else kinds)
         chat = kind == "tools" or (kind not in ("ids", "several") and self._chance.random() < 0.5)
-        fields: dict[str, Any] = {"max_tokens": self._chance.randint(1, MOST_TOKENS)}
+        fields: dict[str, Any] = {"max_tokens": self._chance.randint(1, MAX_TOKENS)}
         fields |= self._sampling() | self._of_kind(kind)
         if chat:
             turns = [{"role": "user", "content": self._text(kind)}]

@@ -22,7 +22,7 @@ from ...runtime.drafting.names import runnable_drafter
 from ...runtime.hub import bundle_name
 from ...runtime.policy.host_identity import bundle_identity, describe_host
 from ...runtime.proofs.equality import judge
-from ...runtime.proofs.output import Output, decode_request
+from ...runtime.proofs.output import DecodedOutput, decode_request
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 from ...strict import parse
@@ -123,7 +123,7 @@ def run_both_ways(
     session: Session, request: Request, options: BenchOptions, plain_first: bool
 ) -> tuple[Run, Run, Outputs]:
     """(plain run, speculative run, whether their outputs agree). Clears the session's cached prefix."""
-    found: dict[bool, Output] = {}
+    found: dict[bool, DecodedOutput] = {}
     for speculate in (False, True) if plain_first else (True, False):
         found[speculate] = _decode(session, request, options, speculate)
     plain, speculative = found[False], found[True]
@@ -131,7 +131,7 @@ def run_both_ways(
     return _run(plain), _run(speculative), outputs
 
 
-def _decode(session: Session, request: Request, options: BenchOptions, speculate: bool) -> Output:
+def _decode(session: Session, request: Request, options: BenchOptions, speculate: bool) -> DecodedOutput:
     session.reset()
     params = SamplingParameters(
         max_new_tokens=request.max_new_tokens,
@@ -148,7 +148,7 @@ def _decode(session: Session, request: Request, options: BenchOptions, speculate
     return decode_request(session, request.tokens, params)
 
 
-def _run(output: Output) -> Run:
+def _run(output: DecodedOutput) -> Run:
     statistics = output.statistics
     return Run(
         emitted=statistics.emitted,
@@ -170,7 +170,7 @@ def _run(output: Output) -> Run:
     )
 
 
-def _compare(session: Session, request: Request, plain: Output, speculative: Output) -> Outputs:
+def _compare(session: Session, request: Request, plain: DecodedOutput, speculative: DecodedOutput) -> Outputs:
     """Compare greedy outputs by tiers L1 and L2 of `runtime/proofs/equality.py`."""
     if speculative.tokens == plain.tokens:
         return "equal"

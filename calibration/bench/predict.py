@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ...runtime.drafting.names import guesser_of, model_of, models_in, runnable_drafter
+from ...runtime.drafting.names import cascade_source_of, model_of, models_in, runnable_drafter
 from ...runtime.policy.cost_model import Costs
 from ...runtime.session import Session
 from .results import BenchOptions, PairedRun, Predict
@@ -24,7 +24,7 @@ def predict_by(costs: Mapping[str, Costs], first: str, drafter_of: Callable[[str
         plain = speculative = 0.0
         drafter = drafter_of(route)
         model = model_of(drafter) or first
-        small = next((name for name in models_in(drafter) if name == guesser_of(drafter)), model)
+        small = next((name for name in models_in(drafter) if name == cascade_source_of(drafter)), model)
         if {model, small} - set(costs):
             return None
         of_draft, of_small = costs[model], costs[small]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ...engines.base import Logits
 from ...runtime.drafting.drafters import LOOKUPS
 from ...runtime.drafting.guessed import GUESSES, SHORTEST_FOR_A_MODEL
-from ...runtime.drafting.names import guesser_of
+from ...runtime.drafting.names import cascade_source_of
 from ...runtime.drafting.rounds import Guide
 from .traces import Trace, agreeing, known
 
@@ -23,7 +23,7 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True)
-class GuessedTokens:
+class CascadeTokens:
     """drafted: how many tokens were drafted. asked: the same, plus one if the last one was left out. saved: by how many
     passes the draft took fewer than `asked`. rows: rows of guesses in its passes. seconds: time of the guessing.
     """
@@ -72,17 +72,17 @@ class _Recorded:
         return said[len(drafted) :]
 
 
-class GuessedReplay:
-    """Replays one request as `GuessedDraft` runs it, except that a pass that catches up on rows has no guesses here."""
+class CascadeReplay:
+    """Replays one request as `CascadeDraft` runs it, except that a pass that catches up on rows has no guesses here."""
 
     def __init__(self, trace: Trace, drafter: str) -> None:
-        guesser = guesser_of(drafter)
+        guesser = cascade_source_of(drafter)
         assert guesser is not None
         self._tokens, self._said = trace.tokens, Said(trace)
         self._recorded = None if guesser in LOOKUPS else _Recorded(trace, guesser)
         self._guess = self._recorded or LOOKUPS[guesser](SHORTEST_FOR_A_MODEL)
 
-    def draft(self, place: int, count: int, behind: int, guide: Guide | None, seen: Sequence[Logits]) -> GuessedTokens:
+    def draft(self, place: int, count: int, behind: int, guide: Guide | None, seen: Sequence[Logits]) -> CascadeTokens:
         """Draft up to `count` tokens after `tokens[:place]`. behind: see `ReplayedRound`. seen: by token, the logits
         that a guide which reads the draft's confidence gets.
         """
@@ -101,4 +101,4 @@ class GuessedReplay:
                 if out or said[drafted - 1] != guess or guess == UNKNOWN or drafted == count:
                     break
         seconds = self._recorded.seconds - before if self._recorded else 0.0
-        return GuessedTokens(drafted, asked, asked - passes, rows, seconds)
+        return CascadeTokens(drafted, asked, asked - passes, rows, seconds)

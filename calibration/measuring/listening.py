@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...engines.base import Logits
 from ...runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
-from ...runtime.policy.confidence import Chance, ConfidentSchedule
+from ...runtime.policy.confidence import AcceptancePredictor, ConfidentSchedule
 from ...runtime.policy.controller import RouteState
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.decisions import chance_of
@@ -63,7 +63,11 @@ class Listener:
 
 
 def listening_seconds(
-    session: Session, requests: Sequence[Request], sampling: SamplingParameters, costs: Costs, chance: Chance
+    session: Session,
+    requests: Sequence[Request],
+    sampling: SamplingParameters,
+    costs: Costs,
+    chance: AcceptancePredictor,
 ) -> float:
     """Median seconds per draft pass for reading `chance` and deciding; 0 if nothing was drafted."""
     most = session.max_draft_tokens

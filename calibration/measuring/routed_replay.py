@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...runtime.drafting.rounds import SequenceState
-from ...runtime.policy.confidence import Chance
+from ...runtime.policy.confidence import AcceptancePredictor
 from ...runtime.policy.controller import RouteState
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.route_belief import Routing
@@ -31,7 +31,7 @@ class Priced:
     reading: Reading | None = None
 
     @property
-    def chance(self) -> Chance | None:
+    def chance(self) -> AcceptancePredictor | None:
         reading = self.reading
         return (lambda index, row: reading.survival.chance(index, float(row[0, 0]))) if reading is not None else None
 

@@ -16,9 +16,9 @@ import numpy as np
 from ...engines.base import Logits
 from ...runtime.drafting.drafters import LOOKUPS, SHORTEST_ALONE, SHORTEST_BESIDE_A_MODEL
 from ...runtime.drafting.lookup import Lookup
-from ...runtime.drafting.names import guesser_of, model_of
+from ...runtime.drafting.names import cascade_source_of, model_of
 from ...runtime.drafting.rounds import Guide, RoundOutcome, Source
-from .guessed_replay import GuessedReplay
+from .guessed_replay import CascadeReplay
 from .traces import CostsAt, Trace, agreeing, known, matching
 
 NOTHING = np.zeros((1, 1), np.float32)
@@ -67,7 +67,7 @@ class Replayer:
         self._trace, self._logits = trace, logits
         self._lookup, self._with_model = lookup_of(drafter), model_of(drafter) is not None
         self._agrees = known(trace) if self._with_model else []
-        self._guessed = GuessedReplay(trace, drafter) if guesser_of(drafter) else None
+        self._guessed = CascadeReplay(trace, drafter) if cascade_source_of(drafter) else None
         self._behind = 0
 
     @property
@@ -91,7 +91,7 @@ class Replayer:
         return ReplayedRound(place - 1, by_model + len(found), accepted, passes, behind, num_found=len(found))
 
     def _by_guesses(
-        self, guessed: GuessedReplay, place: int, count: int, right: int, guide: Guide | None
+        self, guessed: CascadeReplay, place: int, count: int, right: int, guide: Guide | None
     ) -> ReplayedRound:
         seen = [self._seen(place, min(index, right)) for index in range(count)]
         one, behind = guessed.draft(place, count, self._behind, guide, seen), self._behind

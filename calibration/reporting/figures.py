@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # The routes with the most requests are shown; the others are only in the tables.
-MOST_ROUTES = 12
+MAX_ROUTES = 12
 LONGEST_NAME = 44
 MARKERS = "os^Dv"
 # Names of routes are no formulas; texts stay texts, in the reader's own fonts.
@@ -49,7 +49,7 @@ class Figure:
 
 def figures(analysis: Analysis) -> tuple[Figure, ...]:
     """Raises `MissingPackageError` without matplotlib."""
-    biggest = sorted(analysis.routes, key=lambda one: -one.requests)[:MOST_ROUTES]
+    biggest = sorted(analysis.routes, key=lambda one: -one.requests)[:MAX_ROUTES]
     routes = [one for one in analysis.routes if one in biggest]
     story = _cost_of_a_token(routes), _acceptance(routes), _time_of_a_round(analysis, routes)
     return *story, *(_speedup(one) for one in routes)

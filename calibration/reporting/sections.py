@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from ..statistics.results import Analysis, RouteAnalysis
 from ..statistics.sample_size import FEW, USUAL, what_samples_tell
-from ..survival.fit import LEAST_TOKENS
-from ..verdicts.verdict import BETTER_BY, LEAST_REQUESTS, SHORTEST_RESPONSE, on_these
+from ..survival.fit import MIN_TOKENS
+from ..verdicts.verdict import BETTER_BY, MIN_REQUESTS, SHORTEST_RESPONSE, on_these
 from . import tables
 from .tables import PREDICTION_TOLERANCE, Table, between, prediction_error, printable, times
 
@@ -137,13 +137,13 @@ def sections(analysis: Analysis) -> tuple[Section, ...]:
     findings, decided = _findings(analysis), tuple(map(_decision, analysis.routes))
     numbers = {
         "floor": times(analysis.floor),
-        "least_requests": LEAST_REQUESTS,
+        "least_requests": MIN_REQUESTS,
         "shortest_response": SHORTEST_RESPONSE,
         "better_by": f"{100 * (BETTER_BY - 1):.0f}",
         "prediction_tolerance": f"{100 * PREDICTION_TOLERANCE:.0f}",
         "usual": USUAL,
         "few": FEW,
-        "least_tokens": LEAST_TOKENS,
+        "least_tokens": MIN_TOKENS,
     }
     found: list[Section] = []
     for key, title, words, made in SECTIONS:
@@ -171,7 +171,7 @@ def answer(analysis: Analysis) -> str:
         more = max(entry.missing for entry in clear)
         each = " of each route" if len(clear) > 1 else ""
         return f"{words.pop()} on these requests{which}; {more} more{each} make{'s' * (more == 1)} it a verdict"
-    if all(one.policy.evidence and one.policy.evidence.requests < LEAST_REQUESTS for one in analysis.routes):
+    if all(one.policy.evidence and one.policy.evidence.requests < MIN_REQUESTS for one in analysis.routes):
         undecided = "Too few requests to decide"
     if all_of_them == 1:
         return {"on": "Speculation pays", "off": "Speculation does not pay"}.get(verdicts[0], undecided)

@@ -22,11 +22,11 @@ Bools = NDArray[np.bool_]
 # Points of a curve, at most.
 POINTS = 33
 # Smallest distance of a curve's chances from 0 and 1, however few tokens it was fitted on.
-LEAST_CHANCE = 0.001
+MIN_CHANCE = 0.001
 # All positions together weigh as much as this many tokens of a single position.
 PRIOR_TOKENS = 50
 # A curve with a smaller slope per unit of the logit is made flat.
-LEAST_SLOPE = 0.01
+MIN_SLOPE = 0.01
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _by_position(method: Method, logits: Floats, tokens: JudgedTokens) -> tuple[
 
 def _level(bins: LogitBins) -> Curve:
     chance = (bins.accepted.sum() + 0.5) / (bins.count.sum() + 1)
-    return Curve((0.0,), (float(np.clip(chance, LEAST_CHANCE, 1 - LEAST_CHANCE)),))
+    return Curve((0.0,), (float(np.clip(chance, MIN_CHANCE, 1 - MIN_CHANCE)),))
 
 
 def _platt(bins: LogitBins) -> Curve:
@@ -136,9 +136,9 @@ def _platt(bins: LogitBins) -> Curve:
     regression = scikit_learn("linear_model").LogisticRegression(C=1e6, max_iter=1000)
     regression.fit(np.tile(bins.logit, 2)[:, None], labels, sample_weight=weights)
     slope, bias = float(regression.coef_[0, 0]), float(regression.intercept_[0])
-    if slope < LEAST_SLOPE:
+    if slope < MIN_SLOPE:
         return _level(bins)
-    limit = np.log(1 / LEAST_CHANCE - 1)
+    limit = np.log(1 / MIN_CHANCE - 1)
     wanted = np.linspace(-limit, limit, POINTS)
     return _curve((wanted - bias) / slope, 1 / (1 + np.exp(-wanted)))
 
@@ -152,7 +152,7 @@ def _isotonic(bins: LogitBins) -> Curve:
 
 
 def _curve(logits: Floats, chances: Floats) -> Curve:
-    clipped = np.clip(chances, LEAST_CHANCE, 1 - LEAST_CHANCE)
+    clipped = np.clip(chances, MIN_CHANCE, 1 - MIN_CHANCE)
     return Curve(tuple(map(float, logits)), tuple(map(float, clipped)))
 
 

@@ -17,7 +17,7 @@ from .quality import Floats, judge, scikit_learn
 
 FOLDS = 5
 # Judged tokens that a survival signal needs.
-LEAST_TOKENS = 200
+MIN_TOKENS = 200
 
 
 def fit_survival(tokens: JudgedTokens, bundle: str, seed: int = 0) -> tuple[Survival, tuple[SignalQuality, ...]]:

@@ -18,7 +18,7 @@ from .quality import Floats, scikit_learn
 # Inverse L2 strengths that are tried, on standardised features.
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)
 # Tokens a fit uses at most; more change the weights little.
-MOST_ROWS = 30_000
+MAX_ROWS = 30_000
 
 
 def fit_head(signal: Signal, tokens: JudgedTokens, fold: Integers, bundle: str, seed: int) -> tuple[Survival, Floats]:
@@ -29,7 +29,7 @@ def fit_head(signal: Signal, tokens: JudgedTokens, fold: Integers, bundle: str, 
     """
     folds, bare = range(int(fold.max()) + 1), tokens.without_features()
     few = np.zeros(len(tokens), np.bool_)
-    few[np.random.default_rng(seed).permutation(len(tokens))[:MOST_ROWS]] = True
+    few[np.random.default_rng(seed).permutation(len(tokens))[:MAX_ROWS]] = True
 
     @cache
     def without(strength: float, *left_out: int) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...runtime.drafting.names import guesser_of
+from ...runtime.drafting.names import cascade_source_of
 from ...runtime.policy.cost_model import Costs
 from ..measuring.trace_replay import replay
 from ..measuring.traces import Trace, cached
@@ -20,7 +20,7 @@ def unit_of(traces: Sequence[Trace], drafter: str, costs: Costs) -> float:
 
     Measured on replayed rounds with the largest number of draft tokens.
     """
-    if guesser_of(drafter) is None:
+    if cascade_source_of(drafter) is None:
         return 1.0
     at, spent, whole = cached(costs), 0.0, 0.0
     for trace in traces:

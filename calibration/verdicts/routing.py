@@ -23,7 +23,7 @@ from .chains import unit_of
 from .verdict import BETTER_BY, conditional_chances, sides_of
 
 # How many token ids of a route's prompts are kept, the most common ones.
-MOST_TOKENS = 1024
+MAX_TOKENS = 1024
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def known(stream: Stream, vocab: int, bundle: str = "", made: str = "") -> Routi
         own = stream.only(numbers)
         prompts = [trace.tokens[: trace.prompt_tokens] for trace in own.traces(next(iter(own.drafters)))]
         counts = Counter(token for prompt in prompts for token in prompt) if vocab else Counter[int]()
-        tokens = {str(token): count for token, count in sorted(counts.most_common(MOST_TOKENS))}
+        tokens = {str(token): count for token, count in sorted(counts.most_common(MAX_TOKENS))}
         drafters = {name: _known_draft(own, name) for name in own.drafters}
         routes[route] = KnownRoute(drafters, tokens, counts.total())
     return Routing(ROUTING_VERSION, bundle, made, vocab, tuple(stream.drafters), routes)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...runtime.drafting.names import guesser_of, model_of, unguessed
+from ...runtime.drafting.names import cascade_source_of, model_of, strip_cascade
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.routes import Evidence, Mode, RoutePolicy, Verdict
 from ..measuring.adaptive_replay import Reading, adaptive_seconds
@@ -27,7 +27,7 @@ from ..statistics.sample_size import quantile_ranks
 from .chains import CHAIN_BETTER_BY, unit_of
 
 # Fewer requests give no verdict: their p10 would depend on one or two requests.
-LEAST_REQUESTS = 20
+MIN_REQUESTS = 20
 # In tokens. Shorter responses end after a round or two and do not count for the p10 speedup.
 SHORTEST_RESPONSE = 8
 # A drafter other than the preferred one must be faster by this factor to be chosen.
@@ -161,7 +161,7 @@ def best(replayed: Sequence[Replayed], drafters: Sequence[str]) -> Replayed:
         return one.candidate.speedup.value
 
     first = max((one for one in allowed if one.candidate.drafter == drafters[0]), key=speedup)
-    chains = [one for one in allowed if guesser_of(one.candidate.drafter)]
+    chains = [one for one in allowed if cascade_source_of(one.candidate.drafter)]
     other = max((one for one in allowed if one not in chains), default=first, key=speedup)
     chosen = other if speedup(other) > BETTER_BY * speedup(first) else first
     chain = max(chains, default=chosen, key=speedup)
@@ -170,7 +170,7 @@ def best(replayed: Sequence[Replayed], drafters: Sequence[str]) -> Replayed:
 
 def judge(replayed: Replayed, floor: float) -> Verdict:
     """The verdict on the best candidate. floor: what its p10 speedup must reach."""
-    return _judge(replayed, floor) if len(replayed.speedups) >= LEAST_REQUESTS else "undecided"
+    return _judge(replayed, floor) if len(replayed.speedups) >= MIN_REQUESTS else "undecided"
 
 
 def _judge(replayed: Replayed, floor: float) -> Verdict:
@@ -189,7 +189,7 @@ def _p10_bound(speedups: Sequence[float]) -> float:
 def missing(replayed: Replayed, floor: float) -> int:
     """About how many more requests a verdict needs: intervals shrink with the square root of their number."""
     requests, speedup = len(replayed.speedups), replayed.candidate.speedup
-    least = max(0, LEAST_REQUESTS - requests)
+    least = max(0, MIN_REQUESTS - requests)
     if _judge(replayed, floor) != "undecided":
         return least
     if speedup.high >= UNBOUNDED:
@@ -208,7 +208,7 @@ def conditional_chances(traces: Sequence[Trace], drafter: str, most: int) -> tup
     The share of the replayed rounds, with one success and one failure added. most: draft tokens per round. Guesses for
     a model do not change the chances.
     """
-    drafter = unguessed(drafter)
+    drafter = strip_cascade(drafter)
     reached, accepted = [0] * most, [0] * most
     for trace in traces:
         for one in replay(trace, drafter, most):
@@ -276,7 +276,7 @@ def in_words(
 
 def on_these(policy: RoutePolicy, judged: DraftCandidate, floor: float) -> str:
     """`Faster` or `Slower` where too few requests for a verdict leave no doubt about themselves, else empty."""
-    if policy.verdict != "undecided" or policy.evidence is None or policy.evidence.requests >= LEAST_REQUESTS:
+    if policy.verdict != "undecided" or policy.evidence is None or policy.evidence.requests >= MIN_REQUESTS:
         return ""
     if judged.speedup.low > 1 and judged.p10 >= floor:
         return "Faster"
@@ -303,12 +303,12 @@ def _in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: 
     more = f"{lacking} more request{'s' * (lacking != 1)}"
     speculates = policy.mode == "adaptive" or policy.num_draft_tokens
     meanwhile = f"meanwhile {setting}" if speculates else f"meanwhile plain decoding; the best setting is {setting}"
-    if policy.evidence is not None and policy.evidence.requests < LEAST_REQUESTS:
+    if policy.evidence is not None and policy.evidence.requests < MIN_REQUESTS:
         if clear := on_these(policy, chosen, floor):
             verdict = "makes" if lacking == 1 else "make"
             return f"{clear} on these requests: {found}. {more} {answers} {verdict} it a verdict; {meanwhile}."
         return (
-            f"A verdict needs {LEAST_REQUESTS} requests with answers {long} and has {policy.evidence.requests}; "
+            f"A verdict needs {MIN_REQUESTS} requests with answers {long} and has {policy.evidence.requests}; "
             f"{meanwhile}, {found}. Add at least {more}."
         )
     why = "P10 is near the floor" if speedup.low > 1 else "The interval includes 1"

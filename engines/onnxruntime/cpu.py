@@ -193,7 +193,7 @@ class OrtDecoder:
     def step_tree(self, tokens: Sequence[int], parents: Sequence[int], position: int) -> Logits:
         assert self._trees is not None, "the bundle was built without trees"
         self._bound(len(tokens), position + len(tokens))
-        with self._trees.lie(len(tokens), parents):
+        with self._trees.as_tree(len(tokens), parents):
             return self._run(tokens, position, False)
 
     def feed(self, tokens: Sequence[int], position: int) -> None:

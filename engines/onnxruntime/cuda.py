@@ -19,7 +19,7 @@ import numpy as np
 from ...bundle import Bundle, ModelSpec
 from ...errors import BundleError, EngineError
 from ..base import Availability, Engine, OpenedDraft
-from .cuda_decoder import OrtCudaDecoder, Place
+from .cuda_decoder import OrtCudaDecoder, OrtDevice
 from .cuda_errors import explain, reason
 from .pool import check_threads, configure
 
@@ -57,7 +57,7 @@ def availability() -> Availability:
             f"pip install 'onnxruntime-gpu>={needed}'",
         )
     _preload(ort)
-    return _probe(ort, Place("cuda", 0)) or Availability(True, f"{name}, CUDA")
+    return _probe(ort, OrtDevice("cuda", 0)) or Availability(True, f"{name}, CUDA")
 
 
 def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
@@ -75,7 +75,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     import onnxruntime as ort
 
     _preload(ort)
-    place = Place("cuda", device)
+    place = OrtDevice("cuda", device)
     if device and (problem := _probe(ort, place)):  # `availability` has already probed the first one
         raise EngineError(f"GPU {device}: {problem.detail}; {problem.remedy}")
 
@@ -104,7 +104,7 @@ def _preload(ort: Any) -> None:
         ort.preload_dlls()
 
 
-def _probe(ort: Any, place: Place) -> Availability | None:
+def _probe(ort: Any, place: OrtDevice) -> Availability | None:
     """Why ONNX Runtime cannot copy a number to that GPU; None if it can."""
     ort.set_default_logger_severity(FATAL)  # what it logs is reported below
     try:

@@ -37,7 +37,7 @@ ELEMENTS: dict[Precision, tuple[type[np.generic], Any, str]] = {
 SIDES: tuple[Literal["past", "present"], ...] = ("past", "present")
 
 
-class Place(NamedTuple):
+class OrtDevice(NamedTuple):
     """Where buffers are, in ONNX Runtime's terms: `cuda` or `cpu`, and the number of the device."""
 
     kind: str
@@ -73,7 +73,7 @@ class OrtCudaDecoder:
         self,
         ort: Any,
         session: Any,
-        place: Place,
+        place: OrtDevice,
         path: Path,
         spec: ModelSpec,
         contract: Contract,

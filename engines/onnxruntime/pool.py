@@ -13,14 +13,14 @@ from typing import Any
 from ...errors import ParameterError
 from ..cpus import allowed_cpus, cpu_limit, physical_cores
 
-MOST_PER_CPU = 8  # above one per core they only take turns; a bundle's costs may be of a host with more cores
+MAX_PER_CPU = 8  # above one per core they only take turns; a bundle's costs may be of a host with more cores
 
 
 def check_threads(threads: int) -> None:
     """Raises `ParameterError` for a number with which a pass would take minutes instead of milliseconds."""
     if threads < 0:
         raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or more", "threads")
-    most = MOST_PER_CPU * len(allowed_cpus())
+    most = MAX_PER_CPU * len(allowed_cpus())
     if threads > most:
         raise ParameterError(
             f"threads is {threads}; it must be at most {most} here, or 0 for the engine's choice", "threads"

@@ -36,7 +36,7 @@ class OrtTrees:
         self._by_width.pop(width, None)
 
     @contextmanager
-    def lie(self, width: int, parents: Sequence[int]) -> Iterator[None]:
+    def as_tree(self, width: int, parents: Sequence[int]) -> Iterator[None]:
         """Within the context, the last rows of a pass of `width` rows follow the rows `parents`, which are earlier."""
         depth, ancestor = self._by_width[width]
         try:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...bundle import COUNTS, Contract
 from ...errors import EngineError
-from ..base import Chances, RoundResult, check_rows
+from ..base import RoundNoise, RoundResult, check_rows
 from ..cuda.graph_cache import Replay
 from ..cuda.protocol import Address, Device
 from ..cuda.staging import Page, Slot
@@ -94,7 +94,7 @@ class DeviceRounds:
         self._bound: dict[tuple[str, int], Enqueue] = {}
         self._replay = Replay(device)
 
-    def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: Chances | None) -> RoundResult:
+    def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: RoundNoise | None) -> RoundResult:
         k, position = num_draft_tokens, len(tokens) - 1
         check_rows(len(tokens) + k, self._contract)
         draft = self._draft if k else None
@@ -152,7 +152,7 @@ class DeviceRounds:
         for span in self._contract.spans:
             for k in range(most + 1):
                 noise = np.full(k + 1, 0.5, np.float32)
-                for chances in (None, Chances("block", np.array([1.0, 0, 1.0, 0], np.float32), noise[1:], noise)):
+                for chances in (None, RoundNoise("block", np.array([1.0, 0, 1.0, 0], np.float32), noise[1:], noise)):
                     tokens = [0] * (span - k)
                     for decoder, left in ((self._target, 1), (self._draft, 2)):
                         if decoder is not None and decoder.states is not None:

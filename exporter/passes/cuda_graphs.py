@@ -77,7 +77,7 @@ def _is_constant(value: ir.Value | None) -> bool:
     return value is not None and value.is_initializer()
 
 
-MOST_PARTS = 4
+MAX_PARTS = 4
 
 
 def narrow_splits(model: ir.Model) -> bool:
@@ -94,11 +94,11 @@ def _cut(node: ir.Node, graph: ir.Graph) -> None:
     axis = node.attributes.get_int("axis", 0)
     tape = ir.tape.Tape()
     found: list[ir.Value] = []
-    while len(sizes) > MOST_PARTS:
-        now = [*sizes[: MOST_PARTS - 1], sum(sizes[MOST_PARTS - 1 :])]
+    while len(sizes) > MAX_PARTS:
+        now = [*sizes[: MAX_PARTS - 1], sum(sizes[MAX_PARTS - 1 :])]
         *first, given = _split(tape, given, now, axis, parts[len(found)].name)
         found += first
-        sizes = sizes[MOST_PARTS - 1 :]
+        sizes = sizes[MAX_PARTS - 1 :]
     found += _split(tape, given, sizes, axis, parts[len(found)].name)
     for old, new in zip(parts, found, strict=True):
         new.name, new.type, new.shape = old.name, old.type, old.shape
@@ -115,7 +115,7 @@ def _split(tape: ir.tape.Tape, given: ir.Value | None, sizes: list[int], axis: i
 
 
 def _is_wide(node: ir.Node) -> bool:
-    if node.op_type != "Split" or node.domain or len(node.outputs) <= MOST_PARTS:
+    if node.op_type != "Split" or node.domain or len(node.outputs) <= MAX_PARTS:
         return False
     sizes = _sizes(node)
     return len(set(sizes)) > 1

@@ -160,7 +160,7 @@ def _logits(model: PreTrainedModel, context: NDArray[np.int64], rows: NDArray[np
 
 
 def prove(
-    workplace: Path,
+    staging_dir: Path,
     role: Role,
     spec: ModelSpec,
     contract: Contract,
@@ -175,10 +175,10 @@ def prove(
     layer when they were exported, this is the end-to-end divergence.
     """
     proofs: list[Proof] = []
-    reference, kept = load_reference(workplace / spec.reference), contract.of(role)
+    reference, kept = load_reference(staging_dir / spec.reference), contract.of(role)
     for dialect, graph in spec.graphs.items():
         step(f"{role} {dialect}")
-        path = workplace / graph
+        path = staging_dir / graph
         kind = arithmetic(spec, contract)
         if kind == "fp32" or (dialect == DIALECT and (spec.format != "float" or (NAME in engines and kind == "fp16"))):
             decoder = OrtDecoder(path, spec, kept, dialect=dialect)

@@ -18,7 +18,7 @@ from ...engines.onnxruntime.graphs import open_graph
 from ..weights.experts import expert_layers
 from ..weights.recipe import Recipe, WeightRecipe
 from .layer_arithmetic import Passed, Sampled, layer_error, require_explained
-from .sites import Site
+from .quantized_ops import QuantizedOp
 
 # Rows for each expert, and those that are multiplied at once: each of them copies a weight.
 ROWS = 4
@@ -26,7 +26,7 @@ AT_ONCE = 32
 
 
 def check_experts(
-    name: str, model: PreTrainedModel, recipe: Recipe, graph: ir.Model, found: Mapping[Site, Sampled]
+    name: str, model: PreTrainedModel, recipe: Recipe, graph: ir.Model, found: Mapping[QuantizedOp, Sampled]
 ) -> float:
     """The largest difference of the sites with experts as a multiple of what is allowed.
 
@@ -59,7 +59,7 @@ def _of_part(own: WeightRecipe, part: slice) -> WeightRecipe:
     return own if own.stored is None else replace(own, stored=(own.stored[0][part], own.stored[1][part]))
 
 
-def _run(graph: ir.Model, site: Site, rows: np.ndarray, experts: np.ndarray) -> np.ndarray:
+def _run(graph: ir.Model, site: QuantizedOp, rows: np.ndarray, experts: np.ndarray) -> np.ndarray:
     """What the site gives for `rows [S, K]` that go to `experts [S]`: `[S, N]`."""
     path = _folder(graph) / "experts-alone.onnx"
     try:
@@ -82,7 +82,7 @@ def _folder(graph: ir.Model) -> Path:
     raise AssertionError("a model whose weights are in its graph")
 
 
-def _save_alone(graph: ir.Model, site: Site, path: Path) -> None:
+def _save_alone(graph: ir.Model, site: QuantizedOp, path: Path) -> None:
     values = {value.name: value for node in graph.graph for value in node.outputs}
     cut = ir.convenience.extract(graph.graph, [values[site.input], values[site.experts]], [values[site.output]])
     for given, kind in zip(cut.inputs[:2], (ir.DataType.FLOAT, ir.DataType.INT64), strict=True):

@@ -26,10 +26,10 @@ from ...runtime.proofs.parity import LOGIT_TOLERANCE, POISON, Exact, ReferenceSt
 from ..dialects import Dialect
 from ..weights.layers import linear_layers
 from ..weights.recipe import Recipe
-from .forced import Forced, Strayed, forced
 from .layer_arithmetic import REPORT, ROUNDING, ROUNDINGS, Passed, Sampled, layer_error, require_explained
+from .pinned_model import MaxDeviation, PinnedModel, pinned_model
 from .prove_experts import check_experts
-from .sites import Site, Table, sites, tables
+from .quantized_ops import QuantizedOp, Table, quantized_ops, tables
 from .widen import widen
 
 # Rows that each layer is compared on: of passes as narrow as the loop's, and of prompt chunks.
@@ -37,7 +37,7 @@ NARROW_ROWS = 32
 CHUNK_ROWS = 32
 ROWS_PER_CHUNK = 4
 # Rows of one pass: what all layers read and give is in memory at once. Longer chunks are walked in pieces.
-MOST_ROWS = 64
+MAX_ROWS = 64
 # Rows of a table that are picked at once.
 PICKED = 4096
 NBITS = "MatMulNBits"
@@ -50,14 +50,16 @@ class Exposed:
     """A copy of a graph on disk that also gives what goes into its quantized layers and what comes out."""
 
     path: Path
-    sites: tuple[Site, ...]
+    quantized_ops: tuple[QuantizedOp, ...]
     tables: tuple[Table, ...]
     model: ir.Model
 
     @property
     def taps(self) -> tuple[str, ...]:
         graph_outputs = {"logits"}
-        names = dict.fromkeys(name for site in self.sites for name in (site.input, site.output, site.experts) if name)
+        names = dict.fromkeys(
+            name for site in self.quantized_ops for name in (site.input, site.output, site.experts) if name
+        )
         return tuple(name for name in names if name not in graph_outputs)
 
 
@@ -115,7 +117,7 @@ def prove_layers(subject: Subject, dialect: Dialect, path: Path, recorded: Recor
         layers=walked.layers,
         layer_error=walked.layer_error,
         as_run=walked.as_run,
-        exact_error=walked.strayed.error,
+        exact_error=walked.max_deviation.error,
         exact_tolerance=LOGIT_TOLERANCE[subject.arithmetic],
         rows=rounded.rows,
         rounded_divergence=rounded.nats,
@@ -132,7 +134,7 @@ class _Walked:
     answers: list[Logits]
     layers: int
     layer_error: float
-    strayed: Strayed
+    max_deviation: MaxDeviation
     as_run: bool
 
 
@@ -144,19 +146,21 @@ def _prove(
         contract = subject.contract if dialect == DIALECT else replace(subject.contract, precision="fp32")
         decoder = OrtDecoder(copy.path, subject.spec, contract, dialect=dialect, options=DecoderOptions(taps=copy.taps))
         longest = max(entry.step.end for entry in reference) if subject.spec.has_states else 0
-        with forced(subject.model, subject.recipe, copy.sites, longest) as model:
-            answers, samples = _walk(decoder, model, copy.sites, reference, subject.kept)
+        with pinned_model(subject.model, subject.recipe, copy.quantized_ops, longest) as model:
+            answers, samples = _walk(decoder, model, copy.quantized_ops, reference, subject.kept)
         del decoder  # its memory, before the layers ask for theirs
-        strayed, tolerance = model.strayed, LOGIT_TOLERANCE[subject.arithmetic]
-        if not strayed.error <= tolerance:
+        max_deviation, tolerance = model.max_deviation, LOGIT_TOLERANCE[subject.arithmetic]
+        if not max_deviation.error <= tolerance:
             raise ProofError(
-                f"{subject.name}, {dialect}: what {strayed.reader} reads is off by {strayed.error:.2g} of its size "
+                f"{subject.name}, {dialect}: what {max_deviation.reader} reads is off by {max_deviation.error:.2g} of its size "
                 f"from what the Hugging Face model makes of the layers before it, {tolerance:.0g} is allowed; {REPORT}"
             )
         worst = max(_check_layers(subject, samples), _check_tables(subject, copy))
         stacks = {site: kept for site, kept in samples.items() if site.experts}
         worst = max(worst, check_experts(subject.name, subject.model, subject.recipe, copy.model, stacks))
-        return _Walked(answers, len(copy.sites) + len(copy.tables), worst, strayed, as_run=not own_kernels)
+        return _Walked(
+            answers, len(copy.quantized_ops) + len(copy.tables), worst, max_deviation, as_run=not own_kernels
+        )
 
 
 @contextmanager
@@ -166,14 +170,14 @@ def exposed(path: Path, dialect: Dialect, own_kernels: bool = False) -> Iterator
     for node in model.graph if own_kernels else ():
         if node.op_type == NBITS:
             node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", FP32_LEVEL)
-    found = tuple(sites(model.graph)), tuple(tables(model.graph))
+    found = tuple(quantized_ops(model.graph)), tuple(tables(model.graph))
     if dialect != DIALECT:
         widen(model)
     copy = Exposed(path.with_name(f"{path.stem}-exposed.onnx"), *found, model)
     values = {value.name: value for node in model.graph for value in node.outputs}
     for name in copy.taps:
         value = values[name]
-        kind = ir.DataType.INT64 if any(name == site.experts for site in copy.sites) else ir.DataType.FLOAT
+        kind = ir.DataType.INT64 if any(name == site.experts for site in copy.quantized_ops) else ir.DataType.FLOAT
         value.type = value.type or ir.TensorType(kind)
         model.graph.outputs.append(value)
     try:
@@ -185,11 +189,11 @@ def exposed(path: Path, dialect: Dialect, own_kernels: bool = False) -> Iterator
 
 def _walk(
     decoder: OrtDecoder,
-    model: Forced,
-    found: tuple[Site, ...],
+    model: PinnedModel,
+    found: tuple[QuantizedOp, ...],
     reference: tuple[ReferenceStep, ...],
     ids: tuple[int, ...] | None,
-) -> tuple[list[Logits], dict[Site, Sampled]]:
+) -> tuple[list[Logits], dict[QuantizedOp, Sampled]]:
     """The graph's logits of every step, and some rows of each site."""
     answers: list[Logits] = []
     samples = {site: Sampled() for site in found}
@@ -200,13 +204,13 @@ def _walk(
         step = entry.step
         if step.poison:
             decoder.overwrite_rows(step.position, POISON)
-        for start in range(0, len(step.tokens), MOST_ROWS):
-            tokens, position = step.tokens[start : start + MOST_ROWS], step.position + start
+        for start in range(0, len(step.tokens), MAX_ROWS):
+            tokens, position = step.tokens[start : start + MAX_ROWS], step.position + start
             logits = decoder.step(tokens.tolist(), position).copy()
             tapped = decoder.tapped | {"logits": logits}
             ours = model.step(tokens, position, tapped)[-len(logits) :]
             own = logits if ids is None else logits[:, list(ids)]
-            model.strayed.note(float(np.abs(own - ours).max() / np.std(ours)), "who picks a token")
+            model.max_deviation.note(float(np.abs(own - ours).max() / np.std(ours)), "who picks a token")
             narrow = len(tokens) == len(logits)
             count = min(left[narrow], len(tokens) if narrow else ROWS_PER_CHUNK)
             left[narrow] -= count
@@ -217,7 +221,7 @@ def _walk(
     return answers, samples
 
 
-def _check_layers(subject: Subject, samples: dict[Site, Sampled]) -> float:
+def _check_layers(subject: Subject, samples: dict[QuantizedOp, Sampled]) -> float:
     """The largest difference as a multiple of what is allowed. Raises `ProofError` where that is more than 1."""
     parameters = dict(subject.model.named_parameters(remove_duplicate=False))
     layers = {id(layer.parameter): layer for layer in linear_layers(subject.model)}

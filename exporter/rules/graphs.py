@@ -181,13 +181,13 @@ FOLDER = "graphs/rules"
 
 
 def write_rules(
-    workplace: Path, contract: Contract, vocab_size: int, step: Callable[[str], None]
+    staging_dir: Path, contract: Contract, vocab_size: int, step: Callable[[str], None]
 ) -> tuple[RuleSpec, ...]:
     """Graphs for every k up to the contract's, proved equal to their numpy twins. Raises `ProofError`."""
-    (workplace / FOLDER).mkdir(parents=True)
+    (staging_dir / FOLDER).mkdir(parents=True)
     specs = []
     for spec, make in _rules(contract.max_draft_tokens, vocab_size):
-        path = workplace / spec.graph
+        path = staging_dir / spec.graph
         step(path.stem)
         path.write_bytes(make().SerializeToString())
         proof = measure_rule(open_graph(path), spec, vocab_size)

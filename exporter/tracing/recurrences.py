@@ -19,7 +19,7 @@ from torch.nn import functional
 from ...bundle import CacheLayer, Contract
 from ...errors import UnsupportedModelError
 
-Place = tuple[int, int]  # a layer, and which of its states of one kind
+StateIndex = tuple[int, int]  # a layer, and which of its states of one kind
 
 
 @dataclass
@@ -34,8 +34,8 @@ class OpenStates:
     certain: Tensor
     window: int
     widest: int
-    past: dict[Place, dict[str, Tensor]]
-    present: dict[Place, dict[str, Tensor]] = field(default_factory=dict)
+    past: dict[StateIndex, dict[str, Tensor]]
+    present: dict[StateIndex, dict[str, Tensor]] = field(default_factory=dict)
     order: Any = None
 
     @classmethod
@@ -43,7 +43,7 @@ class OpenStates:
         cls, layers: tuple[CacheLayer, ...], contract: Contract, counts: tuple[Tensor, ...], given: tuple[Tensor, ...]
     ) -> OpenStates:
         """counts: pending and certain. given: the states in the order of `ModelSpec.state_names`."""
-        past: dict[Place, dict[str, Tensor]] = {}
+        past: dict[StateIndex, dict[str, Tensor]] = {}
         rest = iter(given)
         for index, layer in enumerate(layers):
             for state in layer.states:

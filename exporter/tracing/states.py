@@ -26,7 +26,7 @@ from ...errors import UnsupportedModelError
 from ..dialects import Dialect
 from . import ort_states, standard_states
 from .attention import StaticCache
-from .recurrences import RECURRENCES, OpenStates, Place, Recurrence
+from .recurrences import RECURRENCES, OpenStates, Recurrence, StateIndex
 
 # What emits `convolve` and `advance` in a dialect.
 EMITTERS: dict[Dialect, ModuleType] = {"ort": ort_states, "onnx": standard_states}
@@ -42,8 +42,8 @@ class StateCache(StaticCache):
     """
 
     states: OpenStates | None = None
-    convolving: Place | None = None
-    recurring: Place | None = None
+    convolving: StateIndex | None = None
+    recurring: StateIndex | None = None
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
         return None

@@ -98,10 +98,10 @@ class Shape:
 EVERY = 10
 JUDGING = (4, 9)
 CHOOSING = (7,)
-FEWEST_JUDGING = 4
-FEWEST = EVERY // len(JUDGING) * FEWEST_JUDGING
+MIN_JUDGING = 4
+FEWEST = EVERY // len(JUDGING) * MIN_JUDGING
 # As many tokens as `specexport calibrate` wants of a survival signal.
-LEAST_TOKENS = 200
+MIN_TOKENS = 200
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def split(requests: Sequence[Request], others: Sequence[Request], general: Seque
     own = _new(requests, ())
     if len(own) < FEWEST:
         raise ParameterError(
-            f"different prompts found: {len(own)}, expected at least {FEWEST}, so that {FEWEST_JUDGING} judge the "
+            f"different prompts found: {len(own)}, expected at least {FEWEST}, so that {MIN_JUDGING} judge the "
             "draft; give more",
             "prompts",
         )
@@ -198,9 +198,9 @@ def _seed(seed: int, number: int, request: Request) -> int:
 def check_length(judging: Sequence[Answer]) -> None:
     """Raises `ParameterError` for answers too short to judge by."""
     found = sum(len(answer.tokens) for answer in judging)
-    if found < LEAST_TOKENS:
+    if found < MIN_TOKENS:
         raise ParameterError(
-            f"the target's answers to {len(judging)} held-out prompts have {found} tokens, expected {LEAST_TOKENS}; "
+            f"the target's answers to {len(judging)} held-out prompts have {found} tokens, expected {MIN_TOKENS}; "
             "give more prompts or ones with longer answers, or raise --max-new-tokens; the answers are kept",
             "prompts",
         )

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from .collect_activations import SAMPLED_ROWS
 from .experts import ExpertLayer, expert_layers
 from .formats import INT4_HIGH, INT4_LOW, Float32, Int8
-from .gptq import DAMPING, Hold, as_they_are, inverse_factor, rounded, together
+from .gptq import DAMPING, ScaleCast, identity_scales, inverse_factor, rounded, together
 from .layers import stopped_at_head
 from .mixing import some
 from .output_error import HIGHER, spread_rows, squared_error, stands_out
@@ -113,7 +113,7 @@ def choose_expert_integers(
     model: nn.Module,
     token_batches: Sequence[Tensor],
     recipes: Mapping[str, WeightRecipe],
-    hold: Hold = as_they_are,
+    scale_cast: ScaleCast = identity_scales,
     damping: float = DAMPING,
 ) -> RoundedExperts:
     """Choose the integers of the stacks in int8 and int4 among `recipes`.
@@ -130,7 +130,7 @@ def choose_expert_integers(
     if not layers:
         return RoundedExperts({}, 0, 0)
     tokens, lengths = together(token_batches, max(layer.matrix.shape[1] for layer in layers))
-    state = _State(torch.arange(tokens.shape[1])[None] < lengths[:, None], recipes, hold, damping)
+    state = _State(torch.arange(tokens.shape[1])[None] < lengths[:, None], recipes, scale_cast, damping)
     hooks = [layer.module.register_forward_pre_hook(state.hook(layer)) for layer in layers]
     try:
         with stopped_at_head(model) as run:
@@ -143,8 +143,10 @@ def choose_expert_integers(
 
 
 class _State:
-    def __init__(self, used: Tensor, recipes: Mapping[str, WeightRecipe], hold: Hold, damping: float) -> None:
-        self.used, self.recipes, self.hold, self.damping = used.flatten(), recipes, hold, damping
+    def __init__(
+        self, used: Tensor, recipes: Mapping[str, WeightRecipe], scale_cast: ScaleCast, damping: float
+    ) -> None:
+        self.used, self.recipes, self.scale_cast, self.damping = used.flatten(), recipes, scale_cast, damping
         self.found: dict[str, WeightRecipe] = {}
         self.fitted = 0
 
@@ -168,20 +170,20 @@ class _State:
                 mine = rows[used & (experts == expert)].float()
                 factor = inverse_factor(mine.T @ mine, self.damping)
             if factor is None:
-                parts.append(to_nearest(weight.float().numpy(), recipe, self.hold))
+                parts.append(to_nearest(weight.float().numpy(), recipe, self.scale_cast))
             else:
                 fitted += 1
-                parts.append(rounded(weight.float(), factor, recipe, self.hold))
+                parts.append(rounded(weight.float(), factor, recipe, self.scale_cast))
         if fitted:
             self.fitted += fitted
             values, scales = zip(*parts, strict=True)
             self.found[layer.weight] = replace(recipe, stored=(np.concatenate(values), np.concatenate(scales)))
 
 
-def to_nearest(weight: Float32, recipe: WeightRecipe, hold: Hold) -> tuple[Int8, Float32]:
+def to_nearest(weight: Float32, recipe: WeightRecipe, scale_cast: ScaleCast) -> tuple[Int8, Float32]:
     """Values and scales of a weight [N, K] in int8 or int4: values rounded to nearest, for scales rounded by `hold`."""
     values, scales = recipe.quantize(weight)
-    held = hold(scales)
+    held = scale_cast(scales)
     if np.array_equal(held, scales):
         return values, scales
     low, high = (-recipe.limit, recipe.limit) if recipe.format == "int8" else (INT4_LOW, INT4_HIGH)

@@ -18,16 +18,16 @@ from .fake_quant import fake_quantized
 from .recipe import Recipe
 
 # Fewer tokens do not show which channels are large. More change nothing measurable and take minutes on large models.
-FEWEST_TOKENS = 512
-MOST_CALIBRATION_TOKENS = 8192
+MIN_TOKENS = 512
+MAX_CALIBRATION_TOKENS = 8192
 BATCH_TOKENS = 256
 
 
 def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = BATCH_TOKENS) -> list[Tensor]:
-    """Batches [1, T] int64, T <= length, of at most MOST_CALIBRATION_TOKENS in all, taken evenly from the texts.
+    """Batches [1, T] int64, T <= length, of at most MAX_CALIBRATION_TOKENS in all, taken evenly from the texts.
 
     tokenizer: Hugging Face's. Every batch begins with the tokenizer's leading special token, as prompts do, so that
-    channels that only the first token makes large are seen. Raises `ParameterError` for fewer than FEWEST_TOKENS.
+    channels that only the first token makes large are seen. Raises `ParameterError` for fewer than MIN_TOKENS.
     """
     pieces: list[list[int]] = []
     for text in texts:
@@ -36,14 +36,14 @@ def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = BATCH
         rest, room = tokens[len(first) :], length - len(first)
         pieces += [first + rest[start : start + room] for start in range(0, len(rest), room)]
     found = sum(map(len, pieces))
-    if found < FEWEST_TOKENS:
+    if found < MIN_TOKENS:
         raise ParameterError(
-            f"the calibration prompts have {found} tokens, expected at least {FEWEST_TOKENS}; "
+            f"the calibration prompts have {found} tokens, expected at least {MIN_TOKENS}; "
             "give more or longer ones, or leave out --calibration-prompts to use the built-in set",
             "calibration_prompts",
         )
     followed = [piece for piece in pieces if len(piece) > 1]  # a single token has no next token to predict
-    return [torch.tensor([piece]) for piece in _evenly(followed or pieces, MOST_CALIBRATION_TOKENS)]
+    return [torch.tensor([piece]) for piece in _evenly(followed or pieces, MAX_CALIBRATION_TOKENS)]
 
 
 def _evenly(pieces: list[list[int]], most: int) -> list[list[int]]:
@@ -57,17 +57,17 @@ def _evenly(pieces: list[list[int]], most: int) -> list[list[int]]:
 
 # One batch in this many is held out of calibration.
 EVERY = 4
-MOST_HELD_OUT_TOKENS = 1024
+MAX_HELD_OUT_TOKENS = 1024
 
 
 def split(batches: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """(batches to calibrate on, at most MOST_HELD_OUT_TOKENS held out). Of two or three, the last is held out."""
+    """(batches to calibrate on, at most MAX_HELD_OUT_TOKENS held out). Of two or three, the last is held out."""
     held = list(batches[EVERY - 1 :: EVERY]) or list(batches[-1:])
     used = [batch for batch in batches if not any(batch is other for other in held)]
     kept: list[Tensor] = []
     total = 0
     for batch in held:
-        if kept and total + batch.shape[-1] > MOST_HELD_OUT_TOKENS:
+        if kept and total + batch.shape[-1] > MAX_HELD_OUT_TOKENS:
             break
         kept.append(batch)
         total += batch.shape[-1]

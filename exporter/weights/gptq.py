@@ -32,10 +32,10 @@ DAMPING = 0.3
 COLUMNS = 64
 # Rows of a triangular matrix that are inverted at once.
 SMALL = 128
-Hold = Callable[[Float32], Float32]
+ScaleCast = Callable[[Float32], Float32]
 
 
-def as_they_are(scales: Float32) -> Float32:
+def identity_scales(scales: Float32) -> Float32:
     return scales
 
 
@@ -71,7 +71,9 @@ def _upper_inverse(upper: Tensor) -> Tensor:
     return inverse
 
 
-def rounded(weight: Tensor, factor: Tensor, recipe: WeightRecipe, hold: Hold = as_they_are) -> tuple[Int8, Float32]:
+def rounded(
+    weight: Tensor, factor: Tensor, recipe: WeightRecipe, scale_cast: ScaleCast = identity_scales
+) -> tuple[Int8, Float32]:
     """Values [N, K] and scales ([N], or [N, K / block] of int4) of a weight [N, K] fp32 in int8 or int4.
 
     factor: from `inverse_factor`. hold: rounds scales to the graph's type, before weights are rounded with them. The
@@ -87,7 +89,7 @@ def rounded(weight: Tensor, factor: Tensor, recipe: WeightRecipe, hold: Hold = a
         low, high, size = INT4_LOW, INT4_HIGH, recipe.block or inputs
     found = []
     for block in range(0, inputs, size):
-        scales = hold(_scales(work[block : block + size], recipe, slice(block, block + size)))
+        scales = scale_cast(_scales(work[block : block + size], recipe, slice(block, block + size)))
         found.append(scales)
         divisor = torch.from_numpy(scales)
         for start in range(block, block + size, COLUMNS):
@@ -124,7 +126,7 @@ def _scales(columns: Tensor, recipe: WeightRecipe, inputs: slice) -> Float32:
 
 
 # The most tokens times the inputs of the widest layer: more would need memory without reducing errors.
-MOST_ELEMENTS = 1 << 25
+MAX_ELEMENTS = 1 << 25
 
 
 def choose_integers(
@@ -132,7 +134,7 @@ def choose_integers(
     token_batches: Sequence[Tensor],
     recipes: Mapping[str, WeightRecipe],
     names: Iterable[str],
-    hold: Hold = as_they_are,
+    scale_cast: ScaleCast = identity_scales,
     damping: float = DAMPING,
 ) -> dict[str, WeightRecipe]:
     """The recipes of the weights `names` with their integers (`stored`), without weights that no text reaches.
@@ -146,7 +148,7 @@ def choose_integers(
         return {}
     tokens, lengths = together(token_batches, max(layer.matrix.shape[1] for layer in layers))
     used = torch.arange(tokens.shape[1])[None] < lengths[:, None]  # [B, T]
-    state = _State(used, recipes, hold, damping)
+    state = _State(used, recipes, scale_cast, damping)
     hooks = [layer.module.register_forward_pre_hook(state.hook(layer)) for layer in layers]
     try:
         with stopped_at_head(model) as run:
@@ -158,8 +160,10 @@ def choose_integers(
 
 
 class _State:
-    def __init__(self, used: Tensor, recipes: Mapping[str, WeightRecipe], hold: Hold, damping: float) -> None:
-        self.used, self.recipes, self.hold, self.damping = used, recipes, hold, damping
+    def __init__(
+        self, used: Tensor, recipes: Mapping[str, WeightRecipe], scale_cast: ScaleCast, damping: float
+    ) -> None:
+        self.used, self.recipes, self.scale_cast, self.damping = used, recipes, scale_cast, damping
         self.found: dict[str, WeightRecipe] = {}
         self.last: tuple[weakref.ref[Tensor], Tensor | None] | None = None
 
@@ -169,7 +173,7 @@ class _State:
             factor = self.factor(args[0])
             if factor is not None:
                 self.found[layer.weight] = replace(
-                    recipe, stored=rounded(layer.matrix.float(), factor, recipe, self.hold)
+                    recipe, stored=rounded(layer.matrix.float(), factor, recipe, self.scale_cast)
                 )
 
         return read
@@ -184,6 +188,6 @@ class _State:
 def together(token_batches: Sequence[Tensor], widest: int) -> tuple[Tensor, Tensor]:
     """(tokens [B, T], lengths [B]): evenly chosen texts, padded at the end, where their own tokens do not attend."""
     total = sum(batch.shape[-1] for batch in token_batches)
-    step = max(1, -(-total * widest // MOST_ELEMENTS))
+    step = max(1, -(-total * widest // MAX_ELEMENTS))
     texts = [batch[0] for batch in token_batches[::step]]
     return pad_sequence(texts, batch_first=True), torch.tensor([len(text) for text in texts])

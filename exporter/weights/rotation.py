@@ -89,7 +89,7 @@ TOLERANCE = 1e-3
 COMMUTES = 1e-4
 # A tied table is then stored twice, since the head's copy contains the gain of a norm: allowed only if the table is at
 # most this share of the parameters.
-MOST_STORED_TWICE = 1 / 3
+MAX_STORED_TWICE = 1 / 3
 # Elements of a matrix that are rotated at once.
 SLICE = 1 << 24
 
@@ -140,7 +140,7 @@ def rotate(model: nn.Module, tokens: Tensor) -> str | None:
         return None
     table = stream.embedding.weight.numel()
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    if stream.tied is not None and table > MOST_STORED_TWICE * parameters:
+    if stream.tied is not None and table > MAX_STORED_TWICE * parameters:
         return None
     rotation = Rotation(stream.width)
     with torch.no_grad():

@@ -16,7 +16,7 @@ from ...errors import ParameterError
 from .collect_activations import InputGroup, Observations, observe
 from .expert_recipes import choose_expert_integers, decide_stacks
 from .experts import ExpertLayer, bare_stacks, expert_layers
-from .gptq import DAMPING, Hold, as_they_are, choose_integers
+from .gptq import DAMPING, ScaleCast, choose_integers, identity_scales
 from .layers import LinearLayer, linear_layers, parameter_names, tables
 from .mixing import BUDGET, mix
 from .output_error import HIGHER, OUTLIER, group_error, input_scale, lm_head_divergence, stands_out, static_is_enough
@@ -57,7 +57,7 @@ class RecipeOptions:
     budget: float = BUDGET
     damping: float = DAMPING
     limit: int = SATURATING_LIMIT
-    hold: Hold = as_they_are
+    scale_cast: ScaleCast = identity_scales
 
 
 def recipe_steps(format: Format) -> tuple[str, ...]:
@@ -234,7 +234,9 @@ class _Search:
     def round_experts(self) -> None:
         options = self.options
         if options.second_order:
-            found = choose_expert_integers(self.model, self.token_batches, self.weights, options.hold, options.damping)
+            found = choose_expert_integers(
+                self.model, self.token_batches, self.weights, options.scale_cast, options.damping
+            )
             self.weights |= found.recipes
             if found.experts:
                 self.notes.append(
@@ -282,7 +284,9 @@ class _Search:
             if uses == 1 and name in among and name not in looked_up and self.weights[name].format in ("int8", "int4")
         ]
         options = self.options
-        found = choose_integers(self.model, self.token_batches, self.weights, names, options.hold, options.damping)
+        found = choose_integers(
+            self.model, self.token_batches, self.weights, names, options.scale_cast, options.damping
+        )
         self.weights |= found
 
     def note_the_rest(self) -> None:

@@ -29,7 +29,7 @@ STRENGTHS: dict[Rule, tuple[float, ...]] = {"smoothquant": (0.0, 0.25, 0.5), "aw
 # For scales per row: a finer grid, judged row by row; strong migrations have no drawback there.
 ROW_STRENGTHS = (0.0, 0.3, 0.45, 0.6, 0.75)
 # The error of a row is taken relative to its output, or to this share of the median output if that is more.
-LEAST_OUTPUT = 1e-3
+MIN_OUTPUT = 1e-3
 # Largest change of a logit if scales are not powers of two, in standard deviations.
 TOLERANCE = 1e-3
 # Largest power of two, up or down from the group's mean.
@@ -181,7 +181,7 @@ def _search_by_rows(
 def relative(rows: Tensor, matrices: list[Tensor]) -> Tensor:
     """rows [R, K], each divided by the norm of its outputs."""
     outputs = torch.stack([(rows @ matrix.T).square().sum(1) for matrix in matrices]).sum(0).sqrt()
-    least = max(LEAST_OUTPUT * float(outputs.median()), torch.finfo(torch.float32).tiny)
+    least = max(MIN_OUTPUT * float(outputs.median()), torch.finfo(torch.float32).tiny)
     return rows / outputs.clamp(min=least)[:, None]
 
 

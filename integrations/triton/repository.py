@@ -24,7 +24,7 @@ from .tensors import BUNDLE, CONFIG, ENTRY, INPUTS, OF, OUTPUTS, PATHS
 
 WHOLE = "_whole"  # suffix of the name of the model for whole answers
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-MOST_WAITING = 2**32 - 1  # which Triton's configuration can say
+MAX_WAITING = 2**32 - 1  # which Triton's configuration can say
 MODEL = """\
 # Written by `specexport triton-repository`.
 name: "{name}"
@@ -123,8 +123,8 @@ class RepositoryOptions:
                 f"--queue-timeout is {self.queue_timeout}; it must be from 0.001 to {LONGEST_TIME:.0f} seconds",
                 "queue_timeout",
             )
-        if not 1 <= self.queue <= MOST_WAITING:
-            raise ParameterError(f"--queue is {self.queue}; it must be from 1 to {MOST_WAITING}", "queue")
+        if not 1 <= self.queue <= MAX_WAITING:
+            raise ParameterError(f"--queue is {self.queue}; it must be from 1 to {MAX_WAITING}", "queue")
         for folder in self.python_path:
             if not folder.is_dir() or not str(folder).isprintable():
                 raise ParameterError(

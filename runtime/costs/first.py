@@ -28,7 +28,7 @@ CONTEXT = 64
 # Two rounds of each number of draft tokens in a turn, and turns for half a second, at least one.
 BURST = 2
 SECONDS = 0.5
-MOST_TURNS = 16
+MAX_TURNS = 16
 
 
 def first_costs(session: Metered, draft: str) -> Costs | None:
@@ -45,7 +45,7 @@ def first_costs(session: Metered, draft: str) -> Costs | None:
     except ParameterError:
         return None
     try:
-        meter.measure(MOST_TURNS)
+        meter.measure(MAX_TURNS)
         costs = meter.costs()
     except StopIteration:  # the stream of a measurement was cancelled
         raise Cancelled from None

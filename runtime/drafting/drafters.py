@@ -11,10 +11,10 @@ from typing import Protocol
 from ..sampling.rules import Proposer
 from ..state.context import Context
 from ..state.statistics import Statistics
-from .guessed import SHORTEST_FOR_A_MODEL, Guess, GuessedDraft, ModelGuess
+from .guessed import SHORTEST_FOR_A_MODEL, CascadeDraft, CascadeSource, ModelCascadeSource
 from .lookup import Lookup, NgramLookup, SuffixLookup
 from .model_draft import ModelDraft
-from .names import guesser_of, model_of
+from .names import cascade_source_of, model_of
 from .rounds import Proposal, RoundPlan, Source
 
 LOOKUPS: dict[str, Callable[[int], Lookup]] = {"ngram": NgramLookup, "suffix": SuffixLookup}
@@ -165,12 +165,12 @@ def make_draft(
 
 def _model(name: str, asked: str, context: Context, rule: Proposer, statistics: Statistics) -> ModelDraft:
     """The draft model `asked` by `name`, with what drafts for it in a chain."""
-    guesser = guesser_of(name)
+    guesser = cascade_source_of(name)
     if guesser is None:
         return ModelDraft(context.drafts[asked], rule, statistics)
-    guess: Guess
+    guess: CascadeSource
     if guesser in LOOKUPS:
         guess = LOOKUPS[guesser](SHORTEST_FOR_A_MODEL)
     else:
-        guess = ModelGuess(context.drafts[guesser], context.target.decoder.vocab_size, statistics)
-    return GuessedDraft(context.drafts[asked], guess, rule, statistics)
+        guess = ModelCascadeSource(context.drafts[guesser], context.target.decoder.vocab_size, statistics)
+    return CascadeDraft(context.drafts[asked], guess, rule, statistics)

@@ -17,13 +17,13 @@ SHORTEST_FOR_A_MODEL = 2
 GUESSES = 3
 
 
-class Guess(Protocol):
+class CascadeSource(Protocol):
     def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
         """Up to `count` tokens that the model may draft after `tokens` and `drafted`."""
         ...
 
 
-class ModelGuess:
+class ModelCascadeSource:
     """The likeliest tokens of a smaller model. Rows of its own guesses do not count in its cache: guesses that the
     larger model drafts too are fed again with the next tokens, in one pass.
     """
@@ -47,7 +47,7 @@ class ModelGuess:
         return guesses
 
 
-class GuessedDraft(ModelDraft):
+class CascadeDraft(ModelDraft):
     """A draft model for which something else drafts: its passes are also fed the guesses for the tokens that come next.
 
     Every token is drawn from the model's own row after its own prefix, and is judged by that row's distribution. A
@@ -55,7 +55,7 @@ class GuessedDraft(ModelDraft):
     used.
     """
 
-    def __init__(self, cached: CachedDecoder, guess: Guess, rule: Proposer, statistics: Statistics) -> None:
+    def __init__(self, cached: CachedDecoder, guess: CascadeSource, rule: Proposer, statistics: Statistics) -> None:
         super().__init__(cached, rule, statistics)
         assert not cached.decoder.has_states  # states cannot be rolled back to any row; `runnable_drafter` refuses
         self._guess = guess

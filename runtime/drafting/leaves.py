@@ -17,7 +17,7 @@ from ..sampling.leaves import Leaf
 from ..sampling.rules import Proposer
 
 # Choices with a smaller share are ignored: so there are at most 50 per position, and hardly ever more than ten.
-LEAST_SHARE = 0.02
+MIN_SHARE = 0.02
 
 
 class Leaves(Protocol):
@@ -83,7 +83,7 @@ class LeafChoices:
         mass, own = weights.sum(axis=1), np.arange(len(rows))
         mine = weights[own, drafted]
         weights[own, drafted] = 0.0
-        row, tokens = np.nonzero(weights > LEAST_SHARE * weights.sum(axis=1)[:, None])
+        row, tokens = np.nonzero(weights > MIN_SHARE * weights.sum(axis=1)[:, None])
         found = weights[row, tokens].astype(np.float64)
         order = np.lexsort((-found, row))
         row, tokens, found = row[order], tokens[order], found[order]

@@ -25,25 +25,25 @@ def drafters_of(model: str) -> tuple[str, ...]:
 def model_of(drafter: str) -> str | None:
     """The draft that `drafter` uses, None if it only looks up."""
     if ":" in drafter:
-        return unguessed(drafter)
+        return strip_cascade(drafter)
     lookup, plus, model = drafter.partition("+")
     if plus:
         return model
     return None if lookup in LOOKUP_NAMES else drafter
 
 
-def guesser_of(drafter: str) -> str | None:
+def cascade_source_of(drafter: str) -> str | None:
     """What drafts for the model of `drafter` in a chain, a lookup or another draft; None if it is no chain."""
     return drafter.partition(":")[0] if ":" in drafter else None
 
 
 def models_in(drafter: str) -> list[str]:
     """The drafts that it uses, in a chain too."""
-    asked = model_of(drafter), guesser_of(drafter)
+    asked = model_of(drafter), cascade_source_of(drafter)
     return [model for model in asked if model is not None and model not in LOOKUP_NAMES]
 
 
-def unguessed(drafter: str) -> str:
+def strip_cascade(drafter: str) -> str:
     """The same drafter without the chain, which changes what its tokens cost but not which they are."""
     return drafter.partition(":")[2] if ":" in drafter else drafter
 
@@ -80,18 +80,18 @@ def check_drafter(name: str | None, drafts: Sequence[str]) -> str:
     raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{first}{several}", "drafter")
 
 
-def guessable(chain: str, manifest: Manifest) -> bool:
+def supports_cascade(chain: str, manifest: Manifest) -> bool:
     """Whether something can draft for the model of a chain: not if it keeps states, which cannot be rolled back to any
     row within a round.
     """
-    return not manifest.draft_called(unguessed(chain)).model.has_states
+    return not manifest.draft_called(strip_cascade(chain)).model.has_states
 
 
 def runnable_drafter(name: str | None, manifest: Manifest) -> str:
     """`check_drafter` for the drafts of a bundle. Raises `ParameterError` also for a chain that cannot run."""
     found = check_drafter(name, manifest.draft_names)
-    if guesser_of(found) is not None and not guessable(found, manifest):
-        model = unguessed(found)
+    if cascade_source_of(found) is not None and not supports_cascade(found, manifest):
+        model = strip_cascade(found)
         raise ParameterError(
             f"drafter is {found!r}, but the layers of {model!r} keep recurrent or convolution states, so nothing can "
             f"draft for it; name {model!r} alone",

@@ -15,8 +15,8 @@ from ...errors import GrammarError
 LONGEST = 32 * 1024  # characters of a schema without its blanks, of a regex, of all choices together
 LONGEST_LARK = 8 * 1024
 DEEPEST = 64
-MOST_REFS = 500
-MOST_JOINED = 8  # schemas of `allOf` after the first, over the whole schema
+MAX_REFS = 500
+MAX_JOINED = 8  # schemas of `allOf` after the first, over the whole schema
 LARGEST_MULTIPLE = 10_000  # least common multiple of every `multipleOf`, without its powers of ten
 
 
@@ -46,10 +46,10 @@ def check_schema(schema: Any) -> None:
                 below += value
         level = [value for value in below if isinstance(value, dict | list)]
         depth += 1
-        if refs > MOST_REFS:
-            raise _too_many(f"has more than {MOST_REFS} references")
-        if joined > MOST_JOINED:
-            raise _too_many(f"has more than {MOST_JOINED} further schemas in its allOf lists")
+        if refs > MAX_REFS:
+            raise _too_many(f"has more than {MAX_REFS} references")
+        if joined > MAX_JOINED:
+            raise _too_many(f"has more than {MAX_JOINED} further schemas in its allOf lists")
         if multiple > LARGEST_MULTIPLE:
             raise _too_many(f"has multipleOf with a common multiple above {LARGEST_MULTIPLE}")
 

@@ -59,7 +59,7 @@ class Chunk:
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
-class Output:
+class OutputText:
     """The text of a request's tokens, and where it ends."""
 
     def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
@@ -125,7 +125,7 @@ class Decoding:
         context, resumed = self.context, perf_counter()
         for cached in context.every_decoder:
             cached.checkpoint = cancellation.check
-        output = Output(self.tokenizer, request)
+        output = OutputText(self.tokenizer, request)
         finish: FinishReason | None = None
         try:
             cancellation.check()

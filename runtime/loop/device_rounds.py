@@ -11,7 +11,7 @@ from time import perf_counter
 
 import numpy as np
 
-from ...engines.base import Chances, Engine, Rounds
+from ...engines.base import Engine, RoundNoise, Rounds
 from ..drafting.names import model_of
 from ..drafting.rounds import RoundOutcome, RoundPlan, Source
 from ..sampling.noise import noise_streams
@@ -76,11 +76,11 @@ class DeviceRound:
         sources: list[Source] = ["model"] * len(drafted)
         return RoundOutcome(drafted, tuple(sources), result.num_accepted, (result.next_token,))
 
-    def _chances(self, k: int) -> Chances | None:
+    def _chances(self, k: int) -> RoundNoise | None:
         if self._verification is None:
             return None
         drawn, judged = self._draft_noise.random(k), self._target_noise.random(k + 1)
-        return Chances(self._verification, self._sampling, _float32(drawn), _float32(judged))
+        return RoundNoise(self._verification, self._sampling, _float32(drawn), _float32(judged))
 
 
 def _float32(

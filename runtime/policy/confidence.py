@@ -25,7 +25,7 @@ LEAST = sigmoid(-FARTHEST)
 
 # (index in the draft, logits `[rows, vocab]` of the draft's pass) -> probability of the token to be accepted when all
 # before it are
-Chance = Callable[[int, Logits], float]
+AcceptancePredictor = Callable[[int, Logits], float]
 
 
 class ConfidentSchedule(AdaptiveSchedule):
@@ -33,7 +33,9 @@ class ConfidentSchedule(AdaptiveSchedule):
     tokens look as good as expected, so that a draft that never has anything worth including is no longer asked.
     """
 
-    def __init__(self, entry: RoutePolicy, costs: Costs, state: RouteState, most: int, chance: Chance) -> None:
+    def __init__(
+        self, entry: RoutePolicy, costs: Costs, state: RouteState, most: int, chance: AcceptancePredictor
+    ) -> None:
         super().__init__(entry, costs, state, most)
         self._chance = chance
         self._calibration = 0.0  # logits, of this request
@@ -96,7 +98,7 @@ class ConfidentSchedule(AdaptiveSchedule):
 
 
 def adaptive_schedule(
-    entry: RoutePolicy, costs: Costs, chance: Chance | None, state: RouteState, most: int
+    entry: RoutePolicy, costs: Costs, chance: AcceptancePredictor | None, state: RouteState, most: int
 ) -> AdaptiveSchedule:
     """The schedule of a request. chance: reads the draft model's confidence; None where it is not read."""
     if chance is None or model_of(entry.drafter) is None:

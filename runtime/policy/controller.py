@@ -25,7 +25,7 @@ from statistics import median
 from time import perf_counter
 
 from ...engines.base import Logits
-from ..drafting.names import model_of, unguessed
+from ..drafting.names import model_of, strip_cascade
 from ..drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from .cost_model import Costs, RoundCosts
 from .routes import RoutePolicy
@@ -37,7 +37,7 @@ FARTHEST = 6.0  # logits
 # there is at first, and what drafting keeps in reserve, since needless plain decoding loses most.
 DRAFTING, PLAIN, START, RESERVE = 0.01, 0.02, 6.0, 4.5
 # Timed comparisons that count, as how many of them the costs count, rounds that each is made with, and their bound.
-WINDOW, PRIOR, NEIGHBOURS, MOST_EXTRA = 24, 1.5, 3, 4.0
+WINDOW, PRIOR, NEIGHBOURS, MAX_EXTRA = 24, 1.5, 3, 4.0
 RECENT = 6.0  # rounds over which the rate with lookups is a mean
 COST_STEP = 32  # tokens by which the sequence grows before costs are looked up anew
 
@@ -87,7 +87,7 @@ class Timing:
             if cost > plain:
                 self._found.append((ratio - 1.0) * plain / (cost - plain))
                 share = len(self._found) / (len(self._found) + PRIOR)
-                self.extra = min(MOST_EXTRA, max(1 / MOST_EXTRA, 1.0 + share * (median(self._found) - 1.0)))
+                self.extra = min(MAX_EXTRA, max(1 / MAX_EXTRA, 1.0 + share * (median(self._found) - 1.0)))
 
 
 @dataclass
@@ -119,7 +119,7 @@ class AdaptiveSchedule:
         self._drafter, self._costs, self._state, self._most = entry.drafter, costs, state, most
         self._saved = state.timing or state  # where exploring is paid from
         self._model = model_of(entry.drafter) is not None
-        self.needs_host = self._looks_up = unguessed(entry.drafter) != model_of(entry.drafter)
+        self.needs_host = self._looks_up = strip_cascade(entry.drafter) != model_of(entry.drafter)
         self._base = [logit(chance) for chance in (entry.chances + entry.chances[-1:] * most)[:most]]
         self._off = entry.verdict == "off"
         self._prior = 0.0  # of this request, like the next ones in addition to the route's

@@ -17,7 +17,7 @@ from ..drafting.drafts import Drafts
 from ..drafting.names import model_of, models_in
 from ..state.cancellation import Cancelled
 from .checks import read_policy, read_routing, stale
-from .confidence import Chance, adaptive_schedule
+from .confidence import AcceptancePredictor, adaptive_schedule
 from .controller import RouteState, Timing
 from .cost_model import COSTS, Costs
 from .files import read_by_draft, remedy
@@ -57,7 +57,7 @@ class Decisions:
     routed_states: dict[str, RouteState] = field(default_factory=dict)
     purse: Purse = field(default_factory=Purse)
     timings: dict[str, Timing] = field(default_factory=dict)
-    _chances: dict[str, Chance | None] = field(default_factory=dict)
+    _chances: dict[str, AcceptancePredictor | None] = field(default_factory=dict)
     _left: set[str] = field(default_factory=set)
 
     @classmethod
@@ -120,7 +120,7 @@ class Decisions:
                 self.costs[model] = self.measure(model)
         return self.costs.get(model)
 
-    def chance_of(self, drafter: str) -> Chance | None:
+    def chance_of(self, drafter: str) -> AcceptancePredictor | None:
         """The function that reads the confidence of this drafter's draft while it drafts, None where none does."""
         model = model_of(drafter) or self.first_draft
         if model not in self._chances:
@@ -207,7 +207,7 @@ class Decisions:
         return self.timings.setdefault(drafter, Timing(self.clock)) if model_of(drafter) else None
 
 
-def chance_of(survival: Survival, head: Head | None) -> Chance | None:
+def chance_of(survival: Survival, head: Head | None) -> AcceptancePredictor | None:
     """A function that reads the draft's confidence; None where the head is the signal and there is none. Raises
     `BundleError`.
     """

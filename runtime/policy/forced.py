@@ -9,7 +9,7 @@ from ..sampling.rules import Rule
 from .schedule import Schedule
 
 
-class WithForced:
+class WithForcedTokens:
     """Asks another schedule about tokens of a model or a lookup only, and reports only the outcome of those to it.
 
     Forced tokens are accepted however good the draft is, so they say nothing about it; even plain rounds propose them.

@@ -7,7 +7,7 @@ from ..drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from .schedule import Schedule
 
 
-class BesidePrediction:
+class WithPrediction:
     """Lets the prediction fill every round, and asks another schedule about tokens of a model or of other lookups.
 
     That schedule learns from its own tokens only: where the prediction is right says nothing about them. It is asked

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ..drafting.names import model_of
 from ..drafting.rounds import RoundOutcome, RoundPlan, SequenceState
-from .confidence import Chance, adaptive_schedule
+from .confidence import AcceptancePredictor, adaptive_schedule
 from .controller import RouteState
 from .cost_model import Costs
 from .route_belief import Belief, Routing
@@ -35,7 +35,7 @@ class Candidate:
     """
 
     costs: Costs
-    chance: Chance | None
+    chance: AcceptancePredictor | None
     state: RouteState
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ...strict import OPTIONAL
-from ..drafting.names import LOOKUP_NAMES, guesser_of, model_of, unguessed
+from ..drafting.names import LOOKUP_NAMES, cascade_source_of, model_of, strip_cascade
 
 POLICY = "policy.json"
 POLICY_VERSION = 1
@@ -89,16 +89,16 @@ class RoutePolicy:
 
     def with_first_draft(self, first: str, most: int) -> RoutePolicy:
         """See `Policy.with_first_draft`."""
-        model, guesser = model_of(self.drafter), guesser_of(self.drafter)
+        model, guesser = model_of(self.drafter), cascade_source_of(self.drafter)
         if model in (None, first):
             return self if guesser in (None, *LOOKUP_NAMES) else self.without_chain()
-        drafter = unguessed(self.drafter).removesuffix(str(model)) + first
+        drafter = strip_cascade(self.drafter).removesuffix(str(model)) + first
         if self.verdict == "off":  # the better draft lost
             return RoutePolicy("off", drafter, 0, self.mode, (GUESS,) * most, None)
         return RoutePolicy("undecided", drafter, most, "adaptive", (GUESS,) * most, None)
 
     def without_chain(self) -> RoutePolicy:
-        return replace(self, drafter=unguessed(self.drafter), unit=1.0) if guesser_of(self.drafter) else self
+        return replace(self, drafter=strip_cascade(self.drafter), unit=1.0) if cascade_source_of(self.drafter) else self
 
 
 @dataclass(frozen=True)

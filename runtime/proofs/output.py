@@ -11,7 +11,7 @@ from ..state.statistics import Statistics
 
 
 @dataclass(frozen=True)
-class Output:
+class DecodedOutput:
     """widths[i]: width of the target's pass that token i came from. drafted: number of draft tokens, by round."""
 
     tokens: tuple[int, ...]
@@ -20,7 +20,7 @@ class Output:
     statistics: Statistics
 
 
-def decode_request(session: Session, prompt: Sequence[int], params: SamplingParameters) -> Output:
+def decode_request(session: Session, prompt: Sequence[int], params: SamplingParameters) -> DecodedOutput:
     """Run one request to its end."""
     tokens: list[int] = []
     widths: list[int] = []
@@ -33,4 +33,4 @@ def decode_request(session: Session, prompt: Sequence[int], params: SamplingPara
         beside = statistics.leaves + statistics.fed_again
         tokens += chunk.tokens
         widths += [drafted[-1] + 1 + beside - beside_before] * len(chunk.tokens)
-    return Output(tuple(tokens), tuple(widths), tuple(drafted), statistics)
+    return DecodedOutput(tuple(tokens), tuple(widths), tuple(drafted), statistics)

@@ -8,13 +8,13 @@ from functools import partial
 
 from ...bundle import NO_DRAFT
 from ...engines.base import Decoder, Logits, Rows, nothing
+from .checkpoints import StateCheckpoint, shared_prefix
 from .conversations import Conversations
-from .places import Place, shared_prefix
 
 # If a prompt diverges from an earlier one at least so many tokens after the place that it continues from, prefill stops
 # there, for later prompts to continue from. That takes one additional pass, once, and saves at least a pass of so many
 # rows each time.
-WORTH_A_PLACE = 16
+MIN_CHECKPOINT_GAP = 16
 
 
 @dataclass
@@ -32,7 +32,7 @@ class CachedDecoder:
     leaves: int = 1
     widest: int = 2
     checkpoint: Callable[[], None] = nothing
-    places: Sequence[int] = ()
+    checkpoints: Sequence[int] = ()
     at_place: Callable[[], None] = nothing
 
     def last(self, prompt: Sequence[int]) -> int:
@@ -56,11 +56,11 @@ class CachedDecoder:
             self.keep(end)
         while self.rows < end:
             self.checkpoint()
-            stops = [place for place in (*self.places, end) if place > self.rows]
+            stops = [place for place in (*self.checkpoints, end) if place > self.rows]
             part = tokens[self.rows : min(self.rows + self.chunk, *stops)]
             self.decoder.feed(part, self.rows)
             self.rows += len(part)
-            if self.rows in self.places:
+            if self.rows in self.checkpoints:
                 self.at_place()
 
 
@@ -75,7 +75,7 @@ class _Found:
     there: int
     end: int
     rows: Sequence[Rows]
-    place: Place | None
+    place: StateCheckpoint | None
     parting: int
 
 
@@ -178,7 +178,7 @@ class Context:
             return
         end = cached.last(self.tokens)
         cached.at_place = partial(self._mark, which)
-        cached.places = (parting, end) if cached.rows + WORTH_A_PLACE <= parting < end else (end,)
+        cached.checkpoints = (parting, end) if cached.rows + MIN_CHECKPOINT_GAP <= parting < end else (end,)
 
     def _mark(self, which: int) -> None:
         """Keep a decoder's states as they are now, if it has any."""
@@ -186,7 +186,7 @@ class Context:
         # A failed pass leaves rows without states.
         known = cached.rows > 0 and decoder.resumable(cached.rows) == cached.rows
         if self.conversations is not None and decoder.has_states and known:
-            shared = cached.rows in cached.places[:-1]
+            shared = cached.rows in cached.checkpoints[:-1]
             self.conversations.mark(which, decoder, self.tokens[: cached.rows], self.salt, shared)
 
     def keep(self, rows: int) -> None:

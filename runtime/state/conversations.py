@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from ...engines.base import Decoder, Rows
 from ...engines.catalogue import ENGINES
-from .places import Place, shared_prefix
+from .checkpoints import StateCheckpoint, shared_prefix
 
 # A sequence is saved if what would be lost takes as long to compute as copying all of it. Computing a row takes 25 to
 # 28 times as long as copying it out and back on a CPU (`benchmarks/conversations.py`); devices were not measured.
-COMPUTED_OVER_COPIED = 16
+RECOMPUTE_OVER_COPY = 16
 USUAL_BUDGET = 512 << 20
 # Kept per sequence and decoder: the ends of two prompts and of two turns, for templates that rewrite the last turn.
 # Places that several sequences share come on top.
-MOST_PLACES = 4
+MAX_CHECKPOINTS = 4
 
 
 def usual_budget(engine: str) -> int:
@@ -50,7 +50,7 @@ class Conversations:
 
     def __init__(self, budget: int, row_bytes: Sequence[int], state_bytes: Sequence[int] = (0, 0)) -> None:
         self._budget, self._row_bytes, self._state_bytes = budget, tuple(row_bytes), tuple(state_bytes)
-        self._held: list[Saved | Place] = []  # the most recently used last
+        self._held: list[Saved | StateCheckpoint] = []  # the most recently used last
 
     def __len__(self) -> int:
         return len(self._saved)
@@ -65,9 +65,9 @@ class Conversations:
         return [entry for entry in self._held if isinstance(entry, Saved)]
 
     @property
-    def places(self) -> list[Place]:
+    def checkpoints(self) -> list[StateCheckpoint]:
         """Places, the most recently used last."""
-        return [entry for entry in self._held if isinstance(entry, Place)]
+        return [entry for entry in self._held if isinstance(entry, StateCheckpoint)]
 
     def save(self, tokens: Sequence[int], salt: str | None, decoders: Sequence[tuple[Decoder, int]], kept: int) -> None:
         """Copy the rows of `tokens` from `decoders`, each with the number of rows it holds, the target's first.
@@ -77,7 +77,7 @@ class Conversations:
         most = max(0, self._budget - sum(self._state_bytes)) // max(1, sum(self._row_bytes))
         counts = [min(rows, most, len(tokens)) for _, rows in decoders]
         whole = counts[0]
-        if (whole - kept) * COMPUTED_OVER_COPIED < whole or whole <= kept:
+        if (whole - kept) * RECOMPUTE_OVER_COPY < whole or whole <= kept:
             return
         own = tuple(tokens[:whole])
         for saved in self._saved:
@@ -106,20 +106,20 @@ class Conversations:
         own, size = tuple(tokens), self._state_bytes[which]
         if size > self._budget:
             return
-        before = [place for place in self.places if place.on_the_way(which, own, salt)]
+        before = [place for place in self.checkpoints if place.on_the_way(which, own, salt)]
         for place in before:
             if len(place.tokens) == len(own):
                 self._use(place)
                 return
         passed = [place for place in before if not place.shared]
-        self._drop(passed[: len(passed) + 1 - MOST_PLACES] if len(passed) >= MOST_PLACES and not shared else [])
+        self._drop(passed[: len(passed) + 1 - MAX_CHECKPOINTS] if len(passed) >= MAX_CHECKPOINTS and not shared else [])
         self._make_room(size)
-        self._held.append(Place(which, own, salt, decoder.read_states(len(own)), shared, size))
+        self._held.append(StateCheckpoint(which, own, salt, decoder.read_states(len(own)), shared, size))
 
-    def behind(self, which: int, tokens: Sequence[int], salt: str | None) -> tuple[Place | None, int]:
+    def behind(self, which: int, tokens: Sequence[int], salt: str | None) -> tuple[StateCheckpoint | None, int]:
         """The place from which decoder number `which` can continue after most of `tokens`, and after how many."""
         best, most, own = None, 0, tuple(tokens)
-        for place in self.places:
+        for place in self.checkpoints:
             reach = place.reach(which, own, salt)
             if reach >= most and reach:
                 best, most = place, reach
@@ -130,7 +130,7 @@ class Conversations:
     def forget(self, tokens: Sequence[int], salt: str | None) -> None:
         """Drop the places that lie on the way to `tokens`."""
         own = tuple(tokens)
-        self._drop([place for place in self.places if place.on_the_way(place.decoder, own, salt)])
+        self._drop([place for place in self.checkpoints if place.on_the_way(place.decoder, own, salt)])
 
     def clear(self) -> None:
         self._held.clear()
@@ -139,9 +139,9 @@ class Conversations:
         while self._held and self.size + size > self._budget:
             del self._held[0]
 
-    def _drop(self, entries: Sequence[Saved | Place]) -> None:
+    def _drop(self, entries: Sequence[Saved | StateCheckpoint]) -> None:
         self._held = [entry for entry in self._held if entry not in entries]
 
-    def _use(self, entry: Saved | Place) -> None:
+    def _use(self, entry: Saved | StateCheckpoint) -> None:
         self._held.remove(entry)
         self._held.append(entry)

@@ -16,7 +16,7 @@ from ..grammar.grammar import Grammar
 from ..grammar.lark import ANY, TEXT, as_regex, literal, tokens, until
 from ..grammar.limits import check_length, check_schema, too_deep
 from .parameters import ParameterRules
-from .tool import MOST_TOOLS, Tool
+from .tool import MAX_TOOLS, Tool
 from .tool_format import ToolFormat
 
 TOLD = ("description", "title", "$comment")
@@ -76,8 +76,8 @@ def check_limits(tools: Sequence[Tool]) -> None:
 
 
 def _check(form: ToolFormat, tools: Sequence[Tool]) -> None:
-    if not 1 <= len(tools) <= MOST_TOOLS:
-        raise GrammarError(f"there are {len(tools)}, expected 1 to {MOST_TOOLS}", "tools", kind="tools")
+    if not 1 <= len(tools) <= MAX_TOOLS:
+        raise GrammarError(f"there are {len(tools)}, expected 1 to {MAX_TOOLS}", "tools", kind="tools")
     names = [tool.name for tool in tools]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -14,7 +14,7 @@ from ..grammar.schema_shape import malformed
 from .closing import closed
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-MOST_TOOLS = 128
+MAX_TOOLS = 128
 
 
 @dataclass(frozen=True)

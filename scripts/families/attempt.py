@@ -68,10 +68,10 @@ def save_tiny(model_type: str, folder: Path) -> None:
 
 
 def _prove(folder: Path) -> None:
-    workplace = folder / "bundle"
+    staging_dir = folder / "bundle"
     for place in ("graphs", "reference"):
-        (workplace / place).mkdir(parents=True)
+        (staging_dir / place).mkdir(parents=True)
     checkpoint = find_checkpoint(str(folder / "checkpoint"))
-    context = BuildContext(CONTRACT, workplace, folder / "cache", Timed(Silent()))
+    context = BuildContext(CONTRACT, staging_dir, folder / "cache", Timed(Silent()))
     spec = export_model(ModelExport(checkpoint, "target", ("ort",)), context)
-    prove(workplace, "target", spec, CONTRACT, ("onnxruntime",), lambda step: None)
+    prove(staging_dir, "target", spec, CONTRACT, ("onnxruntime",), lambda step: None)

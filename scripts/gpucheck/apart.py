@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 Hear = Callable[[Any], None]
 
 # Seconds that a process may take to release its resources.
-MOST_FOR_THE_END = 10.0
+MAX_FOR_THE_END = 10.0
 
 
 class EndedError(EngineError):
@@ -46,7 +46,7 @@ def apart(work: Callable[..., Result], *arguments: Any, hear: Hear, seconds: flo
             if kind == "told":
                 hear(value)
                 continue
-            process.join(MOST_FOR_THE_END)
+            process.join(MAX_FOR_THE_END)
             if kind == "error":
                 raise EngineError(value)
             result: Result = value

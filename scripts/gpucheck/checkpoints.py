@@ -15,7 +15,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast, Qwen3_5ForCausalL
 from .llama import Hybrid, Llama
 
 WORDS = ["<s>", "</s>", *"abcdefghijklmn"]
-MOST_AT_ONCE = 8  # parts that are drawn in parallel: a layer of an 8B model takes 4 s on one core
+MAX_AT_ONCE = 8  # parts that are drawn in parallel: a layer of an 8B model takes 4 s on one core
 Tensors = dict[str, Tensor]
 
 
@@ -35,7 +35,7 @@ def write_checkpoint(folder: Path, model: Llama, seed: int, strangeness: float =
         save_file(tensors, folder / _file(index), metadata={"format": "pt"})
         return {name: tensor.nbytes for name, tensor in tensors.items()}
 
-    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_AT_ONCE) as pool:
         parts = list(pool.map(write, range(model.layers + 2)))
     places = {name: _file(index) for index, part in enumerate(parts) for name in part}
     size = sum(sum(part.values()) for part in parts)

@@ -17,7 +17,7 @@ from .timing import Sample
 
 # Milliseconds of launches that are timed together, so that the first launch's latency, which is included, is small.
 TOGETHER_MS = 2.0
-MOST_TOGETHER = 32
+MAX_TOGETHER = 32
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Meter:
 
         replay(1)
         once = max(min(replay(1) for _ in range(3)), 1e-3)
-        together = min(MOST_TOGETHER, math.ceil(TOGETHER_MS / once))
+        together = min(MAX_TOGETHER, math.ceil(TOGETHER_MS / once))
         return lambda: replay(together)
 
     def _count_other(self) -> None:

@@ -9,11 +9,11 @@ from .measurements import Measurements
 from .measurements.bandwidth import floor_ms
 from .measurements.rounds import RoundTime
 
-MOST_LAUNCHES = MOST_WAITS = 1
-MOST_HOST_US = 30
-MOST_OVER_PARTS = 1.05
+MAX_LAUNCHES = MAX_WAITS = 1
+MAX_HOST_US = 30
+MAX_OVER_PARTS = 1.05
 # For an 8B model in fp16.
-LEAST_OF_FLOOR = 0.85
+MIN_OF_FLOOR = 0.85
 MOST_OVER_WIDTH_1 = 1.15
 WIDEST = 8
 
@@ -62,15 +62,15 @@ def _of_rounds(found: Measurements) -> Iterator[Measure]:
     if not found.rounds:
         return
     most = max(found.rounds, key=lambda round: round.counts.launches)
-    yield Measure("host launches a round", True, MOST_LAUNCHES, most.counts.launches, "", _round(most))
+    yield Measure("host launches a round", True, MAX_LAUNCHES, most.counts.launches, "", _round(most))
     most = max(found.rounds, key=lambda round: round.counts.waits)
-    yield Measure("host waits a round", True, MOST_WAITS, most.counts.waits, "", _round(most))
+    yield Measure("host waits a round", True, MAX_WAITS, most.counts.waits, "", _round(most))
     most = max(found.rounds, key=lambda round: round.counts.others)
     yield Measure("other calls of the host a round", True, 0, most.counts.others, "", _round(most))
     most = max(found.rounds, key=lambda round: round.host)
-    yield Measure("host time a round", True, MOST_HOST_US, most.host * 1e3, "us", _round(most))
+    yield Measure("host time a round", True, MAX_HOST_US, most.host * 1e3, "us", _round(most))
     most = max(found.rounds, key=lambda round: round.over_parts)
-    yield Measure("round over the sum of its passes", True, MOST_OVER_PARTS, most.over_parts, "x", _round(most))
+    yield Measure("round over the sum of its passes", True, MAX_OVER_PARTS, most.over_parts, "x", _round(most))
 
 
 def _of_the_floor(found: Measurements, reads: Reads) -> Iterator[Measure]:
@@ -82,7 +82,7 @@ def _of_the_floor(found: Measurements, reads: Reads) -> Iterator[Measure]:
     }
     if shares:
         span = min(shares, key=shares.__getitem__)
-        yield Measure("bandwidth floor over plain decoding", False, LEAST_OF_FLOOR, shares[span], "x", f"span {span}")
+        yield Measure("bandwidth floor over plain decoding", False, MIN_OF_FLOOR, shares[span], "x", f"span {span}")
 
 
 def _of_widths(found: Measurements) -> Iterator[Measure]:

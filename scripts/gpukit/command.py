@@ -12,7 +12,7 @@ from .pack import INSTALLER, checkout_bytes, contents, pack, sends
 from .wheels import ENGINES, Host, download, packages
 
 MB = 10**6
-MOST_SENT = 64 * 2**20
+MAX_SENT = 64 * 2**20
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -73,7 +73,7 @@ def _show(kit: Kit, folder: Path) -> None:
     total, checkout = sum(piece.bytes for piece in kit.pieces), checkout_bytes()
     click.echo(f"{len(kit.pieces)} pieces, {total / MB:.1f} MB in all, for Python {kit.python}")
     try:
-        often = str(sends(kit, checkout, MOST_SENT))
+        often = str(sends(kit, checkout, MAX_SENT))
     except KitError as error:
         often = f"impossible: {error}"
     click.echo(f"sends of at most 64 MiB, each with this checkout's {checkout / MB:.1f} MB: {often}")

@@ -268,7 +268,7 @@ CALIBRATION = (
     Mutant(
         "two requests are a verdict",
         VERDICT,
-        "len(replayed.speedups) >= LEAST_REQUESTS",
+        "len(replayed.speedups) >= MIN_REQUESTS",
         "len(replayed.speedups) > 1",
         IN_VERDICT,
     ),

@@ -19,14 +19,14 @@ LOOP = (
     Mutant(
         "a chain may have a draft that keeps states",
         NAMES,
-        "    if guesser_of(found) is not None and not guessable(found, manifest):",
+        "    if cascade_source_of(found) is not None and not supports_cascade(found, manifest):",
         "    if False:",
         ("tests/runtime/test_several_drafts.py",),
     ),
     Mutant(
         "under a grammar a chain is kept",
         REQUEST,
-        "        drafters = tuple(map(unguessed, drafters))",
+        "        drafters = tuple(map(strip_cascade, drafters))",
         "        pass",
         ("tests/runtime/grammar/test_sessions.py",),
     ),
@@ -92,7 +92,7 @@ LOOP = (
     ),
     Mutant(
         "a saved sequence is told by its length alone",
-        "runtime/state/places.py",
+        "runtime/state/checkpoints.py",
         "if one != other:",
         "if one != other and index < 3:",
         ("tests/runtime/state/test_conversations.py",),

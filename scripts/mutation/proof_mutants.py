@@ -55,8 +55,8 @@ PROOFS = (
     Mutant(
         "what a quantized layer reads is not compared",
         "exporter/proving/prove_layers.py",
-        "if not strayed.error <= tolerance:",
-        "if not strayed.error <= 1e9:",
+        "if not max_deviation.error <= tolerance:",
+        "if not max_deviation.error <= 1e9:",
         (LAYERS,),
     ),
     Mutant(

@@ -500,7 +500,7 @@ SERVE = (
     Mutant(
         "a reader that stopped reading holds the engine's chunks",
         f"{ENGINE}job.py",
-        "if len(self._events) > MOST_UNREAD:",
+        "if len(self._events) > MAX_UNREAD:",
         "if False:",
         IN_PROCESS,
     ),

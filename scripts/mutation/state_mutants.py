@@ -10,8 +10,8 @@ STANDARD, DEVICE = "exporter/tracing/standard_states.py", "engines/tensorrt/stat
 COUNTED, GRAPHS = ("tests/engines/test_open_rows.py",), ("tests/exporter/test_states.py",)
 SESSIONS = ("tests/runtime/test_hybrid_sessions.py",)
 ALONE, ROUNDS = ("tests/exporter/tracing/test_standard_states.py",), ("tests/engines/tensorrt/test_hybrids.py",)
-CONTEXT, PLACES = "runtime/state/context.py", ("tests/runtime/state/test_places.py",)
-APPLIED, TOLD = "exporter/quantize/apply.py", "exporter/proving/told.py"
+CONTEXT, PLACES = "runtime/state/context.py", ("tests/runtime/state/test_checkpoints.py",)
+APPLIED, TOLD = "exporter/quantize/apply.py", "exporter/proving/activation_log.py"
 QUANTIZED = ("tests/exporter/proving/test_prove_states.py",)
 CAPTURES, ON_DEVICE = "engines/onnxruntime/captures.py", ("tests/engines/onnxruntime/test_cuda_states.py",)
 MEMORY = "engines/onnxruntime/state_memory.py"
@@ -153,7 +153,7 @@ return pending, self.certain(pending, count, prompt)""",
     ),
     Mutant(
         "a place is gone on behind a row late",
-        "runtime/state/places.py",
+        "runtime/state/checkpoints.py",
         "return start + shared_prefix(self.tokens[start:], tokens[start:])",
         "return start + shared_prefix(self.tokens[start:], tokens[start:]) + 1",
         PLACES,
@@ -220,15 +220,15 @@ return pending, self.certain(pending, count, prompt)""",
     Mutant(
         "a split of five parts is held by no CUDA graph",
         SPLITS,
-        "MOST_PARTS = 4",
-        "MOST_PARTS = 5",
+        "MAX_PARTS = 4",
+        "MAX_PARTS = 5",
         SPLIT,
     ),
     Mutant(
         "the rest of a cut split begins one part too early",
         SPLITS,
-        "sizes = sizes[MOST_PARTS - 1 :]",
-        "sizes = sizes[MOST_PARTS - 2 :]",
+        "sizes = sizes[MAX_PARTS - 1 :]",
+        "sizes = sizes[MAX_PARTS - 2 :]",
         SPLIT,
     ),
     Mutant(

@@ -17,7 +17,7 @@ from .pace import Progress
 
 # A reader that lags this many rounds behind has stopped reading; its request is cancelled, so the engine never waits
 # for it.
-MOST_UNREAD = 4096
+MAX_UNREAD = 4096
 
 
 class Started:
@@ -100,7 +100,7 @@ class Job:
 
     def _put(self, event: Event) -> None:
         self._events.append(event)
-        if len(self._events) > MOST_UNREAD:
+        if len(self._events) > MAX_UNREAD:
             self.cancel()
         self._wake(True)
 

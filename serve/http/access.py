@@ -16,7 +16,7 @@ from .exchange import ClientGone, Exchange, Receive, Scope, Send
 
 LOG = logging.getLogger("specexport.access")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-MOST_HEADERS = 32 * 1024
+MAX_HEADERS = 32 * 1024
 REPLICA_HEADER = "x-specexport-replica"
 CLIENT_GONE = 499  # nginx's status for it, in logs only
 NEVER_REFUSED = ("/health", "/ready", "/metrics")
@@ -78,8 +78,8 @@ class Access:
                 told = f"{self._settings.max_requests} requests are open; retry in {wait} s"
                 # Closed, so that it makes room, and whoever reads no answers cannot send on.
                 raise ApiError(429, "queue_full", told, headers={"Retry-After": str(wait), "Connection": "close"})
-            if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADERS:
-                raise ApiError(431, "headers_too_large", f"the headers have more than {MOST_HEADERS} bytes; send less")
+            if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
+                raise ApiError(431, "headers_too_large", f"the headers have more than {MAX_HEADERS} bytes; send less")
             await self._app(scope, receive, send)
         except ClientGone:
             pass

@@ -18,7 +18,7 @@ T = TypeVar("T")
 JSON = "application/json"
 # How many bytes of a body that is too large are read and dropped after the answer: if the server closed the connection
 # while the client still sends, the client would see a broken connection instead of the answer.
-MOST_DISCARDED = 64 << 20
+MAX_DISCARDED = 64 << 20
 
 
 class ClientGone(Exception):  # noqa: N818 (nobody's failure)
@@ -87,7 +87,7 @@ class Exchange:
 
         async def read() -> None:
             size, more = 0, True
-            while more and size <= MOST_DISCARDED:
+            while more and size <= MAX_DISCARDED:
                 message = await self._receive()
                 size, more = size + len(message.get("body", b"")), message.get("more_body", False)
 

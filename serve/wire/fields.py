@@ -25,7 +25,7 @@ from .known_fields import (
 # Fields of the object `specexport`. Its `route` is none: as a field of the request, it may be another server's.
 OWN = ("drafter", "num_draft_tokens", "speculate", "show_drafts", "banned_tokens")
 PLACE = re.compile(r"\[\d+\]")
-MOST_TOKENS = 2**31 - 1  # reduced to what there is room for
+MAX_TOKENS = 2**31 - 1  # reduced to what there is room for
 
 
 def check_kinds(raw: Mapping[str, Any]) -> None:
@@ -56,7 +56,7 @@ def renamed(raw: Mapping[str, Any], honoured: frozenset[str]) -> tuple[dict[str,
         if any(_same(value, nothing) for nothing in NOTHING.get(name, ())):
             if target != "max_tokens" or found.get(target) is not None:
                 continue
-            value = MOST_TOKENS
+            value = MAX_TOKENS
         if (name, value) == ("format", "json"):
             inner = "json_object"
             value = True

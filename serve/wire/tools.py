@@ -18,7 +18,7 @@ from .errors import invalid, unsupported
 from .requests import Message, ToolDefinition
 
 LETTERS = string.ascii_letters + string.digits
-MOST_LEVELS = 64  # templates and masks recurse into nested values, on the interpreter's stack
+MAX_LEVELS = 64  # templates and masks recurse into nested values, on the interpreter's stack
 
 
 def offered(given: Sequence[ToolDefinition]) -> list[Tool]:
@@ -27,8 +27,8 @@ def offered(given: Sequence[ToolDefinition]) -> list[Tool]:
     for place, entry in enumerate(given):
         where = f"tools[{place}].function.parameters"
         tool = entry.function
-        if _deeper(tool.parameters or {}, MOST_LEVELS):
-            raise invalid(where, f"{where} is nested in more than {MOST_LEVELS} levels; flatten it", "invalid_schema")
+        if _deeper(tool.parameters or {}, MAX_LEVELS):
+            raise invalid(where, f"{where} is nested in more than {MAX_LEVELS} levels; flatten it", "invalid_schema")
         if tool.strict and tool.parameters is not None:
             check_strict({"type": "object", **tool.parameters}, "parameters", where)
         try:
@@ -99,8 +99,8 @@ def _arguments(given: str | dict[str, Any] | None, where: str, takes_texts: bool
             found = None
     if not isinstance(found, dict):
         return given if takes_texts and isinstance(given, str) and given.strip() else {}
-    if _deeper(found, MOST_LEVELS):
-        raise invalid(where, f"{where} is nested in more than {MOST_LEVELS} levels; flatten it", CODE)
+    if _deeper(found, MAX_LEVELS):
+        raise invalid(where, f"{where} is nested in more than {MAX_LEVELS} levels; flatten it", CODE)
     return found
 
 

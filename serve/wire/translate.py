@@ -18,7 +18,7 @@ from .errors import ApiError, invalid, too_long, unsupported
 from .requests import ChatRequest, Common, CompletionRequest, Extension, Message, Part, TokenizeRequest
 from .tools import History
 
-MOST_PROMPTS = 64
+MAX_PROMPTS = 64
 FIELD, EFFORT = "chat_template_kwargs", "reasoning_effort"
 
 
@@ -97,8 +97,8 @@ def prompts(request: CompletionRequest) -> list[Prompt]:
         raise invalid(
             "prompt", "prompt mixes texts and token ids, or is empty; give a text, token ids, or a list of either"
         )
-    if len(given) > MOST_PROMPTS:
-        raise invalid("prompt", f"prompt holds {len(given)} prompts; give at most {MOST_PROMPTS}")
+    if len(given) > MAX_PROMPTS:
+        raise invalid("prompt", f"prompt holds {len(given)} prompts; give at most {MAX_PROMPTS}")
     return [item for item in given if not isinstance(item, int)]
 
 

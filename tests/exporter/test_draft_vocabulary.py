@@ -142,7 +142,7 @@ def test_a_graph_that_proposes_others_is_refused(
     monkeypatch.setattr(KeptTokens, "spread", wrong)
     draft = replace(find_checkpoint(str(pair.draft)), kept=tuple(range(KEPT)))
     for folder in ("graphs", "reference"):
-        (context.workplace / folder).mkdir(parents=True)
+        (context.staging_dir / folder).mkdir(parents=True)
     spec = export_model(ModelExport(draft, "draft", ("ort",)), context)
     with pytest.raises(ProofError):
-        prove(context.workplace, {"draft": spec}, context.contract, ("onnxruntime",), lambda step: None)
+        prove(context.staging_dir, {"draft": spec}, context.contract, ("onnxruntime",), lambda step: None)

@@ -11,16 +11,16 @@ from specexport.bundle import Precision
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import EngineError, MissingPackageError, ParameterError
 from specexport.exporter import precision as engine_requirements
-from specexport.exporter.precision import Targets, choose_numbers, choose_targets, parse_version
+from specexport.exporter.precision import BuildTargets, choose_build_targets, choose_precision_plan, parse_version
 from support.refusals import refused
 
 pytest.importorskip("tensorrt_rtx")
 
 
-def choose(*engines: str, precision: Precision = "fp32", version: str | None = None, **options: Any) -> Targets:
+def choose(*engines: str, precision: Precision = "fp32", version: str | None = None, **options: Any) -> BuildTargets:
     wanted = parse_version(version) if version else None
-    return choose_targets(
-        engines, choose_numbers(engines, precision, None), CompileOptions(**options), wanted, "out dir/my.bundle"
+    return choose_build_targets(
+        engines, choose_precision_plan(engines, precision, None), CompileOptions(**options), wanted, "out dir/my.bundle"
     )
 
 
@@ -49,7 +49,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     ],
 )
 def test_dialects_and_plans(engines: tuple[str, ...], dialects: tuple[str, ...], compiled: tuple[str, ...]) -> None:
-    assert choose(*engines) == Targets(dialects, compiled, ())
+    assert choose(*engines) == BuildTargets(dialects, compiled, ())
 
 
 def test_a_host_without_tensorrt_makes_the_graphs_and_says_what_to_run() -> None:
@@ -75,12 +75,12 @@ def test_the_version_on_the_device_chooses_the_dialect(version: str, dialects: t
 
 def test_the_version_of_this_host(here: Callable[[str], None]) -> None:
     here("10.16.1.11")
-    assert choose("tensorrt") == Targets(("onnx",), ("tensorrt",), ())
-    assert choose("tensorrt", version="10.16") == Targets(("onnx",), ("tensorrt",), ())
+    assert choose("tensorrt") == BuildTargets(("onnx",), ("tensorrt",), ())
+    assert choose("tensorrt", version="10.16") == BuildTargets(("onnx",), ("tensorrt",), ())
     for both in (("tensorrt-rtx", "tensorrt"), ("tensorrt", "tensorrt-rtx")):
         assert choose(*both).compiled == both
     here("10.13.3.9")
-    assert choose("tensorrt") == Targets(("rows",), ("tensorrt",), ())
+    assert choose("tensorrt") == BuildTargets(("rows",), ("tensorrt",), ())
 
 
 def test_no_plan_is_made_by_another_version(here: Callable[[str], None]) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from specexport.errors import ParameterError
-from specexport.exporter.precision import Numbers, choose_numbers
+from specexport.exporter.precision import PrecisionPlan, choose_precision_plan
 from support.refusals import refused
 
 CPU = ("onnxruntime",)
@@ -12,17 +12,22 @@ RTX = ("tensorrt-rtx",)
 @pytest.mark.parametrize(
     ("engines", "precision", "draft", "found"),
     [
-        (CPU, "fp32", None, Numbers("fp32", {"target": "float", "draft": "float"}, "onnxruntime")),
-        (("onnxruntime", "tensorrt"), "fp16", None, Numbers("fp16", {"target": "float", "draft": "float"}, "tensorrt")),
-        (CPU, "int8", None, Numbers("fp32", {"target": "int8", "draft": "int8"}, "onnxruntime")),
-        (CPU, "int8", "int4", Numbers("fp32", {"target": "int8", "draft": "int4"}, "onnxruntime")),
-        (CPU, "fp32", "int8", Numbers("fp32", {"target": "float", "draft": "int8"}, "onnxruntime")),
-        (RTX, "int4", "fp16", Numbers("fp16", {"target": "int4", "draft": "float"}, "tensorrt")),
-        (CPU, "auto", None, Numbers("fp32", {"target": "float", "draft": "float"}, "onnxruntime")),
+        (CPU, "fp32", None, PrecisionPlan("fp32", {"target": "float", "draft": "float"}, "onnxruntime")),
+        (
+            ("onnxruntime", "tensorrt"),
+            "fp16",
+            None,
+            PrecisionPlan("fp16", {"target": "float", "draft": "float"}, "tensorrt"),
+        ),
+        (CPU, "int8", None, PrecisionPlan("fp32", {"target": "int8", "draft": "int8"}, "onnxruntime")),
+        (CPU, "int8", "int4", PrecisionPlan("fp32", {"target": "int8", "draft": "int4"}, "onnxruntime")),
+        (CPU, "fp32", "int8", PrecisionPlan("fp32", {"target": "float", "draft": "int8"}, "onnxruntime")),
+        (RTX, "int4", "fp16", PrecisionPlan("fp16", {"target": "int4", "draft": "float"}, "tensorrt")),
+        (CPU, "auto", None, PrecisionPlan("fp32", {"target": "float", "draft": "float"}, "onnxruntime")),
     ],
 )
-def test_what_names_mean(engines: tuple[str, ...], precision: str, draft: str | None, found: Numbers) -> None:
-    assert choose_numbers(engines, precision, draft) == found
+def test_what_names_mean(engines: tuple[str, ...], precision: str, draft: str | None, found: PrecisionPlan) -> None:
+    assert choose_precision_plan(engines, precision, draft) == found
 
 
 @pytest.mark.parametrize(
@@ -41,4 +46,4 @@ def test_what_names_mean(engines: tuple[str, ...], precision: str, draft: str | 
 )
 def test_names_that_do_not_go_together(engines: tuple[str, ...], precision: str, draft: str | None) -> None:
     with refused(ParameterError, field=("draft_precision", "precision")):
-        choose_numbers(engines, precision, draft)
+        choose_precision_plan(engines, precision, draft)

@@ -56,7 +56,7 @@ def test_what_a_row_copies(family: str, config: dict[str, Any], expected: int) -
 def test_the_default_chunk_holds_the_copies(
     mixture: Checkpoint, precision: str, engines: tuple[str, ...], rows: int, expected: int, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(chunks, "MOST_BYTES", rows * COPIED)
+    monkeypatch.setattr(chunks, "MAX_BYTES", rows * COPIED)
     options = BuildOptions(precision=precision, engines=engines)
     assert prompt_chunk({"target": mixture}, options) == expected
     assert build._contract(build._Models({"target": mixture}, None, ()), options).prompt_chunk == min(expected, 128)

@@ -14,7 +14,7 @@ from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 from specexport.errors import CheckpointError, ProofError, UnsupportedModelError
 from specexport.exporter import build as build_module
-from specexport.exporter.additional_drafts import FoundDraft
+from specexport.exporter.additional_drafts import ResolvedDraft
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.pair import OwnTokens
 from specexport.exporter.options import BuildOptions, CalibrationTexts, NamedDraft
@@ -110,7 +110,7 @@ def test_a_build_says_that_code_of_a_checkpoint_is_not_run(
         build_module.build(str(pair.target), str(folder), tmp_path / "out.bundle", options, progress)
     assert f"warning: {expected}" in progress.notes
     ours = OwnTokens.of(find_checkpoint(str(pair.target)))
-    assert FoundDraft.find(NamedDraft("own", str(folder)), ours, 0.5, CalibrationTexts()).warnings == (
+    assert ResolvedDraft.find(NamedDraft("own", str(folder)), ours, 0.5, CalibrationTexts()).warnings == (
         f"draft own: {expected}",
     )
 

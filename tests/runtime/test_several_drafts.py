@@ -18,9 +18,9 @@ from specexport.errors import BundleError, EngineError, ParameterError, SessionC
 from specexport.runtime.drafting.names import (
     all_chains,
     all_drafters,
+    cascade_source_of,
     check_drafter,
     drafters_of,
-    guesser_of,
     model_of,
     models_in,
 )
@@ -61,7 +61,12 @@ def test_names_of_drafters() -> None:
     assert all(check_drafter(name, NAMES) == name for name in (*all_drafters(NAMES), *all_chains(NAMES)))
     asked = [models_in(name) for name in ("ngram", "ngram+draft", "suffix:draft", "b:draft", "c:b")]
     assert asked == [[], ["draft"], ["draft"], ["draft", "b"], ["b", "c"]]
-    assert [guesser_of(name) for name in ("draft", "ngram+b", "ngram:b", "b:draft")] == [None, None, "ngram", "b"]
+    assert [cascade_source_of(name) for name in ("draft", "ngram+b", "ngram:b", "b:draft")] == [
+        None,
+        None,
+        "ngram",
+        "b",
+    ]
     with pytest.raises(ParameterError, match=r"ngram\+c, suffix\+c \(model is the draft 'draft'\)"):
         check_drafter("d", NAMES)
     for name in ("b:b", "draft:model", "ngram:ngram", "d:model", "ngram:ngram:model", ":model", "model:"):

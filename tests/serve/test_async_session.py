@@ -64,7 +64,7 @@ def test_it_gives_what_the_session_gives(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_stopped_reading_loses_its_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.serve.engine.job.MOST_UNREAD", 3)
+    monkeypatch.setattr("specexport.serve.engine.job.MAX_UNREAD", 3)
 
     async def use(sessions: AsyncSession, _: SlowDecoder) -> None:
         job = sessions.submit("Hello", max_new_tokens=100)

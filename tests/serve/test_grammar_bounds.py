@@ -25,13 +25,13 @@ CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision=
 CHAT = "/v1/chat/completions"
 KNOWN = "[ab]{3}"
 MASK_SECONDS = 1.0  # as the double of a stopwatch counts
-MOST_SECONDS = 20.5
+MAX_SECONDS = 20.5
 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
     session, _ = slow_session(tmp_path, CONTRACT)
-    with served(session, ServerSettings(grammar_timeout=MOST_SECONDS)) as found:
+    with served(session, ServerSettings(grammar_timeout=MAX_SECONDS)) as found:
         yield found
 
 
@@ -119,7 +119,7 @@ def test_the_command_makes_the_tables_of_the_tokenizer_before_it_is_ready(
 def test_masks_that_take_too_long_end_in_an_error(client: Client, long_masks: None) -> None:
     status, _, answer = ask(client, "[ab]{90}")
     assert (status, answer["error"]["code"]) == (400, "grammar_failed")
-    assert f"{MOST_SECONDS:g} s" in answer["error"]["message"]
+    assert f"{MAX_SECONDS:g} s" in answer["error"]["message"]
     assert client.idle()
     status, _, answer = ask(client, KNOWN)  # counted anew
     assert (status, answer["choices"][0]["finish_reason"]) == (200, "stop")

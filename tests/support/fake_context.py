@@ -151,16 +151,18 @@ class IExecutionContext(Part):
 
     def _check_memory(self, shapes: Mapping[str, Shape]) -> None:
         """Everything lies within an allocation, and what is written lies apart from all else."""
-        places = {
+        checkpoints = {
             name: self._trt._device.view(self._addresses[name], self._graph.tensors[name].bytes(shapes[name]))
             for name in shapes
         }
         if self._scratch[1]:
-            places["scratch memory"] = self._trt._device.view(*self._scratch)
-        written = [name for name in places if name not in self._graph.tensors or not self._graph.tensors[name].is_input]
+            checkpoints["scratch memory"] = self._trt._device.view(*self._scratch)
+        written = [
+            name for name in checkpoints if name not in self._graph.tensors or not self._graph.tensors[name].is_input
+        ]
         for output in written:
-            for other in set(places) - {output, self._graph.aliases.get(output)}:
-                assert not np.may_share_memory(places[output], places[other]), f"{output} lies over {other}"
+            for other in set(checkpoints) - {output, self._graph.aliases.get(output)}:
+                assert not np.may_share_memory(checkpoints[output], checkpoints[other]), f"{output} lies over {other}"
 
     def _check_unchanged(self) -> Callable[[], None]:
         changes = self._changes

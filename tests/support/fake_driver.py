@@ -366,8 +366,8 @@ class FakeDriver:
         self._object(hStream, "stream")
         assert sharedMemBytes == extra == 0
         kernel, number = f
-        places = (ctypes.c_void_p * number).from_address(kernelParams)
-        arguments = [ctypes.c_uint64.from_address(place).value for place in places]
+        checkpoints = (ctypes.c_void_p * number).from_address(kernelParams)
+        arguments = [ctypes.c_uint64.from_address(place).value for place in checkpoints]
         grid, block = (gridDimX, gridDimY, gridDimZ), (blockDimX, blockDimY, blockDimZ)
         self.enqueue(lambda: kernel(self.memory, grid, block, *arguments))
         return (OK,)

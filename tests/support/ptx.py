@@ -21,7 +21,7 @@ COMPUTE: dict[str, Callable[..., int]] = {
     "div": operator.floordiv,
     "rem": operator.mod,
 }
-MOST_STEPS = 1000
+MAX_STEPS = 1000
 
 
 class Kernel:
@@ -77,7 +77,7 @@ class Kernel:
         at, steps = 0, 0
         while at < len(self._code):
             steps += 1
-            assert steps < MOST_STEPS, "the kernel does not end"
+            assert steps < MAX_STEPS, "the kernel does not end"
             predicate, operation, operands = self._code[at]
             at += 1
             if operation == "ret":

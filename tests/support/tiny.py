@@ -105,8 +105,8 @@ def shard(folder: Path) -> list[str]:
     names = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
     for name, part in zip(names, (list(weights)[::2], list(weights)[1::2]), strict=True):
         save_file({key: weights[key] for key in part}, folder / name, metadata={"format": "pt"})
-    places = {key: names[index % 2] for index, key in enumerate(weights)}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    checkpoints = {key: names[index % 2] for index, key in enumerate(weights)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": checkpoints}))
     return names
 
 

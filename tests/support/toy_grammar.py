@@ -44,8 +44,8 @@ class ToyMatcher:
         return bool(self.allowed()[token])
 
     def forced(self) -> list[int]:
-        places = np.flatnonzero(self.allowed())
-        return places.tolist() if len(places) == 1 else []
+        checkpoints = np.flatnonzero(self.allowed())
+        return checkpoints.tolist() if len(checkpoints) == 1 else []
 
     def advance(self, token: int) -> None:
         if not self.accepts(token):

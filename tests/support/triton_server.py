@@ -44,10 +44,10 @@ def python_path(folder: Path) -> list[Path]:
 
 
 class TritonServer:
-    """workplace: for the log."""
+    """staging_dir: for the log."""
 
-    def __init__(self, repository: Path, workplace: Path) -> None:
-        self.port, self.metrics_port, self.log = free_port(), free_port(), workplace / "log"
+    def __init__(self, repository: Path, staging_dir: Path) -> None:
+        self.port, self.metrics_port, self.log = free_port(), free_port(), staging_dir / "log"
         options = {
             "model-repository": repository,
             "http-address": "127.0.0.1",

@@ -8,7 +8,7 @@ from time import perf_counter
 
 import numpy as np
 from specexport.bundle import RuleName
-from specexport.engines.base import Chances, Rounds
+from specexport.engines.base import RoundNoise, Rounds
 
 from ..meter import Counts, Meter
 from ..timing import Sample, Spread
@@ -90,7 +90,9 @@ class RoundTime:
 def timed_round(meter: Meter, rounds: Rounds, key: RoundKey) -> TimedRound:
     tokens = [1] * (key.span - key.k)
     noise = np.full(key.k + 1, 0.5, np.float32)
-    chances = None if key.rule == GREEDY else Chances("block", np.array([1.0, 0, 1.0, 0], np.float32), noise[1:], noise)
+    chances = (
+        None if key.rule == GREEDY else RoundNoise("block", np.array([1.0, 0, 1.0, 0], np.float32), noise[1:], noise)
+    )
 
     def run() -> None:
         rounds.run(tokens, key.k, chances)

@@ -20,13 +20,13 @@ from ..session_under_test import Subject
 # The share of sampled requests that must agree: the device draws in fp32 and the host in fp64, so a uniform number can
 # fall between the two. Sampling is limited to few tokens: with random weights, each of 128256 tokens has so little
 # probability that this would happen often.
-LEAST_AGREEING = 0.75
+MIN_AGREEING = 0.75
 WAYS = (
     ("greedy", 1.0, SamplingParameters()),
-    ("sampled, block", LEAST_AGREEING, SamplingParameters(temperature=1.0, top_k=40, verification="block", seed=1)),
+    ("sampled, block", MIN_AGREEING, SamplingParameters(temperature=1.0, top_k=40, verification="block", seed=1)),
     (
         "sampled, token",
-        LEAST_AGREEING,
+        MIN_AGREEING,
         SamplingParameters(temperature=0.8, top_k=40, top_p=0.95, verification="token", seed=2),
     ),
 )

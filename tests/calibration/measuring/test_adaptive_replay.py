@@ -16,7 +16,7 @@ from specexport.calibration.verdicts.verdict import Criteria, decide, replay_ada
 from specexport.engines.base import Logits
 from specexport.runtime.drafting.names import all_drafters
 from specexport.runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
-from specexport.runtime.policy.confidence import Chance, ConfidentSchedule, adaptive_schedule
+from specexport.runtime.policy.confidence import AcceptancePredictor, ConfidentSchedule, adaptive_schedule
 from specexport.runtime.policy.controller import AdaptiveSchedule, RouteState
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.routes import RoutePolicy
@@ -42,7 +42,7 @@ def costs(draft: float = 0.2, row: float = 0.1, most: int = 4) -> Costs:
     )
 
 
-def schedule(drafter: str, chance: Chance | None) -> AdaptiveSchedule:
+def schedule(drafter: str, chance: AcceptancePredictor | None) -> AdaptiveSchedule:
     entry = RoutePolicy("undecided", drafter, 0, "adaptive", (0.6,), None)
     return adaptive_schedule(entry, costs(), chance, RouteState(), 4)
 

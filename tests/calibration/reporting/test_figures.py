@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from specexport.calibration.reporting import figures as module
-from specexport.calibration.reporting.figures import LONGEST_NAME, MOST_ROUTES, Figure, figures
+from specexport.calibration.reporting.figures import LONGEST_NAME, MAX_ROUTES, Figure, figures
 from specexport.calibration.statistics.intervals import UNBOUNDED
 from specexport.calibration.statistics.results import Interval
 from support import analyses
@@ -100,7 +100,7 @@ def test_without_a_draft_model_no_draft_passes_are_drawn() -> None:
 
 
 def test_of_many_routes_those_with_the_most_requests(axes: list[Any]) -> None:
-    routes = [analyses.route(f"r{count}", "off", 0.1, requests=20 + count, k_max=1) for count in range(MOST_ROUTES + 2)]
+    routes = [analyses.route(f"r{count}", "off", 0.1, requests=20 + count, k_max=1) for count in range(MAX_ROUTES + 2)]
     figures(analyses.analysis(routes, k_max=1))
     assert [label.get_text() for label in axes[0].get_yticklabels()] == [one.route for one in routes[2:]]
 

@@ -14,7 +14,7 @@ from specexport.calibration.reporting.sections import NO_SIGNALS, TITLES, sectio
 from specexport.calibration.reporting.summary import render
 from specexport.calibration.statistics.results import Analysis, Interval
 from specexport.calibration.statistics.sample_size import what_samples_tell
-from specexport.calibration.survival.fit import LEAST_TOKENS
+from specexport.calibration.survival.fit import MIN_TOKENS
 from specexport.errors import MissingPackageError, OutputError
 from support import analyses
 from support.analyses import SCRIPT
@@ -154,7 +154,7 @@ def test_the_same_analysis_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_without_a_draft_model(tmp_path: Path) -> None:
     page = Page(written(analyses.lookups_only(), tmp_path))
-    assert " ".join(NO_SIGNALS.format(least_tokens=LEAST_TOKENS).split()) in page.text("signals")
+    assert " ".join(NO_SIGNALS.format(least_tokens=MIN_TOKENS).split()) in page.text("signals")
     assert "draft none" in page.text("costs")
 
 

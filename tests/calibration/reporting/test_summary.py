@@ -9,7 +9,7 @@ from specexport.calibration.reporting.summary import WIDTH, _table, render
 from specexport.calibration.reporting.tables import Table, printable
 from specexport.calibration.statistics.intervals import UNBOUNDED
 from specexport.calibration.statistics.results import Bucket, Interval
-from specexport.calibration.survival.fit import LEAST_TOKENS
+from specexport.calibration.survival.fit import MIN_TOKENS
 from specexport.calibration.verdicts.verdict import SHORTEST_RESPONSE
 from support import analyses
 
@@ -198,7 +198,7 @@ def test_the_chosen_signal_and_its_errors() -> None:
         ("probability", "3.4 %", "5.2 %", "0.780", "1750", ""),
         ("head", "1.3 %", "1.8 %", "0.842", "1725", "chosen"),
     )
-    assert " ".join(NO_SIGNALS.format(least_tokens=LEAST_TOKENS).split()) in " ".join(
+    assert " ".join(NO_SIGNALS.format(least_tokens=MIN_TOKENS).split()) in " ".join(
         render(analyses.lookups_only()).split()
     )
 
@@ -261,7 +261,7 @@ def test_how_it_was_measured() -> None:
 
 def test_a_draft_of_too_few_judged_tokens_is_not_called_none() -> None:
     shown = " ".join(render(replace(ANALYSIS, signals=(), signal=None)).split())
-    assert f"That needs a draft model whose confidence can be read, and at least {LEAST_TOKENS} of its tokens" in shown
+    assert f"That needs a draft model whose confidence can be read, and at least {MIN_TOKENS} of its tokens" in shown
     assert "no draft model" not in shown
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from specexport.calibration.measuring.judged_tokens import JudgedTokens
 from specexport.calibration.statistics.results import SignalQuality
-from specexport.calibration.survival.curves import LEAST_CHANCE, POINTS, PRIOR_TOKENS
+from specexport.calibration.survival.curves import MIN_CHANCE, POINTS, PRIOR_TOKENS
 from specexport.calibration.survival.fit import fit_survival
 from specexport.calibration.survival.quality import judge
 from specexport.errors import MissingPackageError, ParameterError
@@ -105,8 +105,8 @@ def assert_sound(survival: Survival) -> None:
     for curve in survival.curves:
         assert 1 <= len(curve.logits) <= POINTS
         assert list(curve.chances) == sorted(curve.chances)
-        assert curve.chances[0] >= LEAST_CHANCE
-        assert curve.chances[-1] <= 1 - LEAST_CHANCE
+        assert curve.chances[0] >= MIN_CHANCE
+        assert curve.chances[-1] <= 1 - MIN_CHANCE
 
 
 @pytest.mark.parametrize("slope", [1.0, 8.0, 0.0, -1.0])

@@ -14,7 +14,7 @@ import onnxruntime as ort
 import pytest
 from specexport.bundle import Bundle, ModelSpec
 from specexport.engines.onnxruntime.cpu import OrtDecoder, load
-from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
+from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, OrtDevice
 from specexport.engines.onnxruntime.graphs import open_session as cpu_session
 from specexport.errors import BundleError, EngineError
 from specexport.runtime.proofs.parity import POISON, max_error
@@ -41,7 +41,7 @@ def on_cpu(exported: Exported, spec: ModelSpec | None = None) -> OrtDecoder:
 def on_device(exported: Exported, spec: ModelSpec | None = None, recorder: Recorder | None = None) -> OrtCudaDecoder:
     path = exported.folder / exported.spec.graphs["ort"]
     session = recorder.session(path) if recorder else cpu_session(path, 0)
-    return OrtCudaDecoder(recorder or ort, session, Place("cpu", 0), path, spec or exported.spec, exported.contract)
+    return OrtCudaDecoder(recorder or ort, session, OrtDevice("cpu", 0), path, spec or exported.spec, exported.contract)
 
 
 BOTH = pytest.mark.parametrize("make", [on_cpu, on_device])

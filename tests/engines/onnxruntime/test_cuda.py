@@ -16,7 +16,7 @@ import pytest
 from specexport.bundle import Bundle, Contract, ModelSpec, Precision
 from specexport.engines.onnxruntime import cuda
 from specexport.engines.onnxruntime.cuda import _session, availability, load
-from specexport.engines.onnxruntime.cuda_decoder import Place
+from specexport.engines.onnxruntime.cuda_decoder import OrtDevice
 from specexport.errors import EngineError
 from support.doubles import CONTRACT, write_bundle
 from support.refusals import refused
@@ -164,7 +164,7 @@ def test_a_bundle_becomes_an_engine(
     closed: list[str] = []
 
     def decoder(
-        runtime: Any, session: Any, place: Place, path: Path, spec: ModelSpec, contract: Contract, keeps_open: bool
+        runtime: Any, session: Any, place: OrtDevice, path: Path, spec: ModelSpec, contract: Contract, keeps_open: bool
     ) -> Any:
         made.append((runtime, session.get_providers()[0], place, spec.source, contract.precision, keeps_open))
         return SimpleNamespace(file=path.name, head=f"head of {spec.source}", close=lambda: closed.append(spec.source))

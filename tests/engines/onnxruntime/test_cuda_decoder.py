@@ -19,7 +19,7 @@ import pytest
 from specexport.bundle import Contract, ModelSpec, Precision
 from specexport.engines.base import Decoder
 from specexport.engines.onnxruntime.cpu import OrtDecoder
-from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
+from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, OrtDevice
 from specexport.engines.onnxruntime.graphs import open_session as cpu_session
 from specexport.errors import EngineError
 from specexport.exporter.passes.cuda_graphs import keep_lengths_on_device
@@ -51,7 +51,7 @@ def make(
 ) -> OrtCudaDecoder:
     path = exported.folder / exported.spec.graphs["ort"]
     return OrtCudaDecoder(
-        runtime, cpu_session(path, 0), Place("cpu", 0), path, spec or exported.spec, contract or exported.contract
+        runtime, cpu_session(path, 0), OrtDevice("cpu", 0), path, spec or exported.spec, contract or exported.contract
     )
 
 
@@ -157,7 +157,7 @@ def recorded(exported: Exported) -> Recorded:
     recorder = Recorder()
     path = exported.folder / exported.spec.graphs["ort"]
     return Recorded(
-        OrtCudaDecoder(recorder, recorder.session(path), Place("cpu", 0), path, exported.spec, exported.contract),
+        OrtCudaDecoder(recorder, recorder.session(path), OrtDevice("cpu", 0), path, exported.spec, exported.contract),
         recorder,
     )
 
@@ -205,7 +205,7 @@ def test_addresses_never_change_and_caches_are_in_place(recorded: Recorded) -> N
 def test_half_precision_caches(precision: Precision, kind: str, element: Any, exported: Exported) -> None:
     session = StillSession(exported.spec, CONTRACT.capacity, kind)
     contract = dataclasses.replace(CONTRACT, precision=precision)
-    decoder = OrtCudaDecoder(ort, session, Place("cpu", 0), Path("graph.onnx"), exported.spec, contract)
+    decoder = OrtCudaDecoder(ort, session, OrtDevice("cpu", 0), Path("graph.onnx"), exported.spec, contract)
     places = {(device, number, kind, tuple(shape)) for _, device, number, kind, shape, _ in session.bound}
     assert places == {("cpu", 0, element, (1, 2, CONTRACT.capacity, 8))}
     decoder.overwrite_rows(3, -1.5)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from specexport.engines.base import Decoder, Engine, OpenedDraft
-from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
+from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, OrtDevice
 from specexport.errors import EngineError
 from specexport.runtime.proofs.parity import POISON
 from specexport.runtime.session import Session
@@ -36,7 +36,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
 def on_cuda(exported: Exported, keeps_open: bool = False, runtime: Capturing | None = None) -> OrtCudaDecoder:
     runtime, path = runtime or Capturing(), exported.folder / exported.spec.graphs["ort"]
     return OrtCudaDecoder(
-        runtime, runtime.session(path), Place("cpu", 0), path, exported.spec, exported.contract, keeps_open
+        runtime, runtime.session(path), OrtDevice("cpu", 0), path, exported.spec, exported.contract, keeps_open
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.bundle import Bundle, Contract, SharedVocabulary
-from specexport.engines.base import Chances, RoundResult
+from specexport.engines.base import RoundNoise, RoundResult
 from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.engines.tensorrt.round_graph import DeviceRounds
 from specexport.errors import EngineError
@@ -120,10 +120,10 @@ def fresh(made: Made) -> Made:
     return made
 
 
-def chances(k: int, verification: str = "block", seed: int = 0) -> Chances:
+def chances(k: int, verification: str = "block", seed: int = 0) -> RoundNoise:
     rng = np.random.default_rng(seed)
     sampling = np.array([1.0, 0, 1.0, 0], np.float32)
-    return Chances(verification, sampling, rng.random(k, np.float32), rng.random(k + 1, np.float32))
+    return RoundNoise(verification, sampling, rng.random(k, np.float32), rng.random(k + 1, np.float32))
 
 
 def executed(log: list[str], prefix: str = "captured execute ") -> list[str]:

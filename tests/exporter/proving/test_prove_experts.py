@@ -14,9 +14,9 @@ import torch
 from specexport.bundle import Format, Precision
 from specexport.errors import ProofError
 from specexport.exporter.dialects import Dialect
-from specexport.exporter.proving import forced
-from specexport.exporter.proving import told as choices
-from specexport.exporter.proving.sites import sites
+from specexport.exporter.proving import pinned_model
+from specexport.exporter.proving import activation_log as choices
+from specexport.exporter.proving.quantized_ops import quantized_ops
 from specexport.exporter.weights.experts import expert_layers
 from specexport.exporter.weights.recipe import Recipe
 from support.quantized import Damage, Quantized, change, load, plain_recipe, stored
@@ -65,7 +65,7 @@ def whole(folder: Path, model: PreTrainedModel, form: Form) -> Quantized:
 def test_a_right_graph_passes(form: Form, make: Make) -> None:
     made = make(form)
     graph = ir.load(made.path)
-    assert sum(bool(site.experts) for site in sites(graph.graph)) == 4
+    assert sum(bool(site.experts) for site in quantized_ops(graph.graph)) == 4
     assert not any("experts" in name and name.endswith("proj.weight") for name in graph.graph.initializers)
     proof = made.prove()
     assert proof.layer_error < 1
@@ -109,7 +109,8 @@ def values_of_one_off(model: ir.Model) -> None:
 def picked_by_another(model: ir.Model) -> None:
     """The second layer's stack by the first layer's choice."""
     first, second = (
-        [site for site in sites(model.graph) if f"layers.{n}.mlp.experts.down" in site.weights[0]] for n in (0, 1)
+        [site for site in quantized_ops(model.graph) if f"layers.{n}.mlp.experts.down" in site.weights[0]]
+        for n in (0, 1)
     )
     values = {value.name: value for node in model.graph for value in node.outputs}
     values[second[0].experts].replace_all_uses_with(values[first[0].experts])
@@ -155,7 +156,7 @@ def test_a_router_that_likes_experts_equally_may_choose_either(tmp_path: Path, m
     made = whole(tmp_path, model, FORMS[0])
     prefer(2)
     assert made.prove().exact_error < 1e-4
-    monkeypatch.setattr(forced, "imposed", lambda *_: nullcontext())
+    monkeypatch.setattr(pinned_model, "imposed", lambda *_: nullcontext())
     with pytest.raises(ProofError, match="sends a token to other experts than the Hugging Face model"):
         made.prove()
 
@@ -183,9 +184,9 @@ def test_a_stack_that_the_model_does_not_call_is_missed(make: Make, monkeypatch:
     made = make(FORMS[0])
     widths = {layer.path: layer.outputs for layer in expert_layers(made.subject.model)}
 
-    def uncounted(self: forced.Forced, path: str, rows: Tensor, experts: Tensor) -> Tensor:
+    def uncounted(self: pinned_model.PinnedModel, path: str, rows: Tensor, experts: Tensor) -> Tensor:
         return rows.new_zeros(len(rows), widths[path])
 
-    monkeypatch.setattr(forced.Forced, "answer_experts", uncounted)
+    monkeypatch.setattr(pinned_model.PinnedModel, "answer_experts", uncounted)
     with pytest.raises(ProofError, match=r"experts\.\w+ is computed 1 times a pass, the model does so 0 times"):
         made.prove()

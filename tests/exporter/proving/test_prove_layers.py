@@ -13,7 +13,7 @@ from specexport.errors import ProofError
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.proving.layer_arithmetic import ROUNDED, Rounded
 from specexport.exporter.proving.prove_layers import prove_layers
-from specexport.exporter.proving.sites import sites
+from specexport.exporter.proving.quantized_ops import quantized_ops
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from support.quantized import (
     Damage,
@@ -100,7 +100,7 @@ def test_one_wrong_layer_fails(form: tuple[Format, Dialect, Precision], damage: 
 def reads_another_layer(model: ir.Model) -> None:
     """The second layer's attention output is the first one's."""
     first, second = (
-        next(site for site in sites(model.graph) if f"layers.{layer}.self_attn.o_proj" in site.weights[0])
+        next(site for site in quantized_ops(model.graph) if f"layers.{layer}.self_attn.o_proj" in site.weights[0])
         for layer in (0, 1)
     )
     values = {value.name: value for node in model.graph for value in node.outputs}

@@ -148,13 +148,13 @@ def test_mutants_of_the_mask_fail_the_proof(
 
 def rows_in_front(self: OrtTrees, width: int, parents: Sequence[int]) -> Iterator[None]:
     """Every row behind the chain sees those of them in front of it, its siblings too."""
-    with lie(self, width, parents):
+    with as_tree(self, width, parents):
         ancestor, chain = self._by_width[width][1], width - len(parents)
         ancestor[chain:, chain:] = np.tri(len(parents), dtype=np.bool_)
         yield
 
 
-lie = OrtTrees.lie
+as_tree = OrtTrees.as_tree
 
 
 def test_siblings_that_see_each_other_fail_the_proof(

@@ -37,7 +37,7 @@ def test_an_answer_is_known_by_all_that_it_depends_on() -> None:
 
 @pytest.fixture
 def short_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.exporter.tuning.options.LEAST_TOKENS", 1)
+    monkeypatch.setattr("specexport.exporter.tuning.options.MIN_TOKENS", 1)
 
 
 def test_a_killed_run_resumes(session: Session, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_the_recipe_of_a_stack(
 ) -> None:
     model = make("mixtral", hidden_size=64, intermediate_size=64)
     stack_experts(model)
-    options = RecipeOptions(hold=abs) if family == "tensorrt" else RecipeOptions(limit=127)
+    options = RecipeOptions(scale_cast=abs) if family == "tensorrt" else RecipeOptions(limit=127)
     recipe = choose(model, batches, form, family, options)  # type: ignore[arg-type]
     found = [recipe.weights[layer.weight] for layer in expert_layers(model)]
     assert {own.format for own in found} == {expected}

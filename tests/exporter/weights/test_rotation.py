@@ -53,7 +53,7 @@ def made(family: str, **changes: Any) -> PreTrainedModel:
 def test_logits_stay(
     family: str, changes: dict[str, Any], tied: bool, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rotation, "MOST_STORED_TWICE", 1.0)
+    monkeypatch.setattr(rotation, "MAX_STORED_TWICE", 1.0)
     model = made(family, tie_word_embeddings=tied, **changes)
     table = model.get_input_embeddings().weight.clone()
     before = logits(model, batches)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from specexport.errors import ParameterError
-from specexport.exporter.weights.fidelity import FEWEST_TOKENS, calibration_tokens
+from specexport.exporter.weights.fidelity import MIN_TOKENS, calibration_tokens
 from specexport.exporter.weights.texts import DEFAULT, read_texts
 from support.refusals import refused
 from support.tiny import make_tokenizer
@@ -57,7 +57,7 @@ def test_too_few_tokens_are_told() -> None:
     assert str(caught.value).startswith(
         "the calibration prompts have 150 tokens, expected at least 512; give more or longer ones"
     )
-    assert sum(batch.numel() for batch in calibration_tokens(tokenizer, ["xy" * (FEWEST_TOKENS // 2)])) == FEWEST_TOKENS
+    assert sum(batch.numel() for batch in calibration_tokens(tokenizer, ["xy" * (MIN_TOKENS // 2)])) == MIN_TOKENS
 
 
 def test_every_piece_begins_as_a_prompt_does() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.runtime.drafting.drafters import LOOKUPS, Draft
-from specexport.runtime.drafting.guessed import Guess, GuessedDraft, ModelGuess
+from specexport.runtime.drafting.guessed import CascadeDraft, CascadeSource, ModelCascadeSource
 from specexport.runtime.drafting.model_draft import ModelDraft
 from specexport.runtime.drafting.rounds import RoundPlan
 from specexport.runtime.loop.speculate import HostRound, decode
@@ -40,9 +40,9 @@ class Rounds:
         rule = make_rule(SamplingParameters(seed=seed, **options), VOCAB, prompt, ())  # type: ignore[arg-type]
         self.draft: Draft = ModelDraft(model, rule, self.statistics)
         if guesser is not None:
-            small = ModelGuess(self.context.drafts["small"], VOCAB, self.statistics)
-            guess: Guess = LOOKUPS[guesser](2) if guesser in LOOKUPS else small
-            self.draft = GuessedDraft(model, guess, rule, self.statistics)
+            small = ModelCascadeSource(self.context.drafts["small"], VOCAB, self.statistics)
+            guess: CascadeSource = LOOKUPS[guesser](2) if guesser in LOOKUPS else small
+            self.draft = CascadeDraft(model, guess, rule, self.statistics)
         self.round = HostRound(self.context, self.draft, rule, self.statistics)
 
     def run(self, limit: int) -> list[int]:
@@ -83,7 +83,7 @@ def test_whoever_stops_in_mid_draft_leaves_rows_that_count(guesser: str) -> None
         for taken in range(1, 5):
             rounds = Rounds(prompt_of(12, seed), guesser, 5, seed)
             rounds.context.target.prefill(rounds.context.tokens, 11)
-            assert isinstance(rounds.draft, GuessedDraft)
+            assert isinstance(rounds.draft, CascadeDraft)
             drafting = rounds.draft.one_by_one(rounds.context.tokens, RoundPlan(5))
             drafted = [next(drafting) for _ in range(taken)]
             drafting.close()
@@ -145,9 +145,9 @@ def enumerate_chain(verification: Verification, mutant: Mutant, vocab: int, k: i
         parameters = SamplingParameters(temperature=1.0, verification=verification)
         rule = SamplingRule(parameters, vocab, noise=(drawn, judged))
         drawn.uniforms = list(uniforms)
-        guess = ModelGuess(CachedDecoder(ChainDecoder(small), 8), vocab, statistics)
+        guess = ModelCascadeSource(CachedDecoder(ChainDecoder(small), 8), vocab, statistics)
         cached = CachedDecoder(ChainDecoder(middle), 8, widest=k + 2)
-        drafted = GuessedDraft(cached, guess, rule, statistics).propose([0, 0], RoundPlan(k)).tokens
+        drafted = CascadeDraft(cached, guess, rule, statistics).propose([0, 0], RoundPlan(k)).tokens
         rows = [small.after(tuple(drafted[:place])) for place in range(k)]
         return rule, mutant(rule, drafted, rows), judged, statistics.draft_passes
 
@@ -166,9 +166,9 @@ def enumerate_chain(verification: Verification, mutant: Mutant, vocab: int, k: i
         drawn = Given()
         drawn.uniforms = list(uniforms)
         rule = SamplingRule(SamplingParameters(temperature=1.0), vocab, noise=(drawn, Given()))
-        guess = ModelGuess(CachedDecoder(ChainDecoder(small), 8), vocab, Statistics())
+        guess = ModelCascadeSource(CachedDecoder(ChainDecoder(small), 8), vocab, Statistics())
         cached = CachedDecoder(ChainDecoder(middle), 8, widest=k + 2)
-        return tuple(GuessedDraft(cached, guess, rule, Statistics()).propose([0, 0], RoundPlan(k)).tokens)
+        return tuple(CascadeDraft(cached, guess, rule, Statistics()).propose([0, 0], RoundPlan(k)).tokens)
 
     joint: dict[tuple[int, ...], float] = defaultdict(float)
     for uniforms, probability in ways([]):

@@ -14,7 +14,7 @@ from specexport.errors import GrammarError
 from specexport.runtime.grammar import compiler as compiling
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.grammar.guided import GuidedMatcher
-from specexport.runtime.grammar.limits import LONGEST_LARK, MOST_REFS
+from specexport.runtime.grammar.limits import LONGEST_LARK, MAX_REFS
 from specexport.runtime.grammar.matcher import Matcher
 from support.doubles import EOS, VOCAB, byte_tokenizer
 from support.refusals import refused
@@ -163,8 +163,8 @@ def chain(length: int, part: Any) -> dict[str, Any]:
 
 
 HOSTILE = [
-    Grammar.json_schema(chain(MOST_REFS - 1, lambda ref: {"$ref": ref})),
-    Grammar.json_schema(chain(MOST_REFS - 1, lambda ref: {"properties": {"a": {"$ref": ref}}})),
+    Grammar.json_schema(chain(MAX_REFS - 1, lambda ref: {"$ref": ref})),
+    Grammar.json_schema(chain(MAX_REFS - 1, lambda ref: {"properties": {"a": {"$ref": ref}}})),
     Grammar.json_schema(chain(60, lambda ref: {"anyOf": [{"$ref": ref}, {"$ref": "#"}]})),
     Grammar.json_schema({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}),
     Grammar.json_schema({"allOf": [{"type": "string", "pattern": f".*a.{{{number}}}b"} for number in range(9)]}),

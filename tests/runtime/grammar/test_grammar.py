@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from specexport import Grammar
 from specexport.errors import GrammarError
-from specexport.runtime.grammar.limits import DEEPEST, LONGEST, MOST_JOINED, MOST_REFS
+from specexport.runtime.grammar.limits import DEEPEST, LONGEST, MAX_JOINED, MAX_REFS
 from support.refusals import refused
 
 
@@ -43,8 +43,8 @@ def lists(depth: int) -> list[Any]:
         nested(DEEPEST + 1),
         {"const": lists(DEEPEST)},
         {"const": lists(5000)},
-        {"$defs": {f"d{number}": {"$ref": "#"} for number in range(MOST_REFS + 1)}},
-        {"allOf": [{"pattern": f"a{{{number}}}.*"} for number in range(MOST_JOINED + 2)]},
+        {"$defs": {f"d{number}": {"$ref": "#"} for number in range(MAX_REFS + 1)}},
+        {"allOf": [{"pattern": f"a{{{number}}}.*"} for number in range(MAX_JOINED + 2)]},
         {"allOf": [{"allOf": [{}] * 5}, {"allOf": [{}] * 6}]},
         {"multipleOf": 10_007},
         {"properties": {"a": {"multipleOf": 9973}, "b": {"multipleOf": 0.7}}},

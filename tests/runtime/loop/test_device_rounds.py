@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import record
-from specexport.engines.base import Chances, RoundResult
+from specexport.engines.base import RoundNoise, RoundResult
 from specexport.errors import EngineError
 from specexport.runtime.loop.device_rounds import device_rounds
 from specexport.runtime.policy.confidence import ConfidentSchedule
@@ -35,10 +35,10 @@ class FakeRounds:
 
     def __init__(self, target: FakeDecoder, draft: FakeDecoder | None, drafts: bool = True) -> None:
         self.target, self.draft, self.drafts = target, draft, drafts
-        self.asked: list[tuple[int, int, Chances | None]] = []
+        self.asked: list[tuple[int, int, RoundNoise | None]] = []
         self.spoil: dict[str, Any] = {}
 
-    def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: Chances | None) -> RoundResult:
+    def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: RoundNoise | None) -> RoundResult:
         k, last = num_draft_tokens, len(tokens) - 1
         self.asked.append((len(tokens), k, chances))
         assert self.target.rows[:last].tolist() == list(tokens[:last])
@@ -70,7 +70,7 @@ class FakeRounds:
         return replace(RoundResult(draft_tokens, [0.5] * k, count, token), **self.spoil)
 
     @staticmethod
-    def _distribution(row: np.ndarray, chances: Chances) -> Any:
+    def _distribution(row: np.ndarray, chances: RoundNoise) -> Any:
         temperature, top_k, top_p, min_p = (float(value) for value in chances.sampling)
         return processed_distribution(
             row, SamplingParameters(temperature=temperature, top_k=int(top_k), top_p=top_p, min_p=min_p)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from specexport.runtime.drafting.rounds import RoundOutcome
-from specexport.runtime.policy.predicted import BesidePrediction
+from specexport.runtime.policy.predicted import WithPrediction
 from specexport.runtime.policy.schedule import Schedule
 from support.rounds import Wants, ask, outcome, tell
 
 
-def by_the_prediction(schedule: BesidePrediction, accepted: int = 4) -> None:
+def by_the_prediction(schedule: WithPrediction, accepted: int = 4) -> None:
     assert ask(schedule, 10, 2) == 4
     schedule.observe(outcome(4, accepted, "prediction"))
 
 
-def by_the_model(schedule: BesidePrediction) -> int:
+def by_the_model(schedule: WithPrediction) -> int:
     """A round that the prediction has nothing for, and whose draft stands."""
     ask(schedule, 10, 2)
     count = 0
@@ -27,7 +27,7 @@ def by_the_model(schedule: BesidePrediction) -> int:
 
 def test_a_probe_is_kept_for_a_round_that_has_room_for_it() -> None:
     inner = Wants(0, 2, 0)
-    schedule = BesidePrediction(inner, 4)
+    schedule = WithPrediction(inner, 4)
     assert isinstance(schedule, Schedule)
     by_the_prediction(schedule)
     assert by_the_model(schedule) == 0
@@ -41,7 +41,7 @@ def test_a_probe_is_kept_for_a_round_that_has_room_for_it() -> None:
 def test_an_answer_that_found_no_room_stands_for_the_next_round() -> None:
     """As where the draft's cache is filled before the first round, which then is the prediction's."""
     inner = Wants(2, 0)
-    schedule = BesidePrediction(inner, 4)
+    schedule = WithPrediction(inner, 4)
     ask(schedule, 10, 2)
     assert schedule.go_on(0)
     schedule.observe(outcome(4, 4, "prediction"))
@@ -52,7 +52,7 @@ def test_an_answer_that_found_no_room_stands_for_the_next_round() -> None:
 def test_it_hears_of_its_own_tokens() -> None:
     """Two of the model, and what the prediction had behind them."""
     inner = Wants(2)
-    schedule = BesidePrediction(inner, 4)
+    schedule = WithPrediction(inner, 4)
     ask(schedule, 10, 2)
     assert schedule.go_on(0)
     assert [schedule.include(index, np.zeros((1, 4), np.float32)) for index in range(3)] == [True, True, False]
@@ -61,7 +61,7 @@ def test_it_hears_of_its_own_tokens() -> None:
 
 
 def test_lookups_count_against_what_is_allowed() -> None:
-    schedule = BesidePrediction(Wants(3), 4)
+    schedule = WithPrediction(Wants(3), 4)
     ask(schedule, 10, 2)
     assert schedule.looked_up(4, 5, 1) == 2
 
@@ -70,7 +70,7 @@ def test_lookups_count_against_what_is_allowed() -> None:
 def test_lookups_alone_hear_of_rounds_that_they_have_nothing_for(with_model: bool) -> None:
     """Nothing asked the schedule then; of the prediction's rounds it hears nothing."""
     inner = Wants(4, 4, 3)
-    schedule = BesidePrediction(inner, 4, with_model=with_model)
+    schedule = WithPrediction(inner, 4, with_model=with_model)
     for _ in range(2):
         ask(schedule, 10, 2)
         tell(schedule, 0, 0)

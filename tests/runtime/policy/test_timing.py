@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
-from specexport.runtime.policy.controller import DRAFTING, MOST_EXTRA, START, AdaptiveSchedule, RouteState, Timing
+from specexport.runtime.policy.controller import DRAFTING, MAX_EXTRA, START, AdaptiveSchedule, RouteState, Timing
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
 from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
@@ -95,7 +95,7 @@ def test_a_single_disturbance_is_not_believed() -> None:
 def test_the_factor_is_bounded() -> None:
     pace = Timing()
     always(2, pace, Host(costs(90.0)), 600)
-    assert pace.extra == MOST_EXTRA
+    assert pace.extra == MAX_EXTRA
 
 
 def test_costs_that_are_too_high_are_found_out() -> None:

@@ -37,7 +37,7 @@ SMALL = Contract(capacity=48, max_draft_tokens=3, prompt_chunk=8, precision="fp3
 # MUTANT_TRIALS are enough to see every mutant below, and a few ways get twice as many; the slow set is thorough.
 MUTANT_TRIALS, TRIALS, MORE_TRIALS = 2000, 4000, 10_000
 # Of the default rule, leaves and several candidates. All passed with 200 000 too, which takes half an hour.
-MOST_TRIALS = int(os.environ.get("SPECEXPORT_TRIALS", "20000"))
+MAX_TRIALS = int(os.environ.get("SPECEXPORT_TRIALS", "20000"))
 
 
 class TableDecoder(FeedsByStep):
@@ -130,7 +130,7 @@ PENALTIES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("trials", "cells"), [(TRIALS, 40), pytest.param(MOST_TRIALS, 100, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(("trials", "cells"), [(TRIALS, 40), pytest.param(MAX_TRIALS, 100, marks=pytest.mark.nightly)])
 def test_the_default_way_has_the_targets_distribution(session: Session, trials: int, cells: int) -> None:
     result = sample(session, SamplingParameters(temperature=1.0), trials)
     assert result.passed, result
@@ -194,7 +194,7 @@ LEAF_WAYS: list[dict[str, Any]] = [
     ("options", "trials"),
     [
         ({}, TRIALS),
-        pytest.param({}, MOST_TRIALS, marks=pytest.mark.nightly),
+        pytest.param({}, MAX_TRIALS, marks=pytest.mark.nightly),
         *(pytest.param(way, MORE_TRIALS, marks=pytest.mark.nightly) for way in LEAF_WAYS),
     ],
 )
@@ -209,7 +209,7 @@ def test_leaves_leave_the_distribution_alone(branching: Session, options: dict[s
 
 
 @pytest.mark.parametrize("verification", ["spectr", "recursive"])
-@pytest.mark.parametrize("trials", [MUTANT_TRIALS, pytest.param(MOST_TRIALS, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("trials", [MUTANT_TRIALS, pytest.param(MAX_TRIALS, marks=pytest.mark.nightly)])
 def test_candidates_beside_the_draft_leave_the_distribution_alone(
     branching: Session, verification: Any, trials: int
 ) -> None:

@@ -17,7 +17,7 @@ STORED = (".int8", ".int4", ".fp8")
 
 
 @dataclass(frozen=True)
-class Site:
+class QuantizedOp:
     """A product of quantized weights.
 
     form: the operator that computes it. weights: as the graph calls them, those of one product one after another in its
@@ -43,7 +43,7 @@ class Table:
     output: str
 
 
-def sites(graph: ir.Graph) -> list[Site]:
+def quantized_ops(graph: ir.Graph) -> list[QuantizedOp]:
     """In the order of the graph."""
     return [site for node in graph if node.op_type in FORMS for site in FORMS[node.op_type](node)]
 
@@ -53,7 +53,7 @@ def tables(graph: ir.Graph) -> list[Table]:
     return [table for node in graph for table in _table(node)]
 
 
-def _integers(node: ir.Node) -> Iterator[Site]:
+def _integers(node: ir.Node) -> Iterator[QuantizedOp]:
     """`quantize/for_onnxruntime.py`: QuantizeLinear, MatMulInteger, Cast, Mul by the row's scale and the outputs'."""
     yield from _expert_integers(node)
     stored = _stored(node.inputs[1])
@@ -66,10 +66,10 @@ def _integers(node: ir.Node) -> Iterator[Site]:
         value, scale = row
         output = _behind(output, "Mul", scale)
     output = _behind(output, "Mul", f"{name}.scales")
-    yield Site(node.op_type, weights, _name(value), _name(output))
+    yield QuantizedOp(node.op_type, weights, _name(value), _name(output))
 
 
-def _expert_integers(node: ir.Node) -> Iterator[Site]:
+def _expert_integers(node: ir.Node) -> Iterator[QuantizedOp]:
     """`quantize/picked_weights.py`: the same, of weights and scales that are picked for each row."""
     picked = _picked(node.inputs[1])
     stored = _stored(picked[0]) if picked is not None else None
@@ -84,17 +84,17 @@ def _expert_integers(node: ir.Node) -> Iterator[Site]:
     scales = _picked(_factor(output, by_row))
     if scales is None or _name(scales[0]) != f"{name}.scales" or scales[1] is not picked[1]:
         raise ProofError(f"the product of {name} is not multiplied by its scales, picked as its weights are")
-    yield Site(node.op_type, weights, _name(row[0]), _name(output), experts=_name(picked[1]))
+    yield QuantizedOp(node.op_type, weights, _name(row[0]), _name(output), experts=_name(picked[1]))
 
 
-def _expert_matrices(node: ir.Node) -> Iterator[Site]:
+def _expert_matrices(node: ir.Node) -> Iterator[QuantizedOp]:
     """`quantize/picked_weights.py` in Q/DQ: picked from what a DequantizeLinear restores."""
     picked = _picked(node.inputs[0])
     restored = _through(picked[0], "Reshape") if picked is not None else None
     stored = _stored(_through(restored, "DequantizeLinear")) if restored is not None else None
     if picked is not None and stored is not None:
         value, output = _through(node.inputs[1], "Unsqueeze"), _behind(node.outputs[0], "Squeeze")
-        yield Site("DequantizeLinear", stored[1], _name(value), _name(output), experts=_name(picked[1]))
+        yield QuantizedOp("DequantizeLinear", stored[1], _name(value), _name(output), experts=_name(picked[1]))
 
 
 def _picked(value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
@@ -110,14 +110,14 @@ def _factor(product: ir.Value, value: ir.Value) -> ir.Value | None:
     return node.inputs[node.inputs[0] is value]
 
 
-def _blocks(node: ir.Node) -> Iterator[Site]:
+def _blocks(node: ir.Node) -> Iterator[QuantizedOp]:
     """`quantize/for_onnxruntime.py`."""
     stored = _stored(node.inputs[1])
     if stored is not None:
-        yield Site(node.op_type, stored[1], _name(node.inputs[0]), _name(node.outputs[0]))
+        yield QuantizedOp(node.op_type, stored[1], _name(node.inputs[0]), _name(node.outputs[0]))
 
 
-def _dequantized(node: ir.Node) -> Iterator[Site]:
+def _dequantized(node: ir.Node) -> Iterator[QuantizedOp]:
     """`quantize/for_tensorrt.py`: a product with a DequantizeLinear. Its inputs may be rounded."""
     yield from _expert_matrices(node)
     weight = _through(node.inputs[1], "Transpose")
@@ -126,11 +126,11 @@ def _dequantized(node: ir.Node) -> Iterator[Site]:
     if stored is not None:
         value = _through(_through(node.inputs[0], "DequantizeLinear"), "QuantizeLinear")
         biased = len(node.inputs) > 2 and node.inputs[2] is not None
-        yield Site("DequantizeLinear", stored[1], _name(value), _name(node.outputs[0]), biased)
+        yield QuantizedOp("DequantizeLinear", stored[1], _name(value), _name(node.outputs[0]), biased)
 
 
 # A new way to compute a quantized product: how to find it here, and what it gives in `layer_arithmetic.py`.
-FORMS: Mapping[str, Callable[[ir.Node], Iterator[Site]]] = {
+FORMS: Mapping[str, Callable[[ir.Node], Iterator[QuantizedOp]]] = {
     "MatMulInteger": _integers,
     "MatMulNBits": _blocks,
     "MatMul": _dequantized,

@@ -32,21 +32,21 @@ from ..weights.experts import ExpertLayer, expert_layers
 from ..weights.fake_quant import restored
 from ..weights.layers import LinearLayer, linear_layers, tables
 from ..weights.recipe import Recipe
+from .activation_log import ActivationLog, Tapped, imposed, routed
 from .prove import Continued, Evaluated, Repeated
-from .sites import Site
-from .told import Tapped, Told, imposed, routed
+from .quantized_ops import QuantizedOp
 
 
 @dataclass(frozen=True)
 class Part:
     """A layer's share of a product: those of its outputs that are the layer's."""
 
-    site: Site
+    site: QuantizedOp
     outputs: slice
 
 
 @dataclass
-class Strayed:
+class MaxDeviation:
     """The largest difference so far, and what reads it. See `difference`."""
 
     error: float = 0.0
@@ -58,7 +58,7 @@ class Strayed:
 
 
 @dataclass
-class Forced:
+class PinnedModel:
     """A model in the context of `forced`. layers: the quantized ones, with their parts of the graph's products.
 
     stacks: the quantized ones of experts, each with its one product. told: what the graph gave.
@@ -66,9 +66,9 @@ class Forced:
 
     model: Evaluated
     layers: dict[str, tuple[LinearLayer, list[Part]]]
-    stacks: dict[str, Site]
-    told: Told
-    strayed: Strayed = field(default_factory=Strayed)
+    stacks: dict[str, QuantizedOp]
+    activation_log: ActivationLog
+    max_deviation: MaxDeviation = field(default_factory=MaxDeviation)
     _calls: dict[str, int] = field(default_factory=dict)
 
     def step(self, tokens: NDArray[np.int64], position: int, tapped: Tapped) -> NDArray[np.float32]:
@@ -77,7 +77,7 @@ class Forced:
         tapped: what the graph gave in the same pass, by the name of the value; logits beyond its rows are worthless.
         """
         self._calls = dict.fromkeys((*self.layers, *self.stacks), 0)
-        self.told.take(tapped, position, len(tokens))
+        self.activation_log.take(tapped, position, len(tokens))
         logits = self.model.step(tokens, position)
         expected = {path: len(parts) for path, (_, parts) in self.layers.items()} | dict.fromkeys(self.stacks, 1)
         for path, count in expected.items():
@@ -95,12 +95,12 @@ class Forced:
             raise ProofError(f"{path} is missing among the graph's quantized products")
         self._calls[path] += 1
         site, outputs = parts[call].site, parts[call].outputs
-        read = self.told.of_pass(site.input)
+        read = self.activation_log.of_pass(site.input)
         wanted = inputs.reshape(-1, inputs.shape[-1]).float()
         # of the last layer, fewer: only the rows whose logits are wanted
-        self.strayed.note(difference(read, wanted[-len(read) :].numpy()), path)
+        self.max_deviation.note(difference(read, wanted[-len(read) :].numpy()), path)
         answered = torch.zeros(len(wanted), outputs.stop - outputs.start)
-        known = self.told.of_fed(site.output)[:, outputs]
+        known = self.activation_log.of_fed(site.output)[:, outputs]
         answered[-len(known) :] = torch.from_numpy(known)
         bias = getattr(layer.module, "bias", None)
         if bias is not None and not site.biased:
@@ -114,7 +114,7 @@ class Forced:
         """
         site = self.stacks[path]
         self._calls[path] += 1
-        read, answers = self.told.of_pass(site.input), self.told.of_fed(site.output)
+        read, answers = self.activation_log.of_pass(site.input), self.activation_log.of_fed(site.output)
         theirs = self.chosen(site)
         ours = experts.numpy().reshape(theirs.shape)
         if not np.array_equal(np.sort(ours, 1), np.sort(theirs, 1)):
@@ -124,37 +124,39 @@ class Forced:
         place += np.arange(len(theirs))[:, None] * theirs.shape[1]
         order = place.ravel()
         new = order[-len(read) :] - (len(order) - len(read))  # earlier rows were compared in their own pass
-        self.strayed.note(difference(read[new], rows[-len(read) :].float().numpy()), path)
+        self.max_deviation.note(difference(read[new], rows[-len(read) :].float().numpy()), path)
         return torch.from_numpy(answers[order]).to(rows.dtype)
 
-    def chosen(self, site: Site) -> NDArray[np.int64]:
+    def chosen(self, site: QuantizedOp) -> NDArray[np.int64]:
         """The experts `[T, k]` that the graph sends each token to which the model is fed."""
-        return np.asarray(self.told.of_fed(site.experts), np.int64).reshape(self.told.fed, -1)
+        return np.asarray(self.activation_log.of_fed(site.experts), np.int64).reshape(self.activation_log.fed, -1)
 
     def note_choice(self, path: str, off: float) -> None:
         """off: how far the graph's choice for the stack is from the model's own, see `imposed`."""
-        self.strayed.note(off, f"the router of {path}")
+        self.max_deviation.note(off, f"the router of {path}")
 
 
 @contextmanager
-def forced(model: PreTrainedModel, recipe: Recipe, sites: Sequence[Site], longest: int = 0) -> Iterator[Forced]:
+def pinned_model(
+    model: PreTrainedModel, recipe: Recipe, quantized_ops: Sequence[QuantizedOp], longest: int = 0
+) -> Iterator[PinnedModel]:
     """`model` computes in fp32, its tables as the recipe rounds them, while the context lasts.
 
     sites: of the graph, in its order. longest: tokens of the longest sequence, for a model that keeps states. Raises
     `ProofError` for a site that claims weights which the recipe leaves alone.
     """
     layers = {layer.path: layer for layer in linear_layers(model) if _quantized(recipe, layer.weight)}
-    parts = _parts(model, layers, [site for site in sites if not site.experts])
+    parts = _parts(model, layers, [site for site in quantized_ops if not site.experts])
     stacks = [layer for layer in expert_layers(model) if _quantized(recipe, layer.weight)]
     known = {layer.weight for layer in stacks}
-    for name in (name for site in sites if site.experts for name in site.weights if name not in known):
+    for name in (name for site in quantized_ops if site.experts for name in site.weights if name not in known):
         raise ProofError(f"the graph stores the experts {name} in few bits, which the recipe does not")
-    kept = _behind_a_pass(model, layers, parts, sites) if longest else frozenset[str]()
-    state = Forced(
+    kept = _behind_a_pass(model, layers, parts, quantized_ops) if longest else frozenset[str]()
+    state = PinnedModel(
         Repeated(model) if longest else Continued(model),
         {path: (layer, parts[path]) for path, layer in layers.items()},
-        {layer.path: _of_stack(layer, sites) for layer in stacks},
-        Told(kept, longest),
+        {layer.path: _of_stack(layer, quantized_ops) for layer in stacks},
+        ActivationLog(kept, longest),
     )
     with ExitStack() as undo:
         for name, table in tables(model).items():
@@ -185,12 +187,14 @@ def difference(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float
     return float(off.max()) if np.isfinite(off).all() else np.inf
 
 
-def _parts(model: PreTrainedModel, layers: Mapping[str, LinearLayer], sites: Sequence[Site]) -> dict[str, list[Part]]:
+def _parts(
+    model: PreTrainedModel, layers: Mapping[str, LinearLayer], quantized_ops: Sequence[QuantizedOp]
+) -> dict[str, list[Part]]:
     """By the path of the layer, in the order of the graph."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     paths = {id(layer.parameter): path for path, layer in layers.items()}
     parts: dict[str, list[Part]] = {path: [] for path in layers}
-    for site in sites:
+    for site in quantized_ops:
         start = 0
         for name in site.weights:
             path = paths.get(id(parameters.get(name)))
@@ -206,16 +210,16 @@ def _behind_a_pass(
     model: PreTrainedModel,
     layers: Mapping[str, LinearLayer],
     parts: Mapping[str, Sequence[Part]],
-    sites: Sequence[Site],
+    quantized_ops: Sequence[QuantizedOp],
 ) -> frozenset[str]:
     """The values that say what the graph's products gave: all but the head's, which no later row reads."""
     head = model.get_output_embeddings()
     of_head = {part.site.output for path, layer in layers.items() if layer.module is head for part in parts[path]}
-    return frozenset(name for site in sites for name in (site.output, site.experts) if name) - of_head
+    return frozenset(name for site in quantized_ops for name in (site.output, site.experts) if name) - of_head
 
 
-def _of_stack(layer: ExpertLayer, sites: Sequence[Site]) -> Site:
-    found = [site for site in sites if site.experts and site.weights == (layer.weight,)]
+def _of_stack(layer: ExpertLayer, quantized_ops: Sequence[QuantizedOp]) -> QuantizedOp:
+    found = [site for site in quantized_ops if site.experts and site.weights == (layer.weight,)]
     if len(found) != 1:
         raise ProofError(f"{layer.path} is computed {len(found)} times a pass among the graph's quantized products")
     return found[0]

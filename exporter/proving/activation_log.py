@@ -30,7 +30,7 @@ from ..weights.experts import ExpertLayer
 Tapped = Mapping[str, NDArray[Any]]
 
 
-class Told:
+class ActivationLog:
     """kept: names of values whose rows are kept beyond a pass, for sequences of up to `longest` tokens.
 
     fed: how many tokens the model is fed.

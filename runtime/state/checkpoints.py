@@ -11,7 +11,7 @@ from ...engines.base import SavedStates
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class StateCheckpoint:
     """States of one decoder after `tokens`, and after the few rows before their end that are still open.
 
     decoder: its number, 0 for the target. shared: sequences diverge here, as after a system prompt. size: bytes.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from specexport.runtime.session import Session
 from specexport.runtime.state.context import CachedDecoder, Context
-from specexport.runtime.state.conversations import MOST_PLACES, Conversations
+from specexport.runtime.state.conversations import MAX_CHECKPOINTS, Conversations
 from support.doubles import CONTRACT, VOCAB, StatefulDecoder, check_invariant, fake_session, greedy_tokens
 
 ROW, STATE = 8, 100  # bytes, as these tests count
@@ -92,7 +92,7 @@ def test_where_prompts_part_a_place_is_made_for_the_third() -> None:
     system = numbers(0, 24)
     for which, kept in enumerate(([0, 0], [0, 0], [24, 24], [24, 24])):
         assert run(context, [*system, *numbers(100 + 20 * which, 12)]) == kept
-    assert sum(place.shared for place in context.conversations.places) == 2  # type: ignore[union-attr]
+    assert sum(place.shared for place in context.conversations.checkpoints) == 2  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("room", range(1, 12))
@@ -125,9 +125,9 @@ def test_a_sequence_keeps_its_last_places_and_those_that_others_share() -> None:
         talk = [*talk, *numbers(10 + 5 * turn, 5)]
     conversations = context.conversations
     assert conversations is not None
-    ends = [[len(place.tokens) for place in conversations.places if place.decoder == which] for which in range(2)]
+    ends = [[len(place.tokens) for place in conversations.checkpoints if place.decoder == which] for which in range(2)]
     assert ends == [[15, 20, 25, 30], [14, 19, 24, 29]]
-    assert len(ends[0]) == MOST_PLACES
+    assert len(ends[0]) == MAX_CHECKPOINTS
 
 
 def test_an_interrupted_restore_leaves_states_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_pass_that_failed_leaves_no_place(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.undo()
     assert context.target.rows == 12
     run(context, numbers(50, 12))
-    ends = {(place.decoder, len(place.tokens), place.states.start) for place in context.conversations.places}  # type: ignore[union-attr]
+    ends = {(place.decoder, len(place.tokens), place.states.start) for place in context.conversations.checkpoints}  # type: ignore[union-attr]
     assert ends == {(0, 11, 11 - WINDOW), (1, 10, 10 - WINDOW)}
     assert run(context, [*first, 3]) == [11, 10]
 
