@@ -90,6 +90,7 @@ class GrammarError(ParameterError):
     """
 
     code = "invalid_schema"
+    field: str | None = "grammar"
 
     def __init__(
         self,

@@ -64,8 +64,8 @@ def measure_precisions(
     """Export all formats of both models, and measure every pair on the first tokens of the texts.
 
     context: with a staging_dir of its own. A format that moves the target too far is left out before its graphs are
-    made, and one whose graphs are not what they should be. Raises what the exports raise, `ProofError` where the unquantized
-    graphs fail, and `OutputError` where all models at once do not fit into memory or on the disk.
+    made, and one whose graphs are not what they should be. Raises what the exports raise, `ProofError` where the
+    unquantized graphs fail, and `OutputError` where all models at once do not fit into memory or on the disk.
     """
     require_memory_for_all(sum(model.fp32_bytes // ELEMENT_BYTES["fp32"] for model in models.values()), FORMATS)
     exports = {

@@ -113,9 +113,9 @@ def test_a_build_for_elsewhere_says_where_to_go_on(
 def test_build_names_every_draft_and_its_proof(build: Callable[..., Result], pair: Pair) -> None:
     result = build("--draft", f"one={pair.draft}", draft=f"two={pair.draft}")
     assert result.exit_code == 0, result.stderr
-    assert re.search(r"^proved draft ort: .*\n(.*\n)*proved draft two ort: ", result.stderr, re.MULTILINE)
+    assert re.search(r"^proved draft one ort: .*\n(.*\n)*proved draft two ort: ", result.stderr, re.MULTILINE)
     assert re.search(
-        r"^out.bundle: target of .*, draft of .*, draft two of 0.0 M weights in fp32;", result.stderr, re.M
+        r"^out.bundle: target of .*, draft one of .*, draft two of 0.0 M weights in fp32;", result.stderr, re.M
     )
 
 
@@ -402,7 +402,7 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     "newer schema": (lambda b: edit(b, lambda m: m.update(schema_version=99)), "has schema version 99"),
     "older schema": (
         lambda b: edit(b, lambda m: m.update(schema_version=1)),
-        "has schema version 1, this specexport reads 7 to 9; build the",
+        "has schema version 1, this specexport reads 7 to 10; build the",
     ),
     "escaping path": (
         lambda b: edit(b, lambda m: m["files"].update({"../x": {"bytes": 1, "sha256": ""}})),

@@ -244,6 +244,7 @@ def deterministic(row: dict[str, Any]) -> list[Any]:
     return [pair | {way: without_times(pair[way]) for way in ("plain", "speculative")} for pair in row["pairs"]]
 
 
+@pytest.mark.usefixtures("drafts_the_maximum")
 def test_an_interrupted_run_goes_on(run: Run, interrupted: Callable[..., Result], journal: Path) -> None:
     result = interrupted(2, "--json")
     assert result.exit_code == 130

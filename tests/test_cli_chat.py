@@ -120,7 +120,7 @@ def test_an_answer_stopped_before_it_began_leaves_no_turn(session: Session, monk
 
 def test_costs_are_measured_before_the_first_line_is_asked_for(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    monkeypatch.setattr("specexport.runtime.session.first_costs", lambda session: order.append("costs"))
+    monkeypatch.setattr("specexport.runtime.session.first_costs", lambda session, draft: order.append("costs"))
     monkeypatch.setattr("specexport.cli.chat._ask", lambda: order.append("asked"))
     assert CliRunner().invoke(main, ["chat", str(built)]).exit_code == 0
     assert order == ["costs", "asked"]

@@ -145,4 +145,4 @@ def test_a_graph_that_proposes_others_is_refused(
         (context.staging_dir / folder).mkdir(parents=True)
     spec = export_model(ModelExport(draft, "draft", ("ort",)), context)
     with pytest.raises(ProofError):
-        prove(context.staging_dir, {"draft": spec}, context.contract, ("onnxruntime",), lambda step: None)
+        prove(context.staging_dir, "draft", spec, context.contract, ("onnxruntime",), lambda step: None)

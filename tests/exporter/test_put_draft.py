@@ -251,7 +251,7 @@ def test_what_a_killed_add_left_is_no_part_of_the_bundle_and_goes_with_the_next(
     copy: Path, others: dict[str, Path], cache: Path
 ) -> None:
     before = Bundle.open(copy).manifest
-    for name in ("small-00000000", ".small.tmp-abcdefgh"):  # killed before the manifest, and before the rename
+    for name in ("small-00000000", ".small.tmp-abcdef01"):  # killed before the manifest, and before the rename
         (copy / "drafts" / name).mkdir(parents=True)
         (copy / "drafts" / name / "file").touch()
     assert Bundle.open(copy).manifest == before

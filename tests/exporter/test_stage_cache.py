@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+import specexport
 from specexport.atomic import lock
 from specexport.errors import OutputError
-from specexport.exporter import stage_cache
+from specexport.exporter import export_model, stage_cache
 from specexport.exporter.stage_cache import UNUSED_DAYS, finished_stage, make_stage, open_cache, stage_key
 from support.refusals import refused
 
@@ -121,7 +124,14 @@ def test_the_key_depends_on_inputs_versions_and_sources(monkeypatch: pytest.Monk
     assert key != stage_key(__file__, role="draft")
 
 
-def test_every_file_of_the_exporter_is_a_source() -> None:
-    """At any depth: else exports of older code would be taken for today's."""
-    package = Path(stage_cache.__file__).parents[2]
-    assert set(stage_cache.sources()) >= set((package / "exporter").rglob("*.py"))
+def test_whatever_a_stage_is_made_by_is_a_source() -> None:
+    """Else exports of older code would be taken for today's. Proofs by layers, which a stage keeps, run engines."""
+    found, root = set(stage_cache.sources(export_model.__file__)), Path(specexport.__file__).parent
+    script = "import sys, specexport.exporter.export_model; print(*(m.__file__ for m in sys.modules.values() if"
+    script += " m.__name__.startswith('specexport.') and m.__file__), sep='\\n')"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    files = {Path(line) for line in loaded.splitlines()}
+    empty = {file for file in files if file.name == "__init__.py" and file.stat().st_size < 200}  # a docstring alone
+    assert {file for file in files - empty if file.parent != root} <= found
+    assert root / "engines" / "onnxruntime" / "cpu.py" in found
+    assert not found & {*root.joinpath("serve").rglob("*.py"), *root.joinpath("runtime", "policy").rglob("*.py")}

@@ -135,12 +135,16 @@ class Calls:
         return self._step(tokens, position)
 
 
+def decoder_of(session: Session, role: str) -> Any:
+    return session.engine.target if role == "target" else session.engine.draft.decoder  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("role", ["target", "draft"])
 @pytest.mark.parametrize("chunk", [1, 2, 3])
 def test_a_prefill_is_cancelled_between_chunks(
     session: Session, role: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoder = getattr(session.engine, role)
+    decoder = decoder_of(session, role)
     calls = Calls(decoder, chunk, session.cancel, monkeypatch)
     found = session.generate(PROMPT)
     assert found.finish_reason == "cancelled"
@@ -208,7 +212,7 @@ def test_an_interrupt_at_any_pass(session: Session, role: str, step: int, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        Calls(getattr(session.engine, role), step, interrupt, patch)
+        Calls(decoder_of(session, role), step, interrupt, patch)
         with pytest.raises(KeyboardInterrupt):
             session.generate(PROMPT)
     for prompt in (PROMPT, [*PROMPT[:11], 1, 2]):

@@ -27,7 +27,6 @@ UNKNOWN = [
     ({"messages": [{**HELLO, "content": [{"type": "text", "text": "x", "zzz": 1}]}]}, "messages[0].content[0].zzz"),
     ({"stream_options": {"zzz": False}}, "stream_options.zzz"),
     ({"response_format": {"type": "text", "zzz": 1}}, "response_format.zzz"),
-    ({"structured_outputs": {"regex": "a", "zzz": 1}}, "structured_outputs.zzz"),
     ({"tools": [{**TOOL, "function": {"name": "f", "zzz": 1}}]}, "tools[0].function.zzz"),
 ]
 

@@ -13,9 +13,9 @@ from specexport.calibration.bench.interleaved import bench
 from specexport.calibration.bench.results import Bench, BenchOptions
 from specexport.calibration.bench.table import render
 from specexport.calibration.measuring.prompts import Request
-from specexport.serve.routes.output import Output
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
+from specexport.serve.routes.output import Output
 from support.bench_runs import requests
 from support.doubles import EOS, VOCAB, FakeDecoder, fake_session
 

@@ -55,7 +55,8 @@ class Made:
             numbers = np.arange(vocabulary.shared_tokens)
             to_draft = np.arange(VOCAB) % (draft or target).vocab_size
             np.savez(root / vocabulary.maps, to_draft=to_draft, shared=np.stack([numbers, numbers]))
-            bundle = replace(bundle, manifest=replace(bundle.manifest, vocabulary=vocabulary))
+            one = replace(bundle.manifest.drafts[0], shared_vocabulary=vocabulary)
+            bundle = replace(bundle, manifest=replace(bundle.manifest, drafts=(one,)))
         self.contract, self.device = contract, FakeDevice()
         self.bundle: Bundle
         self.bundle, self.engine = load_fake(bundle, self.device, dialect, VERSIONS[dialect])

@@ -31,8 +31,9 @@ def proofs_of(exported: Exported, engines: tuple[str, ...], folder: Path) -> dic
     spec = replace(
         exported.spec, graphs={dialect: str(exported.folder / name) for dialect, name in exported.spec.graphs.items()}
     )
-    found = prove(folder, {"target": spec}, exported.contract, engines, lambda step: None)
-    return {proof.dialect: proof for proof in found}
+    spec = replace(spec, reference="reference/target.npz")
+    found = prove(folder, "target", spec, exported.contract, engines, lambda step: None)
+    return {proof.dialect: proof for proof in found.proofs}
 
 
 @pytest.mark.parametrize(("engines", "ort"), [(("onnxruntime", "tensorrt"), AS_IS), (("tensorrt",), WIDENED)])

@@ -14,8 +14,8 @@ import torch
 from specexport.bundle import Format, Precision
 from specexport.errors import ProofError
 from specexport.exporter.dialects import Dialect
-from specexport.exporter.proving import pinned_model
 from specexport.exporter.proving import activation_log as choices
+from specexport.exporter.proving import pinned_model
 from specexport.exporter.proving.quantized_ops import quantized_ops
 from specexport.exporter.weights.experts import expert_layers
 from specexport.exporter.weights.recipe import Recipe

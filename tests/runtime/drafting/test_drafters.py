@@ -223,7 +223,7 @@ def test_forced_tokens_come_first_and_cost_no_pass(name: str, count: int) -> Non
 def test_nothing_is_drafted_where_nothing_is_asked_for() -> None:
     for name in DRAFTERS:
         draft, context, model, rule, statistics = made(name, [1, 2, 1, 2, 1, 2, 1, 2])
-        draft.prefill(context.tokens)
+        draft.prefill(context.tokens, RoundPlan(0))
         steps = list(model.steps)
-        assert draft.propose(context.tokens, 0) == []
+        assert draft.propose(context.tokens, RoundPlan(0)).tokens == []
         assert (model.steps, rule.drafted, statistics.looked_up) == (steps, [], 0)

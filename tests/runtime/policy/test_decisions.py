@@ -109,7 +109,7 @@ def test_the_route_decides_and_the_default_for_others(bundle: Bundle) -> None:
 )
 def test_only_off_is_plain_whatever_the_number(bundle: Bundle, entry: RoutePolicy, k: int) -> None:
     write_policy(bundle, entry)
-    assert Decisions.load(Drafts(bundle, engine()), 0).schedule(None, 4)[1].next(10, 2) == k
+    assert ask(Decisions.load(Drafts(bundle, engine()), 0).schedule(None, 4)[1], 10, 2) == k
 
 
 def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
@@ -362,7 +362,7 @@ def test_plain_rounds_leave_the_draft_behind_and_it_catches_up(tmp_path: Path) -
             self.behind: list[int] = []
 
         def plan(self, sequence: SequenceState) -> RoundPlan:
-            self.behind.append(sequence.missing_rows("model"))
+            self.behind.append(sequence.missing_rows("draft"))
             return RoundPlan(0 if sequence.length < 30 else 3)
 
     session = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
