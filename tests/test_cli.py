@@ -11,11 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from specexport.bundle import MANIFEST, Bundle
 from specexport.cli import main
 from specexport.cli.generate import summary
+from specexport.cli.sampling_options import sampling_options
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
@@ -324,6 +326,12 @@ def test_every_sampling_parameter_has_its_option(run: Run) -> None:
         flag = field.metadata["option"].flag
         if flag != "":
             assert f"  {flag or '--' + field.name.replace('_', '-')} " in offered
+
+
+def test_what_is_not_given_is_the_bundles() -> None:
+    given: dict[str, Any] = {}
+    CliRunner().invoke(click.command()(sampling_options(lambda **options: given.update(options))), [])
+    assert (given["stop"], given["banned_tokens"]) == (None, None)
 
 
 def test_a_minimum_length(run: Run, built: Path) -> None:

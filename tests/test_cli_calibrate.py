@@ -116,12 +116,13 @@ def test_costs_of_another_host_are_told(run: Run, bundle: Path) -> None:
     assert "policy     none" in text
 
 
-def test_the_summary_is_for_people(run: Run, prompts: Path, tmp_path: Path) -> None:
+def test_the_summary_is_for_people(run: Run, bundle: Path, prompts: Path, tmp_path: Path) -> None:
     report = tmp_path / "elsewhere.html"
     result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--limit", 2, "--report", report, "--fixed")
     assert result.exit_code == 0, result.stderr
     assert "UNDECIDED" in result.stdout
     assert "Speedup by k" not in result.stdout
+    assert json.loads((bundle / "policy.json").read_text())["default"]["mode"] == "fixed"
     assert f"policy.json; why, with all tables: {report}\n" in result.stderr
     assert report.exists()
 

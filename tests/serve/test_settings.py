@@ -127,6 +127,15 @@ def test_queues_that_cannot_be(tmp_path: Path, wrong: dict[str, Any]) -> None:
         AsyncSession(session, **wrong)
 
 
+def test_where_it_runs_and_how_much_it_keeps_is_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr("specexport.cli.loading.load", lambda bundle, **options: asked.append(options) or 1 / 0)
+    monkeypatch.setattr("specexport.cli.serve._log_to_stderr", lambda: None)
+    CliRunner().invoke(serve, ["some.bundle", "--prompt-cache-mib", "3", "--threads", "2"])
+    where = dict(engine=None, threads=2, device=None)
+    assert asked == [{"prompt_cache_bytes": 3 << 20, "chat_template": None} | where]
+
+
 @pytest.mark.parametrize("name", ["queue", "grammar", "stall", "drain"])
 @pytest.mark.parametrize("value", ["nan", "inf", "-1"])
 def test_times_that_are_none_on_the_command_line(name: str, value: str) -> None:
