@@ -143,13 +143,6 @@ COMMANDS = (
         OF_CLI,
     ),
     Mutant(
-        "a reader that goes away is an error in the end",
-        f"{CLI}group.py",
-        "drop()",
-        "None",
-        ("tests/test_cli_process.py",),
-    ),
-    Mutant(
         "lines that are no prompts are left out in silence",
         f"{CLI}prompt_requests.py",
         "(*broken, *refused)",
