@@ -121,6 +121,11 @@ def test_what_no_request_can_have_is_named(settings: dict[str, Any], left_out: s
     assert defaults_of("m", settings).left_out == (left_out,)
 
 
+@pytest.mark.parametrize("end", [1, [2, 1]])
+def test_a_token_that_ends_the_text_is_no_bad_word(end: int | list[int]) -> None:
+    assert defaults_of("m", dict(bad_words_ids=[[3], [1]], eos_token_id=end)).banned_tokens == (3,)
+
+
 def test_what_is_for_sampling_is_named() -> None:
     found = defaults_of("m", dict(do_sample=True, temperature=0.6, top_p=0.9, top_k=0, typical_p=1.0))
     assert found == Defaults(sampling=("do_sample true", "temperature 0.6", "top_p 0.9"))
