@@ -164,13 +164,17 @@ def test_what_is_refused_leaves_the_conversation_as_it_was(session: Session) -> 
     assert terminal.conversation.messages == before
 
 
-def test_a_long_conversation_leaves_out_its_oldest_turns(session: Session) -> None:
+def test_a_long_conversation_leaves_out_its_oldest_turns(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal(session)
     shown = terminal.type(*["print"] * 8)
     assert "its oldest turns were dropped" in shown
     assert shown.count("tokens/s") == 8
     assert terminal.conversation.messages[0]["role"] == "user"
     assert len(terminal.conversation.messages) < 16
+    monkeypatch.setattr(Conversation, "_length", lambda own, messages: session.capacity * (len(messages) > 4))
+    assert len(terminal.conversation._fitting([{}] * 5)) == 3  # a whole turn went
+    monkeypatch.setattr(Conversation, "_length", lambda own, messages: session.capacity - 1)
+    assert len(terminal.conversation._fitting([{}] * 5)) == 1  # an answer needs room
 
 
 UPPER = "{% for message in messages %}{{ message.role | upper }}:{{ message.content }}\n{% endfor %}"

@@ -113,7 +113,7 @@ COMMANDS = (
         f"{CLI}serve.py",
         "prompt_cache_mib << 20",
         "prompt_cache_mib << 10",
-        ("tests/serve/test_conversations.py",),
+        SETTINGS,
     ),
     Mutant("the first request waits for the engine", f"{CLI}serve.py", "session.prepare()", "None", OPERATION),
     Mutant(
@@ -153,13 +153,6 @@ COMMANDS = (
         OF_CLI,
     ),
     Mutant(
-        "a reader that goes away is an error in the end",
-        f"{CLI}group.py",
-        "drop()",
-        "None",
-        ("tests/test_cli_process.py",),
-    ),
-    Mutant(
         "lines that are no prompts are left out in silence",
         "cli/progress.py",
         "(*broken, *refused)",
@@ -179,7 +172,7 @@ COMMANDS = (
         f"{CLI}options.py",
         '{"engine": engine, "threads": threads, "device": device}',
         '{"engine": engine, "device": device}',
-        ("tests/test_cli_process.py",),
+        SETTINGS,
     ),
     Mutant(
         "no replica is a number of replicas",
