@@ -10,13 +10,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 from specexport.bundle import MANIFEST, Bundle
 from specexport.cli import main
 from specexport.cli.generate import summary
-from specexport.cli.sampling_options import sampling_options
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import CheckpointError, EngineError, OutputError, ParameterError, SpecExportError
 from specexport.runtime.policy.files import write_decision

@@ -152,8 +152,8 @@ def _prove(
         max_deviation, tolerance = model.max_deviation, LOGIT_TOLERANCE[subject.arithmetic]
         if not max_deviation.error <= tolerance:
             raise ProofError(
-                f"{subject.name}, {dialect}: what {max_deviation.reader} reads is off by {max_deviation.error:.2g} of its "
-                f"size from what the Hugging Face model makes of the layers before it, {tolerance:.0g} is allowed; "
+                f"{subject.name}, {dialect}: what {max_deviation.reader} reads is off by "
+                f"{max_deviation.error:.2g} of its size from what the Hugging Face model makes of the layers before it, {tolerance:.0g} is allowed; "
                 f"{REPORT}"
             )
         worst = max(_check_layers(subject, samples), _check_tables(subject, copy))
