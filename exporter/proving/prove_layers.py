@@ -153,8 +153,8 @@ def _prove(
         if not max_deviation.error <= tolerance:
             raise ProofError(
                 f"{subject.name}, {dialect}: what {max_deviation.reader} reads is off by "
-                f"{max_deviation.error:.2g} of its size from what the Hugging Face model makes of the layers before it, {tolerance:.0g} is allowed; "
-                f"{REPORT}"
+                f"{max_deviation.error:.2g} of its size from what the Hugging Face model makes of the layers before "
+                f"it, {tolerance:.0g} is allowed; {REPORT}"
             )
         worst = max(_check_layers(subject, samples), _check_tables(subject, copy))
         stacks = {site: kept for site, kept in samples.items() if site.experts}
