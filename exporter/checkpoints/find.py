@@ -29,7 +29,10 @@ def find_checkpoint(source: str) -> Checkpoint:
             hub_id, _, file = source.partition(":")
             found = _download(hub_id, [file]) / file
             if not found.exists():
-                raise CheckpointError(f"{hub_id} on the hub has no file {file}; see the list of files on its page")
+                raise CheckpointError(
+                    f"{hub_id} on the hub has no file {file}; see the list of files on its page",
+                    code="checkpoint_not_found",
+                )
             check_gguf(source, found)
         return GgufCheckpoint(source, found.parent, found.name)
     if found is None:
@@ -47,5 +50,6 @@ def _download(source: str, wanted: list[str]) -> Path:
     except Exception as error:  # network, permission and name errors, each of another type
         raise CheckpointError(
             f"{source} is no folder here, and it could not be downloaded from the hub: {hub_reason(error)}; check "
-            "the path or name"
+            "the path or name",
+            code="checkpoint_not_found",
         ) from None

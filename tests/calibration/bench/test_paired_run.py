@@ -13,9 +13,9 @@ from specexport.calibration.bench.interleaved import bench
 from specexport.calibration.bench.results import Bench, BenchOptions
 from specexport.calibration.bench.table import render
 from specexport.calibration.measuring.prompts import Request
+from specexport.runtime.proofs.output import DecodedOutput
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
-from specexport.serve.routes.output import Output
 from support.bench_runs import requests
 from support.doubles import EOS, VOCAB, FakeDecoder, fake_session
 
@@ -79,8 +79,8 @@ def test_stale_rows_fail(tmp_path: Path) -> None:
     assert render(result).splitlines()[-1].startswith("FAILED: ")
 
 
-def output(tokens: Sequence[int], width: int) -> Output:
-    return Output(tuple(tokens), (width,) * len(tokens), (), Statistics())
+def output(tokens: Sequence[int], width: int) -> DecodedOutput:
+    return DecodedOutput(tuple(tokens), (width,) * len(tokens), (), Statistics())
 
 
 def test_what_counts_as_different(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def kept(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         specs[role] = replace(made.spec, graphs=graphs, weights=f"graphs/{made.spec.weights}")
     shutil.copy(pair.target / "tokenizer.json", root / "tokenizer/tokenizer.json")
     rules = write_rules(root, CONTRACT, VOCAB, lambda name: None)
-    return replace(bundle, manifest=replace(bundle.manifest, rules=rules, **specs))
+    return replace(bundle, manifest=with_models(replace(bundle.manifest, rules=rules), specs))
 
 
 @pytest.fixture(scope="module")

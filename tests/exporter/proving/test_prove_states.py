@@ -175,7 +175,7 @@ def test_prompts_in_other_chunks_leave_the_same_states(make: Make) -> None:
 
 def test_a_decoder_of_two_threads_gives_the_same_bits(make: Make) -> None:
     made = make(FAST[0])
-    one, two = (OrtDecoder(made.path, made.subject.spec, CONTRACT, DecoderOptions(threads=count)) for count in (1, 2))
+    one, two = (OrtDecoder(made.path, made.subject.spec, CONTRACT, options=DecoderOptions(count)) for count in (1, 2))
     tokens = list(range(5, 21))
     for decoder in (one, two):
         decoder.feed(tokens, 0)

@@ -160,7 +160,7 @@ as_tree = OrtTrees.as_tree
 def test_siblings_that_see_each_other_fail_the_proof(
     graphs: dict[str, Exported], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OrtTrees, "lie", contextmanager(rows_in_front))
+    monkeypatch.setattr(OrtTrees, "as_tree", contextmanager(rows_in_front))
     exported = graphs["trees"]
     with pytest.raises(ProofError, match="in trees"):
         prove_trees(exported.decoder("ort"), exported.reference, TREES, ("onnxruntime", "ort"), "fp32")

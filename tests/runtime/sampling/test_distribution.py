@@ -99,7 +99,8 @@ def translated(tmp_path: Path) -> Session:
     bundle = write_bundle(tmp_path, SMALL, VOCAB)
     np.savez(tmp_path / "maps.npz", to_draft=np.arange(VOCAB)[::-1].copy(), shared=shared.copy())
     vocabulary = SharedVocabulary("maps.npz", shared.shape[1], VOCAB, VOCAB)
-    bundle = replace(bundle, manifest=replace(bundle.manifest, vocabulary=vocabulary))
+    draft = replace(bundle.manifest.drafts[0], shared_vocabulary=vocabulary)
+    bundle = replace(bundle, manifest=replace(bundle.manifest, drafts=(draft,)))
     return Session(bundle, Engine("table", "table", TableDecoder(1), OpenedDraft(Reversed(TableDecoder(1, mix=0.4)))))
 
 
@@ -135,7 +136,7 @@ def test_the_default_way_has_the_targets_distribution(session: Session, trials: 
     result = sample(session, SamplingParameters(temperature=1.0), trials)
     assert result.passed, result
     assert result.cells > cells
-    assert (result.drafter, result.verification) == ("model", "block")
+    assert (result.drafter, result.verification) == ("draft", "block")
     assert result.mean_acceptance_length > 1.5
 
 
