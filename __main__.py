@@ -15,11 +15,14 @@ def main() -> None:
     # torch's threads spin while they wait for each other. Where other processes need the cores, that made an int8 build
     # three times slower (docs/benchmarks.md). OpenMP reads this once, when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from .cli import main as command
-    from .cli.group import use_utf8
+    try:
+        from .cli import main as command
+        from .cli.group import use_utf8
 
-    use_utf8()
-    command(prog_name="specexport")
+        use_utf8()
+        command(prog_name="specexport")
+    except KeyboardInterrupt:  # before the command began
+        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ SURROGATES = range(0xDC80, 0xDD00)  # how Python keeps the undecodable bytes of 
 
 
 class Commands(click.Group):
-    """Ends a user's mistake in one line on stderr and exit code 1, without a traceback."""
+    """Ends a user's mistake in one line on stderr and exit code 1, and an interrupt with 130, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -43,6 +43,9 @@ class Commands(click.Group):
             else:
                 message = f"{name.partition('.')[0]} is installed, but cannot be imported: {reason}; install it again"
             raise click.ClickException(message) from None
+        except KeyboardInterrupt:
+            click.echo("Interrupted", err=True)
+            raise SystemExit(130) from None
         except BrokenPipeError:
             drop()
             raise SystemExit(1) from None

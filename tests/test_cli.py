@@ -226,6 +226,15 @@ def test_an_answer_that_is_stopped_is_no_success(run: Run, built: Path, monkeypa
     assert run("generate", built, "--prompt", "x").exit_code == 130
 
 
+def test_an_interrupt_ends_any_command_in_one_line(run: Run, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("specexport.runtime.describe.describe", stopped)
+    result = run("inspect", built)
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "Interrupted\n")
+
+
 def test_plain_and_speculative_agree(run: Run, built: Path) -> None:
     arguments = ("generate", built, "--prompt", "def add", "--max-new-tokens", 20, "--json")
     speculative, plain, none = (

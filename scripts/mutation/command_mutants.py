@@ -52,6 +52,13 @@ COMMANDS = (
     ),
     Mutant("a finished benchmark leaves its journal", f"{CLI}bench.py", "kept.remove()", "kept.close()", OF_BENCH),
     Mutant(
+        "an interrupt is a failure like any other",
+        f"{CLI}group.py",
+        "raise SystemExit(130) from None",
+        "raise SystemExit(1) from None",
+        OF_CLI,
+    ),
+    Mutant(
         "every host is busy",
         "cli/progress.py",
         "load > cpus + SPARE",

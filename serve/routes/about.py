@@ -26,6 +26,8 @@ async def models(service: Service, exchange: Exchange) -> None:
 
 async def model(service: Service, exchange: Exchange) -> None:
     name = exchange.scope["path_params"]["name"]
+    if not name:  # a list is expected behind /v1/models
+        raise ApiError(404, "not_found", "there is nothing at '/v1/models/'; use /v1/models")
     service.check_model(name)
     found = next((one for one in service.models if one.id == name), service.models[0])
     await exchange.answer(200, encode(found))

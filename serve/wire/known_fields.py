@@ -152,7 +152,7 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
 # Of a name that is not known, but says that an answer is to match something or to be without it.
 NARROWING = re.compile(
     "grammar|regex|schema|guid(ed|ance)|constrain|structured|bnf|lark|banned|forbid|forced|allowed_(token|word)|"
-    "bad_(token|word)|stop_(token|word|str|seq|text)",
+    "bad_?(token|word)|stop_?(token|word|str|seq|text)|^stops$",
     re.IGNORECASE,
 )
 ASKS_FOR_NOTHING: Accepted = (False, 0, "", [], {})

@@ -173,6 +173,7 @@ def test_in_other_objects_too(fields: dict[str, Any], name: str) -> None:
     "name",
     [
         *("grammar_string", "allowed_tokens", "guided_decoding", "structuredOutput", "banned_words", "constraints"),
+        *("stops", "badword"),
         *("response_format.json_schema.regex", "structured_outputs.lark", "jsonSchema", "forced_decoder_ids"),
     ],
 )

@@ -162,6 +162,7 @@ def test_other_ways_to_be_wrong(server: ServerProcess) -> None:
     check_error(status, body, 413, "body_too_large")
     check_error(*server.ask("GET", CHAT)[::2], 405, "method_not_allowed")
     check_error(*server.ask("GET", "/v1/nothing")[::2], 404, "not_found")
+    check_error(*server.ask("GET", "/v1/models/")[::2], 404, "not_found")
     check_error(*server.ask("GET", "/v1/models/other")[::2], 404, "model_not_found")
     check_error(*server.ask("GET", "/v1/models/a%2Fb")[::2], 404, "model_not_found")
     status, headers, body = server.ask("POST", CHAT, b"{}", {"x-request-id": "my-own_id.1"})
