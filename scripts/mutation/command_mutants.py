@@ -7,9 +7,6 @@ from .mutant import Mutant
 CLI, OF_CLI, OF_BENCH = "cli/", ("tests/test_cli.py",), ("tests/test_cli_bench.py",)
 CHAT, OPERATION = ("tests/test_cli_chat.py",), ("tests/serve/test_operation.py",)
 SETTINGS = ("tests/serve/test_settings.py",)
-RAY, OF_RAY = "integrations/ray/", ("tests/integrations/test_ray.py",)
-TRITON, OF_TRITON = "integrations/triton/", ("tests/integrations/test_triton_models.py",)
-REPOSITORY = ("tests/integrations/test_triton_repository.py",)
 GENERATE, OF_GENERATE = "integrations/transformers/model.py", ("tests/integrations/test_transformers.py",)
 
 COMMANDS = (
@@ -180,99 +177,6 @@ COMMANDS = (
         '{"engine": engine, "threads": threads, "device": device}',
         '{"engine": engine, "device": device}',
         SETTINGS,
-    ),
-    Mutant(
-        "no replica is a number of replicas",
-        f"{RAY}config.py",
-        "if getattr(self, name) < 1:",
-        "if getattr(self, name) < 0:",
-        OF_RAY,
-    ),
-    Mutant(
-        "a replica finds out that its settings are wrong", f"{RAY}config.py", 'config.settings("check")', "None", OF_RAY
-    ),
-    Mutant(
-        "Ray reserves one core for any number of threads",
-        f"{RAY}application.py",
-        "config.threads",
-        "1",
-        OF_RAY,
-        "_options",
-    ),
-    Mutant("Ray's queue has no bound", f"{RAY}application.py", "config.max_queued_requests", "-1", OF_RAY),
-    Mutant("every replica loads the first bundle", f"{RAY}config.py", "rank % len(self.paths)", "0", OF_RAY),
-    Mutant(
-        "a file of keys is not read",
-        f"{RAY}config.py",
-        'keys_of_host(text, f"api_key_file {self.api_key_file}")',
-        "keys_of_host()",
-        OF_RAY,
-        "Config.keys",
-    ),
-    Mutant(
-        "a lost engine is healthy", "integrations/ray/application.py", "if trouble is not None:", "if False:", OF_RAY
-    ),
-    Mutant(
-        "a replica's cache has bytes for MiB",
-        "integrations/ray/application.py",
-        "config.prompt_cache_mib << 20",
-        "config.prompt_cache_mib",
-        OF_RAY,
-    ),
-    Mutant(
-        "Ray's counters count again what they counted",
-        "integrations/ray/application.py",
-        "self._counted[key] = sample.value",
-        "pass",
-        OF_RAY,
-    ),
-    Mutant(
-        "Triton keeps requests for ever",
-        f"{TRITON}streams.py",
-        "sender.send(last, flags=self._backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)",
-        "sender.send(last)",
-        OF_TRITON,
-    ),
-    Mutant(
-        "a wrong request is the server's fault", f"{TRITON}streams.py", "codes.INVALID_ARG", "codes.INTERNAL", OF_TRITON
-    ),
-    Mutant(
-        "an error of the model that streams is swallowed",
-        "integrations/triton/models.py",
-        "if one.has_error():",
-        "if False:",
-        OF_TRITON,
-    ),
-    Mutant(
-        "every instance runs on the first GPU",
-        f"{TRITON}streams.py",
-        'int(args["model_instance_device_id"]) if on_gpu else None',
-        "0 if on_gpu else None",
-        REPOSITORY,
-    ),
-    Mutant(
-        "an instance's cache has bytes for MiB", f"{TRITON}streams.py", "int(budget) << 20", "int(budget)", REPOSITORY
-    ),
-    Mutant(
-        "two instances on one GPU",
-        "integrations/triton/repository.py",
-        "if len(set(self.gpus)) != len(self.gpus):",
-        "if False:",
-        REPOSITORY,
-    ),
-    Mutant(
-        "a bundle for the CPU gets GPUs",
-        "integrations/triton/repository.py",
-        "any(one in ENGINES and ENGINES[one].on_gpu for one in candidates)",
-        "any(one in ENGINES for one in candidates)",
-        REPOSITORY,
-    ),
-    Mutant(
-        "a hard link to another file system is a traceback",
-        f"{TRITON}repository.py",
-        "if error.errno != errno.EXDEV:",
-        "if error.errno == errno.EXDEV:",
-        REPOSITORY,
     ),
     Mutant(
         "transformers' default beats the caller's temperature",

@@ -308,14 +308,7 @@ WIRE = (
         STRUCTS,
         "if one.forbid_unknown_fields:",
         "if False:",
-        ("tests/integrations/test_ray.py",),
-    ),
-    Mutant(
-        "a config's own checks lose their field",
-        "integrations/ray/config.py",
-        "cause.field if isinstance(cause, ParameterError) else wrong.param",
-        "wrong.param",
-        ("tests/integrations/test_ray.py",),
+        REFUSALS,
     ),
     Mutant(
         "the tool above is blamed",

@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.ray_server import RayServer
 from support.serving import STARTED, ServerProcess
 
 
@@ -16,22 +15,9 @@ def nothing_stays() -> Iterator[None]:
             process.wait()
 
 
-@pytest.fixture(
-    scope="session",
-    params=["tiny", pytest.param("demo", marks=pytest.mark.nightly), pytest.param("ray", marks=pytest.mark.ray)],
-)
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServerProcess | RayServer]:
-    """One process for all tests that leave it as they find it, and one behind Ray Serve where that is installed."""
-    if request.param == "ray":
-        pytest.importorskip("ray.serve", reason="Ray is not installed: pip install 'specexport[ray]'")
-        bundle = request.getfixturevalue("served_bundle")
-        log = tmp_path_factory.mktemp("ray") / "log"
-        cluster = RayServer(log, bundles=str(bundle), max_ongoing_requests=100, drain_timeout=5)
-        yield cluster
-        assert cluster.end() == 0, cluster.log.read_text()
-        return
+@pytest.fixture(scope="session", params=["tiny", pytest.param("demo", marks=pytest.mark.nightly)])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One process for all tests that leave it as they find it."""
     bundle = request.getfixturevalue("served_bundle" if request.param == "tiny" else "demo_bundle")
     process = ServerProcess(bundle, tmp_path_factory.mktemp("serve") / "log")
     yield process
