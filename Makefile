@@ -70,14 +70,10 @@ bench: .venv/ready
 	$(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --output demo.bundle --force
 	$(BIN)/python benchmarks/demo_pair.py demo.bundle
 	$(BIN)/python benchmarks/pays.py demo.bundle
-	$(BIN)/python benchmarks/survival.py demo.bundle
 	for form in int8 int4; do $(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --precision $$form --output $$form.bundle --force; done
 	$(BIN)/python benchmarks/precision.py fp32=demo.bundle int8=int8.bundle int4=int4.bundle
-	$(BIN)/python benchmarks/block_verification.py demo.bundle
 	$(BIN)/python benchmarks/lookup.py demo.bundle
-	$(BIN)/python benchmarks/acceptance_cost.py
 	$(BIN)/python benchmarks/startup.py demo.bundle
-	$(BIN)/python benchmarks/build_memory.py
 
 clean:
 	rm -rf .venv .site demo.bundle chat.bundle int8.bundle int4.bundle build dist specexport.egg-info

@@ -8,7 +8,7 @@
    with 95 % intervals by prompt; adaptive against the best fixed number; predicted against measured; what recording
    costs.
 
-Writes costs.json, survival.json, policy.json and report.html into the bundle.
+Writes costs.json, survival.json, policy.json and report.md into the bundle.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from pathlib import Path
 from specexport import Session, load
 from specexport.calibration.calibrate import calibrate
 from specexport.calibration.measuring.prompts import Request
-from specexport.calibration.measuring.recorder import Recorder
+from specexport.calibration.measuring.record import Recorder
 from specexport.calibration.options import CalibrateOptions
-from specexport.calibration.reporting.report import write_report
-from specexport.calibration.reporting.summary import render
+from specexport.calibration.report import REPORT, verdicts, write_report
 from specexport.calibration.statistics.intervals import ratio_interval
 from specexport.calibration.statistics.results import Analysis, Interval
 from specexport.runtime.policy.host_identity import describe_host
@@ -150,8 +149,8 @@ def main() -> None:
     session = load(arguments.bundle, policy=False, threads=arguments.threads)
     deciding, confirming = requests(session, arguments.limit, arguments.max_new_tokens)
     analysis = calibrate(session, deciding, CalibrateOptions(), "python benchmarks/pays.py")
-    write_report(analysis, arguments.bundle / "report.html")
-    print(render(analysis))
+    write_report(analysis, arguments.bundle / REPORT)
+    print(verdicts(analysis))
     timed = time_all(Session(session.bundle, session.engine, session.threads), confirming)
     table, rows = tables(timed, analysis)
     print(

@@ -22,16 +22,15 @@ from pathlib import Path
 
 import numpy as np
 from specexport import Session, load
-from specexport.calibration.measuring.adaptive_replay import Reading, signal_logits
+from specexport.calibration.measuring.confidence import Reading, signal_logits
 from specexport.calibration.measuring.journal import Journal
+from specexport.calibration.measuring.judged_tokens import judged_tokens
 from specexport.calibration.measuring.prompts import Request
-from specexport.calibration.measuring.record import Record, from_row, judged_tokens, record, to_row
-from specexport.calibration.measuring.recorder import Recorder, agreement, misses
-from specexport.calibration.measuring.trace_replay import Replayer, plain_seconds, replay, round_seconds
+from specexport.calibration.measuring.record import Record, Recorder, agreement, from_row, misses, record, to_row
+from specexport.calibration.measuring.replay import plain_seconds, replay, replay_fixed
+from specexport.calibration.measuring.session_replay import conditional_chances
 from specexport.calibration.measuring.traces import CostsAt, Trace, cached
 from specexport.calibration.survival.fit import fit_survival
-from specexport.calibration.verdicts.verdict import conditional_chances
-from specexport.runtime.drafting.rounds import SequenceState
 from specexport.runtime.policy.confidence import adaptive_schedule
 from specexport.runtime.policy.controller import RouteState
 from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
@@ -137,15 +136,11 @@ class Simulated:
             logits = self.readings[id(trace)]
             chance = lambda index, row: reading.survival.chance(index, float(row[0, 0]))  # noqa: E731
         schedule = adaptive_schedule(replace(entry, drafter=self.drafter), self.believed, chance, state, MOST)
-        replayer, place, spent = Replayer(trace, self.drafter, logits), trace.prompt_tokens, 0.0
-        while place < len(trace.tokens):
-            plan = schedule.plan(SequenceState(place, lambda _: replayer.behind + 1))
-            one = replayer.round(place, plan.num_draft_tokens, plan.guide)
-            seconds = round_seconds(one, self.true) + (one.passes * READING if chance else 0.0)
+        spent = 0.0
+        for _, one in replay({self.drafter: trace}, schedule, {self.drafter: logits}):
+            seconds = one.seconds(self.true) + (one.passes * READING if chance else 0.0)
             self.clock.add(seconds)
-            schedule.observe(one.outcome)
             spent += seconds
-            place += one.num_accepted + 1
         return spent
 
 
@@ -160,7 +155,7 @@ def entry_of(traces: Sequence[Trace], at: CostsAt, drafter: str) -> RoutePolicy:
 def fixed(traces: Sequence[Trace], at: CostsAt, drafter: str) -> list[float]:
     """Seconds with each fixed number of draft tokens, from 1."""
     return [
-        sum(round_seconds(one, at) for trace in traces for one in replay(trace, drafter, k)) for k in range(1, MOST + 1)
+        sum(one.seconds(at) for trace in traces for one in replay_fixed(trace, drafter, k)) for k in range(1, MOST + 1)
     ]
 
 

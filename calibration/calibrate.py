@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
-from functools import partial
 from importlib.util import find_spec
 
 from ..bundle import NO_DRAFT
@@ -23,14 +23,13 @@ from ..runtime.policy.routes import POLICY, POLICY_VERSION, Policy
 from ..runtime.policy.survival import SURVIVAL, Survival
 from ..runtime.sampling.parameters import SamplingParameters
 from ..runtime.session import Session
-from .choices import drafters_of, models_of, replayed_of
-from .drafted import Drafted, Recorded, beside_each_other, side_by_side
+from .drafted import Drafted, normalized, with_others
+from .measuring.confidence import read_confidence
 from .measuring.journal import Journal
-from .measuring.listening import listen
-from .measuring.progress import Progress, silent
-from .measuring.prompts import Request
-from .measuring.record import from_row, judged_tokens, record, to_row
-from .options import CalibrateOptions
+from .measuring.judged_tokens import judged_tokens
+from .measuring.prompts import Progress, Request, silent
+from .measuring.record import Recorded, from_row, record, to_row
+from .options import CalibrateOptions, drafters_of, models_of
 from .statistics.results import Analysis, SignalQuality
 from .survival.fit import MIN_TOKENS, fit_survival
 from .verdicts.route_analysis import analyze_route
@@ -44,10 +43,9 @@ PASSES = 4
 
 
 def check_packages() -> None:
-    """Check for packages before a long run, not after it. Raises `MissingPackageError`."""
-    for package, module in (("scikit-learn", "sklearn"), ("matplotlib", "matplotlib"), ("jinja2", "jinja2")):
-        if find_spec(module) is None:
-            raise MissingPackageError(package, "calibrate")
+    """Check for scikit-learn before a long run, not after it. Raises `MissingPackageError`."""
+    if find_spec("sklearn") is None:
+        raise MissingPackageError("scikit-learn", "calibrate")
 
 
 def measure_only(session: Session, options: CalibrateOptions, progress: Progress = silent) -> dict[str, Costs]:
@@ -55,11 +53,11 @@ def measure_only(session: Session, options: CalibrateOptions, progress: Progress
     drafters_of(session, options)
     check_writable(session.bundle)
     meters = {model: CostMeter(session, draft=model, rows=True) for model in models_of(session, options)}
-    for go in range(PASSES):
-        progress(go, PASSES)
+    for number in range(PASSES):
+        progress(number, PASSES)
         for meter in meters.values():
             meter.measure(options.bursts)
-    costs = side_by_side({model: meter.costs() for model, meter in meters.items()})
+    costs = normalized({model: meter.costs() for model, meter in meters.items()})
     write_decision(session.bundle, costs, COSTS)
     return costs
 
@@ -79,8 +77,8 @@ def calibrate(
         meters = {model: CostMeter(session, contexts, draft=model, rows=True) for model in models_of(session, options)}
         recorded = _record_all(session, requests, options, journal, meters, progress)
         progress(len(requests), len(requests))
-        costs = side_by_side({model: meter.costs() for model, meter in meters.items()})
-        drafted = beside_each_other(
+        costs = normalized({model: meter.costs() for model, meter in meters.items()})
+        drafted = with_others(
             [_drafted(session, requests, model, recorded[model], costs[model], options) for model in meters]
         )
         analysis = _analyze(session, drafted, options, command)
@@ -92,8 +90,8 @@ def calibrate(
         write_decision(session.bundle, costs, COSTS)
         survivals = {one.model: one.survival for one in drafted if one.survival is not None}
         write_decision(session.bundle, survivals, SURVIVAL)
-        for older in session.bundle.root.glob("survival-*.json"):  # of additional drafts, by earlier versions
-            older.unlink()
+        for older in ("report.html", *(path.name for path in session.bundle.root.glob("survival-*.json"))):
+            session.bundle.path(older).unlink(missing_ok=True)  # by earlier versions
         if routing is not None:
             write_decision(session.bundle, routing, ROUTING)
         else:
@@ -118,45 +116,40 @@ def _record_all(
     Routes take turns, so that all of them see the machine in the same states. Costs are measured in between.
     """
     recorded: dict[str, Recorded] = {model: ([], []) for model in meters}
-    goes = {len(requests) * go // PASSES for go in range(PASSES)}
+    measured_before = {len(requests) * one // PASSES for one in range(PASSES)}
+
+    def finished(_: str = "") -> None:
+        progress(len(recorded[next(iter(recorded))][0]), len(requests))
+
     for number, request in enumerate(_in_turn(requests)):
-        progress(number, len(requests))
-        if number in goes:
+        finished()
+        if number in measured_before:
             for meter in meters.values():
-                meter.measure(options.bursts, partial(_still_at, progress, number, len(requests)))
-            _warm_up(session, request)
+                meter.measure(options.bursts, finished)
+            warm_up = min(4, request.max_new_tokens)
+            session.generate(request.tokens, max_new_tokens=warm_up, num_draft_tokens=session.max_draft_tokens)
         for model, (records, features) in recorded.items():
             key = f"{request.line} {model}"
             if key not in journal.finished:
-                asked = _sampling(options, model)
-                journal.add(key, to_row(*record(session, request, asked, plain_first=number % 2 == 0)))
+                sampling = _sampling(options, model)
+                journal.add(key, to_row(*record(session, request, sampling, plain_first=number % 2 == 0)))
             try:
-                found, numbers = from_row(journal.finished[key])
+                one, rows = from_row(journal.finished[key])
             except BundleError as error:
                 raise OutputError(f"{journal.path}, row {key}: {error}; delete the file to start over") from None
-            records.append(found)
-            features.append(numbers)
+            records.append(one)
+            features.append(rows)
     return recorded
-
-
-def _still_at(progress: Progress, number: int, requests: int, _: str) -> None:
-    progress(number, requests)
-
-
-def _warm_up(session: Session, request: Request) -> None:
-    session.generate(
-        request.tokens, max_new_tokens=min(4, request.max_new_tokens), num_draft_tokens=session.max_draft_tokens
-    )
 
 
 def _in_turn(requests: Sequence[Request]) -> list[Request]:
     """The first request of every route, then the second of every route, and so on."""
-    places: dict[str, int] = {}
-    keyed = []
+    seen: Counter[str] = Counter()
+    turns = []
     for request in requests:
-        places[request.route] = places.get(request.route, -1) + 1
-        keyed.append((places[request.route], request))
-    return [request for _, request in sorted(keyed, key=lambda item: item[0])]
+        turns.append(seen[request.route])
+        seen[request.route] += 1
+    return [request for _, request in sorted(zip(turns, requests, strict=True), key=lambda item: item[0])]
 
 
 def _contexts(session: Session, requests: Sequence[Request]) -> list[int]:
@@ -178,7 +171,7 @@ def _drafted(
 ) -> Drafted:
     """What was recorded with the draft `model`, and its confidence if reading it pays."""
     survival, signals = _survival(session, model, recorded)
-    reading = listen(session, requests, recorded, costs, survival, _sampling(options, model))
+    reading = read_confidence(session, requests, recorded, costs, survival, _sampling(options, model))
     if reading is not None and not worth_reading([one.trace for one in recorded[0]], costs, reading, model):
         reading = survival = None
     return Drafted(model, recorded[0], costs, reading, survival, signals)
@@ -202,7 +195,6 @@ def _analyze(session: Session, drafted: Sequence[Drafted], options: CalibrateOpt
     by_route: dict[str, list[int]] = {}
     for number, one in enumerate(records):
         by_route.setdefault(one.route, []).append(number)
-    possible = replayed_of(session, options)
     criteria = Criteria(drafters_of(session, options), options.floor, options.mode)
     return Analysis(
         bundle=bundle_name(session.bundle.root) or str(session.bundle.root),
@@ -216,7 +208,7 @@ def _analyze(session: Session, drafted: Sequence[Drafted], options: CalibrateOpt
         max_draft_tokens=costs.max_draft_tokens,
         costs=costs,
         routes=tuple(
-            analyze_route(route, [one.only(numbers) for one in drafted], possible, criteria)
+            analyze_route(route, [one.only(numbers) for one in drafted], criteria)
             for route, numbers in sorted(by_route.items())
         ),
         signals=first.signals,
@@ -232,7 +224,7 @@ def _policy(session: Session, drafted: Sequence[Drafted], analysis: Analysis, op
         # The p10 of a mixture is that of its worst route; an adaptive schedule notices such routes by itself.
         floor = options.floor if options.mode == "fixed" else 0.0
         criteria = Criteria(drafters_of(session, options), floor, options.mode)
-        default = analyze_route("all", drafted, replayed_of(session, options), criteria).policy
+        default = analyze_route("all", drafted, criteria).policy
     return Policy(
         schema_version=POLICY_VERSION,
         bundle=bundle_identity(session.bundle),

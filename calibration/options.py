@@ -1,12 +1,15 @@
-"""Options of a calibration."""
+"""Options of a calibration, the drafters that it chooses from, and the drafts that it must record for that."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..errors import ParameterError
+from ..runtime.drafting.names import all_chains, all_drafters, check_drafter, models_in, supports_cascade
 from ..runtime.policy.routes import Mode
 from ..runtime.sampling.parameters import SamplingParameters
+from ..runtime.session import Session
 
 # Number of bursts in each measurement of costs.
 BURSTS = 6
@@ -40,3 +43,34 @@ class CalibrateOptions:
     @property
     def sampling(self) -> SamplingParameters:
         return SamplingParameters(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
+
+
+def drafters_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
+    """The drafters to choose from, the preferred one first. Raises `ParameterError` for one that cannot run here."""
+    possible, drafters = possible_drafters(session), list(options.drafters)
+    for place, name in enumerate(drafters):
+        with suppress(ParameterError):
+            drafters[place] = check_drafter(name, session.bundle.manifest.draft_names)
+        if drafters[place] not in (*possible, "all"):
+            raise ParameterError(
+                f"--drafter is {name}; with this bundle and engine it must be one of {', '.join(possible)}, or all",
+                "drafter",
+            )
+    return possible if "all" in drafters or not drafters else tuple(dict.fromkeys(drafters))
+
+
+def possible_drafters(session: Session) -> tuple[str, ...]:
+    """The drafters that the session can run, its default first, chains last. If the device runs whole rounds, only the
+    model, since lookups run on the host.
+    """
+    names = session.drafts.names
+    if names and session.engine.rounds is not None:
+        return names[:1]
+    chains = (chain for chain in all_chains(names) if supports_cascade(chain, session.bundle.manifest))
+    return (*all_drafters(names), *chains)
+
+
+def models_of(session: Session, options: CalibrateOptions) -> list[str]:
+    """The drafts to record with: the first, and those that the drafters to choose from use."""
+    used = (name for drafter in drafters_of(session, options) for name in models_in(drafter))
+    return list(dict.fromkeys((session.drafts.first, *used)))

@@ -49,7 +49,7 @@ from .progress import bar, note_busy_host, requests_of
     is_flag=True,
     help="Write a policy with a fixed number of draft tokens instead of an adaptive one.",
 )
-@click.option("--report", type=click.Path(path_type=Path), help="HTML report. [default: BUNDLE/report.html]")
+@click.option("--report", type=click.Path(path_type=Path), help="Report in Markdown. [default: BUNDLE/report.md]")
 @click.option("--details", is_flag=True, help="Also print the report's tables: acceptance, costs, speedups and so on.")
 @running
 @JSON
@@ -69,16 +69,13 @@ def calibrate(
     """Decide per route whether to speculate.
 
     Measures costs and acceptance on this host with your prompts. Writes costs.json and policy.json into the bundle,
-    which sessions then follow, and an HTML report. An interrupted run resumes where it stopped.
+    which sessions then follow, and a report. An interrupted run resumes where it stopped.
     """
     from ..calibration.calibrate import calibrate as run
     from ..calibration.calibrate import check_packages, measure_only
-    from ..calibration.choices import drafters_of, models_of
     from ..calibration.measuring.prompts import choose
-    from ..calibration.options import CalibrateOptions
-    from ..calibration.reporting.report import write_report
-    from ..calibration.reporting.sections import answer
-    from ..calibration.reporting.summary import render
+    from ..calibration.options import CalibrateOptions, drafters_of, models_of
+    from ..calibration.report import REPORT, answer, render, verdicts, write_report
     from ..runtime.provenance import command_line
     from ..runtime.text.prompt_file import read_prompt_lines
     from .progress import load
@@ -132,8 +129,8 @@ def calibrate(
     except KeyboardInterrupt:
         click.echo("interrupted; run the same command again to resume", err=True)
         raise SystemExit(130) from None
-    click.echo(json.dumps(analysis.as_dict()) if as_json else render(analysis, details))
-    report = report or session.bundle.root / "report.html"
+    click.echo(json.dumps(analysis.as_dict()) if as_json else render(analysis) if details else verdicts(analysis))
+    report = report or session.bundle.root / REPORT
     write_report(analysis, report)
     took = timedelta(seconds=round(perf_counter() - start))
     click.echo(f"\n{answer(analysis)}; calibration took {took}", err=True)

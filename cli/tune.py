@@ -16,8 +16,7 @@ from .options import BUNDLE, JSON, LIMIT, SEED, SKIP_INVALID, running
 from .progress import bar, requests_of
 
 if TYPE_CHECKING:
-    from ..calibration.measuring.progress import Progress
-    from ..calibration.measuring.prompts import Request
+    from ..calibration.measuring.prompts import Progress, Request
     from ..exporter.tuning.tune import TuneReport
     from ..runtime.session import Session
 

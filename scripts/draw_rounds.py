@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 
 import specexport
-from specexport.calibration.measuring.recorder import Recorder
+from specexport.calibration.measuring.record import Recorder
 from specexport.engines.base import Logits
 from specexport.runtime.drafting.rounds import RoundPlan, SequenceState
 

@@ -1,11 +1,10 @@
 """The pictures of the docs, from real runs: `scripts/pictures chat.bundle demo.bundle`.
 
 Writes docs/pictures/: `rounds.svg`, the animation of rounds; `chat.svg`, a conversation in the terminal; `page.webp`,
-the server's page after an answer; `report.webp` and `report-phone.webp`, the report of a calibration.
+the server's page after an answer.
 
 Needs a Chromium (Debian: `apt-get install chromium`), what `make lint` installs, a bundle of a chat model (`make chat`
-builds chat.bundle), and the calibrated demo bundle (`make demo`, then `specexport calibrate demo.bundle --prompts
-FILE`).
+builds chat.bundle), and the demo bundle (`make demo`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PIL import Image  # comes with matplotlib
+from PIL import Image
 
 if TYPE_CHECKING:
     from support.browser import Browser
@@ -106,10 +105,10 @@ def served(bundle: Path) -> Iterator[int]:
         process.wait()
 
 
-def take(browser: Browser, path: Path, width: int, height: int, dark: bool = False, scale: float = 1.0) -> None:
+def take(browser: Browser, path: Path, width: int, height: int) -> None:
     """Take a picture of the browser's page, from its top."""
-    clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": scale}
-    browser.screen(width, height, dark)
+    clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1.0}
+    browser.screen(width, height)
     options = {"format": "png", "clip": clip, "captureBeyondViewport": True}
     png = base64.b64decode(browser.call("Page.captureScreenshot", **options)["data"])
     # Few colours, lossless: half the size of a lossy picture of text, and sharp.
@@ -130,14 +129,6 @@ def take_page(browser: Browser, bundle: Path, folder: Path) -> None:
         take(browser, folder / "page.webp", 1180, 720)
 
 
-def take_report(browser: Browser, report: Path, folder: Path) -> None:
-    browser.screen(1100, 900)
-    browser.open(report.resolve().as_uri())
-    end = browser.evaluate("document.querySelectorAll('figure')[2].getBoundingClientRect().bottom")
-    take(browser, folder / "report.webp", 1100, int(end))
-    take(browser, folder / "report-phone.webp", 360, 780, dark=True, scale=1.5)
-
-
 def check_sizes(folder: Path) -> None:
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     for name, size in sizes.items():
@@ -150,18 +141,15 @@ def check_sizes(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("chat", type=Path, help="bundle of a chat model")
-    parser.add_argument("demo", type=Path, help="the calibrated bundle of the demo pair")
-    parser.add_argument("--only", choices=["rounds", "chat", "page", "report"], help="write only this one")
+    parser.add_argument("demo", type=Path, help="the bundle of the demo pair")
+    parser.add_argument("--only", choices=["rounds", "chat", "page"], help="write only this one")
     arguments = parser.parse_args()
-    wanted = {arguments.only} if arguments.only else {"rounds", "chat", "page", "report"}
-    report = arguments.demo / "report.html"
-    if "report" in wanted and not report.is_file():
-        raise SystemExit(f"there is no {report}; calibrate first: specexport calibrate {arguments.demo} --prompts FILE")
+    wanted = {arguments.only} if arguments.only else {"rounds", "chat", "page"}
     sys.path.insert(0, str(ROOT / "tests"))
     from support.browser import Browser, chromium
 
     program = chromium()
-    if program is None and wanted & {"page", "report"}:
+    if program is None and "page" in wanted:
         raise SystemExit("there is no Chromium; install one: apt-get install chromium")
     PICTURES.mkdir(exist_ok=True)
     if "rounds" in wanted:
@@ -170,14 +158,11 @@ def main() -> None:
         text = record_chat(arguments.chat, TURNS, COLUMNS)
         drawn = draw_terminal(text, f"specexport chat {arguments.chat.name}", COLUMNS)
         (PICTURES / "chat.svg").write_text(drawn, encoding="utf-8")
-    if wanted & {"page", "report"}:
+    if "page" in wanted:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
             browser = Browser(str(program), Path(profile))
             try:
-                if "page" in wanted:
-                    take_page(browser, arguments.chat, PICTURES)
-                if "report" in wanted:
-                    take_report(browser, report, PICTURES)
+                take_page(browser, arguments.chat, PICTURES)
             finally:
                 browser.close()
     check_sizes(PICTURES)

@@ -309,7 +309,6 @@ def test_bench_needs_no_torch_and_nothing_to_calibrate_with(built: Path, prompts
         "safetensors",
         "scipy",
         "sklearn",
-        "matplotlib",
     )
     script = f"import sys; sys.modules.update(dict.fromkeys({blocked!r}));" + MAIN
     arguments = (

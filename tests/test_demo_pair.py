@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 from specexport import Session, load
-from specexport.calibration.measuring.recorder import Recorder, agreement
-from specexport.calibration.measuring.trace_replay import replay
+from specexport.calibration.measuring.record import Recorder, agreement
+from specexport.calibration.measuring.replay import replay_fixed
+from specexport.calibration.measuring.session_replay import start_of
 from specexport.calibration.measuring.traces import Trace
 from specexport.calibration.verdicts.verdict import Criteria, decide, replay_candidates
 from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
@@ -97,7 +99,8 @@ def test_code_pays_and_random_does_not(session: Session, route: str, verdict: st
         if line % 8 == 0:  # what is replayed is what runs
             session.reset()
             statistics = session.generate(prompt, max_new_tokens=64, num_draft_tokens=2).statistics
-            assert statistics.rounds == len(list(replay(traces[-1], "model", 2)))
-    replayed = replay_candidates(traces, typical_costs(session), ("model",))
-    policy, _ = decide(traces, replayed, Criteria(("model",), 0.9, "adaptive"), most=4)
+            assert statistics.rounds == len(list(replay_fixed(traces[-1], "model", 2)))
+    costs = typical_costs(session)
+    replayed = replay_candidates(traces, costs, ("model",))
+    policy, _ = decide(replayed, Criteria(("model",), 0.9, "adaptive"), partial(start_of, traces, costs=costs))
     assert policy.verdict == verdict

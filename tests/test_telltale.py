@@ -30,7 +30,7 @@ def test_nothing_in_a_bundle_tells_where_it_was_made(pair: Pair, cache: Path, tm
         done = python(MAIN, *command)
         assert done.returncode == 0, done.stderr
     files = {file: file.read_bytes() for file in bundle.rglob("*") if file.is_file()}
-    assert {"manifest.json", "report.html", "policy.json", "costs.json"} <= {file.name for file in files}
+    assert {"manifest.json", "report.md", "policy.json", "costs.json"} <= {file.name for file in files}
     # also: the sources of what was traced, the interpreter's folder
     for word in (NAME, str(tmp_path), str(Path(__file__).parents[1]), sys.prefix, os.path.dirname(os.__file__)):  # noqa: PTH120
         assert not [file for file, content in files.items() if word.encode() in content], word

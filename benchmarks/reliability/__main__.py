@@ -3,7 +3,7 @@
     python benchmarks/reliability demo.bundle                       # all parts
     python benchmarks/reliability demo.bundle --part soak --minutes 60
 
-Writes a page with plots, and the figures as JSON next to it. A part that runs alone replaces only its own figures.
+Writes a report in Markdown, and the figures as JSON next to it. A part that runs alone replaces only its own figures.
 docs/reliability.md describes the parts. Exits with 1 if something was found.
 """
 

@@ -13,7 +13,7 @@ from hardware import describe_hardware
 from .disk import disk
 from .fuzz import FuzzOptions, fuzz
 from .kills import KILLED, kills
-from .page import render
+from .report import render
 from .soak import SoakOptions, soak
 
 Part = Callable[[Path, argparse.Namespace], dict[str, Any]]
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--killed", action="append", choices=KILLED, help="repeatable; all by default")
     parser.add_argument("--sizes", type=int, default=50, help="how many sizes of a disk to fill by builds")
-    parser.add_argument("-o", "--output", type=Path, default=Path("reliability.html"))
+    parser.add_argument("-o", "--output", type=Path, default=Path("reliability.md"))
     given = parser.parse_args(arguments)
     kept = given.output.with_suffix(".json")
     found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}

@@ -65,7 +65,7 @@ def fuzz(bundle: Path, options: FuzzOptions) -> dict[str, Any]:
 
 def prepare(bundle: Path, intact: Path) -> list[Any]:
     """A copy with the files that calibration would leave, so that these can be damaged too; returns its answers."""
-    shutil.copytree(bundle, intact, ignore=shutil.ignore_patterns("report.html"))
+    shutil.copytree(bundle, intact, ignore=shutil.ignore_patterns("report.md"))
     opened = Bundle.open(intact)
     identity, most = bundle_identity(opened), opened.manifest.contract.max_draft_tokens
     first = opened.manifest.first_draft

@@ -38,7 +38,6 @@ def small_build(folder: Path, output: Path, cache: Path, force: bool = False) ->
 
 def trials(folder: Path) -> dict[str, Trial]:
     """The trials by name, with all files in `folder`."""
-    import matplotlib.figure  # noqa: F401
     import sklearn.isotonic  # noqa: F401
 
     import_exporter(folder)
@@ -91,7 +90,7 @@ def _build(folder: Path) -> Trial:
 def _calibrate(intact: Path, folder: Path, prompts: Path) -> Trial:
     """Calibrations: the bundle must give the same answers, whatever a calibration has left in it."""
     bundle = Path(shutil.copytree(intact, folder / "calibrated.bundle"))
-    made = ("costs.json", "policy.json", "survival.json", "report.html")
+    made = ("costs.json", "policy.json", "survival.json", "report.md")
     expected: list[object] = []
 
     def check() -> None:

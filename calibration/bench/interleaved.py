@@ -27,8 +27,7 @@ from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 from ...strict import parse
 from ..measuring.journal import Journal
-from ..measuring.progress import Progress, silent
-from ..measuring.prompts import Request
+from ..measuring.prompts import Progress, Request, silent
 from .results import Bench, BenchOptions, Outputs, PairedRun, Predict, Run
 from .table import summarize
 

@@ -5,10 +5,11 @@ A JSONL file: `{"journal": 1, "header": {...}}`, then a line `{"key": ..., "row"
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -30,9 +31,17 @@ class Journal:
     emptied.
     """
 
-    def __init__(self, path: Path, file: FileIO, finished: dict[str, Row], replaced: bool) -> None:
-        self.path, self.finished, self.replaced = path, finished, replaced
-        self._file = file
+    def __init__(self, path: Path, file: FileIO, header: Row, foreign: str | None) -> None:
+        self.path, self._file, content = path, file, file.read()
+        *lines, torn = content.split(b"\n")
+        known = _header(path, lines, torn)
+        self.replaced = known not in (None, header)
+        if self.replaced and foreign is not None:
+            raise OutputError(f"{path} {foreign}")
+        self.finished = _rows(path, lines[1:]) if known == header else {}
+        file.truncate(file.seek(len(content) - len(torn) if known == header else 0))
+        if known != header:
+            self._append(header)
 
     @classmethod
     def open(cls, path: Path, header: dict[str, Any], foreign: str | None = None) -> Journal:
@@ -43,36 +52,18 @@ class Journal:
         other broken line, by number, and for a file that is not a journal, is in use by another run, or cannot be
         written.
         """
-        first = json.loads(json.dumps({"journal": VERSION, "header": header}))
-        try:
+        with _output_errors(path):
             file = _open_locked(path)
-        except OSError as error:
-            raise _unwritable(path, error) from None
-        try:
-            content = file.read()
-            *lines, torn = content.split(b"\n")
-            known = _header(path, lines, torn)
-            if foreign is not None and known not in (None, first):
-                raise OutputError(f"{path} {foreign}")
-            finished = _rows(path, lines[1:]) if known == first else {}
-            journal = cls(path, file, finished, known not in (None, first))
-            file.truncate(file.seek(len(content) - len(torn) if known == first else 0))
-            if known != first:
-                journal._append(first)
-        except OSError as error:
-            file.close()
-            raise _unwritable(path, error) from None
-        except BaseException:
-            file.close()
-            raise
-        return journal
+            try:
+                return cls(path, file, json.loads(json.dumps({"journal": VERSION, "header": header})), foreign)
+            except BaseException:
+                file.close()
+                raise
 
     def add(self, key: str, row: Row) -> None:
         """Append `row`, JSON, and sync it to disk. Raises `OutputError`."""
-        try:
+        with _output_errors(self.path):
             self._append({"key": key, "row": row})
-        except OSError as error:
-            raise _unwritable(self.path, error) from None
         self.finished[key] = row
 
     def remove(self) -> None:
@@ -96,6 +87,16 @@ class Journal:
         while line:  # a full disk may take only a part
             line = line[self._file.write(line) :]
         os.fsync(self._file.fileno())
+
+
+@contextmanager
+def _output_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"{path} cannot be written: {error.strerror}; free some space, or give another path"
+        ) from None
 
 
 def _open_locked(path: Path) -> FileIO:
@@ -136,47 +137,33 @@ def _header(path: Path, lines: list[bytes], torn: bytes) -> Any:
     if not lines and (torn.startswith(START) or START.startswith(torn)):
         return None
     line = lines[0] if lines else torn
-    found = _object(line)
-    if set(found) != {"journal", "header"}:
-        raise OutputError(
-            f"{path}, line 1: found {_show(line)}, expected a journal's header; give another path, or delete the file"
-        )
-    return found
+    header = _object(line)
+    if set(header) != {"journal", "header"}:
+        raise _broken(path, 1, line, "a journal's header; give another path, or delete the file")
+    return header
 
 
 def _rows(path: Path, lines: list[bytes]) -> dict[str, Row]:
     finished: dict[str, Row] = {}
     for number, line in enumerate(lines, start=2):
         entry = _object(line)
-        if set(entry) != {"key", "row"} or not isinstance(entry["key"], str) or not isinstance(entry["row"], dict):
-            expected = '{"key": "...", "row": {...}}'
-            raise OutputError(
-                f"{path}, line {number}: found {_show(line)}, expected {expected}; delete the file to start over"
-            )
-        if entry["key"] in finished:
-            raise OutputError(
-                f"{path}, line {number}: the key {entry['key']!r} appears twice; delete the file to start over"
-            )
-        finished[entry["key"]] = entry["row"]
+        key, row = entry.get("key"), entry.get("row")
+        if len(entry) != 2 or not isinstance(key, str) or not isinstance(row, dict) or key in finished:
+            wanted = """{"key": "...", "row": {...}} with a new key; delete the file to start over"""
+            raise _broken(path, number, line, wanted)
+        finished[key] = row
     return finished
 
 
 def _object(line: bytes) -> dict[str, Any]:
     """The JSON object of a line; an empty one for anything else."""
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):  # also: invalid UTF-8, numbers too long, nesting too deep
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
-def _show(line: bytes) -> str:
-    return repr(line[:60].decode("utf-8", "replace"))
-
-
-def _unwritable(path: Path, error: OSError) -> OutputError:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return OutputError(
-        f"{path} cannot be written: {'the disk is full' if full else error.strerror}; free some space, or give "
-        "another path"
-    )
+def _broken(path: Path, number: int, line: bytes, expected: str) -> OutputError:
+    shown = repr(line[:60].decode("utf-8", "replace"))
+    return OutputError(f"{path}, line {number}: found {shown}, expected {expected}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .record import Record
 
 
 @dataclass(frozen=True)
@@ -34,3 +37,18 @@ class JudgedTokens:
     def without_features(self) -> JudgedTokens:
         """The tokens with F = 0, so that `of` has no features to copy."""
         return replace(self, features=self.features[:, :0])
+
+
+def judged_tokens(records: Sequence[Record], features: Sequence[NDArray[np.float16]]) -> JudgedTokens:
+    """The judged tokens of all requests, in order. features: by request, `[n, F]`, F = 0 without a head."""
+    numbers = [(place, item) for place, one in enumerate(records) for item in one.judged]
+    rounds: dict[tuple[int, int], int] = {}
+    read = [one for one in features if len(one)]  # F is unknown for a request without judged tokens
+    return JudgedTokens(
+        request=np.array([place for place, _ in numbers], np.int64),
+        round=np.array([rounds.setdefault((place, item.round), len(rounds)) for place, item in numbers], np.int64),
+        index=np.array([item.index for _, item in numbers], np.int64),
+        probability=np.array([item.probability for _, item in numbers], np.float32),
+        features=np.concatenate(read).astype(np.float32) if read else np.zeros((0, 0), np.float32),
+        accepted=np.array([item.accepted for _, item in numbers], np.bool_),
+    )

@@ -1,14 +1,21 @@
-"""Requests of a measured run: prompts as tokens, with the number of new tokens that fits."""
+"""Requests of a measured run: prompts as tokens, with the number of new tokens that fits; and how far a run is."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ...errors import BundleError, ParameterError, PromptError
 from ...runtime.session import Session
 from ...runtime.text.prompt_file import REMEDY, PromptLine, first_of
+
+# (steps finished, total steps)
+Progress = Callable[[int, int], None]
+
+
+def silent(done: int, total: int) -> None:
+    """The `Progress` that shows nothing."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Records one request: timed plain and speculative, and traced to know the draft's token at every position."""
+"""Records one request: timed plain and speculative, and once more to know the draft's token at every position."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...engines.base import Head, Logits
 from ...errors import BundleError
+from ...runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
+from ...runtime.policy.survival import top_logit
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 from ...runtime.state.statistics import Statistics
 from ...strict import OPTIONAL, parse
-from .judged_tokens import JudgedTokens
 from .prompts import Request
-from .recorder import Recorder, agreement, misses
 from .traces import Trace
 
 
@@ -74,9 +75,68 @@ class Record:
     def trace(self) -> Trace:
         return Trace(self.line, self.route, self.prompt_tokens, self.tokens, self.agrees, self.limit, self.missed)
 
-    @property
-    def speedup(self) -> float:
-        return self.plain.latency / self.speculative.latency
+
+# Records, and for each of them the features of its judged tokens.
+Recorded = tuple[list[Record], list[NDArray[np.float16]]]
+
+
+@dataclass(frozen=True)
+class RecordedRound:
+    """One round. probability: `top_logit` of every draft pass.
+
+    last_choice: the draft's greedy choice for the last token before the round; None if its first pass fed one token.
+    choices: its greedy choice in every pass.
+    """
+
+    num_drafted: int
+    num_accepted: int
+    probability: tuple[float, ...]
+    last_choice: int | None
+    choices: tuple[int, ...] = ()
+
+
+@dataclass
+class Recorder:
+    """A schedule and guide that only records. features: `[F] float16` of every draft pass, in order. vocab: how many
+    token ids the target has; the draft's choices are limited to these.
+    """
+
+    num_draft_tokens: int
+    head: Head | None
+    vocab: int | None = None
+    rounds: list[RecordedRound] = field(default_factory=list)
+    features: list[NDArray[np.float16]] = field(default_factory=list)
+    needs_host: bool = True
+
+    def __post_init__(self) -> None:
+        self._probability: list[float] = []
+        self._last_choice: int | None = None
+        self._choices: list[int] = []
+
+    def plan(self, sequence: SequenceState) -> RoundPlan:
+        self._probability, self._last_choice, self._choices = [], None, []
+        return RoundPlan(self.num_draft_tokens, guide=self)
+
+    def include(self, index: int, logits: Logits) -> bool:
+        if index == 0 and len(logits) > 1:
+            self._last_choice = int(logits[-2, : self.vocab].argmax())
+        self._choices.append(int(logits[-1, : self.vocab].argmax()))
+        self._probability.append(top_logit(logits[-1]))
+        if self.head is not None:
+            self.features.append(self.head.features()[-1].astype(np.float16))
+        return True
+
+    def go_on(self, num_drafted: int) -> bool:
+        return True
+
+    def looked_up(self, count: int, length: int, drafted: int) -> int:
+        return count
+
+    def observe(self, outcome: RoundOutcome) -> None:
+        probability, choices = tuple(self._probability), tuple(self._choices)
+        self.rounds.append(
+            RecordedRound(outcome.num_drafted, outcome.num_accepted, probability, self._last_choice, choices)
+        )
 
 
 def record(
@@ -125,19 +185,35 @@ def record(
     return row, features
 
 
-def judged_tokens(records: Sequence[Record], features: Sequence[NDArray[np.float16]]) -> JudgedTokens:
-    """The judged tokens of all requests, in order. features: by request, `[n, F]`, F = 0 without a head."""
-    numbers = [(place, item) for place, one in enumerate(records) for item in one.judged]
-    rounds: dict[tuple[int, int], int] = {}
-    read = [one for one in features if len(one)]  # F is unknown for a request without judged tokens
-    return JudgedTokens(
-        request=np.array([place for place, _ in numbers], np.int64),
-        round=np.array([rounds.setdefault((place, item.round), len(rounds)) for place, item in numbers], np.int64),
-        index=np.array([item.index for _, item in numbers], np.int64),
-        probability=np.array([item.probability for _, item in numbers], np.float32),
-        features=np.concatenate(read).astype(np.float32) if read else np.zeros((0, 0), np.float32),
-        accepted=np.array([item.accepted for _, item in numbers], np.bool_),
-    )
+def agreement(rounds: Sequence[RecordedRound], output: Sequence[int], greedy: bool) -> list[bool | None]:
+    """For every output token, whether the draft model would have proposed it there; None where unknown.
+
+    Known for a round's draft tokens up to the first rejected one. For the token after a fully accepted draft, it is
+    known from the next round's first draft pass, under greedy decoding.
+    """
+    found: list[bool | None] = [None] * len(output)
+    place = 0
+    for round in rounds:
+        if greedy and round.last_choice is not None and 0 < place <= len(output) and found[place - 1] is None:
+            found[place - 1] = round.last_choice == output[place - 1]
+        for index in range(min(round.num_accepted + 1, round.num_drafted)):
+            if place + index < len(output):
+                found[place + index] = index < round.num_accepted
+        place += round.num_accepted + 1
+    return found
+
+
+def misses(rounds: Sequence[RecordedRound], agrees: Sequence[bool | None]) -> tuple[tuple[int, ...], ...]:
+    """`Trace.missed` of rounds that were decoded greedily. agrees: from `agreement`."""
+    found: dict[int, tuple[int, ...]] = {}
+    place = 0
+    for round in rounds:
+        if place and round.last_choice is not None and place <= len(agrees) and agrees[place - 1] is False:
+            found.setdefault(place - 1, (round.last_choice,))
+        if round.num_accepted < round.num_drafted:
+            found[place + round.num_accepted] = round.choices[round.num_accepted : round.num_drafted]
+        place += round.num_accepted + 1
+    return tuple((start, *said) for start, said in sorted(found.items()))
 
 
 def to_row(record: Record, features: NDArray[np.float16]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ class Trace:
     """A generated request. tokens: prompt and output. agrees: for every output token, see `agreement`.
 
     limit: its max_new_tokens. missed: for each position in the output, from 0, where the draft proposes another token:
-    the position, that token, and the draft's tokens after it, as far as they are known. guessers: by name, drafts that
-    may guess for this one.
+    the position, that token, and the draft's tokens after it, as far as they are known. smaller: by name, drafts that
+    may draft for this one in a chain.
     """
 
     line: int
@@ -29,7 +29,7 @@ class Trace:
     agrees: tuple[bool | None, ...]
     limit: int
     missed: tuple[tuple[int, ...], ...] = ()
-    guessers: Mapping[str, Guesser] = field(default_factory=dict)
+    smaller: Mapping[str, CascadeSource] = field(default_factory=dict)
 
     @property
     def output_tokens(self) -> int:
@@ -37,7 +37,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Guesser:
+class CascadeSource:
     """A smaller draft: the same request recorded with it, and what rounds with it cost."""
 
     trace: Trace
@@ -60,15 +60,9 @@ def known(trace: Trace) -> list[bool]:
 
 def agreeing(agrees: Sequence[bool], count: int) -> int:
     """How many of the first `count` tokens agree before the first that does not: the accepted draft tokens."""
-    number = 0
-    while number < min(count, len(agrees)) and agrees[number]:
-        number += 1
-    return number
+    return next((place for place, one in enumerate(agrees[:count]) if not one), min(count, len(agrees)))
 
 
-def matching(found: Sequence[int], follows: Sequence[int]) -> int:
-    """How many tokens `found` and `follows` have in common at their start."""
-    number = 0
-    while number < min(len(found), len(follows)) and found[number] == follows[number]:
-        number += 1
-    return number
+def matching(tokens: Sequence[int], text: Sequence[int]) -> int:
+    """How many tokens the two have in common at their start."""
+    return agreeing([one == other for one, other in zip(tokens, text, strict=False)], len(tokens))

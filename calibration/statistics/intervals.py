@@ -13,6 +13,7 @@ linearization (Cochran, Sampling Techniques, chapter 6). Coverage of 1000 interv
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
@@ -61,6 +62,20 @@ def quantiles(values: Sequence[float]) -> Quantiles:
     if not len(values):
         raise ParameterError("there are no values to take quantiles of; expected one per request")
     return Quantiles(*map(float, np.percentile(np.asarray(values, np.float64), [10, 50, 90, 99])))
+
+
+def quantile_bound(values: Sequence[float], share: float, confidence: float = 0.975) -> float:
+    """Upper bound of the quantile `share`, for any distribution; infinite if no value bounds it. 0 < share < 1.
+
+    The number of values below the quantile is binomial.
+    """
+    count, below = len(values), 0.0  # below: P(no more than so many values lie below the quantile)
+    for rank, value in enumerate(sorted(values)):
+        ways = math.lgamma(count + 1) - math.lgamma(rank + 1) - math.lgamma(count - rank + 1)
+        below += math.exp(ways + rank * math.log(share) + (count - rank) * math.log1p(-share))
+        if below >= confidence:
+            return value
+    return math.inf
 
 
 def _student(above: NDArray[np.float64], below: NDArray[np.float64]) -> tuple[float, float]:

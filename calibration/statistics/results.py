@@ -46,28 +46,16 @@ class DraftCandidate:
 
 
 @dataclass(frozen=True)
-class Bucket:
-    """Requests whose `kind` (`prompt` or `response`) has low <= length < high tokens; high None: no upper end."""
-
-    kind: str
-    low: int
-    high: int | None
-    requests: int
-    acceptance_length: Interval
-
-
-@dataclass(frozen=True)
 class MeasuredRuns:
     """Timings of the recorded runs: plain and speculative interleaved, with the model (or the lookup) at the largest k.
 
-    speedup: plain over speculative time of the route, prefill excluded. predicted: from costs and traces. speedups: by
-    request. first_token_*: median seconds to the first token. latency_*: seconds per token.
+    speedup: plain over speculative time of the route, prefill excluded. predicted: from costs and traces.
+    first_token_*: median seconds to the first token. latency_*: seconds per token.
     """
 
     num_draft_tokens: int
     speedup: Interval
     predicted: float
-    speedups: tuple[float, ...]
     first_token_plain: float
     first_token_speculative: float
     latency_plain: Quantiles
@@ -78,14 +66,11 @@ class MeasuredRuns:
 class RouteAnalysis:
     """Everything about one route.
 
-    Of the recorded runs: acceptance, by position, the share accepted of the rounds that reached it; per_round[n], the
-    share of rounds that yielded n + 1 tokens; per_request, quantiles of the requests' mean tokens per round; alpha, the
-    probability of a token to be accepted when all before it were; textbook[k], (1 - alpha^(k+1)) / (1 - alpha).
-
-    policy: the route's entry of policy.json. words: its verdict in a sentence. missing: requests still needed for a
-    verdict, 0 if there is one. chosen: the best fixed number of draft tokens. adaptive: the schedule that will run,
-    with the same drafter; None if a fixed number will run. adapting: the same schedule with each drafter. speedups: the
-    predicted speedup of what will run, for each request whose response is not too short.
+    acceptance: of the recorded runs, by position, the share accepted of the rounds that reached it. policy: the route's
+    entry of policy.json. words: its verdict in a sentence. missing: requests still needed for a verdict, 0 if there is
+    one. recorded_drafter: of the recorded runs. chosen: the best fixed number of draft tokens. adaptive: the schedule
+    that will run, with the same drafter; None if a fixed number will run. adapting: the same schedule with each
+    drafter. speedups: the predicted speedup of what will run, for each request whose response is not too short.
     """
 
     route: str
@@ -95,14 +80,10 @@ class RouteAnalysis:
     policy: RoutePolicy
     words: str
     missing: int
+    recorded_drafter: str
     candidates: tuple[DraftCandidate, ...]
     chosen: DraftCandidate
     acceptance: tuple[float, ...]
-    per_round: tuple[float, ...]
-    per_request: Quantiles
-    alpha: float
-    textbook: tuple[float, ...]
-    buckets: tuple[Bucket, ...]
     speedups: tuple[float, ...]
     measured: MeasuredRuns
     adaptive: DraftCandidate | None = None
@@ -113,25 +94,17 @@ class RouteAnalysis:
         """What the verdict is on: the schedule that will run."""
         return self.adaptive or self.chosen
 
-    @property
-    def recorded_drafter(self) -> str:
-        """The drafter of the recorded runs, to which acceptance, alpha and textbook belong."""
-        return self.candidates[0].drafter
-
 
 @dataclass(frozen=True)
 class SignalQuality:
     """How good a survival signal is on requests that it was not fitted on.
 
-    error: expected calibration error of a token's chance. survival_error: that of the product along the draft. auc: of
-    a token's chance. reliability: (mean predicted, observed share, tokens) of every bin.
+    error: expected calibration error of a token's chance. auc: how well the chance separates accepted from rejected.
     """
 
     signal: str
     error: float
-    survival_error: float
     auc: float
-    reliability: tuple[tuple[float, float, int], ...]
 
 
 @dataclass(frozen=True)

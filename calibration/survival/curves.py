@@ -10,14 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...runtime.policy.survival import Curve
 from ..measuring.judged_tokens import JudgedTokens
-from .quality import Floats, equal_count_bins, scikit_learn
-
-Integers = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from .quality import Bools, Floats, Integers, equal_count_bins, scikit_learn
 
 # Points of a curve, at most.
 POINTS = 33

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ...runtime.policy.survival import SURVIVAL_VERSION, Signal, Survival
 from ..measuring.judged_tokens import JudgedTokens
-from .curves import Bools, Integers, curve_chances, fit_curves
-from .quality import Floats, scikit_learn
+from .curves import curve_chances, fit_curves
+from .quality import Bools, Floats, Integers, scikit_learn
 
 # Inverse L2 strengths that are tried, on standardised features.
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)

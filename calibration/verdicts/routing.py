@@ -14,13 +14,11 @@ from dataclasses import dataclass, replace
 from ...runtime.drafting.names import model_of
 from ...runtime.policy.route_belief import ROUTING_VERSION, KnownDraft, KnownRoute, Routing
 from ..drafted import Drafted, of_drafter
-from ..measuring.adaptive_replay import Reading, adaptive_seconds
-from ..measuring.routed_replay import Priced, Runs, aligned, replay_routed
-from ..measuring.trace_replay import plain_seconds
+from ..measuring.replay import Runs, plain_seconds
+from ..measuring.session_replay import Priced, Start, adaptive_seconds, aligned, routed_seconds, start_of
 from ..measuring.traces import Trace, cached
 from ..statistics.results import RouteAnalysis
-from .chains import unit_of
-from .verdict import BETTER_BY, conditional_chances, sides_of
+from .verdict import BETTER_BY, sides_of
 
 # How many token ids of a route's prompts are kept, the most common ones.
 MAX_TOKENS = 1024
@@ -34,32 +32,31 @@ class Stream:
     drafters: Mapping[str, Priced]
 
     def only(self, numbers: Sequence[int]) -> Stream:
-        drafters = {name: replace(one, reading=_part(one.reading, numbers)) for name, one in self.drafters.items()}
+        drafters = {
+            name: replace(one, reading=one.reading and one.reading.only(numbers)) for name, one in self.drafters.items()
+        }
         return Stream([self.requests[number] for number in numbers], drafters)
 
-    def sides(self) -> list[int]:
-        """See `sides_of`."""
-        return sides_of([next(iter(runs.values())).route for runs in self.requests])
+    @property
+    def routes(self) -> list[str]:
+        """Of each request."""
+        return [next(iter(runs.values())).route for runs in self.requests]
 
-    def halves(self) -> tuple[Stream, Stream]:
-        sides = self.sides()
+    def halves(self) -> tuple[list[int], tuple[Stream, Stream]]:
+        """(the half of each request, see `sides_of`; the halves)."""
+        sides = sides_of(self.routes)
         one, other = ([number for number, side in enumerate(sides) if side == half] for half in (0, 1))
-        return self.only(one), self.only(other)
+        return sides, (self.only(one), self.only(other))
 
     def traces(self, drafter: str) -> list[Trace]:
         return [runs[drafter] for runs in self.requests]
 
-    def routes(self) -> dict[str, list[int]]:
-        """The numbers of the requests of each route."""
-        found: dict[str, list[int]] = {}
-        for number, runs in enumerate(self.requests):
-            found.setdefault(next(iter(runs.values())).route, []).append(number)
-        return dict(sorted(found.items()))
+    def start(self, drafter: str) -> Start:
+        return start_of(self.traces(drafter), drafter, self.drafters[drafter].costs)
 
-    def alone(self, drafter: str, chances: Sequence[tuple[float, ...]], units: Sequence[float]) -> list[float]:
-        """Seconds of each request with one drafter, adapting. chances, units: what each starts from."""
-        one, traces = self.drafters[drafter], self.traces(drafter)
-        return adaptive_seconds(traces, one.costs, drafter, cached(one.costs), chances, one.reading, units)[0]
+    def alone(self, drafter: str, starts: Sequence[Start]) -> list[float]:
+        """Seconds of each request with one drafter, adapting. starts: what each starts from."""
+        return adaptive_seconds(self.traces(drafter), drafter, self.drafters[drafter], starts)[0]
 
 
 def known(stream: Stream, vocab: int, bundle: str = "", made: str = "") -> Routing:
@@ -67,39 +64,39 @@ def known(stream: Stream, vocab: int, bundle: str = "", made: str = "") -> Routi
     the prompts out.
     """
     routes = {}
-    for route, numbers in stream.routes().items():
-        own = stream.only(numbers)
-        prompts = [trace.tokens[: trace.prompt_tokens] for trace in own.traces(next(iter(own.drafters)))]
+    for route in sorted(set(stream.routes)):
+        of_route = stream.only([number for number, name in enumerate(stream.routes) if name == route])
+        prompts = [trace.tokens[: trace.prompt_tokens] for trace in of_route.traces(next(iter(stream.drafters)))]
         counts = Counter(token for prompt in prompts for token in prompt) if vocab else Counter[int]()
         tokens = {str(token): count for token, count in sorted(counts.most_common(MAX_TOKENS))}
-        drafters = {name: _known_draft(own, name) for name in own.drafters}
-        routes[route] = KnownRoute(drafters, tokens, counts.total())
+        routes[route] = KnownRoute(
+            {name: _known_draft(of_route, name) for name in stream.drafters}, tokens, counts.total()
+        )
     return Routing(ROUTING_VERSION, bundle, made, vocab, tuple(stream.drafters), routes)
 
 
-def _known_draft(own: Stream, drafter: str) -> KnownDraft:
-    traces, costs = own.traces(drafter), own.drafters[drafter].costs
-    chances, unit = conditional_chances(traces, drafter, costs.max_draft_tokens), unit_of(traces, drafter, costs)
-    plain = sum(plain_seconds(trace, cached(costs)) for trace in traces)
-    spent = sum(own.alone(drafter, [chances] * len(traces), [unit] * len(traces)))
-    return KnownDraft(round(plain / spent, 4), chances, unit)
+def _known_draft(stream: Stream, drafter: str) -> KnownDraft:
+    traces, at, start = stream.traces(drafter), cached(stream.drafters[drafter].costs), stream.start(drafter)
+    plain = sum(plain_seconds(trace, at) for trace in traces)
+    spent = sum(stream.alone(drafter, [start] * len(traces)))
+    return KnownDraft(round(plain / spent, 4), start.chances, start.unit)
 
 
 def routed(stream: Stream, vocab: int) -> tuple[list[float], list[list[str]]]:
-    """Like `replay_routed`, with each half of the requests routed by what is known about the other half."""
-    halves, sides = [known(half, vocab) for half in stream.halves()], stream.sides()
-    return replay_routed(stream.requests, lambda number: halves[1 - sides[number]], stream.drafters)
+    """Like `routed_seconds`, with each half of the requests routed by what is known about the other half."""
+    sides, halves = stream.halves()
+    routings = [known(half, vocab) for half in halves]
+    return routed_seconds(stream.requests, lambda number: routings[1 - sides[number]], stream.drafters)
 
 
 def unrouted(stream: Stream) -> dict[str, list[float]]:
     """By drafter, the seconds of each request with that drafter alone, starting from the chances of the other half."""
-    found, sides = {}, stream.sides()
-    for name, one in stream.drafters.items():
-        most, halves = one.costs.max_draft_tokens, [half.traces(name) for half in stream.halves()]
-        chances = [conditional_chances(half, name, most) for half in halves]
-        units = [unit_of(half, name, one.costs) for half in halves]
-        found[name] = stream.alone(name, [chances[1 - side] for side in sides], [units[1 - side] for side in sides])
-    return found
+    sides, halves = stream.halves()
+    seconds = {}
+    for name in stream.drafters:
+        starts = [half.start(name) for half in halves]
+        seconds[name] = stream.alone(name, [starts[1 - side] for side in sides])
+    return seconds
 
 
 def choose_routing(
@@ -112,14 +109,13 @@ def choose_routing(
         return None, ""
     stream = _stream(drafted, names)
     alone = {name: sum(seconds) for name, seconds in unrouted(stream).items()}
-    best = min(names, key=lambda name: alone[name])
-    stream = replace(stream, drafters={name: stream.drafters[name] for name in sorted(names, key=lambda n: alone[n])})
-    gain = alone[best] / sum(routed(stream, vocab)[0])
-    among = ", ".join(names)
-    found = f"Without a route: choosing among {among} by prompt and rounds is {gain:.3f}x as fast as {best} alone"
+    names.sort(key=alone.__getitem__)
+    stream = replace(stream, drafters={name: stream.drafters[name] for name in names})
+    gain, among = alone[names[0]] / sum(routed(stream, vocab)[0]), ", ".join(stream.drafters)
+    finding = f"Without a route: choosing among {among} by prompt and rounds is {gain:.3f}x as fast as {names[0]} alone"
     if gain < BETTER_BY:
-        return None, f"{found}, which is too little; the default drafts."
-    return known(stream, vocab, bundle, made), f"{found}; sessions choose."
+        return None, f"{finding}, which is too little; the default drafts."
+    return known(stream, vocab, bundle, made), f"{finding}; sessions choose."
 
 
 def _stream(drafted: Sequence[Drafted], names: Sequence[str]) -> Stream:
@@ -128,9 +124,6 @@ def _stream(drafted: Sequence[Drafted], names: Sequence[str]) -> Stream:
     requests = [
         aligned({name: own[number] for name, own in traces.items()}) for number in range(len(drafted[0].records))
     ]
-    readings = {name: one.reading if model_of(name) else None for name, one in of.items()}
-    return Stream(requests, {name: Priced(one.costs, readings[name]) for name, one in of.items()})
-
-
-def _part(reading: Reading | None, numbers: Sequence[int]) -> Reading | None:
-    return reading and replace(reading, logits=tuple(reading.logits[number] for number in numbers))
+    return Stream(
+        requests, {name: Priced(one.costs, one.reading if model_of(name) else None) for name, one in of.items()}
+    )

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ...runtime.drafting.names import cascade_source_of, model_of, strip_cascade
+from ...runtime.drafting.names import cascade_source_of, model_of
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.routes import Evidence, Mode, RoutePolicy, Verdict
-from ..measuring.adaptive_replay import Reading, adaptive_seconds
-from ..measuring.trace_replay import plain_seconds, replay, round_seconds
+from ..measuring.confidence import Reading
+from ..measuring.replay import plain_seconds, replay_fixed
+from ..measuring.session_replay import Priced, Start, adaptive_seconds, start_of
 from ..measuring.traces import Trace, cached
-from ..statistics.intervals import UNBOUNDED, ratio_interval
+from ..statistics.intervals import UNBOUNDED, quantile_bound, ratio_interval
 from ..statistics.results import DraftCandidate
-from ..statistics.sample_size import quantile_ranks
-from .chains import CHAIN_BETTER_BY, unit_of
 
 # Fewer requests give no verdict: their p10 would depend on one or two requests.
 MIN_REQUESTS = 20
@@ -32,6 +31,9 @@ MIN_REQUESTS = 20
 SHORTEST_RESPONSE = 8
 # A drafter other than the preferred one must be faster by this factor to be chosen.
 BETTER_BY = 1.02
+# A chain must be faster than the best drafter without one by this factor: it only saves passes of the draft, priced by
+# the median cost of a row, and a smaller draft takes additional memory.
+CHAIN_BETTER_BY = 1.05
 
 
 @dataclass(frozen=True)
@@ -59,17 +61,13 @@ class Replayed:
 
 def replay_candidates(traces: Sequence[Trace], costs: Costs, drafters: Sequence[str]) -> list[Replayed]:
     """Replay every drafter with every number of draft tokens from 1."""
-    at, found = cached(costs), []
+    at, results = cached(costs), []
     plain = [plain_seconds(trace, at) for trace in traces]
     for drafter in drafters:
         for k in range(1, costs.max_draft_tokens + 1):
-            seconds, rounds = [], 0
-            for trace in traces:
-                times = [round_seconds(round, at) for round in replay(trace, drafter, k)]
-                rounds += len(times)
-                seconds.append(sum(times))
-            found.append(_replayed(traces, plain, seconds, rounds, drafter, k))
-    return found
+            rounds = [[one.seconds(at) for one in replay_fixed(trace, drafter, k)] for trace in traces]
+            results.append(_replayed(traces, plain, list(map(sum, rounds)), sum(map(len, rounds)), drafter, k))
+    return results
 
 
 def replay_adaptive(
@@ -80,29 +78,26 @@ def replay_adaptive(
     Each half of the requests starts from the chances of the other half, so that none is judged by its own, unless there
     is only one request. reading: of the draft's confidence, None if it is not read.
     """
-    at, found, most = cached(costs), [], costs.max_draft_tokens
+    at, results = cached(costs), []
     plain, sides = [plain_seconds(trace, at) for trace in traces], sides_of([trace.route for trace in traces])
+    halves = [[trace for trace, side in zip(traces, sides, strict=True) if side == half] for half in (0, 1)]
     for drafter in drafters:
-        halves = [[trace for trace, side in zip(traces, sides, strict=True) if side == half] for half in (0, 1)]
-        starts = [conditional_chances(halves[1 - half] or traces, drafter, most) for half in (0, 1)]
-        chances = [starts[side] for side in sides]
-        half_units = [unit_of(halves[1 - half] or traces, drafter, costs) for half in (0, 1)]
-        units = [half_units[side] for side in sides]
-        heard = reading if model_of(drafter) else None
-        seconds, rounds = adaptive_seconds(traces, costs, drafter, at, chances, heard, units)
-        found.append(_replayed(traces, plain, seconds, rounds, drafter, most, adapts=True))
-    return found
+        starts = [start_of(halves[1 - half] or traces, drafter, costs) for half in (0, 1)]
+        priced = Priced(costs, reading if model_of(drafter) else None)
+        seconds, rounds = adaptive_seconds(traces, drafter, priced, [starts[side] for side in sides])
+        results.append(_replayed(traces, plain, seconds, rounds, drafter, costs.max_draft_tokens, adapts=True))
+    return results
 
 
 def sides_of(routes: Sequence[str]) -> list[int]:
     """0 or 1 for each request, alternating within its route. (Routes alternate too, so halves by the request's number
     would be routes.)
     """
-    seen, found = Counter[str](), []
+    seen, sides = Counter[str](), []
     for route in routes:
-        found.append(seen[route] % 2)
+        sides.append(seen[route] % 2)
         seen[route] += 1
-    return found
+    return sides
 
 
 def worth_reading(traces: Sequence[Trace], costs: Costs, reading: Reading, draft: str) -> bool:
@@ -115,11 +110,11 @@ def worth_reading(traces: Sequence[Trace], costs: Costs, reading: Reading, draft
     streams += [list(range(len(traces)))] if len(routes) > 1 else []
     at, saved = cached(costs), 0.0
     for stream in streams:
-        found = [traces[n] for n in stream]
-        heard = replace(reading, logits=tuple(reading.logits[n] for n in stream))
-        plain = sum(plain_seconds(trace, at) for trace in found)
+        requests = [traces[n] for n in stream]
+        plain = sum(plain_seconds(trace, at) for trace in requests)
         read, blind = (
-            plain / replay_adaptive(found, costs, (draft,), way)[0].candidate.speedup.value for way in (heard, None)
+            plain / replay_adaptive(requests, costs, (draft,), way)[0].candidate.speedup.value
+            for way in (reading.only(stream), None)
         )
         saved += blind - read
     return saved > 0
@@ -175,24 +170,16 @@ def judge(replayed: Replayed, floor: float) -> Verdict:
 
 def _judge(replayed: Replayed, floor: float) -> Verdict:
     candidate = replayed.candidate
-    if candidate.speedup.high < 1 or _p10_bound(replayed.speedups) < floor:
+    if candidate.speedup.high < 1 or quantile_bound(replayed.speedups, 0.1) < floor:
         return "off"
     return "on" if candidate.speedup.low > 1 and candidate.p10 >= floor else "undecided"
-
-
-def _p10_bound(speedups: Sequence[float]) -> float:
-    """Upper bound of the 10th percentile at 97.5 %, for any distribution; infinite if no request bounds it."""
-    _, rank = quantile_ranks(len(speedups), 0.1)
-    return math.inf if rank is None else sorted(speedups)[rank - 1]
 
 
 def missing(replayed: Replayed, floor: float) -> int:
     """About how many more requests a verdict needs: intervals shrink with the square root of their number."""
     requests, speedup = len(replayed.speedups), replayed.candidate.speedup
     least = max(0, MIN_REQUESTS - requests)
-    if _judge(replayed, floor) != "undecided":
-        return least
-    if speedup.high >= UNBOUNDED:
+    if _judge(replayed, floor) != "undecided" or speedup.high >= UNBOUNDED:
         return least
     # p10 is near the floor, or the speedup is exactly 1: there is no formula, so ask for as many again
     if speedup.low > 1 or speedup.value == 1:
@@ -202,33 +189,16 @@ def missing(replayed: Replayed, floor: float) -> int:
     return max(least, min(needed, 100_000) - requests, 1)
 
 
-def conditional_chances(traces: Sequence[Trace], drafter: str, most: int) -> tuple[float, ...]:
-    """For each position, the chance that a draft token is accepted if all before it are; with a model, of its tokens.
-
-    The share of the replayed rounds, with one success and one failure added. most: draft tokens per round. Guesses for
-    a model do not change the chances.
-    """
-    drafter = strip_cascade(drafter)
-    reached, accepted = [0] * most, [0] * most
-    for trace in traces:
-        for one in replay(trace, drafter, most):
-            own = one.passes if model_of(drafter) else one.num_drafted
-            for index in range(min(one.num_accepted + 1, own)):
-                reached[index] += 1
-                accepted[index] += index < one.num_accepted
-    return tuple(round((a + 1) / (r + 2), 4) for a, r in zip(accepted, reached, strict=True))
-
-
 def decide(
-    traces: Sequence[Trace],
     replayed: Sequence[Replayed],
     criteria: Criteria,
-    most: int,
+    start: Callable[[str], Start],
     adaptive: Sequence[Replayed] = (),
 ) -> tuple[RoutePolicy, Replayed]:
-    """(the route's entry of policy.json, the candidate it is based on). most: draft tokens per round.
+    """(the route's entry of policy.json, the candidate it is based on).
 
-    adaptive: from `replay_adaptive`; if there are any, the verdict is on these, since they are what will run.
+    start: what sessions with a drafter start from. adaptive: from `replay_adaptive`; if there are any, the verdict is
+    on these, since they are what will run.
     """
     chosen = best(adaptive or replayed, criteria.drafters)
     candidate = chosen.candidate
@@ -248,30 +218,18 @@ def decide(
         p10=round(candidate.p10, 4),
     )
     pays = verdict == "on" or (verdict == "undecided" and candidate.speedup.value > 1)
-    # OFF because of p10 alone: an adaptive schedule follows the mean and would speculate again.
-    mode = "fixed" if verdict == "off" and not lost else criteria.mode
+    begins = start(candidate.drafter)
     policy = RoutePolicy(
         verdict=verdict,
         drafter=candidate.drafter,
         num_draft_tokens=fixed.num_draft_tokens if pays else 0,
-        mode=mode,
-        chances=conditional_chances(traces, candidate.drafter, most),
+        # OFF because of p10 alone: an adaptive schedule follows the mean and would speculate again.
+        mode="fixed" if verdict == "off" and not lost else criteria.mode,
+        chances=begins.chances,
         evidence=evidence,
+        unit=begins.unit,
     )
     return policy, chosen
-
-
-def in_words(
-    policy: RoutePolicy, chosen: DraftCandidate, better: DraftCandidate | None, lacking: int, floor: float
-) -> str:
-    """The verdict in a sentence. better: a candidate of a drafter that was not among those to choose from, which gets a
-    second sentence.
-    """
-    words = _in_words(policy, chosen, lacking, floor)
-    if better is None:
-        return words
-    low, high = better.speedup.low, better.speedup.high
-    return f"{words} {better.drafter} would give {better.speedup.value:.2f}x ({low:.2f} to {high:.2f}): --drafter all."
 
 
 def on_these(policy: RoutePolicy, judged: DraftCandidate, floor: float) -> str:
@@ -283,21 +241,22 @@ def on_these(policy: RoutePolicy, judged: DraftCandidate, floor: float) -> str:
     return "Slower" if judged.speedup.high < 1 else ""
 
 
-def _in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: float) -> str:
+def in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: float) -> str:
+    """The verdict in a sentence. lacking: from `missing`."""
     speedup = chosen.speedup
     between = (
         f"{speedup.low:.2f} to {speedup.high:.2f}" if speedup.high < UNBOUNDED else "one request gives no interval"
     )
-    found = f"{speedup.value:.2f}x expected ({between}), p10 {chosen.p10:.2f}x"
+    expected = f"{speedup.value:.2f}x expected ({between}), p10 {chosen.p10:.2f}x"
     number = f"{chosen.num_draft_tokens} draft token{'s' * (chosen.num_draft_tokens > 1)}"
     setting = f"{'as many draft tokens as pay' if chosen.adapts else number} by {chosen.drafter}"
     if policy.verdict == "on":
-        return f"Speculate with {setting}: {found}."
+        return f"Speculate with {setting}: {expected}."
     if policy.verdict == "off":
         why = "" if speedup.high < 1 else f", below the floor of {floor:g}"
         if why and policy.mode == "adaptive":
             why = "; every fixed number of draft tokens loses, and adapting has no significant gain"
-        return f"Do not speculate: the best setting is {setting}, {found}{why}."
+        return f"Do not speculate: the best setting is {setting}, {expected}{why}."
     long = f"of {SHORTEST_RESPONSE} tokens or more"
     answers = f"with {'answers' if lacking != 1 else 'an answer'} {long}"
     more = f"{lacking} more request{'s' * (lacking != 1)}"
@@ -306,10 +265,10 @@ def _in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: 
     if policy.evidence is not None and policy.evidence.requests < MIN_REQUESTS:
         if clear := on_these(policy, chosen, floor):
             verdict = "makes" if lacking == 1 else "make"
-            return f"{clear} on these requests: {found}. {more} {answers} {verdict} it a verdict; {meanwhile}."
+            return f"{clear} on these requests: {expected}. {more} {answers} {verdict} it a verdict; {meanwhile}."
         return (
             f"A verdict needs {MIN_REQUESTS} requests with answers {long} and has {policy.evidence.requests}; "
-            f"{meanwhile}, {found}. Add at least {more}."
+            f"{meanwhile}, {expected}. Add at least {more}."
         )
     why = "P10 is near the floor" if speedup.low > 1 else "The interval includes 1"
-    return f"{why}; {meanwhile}, {found}. About {more} {answers} would decide."
+    return f"{why}; {meanwhile}, {expected}. About {more} {answers} would decide."

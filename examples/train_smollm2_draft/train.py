@@ -30,7 +30,7 @@ from library_prompts import ROUTES
 from safetensors import safe_open
 from small_vocabulary import Ids, choose, cut
 from specexport.calibration.measuring.journal import Journal
-from specexport.calibration.measuring.progress import Progress
+from specexport.calibration.measuring.prompts import Progress
 from specexport.exporter.tuning.answers import Answer
 from specexport.exporter.tuning.drafts import Draft
 from specexport.exporter.tuning.options import TuneOptions

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...calibration.measuring.journal import Journal
-from ...calibration.measuring.progress import Progress
-from ...calibration.measuring.prompts import Request
+from ...calibration.measuring.prompts import Progress, Request
 from ...errors import OutputError
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session

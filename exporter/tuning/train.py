@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ...calibration.measuring.progress import Progress
+from ...calibration.measuring.prompts import Progress
 from .answers import Answer
 from .judge import Batch, at_temperature, batches, judge, logits_at, loss_of, rate, terms
 from .options import SMALL, TuneOptions

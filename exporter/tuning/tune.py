@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from ...atomic import temporary_folder
 from ...calibration.measuring.journal import Journal
-from ...calibration.measuring.progress import Progress
+from ...calibration.measuring.prompts import Progress
 from ...errors import OutputError
 from ...runtime.session import Session
 from .answers import BYTES_PER_TOKEN, Answer, up_to, write_answers

@@ -12,10 +12,10 @@ import pytest
 from specexport.bundle import Contract
 from specexport.calibration import calibrate as module
 from specexport.calibration.calibrate import JOURNAL, calibrate, measure_only
-from specexport.calibration.choices import possible_drafters
+from specexport.calibration.measuring.judged_tokens import judged_tokens
 from specexport.calibration.measuring.prompts import Request
-from specexport.calibration.measuring.record import from_row, judged_tokens, record, to_row
-from specexport.calibration.options import CalibrateOptions
+from specexport.calibration.measuring.record import from_row, record, to_row
+from specexport.calibration.options import CalibrateOptions, possible_drafters
 from specexport.calibration.verdicts.verdict import Criteria
 from specexport.engines.base import Logits
 from specexport.errors import OutputError, ParameterError
@@ -171,12 +171,10 @@ def test_routes_take_turns(session: Session, prices: list[float], monkeypatch: p
 def test_drafters_to_choose_among(session: Session, prices: list[float]) -> None:
     for drafters in ((), ("ngram", "suffix"), ("all",)):
         routes = calibrate(session, requests(6), replace(OPTIONS, drafters=drafters), "x").routes
-        allowed = (
-            drafters if drafters == ("ngram", "suffix") else ("draft",) if not drafters else possible_drafters(session)
-        )
+        allowed = drafters if "ngram" in drafters else possible_drafters(session)
         assert all(route.policy.drafter in allowed for route in routes)
-        shown = {name for name in possible_drafters(session) if ":" not in name or name in allowed or not drafters}
-        assert {one.drafter for one in routes[0].candidates} == shown  # no chains that nobody asked for
+        assert {one.drafter for one in routes[0].candidates} == set(allowed)
+        assert routes[0].recorded_drafter == "draft"
     with refused(ParameterError, "--drafter", field="drafter"):
         calibrate(session, requests(2), replace(OPTIONS, drafters=("oracle",)), "x")
 
@@ -220,9 +218,9 @@ def test_the_floor_is_not_for_requests_without_a_route_that_are_watched(
     floors: dict[str, list[float]] = {}
     real = module.analyze_route
 
-    def noted(route: str, drafted: Any, possible: Any, criteria: Criteria) -> Any:
+    def noted(route: str, drafted: Any, criteria: Criteria) -> Any:
         floors.setdefault(criteria.mode, []).append(criteria.floor)
-        return real(route, drafted, possible, criteria)
+        return real(route, drafted, criteria)
 
     monkeypatch.setattr(module, "analyze_route", noted)
     calibrate(session, requests(4), replace(OPTIONS, floor=0.8), "x")

@@ -11,12 +11,11 @@ import pytest
 from specexport.bundle import Bundle, Contract, FileEntry
 from specexport.calibration import calibrate as module
 from specexport.calibration.calibrate import _header, calibrate, measure_only
-from specexport.calibration.drafted import side_by_side
+from specexport.calibration.drafted import normalized
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.options import CalibrateOptions
 from specexport.engines.base import Logits
 from specexport.runtime.costs.meter import CostMeter
-from specexport.runtime.drafting.names import model_of
 from specexport.runtime.policy.cost_model import COSTS, Costs
 from specexport.runtime.policy.files import read_by_draft, read_decision
 from specexport.runtime.policy.route_belief import ROUTING, Routing
@@ -65,7 +64,7 @@ def test_each_route_gets_the_draft_that_pays_there(session: Session) -> None:
     analysis = calibrate(session, routed(44), OPTIONS, "x")
     assert {one.route: one.policy.drafter for one in analysis.routes} == {"odd": "draft", "even": "b"}
     assert all(one.policy.chances[0] > 0.8 for one in analysis.routes)  # each by its own draft
-    assert {model_of(one.drafter) for one in analysis.routes[0].candidates} == {None, "draft", "b"}
+    assert {one.drafter for one in analysis.routes[0].candidates} == {"draft", "b"}
     assert isinstance(read_decision(session.bundle, Policy, POLICY), Policy)
     assert list(read_by_draft(session.bundle, Costs, COSTS)) == ["draft", "b"]
     again = Session(session.bundle, session.engine)
@@ -88,7 +87,7 @@ def test_each_route_gets_the_draft_that_pays_there(session: Session) -> None:
 def test_drafts_are_compared_at_one_speed_of_the_host() -> None:
     first = flat_costs(0.1)
     slow = replace(first, points=tuple(point.scaled(2.0) for point in first.points))
-    assert side_by_side({"draft": first, "b": slow})["b"].points == first.points
+    assert normalized({"draft": first, "b": slow})["b"].points == first.points
 
 
 def test_nothing_is_learnt_for_nothing(session: Session) -> None:

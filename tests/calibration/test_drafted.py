@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from specexport.calibration.drafted import Drafted, of_drafter, side_by_side
+from specexport.calibration.drafted import Drafted, normalized, of_drafter
 from specexport.runtime.policy.cost_model import CostPoint, MeasuredTime
 from support.calibrated import flat_costs
 
@@ -19,7 +19,7 @@ def test_costs_of_all_drafts_are_of_one_speed_of_the_host_and_keep_those_of_tree
         return replace(point.scaled(2.0), tree=(MeasuredTime(4.0, 3.0, 6.0),))
 
     other = replace(COSTS, points=tuple(map(slower, COSTS.points)), draft_row=0.5)
-    found = side_by_side({"first": COSTS, "other": other})
+    found = normalized({"first": COSTS, "other": other})
     assert found["first"] == COSTS
     assert found["other"].draft_row == 0.5
     for point, expected in zip(found["other"].points, COSTS.points, strict=True):

@@ -11,8 +11,8 @@ import pytest
 from specexport.bundle import Bundle, ModelSpec, State
 from specexport.calibration.bench.interleaved import check as check_bench
 from specexport.calibration.bench.results import BenchOptions
-from specexport.calibration.choices import possible_drafters
 from specexport.calibration.measuring.prompts import Request
+from specexport.calibration.options import possible_drafters
 from specexport.engines.base import Logits, OpenedDraft
 from specexport.errors import BundleError, EngineError, ParameterError, SessionClosedError
 from specexport.runtime.drafting.names import (

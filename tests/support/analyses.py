@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
-from operator import mul
 from random import Random
 
 from specexport.calibration.statistics.results import (
     Analysis,
-    Bucket,
     DraftCandidate,
     Interval,
     MeasuredRuns,
@@ -86,7 +83,6 @@ def route(
     speedups = tuple(chosen.speedup.value * factor for factor in spread)
     widest = next(one for one in candidates if one.num_draft_tokens == k_max)
     acceptance = tuple(min(1.0, alpha * (0.97 + 0.02 * j)) for j in range(k_max))
-    alive = (1.0, *accumulate(acceptance, mul), 0.0)
     evidence = Evidence(
         requests,
         chosen.acceptance_length,
@@ -107,24 +103,15 @@ def route(
         words=f"{WORDS[verdict]}, with {chosen.num_draft_tokens} draft tokens by {chosen.drafter}: "
         f"{chosen.speedup.value:.2f}x expected.",
         missing=137 if verdict == "undecided" else 0,
+        recorded_drafter=drafters[0],
         candidates=candidates,
         chosen=chosen,
         acceptance=acceptance,
-        per_round=tuple(one - other for one, other in pairwise(alive)),
-        per_request=Quantiles(1.4, 2.1, 3.0, 3.6),
-        alpha=alpha,
-        textbook=textbook,
-        buckets=(
-            Bucket("prompt", 0, 64, requests // 4, Interval(2.0, 1.6, 2.4)),
-            Bucket("prompt", 64, None, requests - requests // 4, Interval(2.2, 2.1, 2.3)),
-            Bucket("response", 0, 128, requests, Interval(2.15, 2.0, 2.3)),
-        ),
         speedups=speedups,
         measured=MeasuredRuns(
             num_draft_tokens=k_max,
             speedup=Interval(widest.speedup.value * 0.98, widest.speedup.value * 0.94, widest.speedup.value * 1.03),
             predicted=widest.speedup.value,
-            speedups=tuple(widest.speedup.value * factor * random.lognormvariate(-0.02, 0.04) for factor in spread),
             first_token_plain=31e-3,
             first_token_speculative=33e-3,
             latency_plain=slow,
@@ -133,16 +120,7 @@ def route(
     )
 
 
-SIGNALS = (
-    SignalQuality(
-        "probability",
-        0.034,
-        0.052,
-        0.78,
-        tuple((b / 10 + 0.05, min(1.0, b / 10 + 0.09), 40 + 30 * b) for b in range(10)),
-    ),
-    SignalQuality("head", 0.013, 0.018, 0.842, tuple((b / 10 + 0.05, b / 10 + 0.06, 60 + 25 * b) for b in range(10))),
-)
+SIGNALS = (SignalQuality("probability", 0.034, 0.78), SignalQuality("head", 0.013, 0.842))
 
 
 def analysis(routes: Sequence[RouteAnalysis] | None = None, k_max: int = 4, draft: bool = True) -> Analysis:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from specexport.calibration.measuring.progress import Progress, silent
-from specexport.calibration.measuring.prompts import Request
+from specexport.calibration.measuring.prompts import Progress, Request, silent
 from specexport.exporter.tuning.options import Split, TuneOptions, split
 
 from support.tiny import VOCAB

@@ -68,7 +68,7 @@ def test_rows_are_on_the_disk_at_once(path: Path, monkeypatch: pytest.MonkeyPatc
         assert len(synced) == 3
 
 
-@pytest.mark.parametrize("cut", [1, 2, 10, 30])
+@pytest.mark.parametrize("cut", [1, 30])
 def test_a_torn_last_line_is_dropped(cut: int, path: Path) -> None:
     lines = filled(path)
     assert len(lines[-1]) > cut
@@ -80,7 +80,7 @@ def test_a_torn_last_line_is_dropped(cut: int, path: Path) -> None:
     assert path.read_bytes() == b"".join(lines[:-1]) + b'{"key": "next", "row": {}}\n'
 
 
-@pytest.mark.parametrize("size", [0, 1, 5, 13, 20])
+@pytest.mark.parametrize("size", [0, 5, 20])
 def test_a_run_that_was_killed_at_its_first_line(size: int, path: Path) -> None:
     header = filled(path, 0)[0]
     path.write_bytes(header[:size])

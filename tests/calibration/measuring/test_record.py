@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,4 +26,3 @@ def test_a_record(plain_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert ran == [not plain_first, plain_first, True]  # the last one is recorded, and not timed
     assert {one.accepted for one in row.judged} == {True, False}
     assert Timing(0.1, 2.0, 4).latency == 0.5
-    assert replace(row, plain=Timing(0.1, 2.0, 4), speculative=Timing(0.1, 1.0, 4)).speedup == 2.0

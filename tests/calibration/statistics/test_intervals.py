@@ -12,6 +12,7 @@ from specexport.calibration.statistics.intervals import (
     UNBOUNDED,
     _student_quantile,
     difference_interval,
+    quantile_bound,
     quantiles,
     ratio_interval,
 )
@@ -131,3 +132,25 @@ def test_differences_of_one_request_and_of_none() -> None:
     for differences, sizes in (([], []), ([1.0], [0.0])):
         with refused(ParameterError, "difference"):
             difference_interval(differences, sizes)
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "rank"),
+    [
+        (500, 0.99, 500),  # the upper end is the largest of all
+        (367, 0.99, None),
+        (368, 0.99, 368),  # from here on 1 - 0.99^n >= 0.975
+        (36, 0.1, 8),
+        (1, 0.5, None),
+        (0, 0.5, None),
+    ],
+)
+def test_the_upper_bound_of_a_quantile(count: int, share: float, rank: int | None) -> None:
+    assert quantile_bound(range(count, 0, -1), share) == (math.inf if rank is None else rank)
+
+
+def test_the_bound_is_above_the_quantile_as_often_as_it_says() -> None:
+    rank = int(quantile_bound(range(1, 61), 0.1))
+    drawn = np.sort(np.random.default_rng(0).random((20_000, 60)), axis=1)
+    assert (drawn[:, rank - 1] < 0.1).mean() <= 0.027
+    assert (drawn[:, rank - 2] < 0.1).mean() > 0.025  # one rank lower would miss too often

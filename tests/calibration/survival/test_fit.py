@@ -88,12 +88,10 @@ def test_chances_are_recovered_by_logit_and_position() -> None:
 def test_an_overconfident_draft_is_corrected() -> None:
     survival, (quality,) = fit_survival(overconfident(0, 4000)[0], "b")
     fresh, true = overconfident(50, 8000)
-    raw = judge("raw", fresh, sigmoid(fresh.probability.astype(np.float64)))
+    raw = judge("raw", sigmoid(fresh.probability.astype(np.float64)), fresh.accepted)
     assert raw.error > 0.1
-    assert raw.survival_error > 0.1
-    mended = judge("mended", fresh, chances_of(survival, fresh))
+    mended = judge("mended", chances_of(survival, fresh), fresh.accepted)
     assert mended.error < 0.02
-    assert mended.survival_error < 0.02
     assert np.abs(chances_of(survival, fresh) - true).mean() < 0.015
     # what it says of itself is what others' prompts show
     assert quality.signal == "probability"
@@ -163,7 +161,7 @@ def test_informative_features_make_the_head_win() -> None:
     assert head.error < 0.03
     fresh, true = sample(20, 3000)
     assert np.abs(chances_of(survival, fresh) - true).mean() < 0.03
-    assert judge("head", fresh, chances_of(survival, fresh)).error < 0.02
+    assert judge("head", chances_of(survival, fresh), fresh.accepted).error < 0.02
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -191,9 +189,9 @@ def test_no_request_has_a_say_in_what_it_is_judged_by(monkeypatch: pytest.Monkey
     """Not in weights, strengths or curves: flipping its own outcomes leaves its chances as they were."""
     seen: list[Array] = []
 
-    def spy(signal: str, tokens: JudgedTokens, chances: Array) -> SignalQuality:
+    def spy(signal: str, chances: Array, accepted: Array) -> SignalQuality:
         seen.append(chances)
-        return judge(signal, tokens, chances)
+        return judge(signal, chances, accepted)
 
     monkeypatch.setattr("specexport.calibration.survival.fit.judge", spy)
     tokens = few_requests(8)

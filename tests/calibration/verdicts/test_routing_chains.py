@@ -8,11 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from specexport.calibration.measuring import routed_replay
-from specexport.calibration.measuring.routed_replay import Priced, replay_routed
+from specexport.calibration.measuring import session_replay
+from specexport.calibration.measuring.session_replay import Priced, relative_draft_cost, routed_seconds
 from specexport.calibration.measuring.traces import Trace
 from specexport.calibration.verdicts import routing
-from specexport.calibration.verdicts.chains import unit_of
 from specexport.calibration.verdicts.routing import Stream, known
 from specexport.runtime.policy.routed_schedule import Candidate, RoutedSchedule
 from support.calibrated import flat_costs
@@ -44,7 +43,7 @@ def test_sessions_choose_only_where_that_gains_enough(
 def test_each_route_says_what_a_token_of_the_chain_takes() -> None:
     routes = known(STREAM, 0).routes
     found = {name: route.drafters[CHAIN].unit for name, route in routes.items()}
-    assert found == {"a": unit_of([REPEATS], CHAIN, COSTS), "b": 1.0}
+    assert found == {"a": relative_draft_cost([REPEATS], CHAIN, COSTS), "b": 1.0}
     assert found["a"] < 0.1
     assert {route.drafters["model"].unit for route in routes.values()} == {1.0}
 
@@ -57,8 +56,8 @@ def test_a_replay_believes_it(monkeypatch: pytest.MonkeyPatch) -> None:
             believed.append({name: one.costs.at(1).draft for name, one in candidates.items()})
             super().__init__(routing, prompt, candidates, *rest)
 
-    monkeypatch.setattr(routed_replay, "RoutedSchedule", Seen)
+    monkeypatch.setattr(session_replay, "RoutedSchedule", Seen)
     routing = known(STREAM, 0)
-    replay_routed(STREAM.requests, lambda _: routing, STREAM.drafters)
+    routed_seconds(STREAM.requests, lambda _: routing, STREAM.drafters)
     assert len(believed) == len(STREAM.requests)
     assert believed[0] == {CHAIN: pytest.approx(routing.unit(CHAIN) * 0.2), "model": 0.2}

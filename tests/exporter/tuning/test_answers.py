@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import specexport
 from specexport.calibration.measuring.journal import Journal
-from specexport.calibration.measuring.progress import silent
+from specexport.calibration.measuring.prompts import silent
 from specexport.errors import OutputError
 from specexport.exporter.tuning import answers as answering
 from specexport.exporter.tuning.answers import BYTES_PER_TOKEN, Job, write_answers

@@ -9,7 +9,7 @@ import pytest
 import specexport
 import torch
 from click.testing import CliRunner
-from specexport.calibration.measuring.progress import silent
+from specexport.calibration.measuring.prompts import silent
 from specexport.cli import main
 from specexport.errors import CheckpointError, PairError, ParameterError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from specexport.calibration.measuring.adaptive_replay import Reading, adapt, adaptive_seconds, signal_logits
+from specexport.calibration.measuring.confidence import Reading, signal_logits
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import Judged, Record, Timing, record
-from specexport.calibration.measuring.traces import Trace, cached
+from specexport.calibration.measuring.replay import replay
+from specexport.calibration.measuring.session_replay import (
+    Priced,
+    Start,
+    adaptive_seconds,
+    relative_draft_cost,
+    start_of,
+)
+from specexport.calibration.measuring.traces import CascadeSource, Trace, cached
 from specexport.calibration.verdicts.verdict import Criteria, decide, replay_adaptive, replay_candidates, worth_reading
 from specexport.engines.base import Logits
 from specexport.runtime.drafting.names import all_drafters
@@ -22,6 +31,7 @@ from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.survival import Curve, Survival
 from specexport.runtime.sampling.parameters import SamplingParameters
+from support.calibrated import flat_costs
 from support.doubles import FakeDecoder, fake_session
 
 DRAFTERS = all_drafters(("model",))
@@ -80,8 +90,8 @@ def test_replayed_rounds_are_the_real_ones(kind: type[FakeDecoder], read: bool, 
     watched = Watched(schedule(drafter, (lambda index, logits: 0.7) if read else None))
     session.reset()
     session.generate(PROMPT, max_new_tokens=40, drafter=drafter, schedule=watched)
-    replayed = list(adapt(trace, drafter, schedule(drafter, (lambda *_: 0.7) if read else None), (0.0,) * 40))
-    assert [(one.num_drafted, one.num_accepted) for one in replayed] == watched.rounds
+    replayed = replay({drafter: trace}, schedule(drafter, (lambda *_: 0.7) if read else None), {drafter: (0.0,) * 40})
+    assert [(one.num_drafted, one.num_accepted) for _, one in replayed] == watched.rounds
     assert len({drafted for drafted, _ in watched.rounds}) > 1
 
 
@@ -91,12 +101,14 @@ def test_passes_whose_token_is_left_out_are_charged() -> None:
     logits = tuple(4.0 if sign == "+" else -4.0 for sign in "+--" * 8)
     entry = RoutePolicy("undecided", "model", 0, "adaptive", (0.9, 0.9), None)
     chance = lambda index, row: SURE.chance(index, float(row[0, 0]))  # noqa: E731
-    rounds = list(adapt(trace, "model", ConfidentSchedule(entry, costs(0.05), RouteState(), 4, chance), logits))
+    confident = ConfidentSchedule(entry, costs(0.05), RouteState(), 4, chance)
+    rounds = [one for _, one in replay({"model": trace}, confident, {"model": logits})]
     assert (rounds[0].num_drafted, rounds[0].num_accepted, rounds[0].passes) == (1, 1, 2)
     reading = Reading(SURE, 0.5, (logits,))
-    at, start = cached(costs(0.05)), [(0.9, 0.9)]
-    dear, _ = adaptive_seconds([trace], costs(0.05), "model", at, start, reading)
-    free, _ = adaptive_seconds([trace], costs(0.05), "model", at, start, replace(reading, seconds=0.0))
+    dear, free = (
+        adaptive_seconds([trace], "model", Priced(costs(0.05), way), [Start((0.9, 0.9))])[0]
+        for way in (reading, replace(reading, seconds=0.0))
+    )
     assert dear[0] - free[0] == pytest.approx(0.5 * sum(one.passes for one in rounds))
 
 
@@ -147,8 +159,9 @@ def test_a_route_that_only_adapting_makes_pay_is_on() -> None:
         replay_candidates(traces, prices, ("model",)),
         replay_adaptive(traces, prices, ("model",), None),
     )
-    assert decide(traces, replayed, Criteria(("model",), 0.8, "fixed"), 4)[0].verdict != "on"
-    policy, chosen = decide(traces, replayed, criteria, 4, adaptive)
+    start = partial(start_of, traces, costs=prices)
+    assert decide(replayed, Criteria(("model",), 0.8, "fixed"), start)[0].verdict != "on"
+    policy, chosen = decide(replayed, criteria, start, adaptive)
     assert chosen.candidate.adapts
     assert (policy.verdict, policy.mode) == ("on", "adaptive")
     assert policy.evidence is not None
@@ -161,6 +174,43 @@ def test_drafts_that_lose_are_off_although_adapting_loses_nothing_that_shows() -
         replay_candidates(traces, costs(), ("model",)),
         replay_adaptive(traces, costs(), ("model",), None),
     )
-    policy, chosen = decide(traces, replayed, Criteria(("model",), 0.9, "adaptive"), 4, adaptive)
+    start = partial(start_of, traces, costs=costs())
+    policy, chosen = decide(replayed, Criteria(("model",), 0.9, "adaptive"), start, adaptive)
     assert chosen.candidate.speedup.value > 0.97
     assert (policy.verdict, policy.num_draft_tokens) == ("off", 0)
+
+
+# One round of three draft tokens, all of them right; a lookup guesses the last two.
+REPEATS = Trace(1, "code", 6, (1, 2, 3, 4, 1, 2, 3, 4, 1, 2), (True,) * 4, 4)
+FLAT = flat_costs(0.2, draft_row=0.01)
+
+
+def by_small(draft: float) -> Trace:
+    """With a smaller draft that is as often right and whose pass takes `draft`."""
+    return replace(REPEATS, smaller={"small": CascadeSource(REPEATS, cached(flat_costs(draft, draft_row=0.0)))})
+
+
+def test_a_token_that_nothing_drafts_for_takes_a_pass() -> None:
+    for drafter in ("model", "ngram+model", "ngram"):
+        assert relative_draft_cost([REPEATS], drafter, FLAT) == 1.0
+
+
+def test_behind_the_first_a_token_takes_what_its_guess_takes() -> None:
+    """Two tokens for two rows more of the only pass, and for two passes of whoever guessed."""
+    assert relative_draft_cost([REPEATS], "ngram:model", FLAT) == pytest.approx(2 * 0.01 / (2 * 0.2))
+    assert relative_draft_cost([by_small(0.05)], "small:model", FLAT) == pytest.approx(2 * (0.01 + 0.05) / (2 * 0.2))
+
+
+def test_a_wrong_guess_takes_its_row_and_saves_nothing() -> None:
+    """The text repeats itself, and the draft says something else there."""
+    other = replace(REPEATS, tokens=(1, 2, 9, 4, 1, 2, 3, 4, 5, 6))
+    alone, chain = (relative_draft_cost([other], drafter, FLAT) for drafter in ("model", "ngram:model"))
+    assert alone == chain == 1.0  # never more than a pass
+    both = relative_draft_cost([REPEATS, other], "ngram:model", replace(FLAT, draft_row=0.05))
+    assert 0.25 < both < 1.0
+
+
+def test_it_is_never_above_a_pass_nor_of_nothing() -> None:
+    assert relative_draft_cost([by_small(3.0)], "small:model", FLAT) == 1.0
+    assert relative_draft_cost([replace(REPEATS, limit=1, tokens=REPEATS.tokens[:7])], "ngram:model", FLAT) == 1.0
+    assert relative_draft_cost([], "ngram:model", FLAT) == 1.0

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from specexport.calibration.measuring.guessed_replay import UNKNOWN, _Recorded
+from specexport.calibration.measuring.cascade_replay import UNKNOWN, _SmallerDraft
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import from_row, record, to_row
-from specexport.calibration.measuring.trace_replay import replay
-from specexport.calibration.measuring.traces import Guesser, Trace, cached
+from specexport.calibration.measuring.replay import replay_fixed
+from specexport.calibration.measuring.traces import CascadeSource, Trace, cached
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.calibrated import flat_costs
@@ -35,7 +35,7 @@ def recorded(session: Session, sampling: SamplingParameters = SamplingParameters
         record(session, request, given, plain_first=True)[0].trace
         for given in (sampling, replace(sampling, drafter="small"))
     )
-    return replace(one, guessers={"small": Guesser(small, cached(flat_costs(0.2)))})
+    return replace(one, smaller={"small": CascadeSource(small, cached(flat_costs(0.2)))})
 
 
 @pytest.mark.parametrize("drafter", CHAINS)
@@ -45,7 +45,7 @@ def test_rounds_are_the_real_ones_and_passes_never_too_few(session: Session, dra
     trace, watched = recorded(session), Watched(k)
     session.reset()
     real = session.generate(PROMPT, max_new_tokens=LIMIT, drafter=drafter, schedule=watched).statistics
-    found = list(replay(trace, drafter, k))
+    found = list(replay_fixed(trace, drafter, k))
     assert [(one.num_drafted, one.num_accepted) for one in found] == watched.rounds
     passes = sum(one.passes - one.saved for one in found)
     most = 1.2 * real.draft_passes if drafter == "small:model" else real.draft_passes
@@ -59,7 +59,7 @@ def test_rounds_are_the_real_ones_and_passes_never_too_few(session: Session, dra
 
 def test_guesses_save_passes(session: Session) -> None:
     trace = recorded(session)
-    saved = {drafter: sum(one.saved for one in replay(trace, drafter, 4)) for drafter in CHAINS}
+    saved = {drafter: sum(one.saved for one in replay_fixed(trace, drafter, 4)) for drafter in CHAINS}
     assert saved["small:model"] > 0
     if isinstance(session.engine.target, Periodic):
         assert min(saved.values()) > 5
@@ -70,17 +70,18 @@ def test_a_sampled_request_tells_nothing_of_what_was_missed(session: Session) ->
     trace = recorded(session, SamplingParameters(temperature=1.0, seed=1))
     assert trace.missed == ()
     trace = recorded(session)
-    other = replace(trace.guessers["small"].trace, tokens=(0, *trace.tokens[1:]))
-    assert sum(one.saved for one in replay(trace, "small:model", 4)) > 0
-    trace = replace(trace, guessers={"small": replace(trace.guessers["small"], trace=other)})
-    assert all(one.saved == 0 for one in replay(trace, "small:model", 4))
+    other = replace(trace.smaller["small"].trace, tokens=(0, *trace.tokens[1:]))
+    assert sum(one.saved for one in replay_fixed(trace, "small:model", 4)) > 0
+    trace = replace(trace, smaller={"small": replace(trace.smaller["small"], trace=other)})
+    assert all(one.saved == 0 for one in replay_fixed(trace, "small:model", 4))
 
 
 def test_what_a_smaller_draft_says_is_known_behind_the_text_and_its_own_misses() -> None:
     """It is right for two tokens, where it says 90 and 91 then, and 92 one token later."""
     small = Trace(1, "code", 2, (1, 2, 3, 4, 5, 6), (True, True, False, False), 4, ((2, 90, 91), (3, 92)))
-    trace = replace(small, agrees=(True,) * 4, missed=(), guessers={"small": Guesser(small, cached(flat_costs(0.1)))})
-    guess = _Recorded(trace, "small")
+    source = CascadeSource(small, cached(flat_costs(0.1)))
+    trace = replace(small, agrees=(True,) * 4, missed=(), smaller={"small": source})
+    guess = _SmallerDraft(trace, "small")
     assert guess.find((1, 2), 3) == [3, 4, 90]
     assert guess.find((1, 2), 2, [3]) == [4, 90]
     assert guess.find((1, 2), 1, [3, 4, 90]) == [91]
@@ -92,7 +93,7 @@ def test_what_a_smaller_draft_says_is_known_behind_the_text_and_its_own_misses()
 def test_a_smaller_draft_pays_for_the_rows_that_it_catches_up_on() -> None:
     trace = Trace(1, "code", 2, (1, 2, 3, 4, 5, 6), (True,) * 4, 4)
     costs = cached(flat_costs(0.1, draft_row=0.01))
-    guess = _Recorded(replace(trace, guessers={"small": Guesser(trace, costs)}), "small")
+    guess = _SmallerDraft(replace(trace, smaller={"small": CascadeSource(trace, costs)}), "small")
     for tokens, drafted, count, seconds in (
         ((1, 2), (), 2, 2 * 0.1),
         ((1, 2), (3, 4), 1, 0.1 + 0.01),  # two tokens of the draft's in one pass

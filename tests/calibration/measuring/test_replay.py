@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from specexport.calibration.measuring.prompts import Request
-from specexport.calibration.measuring.record import record
-from specexport.calibration.measuring.recorder import RecordedRound, agreement
-from specexport.calibration.measuring.trace_replay import replay
+from specexport.calibration.measuring.record import RecordedRound, agreement, record
+from specexport.calibration.measuring.replay import replay_fixed
 from specexport.calibration.measuring.traces import Trace, known
 from specexport.runtime.drafting.names import all_drafters
 from specexport.runtime.sampling.parameters import SamplingParameters
@@ -44,7 +43,7 @@ def real_rounds(session: Session, drafter: str, k: int, limit: int) -> list[tupl
 def test_replayed_rounds_are_the_real_ones(session: Session, drafter: str, k: int) -> None:
     for limit in (36, 5):
         trace = recorded(session, limit)
-        assert [(one.num_drafted, one.num_accepted) for one in replay(trace, drafter, k)] == real_rounds(
+        assert [(one.num_drafted, one.num_accepted) for one in replay_fixed(trace, drafter, k)] == real_rounds(
             session, drafter, k, limit
         )
 
@@ -52,19 +51,19 @@ def test_replayed_rounds_are_the_real_ones(session: Session, drafter: str, k: in
 def test_contexts_and_lookups_are_told(session: Session) -> None:
     trace = recorded(session)
     place = trace.prompt_tokens - 1
-    for one in replay(trace, "ngram", 2):
+    for one in replay_fixed(trace, "ngram", 2):
         assert one.context == place
         assert one.looked_up == (one.num_drafted > 0)
         place += one.num_accepted + 1
-    assert not any(one.looked_up for one in replay(trace, "model", 2))
+    assert not any(one.looked_up for one in replay_fixed(trace, "model", 2))
 
 
-def round_of(drafted: int, accepted: int, guess: int | None = None) -> RecordedRound:
-    return RecordedRound(drafted, accepted, (0.0,) * drafted, guess)
+def round_of(drafted: int, accepted: int, choice: int | None = None) -> RecordedRound:
+    return RecordedRound(drafted, accepted, (0.0,) * drafted, choice)
 
 
 def test_agreement_goes_to_the_first_rejection_and_takes_guesses_behind_full_acceptance() -> None:
-    rounds = [round_of(2, 1), round_of(2, 2, guess=99), round_of(2, 0, guess=16), round_of(1, 1)]
+    rounds = [round_of(2, 1), round_of(2, 2, choice=99), round_of(2, 0, choice=16), round_of(1, 1)]
     output = [10, 11, 12, 13, 16, 15, 17, 18]
     # 1 accepted, 1 rejected; 2 accepted and a bonus token, which the next round's guess had right; rejected; accepted,
     # unknown.
@@ -72,7 +71,7 @@ def test_agreement_goes_to_the_first_rejection_and_takes_guesses_behind_full_acc
 
 
 def test_a_wrong_guess_is_no_agreement_and_sampling_has_no_guesses() -> None:
-    rounds = [round_of(1, 1), round_of(1, 0, guess=5)]
+    rounds = [round_of(1, 1), round_of(1, 0, choice=5)]
     assert agreement(rounds, [1, 6, 7], greedy=True) == [True, False, False]
     assert agreement(rounds, [1, 6, 7], greedy=False) == [True, None, False]
 

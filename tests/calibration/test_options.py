@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from specexport.calibration.choices import drafters_of, models_of, possible_drafters, replayed_of
-from specexport.calibration.options import CalibrateOptions
+from specexport.calibration.options import CalibrateOptions, drafters_of, models_of, possible_drafters
 from specexport.errors import ParameterError
 from specexport.runtime.session import Session
 from support.doubles import FakeDecoder
@@ -30,7 +29,6 @@ def test_the_first_draft_goes_by_its_own_name_too(session: Session) -> None:
 def test_a_chain_is_recorded_with_both_its_drafts(session: Session) -> None:
     options = CalibrateOptions(drafters=("draft:small",))
     assert models_of(session, options) == ["draft", "small"]
-    assert [name for name in replayed_of(session, options) if ":" in name] == ["draft:small"]
     assert models_of(session, CalibrateOptions(drafters=("ngram:draft",))) == ["draft"]
 
 

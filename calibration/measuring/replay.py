@@ -1,0 +1,184 @@
+"""Replays a recorded request with other drafters, under any schedule.
+
+The trace says at which output tokens the draft model agrees with the target, and lookups depend only on the text. So
+for greedy decoding the replayed rounds are exact, except for the last token or two, where the draft was not asked. When
+sampling, acceptance is partly chance, and the recorded outcome is used. Tokens that were not judged are assumed to
+agree as often as those that were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...engines.base import Logits
+from ...runtime.drafting.drafters import LOOKUPS, SHORTEST_ALONE, SHORTEST_BESIDE_A_MODEL
+from ...runtime.drafting.lookup import Lookup
+from ...runtime.drafting.names import cascade_source_of, model_of
+from ...runtime.drafting.rounds import Guide, RoundOutcome, SequenceState, Source
+from ...runtime.policy.schedule import FixedSchedule, Schedule
+from .cascade_replay import CascadeReplay, ModelDraft
+from .traces import CostsAt, Trace, agreeing, known, matching
+
+Runs = Mapping[str, Trace]  # one request, by drafter: as it was recorded with that one's draft
+NOTHING = np.zeros((1, 1), np.float32)
+
+
+@dataclass(frozen=True)
+class ReplayedRound:
+    """One round of a replay.
+
+    context: tokens in the caches before the round, without the last token, whose row is not written yet.
+    passes: of the draft model; more than draft tokens if one was left out, fewer if others were looked up.
+    behind: rows that the draft model must catch up on first, since earlier rounds were drafted without it.
+    saved, guess_rows, guess_seconds: of a chain, see `ModelDraft`.
+    num_looked_up: how many of the draft tokens, the last ones, were looked up.
+    """
+
+    context: int
+    num_drafted: int
+    num_accepted: int
+    passes: int
+    behind: int = 0
+    saved: int = 0
+    guess_rows: int = 0
+    guess_seconds: float = 0.0
+    num_looked_up: int = 0
+
+    @property
+    def outcome(self) -> RoundOutcome:
+        """What a schedule learns of the round."""
+        sources: list[Source] = ["model"] * self.num_drafted
+        sources[self.num_drafted - self.num_looked_up :] = ["lookup"] * self.num_looked_up
+        return RoundOutcome((0,) * self.num_drafted, tuple(sources), self.num_accepted, (0,))
+
+    @property
+    def looked_up(self) -> bool:
+        """Whether the whole draft was looked up."""
+        return self.num_drafted > 0 and not self.passes
+
+    def seconds(self, at: CostsAt) -> float:
+        """The time of the round by the measured costs."""
+        costs = at(self.context + 1)
+        if self.looked_up:
+            return costs.looked_up(self.num_drafted)
+        passes = self.passes - self.saved - self.num_drafted  # beyond one per draft token; negative if fewer
+        rows = self.behind * costs.draft_prefill + self.guess_rows * costs.draft_row
+        return costs.rounds[self.num_drafted] + passes * costs.draft + rows + self.guess_seconds
+
+
+def replay(
+    runs: Runs, schedule: Schedule, logits: Mapping[str, Sequence[float]] | None = None
+) -> Iterator[tuple[str, ReplayedRound]]:
+    """The rounds of a request under `schedule`, each with its drafter.
+
+    runs: of equal length; the first of them drafts where the schedule names none. Under greedy decoding all have the
+    same text; when sampling, a round continues in the record of its own drafter at the same position. logits: by
+    drafter, see `Replayer`.
+
+    Of several drafters, the draft's prefill counts for every draft but the first that drafts: a draft that drafts alone
+    has to prefill too, and that is not counted either.
+    """
+    first, trace = next(iter(runs.items()))
+    replayers = {name: Replayer(one, name, (logits or {}).get(name, ())) for name, one in runs.items()}
+    place, prefill = trace.prompt_tokens, trace.prompt_tokens if len(runs) > 1 else 0
+    missed = dict.fromkeys(runs, prefill)  # rows that a draft's cache lacks since others drafted
+    while place < len(trace.tokens):
+        plan = schedule.plan(SequenceState(place, lambda name: missed[name] + replayers[name].behind + 1))
+        name = plan.drafter or first
+        one = replayers[name].round(place, plan.num_draft_tokens, plan.guide)
+        if one.passes:
+            one = replace(one, behind=one.behind + missed[name] - prefill)
+            missed[name] = prefill = 0
+        yield name, one
+        schedule.observe(one.outcome)
+        place += one.num_accepted + 1
+        for other in missed:
+            missed[other] += (one.num_accepted + 1) * (other != name)
+
+
+def replay_fixed(trace: Trace, drafter: str, num_draft_tokens: int) -> Iterator[ReplayedRound]:
+    """The rounds of `trace` with `drafter` and a fixed number of draft tokens."""
+    return (one for _, one in replay({drafter: trace}, FixedSchedule(num_draft_tokens)))
+
+
+class Replayer:
+    """Drafts rounds at any position of a trace, and judges them by its text."""
+
+    def __init__(self, trace: Trace, drafter: str, logits: Sequence[float] = ()) -> None:
+        """logits: the signal of the draft's confidence at every output token, for guides that read it."""
+        self._trace, self._logits = trace, logits
+        self._lookup, self._with_model = lookup_of(drafter), model_of(drafter) is not None
+        self._agrees = known(trace) if self._with_model else []
+        self._cascade = CascadeReplay(trace, drafter) if cascade_source_of(drafter) else None
+        self._behind = 0
+
+    @property
+    def behind(self) -> int:
+        """Rows that the draft model's cache lacks, not counting the two that its next pass feeds."""
+        return self._behind
+
+    def round(self, place: int, count: int, guide: Guide | None = None) -> ReplayedRound:
+        """The round after `tokens[:place]`, with up to `count` draft tokens."""
+        start = place - self._trace.prompt_tokens
+        looked_up: list[int] = []
+        count = min(count, self._trace.limit - start - 1)
+        right = agreeing(self._agrees[start : start + count], count)
+        if self._cascade is not None:
+            seen = [self._seen(place, min(index, right)) for index in range(count)]
+            model = self._cascade.draft(place, count, self._behind, guide, seen)
+        else:
+            model, looked_up = self._draft(place, count, right, guide)
+        accepted = min(model.drafted, right)
+        if accepted == model.drafted:
+            accepted += matching(looked_up, self._trace.tokens[place + model.drafted :])
+        behind = self._behind if model.passes else 0
+        self._behind = max(0, accepted - model.drafted) if model.passes else self._behind + accepted + 1
+        return ReplayedRound(
+            context=place - 1,
+            num_drafted=model.drafted + len(looked_up),
+            num_accepted=accepted,
+            passes=model.passes,
+            behind=behind,
+            saved=model.saved,
+            guess_rows=model.rows,
+            guess_seconds=model.seconds,
+            num_looked_up=len(looked_up),
+        )
+
+    def _draft(self, place: int, count: int, right: int, guide: Guide | None) -> tuple[ModelDraft, list[int]]:
+        """(the model's part, the looked-up tokens after it). right: how many of the model's tokens are right."""
+        tokens, lookup, by_model, passes = self._trace.tokens, self._lookup, 0, 0
+        text = tokens[:place]
+        while True:
+            if lookup is not None and by_model <= right and by_model < count:
+                looked_up = lookup.find(text, count - by_model, tokens[place : place + by_model])
+                if looked_up and guide is not None:
+                    looked_up = looked_up[: guide.looked_up(len(looked_up), lookup.matched, by_model)]
+                if looked_up:
+                    return ModelDraft(by_model, passes), looked_up
+            if by_model == count or not self._with_model or (guide is not None and not guide.go_on(by_model)):
+                return ModelDraft(by_model, passes), []
+            passes += 1
+            if guide is not None and not guide.include(by_model, self._seen(place, min(by_model, right))):
+                return ModelDraft(by_model, passes), []
+            by_model += 1
+
+    def _seen(self, place: int, index: int) -> Logits:
+        if not self._logits:
+            return NOTHING
+        index = min(place - self._trace.prompt_tokens + index, len(self._logits) - 1)
+        return np.array([[self._logits[index]]], np.float32)
+
+
+def lookup_of(drafter: str) -> Lookup | None:
+    """The lookup that is part of `drafter`, None if there is none."""
+    name, _, _ = drafter.partition("+")
+    return LOOKUPS[name](SHORTEST_ALONE if name == drafter else SHORTEST_BESIDE_A_MODEL) if name in LOOKUPS else None
+
+
+def plain_seconds(trace: Trace, at: CostsAt) -> float:
+    """The time of plain decoding of the output by the measured costs."""
+    return sum(at(place).plain for place in range(trace.prompt_tokens, len(trace.tokens)))

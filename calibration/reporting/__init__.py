@@ -1,1 +1,0 @@
-"""The report and the summary of a calibration."""
