@@ -54,7 +54,7 @@ def fit_survival(tokens: JudgedTokens, bundle: str, seed: int = 0) -> tuple[Surv
 def _fit(tokens: JudgedTokens, bundle: str, seed: int) -> tuple[Survival, tuple[SignalQuality, ...]]:
     fold = _folds(tokens.request, seed)
     logits, bare = tokens.probability.astype(np.float64), tokens.without_features()
-    probability = Survival(SURVIVAL_VERSION, bundle, "probability", fit_curves(logits, bare, fold), ())
+    probability = Survival(SURVIVAL_VERSION, bundle, "probability", fit_curves(logits, bare), ())
     if fold.max() == 0:
         return probability, ()
     chances = held_out_chances(logits, bare, fold)

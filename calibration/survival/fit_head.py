@@ -52,11 +52,11 @@ def fit_head(signal: Signal, tokens: JudgedTokens, fold: Integers, bundle: str, 
         tried = [unseen(strength, judged) for strength in STRENGTHS]
         losses[judged] = [np.logaddexp(0, np.where(tokens.accepted, -logits, logits))[rest].sum() for logits in tried]
         best = int(losses[judged].argmin())
-        curves = fit_curves(tried[best][rest], bare.of(rest), fold[rest])
+        curves = fit_curves(tried[best][rest], bare.of(rest))
         logits = _logits(tokens.features[out], without(STRENGTHS[best], judged))
         chances[out] = curve_chances(curves, logits, tokens.index[out])
     strength = STRENGTHS[int(losses.sum(axis=0).argmin())]
-    curves = fit_curves(unseen(strength), bare, fold)
+    curves = fit_curves(unseen(strength), bare)
     return Survival(SURVIVAL_VERSION, bundle, signal, curves, tuple(map(float, without(strength)))), chances
 
 

@@ -6,14 +6,12 @@ from .mutant import Mutant
 
 OF, TESTS = "calibration/", "tests/calibration/"
 INTERVALS, IN_INTERVALS = f"{OF}statistics/intervals.py", (f"{TESTS}statistics/test_intervals.py",)
-SIZES, IN_SIZES = f"{OF}statistics/sample_size.py", (f"{TESTS}statistics/test_sample_size.py",)
 INTERLEAVED, IN_BENCH = f"{OF}bench/interleaved.py", (f"{TESTS}bench/test_interleaved.py",)
-PAIRED = f"{OF}bench/paired_run.py"
-SUMMARY, IN_SUMMARY = f"{OF}bench/summarize.py", (f"{TESTS}bench/test_summarize.py",)
+IN_SUMMARY = (f"{TESTS}bench/test_summarize.py",)
 RECORD, IN_RECORD = f"{OF}measuring/record.py", (f"{TESTS}measuring/test_record.py",)
 JOURNAL = f"{OF}measuring/journal.py"
-IN_ADAPTIVE = (f"{TESTS}measuring/test_adaptive_replay.py",)
-IN_REPLAY, IN_JOURNAL = (f"{TESTS}measuring/test_trace_replay.py",), (f"{TESTS}measuring/test_journal.py",)
+SESSIONS, IN_SESSIONS = f"{OF}measuring/session_replay.py", (f"{TESTS}measuring/test_session_replay.py",)
+IN_REPLAY, IN_JOURNAL = (f"{TESTS}measuring/test_replay.py",), (f"{TESTS}measuring/test_journal.py",)
 CALIBRATE, IN_CALIBRATE = f"{OF}calibrate.py", (f"{TESTS}test_calibrate.py",)
 VERDICT, IN_VERDICT = f"{OF}verdicts/verdict.py", (f"{TESTS}verdicts/test_verdict.py",)
 CURVES, FIT, IN_FIT = f"{OF}survival/curves.py", f"{OF}survival/fit.py", (f"{TESTS}survival/test_fit.py",)
@@ -64,18 +62,18 @@ CALIBRATION = (
         (f"{TESTS}statistics/test_intervals.py", *IN_SUMMARY),
     ),
     Mutant(
-        "a quantile's bounds have all of their doubt on each side",
-        SIZES,
-        "(1 - confidence) / 2",
-        "1 - confidence",
-        IN_SIZES,
+        "the bound of a quantile has half of its confidence",
+        INTERVALS,
+        "below >= confidence",
+        "below >= confidence / 2",
+        IN_INTERVALS,
     ),
     Mutant(
         "the bound of a quantile is one request off",
-        SIZES,
-        "_binomial(requests, rank - 1, share)",
-        "_binomial(requests, rank, share)",
-        IN_SIZES,
+        INTERVALS,
+        "enumerate(sorted(values))",
+        "enumerate(sorted(values)[1:])",
+        IN_INTERVALS,
     ),
     Mutant(
         "plain goes first in every repeat",
@@ -140,10 +138,31 @@ CALIBRATION = (
     ),
     Mutant(
         "the table has seconds under ms",
-        f"{OF}bench/table.py",
-        'f"{seconds * 1e3:.2f}" if seconds < 100 else f"{seconds * 1e3:.1e}"',
-        'f"{seconds:.2f}" if seconds < 100 else f"{seconds * 1e3:.1e}"',
-        (f"{TESTS}bench/test_table.py",),
+        f"{OF}tables.py",
+        "1000 * seconds",
+        "seconds",
+        (f"{TESTS}test_report.py",),
+    ),
+    Mutant(
+        "a bar in a name is a column",
+        f"{OF}tables.py",
+        """replace("|", r"\\|")""",
+        """replace("|", "|")""",
+        (f"{TESTS}test_report.py",),
+    ),
+    Mutant(
+        "costs that do not fit the runs are not said",
+        f"{OF}report.py",
+        "abs(_prediction_error(entry)) > PREDICTION_TOLERANCE and not inside",
+        "False",
+        (f"{TESTS}test_report.py",),
+    ),
+    Mutant(
+        "a route that is off is said to draft",
+        f"{OF}report.py",
+        'policy.verdict != "off"',
+        "True",
+        (f"{TESTS}test_report.py",),
     ),
     Mutant(
         "a plain run is predicted to take a round per round",
@@ -170,7 +189,7 @@ CALIBRATION = (
     ),
     Mutant(
         "a rejected token is unknown to replays",
-        f"{OF}measuring/recorder.py",
+        RECORD,
         "min(round.num_accepted + 1, round.num_drafted)",
         "round.num_accepted",
         IN_REPLAY,
@@ -192,13 +211,6 @@ CALIBRATION = (
     ),
     Mutant("plain goes first in all of a calibration", CALIBRATE, "number % 2 == 0", "True", IN_CALIBRATE),
     Mutant(
-        "a record's speedup is upside down",
-        RECORD,
-        "self.plain.latency / self.speculative.latency",
-        "self.speculative.latency / self.plain.latency",
-        IN_RECORD,
-    ),
-    Mutant(
         "tokens per second are called seconds per token",
         RECORD,
         "self.decode / self.emitted",
@@ -207,12 +219,25 @@ CALIBRATION = (
     ),
     Mutant(
         "a draft that was looked up costs the model's passes",
-        f"{OF}measuring/trace_replay.py",
-        "costs.looked_up(round.num_drafted)",
-        "costs.rounds[round.num_drafted]",
+        f"{OF}measuring/replay.py",
+        "costs.looked_up(self.num_drafted)",
+        "costs.rounds[self.num_drafted]",
         IN_VERDICT,
     ),
-    Mutant("routes do not take turns", CALIBRATE, "sorted(keyed, key=lambda item: item[0])", "keyed", IN_CALIBRATE),
+    Mutant(
+        "rows that others' rounds left are not read",
+        f"{OF}measuring/replay.py",
+        "one.behind + missed[name] - prefill",
+        "one.behind",
+        (f"{TESTS}verdicts/test_routing.py",),
+    ),
+    Mutant(
+        "routes do not take turns",
+        CALIBRATE,
+        "sorted(zip(turns, requests, strict=True), key=lambda item: item[0])",
+        "zip(turns, requests, strict=True)",
+        IN_CALIBRATE,
+    ),
     Mutant(
         "a bundle that cannot be written is found after the run",
         CALIBRATE,
@@ -233,7 +258,7 @@ CALIBRATION = (
     Mutant(
         "a confidence that is not read any more stays",
         CALIBRATE,
-        "older.unlink()",
+        "session.bundle.path(older).unlink(missing_ok=True)",
         "None",
         IN_CALIBRATE,
     ),
@@ -253,10 +278,10 @@ CALIBRATION = (
     ),
     Mutant(
         "the drafters that were asked for are all drafters",
-        f"{OF}choices.py",
-        'possible if "all" in asked else tuple(dict.fromkeys(asked)) or possible',
+        f"{OF}options.py",
+        'possible if "all" in drafters or not drafters else tuple(dict.fromkeys(drafters))',
         "possible",
-        (f"{TESTS}test_choices.py",),
+        (f"{TESTS}test_options.py",),
     ),
     Mutant(
         "a mean above 1 is a verdict",
@@ -275,9 +300,9 @@ CALIBRATION = (
     Mutant(
         "requests are judged by their own chances",
         VERDICT,
-        "conditional_chances(halves[1 - half] or traces, drafter, most)",
-        "conditional_chances(halves[half] or traces, drafter, most)",
-        IN_ADAPTIVE,
+        "start_of(halves[1 - half] or traces, drafter, costs)",
+        "start_of(halves[half] or traces, drafter, costs)",
+        IN_SESSIONS,
     ),
     Mutant(
         "noise changes the drafter",
@@ -303,8 +328,8 @@ CALIBRATION = (
     Mutant(
         "the bound of p10 is that of p90",
         VERDICT,
-        "quantile_ranks(len(speedups), 0.1)",
-        "quantile_ranks(len(speedups), 0.9)",
+        "quantile_bound(replayed.speedups, 0.1)",
+        "quantile_bound(replayed.speedups, 0.9)",
         IN_VERDICT,
     ),
     Mutant(
@@ -314,13 +339,13 @@ CALIBRATION = (
         "reach / abs(speedup.value - 1)",
         IN_VERDICT,
     ),
-    Mutant("a chance may be 1", VERDICT, "(a + 1) / (r + 2)", "a / max(r, 1)", IN_VERDICT),
+    Mutant("a chance may be 1", SESSIONS, "(a + 1) / (r + 2)", "a / max(r, 1)", IN_SESSIONS),
     Mutant(
         "confidence is read where it does not pay",
         VERDICT,
         "saved += blind - read",
         "saved += read - blind",
-        IN_ADAPTIVE,
+        IN_SESSIONS,
     ),
     Mutant(
         "a drafter is chosen in each round for any gain",
@@ -331,10 +356,10 @@ CALIBRATION = (
     ),
     Mutant(
         "a guess makes a draft token dearer",
-        f"{OF}verdicts/chains.py",
+        SESSIONS,
         "spent / whole",
         "whole / spent",
-        (f"{TESTS}verdicts/test_chains.py",),
+        IN_SESSIONS,
     ),
     Mutant(
         "tokens of one request are on both sides of a fit",
@@ -356,8 +381,8 @@ CALIBRATION = (
     Mutant(
         "errors of calibration cancel out",
         f"{OF}survival/quality.py",
-        "abs(predicted - observed)",
-        "(predicted - observed)",
+        "np.abs(np.bincount(bins, chances) - np.bincount(bins, accepted))",
+        "(np.bincount(bins, chances) - np.bincount(bins, accepted))",
         (f"{TESTS}survival/test_quality.py",),
     ),
     Mutant(
