@@ -14,8 +14,9 @@ from ...runtime.policy.survival import Curve
 from ..measuring.judged_tokens import JudgedTokens
 from .quality import Bools, Floats, Integers, equal_count_bins, scikit_learn
 
-# Points of a curve, at most.
+# Points of a curve, at most, and tokens for each of them, at least.
 POINTS = 33
+TOKENS_A_POINT = 40
 # Smallest distance of a curve's chances from 0 and 1, however few tokens it was fitted on.
 MIN_CHANCE = 0.001
 # All positions together weigh as much as this many tokens of a single position.
@@ -96,7 +97,7 @@ def log_loss(chances: Floats, accepted: Bools) -> Floats:
 
 def _isotonic(bins: LogitBins) -> Curve:
     """Isotonic regression: the nondecreasing values closest to the observed rates, joined by straight lines."""
-    coarse = bins.coarse(POINTS)
+    coarse = bins.coarse(max(2, min(POINTS, int(bins.count.sum() / TOKENS_A_POINT))))
     rates = (coarse.accepted + 0.5) / (coarse.count + 1)
     regression = scikit_learn("isotonic").IsotonicRegression().fit(coarse.logit, rates, sample_weight=coarse.count)
     return _curve(regression.X_thresholds_, regression.y_thresholds_)

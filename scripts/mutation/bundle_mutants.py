@@ -147,7 +147,7 @@ BUNDLE = (
         "calibration/verdicts/verdict.py",
         "if judged.speedup.low > 1 and judged.p10 >= floor:",
         "if judged.speedup.low > 1:",
-        ("tests/calibration/reporting/test_answer.py",),
+        ("tests/calibration/test_report.py",),
     ),
     Mutant(
         "digests are not compared",
