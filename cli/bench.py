@@ -72,14 +72,10 @@ def bench(
     """
     from ..calibration.bench.interleaved import bench as run
     from ..calibration.bench.interleaved import check, journal_header
-    from ..calibration.bench.predict import drafter_by_route, predict_by
     from ..calibration.bench.results import BenchOptions
     from ..calibration.bench.table import render
     from ..calibration.measuring.journal import Journal
     from ..calibration.measuring.prompts import choose
-    from ..runtime.policy.checks import stale
-    from ..runtime.policy.cost_model import COSTS, Costs
-    from ..runtime.policy.files import read_by_draft
     from ..runtime.text.prompt_file import read_prompt_lines
     from .progress import load
 
@@ -94,12 +90,7 @@ def bench(
         _say_resumed(kept, pairs)
         try:
             with bar("bench") as advance:
-                known, host = read_by_draft(session.bundle, Costs, COSTS), session.engine
-                costs = {
-                    name: one for name, one in known.items() if not stale(one, host.name, session.threads, host.device)
-                }
-                predict = predict_by(costs, session.drafts.first, drafter_by_route(session, chosen)) if costs else None
-                result = run(session, requests, chosen, kept, advance, predict)
+                result = run(session, requests, chosen, kept, advance)
         except KeyboardInterrupt:
             done = len(kept.finished)
             click.echo(

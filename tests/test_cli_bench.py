@@ -8,19 +8,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from specexport.bundle import Bundle
 from specexport.calibration.bench import interleaved as module
 from specexport.cli import main
-from specexport.runtime.policy.cost_model import COSTS
-from specexport.runtime.policy.files import write_decision
-from specexport.runtime.policy.host_identity import bundle_identity, describe_host
-from support.calibrated import flat_costs
 from support.ended import cause
 from support.refusals import check
 
@@ -104,19 +98,10 @@ def test_the_table(run: Run, journal: Path) -> None:
     assert result.exit_code == 0, result.stderr
     assert result.stderr == ""
     lines = result.stdout.splitlines()
-    assert max(map(len, lines)) <= 110
-    assert [line.split()[:2] for line in lines[4:8]] == [["code", "2"], ["prose", "1"], ["chat", "1"], ["all", "4"]]
+    rows = [line.split()[1:4:2] for line in lines[5:9]]
+    assert rows == [["code", "2"], ["prose", "1"], ["chat", "1"], ["all", "4"]]
     assert lines[-1] == "outputs: 4 equal, 0 equal up to a near tie of two logits, 0 different"
     assert not journal.exists()
-
-
-@pytest.mark.parametrize("host", [describe_host("onnxruntime"), "another host"], ids=["this", "another"])
-def test_costs_predict_on_their_host(host: str, run: Run, bundle: Path) -> None:
-    opened = Bundle.open(bundle)
-    costs = replace(flat_costs(0.1), bundle=bundle_identity(opened), host=host, engine="onnxruntime")
-    write_decision(opened, costs, COSTS)
-    (route,) = found(run("--route", "prose", "--json", bundle=bundle))["routes"]
-    assert (route["predicted"] is None) == (host == "another host")
 
 
 def test_json_is_one_object_and_nothing_else(run: Run) -> None:

@@ -28,7 +28,7 @@ from ...runtime.session import Session
 from ...strict import parse
 from ..measuring.journal import Journal
 from ..measuring.prompts import Progress, Request, silent
-from .results import Bench, BenchOptions, Outputs, PairedRun, Predict, Run
+from .results import Bench, BenchOptions, Outputs, PairedRun, Run
 from .table import summarize
 
 
@@ -38,7 +38,6 @@ def bench(
     options: BenchOptions,
     journal: Journal | None = None,
     progress: Progress = silent,
-    predict: Predict | None = None,
 ) -> Bench:
     """Run every request both ways and compare. Clears the session's cached prefix.
 
@@ -64,8 +63,8 @@ def bench(
         pairs.append(finished[key])
     session.reset()
     routes = list(dict.fromkeys(pair.route for pair in pairs))
-    summaries = tuple(summarize(route, [pair for pair in pairs if pair.route == route], predict) for route in routes)
-    overall = summarize("all", pairs, None) if len(routes) > 1 else None
+    summaries = tuple(summarize(route, [pair for pair in pairs if pair.route == route]) for route in routes)
+    overall = summarize("all", pairs) if len(routes) > 1 else None
     name, host = session.engine.name, describe_host(session.engine.name, session.engine.device)
     return Bench(bundle_name(session.bundle.root), name, host, options, summaries, overall, tuple(pairs))
 
@@ -154,8 +153,6 @@ def _run(output: DecodedOutput) -> Run:
         rounds=statistics.rounds,
         looked_up=statistics.looked_up,
         draft_passes=statistics.draft_passes,
-        guess_passes=statistics.guess_passes,
-        rounds_by_drafted=tuple(np.bincount(output.drafted).tolist()),
         drafted_by_position=tuple(statistics.drafted_by_position),
         accepted_by_position=tuple(statistics.accepted_by_position),
         first_token_seconds=statistics.first_token_seconds,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ...errors import ParameterError
 from ...runtime.sampling.parameters import SamplingParameters
-from ...strict import OPTIONAL
 from ..statistics.results import Interval, Quantiles
 
 # near tie: the outputs differ, and where they first do, the target's two best logits are so close that a pass of
@@ -54,15 +52,13 @@ class BenchOptions:
 class Run:
     """One request decoded one way, plainly or speculatively.
 
-    Times in seconds; counts as in `Statistics`. decode_seconds: after the prefill. rounds_by_drafted[n]: rounds that
-    drafted n tokens. digest: SHA-256 of the tokens as int64.
+    Times in seconds; counts as in `Statistics`. decode_seconds: after the prefill. digest: SHA-256 of the tokens, int64.
     """
 
     emitted: int
     rounds: int
     looked_up: int
     draft_passes: int
-    rounds_by_drafted: tuple[int, ...]
     drafted_by_position: tuple[int, ...]
     accepted_by_position: tuple[int, ...]
     first_token_seconds: float
@@ -73,7 +69,6 @@ class Run:
     device_seconds: float
     host_seconds: float
     digest: str
-    guess_passes: int = field(default=0, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if self.emitted < 1 or self.rounds < 1 or not 0 < self.decode_seconds < math.inf:
@@ -108,10 +103,6 @@ class PairedRun:
         return self.plain.latency * self.speculative.emitted
 
 
-# (route, its paired runs) -> the predicted speedup, None if it cannot be predicted.
-Predict = Callable[[str, Sequence[PairedRun]], float | None]
-
-
 @dataclass(frozen=True)
 class RouteBench:
     """Results of one route, or of all routes together.
@@ -121,7 +112,7 @@ class RouteBench:
     speedups: quantiles of the requests' own speedups; slower: share of the requests below 1. latency_*: seconds per
     token; first_token_*: seconds. tokens_per_round: emitted over rounds, the bonus token included. acceptance[i]: of
     the rounds that drafted token i, the share that accepted it. *_share: of the speculative time, prefill excluded.
-    predicted: speedup by `costs.json`. equal, near_ties, different, not_comparable: numbers of pairs.
+    equal, near_ties, different, not_comparable: numbers of pairs.
     """
 
     route: str
@@ -143,7 +134,6 @@ class RouteBench:
     target_share: float
     device_share: float
     host_share: float
-    predicted: float | None
     equal: int
     near_ties: int
     different: int

@@ -7,17 +7,17 @@ from itertools import zip_longest
 
 from ..statistics.intervals import quantiles, ratio_interval
 from ..statistics.results import Quantiles
-from ..tables import NOTHING, between, milliseconds, percent, printable, table, times
-from .results import Bench, PairedRun, Predict, RouteBench
+from ..tables import between, milliseconds, percent, printable, table, times
+from .results import Bench, PairedRun, RouteBench
 
 LEGEND = (
     "speedup: plain over speculative time per token, prefill excluded; whole: prefill included; p10 to p99: quantiles "
-    "over requests; slower: share of the requests that speculation slowed down; predicted: what this host's measured "
-    "costs make of the drafts that were accepted. With fewer than 500 requests, p99 is about the largest value."
+    "over requests; slower: share of the requests that speculation slowed down. With fewer than 500 requests, p99 is "
+    "about the largest value."
 )
 
 
-def summarize(route: str, pairs: Sequence[PairedRun], predict: Predict | None = None) -> RouteBench:
+def summarize(route: str, pairs: Sequence[PairedRun]) -> RouteBench:
     """Summarize the runs of one route. The repeats of a request count as one longer request; `pairs` is not empty."""
     groups: dict[int, list[PairedRun]] = {}
     for pair in pairs:
@@ -66,7 +66,6 @@ def summarize(route: str, pairs: Sequence[PairedRun], predict: Predict | None = 
         target_share=share["target"],
         device_share=share["device"],
         host_share=share["host"],
-        predicted=predict(route, pairs) if predict else None,
         equal=outputs.count("equal"),
         near_ties=outputs.count("near tie"),
         different=outputs.count("different"),
@@ -89,7 +88,7 @@ def render(result: Bench) -> str:
             ("speculative", row.latency_speculative, row.first_token_speculative),
         )
     )
-    speedups = "route|requests|speedup|95 %|p10|p50|p90|p99|slower|whole|predicted"
+    speedups = "route|requests|speedup|95 %|p10|p50|p90|p99|slower|whole"
     return "\n\n".join(
         (
             f"{_heading(result)}\n{result.host}",
@@ -113,9 +112,8 @@ def _heading(result: Bench) -> str:
 
 
 def _speedup(row: RouteBench) -> tuple[object, ...]:
-    predicted = NOTHING if row.predicted is None else times(row.predicted)
     quantiles = map(times, vars(row.speedups).values())
-    ends = percent(row.slower), times(row.whole_request.value), predicted
+    ends = percent(row.slower), times(row.whole_request.value)
     return row.route, row.requests, times(row.speedup.value), between(row.speedup), *quantiles, *ends
 
 

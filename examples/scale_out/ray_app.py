@@ -30,14 +30,14 @@ class Replica:
         self.session = load(bundle, engine, threads)
         self.session.prepare()  # so that no request waits for it
         replica = serve.get_replica_context().replica_tag
-        self.app = create_app(self.session, ServerSettings(replica=replica, api_keys=keys_of_host()))
+        self.served = create_app(self.session, ServerSettings(replica=replica, api_keys=keys_of_host()))
 
     def __serve_build_asgi_app__(self) -> Starlette:  # Ray looks for this name
-        return self.app
+        return self.served
 
     def check_health(self) -> None:
         """After three errors in a row Ray replaces this replica. Raises `EngineError` where `/health` is 503."""
-        trouble = self.app.state.service.trouble
+        trouble = self.served.state.service.trouble
         if trouble is not None:
             raise EngineError(f"{trouble}; this replica must be replaced")
 

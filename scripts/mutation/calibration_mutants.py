@@ -164,13 +164,6 @@ CALIBRATION = (
         "True",
         (f"{TESTS}test_report.py",),
     ),
-    Mutant(
-        "a plain run is predicted to take a round per round",
-        f"{OF}bench/predict.py",
-        "run.emitted * at.plain",
-        "run.rounds * at.plain",
-        (f"{TESTS}bench/test_predict.py",),
-    ),
     Mutant("two runs write one journal", JOURNAL, "lock(file)", "None", IN_JOURNAL),
     Mutant("a journal goes on after half a line", JOURNAL, "len(content) - len(torn)", "len(content)", IN_JOURNAL),
     Mutant(
@@ -274,7 +267,7 @@ CALIBRATION = (
         "runtime/policy/cost_model.py",
         "of.rounds[0].median / own.rounds[0].median",
         "own.rounds[0].median / of.rounds[0].median",
-        (f"{TESTS}test_calibrate_several.py",),
+        (f"{TESTS}test_drafted.py",),
     ),
     Mutant(
         "the drafters that were asked for are all drafters",

@@ -40,13 +40,6 @@ COMMANDS = (
         "choose(requests_of(session, read, chosen.max_new_tokens, skip_invalid), (), limit)",
         OF_BENCH,
     ),
-    Mutant(
-        "bench predicts by costs of another host",
-        f"{CLI}bench.py",
-        "{name: one for name, one in known.items() if not stale(one, host.name, session.threads, host.device)}",
-        "known",
-        OF_BENCH,
-    ),
     Mutant("a finished benchmark leaves its journal", f"{CLI}bench.py", "kept.remove()", "kept.close()", OF_BENCH),
     Mutant(
         "an interrupt is a failure like any other",

@@ -11,7 +11,6 @@ import pytest
 from specexport.bundle import Bundle, Contract, FileEntry
 from specexport.calibration import calibrate as module
 from specexport.calibration.calibrate import _header, calibrate, measure_only
-from specexport.calibration.drafted import normalized
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.options import CalibrateOptions
 from specexport.engines.base import Logits
@@ -21,7 +20,7 @@ from specexport.runtime.policy.files import read_by_draft, read_decision
 from specexport.runtime.policy.route_belief import ROUTING, Routing
 from specexport.runtime.policy.routes import POLICY, Policy
 from specexport.runtime.session import Session
-from support.calibrated import flat_costs, priced, requests
+from support.calibrated import priced, requests
 from support.doubles import FakeDecoder
 from support.several import several_session
 
@@ -82,12 +81,6 @@ def test_each_route_gets_the_draft_that_pays_there(session: Session) -> None:
         found = again.generate(one.tokens, max_new_tokens=40).statistics
         own = {"odd": "draft", "even": "b"}[one.route]
         assert found.rounds_by_drafter[own] > sum(found.rounds_by_drafter.values()) / 2
-
-
-def test_drafts_are_compared_at_one_speed_of_the_host() -> None:
-    first = flat_costs(0.1)
-    slow = replace(first, points=tuple(point.scaled(2.0) for point in first.points))
-    assert normalized({"draft": first, "b": slow})["b"].points == first.points
 
 
 def test_nothing_is_learnt_for_nothing(session: Session) -> None:

@@ -12,7 +12,6 @@ import pytest
 from specexport.calibration.bench import interleaved as module
 from specexport.calibration.bench.interleaved import bench, check, journal_header
 from specexport.calibration.bench.results import BenchOptions, PairedRun
-from specexport.calibration.bench.table import render
 from specexport.calibration.measuring.journal import Journal
 from specexport.errors import OutputError, ParameterError
 from specexport.runtime.session import Session
@@ -61,22 +60,6 @@ def test_the_first_request_warms_up_and_does_not_count(session: Session, calls: 
     assert len(made) == 6
     assert made[:2] == made[2:4]
     assert len(result.pairs) == 2
-
-
-def test_predictions_are_asked_for_by_route(session: Session) -> None:
-    asked: list[tuple[str, list[str]]] = []
-
-    def predict(route: str, pairs: Sequence[PairedRun]) -> float | None:
-        asked.append((route, [pair.route for pair in pairs]))
-        return 1.25 if route == "a" else None
-
-    result = bench(session, requests(4), OPTIONS, predict=predict)
-    assert asked == [("b", ["b", "b"]), ("a", ["a", "a"])]
-    assert [route.predicted for route in result.routes] == [None, 1.25]
-    assert result.overall is not None
-    assert result.overall.predicted is None
-    assert "1.25x" in render(result)
-    assert [route.predicted for route in bench(session, requests(4), OPTIONS).routes] == [None, None]
 
 
 def test_as_dict_is_json(session: Session) -> None:
