@@ -52,7 +52,7 @@ class BenchOptions:
 class Run:
     """One request decoded one way, plainly or speculatively.
 
-    Times in seconds; counts as in `Statistics`. decode_seconds: after the prefill. digest: SHA-256 of the tokens, int64.
+    Times in seconds; counts as in `Statistics`. decode_seconds: after the prefill. digest: SHA-256 of the int64 tokens.
     """
 
     emitted: int
