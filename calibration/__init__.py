@@ -1,1 +1,1 @@
-"""Measurements for decisions: what a pass costs, whether speculation pays, how weights are quantized."""
+"""Measurements for decisions: what a pass costs, and whether speculation pays."""

@@ -85,7 +85,7 @@ def check(session: Session, requests: Sequence[Request], options: BenchOptions) 
 def journal_header(session: Session, requests: Sequence[Request], options: BenchOptions) -> dict[str, Any]:
     """What must be equal for one run to resume another."""
     root, engine = session.bundle.root, session.engine
-    given = [[request.line, request.route, list(request.tokens), request.max_new_tokens] for request in requests]
+    rows = [[request.line, request.route, list(request.tokens), request.max_new_tokens] for request in requests]
     return {
         "command": "bench",
         "bundle": bundle_identity(session.bundle),
@@ -94,7 +94,7 @@ def journal_header(session: Session, requests: Sequence[Request], options: Bench
         "threads": session.threads,
         "host": describe_host(engine.name, engine.device),
         "options": asdict(options),
-        "requests": hashlib.sha256(json.dumps(given).encode()).hexdigest(),
+        "requests": hashlib.sha256(json.dumps(rows).encode()).hexdigest(),
     }
 
 
@@ -121,10 +121,10 @@ def run_both_ways(
     session: Session, request: Request, options: BenchOptions, plain_first: bool
 ) -> tuple[Run, Run, Outputs]:
     """(plain run, speculative run, whether their outputs agree). Clears the session's cached prefix."""
-    found: dict[bool, DecodedOutput] = {}
+    decoded: dict[bool, DecodedOutput] = {}
     for speculate in (False, True) if plain_first else (True, False):
-        found[speculate] = _decode(session, request, options, speculate)
-    plain, speculative = found[False], found[True]
+        decoded[speculate] = _decode(session, request, options, speculate)
+    plain, speculative = decoded[False], decoded[True]
     outputs = _compare(session, request, plain, speculative) if options.greedy else "not comparable"
     return _run(plain), _run(speculative), outputs
 

@@ -50,7 +50,7 @@ class DraftTokens:
 
 
 class _SmallerDraft:
-    """A smaller draft that guesses, replayed from its own record of the request, and the time that it takes."""
+    """A smaller draft that guesses, replayed from a record of the request, and the time that it takes."""
 
     def __init__(self, trace: Trace, name: str) -> None:
         self._source, self._tokens, self._rows = trace.smaller[name], trace.tokens, trace.prompt_tokens
@@ -88,17 +88,17 @@ class CascadeReplay:
         """
         text, tokens = self._tokens[:place], self._drafts.at(place, count)
         before = self._smaller.seconds if self._smaller else 0.0
-        drafted = asked = passes = rows = 0
+        drafted = tried = passes = rows = 0
         out = False
         while not out and drafted < count and (guide is None or guide.go_on(drafted)):
             room = 0 if behind and not passes else min(GUESSES, count - drafted - 1)
             guesses = self._source.find(text, room, tokens[:drafted]) if room else []
             passes, rows = passes + 1, rows + len(guesses)
             for guess in (*guesses, UNKNOWN):
-                asked += 1
+                tried += 1
                 out = guide is not None and not guide.include(drafted, seen[drafted])
                 drafted += not out
                 if out or tokens[drafted - 1] != guess or guess == UNKNOWN or drafted == count:
                     break
         seconds = self._smaller.seconds - before if self._smaller else 0.0
-        return ModelDraft(drafted, asked, asked - passes, rows, seconds)
+        return ModelDraft(drafted, tried, tried - passes, rows, seconds)

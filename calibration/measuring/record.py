@@ -155,10 +155,10 @@ def record(
         "plain": replace(params, speculate=False),
         "speculative": replace(params, num_draft_tokens=session.max_draft_tokens),
     }
-    found = dict.fromkeys(ways, Timing(0.0, 0.0, 0))
+    timings = dict.fromkeys(ways, Timing(0.0, 0.0, 0))
     for name in list(ways)[:: 1 if plain_first else -1] if timed else ():
         session.reset()
-        found[name] = Timing.of(session.generate(request.tokens, ways[name]).statistics)
+        timings[name] = Timing.of(session.generate(request.tokens, ways[name]).statistics)
     session.reset()
     tokens = session.generate(request.tokens, params, schedule=recorder).tokens
     judged, rows, first = [], [], 0  # first: index of the round's first draft pass
@@ -179,7 +179,7 @@ def record(
         agrees=tuple(agrees) if session.drafts.names else (None,) * len(tokens),
         rounds=tuple((round.num_drafted, round.num_accepted) for round in recorder.rounds),
         judged=tuple(judged),
-        **found,
+        **timings,
         missed=misses(recorder.rounds, agrees) if sampling.greedy and session.drafts.names else (),
     )
     return row, features
@@ -191,29 +191,29 @@ def agreement(rounds: Sequence[RecordedRound], output: Sequence[int], greedy: bo
     Known for a round's draft tokens up to the first rejected one. For the token after a fully accepted draft, it is
     known from the next round's first draft pass, under greedy decoding.
     """
-    found: list[bool | None] = [None] * len(output)
+    agrees: list[bool | None] = [None] * len(output)
     place = 0
     for round in rounds:
-        if greedy and round.last_choice is not None and 0 < place <= len(output) and found[place - 1] is None:
-            found[place - 1] = round.last_choice == output[place - 1]
+        if greedy and round.last_choice is not None and 0 < place <= len(output) and agrees[place - 1] is None:
+            agrees[place - 1] = round.last_choice == output[place - 1]
         for index in range(min(round.num_accepted + 1, round.num_drafted)):
             if place + index < len(output):
-                found[place + index] = index < round.num_accepted
+                agrees[place + index] = index < round.num_accepted
         place += round.num_accepted + 1
-    return found
+    return agrees
 
 
 def misses(rounds: Sequence[RecordedRound], agrees: Sequence[bool | None]) -> tuple[tuple[int, ...], ...]:
     """`Trace.missed` of rounds that were decoded greedily. agrees: from `agreement`."""
-    found: dict[int, tuple[int, ...]] = {}
+    choices: dict[int, tuple[int, ...]] = {}
     place = 0
     for round in rounds:
         if place and round.last_choice is not None and place <= len(agrees) and agrees[place - 1] is False:
-            found.setdefault(place - 1, (round.last_choice,))
+            choices.setdefault(place - 1, (round.last_choice,))
         if round.num_accepted < round.num_drafted:
-            found[place + round.num_accepted] = round.choices[round.num_accepted : round.num_drafted]
+            choices[place + round.num_accepted] = round.choices[round.num_accepted : round.num_drafted]
         place += round.num_accepted + 1
-    return tuple((start, *said) for start, said in sorted(found.items()))
+    return tuple((start, *tokens) for start, tokens in sorted(choices.items()))
 
 
 def to_row(record: Record, features: NDArray[np.float16]) -> dict[str, Any]:

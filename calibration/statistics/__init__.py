@@ -1,1 +1,1 @@
-"""Intervals, sample sizes, and the types of results."""
+"""Intervals of ratios, and the types of results."""

@@ -120,10 +120,7 @@ def choose_routing(
 
 def _stream(drafted: Sequence[Drafted], names: Sequence[str]) -> Stream:
     of = {name: of_drafter(drafted, name) for name in names}
-    traces = {name: one.traces for name, one in of.items()}
-    requests = [
-        aligned({name: own[number] for name, own in traces.items()}) for number in range(len(drafted[0].records))
-    ]
-    return Stream(
-        requests, {name: Priced(one.costs, one.reading if model_of(name) else None) for name, one in of.items()}
-    )
+    traces, count = {name: one.traces for name, one in of.items()}, len(drafted[0].records)
+    requests = [aligned({name: of_draft[number] for name, of_draft in traces.items()}) for number in range(count)]
+    priced = {name: Priced(one.costs, one.reading if model_of(name) else None) for name, one in of.items()}
+    return Stream(requests, priced)

@@ -29,9 +29,9 @@ class SpecExportCommand(BaseOptimumCLICommand):
         """Run `specexport build`, with its exit code; the bundle's manifest records that command line."""
         from specexport.__main__ import main
 
-        asked = self.args
-        draft = ["--draft", asked.draft] if asked.draft is not None else []
-        sys.argv = ["specexport", "build", "--target", asked.model, *draft, "--output", asked.output, *asked.options]
+        chosen = self.args
+        draft = ["--draft", chosen.draft] if chosen.draft is not None else []
+        sys.argv = ["specexport", "build", "--target", chosen.model, *draft, "--output", chosen.output, *chosen.options]
         main()
 
 

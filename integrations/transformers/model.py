@@ -85,11 +85,11 @@ class CompiledCausalLM:
         prompt = _only_sequence(given)
         if attention_mask is not None and not np.asarray(attention_mask).all():
             raise ParameterError("attention_mask has zeros; give one sequence without padding", "attention_mask")
-        asked = _asked(options, do_sample)
-        if max_length is not None and "max_new_tokens" not in asked:
-            asked["max_new_tokens"] = _room(max_length, len(prompt))
+        chosen = _stream_options(options, do_sample)
+        if max_length is not None and "max_new_tokens" not in chosen:
+            chosen["max_new_tokens"] = _room(max_length, len(prompt))
         tokens = list(prompt)
-        with self.session.stream(prompt, **{"max_new_tokens": MAX_NEW_TOKENS} | asked) as stream:
+        with self.session.stream(prompt, **{"max_new_tokens": MAX_NEW_TOKENS} | chosen) as stream:
             if streamer is not None:
                 streamer.put(_like(given, [tokens]))
             for chunk in stream:
@@ -130,7 +130,7 @@ def _only_sequence(given: Any) -> list[int]:
     return [int(token) for token in array]
 
 
-def _asked(options: dict[str, Any], do_sample: bool) -> dict[str, Any]:
+def _stream_options(options: dict[str, Any], do_sample: bool) -> dict[str, Any]:
     """`options` as keywords of `Session.stream`. Raises `ParameterError`."""
     if options.get("assistant_model") is not None:
         raise ParameterError(
@@ -140,15 +140,15 @@ def _asked(options: dict[str, Any], do_sample: bool) -> dict[str, Any]:
     for name, only in SINGLE.items():
         if options.get(name, only) != only:
             raise ParameterError(f"{name} is {options[name]}; a session returns one sequence, as an array of ids", name)
-    asked = {RENAMED.get(name, name): value for name, value in options.items() if value is not None}
-    asked = {name: value for name, value in asked.items() if name not in (*IGNORED, "assistant_model")}
-    if unknown := sorted(asked.keys() - set(SAME)):
+    chosen = {RENAMED.get(name, name): value for name, value in options.items() if value is not None}
+    chosen = {name: value for name, value in chosen.items() if name not in (*IGNORED, "assistant_model")}
+    if unknown := sorted(chosen.keys() - set(SAME)):
         raise ParameterError(
             f"generate does not support {', '.join(unknown)} here; it takes {', '.join(SAME)}", unknown[0]
         )
     if not do_sample:
-        return {name: value for name, value in asked.items() if name not in ("temperature", "top_k", "top_p", "min_p")}
-    return {"temperature": 1.0, "top_k": TOP_K} | asked
+        return {name: value for name, value in chosen.items() if name not in ("temperature", "top_k", "top_p", "min_p")}
+    return {"temperature": 1.0, "top_k": TOP_K} | chosen
 
 
 def _like(given: Any, tokens: Any) -> Any:

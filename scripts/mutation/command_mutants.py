@@ -174,8 +174,8 @@ COMMANDS = (
     Mutant(
         "transformers' default beats the caller's temperature",
         GENERATE,
-        '{"temperature": 1.0, "top_k": TOP_K} | asked',
-        'asked | {"temperature": 1.0, "top_k": TOP_K}',
+        '{"temperature": 1.0, "top_k": TOP_K} | chosen',
+        'chosen | {"temperature": 1.0, "top_k": TOP_K}',
         OF_GENERATE,
     ),
     Mutant(
@@ -190,7 +190,7 @@ COMMANDS = (
     Mutant(
         "optimum's options are dropped",
         "integrations/optimum/register_specexport.py",
-        "*asked.options",
+        "*chosen.options",
         "*()",
         ("tests/integrations/test_optimum.py",),
     ),
