@@ -222,7 +222,7 @@ CALIBRATION = (
         f"{OF}measuring/replay.py",
         "one.behind + missed[name] - prefill",
         "one.behind",
-        (f"{TESTS}verdicts/test_routing.py",),
+        IN_REPLAY,
     ),
     Mutant(
         "routes do not take turns",
@@ -295,7 +295,7 @@ CALIBRATION = (
         VERDICT,
         "start_of(halves[1 - half] or traces, drafter, costs)",
         "start_of(halves[half] or traces, drafter, costs)",
-        IN_SESSIONS,
+        IN_VERDICT,
     ),
     Mutant(
         "noise changes the drafter",
@@ -332,7 +332,7 @@ CALIBRATION = (
         "reach / abs(speedup.value - 1)",
         IN_VERDICT,
     ),
-    Mutant("a chance may be 1", SESSIONS, "(a + 1) / (r + 2)", "a / max(r, 1)", IN_SESSIONS),
+    Mutant("a chance may be 1", SESSIONS, "(a + 1) / (r + 2)", "a / max(r, 1)", IN_VERDICT),
     Mutant(
         "confidence is read where it does not pay",
         VERDICT,

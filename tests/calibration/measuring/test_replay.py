@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import RecordedRound, agreement, record
-from specexport.calibration.measuring.replay import replay_fixed
+from specexport.calibration.measuring.replay import replay, replay_fixed
 from specexport.calibration.measuring.traces import Trace, known
 from specexport.runtime.drafting.names import all_drafters
+from specexport.runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import FakeDecoder, fake_session
@@ -56,6 +57,32 @@ def test_contexts_and_lookups_are_told(session: Session) -> None:
         assert one.looked_up == (one.num_drafted > 0)
         place += one.num_accepted + 1
     assert not any(one.looked_up for one in replay_fixed(trace, "model", 2))
+
+
+class Turns:
+    """Two drafters in turn, one token each."""
+
+    needs_host = True
+
+    def __init__(self) -> None:
+        self.missing: list[int] = []
+
+    def plan(self, sequence: SequenceState) -> RoundPlan:
+        name = "ab"[len(self.missing) % 2]
+        self.missing.append(sequence.missing_rows(name))
+        return RoundPlan(1, drafter=name)
+
+    def observe(self, outcome: RoundOutcome) -> None:
+        pass
+
+
+def test_a_draft_reads_what_was_written_while_another_drafted() -> None:
+    """Every round writes two tokens; the prompt's rows count for the second draft only, which had to read them too."""
+    trace, turns = Trace(1, "code", 5, tuple(range(17)), (True,) * 12, 12), Turns()
+    rounds = list(replay({"a": trace, "b": trace}, turns))
+    assert [name for name, _ in rounds] == ["a", "b"] * 3
+    assert [one.behind for _, one in rounds] == [0, 5 + 2, 2, 2, 2, 2]
+    assert turns.missing == [6, 8, 3, 3, 3, 3]
 
 
 def round_of(drafted: int, accepted: int, choice: int | None = None) -> RecordedRound:

@@ -231,3 +231,19 @@ def test_half_of_each_route_tells_what_the_other_half_starts_from(monkeypatch: p
     replay_adaptive(traces, costs(), ("model",), None)
     assert len(started) == 16
     assert all(0.15 < chances[0] < 0.6 for chances in started)
+
+
+def test_no_request_starts_from_its_own_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The good requests start from what the bad ones gave, and the other way round."""
+    traces = [trace(("+-"[line % 2]) * 20, line) for line in range(8)]
+    starts: list[Start] = []
+    real = verdict.adaptive_seconds
+
+    def noted(*given: Any) -> Any:
+        starts.extend(given[3])
+        return real(*given)
+
+    monkeypatch.setattr(verdict, "adaptive_seconds", noted)
+    replay_adaptive(traces, costs(), ("model",), None)
+    assert [start.chances[0] > 0.5 for start in starts] == [False, True] * 4
+    assert all(0 < start.chances[0] < 1 for start in starts)  # what was always right, or never, may change
