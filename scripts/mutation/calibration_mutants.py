@@ -17,7 +17,6 @@ IN_REPLAY, IN_JOURNAL = (f"{TESTS}measuring/test_trace_replay.py",), (f"{TESTS}m
 CALIBRATE, IN_CALIBRATE = f"{OF}calibrate.py", (f"{TESTS}test_calibrate.py",)
 VERDICT, IN_VERDICT = f"{OF}verdicts/verdict.py", (f"{TESTS}verdicts/test_verdict.py",)
 CURVES, FIT, IN_FIT = f"{OF}survival/curves.py", f"{OF}survival/fit.py", (f"{TESTS}survival/test_fit.py",)
-IN_PRECISIONS = ("tests/exporter/test_precision_search.py",)
 IN_GPTQ = ("tests/exporter/weights/test_gptq.py",)
 IN_SMOOTHING = ("tests/exporter/weights/test_smoothing.py",)
 MODEL, IN_MODEL = "runtime/policy/cost_model.py", ("tests/runtime/policy/test_cost_model.py",)
@@ -359,21 +358,6 @@ CALIBRATION = (
         "abs(predicted - observed)",
         "(predicted - observed)",
         (f"{TESTS}survival/test_quality.py",),
-    ),
-    Mutant(
-        "the warm-up of a precision counts",
-        "exporter/precision_search.py",
-        "if number:",
-        "if number >= 0:",
-        IN_PRECISIONS,
-    ),
-    Mutant(
-        "the fastest precision, however wrong",
-        "exporter/precision_search.py",
-        "drafts and divergences[pair.target] <= max_divergence",
-        "drafts",
-        IN_PRECISIONS,
-        "pick",
     ),
     Mutant(
         "later columns do not compensate for a block",

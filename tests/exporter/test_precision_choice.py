@@ -23,7 +23,6 @@ RTX = ("tensorrt-rtx",)
         (CPU, "int8", "int4", PrecisionPlan("fp32", {"target": "int8", "draft": "int4"}, "onnxruntime")),
         (CPU, "fp32", "int8", PrecisionPlan("fp32", {"target": "float", "draft": "int8"}, "onnxruntime")),
         (RTX, "int4", "fp16", PrecisionPlan("fp16", {"target": "int4", "draft": "float"}, "tensorrt")),
-        (CPU, "auto", None, PrecisionPlan("fp32", {"target": "float", "draft": "float"}, "onnxruntime")),
     ],
 )
 def test_what_names_mean(engines: tuple[str, ...], precision: str, draft: str | None, found: PrecisionPlan) -> None:
@@ -34,14 +33,11 @@ def test_what_names_mean(engines: tuple[str, ...], precision: str, draft: str | 
     ("engines", "precision", "draft"),
     [
         (CPU, "int3", None),
-        (CPU, "int8", "auto"),
         (CPU, "fp32", "fp16"),
         (CPU, "int8", "fp16"),
         (RTX, "fp32", "int4"),
         (("onnxruntime", "tensorrt"), "int8", None),
-        (RTX, "auto", None),
-        (("onnxruntime", "tensorrt"), "auto", None),
-        (CPU, "auto", "int8"),
+        (CPU, "auto", None),
     ],
 )
 def test_names_that_do_not_go_together(engines: tuple[str, ...], precision: str, draft: str | None) -> None:
