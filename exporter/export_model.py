@@ -28,13 +28,13 @@ from .passes.optimize import optimize, save
 from .proving.prove import continued_logits, record_reference
 from .proving.prove_layers import Recorded, Subject, prove_layers
 from .quantize.apply import by_every_name, quantize
-from .quantize.stored_weights import Made
+from .quantize.for_tensorrt import Made
 from .recipe_choice import Quantizing, choose_recipe
 from .stage_cache import finished_stage, make_stage, stage_key
 from .tracing.confidence_head import HEADED, probe_features
 from .tracing.trace import probe_cache, trace
+from .weights.choose import recipe_steps
 from .weights.fake_quant import fake_quantized
-from .weights.search import recipe_steps
 
 SPEC = "spec.json"
 REFERENCE = "reference.npz"

@@ -1,10 +1,6 @@
 """The linear layers of a traced graph: products with a stored weight, as tracing and fusing leave them.
 
-Initializers that passes add to a graph.
-
-The weights of a graph that a recipe names: those of linear layers, and tables that rows are picked from.
-
-Linear layers that read the same values become one product: query, key and value; a gate and what it gates.
+Those that read the same values become one product: query, key and value; a gate and what it gates.
 """
 
 from __future__ import annotations
@@ -124,7 +120,7 @@ Group = list[Linear]
 def groups(graph: ir.Graph, recipe: Recipe, form: Format) -> Iterator[tuple[Group, WeightRecipe]]:
     """The layers that `recipe` stores in `form`, those together that can be one product, with the recipe of the first.
 
-    They read the same value, with the same scale or block, and follow on each other in the graph, so that none of them
+    They read the same value, with the same block, and follow on each other in the graph, so that none of them
     feeds another. A layer whose table others read as rows too, an embedding, stays by itself: the table is stored once.
     So does one that adds a bias.
     """
@@ -134,7 +130,7 @@ def groups(graph: ir.Graph, recipe: Recipe, form: Format) -> Iterator[tuple[Grou
         if own is None or own.format != form:
             continue
         alone = linear.name if is_table(linear.weight) or linear.bias is not None else None
-        found.setdefault((linear.input, (own.block, own.limit, own.input_scale, alone)), []).append(linear)
+        found.setdefault((linear.input, (own.block, own.limit, alone)), []).append(linear)
     for group in found.values():
         yield group, recipe.weights[group[0].name]
 

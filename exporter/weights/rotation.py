@@ -5,11 +5,6 @@ norms, the stream can be rotated where it is written and rotated back where it i
 arXiv 2401.15024, section 3.1; QuaRot, arXiv 2404.00456, section 4, stage 1). This needs no knowledge of architectures:
 a pass over a few tokens finds what reads and writes the stream, and the rotation is tried with hooks first. If the
 logits change by more than rounding, the model has other readers or writers, and nothing is done.
-
-Orthogonal matrices that spread each channel over all others: a randomized Hadamard transform for any width.
-
-The width is split into powers of two, whose factors are Hadamard matrices (Sylvester's), and an odd rest, whose factor
-is a Hartley matrix. Both are symmetric, orthogonal, and have no entry above sqrt(2 / size).
 """
 
 from __future__ import annotations
@@ -26,7 +21,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .layers import LinearLayer, linear_layers, parameter_names
-from .producers import Probe
 
 # Largest Hadamard factor: products with several small ones are cheaper than with a large one.
 LARGEST_FACTOR = 64
@@ -34,7 +28,11 @@ SEED = 0
 
 
 class Rotation:
-    """Q = diag(signs) . (F1 x F2 x ...), [H, H], the same for every call with the same width."""
+    """A randomized Hadamard transform Q = diag(signs) . (F1 x F2 x ...), [H, H], the same for every equal width.
+
+    The width is split into powers of two, whose factors are Hadamard matrices (Sylvester's), and an odd rest, whose
+    factor is a Hartley matrix. Both are symmetric, orthogonal, and have no entry above sqrt(2 / size).
+    """
 
     def __init__(self, width: int) -> None:
         assert width > 0
@@ -143,10 +141,9 @@ def rotate(model: nn.Module, tokens: Tensor) -> str | None:
     if stream.tied is not None and table > MAX_STORED_TWICE * parameters:
         return None
     rotation = Rotation(stream.width)
-    with torch.no_grad():
-        exact = _logits(model, tokens)
-        with _as_if(stream, rotation):
-            off = float((_logits(model, tokens) - exact).abs().max())
+    exact = logits_of(model, tokens)
+    with _as_if(stream, rotation):
+        off = float((logits_of(model, tokens) - exact).abs().max())
     if not off <= TOLERANCE * float(exact.std()):
         return None
     tied = stream.tied
@@ -167,25 +164,61 @@ def find_stream(model: nn.Module, tokens: Tensor) -> Stream | None:
     if not isinstance(embedding, nn.Embedding) or any(parameter.ndim > 2 for parameter in model.parameters()):
         return None  # stacks of experts read the stream too
     width = embedding.weight.shape[1]
-    probe = Probe(model, tokens)
-    by_norm: dict[str, list[LinearLayer]] = {}
-    for layer in linear_layers(model):
-        if layer.path in probe.makers and layer.matrix.shape[1] == width:
-            by_norm.setdefault(probe.makers[layer.path], []).append(layer)
+    probe = NormReaders(model, tokens)
     norms = []
-    for path, readers in by_norm.items():
-        norm = _norm(probe.modules[path], probe.calls[path].args, tuple(readers))
-        if norm is None:
-            return None
-        norms.append(norm)
-    reading = {layer.path for readers in by_norm.values() for layer in readers}
-    writers = tuple(
-        layer
-        for layer in linear_layers(model)
-        if layer.path not in reading and layer.path in probe.calls and layer.matrix.shape[0] == width
-    )
+    for module, layers in probe.readers.items():
+        if readers := tuple(layer for layer in layers if layer.matrix.shape[1] == width):
+            norm = _norm(module, probe.args[module], readers)
+            if norm is None:
+                return None
+            norms.append(norm)
+    reading = {layer.path for norm in norms for layer in norm.readers}
+    writers = tuple(layer for layer in probe.called if layer.path not in reading and layer.matrix.shape[0] == width)
     stream = Stream(embedding, tuple(norms), writers)
     return stream if norms and writers and _once(model, stream) else None
+
+
+class NormReaders:
+    """One pass of `model` over tokens [1, T].
+
+    readers: the linear layers that read a norm's output, by the norm, in the order of the calls. args: those of each
+    norm's last call. called: the linear layers that were called.
+    """
+
+    def __init__(self, model: nn.Module, tokens: Tensor) -> None:
+        self.readers: dict[nn.Module, list[LinearLayer]] = {}
+        self.args: dict[nn.Module, tuple[Any, ...]] = {}
+        self.called: list[LinearLayer] = []
+        # By address, since a full slice is another tensor object; the trial with hooks rejects a wrong guess.
+        self.made: dict[int, nn.Module] = {}
+        self.outputs: list[Tensor] = []  # kept, so that no address is used again
+        hooks = [layer.module.register_forward_pre_hook(self._before(layer)) for layer in linear_layers(model)]
+        hooks += [module.register_forward_hook(self._after) for module in model.modules() if _is_norm(module)]
+        try:
+            logits_of(model, tokens)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _before(self, layer: LinearLayer) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            self.called.append(layer)
+            if (norm := self.made.get(args[0].data_ptr())) is not None:
+                self.readers.setdefault(norm, []).append(layer)
+
+        return hook
+
+    def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if isinstance(output, Tensor):
+            self.args[module] = args
+            self.made[output.data_ptr()] = module
+            self.outputs.append(output)
+
+
+def _is_norm(module: nn.Module) -> bool:
+    """Whether the module's own parameters, weight and bias, all have one axis."""
+    own = list(module.parameters(recurse=False))
+    return bool(own) and all(parameter.ndim == 1 for parameter in own)
 
 
 def _norm(module: nn.Module, args: tuple[Any, ...], readers: tuple[LinearLayer, ...]) -> Norm | None:
@@ -285,6 +318,7 @@ def _each_row(matrix: Tensor, change: Callable[[Tensor], Tensor]) -> None:
         rows.copy_(change(rows.float()))
 
 
-def _logits(model: nn.Module, tokens: Tensor) -> Tensor:
-    logits: Tensor = model(input_ids=tokens, use_cache=False).logits
+def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
+    with torch.no_grad():
+        logits: Tensor = model(input_ids=tokens, use_cache=False).logits
     return logits.float()

@@ -362,7 +362,7 @@ CALIBRATION = (
     Mutant(
         "later columns do not compensate for a block",
         "exporter/weights/gptq.py",
-        "work[end:].addmm_(factor[start:end, end:].T, errors, alpha=-1)",
+        "work[stop:].addmm_(factor[start:stop, stop:].T, errors, alpha=-1)",
         "pass",
         IN_GPTQ,
     ),
@@ -372,7 +372,7 @@ CALIBRATION = (
     Mutant(
         "the rows with the largest outputs decide",
         "exporter/weights/smoothing.py",
-        "relative(group.rows, matrices)",
+        "relative_rows(group.rows, torch.cat(matrices))",
         "group.rows",
         IN_SMOOTHING,
     ),
@@ -385,10 +385,17 @@ CALIBRATION = (
     ),
     Mutant(
         "a block of int4 that does not divide the inputs",
-        "exporter/weights/search.py",
-        "block <= self.options.block and inputs % block == 0",
-        "block <= self.options.block",
-        ("tests/exporter/weights/test_search.py",),
+        "exporter/weights/choose.py",
+        "inputs % block == 0",
+        "inputs >= block",
+        ("tests/exporter/weights/test_choose.py",),
+    ),
+    Mutant(
+        "scales are rounded to half precision after the values",
+        "exporter/weights/recipe.py",
+        "return cast_scales(found if self.block else found[:, 0], self.scale_type)",
+        "return found if self.block else found[:, 0]",
+        ("tests/exporter/weights/test_recipe.py",),
     ),
     Mutant(
         "the quantized model is compared with itself",

@@ -84,13 +84,6 @@ EXPORTER = (
         QUANTIZE,
     ),
     Mutant(
-        "layers with other static scales share what is rounded",
-        ROWS,
-        "key = (group[0].input, own.input_scale)",
-        "key = (group[0].input, None)",
-        QUANTIZE,
-    ),
-    Mutant(
         "a row alone is multiplied alone",
         EXACT,
         'constant(graph, "exact.one", np.array([1]))',

@@ -7,17 +7,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from specexport.exporter.weights import mixing, search, turning
+from specexport.exporter.weights import choose as choosing
+from specexport.exporter.weights import mixing, turning
+from specexport.exporter.weights.choose import RecipeOptions, choose
 from specexport.exporter.weights.experts import expert_layers, stack_experts
 from specexport.exporter.weights.fake_quant import fake_quantized
-from specexport.exporter.weights.mixing import Candidates, Upgrade, bytes_of, choose_upgrades
+from specexport.exporter.weights.mixing import Upgrade, bytes_of, choose_upgrades
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
-from specexport.exporter.weights.search import RecipeOptions, choose
+from specexport.exporter.weights.sensitivity import Candidates
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 Make = Callable[..., PreTrainedModel]
-OPTIONS = RecipeOptions(block=16, limit=127)
+OPTIONS = RecipeOptions(limit=127)
 
 
 def up(name: str, saved: float, size: float) -> Upgrade:
@@ -71,7 +73,7 @@ def calm(model: PreTrainedModel) -> PreTrainedModel:
 def test_within_the_budget_and_layers_of_one_input_together(
     make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
+    monkeypatch.setattr(choosing, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
     four = choose(calm(make("llama", num_hidden_layers=4)), batches, "int4", "onnxruntime", OPTIONS)
     model = calm(make("llama", num_hidden_layers=4))
     least = sizes(model, Recipe({name: WeightRecipe("int4", block=16) for name in four.weights}))
@@ -93,7 +95,7 @@ def test_within_the_budget_and_layers_of_one_input_together(
 def test_it_is_nearer_than_int4_and_than_what_is_raised_at_random(
     make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
+    monkeypatch.setattr(choosing, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
 
     def off(options: RecipeOptions) -> float:
         model = calm(make("llama", num_hidden_layers=4))
@@ -139,7 +141,7 @@ def test_inputs_of_raised_layers_only_are_turned(
 def test_a_mixture_is_mixed_without_its_experts_which_are_in_int8_anyway(
     make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
+    monkeypatch.setattr(choosing, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
 
     def chosen(budget: float) -> tuple[PreTrainedModel, Recipe, list[str]]:
         model = calm(make("mixtral"))
