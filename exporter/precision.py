@@ -94,8 +94,8 @@ def refusal(engine: str, precision: str, capability: Capability | None = None, o
     info = ENGINES[engine]
     known = ", ".join(formats_of(engine, capability))
     if capability is not None and precision in info.formats:
-        needed, given = (".".join(map(str, numbers)) for numbers in (info.least[precision], capability))
-        where = f"on compute capability {given}; that takes {needed} or later"
+        needed, available = (".".join(map(str, numbers)) for numbers in (info.least[precision], capability))
+        where = f"on compute capability {available}; that takes {needed} or later"
     else:
         others = [name for name, other in ENGINES.items() if precision in other.formats]
         where = f"; {precision} runs on {', '.join(others)}" if others else ""

@@ -39,8 +39,8 @@ def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, m
             spell_softplus_out(model)
     CLEAN_UP(model)
     for name, value in model.graph.initializers.items():
-        own = recipe.weights.get(parameter_name(value))
-        if own is not None and own.format != "float" and value.dtype in FLOATS and value.uses():
+        weight_recipe = recipe.weights.get(parameter_name(value))
+        if weight_recipe is not None and weight_recipe.format != "float" and value.dtype in FLOATS and value.uses():
             raise UnsupportedModelError(
                 f"{name} is used in a way that quantization does not support "
                 f"({next(iter(value.uses())).node.op_type}); "

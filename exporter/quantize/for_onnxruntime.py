@@ -104,10 +104,10 @@ def quantize_nbits(model: ir.Model, recipe: Recipe) -> int:
     """Returns the number of layers in four bits, those counted singly that became one product."""
     graph = model.graph
     changed = 0
-    for group, own in list(groups(graph, recipe, "int4")):
+    for group, weight_recipe in list(groups(graph, recipe, "int4")):
         values, scales = stored(group, recipe)
         outputs, inputs = values.shape
-        block = own.block or inputs
+        block = weight_recipe.block or inputs
         name = name_of(group)
         # Rows of blocks, as the operator wants it; a table is stored as its rows, and shaped when the graph is loaded.
         shape = constant(graph, f"{name}.blocks", np.array([outputs, inputs // block, block // 2]))

@@ -42,8 +42,8 @@ def quantize_for_tensorrt(model: ir.Model, recipe: Recipe, made: Made | None = N
     graph = model.graph
     _round_inputs(graph, recipe)
     weights = list(matrices(graph, recipe, ("int8", "fp8", "int4")))
-    for weight, transposed, own in weights:
-        dequantize(graph, weight, transposed, own, made)
+    for weight, transposed, weight_recipe in weights:
+        dequantize(graph, weight, transposed, weight_recipe, made)
     changed = len(weights) + quantize_expert_matrices(model, recipe, made)
     if changed:
         _raise_opset(model)
@@ -54,12 +54,12 @@ def _round_inputs(graph: ir.Graph, recipe: Recipe) -> None:
     """Layers that read one value with one scale share what it is rounded to."""
     rounded: dict[tuple[ir.Value, Format, float], ir.Value] = {}
     for linear in linears(graph):
-        own = recipe.weights.get(linear.name)
-        if own is None or own.format not in ZEROS or own.input_scale is None:
+        weight_recipe = recipe.weights.get(linear.name)
+        if weight_recipe is None or weight_recipe.format not in ZEROS or weight_recipe.input_scale is None:
             continue
-        key = (linear.input, own.format, own.input_scale)
+        key = (linear.input, weight_recipe.format, weight_recipe.input_scale)
         if key not in rounded:
-            rounded[key] = _rounded(graph, linear, own.format, own.input_scale)
+            rounded[key] = _rounded(graph, linear, weight_recipe.format, weight_recipe.input_scale)
         linear.node.replace_input_with(0, rounded[key])
 
 
@@ -86,28 +86,36 @@ class Stored:
     """
 
     def __init__(
-        self, name: str, weight: ir.TensorProtocol, transposed: bool, own: WeightRecipe, scale_type: ir.DataType
+        self,
+        name: str,
+        weight: ir.TensorProtocol,
+        transposed: bool,
+        weight_recipe: WeightRecipe,
+        scale_type: ir.DataType,
     ) -> None:
         """transposed: the weight is `[N, K]` as it is stored, else `[K, N]`.
 
         scale_type: of the graph's other values.
         """
-        self._weight, self._transposed, self._own, self._scale_type = weight, transposed, own, scale_type
+        self._weight, self._transposed, self._recipe, self._scale_type = weight, transposed, weight_recipe, scale_type
         self._known: ir.TensorProtocol | None = None
         rows, columns = (int(length) for length in weight.shape.numpy())
         outputs, inputs = (rows, columns) if transposed else (columns, rows)
-        shape = [outputs, inputs // own.block] if own.block else [outputs]
+        shape = [outputs, inputs // weight_recipe.block] if weight_recipe.block else [outputs]
         self.values = ir.LazyTensor(
-            self._make_values, TYPES[own.format], ir.Shape([outputs, inputs]), name=f"{name}.{own.format}"
+            self._make_values,
+            TYPES[weight_recipe.format],
+            ir.Shape([outputs, inputs]),
+            name=f"{name}.{weight_recipe.format}",
         )
         self.scales = ir.LazyTensor(self._make_scales, scale_type, ir.Shape(shape), name=f"{name}.scale")
 
     def _make_values(self) -> ir.TensorProtocol:
         weight = self._weight.numpy().astype(np.float32, copy=False)
-        values, scales = self._own.quantize(np.ascontiguousarray(weight if self._transposed else weight.T))
+        values, scales = self._recipe.quantize(np.ascontiguousarray(weight if self._transposed else weight.T))
         assert (scales > 0).all(), f"{self.scales.name} has a scale that is not positive, which TensorRT refuses"
         self._known = ir.Tensor(scales.astype(self._scale_type.numpy()), dtype=self._scale_type, name=self.scales.name)
-        typed: Any = values.astype(ml_dtypes.int4) if self._own.format == "int4" else values
+        typed: Any = values.astype(ml_dtypes.int4) if self._recipe.format == "int4" else values
         return ir.Tensor(typed, dtype=self.values.dtype, name=self.values.name)
 
     def _make_scales(self) -> ir.TensorProtocol:
@@ -121,69 +129,66 @@ class Stored:
 Made = dict[str, Stored]
 
 
-def dequantize(graph: ir.Graph, weight: ir.Value, transposed: bool, own: WeightRecipe, made: Made) -> None:
+def dequantize(graph: ir.Graph, weight: ir.Value, transposed: bool, weight_recipe: WeightRecipe, made: Made) -> None:
     """Put `DequantizeLinear(values, scales)` in the weight's place, and a Transpose after it if it is `[K, N]`."""
-    name = parameter_name(weight)
     assert weight.const_value is not None
-    assert weight.dtype is not None
-    if name not in made:
-        made[name] = Stored(name, weight.const_value, transposed, own, weight.dtype)
-    inputs = [_initializer(graph, made[name].values), _initializer(graph, made[name].scales)]
-    attributes = {"axis": 1, "block_size": own.block} if own.block else {"axis": 0}
-    nodes = [ir.node("DequantizeLinear", inputs, attributes, name=f"{name}.restored")]
+    restored = _restored(graph, weight, weight.const_value, transposed, weight_recipe, made)
     if not transposed:
-        nodes.append(ir.node("Transpose", [nodes[0].outputs[0]], {"perm": [1, 0]}))
-    for node in nodes:
-        node.outputs[0].dtype = weight.dtype
-    weight.replace_all_uses_with(nodes[-1].outputs[0])
-    graph.insert_before(graph[0], nodes)
-    assert weight.name is not None
-    del graph.initializers[weight.name]
+        turned = ir.node("Transpose", [restored], {"perm": [1, 0]})
+        turned.outputs[0].dtype = weight.dtype
+        graph.insert_after(restored.producer(), turned)  # type: ignore[arg-type]
+        restored = turned.outputs[0]
+    weight.replace_all_uses_with(restored)
+    del graph.initializers[str(weight.name)]
 
 
 def quantize_expert_matrices(model: ir.Model, recipe: Recipe, made: Made) -> int:
     """Stacks in any format, activations as they are. Returns the number of stacks.
 
-    A stack is stored as one matrix of all experts' outputs, and picked from what is restored.
+    A stack `[E, N, K]` is stored as the matrix `[E N, K]`, and picked from what is restored.
     """
     graph, changed = model.graph, 0
-    for stack, own in chosen_stacks(graph, recipe):
-        assert stack.weight.const_value is not None
-        assert stack.weight.dtype is not None
-        shape = tuple(int(length) for length in stack.weight.const_value.shape.numpy())
-        restored = stored_matrix(graph, stack.weight, own, made)
-        whole = constant(graph, f"{stack.name}.shape", np.array(shape, np.int64))
-        parted = ir.node("Reshape", [restored, whole])
+    for stack, weight_recipe in chosen_stacks(graph, recipe):
+        tensor = stack.weight.const_value
+        assert tensor is not None
+        shape = tuple(int(length) for length in tensor.shape.numpy())
+        restored = _restored(graph, stack.weight, _flat(tensor, shape), True, weight_recipe, made)
+        parted = ir.node("Reshape", [restored, constant(graph, f"{stack.name}.shape", np.array(shape, np.int64))])
         parted.outputs[0].dtype = stack.weight.dtype
         graph.insert_before(stack.nodes[0], [parted])
         stack.nodes[0].replace_input_with(0, parted.outputs[0])
-        assert stack.weight.name is not None
-        del graph.initializers[stack.weight.name]
+        del graph.initializers[str(stack.weight.name)]
         changed += 1
     return changed
 
 
-def stored_matrix(graph: ir.Graph, stack: ir.Value, own: WeightRecipe, made: Made) -> ir.Value:
-    """A stack `[E, N, K]` as the matrix `[E N, K]` and its DequantizeLinear, put first. Returns restored values.
+def _flat(stack: ir.TensorProtocol, shape: tuple[int, ...]) -> ir.TensorProtocol:
+    experts, outputs, inputs = shape
+    return ir.LazyTensor(
+        lambda: ir.Tensor(stack.numpy().reshape(-1, inputs), dtype=stack.dtype),
+        stack.dtype,
+        ir.Shape([experts * outputs, inputs]),
+        name=stack.name,
+    )
 
-    The stack itself stays.
-    """
-    name, tensor = parameter_name(stack), stack.const_value
-    assert tensor is not None
-    assert stack.dtype is not None
+
+def _restored(
+    graph: ir.Graph,
+    weight: ir.Value,
+    matrix: ir.TensorProtocol,
+    transposed: bool,
+    weight_recipe: WeightRecipe,
+    made: Made,
+) -> ir.Value:
+    """What a DequantizeLinear, put first in the graph, gives for the weight as a `matrix`. The weight itself stays."""
+    name = parameter_name(weight)
+    assert weight.dtype is not None
     if name not in made:
-        experts, outputs, inputs = (int(length) for length in tensor.shape.numpy())
-        flat = ir.LazyTensor(
-            lambda: ir.Tensor(tensor.numpy().reshape(-1, inputs), dtype=tensor.dtype),
-            tensor.dtype,
-            ir.Shape([experts * outputs, inputs]),
-            name=name,
-        )
-        made[name] = Stored(name, flat, True, own, stack.dtype)
-    inputs_of = [_initializer(graph, made[name].values), _initializer(graph, made[name].scales)]
-    attributes = {"axis": 1, "block_size": own.block} if own.block else {"axis": 0}
-    node = ir.node("DequantizeLinear", inputs_of, attributes, name=f"{name}.restored")
-    node.outputs[0].dtype = stack.dtype
+        made[name] = Stored(name, matrix, transposed, weight_recipe, weight.dtype)
+    inputs = [_initializer(graph, made[name].values), _initializer(graph, made[name].scales)]
+    attributes = {"axis": 1, "block_size": weight_recipe.block} if weight_recipe.block else {"axis": 0}
+    node = ir.node("DequantizeLinear", inputs, attributes, name=f"{name}.restored")
+    node.outputs[0].dtype = weight.dtype
     graph.insert_before(graph[0], [node])
     return node.outputs[0]
 

@@ -32,15 +32,15 @@ def quantize_tables(model: ir.Model, recipe: Recipe) -> int:
         weight, tokens = node.inputs[0], node.inputs[1]
         if weight is None or weight.const_value is None or tokens is None or weight.dtype not in FLOATS:
             continue
-        own = recipe.weights.get(parameter_name(weight))
-        if own is None or own.format not in ("int8", "int4"):
+        weight_recipe = recipe.weights.get(parameter_name(weight))
+        if weight_recipe is None or weight_recipe.format not in ("int8", "int4"):
             continue
         name = parameter_name(weight)
-        values, scales = own.quantize(weight.const_value.numpy().astype(np.float32, copy=False))
-        if own.format == "int8":
+        values, scales = weight_recipe.quantize(weight.const_value.numpy().astype(np.float32, copy=False))
+        if weight_recipe.format == "int8":
             nodes = _int8(graph, name, tokens, values, scales)
         else:
-            nodes = _int4(graph, name, tokens, values, scales, own.block or values.shape[1])
+            nodes = _int4(graph, name, tokens, values, scales, weight_recipe.block or values.shape[1])
         output = nodes[-1].outputs[0]
         output.name, output.type, output.shape = node.outputs[0].name, node.outputs[0].type, node.outputs[0].shape
         ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, [output])
@@ -115,25 +115,25 @@ def stacks(graph: ir.Graph) -> Iterator[Stack]:
 def quantize_expert_rows(model: ir.Model, recipe: Recipe) -> int:
     """Returns the number of stacks, which are in int8."""
     changed = 0
-    for stack, own in chosen_stacks(model.graph, recipe):
-        assert own.format == "int8", "ONNX Runtime computes stacks of experts in int8"
-        _put(model.graph, stack, _integer_product(model.graph, stack, own))
+    for stack, weight_recipe in chosen_stacks(model.graph, recipe):
+        assert weight_recipe.format == "int8", "ONNX Runtime computes stacks of experts in int8"
+        _put(model.graph, stack, _integer_product(model.graph, stack, weight_recipe))
         changed += 1
     return changed
 
 
 def chosen_stacks(graph: ir.Graph, recipe: Recipe) -> Iterator[tuple[Stack, WeightRecipe]]:
     for stack in list(stacks(graph)):
-        own = recipe.weights.get(stack.name)
-        if own is not None and own.format != "float":
-            yield stack, own
+        weight_recipe = recipe.weights.get(stack.name)
+        if weight_recipe is not None and weight_recipe.format != "float":
+            yield stack, weight_recipe
 
 
-def _integer_product(graph: ir.Graph, stack: Stack, own: WeightRecipe) -> list[ir.Node]:
+def _integer_product(graph: ir.Graph, stack: Stack, weight_recipe: WeightRecipe) -> list[ir.Node]:
     assert stack.weight.const_value is not None
     weight = stack.weight.const_value.numpy().astype(np.float32, copy=False)
     experts, outputs, inputs = weight.shape
-    values, scales = own.quantize(np.ascontiguousarray(weight.reshape(-1, inputs)))
+    values, scales = weight_recipe.quantize(np.ascontiguousarray(weight.reshape(-1, inputs)))
     by_input = values.reshape(experts, outputs, inputs).transpose(0, 2, 1)
     steps = output_steps(scales.reshape(experts, outputs))
     stored = constant(graph, f"{stack.name}.int8", np.ascontiguousarray(by_input))  # [E, K, N]

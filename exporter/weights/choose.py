@@ -250,7 +250,9 @@ class _Choice:
             return
         names = {layer.weight for group in rewritable(self.model, self.groups) for layer in group.layers}
         names |= {layer.weight for layer in expert_layers(self.model)}
-        wanted = {name: own for name, own in recipes.items() if name in names and own.format in ("int8", "int4")}
+        wanted = {
+            name: recipe for name, recipe in recipes.items() if name in names and recipe.format in ("int8", "int4")
+        }
         chosen = choose_integers(self.model, self.token_batches, wanted, self.options.damping)
         self.weights |= chosen.weights
         if chosen.experts:
@@ -264,8 +266,8 @@ class _Choice:
         if count := sum(recipe.stored is not None for recipe in others):
             self.notes.append(f"{count} of {len(others)} weights are rounded by GPTQ")
         layers = {layer.weight for layer in linear_layers(self.model)} | stacks
-        products = [own for name, own in self.weights.items() if name in layers and own.format == "int8"]
-        largest = max((own.limit for own in products), default=0)
+        products = [recipe for name, recipe in self.weights.items() if name in layers and recipe.format == "int8"]
+        largest = max((recipe.limit for recipe in products), default=0)
         if self.family == "onnxruntime" and largest > SATURATING_LIMIT:
             self.notes.append(
                 f"weights use int8 up to {largest}: CPUs without VNNI (x86) or dot products (ARM) run them by slower "
@@ -277,7 +279,7 @@ class _Choice:
         self.note(unread, "float: no calibration text reached them")
         bare = bare_stacks(self.model)
         for kind in dict.fromkeys(bare.values()):
-            self.note((name for name, own in bare.items() if own == kind), f"float: experts {kind}")
+            self.note((name for name, stored_as in bare.items() if stored_as == kind), f"float: experts {kind}")
 
     def note(self, names: Iterable[str], reason: str) -> None:
         distinct = list(dict.fromkeys(names))

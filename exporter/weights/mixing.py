@@ -35,8 +35,8 @@ class Upgrade:
     bytes: float
 
 
-def choose_upgrades(upgrades: Sequence[Upgrade], room: float, divergence: float, enough: float) -> list[Upgrade]:
-    """The upgrades that save most per byte, while the remaining `divergence` is above `enough` and they fit in `room`.
+def choose_upgrades(upgrades: Sequence[Upgrade], bytes_left: float, divergence: float, enough: float) -> list[Upgrade]:
+    """The upgrades that save most per byte and fit in `bytes_left`, while the `divergence` left is above `enough`.
 
     An upgrade that does not fit is skipped. Among equal ones the first is taken.
     """
@@ -44,9 +44,9 @@ def choose_upgrades(upgrades: Sequence[Upgrade], room: float, divergence: float,
     for upgrade in sorted(upgrades, key=lambda one: -one.saved / one.bytes):
         if divergence <= enough or upgrade.saved <= 0:
             break
-        if upgrade.bytes <= room:
+        if upgrade.bytes <= bytes_left:
             chosen.append(upgrade)
-            room -= upgrade.bytes
+            bytes_left -= upgrade.bytes
             divergence -= upgrade.saved
     return chosen
 
@@ -75,14 +75,14 @@ def mix(
     where that pays.
     """
     apart = _stacks_not_in_int4(model, weights)
-    room = budget * bytes_of(model, {}, apart) - bytes_of(model, weights, apart)
+    bytes_left = budget * bytes_of(model, {}, apart) - bytes_of(model, weights, apart)
     groups = [
         group
         for group in rewritable(model, groups)
         if all(weights[layer.weight].format == "int4" for layer in group.layers)
     ]
     int8 = {layer.weight: raised(group, layer) for group in groups for layer in group.layers}
-    if not any(_more_bytes(group, weights, int8) <= room for group in groups):
+    if not any(_more_bytes(group, weights, int8) <= bytes_left for group in groups):
         groups, int8 = [], {}  # none of them fits, so their savings need not be estimated
     turns = worthwhile_turns(groups) if turning and groups else {}
     candidates = Candidates(
@@ -92,7 +92,7 @@ def mix(
     estimates = divergences(model, token_batches, candidates) if int8 else {}
     upgrades = [_upgrade(group, weights, int8, estimates) for group in groups]
     before = sum(nats["int4"] for nats in estimates.values())
-    taken = {name for upgrade in choose_upgrades(upgrades, room, before, ENOUGH) for name in upgrade.weights}
+    taken = {name for upgrade in choose_upgrades(upgrades, bytes_left, before, ENOUGH) for name in upgrade.weights}
     mixed = {name: int8[name] for name in taken}
     notes = []
     if apart:

@@ -73,11 +73,11 @@ class WeightRecipe:
         """[N] or [N, K / block] of `scale_type`, in float32. weight: [N, K] float32, finite."""
         size = self.block or weight.shape[1]
         if self.format == "int4":
-            found = int4_scales(weight, size, self.importance, self.signed)
+            scales = int4_scales(weight, size, self.importance, self.signed)
         else:
             largest = LARGEST if self.format == "fp8" else self.limit
-            found = largest_scales(weight.reshape(-1, size), largest).reshape(len(weight), -1)
-        return cast_scales(found if self.block else found[:, 0], self.scale_type)
+            scales = largest_scales(weight.reshape(-1, size), largest).reshape(len(weight), -1)
+        return cast_scales(scales if self.block else scales[:, 0], self.scale_type)
 
     def quantize(self, weight: Float32) -> tuple[Values, Float32]:
         """Quantize a weight [N, K] float32, finite.
@@ -113,7 +113,7 @@ class Recipe:
 
 def in_precision(recipe: Recipe, precision: Precision) -> Recipe:
     """The same, with all scales of `precision`. No values may have been chosen for other scales (`stored`)."""
-    return replace(recipe, weights={name: _in_precision(own, precision) for name, own in recipe.weights.items()})
+    return replace(recipe, weights={name: _in_precision(weight, precision) for name, weight in recipe.weights.items()})
 
 
 def _in_precision(recipe: WeightRecipe, precision: Precision) -> WeightRecipe:

@@ -217,18 +217,18 @@ class NormReaders:
 
 def _is_norm(module: nn.Module) -> bool:
     """Whether the module's own parameters, weight and bias, all have one axis."""
-    own = list(module.parameters(recurse=False))
-    return bool(own) and all(parameter.ndim == 1 for parameter in own)
+    parameters = list(module.parameters(recurse=False))
+    return bool(parameters) and all(parameter.ndim == 1 for parameter in parameters)
 
 
 def _norm(module: nn.Module, args: tuple[Any, ...], readers: tuple[LinearLayer, ...]) -> Norm | None:
     """The module as a `Norm` if it is an RMSNorm, which commutes with a rotation once its weight is 1 (Gemma's: 0);
     else None.
     """
-    own = list(module.named_parameters(recurse=False))
-    if len(own) != 1 or len(args) != 1:
+    parameters = list(module.named_parameters(recurse=False))
+    if len(parameters) != 1 or len(args) != 1:
         return None
-    (name, parameter), values = own[0], args[0].float()
+    (name, parameter), values = parameters[0], args[0].float()
     if parameter.shape != values.shape[-1:]:
         return None
     rotation = Rotation(values.shape[-1])

@@ -153,8 +153,8 @@ def _scales(group: InputGroup, producer: Producer, recipe: WeightRecipe) -> Tens
     def error(scales: Tensor) -> float:
         by_input = scales[producer.spread]
         importance = None if recipe.importance is None else recipe.importance / by_input.square().numpy()
-        own = replace(recipe, importance=importance)
-        return sum(output_error(judged / by_input, matrix * by_input, own) for matrix in matrices)
+        scaled = replace(recipe, importance=importance)
+        return sum(output_error(judged / by_input, matrix * by_input, scaled) for matrix in matrices)
 
     least, best = WORTH * error(torch.ones(producer.count)), None
     for strength in STRENGTHS:
