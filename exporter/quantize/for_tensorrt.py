@@ -135,7 +135,7 @@ def dequantize(graph: ir.Graph, weight: ir.Value, transposed: bool, weight_recip
     restored = _restored(graph, weight, weight.const_value, transposed, weight_recipe, made)
     if not transposed:
         turned = ir.node("Transpose", [restored], {"perm": [1, 0]})
-        turned.outputs[0].dtype = weight.dtype
+        turned.outputs[0].type = restored.type
         graph.insert_after(restored.producer(), turned)  # type: ignore[arg-type]
         restored = turned.outputs[0]
     weight.replace_all_uses_with(restored)
@@ -154,7 +154,7 @@ def quantize_expert_matrices(model: ir.Model, recipe: Recipe, made: Made) -> int
         shape = tuple(int(length) for length in tensor.shape.numpy())
         restored = _restored(graph, stack.weight, _flat(tensor, shape), True, weight_recipe, made)
         parted = ir.node("Reshape", [restored, constant(graph, f"{stack.name}.shape", np.array(shape, np.int64))])
-        parted.outputs[0].dtype = stack.weight.dtype
+        parted.outputs[0].type = restored.type
         graph.insert_before(stack.nodes[0], [parted])
         stack.nodes[0].replace_input_with(0, parted.outputs[0])
         del graph.initializers[str(stack.weight.name)]

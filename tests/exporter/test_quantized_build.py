@@ -95,16 +95,7 @@ def test_weights_that_are_no_numbers_are_named(pair: Pair, cache: Path, tmp_path
         made(Pair(broken, pair.draft), tmp_path / "out.bundle", cache, precision="int8")
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "",
-        '{"prompt": "def add(a, b):"}\n',
-        "words\n",
-        '{"route": "a", "prompt": [1, 2, 3]}\n',
-    ],
-)
-def test_calibration_prompts_that_are_too_few(lines: str, pair: Pair, cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "prompts.jsonl").write_text(lines)
-    with refused(ParameterError, field=(None, "calibration_prompts", "prompt", "prompts")):
+def test_calibration_prompts_that_are_too_few(pair: Pair, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "def add(a, b):"}\n')
+    with refused(ParameterError, field="calibration_prompts"):
         made(pair, tmp_path / "out.bundle", cache, precision="int8", calibration_texts=tmp_path / "prompts.jsonl")

@@ -28,8 +28,8 @@ SMOOTHED: dict[str, set[str]] = {
     "phi3": {"qkv_proj", "gate_up_proj", "down_proj"},
     # LayerNorms with biases; ReLU lets powers of two through.
     "opt": {"q_proj", "out_proj", "fc1", "fc2"},
-    # One norm in front of both parts.
-    "cohere": {"o_proj", "down_proj"},
+    # One norm in front of both parts, whose layers are one group.
+    "cohere": {"q_proj", "o_proj", "down_proj"},
     # The norm in front of the experts feeds the router too, which is no linear layer.
     "mixtral": {"q_proj", "o_proj"},
 }
@@ -77,7 +77,7 @@ def test_the_quantized_model_is_nearer(make: Make, batches: list[Tensor], recipe
 
     before = off()
     smoothed(model, batches, recipe)
-    assert off() < (0.97 if recipe is INT8 else 0.85) * before
+    assert off() < 0.95 * before
 
 
 def test_scales_that_leave_the_range_are_taken_back(
