@@ -8,15 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from ...bundle import Family, Format, Precision
-from .collect_activations import InputGroup, observe, rewritable
+from .collect_activations import InputGroup, input_scale, observe, rewritable
 from .experts import ExpertLayer, bare_stacks, expert_layers
-from .fake_quant import INT8_HIGH, output_error, rounded_activations, sampled_outputs
-from .formats import LARGEST, cast_scales
+from .fake_quant import output_error, sampled_outputs
 from .gptq import DAMPING, choose_integers
 from .layers import linear_layers, parameter_names, tables
 from .mixing import BUDGET, mix
@@ -35,8 +32,6 @@ LM_HEAD_DIVERGENCE_LIMIT = 2e-3
 OUTLIER, MIN_ERROR = 8.0, 1e-2
 # Inputs per scale of int8 tables that are looked up and not multiplied: a finer scale costs only a few bytes.
 TABLE_BLOCK = 32
-# Candidates for a static scale of activations, relative to the one that covers the largest observed magnitude.
-RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 # Names listed in a note.
 SHOWN = 3
 
@@ -286,20 +281,3 @@ class _Choice:
         if distinct:
             more = f" and {len(distinct) - SHOWN} more" if len(distinct) > SHOWN else ""
             self.notes.append(f"{', '.join(distinct[:SHOWN])}{more} kept in {reason}")
-
-
-def input_scale(group: InputGroup, recipe: WeightRecipe) -> float:
-    """The static scale of a small grid with the least squared error of the inputs, weighted by the weights' columns.
-
-    The largest magnitude is that of all tokens that were read, the error that of the sampled rows.
-    """
-    columns = torch.stack([layer.matrix.float().square().sum(0) for layer in group.layers]).sum(0)
-    whole = group.largest / (INT8_HIGH if recipe.format == "int8" else LARGEST)
-    if not whole > torch.finfo(torch.float32).tiny:
-        return 1.0
-    errors = {}
-    for ratio in RATIOS:
-        scale = float(cast_scales(np.array(whole * ratio, np.float32), recipe.scale_type))
-        off = rounded_activations(group.rows, replace(recipe, input_scale=scale)) - group.rows
-        errors[scale] = float((off.square() * columns).sum())
-    return min(errors, key=lambda scale: errors[scale])

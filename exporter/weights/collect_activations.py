@@ -5,17 +5,23 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .fake_quant import INT8_HIGH, rounded_activations
+from .formats import LARGEST, cast_scales
 from .layers import LinearLayer, linear_layers, stopped_at_head, tables
+from .recipe import WeightRecipe
 
 # Bounds on the number of input rows kept per group, which aims at a million elements.
 SAMPLED_ROWS = (128, 512)
 SAMPLED_ELEMENTS = 1 << 20
+# Candidates for a static scale of activations, relative to the one that covers the largest observed magnitude.
+RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +71,23 @@ def rewritable(model: nn.Module, groups: Sequence[InputGroup]) -> list[InputGrou
         for group in groups
         if group.calls == 1 and all(uses[layer.weight] == 1 and layer.weight not in looked_up for layer in group.layers)
     ]
+
+
+def input_scale(group: InputGroup, recipe: WeightRecipe) -> float:
+    """The static scale of a small grid with the least squared error of the inputs, weighted by the weights' columns.
+
+    The largest magnitude is that of all tokens that were read, the error that of the sampled rows.
+    """
+    columns = torch.stack([layer.matrix.float().square().sum(0) for layer in group.layers]).sum(0)
+    whole = group.largest / (INT8_HIGH if recipe.format == "int8" else LARGEST)
+    if not whole > torch.finfo(torch.float32).tiny:
+        return 1.0
+    errors = {}
+    for ratio in RATIOS:
+        scale = float(cast_scales(np.array(whole * ratio, np.float32), recipe.scale_type))
+        off = rounded_activations(group.rows, replace(recipe, input_scale=scale)) - group.rows
+        errors[scale] = float((off.square() * columns).sum())
+    return min(errors, key=lambda scale: errors[scale])
 
 
 @dataclass(eq=False)

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .layers import LinearLayer, linear_layers, parameter_names
+from .layers import LinearLayer, parameter_names
+from .norm_readers import NormReaders, logits_of
 
 # Largest Hadamard factor: products with several small ones are cheaper than with a large one.
 LARGEST_FACTOR = 64
@@ -178,49 +179,6 @@ def find_stream(model: nn.Module, tokens: Tensor) -> Stream | None:
     return stream if norms and writers and _once(model, stream) else None
 
 
-class NormReaders:
-    """One pass of `model` over tokens [1, T].
-
-    readers: the linear layers that read a norm's output, by the norm, in the order of the calls. args: those of each
-    norm's last call. called: the linear layers that were called.
-    """
-
-    def __init__(self, model: nn.Module, tokens: Tensor) -> None:
-        self.readers: dict[nn.Module, list[LinearLayer]] = {}
-        self.args: dict[nn.Module, tuple[Any, ...]] = {}
-        self.called: list[LinearLayer] = []
-        # By address, since a full slice is another tensor object; the trial with hooks rejects a wrong guess.
-        self.made: dict[int, nn.Module] = {}
-        self.outputs: list[Tensor] = []  # kept, so that no address is used again
-        hooks = [layer.module.register_forward_pre_hook(self._before(layer)) for layer in linear_layers(model)]
-        hooks += [module.register_forward_hook(self._after) for module in model.modules() if _is_norm(module)]
-        try:
-            logits_of(model, tokens)
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def _before(self, layer: LinearLayer) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-            self.called.append(layer)
-            if (norm := self.made.get(args[0].data_ptr())) is not None:
-                self.readers.setdefault(norm, []).append(layer)
-
-        return hook
-
-    def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if isinstance(output, Tensor):
-            self.args[module] = args
-            self.made[output.data_ptr()] = module
-            self.outputs.append(output)
-
-
-def _is_norm(module: nn.Module) -> bool:
-    """Whether the module's own parameters, weight and bias, all have one axis."""
-    parameters = list(module.parameters(recurse=False))
-    return bool(parameters) and all(parameter.ndim == 1 for parameter in parameters)
-
-
 def _norm(module: nn.Module, args: tuple[Any, ...], readers: tuple[LinearLayer, ...]) -> Norm | None:
     """The module as a `Norm` if it is an RMSNorm, which commutes with a rotation once its weight is 1 (Gemma's: 0);
     else None.
@@ -316,9 +274,3 @@ def _each_row(matrix: Tensor, change: Callable[[Tensor], Tensor]) -> None:
     for start in range(0, matrix.shape[0], step):
         rows = matrix[start : start + step]
         rows.copy_(change(rows.float()))
-
-
-def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
-    with torch.no_grad():
-        logits: Tensor = model(input_ids=tokens, use_cache=False).logits
-    return logits.float()

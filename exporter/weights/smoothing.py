@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from .collect_activations import InputGroup
 from .fake_quant import output_error, sampled_outputs
 from .layers import LinearLayer, linear_layers
+from .norm_readers import NormReaders, logits_of
 from .recipe import WeightRecipe
-from .rotation import NormReaders, logits_of
 from .turning import relative_rows
 
 # Exponents of the scales, as the papers' alpha.

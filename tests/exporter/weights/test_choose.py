@@ -11,8 +11,8 @@ import torch
 from specexport.bundle import Family, Format
 from specexport.errors import CheckpointError
 from specexport.exporter.weights import choose as choosing
-from specexport.exporter.weights.choose import RecipeOptions, choose, input_scale, recipe_steps
-from specexport.exporter.weights.collect_activations import InputGroup
+from specexport.exporter.weights.choose import RecipeOptions, choose, recipe_steps
+from specexport.exporter.weights.collect_activations import InputGroup, input_scale
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.layers import LinearLayer, check_finite
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
