@@ -6,7 +6,7 @@ How a graph or a kernel computes with them is not said here (`exporter/quantize/
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -109,16 +109,3 @@ class Recipe:
 
     weights: Mapping[str, WeightRecipe]
     notes: tuple[str, ...] = ()
-
-
-def in_precision(recipe: Recipe, precision: Precision) -> Recipe:
-    """The same, with all scales of `precision`. No values may have been chosen for other scales (`stored`)."""
-    return replace(recipe, weights={name: _in_precision(weight, precision) for name, weight in recipe.weights.items()})
-
-
-def _in_precision(recipe: WeightRecipe, precision: Precision) -> WeightRecipe:
-    assert recipe.stored is None or np.array_equal(cast_scales(recipe.stored[1], precision), recipe.stored[1])
-    scale = (
-        None if recipe.input_scale is None else float(cast_scales(np.array(recipe.input_scale, np.float32), precision))
-    )
-    return replace(recipe, scale_type=precision, input_scale=scale)

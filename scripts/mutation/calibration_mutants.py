@@ -393,8 +393,8 @@ CALIBRATION = (
     Mutant(
         "scales are rounded to half precision after the values",
         "exporter/weights/recipe.py",
-        "return cast_scales(found if self.block else found[:, 0], self.scale_type)",
-        "return found if self.block else found[:, 0]",
+        "return cast_scales(scales if self.block else scales[:, 0], self.scale_type)",
+        "return scales if self.block else scales[:, 0]",
         ("tests/exporter/weights/test_recipe.py",),
     ),
     Mutant(

@@ -18,10 +18,11 @@ from specexport.exporter.quantize.apply import by_every_name, quantize
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.layers import linear_layers, tables
-from specexport.exporter.weights.recipe import Recipe, WeightRecipe, in_precision
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from transformers import PreTrainedModel
 
 from support.hybrids import save_hybrid
+from support.recipes import in_precision
 from support.tiny import CONTRACT, Exported
 
 Damage = Callable[[ir.Model], None]

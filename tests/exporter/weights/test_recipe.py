@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from specexport.bundle import Precision
 from specexport.exporter.weights.formats import LARGEST, Float32, restore
-from specexport.exporter.weights.recipe import Recipe, WeightRecipe, in_precision
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from support.recipes import in_precision
 
 RNG = np.random.default_rng(0)
 NORMAL = np.random.default_rng(0).standard_normal((6, 64)).astype(np.float32)
