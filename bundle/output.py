@@ -10,11 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from ..atomic import discard, output_errors, swap, temporary_folder
+from ..atomic import output_errors, swap, temporary_folder
 from ..errors import OutputError
 from .manifest import MANIFEST
-
-SCRATCH = "scratch"
 
 
 @contextmanager
@@ -34,17 +32,6 @@ def new_folder(final: Path, force: bool | None) -> Iterator[Path]:
                     raise OutputError(f"{final} was created in the meantime; nothing was kept", code="output_exists")
                 check_free(final, force)  # what lies there now need not be what lay there at the start
             swap(temporary, final)
-
-
-@contextmanager
-def scratch_beside(staging_dir: Path) -> Iterator[Path]:
-    """A folder on the same disk as what `new_folder` gave, which goes with it if the process is killed."""
-    scratch = staging_dir.parent / SCRATCH
-    scratch.mkdir()
-    try:
-        yield scratch
-    finally:
-        discard(scratch)
 
 
 def check_free(final: Path, force: bool | None) -> None:

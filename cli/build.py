@@ -64,22 +64,17 @@ if TYPE_CHECKING:
     "--precision",
     default="fp32",
     show_default=True,
-    help="Weight precision: fp32, fp16, bf16, int8, int4, fp8, or auto for the fastest on this host.",
+    help="Weight precision: fp32, fp16, bf16, int8, int4 or fp8.",
 )
 @click.option(
     "--draft-precision",
     help="Weight precision of the draft. [default: as --precision]",
 )
 @click.option(
-    "--max-divergence",
-    type=float,
-    help="auto: maximum mean KL divergence of the quantized target from the exact one, in nats. [default: 0.02]",
-)
-@click.option(
     "--calibration-prompts",
     "calibration_texts",
     type=click.Path(path_type=Path),
-    help="int8, int4, fp8, auto, --draft-vocabulary: calibration data, JSONL of prompts, at least 512 tokens. "
+    help="int8, int4, fp8, --draft-vocabulary: calibration data, JSONL of prompts, at least 512 tokens. "
     "[default: a built-in set]",
 )
 @click.option(
@@ -107,7 +102,6 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     start = perf_counter()
     if reasons := lacking():
         raise click.ClickException("; ".join(reasons))
-    from ..bundle.auto_precision import read_precision, table_lines
     from ..bundle.output import check_free
     from ..editing.display import BuildDisplay
     from ..editing.progress import Silent, Timed
@@ -138,8 +132,6 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
             click.echo(f"the {draft.label} can propose {known}", err=True)
         if draft.reduced_vocabulary is not None:
             click.echo(f"the {draft.label} can propose {draft.reduced_vocabulary.summary}", err=True)
-    if (table := read_precision(report.bundle)) is not None:
-        click.echo("\n".join(table_lines(table)), err=True)
     for label, model in report.bundle.manifest.models.items():
         if found := model.fidelity:
             moved = f"KL divergence {found.divergence:.4f} nats from the exact model"

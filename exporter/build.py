@@ -10,14 +10,13 @@ from pathlib import Path
 
 from ..bundle import Bundle, Contract, DraftSpec, DraftVocabulary, Role, RuleSpec, write_manifest
 from ..bundle.files import require_space_for
-from ..bundle.output import new_folder, scratch_beside
+from ..bundle.output import new_folder
 from ..editing.compile import compile_bundle
 from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
 from ..engines.catalogue import LIBRARIES
 from ..errors import ParameterError
 from ..user_cache import user_cache
 from .additional_drafts import ResolvedDraft, put_draft
-from .auto import measure_precisions
 from .bundle_files import Contents, make_manifest, write_maps, write_text
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.config import keeps_states
@@ -29,8 +28,7 @@ from .draft_vocabulary import check_vocabulary, choose_vocabulary
 from .export_model import ModelExport, export_model
 from .memory import prompt_chunk, require_memory_for_copies
 from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft, parse_vocabulary
-from .precision import AUTO, BuildTargets, PrecisionPlan
-from .precision_search import write_precision
+from .precision import BuildTargets, PrecisionPlan
 from .proving.prove import prove
 from .recipe_choice import Quantizing
 from .rules.graphs import number_of_rules, write_rules
@@ -141,15 +139,6 @@ def build(
             found = found.with_vocabulary(options, texts, context)
             gc.collect()  # the models that it was measured with
         numbers = options.numbers
-        if options.precision == AUTO:
-            with scratch_beside(staging_dir) as scratch:
-                table = measure_precisions(
-                    found.models, found.translation, texts, options, replace(context, staging_dir=scratch)
-                )
-            gc.collect()  # the sessions of what was measured
-            numbers = replace(numbers, formats={"target": table.target, "draft": table.draft or "float"})
-            targets = options.targets(numbers, str(output))
-            write_precision(staging_dir, table)
         exports = found.exports(targets, options.engines, numbers, texts)
         with timed.stage("hash the weights", len(exports)) as step:
             for role, export in exports.items():

@@ -12,9 +12,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Fidelity, Format, ModelSpec, Precision, Role
+from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Format, ModelSpec, Precision, Role
 from ..bundle.files import clone_or_copy, require_space
-from ..errors import ProofError
 from ..runtime.proofs.parity import save_reference
 from ..runtime.provenance import name_of
 from ..strict import parse, read_json
@@ -29,22 +28,21 @@ from .passes.optimize import optimize, save
 from .proving.prove import continued_logits, record_reference
 from .proving.prove_layers import Recorded, Subject, prove_layers
 from .quantize.apply import by_every_name, quantize
-from .quantize.stored_weights import Made
+from .quantize.for_tensorrt import Made
 from .recipe_choice import Quantizing, choose_recipe
 from .stage_cache import finished_stage, make_stage, stage_key
 from .tracing.confidence_head import HEADED, probe_features
 from .tracing.trace import probe_cache, trace
+from .weights.choose import recipe_steps
 from .weights.fake_quant import fake_quantized
-from .weights.search import recipe_steps
 
 SPEC = "spec.json"
 REFERENCE = "reference.npz"
-FIDELITY = "fidelity.json"
 
 
 @dataclass(frozen=True)
 class ModelExport:
-    """One model, and what is to be made of it. furthest: nats that quantizing may move it; None for any.
+    """One model, and what is to be made of it.
 
     engines: which are to run it; not all can run a model whose layers keep states. name: of a draft among several,
     shown with its role.
@@ -54,7 +52,6 @@ class ModelExport:
     role: Role
     dialects: tuple[Dialect, ...]
     quantizing: Quantizing | None = None
-    furthest: float | None = None
     engines: tuple[str, ...] = ()
     name: str = ""
 
@@ -80,13 +77,6 @@ class ModelExport:
 
     def key(self, contract: Contract) -> str:
         """Of the stage that holds the result."""
-        return stage_key(__file__, dialects=self.dialects, **self._inputs(contract))
-
-    def far_key(self, contract: Contract) -> str:
-        """Of the stage that says how far a model moves that was refused for it, whatever its graphs would be."""
-        return stage_key(__file__, stage="too far", **self._inputs(contract))
-
-    def _inputs(self, contract: Contract) -> dict[str, Any]:
         kept_to = asdict(contract.of(self.role))
         inputs: dict[str, Any] = dict(role=self.role, checkpoint=self.checkpoint.digest, contract=kept_to)
         if self.quantizing is not None:
@@ -94,15 +84,7 @@ class ModelExport:
             inputs |= dict(quantizing=asdict(self.quantizing), tokenizer=tokenizer)
         if self.checkpoint.kept is not None:
             inputs["kept"] = self.checkpoint.kept
-        return inputs
-
-    def refuse_far(self, fidelity: Fidelity) -> None:
-        """Raises `ProofError` for a model that its weights' rounding moves farther than it may."""
-        if self.furthest is not None and not fidelity.divergence <= self.furthest:
-            raise ProofError(
-                f"it is {fidelity.divergence:.4f} nats from the exact model, {self.furthest:g} are allowed; "
-                "allow more with --max-divergence"
-            )
+        return stage_key(__file__, dialects=self.dialects, **inputs)
 
     def check_states(self, layers: tuple[CacheLayer, ...], precision: Precision) -> None:
         """Raises `UnsupportedModelError` for states that an engine or a proof cannot have."""
@@ -119,8 +101,7 @@ class ModelExport:
 def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
     """Put the model's graphs under `staging_dir/graphs` and its reference under `staging_dir/reference`.
 
-    Raises `ProofError` for graphs that are not what they should be, and before they are made for a recipe that moves
-    the model too far.
+    Raises `ProofError` for graphs that are not what they should be.
     """
     checkpoint, contract = export.checkpoint, context.contract.of(export.role)
     key = export.key(contract)
@@ -128,9 +109,6 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
     if stage is not None:
         context.progress.reused(export.label)
     else:
-        refused = finished_stage(context.cache, export.far_key(contract)) if export.furthest is not None else None
-        if refused is not None:
-            export.refuse_far(parse(Fidelity, read_json(refused / FIDELITY), FIDELITY))
         require_space(context.cache, export.weight_bytes(contract))
         parameters = checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"]
         require_memory(parameters, contract.precision, export.quantizing is not None, checkpoint.vocab_size)
@@ -139,8 +117,6 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
         gc.collect()  # models and graphs refer to each other in cycles, and hold the weights
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": name_of(checkpoint.source)}, SPEC)
     export.check_states(spec.layers, contract.precision)  # a finished stage may be of a build for other engines
-    if spec.fidelity is not None:
-        export.refuse_far(spec.fidelity)  # a finished stage may be of a build that allowed more
     for name in (*spec.graphs.values(), spec.weights):
         clone_or_copy(stage / Path(name).name, context.staging_dir / name)
     clone_or_copy(stage / REFERENCE, context.staging_dir / spec.reference)
@@ -160,8 +136,6 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         kept.trim(model)
     features = probe_features(model) if export.role == "draft" and HEADED in dialects else 0
     chosen = choose_recipe(export.quantizing, checkpoint, model, contract, kept, step) if export.quantizing else None
-    if chosen is not None:
-        _refuse_far(export, context, chosen.fidelity)
     step("reference logits")
     with fake_quantized(model, chosen.recipe) if chosen else nullcontext():
         text = chosen.text if chosen else ()
@@ -214,20 +188,3 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         )
         spec = replace(spec, layer_proofs=tuple(proofs))
     (folder / SPEC).write_text(json.dumps(asdict(spec)), encoding="utf-8")
-
-
-def _refuse_far(export: ModelExport, context: BuildContext, fidelity: Fidelity) -> None:
-    """Raises `ProofError` for a model that moves too far, and keeps how far, so that no later build measures it again.
-
-    One that may move farther measures it again: it needs the recipe.
-    """
-    try:
-        export.refuse_far(fidelity)
-    except ProofError:
-        text = json.dumps(asdict(fidelity))
-        make_stage(context.cache, export.far_key(context.contract), lambda place: _write_far(place, text))
-        raise
-
-
-def _write_far(place: Path, text: str) -> None:
-    (place / FIDELITY).write_text(text, encoding="utf-8")

@@ -8,7 +8,7 @@ copies as much in a narrow pass as in a wide one, so wide passes bring such prod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from ..bundle import ELEMENT_BYTES, Format, Precision, Role
 from ..errors import OutputError
 from .checkpoints.checkpoint import Checkpoint
 from .options import BuildOptions
-from .precision import AUTO
 from .weights.experts import bare_stacks
 from .weights.fidelity import BATCH_TOKENS
 from .weights.fidelity import MAX_HELD_OUT_TOKENS as HELD_OUT_TOKENS
@@ -56,17 +55,6 @@ def require_memory(parameters: int, precision: Precision, quantized: bool, vocab
     elif precision == "fp32":
         remedy = f"with --precision fp16, or {remedy}"
     _require(needed, f"exporting {parameters / 1e9:.1f} billion weights", remedy)
-
-
-def require_memory_for_all(parameters: int, formats: Sequence[Format]) -> None:
-    """Raises `OutputError` where sessions of `parameters` weights do not fit into memory in all `formats` at once."""
-    needed = BASE + parameters * sum(RUN_BYTES[form] for form in formats)
-    remedy = "with a --precision of your choice, or on a larger host"
-    _require(
-        needed,
-        f"--precision auto, which runs {parameters / 1e9:.1f} billion weights in {len(formats)} formats side by side,",
-        remedy,
-    )
 
 
 def require_memory_for_copied(copied: int, rows: int) -> None:
@@ -150,8 +138,8 @@ def copied_weights(config: Any) -> int:
 
 
 def _element_bytes(options: BuildOptions, role: Role) -> int:
-    """Of a weight that is picked. For TensorRT it is restored first; `auto` also runs the weights as they are."""
+    """Of a weight that is picked. For TensorRT it is restored first."""
     numbers = options.numbers
-    if numbers.family == "onnxruntime" and numbers.formats[role] != "float" and options.precision != AUTO:
+    if numbers.family == "onnxruntime" and numbers.formats[role] != "float":
         return 1
     return ELEMENT_BYTES[numbers.precision]

@@ -9,7 +9,6 @@ Imports nothing heavy, so that a wrong option is refused at once.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -22,8 +21,11 @@ from ..editing.progress import Timed
 from ..engines.catalogue import LIBRARIES
 from ..engines.tensorrt.compile import CompileOptions
 from ..errors import ParameterError
-from .precision import AUTO, BuildTargets, PrecisionPlan, choose_build_targets, choose_precision_plan, parse_version
+from .precision import BuildTargets, PrecisionPlan, choose_build_targets, choose_precision_plan, parse_version
 from .weights.texts import read_texts
+
+# Of `--draft-vocabulary`: measure how many tokens pay.
+AUTO = "auto"
 
 
 def parse_vocabulary(given: str) -> int | None:
@@ -102,8 +104,6 @@ def _usual_name(source: str) -> str:
 CPU_CHUNK, CHUNK = 256, 64
 # Beyond these values, costs rise and hardly anything is caught.
 MAX_TREE_ROWS = 32
-# Nats; int4 moves models that take to it by 0.01 to 0.02.
-MAX_DIVERGENCE = 0.02
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,7 @@ class BuildOptions:
     """max_seq_len None takes what the models' positions allow, up to 4096. prompt_chunk: tokens per prefill pass; None
     is 256 for the CPU alone and 64 for GPUs.
 
-    precision: a name of `numbers.NAMES`, or `auto`, which measures and lets the target move by max_divergence nats
-    (None: 0.02).
+    precision: a name of `precision.NAMES`.
     tree_rows: most leaves of a round, in rows of a step in addition to its chain; 0 for chains alone.
     draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
     min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
@@ -136,7 +135,6 @@ class BuildOptions:
     draft_vocabulary: str | None = None
     precision: str = "fp32"
     draft_precision: str | None = None
-    max_divergence: float | None = None
     calibration_texts: Path | None = None
     engines: tuple[str, ...] = ("onnxruntime",)
     compiling: CompileOptions = field(default_factory=CompileOptions)
@@ -168,17 +166,6 @@ class BuildOptions:
                 f"--precision is {self.precision}",
                 "calibration_prompts",
             )
-        if self.max_divergence is not None and self.precision != AUTO:
-            raise ParameterError(
-                f"--max-divergence is for --precision auto, and --precision is {self.precision}; leave out "
-                "--max-divergence",
-                "max_divergence",
-            )
-        if self.max_divergence is not None and not 0 <= self.max_divergence < math.inf:  # also: NaN
-            raise ParameterError(
-                f"--max-divergence is {self.max_divergence}; it must be 0 or more, and finite, in nats",
-                "max_divergence",
-            )
         for option, *_ in self.compiling.arguments:
             if not set(LIBRARIES) & set(self.engines):
                 raise ParameterError(
@@ -201,7 +188,7 @@ class BuildOptions:
             raise ParameterError(
                 f"--tree-rows is only for --engine onnxruntime; the engines are {', '.join(self.engines)}", "tree_rows"
             )
-        if self.precision == AUTO or self.numbers.formats["target"] != "float":
+        if self.numbers.formats["target"] != "float":
             # a quantized row has the same bits in a pass of any width, which a row outside the chain would break
             raise ParameterError(
                 f"--tree-rows is for fp32 and fp16; --precision is {self.precision}, whose rows must have the "
@@ -222,13 +209,8 @@ class BuildOptions:
         return CPU_CHUNK if self.engines == ("onnxruntime",) else CHUNK
 
     @property
-    def divergence_allowed(self) -> float:
-        """Of `auto`, in nats."""
-        return MAX_DIVERGENCE if self.max_divergence is None else self.max_divergence
-
-    @property
     def _reads_texts(self) -> bool:
-        return self.numbers.quantized or self.precision == AUTO or self.draft_vocabulary is not None
+        return self.numbers.quantized or self.draft_vocabulary is not None
 
     @cached_property
     def texts(self) -> CalibrationTexts:
@@ -273,12 +255,8 @@ class BuildOptions:
                 "draft_vocabulary",
             )
         _ = self.texts
-        return self.targets(self.numbers, output)
-
-    def targets(self, numbers: PrecisionPlan, output: str) -> BuildTargets:
-        """See `choose_build_targets`. numbers: those of the options, or what `auto` chose."""
         version = parse_version(self.tensorrt_version) if self.tensorrt_version else None
-        return choose_build_targets(self.engines, numbers, self.compiling, version, output)
+        return choose_build_targets(self.engines, self.numbers, self.compiling, version, output)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,4 @@
-"""What the engines that a bundle is built for ask of the build: dialects, a precision, and plans now or later.
-
-What `--precision` and `--draft-precision` mean on the engines that a bundle is built for.
-
-Which engine runs which precision, and why not.
-"""
+"""What `--precision` and `--draft-precision` mean on the engines of a build, and which dialects and plans they need."""
 
 from __future__ import annotations
 
@@ -24,7 +19,6 @@ from .dialects import Dialect
 # What quantized models compute in between their layers, and keep in their caches.
 ELEMENT: dict[Family, Precision] = {"onnxruntime": "fp32", "tensorrt": "fp16"}
 NAMES: tuple[str, ...] = (*PRECISIONS, *(name for name in FORMATS if name != "float"))
-AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -49,27 +43,12 @@ class PrecisionPlan:
 
 
 def choose_precision_plan(engines: tuple[str, ...], precision: str, draft_precision: str | None) -> PrecisionPlan:
-    """Raises `ParameterError` for names that there are not, and for two that do not go together.
-
-    Of `auto`, what it starts from: what it chooses in the end is measured.
-    """
-    if precision == AUTO:
-        if others := [engine for engine in engines if engine != "onnxruntime"]:
-            raise ParameterError(
-                f"--precision auto measures on this CPU, for --engine onnxruntime; name a precision for {others[0]}",
-                "precision",
-            )
-        if draft_precision is not None:
-            raise ParameterError(
-                f"--precision auto chooses the draft's precision too; leave out --draft-precision {draft_precision}",
-                "draft_precision",
-            )
-        precision = ELEMENT["onnxruntime"]
+    """Raises `ParameterError` for unknown names, and for two that do not go together."""
     named: dict[Role, str] = {"target": precision, "draft": draft_precision or precision}
     for option, name in (("--precision", named["target"]), ("--draft-precision", named["draft"])):
         if name not in NAMES:
             raise ParameterError(
-                f"{option} is {name}; it must be one of {', '.join(NAMES)}{', auto' * (option == '--precision')}",
+                f"{option} is {name}; it must be one of {', '.join(NAMES)}",
                 option.removeprefix("--").replace("-", "_"),
             )
     compiled = [engine for engine in engines if engine in LIBRARIES]
@@ -115,8 +94,8 @@ def refusal(engine: str, precision: str, capability: Capability | None = None, o
     info = ENGINES[engine]
     known = ", ".join(formats_of(engine, capability))
     if capability is not None and precision in info.formats:
-        needed, given = (".".join(map(str, numbers)) for numbers in (info.least[precision], capability))
-        where = f"on compute capability {given}; that takes {needed} or later"
+        needed, available = (".".join(map(str, numbers)) for numbers in (info.least[precision], capability))
+        where = f"on compute capability {available}; that takes {needed} or later"
     else:
         others = [name for name, other in ENGINES.items() if precision in other.formats]
         where = f"; {precision} runs on {', '.join(others)}" if others else ""

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..bundle import Bundle, CacheLayer, DraftSpec, Fidelity, Manifest, ModelSpec, Proof, TextSpec
-from ..bundle.auto_precision import PrecisionTable, read_precision, table_lines
 from .policy.checks import read_policy, stale
 from .policy.cost_model import COSTS, Costs
 from .policy.files import read_by_draft
@@ -19,7 +18,6 @@ class Description:
     """What a bundle holds, and what was decided for it. costs: by draft."""
 
     manifest: Manifest
-    auto: PrecisionTable | None
     policy: Policy | None
     costs: Mapping[str, Costs]
 
@@ -37,7 +35,6 @@ class Description:
             "widths": list(manifest.contract.widths),
             "spans": list(manifest.contract.spans),
             "longest": manifest.longest,
-            "auto": None if self.auto is None else asdict(self.auto),
             "policy": None if self.policy is None else asdict(self.policy),
             "costs": {name: asdict(one) | {"stale": _stale(one)} for name, one in self.costs.items()},
         }
@@ -50,7 +47,7 @@ class Description:
 def describe(bundle: Bundle) -> Description:
     """Raises `BundleError` for a policy.json or costs.json that is damaged or of another bundle."""
     costs = read_by_draft(bundle, Costs, COSTS)
-    return Description(bundle.manifest, read_precision(bundle), read_policy(bundle), costs)
+    return Description(bundle.manifest, read_policy(bundle), costs)
 
 
 def render(description: Description) -> str:
@@ -81,7 +78,6 @@ def render(description: Description) -> str:
         _plans(manifest, engine) for engine in manifest.engines if any(plan.engine == engine for plan in manifest.plans)
     ]
     lines += [_proved(label, proof) for label, model in manifest.models.items() for proof in model.proofs]
-    lines += table_lines(description.auto) if description.auto is not None else []
     lines += _decisions(description)
     files = manifest.files
     size = sum(entry.bytes for entry in files.values())

@@ -104,9 +104,8 @@ def _off(rounded: Rounded, weight: Float64, bias: Float64, found: Float32) -> fl
 
 
 def _integers(own: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
-    """MatMulInteger: of rows with a scale of their own, or by one scale for all."""
-    steps = np.full((len(inputs), 1), own.input_scale) if own.input_scale else _largest(inputs) / 127
-    yield Rounded(*_stepped(inputs, steps, _int8), summed=1)
+    """MatMulInteger: of rows with a scale of their own."""
+    yield Rounded(*_stepped(inputs, _largest(inputs) / 127, _int8), summed=1)
 
 
 def _blocks(own: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:

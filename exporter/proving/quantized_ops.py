@@ -88,7 +88,7 @@ def _expert_integers(node: ir.Node) -> Iterator[QuantizedOp]:
 
 
 def _expert_matrices(node: ir.Node) -> Iterator[QuantizedOp]:
-    """`quantize/picked_weights.py` in Q/DQ: picked from what a DequantizeLinear restores."""
+    """`quantize/for_tensorrt.py`: picked from what a DequantizeLinear restores."""
     picked = _picked(node.inputs[0])
     restored = _through(picked[0], "Reshape") if picked is not None else None
     stored = _stored(_through(restored, "DequantizeLinear")) if restored is not None else None

@@ -11,11 +11,10 @@ from ..passes.clean_up import CLEAN_UP, parameter_name
 from ..weights.recipe import Recipe
 from .batch_invariant import attend_over_two_rows, look_angles_up, spell_softplus_out
 from .for_onnxruntime import quantize_nbits, quantize_rows
-from .for_tensorrt import quantize_for_tensorrt
+from .for_tensorrt import Made, quantize_for_tensorrt
 from .linears import FLOATS
 from .picked_weights import quantize_expert_rows, quantize_tables
 from .rotary import absorb_rotary, pack_attention
-from .stored_weights import Made
 
 
 def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, made: Made, exact_widths: bool) -> int:
@@ -40,8 +39,8 @@ def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, m
             spell_softplus_out(model)
     CLEAN_UP(model)
     for name, value in model.graph.initializers.items():
-        own = recipe.weights.get(parameter_name(value))
-        if own is not None and own.format != "float" and value.dtype in FLOATS and value.uses():
+        weight_recipe = recipe.weights.get(parameter_name(value))
+        if weight_recipe is not None and weight_recipe.format != "float" and value.dtype in FLOATS and value.uses():
             raise UnsupportedModelError(
                 f"{name} is used in a way that quantization does not support "
                 f"({next(iter(value.uses())).node.op_type}); "

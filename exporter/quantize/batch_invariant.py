@@ -91,14 +91,14 @@ def look_angles_up(model: ir.Model, capacity: int) -> int:
     A value stays as it is that is not made of positions row by row.
     """
     graph = model.graph
-    found = list(_angles(graph))
-    if not found or capacity < sum(ELSEWHERE):
+    angles = list(_angles(graph))
+    if not angles or capacity < sum(ELSEWHERE):
         return 0
     start, count = ELSEWHERE
-    whole, part = evaluate(model, tuple(found), capacity), evaluate(model, tuple(found), count, start)
+    whole, part = evaluate(model, tuple(angles), capacity), evaluate(model, tuple(angles), count, start)
     places: ir.Value | None = None
     changed = 0
-    for number, (value, table, rows) in enumerate(zip(found, whole, part, strict=True)):
+    for number, (value, table, rows) in enumerate(zip(angles, whole, part, strict=True)):
         axes = [axis for axis, length in enumerate(table.shape) if length != rows.shape[axis]]
         if len(axes) != 1 or not _same(table.take(range(start, start + count), axes[0]), rows):
             continue
@@ -108,8 +108,8 @@ def look_angles_up(model: ir.Model, capacity: int) -> int:
     return changed
 
 
-def _same(found: Table, wanted: Table) -> bool:
-    return np.allclose(found, wanted, rtol=0, atol=EQUAL)
+def _same(table: Table, rows: Table) -> bool:
+    return np.allclose(table, rows, rtol=0, atol=EQUAL)
 
 
 def _angles(graph: ir.Graph) -> Iterator[ir.Value]:
@@ -154,8 +154,8 @@ def _pick(graph: ir.Graph, value: ir.Value, table: ir.Value, places: ir.Value, a
 def spell_softplus_out(model: ir.Model) -> int:
     """Returns the number of Softplus nodes that are others now."""
     graph = model.graph
-    found = [node for node in graph if node.op_type == "Softplus"]
-    for node in found:
+    softplus = [node for node in graph if node.op_type == "Softplus"]
+    for node in softplus:
         value, old = node.inputs[0], node.outputs[0]
         two = constant(graph, "softplus.two", np.array(2, np.float32))
         size = ir.node("Abs", [value])
@@ -171,4 +171,4 @@ def spell_softplus_out(model: ir.Model) -> int:
         for new in nodes:
             new.outputs[0].type, new.outputs[0].shape = old.type, old.shape
         ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, [old], [result.outputs[0]])
-    return len(found)
+    return len(softplus)

@@ -27,51 +27,37 @@ ZERO = np.uint8(128)
 def quantize_rows(model: ir.Model, recipe: Recipe) -> int:
     """Returns the number of layers that are products of integers now, those counted singly that became one product."""
     graph = model.graph
-    rounded: dict[tuple[ir.Value, float | None], tuple[ir.Value, ir.Value | None]] = {}
+    rounded: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
     changed = 0
-    for group, own in list(groups(graph, recipe, "int8")):
+    for group, _ in list(groups(graph, recipe, "int8")):
         nodes: list[ir.Node] = []
-        key = (group[0].input, own.input_scale)
-        if key not in rounded:
-            nodes, rounded[key] = rounded_rows(graph, group[0].input, own.input_scale)
-        activations, row_scale = rounded[key]
-        nodes += _product(graph, group, recipe, activations, own.input_scale or 1 / STEPS_OF_ONE, row_scale)
-        put_in_place(graph, group, nodes)
+        values = group[0].input
+        if values not in rounded:
+            nodes, rounded[values] = rounded_rows(graph, values)
+        put_in_place(graph, group, [*nodes, *_product(graph, group, recipe, *rounded[values])])
         changed += len(group)
     return changed
 
 
-def rounded_rows(
-    graph: ir.Graph, values: ir.Value, scale: float | None
-) -> tuple[list[ir.Node], tuple[ir.Value, ir.Value | None]]:
-    """`values [..., K]` as uint8, and the scale of each row, `[..., 1]`; None where all rows share one.
+def rounded_rows(graph: ir.Graph, values: ir.Value) -> tuple[list[ir.Node], tuple[ir.Value, ir.Value]]:
+    """`values [..., K]` as uint8, and the largest magnitude of each row, `[..., 1]`.
 
     A row of zeros is divided by 0; what its NaN is rounded to is multiplied by 0 again.
     """
-    zero = constant(graph, "rows.zero", np.array(ZERO))
-    if scale is not None:
-        step = constant(graph, f"{values.name}.step.{scale!r}", np.array(scale, np.float32))
-        rounding = ir.node("QuantizeLinear", [values, step, zero])
-        return [rounding], (rounding.outputs[0], None)
     magnitudes = ir.node("Abs", [values])
-    largest = ir.node(
-        "ReduceMax", [magnitudes.outputs[0], constant(graph, "rows.axis", np.array([-1]))], {"keepdims": 1}
-    )
+    axis = constant(graph, "rows.axis", np.array([-1]))
+    largest = ir.node("ReduceMax", [magnitudes.outputs[0], axis], {"keepdims": 1})
     unit = ir.node("Div", [values, largest.outputs[0]])
-    rounding = ir.node(
-        "QuantizeLinear", [unit.outputs[0], constant(graph, "rows.step", np.array(1 / STEPS_OF_ONE, np.float32)), zero]
-    )
+    step = constant(graph, "rows.step", np.array(1 / STEPS_OF_ONE, np.float32))
+    rounding = ir.node("QuantizeLinear", [unit.outputs[0], step, constant(graph, "rows.zero", np.array(ZERO))])
     return [magnitudes, largest, unit, rounding], (rounding.outputs[0], largest.outputs[0])
 
 
 def _product(
-    graph: ir.Graph, group: Group, recipe: Recipe, activations: ir.Value, unit: float, row_scale: ir.Value | None
+    graph: ir.Graph, group: Group, recipe: Recipe, activations: ir.Value, row_scale: ir.Value
 ) -> list[ir.Node]:
-    """unit: what a step of the activations stands for, before the scale of the row."""
-    stored = [recipe.weights[linear.name].quantize(matrix(linear)) for linear in group]
+    values, scales = stored(group, recipe)
     name = name_of(group)
-    values = np.concatenate([integers for integers, _ in stored])  # [N, K]
-    scales = np.concatenate([scale for _, scale in stored])
     nodes = []
     if is_table(group[0].weight):  # stored as the rows that are picked from it
         table = constant(graph, f"{name}.int8", values)
@@ -79,9 +65,20 @@ def _product(
         weight = nodes[0].outputs[0]
     else:
         weight = constant(graph, f"{name}.int8", np.ascontiguousarray(values.T))
-    outputs = constant(graph, f"{name}.scales", (scales * np.float32(unit)).astype(np.float32))
+    outputs = constant(graph, f"{name}.scales", output_steps(scales))
     nodes.append(integer_product(graph, activations, weight))
     return [*nodes, *scaled(nodes[-1].outputs[0], row_scale, outputs)]
+
+
+def stored(group: Group, recipe: Recipe) -> tuple[np.ndarray, np.ndarray]:
+    """Values `[N, K]` and scales `[N]` or `[N, K / block]` of the group's layers, one after another."""
+    values, scales = zip(*(recipe.weights[linear.name].quantize(matrix(linear)) for linear in group), strict=True)
+    return np.concatenate(values), np.concatenate(scales)
+
+
+def output_steps(scales: np.ndarray) -> np.ndarray:
+    """What a unit of a product of integers stands for, by output, before the scale of the row."""
+    return (scales * np.float32(1 / STEPS_OF_ONE)).astype(np.float32)
 
 
 def integer_product(graph: ir.Graph, activations: ir.Value, weight: ir.Value) -> ir.Node:
@@ -89,14 +86,14 @@ def integer_product(graph: ir.Graph, activations: ir.Value, weight: ir.Value) ->
     return ir.node("MatMulInteger", [activations, weight, constant(graph, "rows.zero", np.array(ZERO))])
 
 
-def scaled(product: ir.Value, row_scale: ir.Value | None, outputs: ir.Value) -> list[ir.Node]:
-    """Sums of integers as floats. outputs: scales of the weight's outputs times a step of the activations.
+def scaled(product: ir.Value, row_scale: ir.Value, outputs: ir.Value) -> list[ir.Node]:
+    """Sums of integers as floats. outputs: of `output_steps`.
 
     The row first: the other way round, ONNX Runtime would fuse all of it again.
     """
-    nodes = [ir.node("Cast", [product], {"to": ir.DataType.FLOAT})]
-    nodes += [ir.node("Mul", [nodes[-1].outputs[0], row_scale])] if row_scale is not None else []
-    return [*nodes, ir.node("Mul", [nodes[-1].outputs[0], outputs])]
+    wide = ir.node("Cast", [product], {"to": ir.DataType.FLOAT})
+    by_row = ir.node("Mul", [wide.outputs[0], row_scale])
+    return [wide, by_row, ir.node("Mul", [by_row.outputs[0], outputs])]
 
 
 # The kernels that are fast on CPUs round the activations to int8 by blocks as they go.
@@ -107,12 +104,10 @@ def quantize_nbits(model: ir.Model, recipe: Recipe) -> int:
     """Returns the number of layers in four bits, those counted singly that became one product."""
     graph = model.graph
     changed = 0
-    for group, own in list(groups(graph, recipe, "int4")):
-        stored = [recipe.weights[linear.name].quantize(matrix(linear)) for linear in group]
-        values = np.concatenate([integers for integers, _ in stored])  # [N, K]
-        scales = np.concatenate([scale for _, scale in stored])  # [N, K / block]
+    for group, weight_recipe in list(groups(graph, recipe, "int4")):
+        values, scales = stored(group, recipe)
         outputs, inputs = values.shape
-        block = own.block or inputs
+        block = weight_recipe.block or inputs
         name = name_of(group)
         # Rows of blocks, as the operator wants it; a table is stored as its rows, and shaped when the graph is loaded.
         shape = constant(graph, f"{name}.blocks", np.array([outputs, inputs // block, block // 2]))

@@ -1,53 +1,65 @@
-"""A recipe in a traced graph for TensorRT and TensorRT-RTX: the dialects `onnx` and `rows`.
+"""A recipe in a traced graph for TensorRT and TensorRT-RTX (the dialects `onnx` and `rows`): explicit Q/DQ.
 
-int8 and fp8 for TensorRT: explicit Q/DQ. What is rounded, and by which scale, is written in the graph.
-
-Weights are stored in the narrow type with one scale an output; where the recipe has a static scale of the inputs, these
-are rounded too, by one scale for all of them, and the product is one of narrow numbers; else only the weights are
-narrow. Forms and types as TensorRT's guide wants them ("Working with Quantized Types", explicit quantization, strongly
-typed networks): symmetric, scales of the type of the values around them.
-
-Weight-only int4 for TensorRT: DequantizeLinear by blocks of inputs, symmetric; products are of the graph's type.
-
-ONNX's DequantizeLinear of opset 21: `[N, K] int4`, two a byte and the first in the low half, scales `[N, K / block]`,
-axis 1.
+Weights are stored in few bits, with one scale an output, or one for each block of inputs in int4, and restored by a
+DequantizeLinear. Where the recipe has a static scale of the inputs, these are rounded too, by one scale for all of
+them, and the product is one of narrow numbers. Forms and types as TensorRT's guide wants them ("Working with Quantized
+Types", explicit quantization, strongly typed networks): symmetric, scales of the type of the values around them.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from ..weights.recipe import Format, Recipe
+from ..passes.clean_up import parameter_name
+from ..weights.recipe import Format, Recipe, WeightRecipe
 from .linears import Linear, constant, linears, matrices
-from .picked_weights import quantize_expert_matrices
-from .stored_weights import Made, dequantize
+from .picked_weights import chosen_stacks
 
+# The first opset (and its version of the format) where DequantizeLinear takes the type; scales in half precision came
+# with fp8's.
+OPSETS = {
+    ir.DataType.FLOAT16: (19, 9),
+    ir.DataType.BFLOAT16: (19, 9),
+    ir.DataType.FLOAT8E4M3FN: (19, 9),
+    ir.DataType.INT4: (21, 10),
+}
+TYPES: dict[Format, ir.DataType] = {"int8": ir.DataType.INT8, "int4": ir.DataType.INT4, "fp8": ir.DataType.FLOAT8E4M3FN}
 ZEROS: dict[Format, np.ndarray] = {"int8": np.zeros((), np.int8), "fp8": np.zeros((), ml_dtypes.float8_e4m3fn)}
 
 
-def quantize_qdq(model: ir.Model, recipe: Recipe, made: Made) -> int:
-    """Returns the number of weights. An embedding that the output shares stays one table."""
+def quantize_for_tensorrt(model: ir.Model, recipe: Recipe, made: Made | None = None) -> int:
+    """Returns the number of weights that are stored in fewer bits now.
+
+    recipe: with scales of the graph's type (`scale_type`). made: by weight, what earlier graphs of the model got, and
+    what this one adds. An embedding that the output shares stays one table. After `optimize`, which would fold the new
+    nodes.
+    """
+    made = {} if made is None else made
     graph = model.graph
     _round_inputs(graph, recipe)
-    chosen = list(matrices(graph, recipe, ("int8", "fp8")))
-    for weight, transposed, own in chosen:
-        assert not own.block, "only int4 has blocks"
-        dequantize(graph, weight, transposed, own, made)
-    return len(chosen)
+    weights = list(matrices(graph, recipe, ("int8", "fp8", "int4")))
+    for weight, transposed, weight_recipe in weights:
+        dequantize(graph, weight, transposed, weight_recipe, made)
+    changed = len(weights) + quantize_expert_matrices(model, recipe, made)
+    if changed:
+        _raise_opset(model)
+    return changed
 
 
 def _round_inputs(graph: ir.Graph, recipe: Recipe) -> None:
     """Layers that read one value with one scale share what it is rounded to."""
     rounded: dict[tuple[ir.Value, Format, float], ir.Value] = {}
     for linear in linears(graph):
-        own = recipe.weights.get(linear.name)
-        if own is None or own.format not in ZEROS or own.input_scale is None:
+        weight_recipe = recipe.weights.get(linear.name)
+        if weight_recipe is None or weight_recipe.format not in ZEROS or weight_recipe.input_scale is None:
             continue
-        key = (linear.input, own.format, own.input_scale)
+        key = (linear.input, weight_recipe.format, weight_recipe.input_scale)
         if key not in rounded:
-            rounded[key] = _rounded(graph, linear, own.format, own.input_scale)
+            rounded[key] = _rounded(graph, linear, weight_recipe.format, weight_recipe.input_scale)
         linear.node.replace_input_with(0, rounded[key])
 
 
@@ -65,40 +77,126 @@ def _rounded(graph: ir.Graph, linear: Linear, form: Format, scale: float) -> ir.
     return wide.outputs[0]
 
 
-def quantize_blocks(model: ir.Model, recipe: Recipe, made: Made) -> int:
-    """Returns the number of weights.
+class Stored:
+    """values: `[N, K]`, named `{weight}.{format}`; scales: `[N]` or `[N, K / block]`, named `{weight}.scale`.
 
-    Rows of a table are picked after the DequantizeLinear, and only they are restored.
+    Lazy tensors: the weight is quantized when its values are asked for, which are not kept, and the scales with them,
+    which are. So that is done once where the values are written first, and no more than one weight is in memory in two
+    forms.
     """
-    chosen = list(matrices(model.graph, recipe, ("int4",)))
-    for weight, transposed, own in chosen:
-        assert own.input_scale is None, "int4 is for weights only"
-        dequantize(model.graph, weight, transposed, own, made)
-    return len(chosen)
+
+    def __init__(
+        self,
+        name: str,
+        weight: ir.TensorProtocol,
+        transposed: bool,
+        weight_recipe: WeightRecipe,
+        scale_type: ir.DataType,
+    ) -> None:
+        """transposed: the weight is `[N, K]` as it is stored, else `[K, N]`.
+
+        scale_type: of the graph's other values.
+        """
+        self._weight, self._transposed, self._recipe, self._scale_type = weight, transposed, weight_recipe, scale_type
+        self._known: ir.TensorProtocol | None = None
+        rows, columns = (int(length) for length in weight.shape.numpy())
+        outputs, inputs = (rows, columns) if transposed else (columns, rows)
+        shape = [outputs, inputs // weight_recipe.block] if weight_recipe.block else [outputs]
+        self.values = ir.LazyTensor(
+            self._make_values,
+            TYPES[weight_recipe.format],
+            ir.Shape([outputs, inputs]),
+            name=f"{name}.{weight_recipe.format}",
+        )
+        self.scales = ir.LazyTensor(self._make_scales, scale_type, ir.Shape(shape), name=f"{name}.scale")
+
+    def _make_values(self) -> ir.TensorProtocol:
+        weight = self._weight.numpy().astype(np.float32, copy=False)
+        values, scales = self._recipe.quantize(np.ascontiguousarray(weight if self._transposed else weight.T))
+        assert (scales > 0).all(), f"{self.scales.name} has a scale that is not positive, which TensorRT refuses"
+        self._known = ir.Tensor(scales.astype(self._scale_type.numpy()), dtype=self._scale_type, name=self.scales.name)
+        typed: Any = values.astype(ml_dtypes.int4) if self._recipe.format == "int4" else values
+        return ir.Tensor(typed, dtype=self.values.dtype, name=self.values.name)
+
+    def _make_scales(self) -> ir.TensorProtocol:
+        if self._known is None:
+            self._make_values()
+        assert self._known is not None
+        return self._known
 
 
-# The first opset (and its version of the format) where DequantizeLinear takes the type; scales in half precision came
-# with fp8's.
-OPSETS = {
-    ir.DataType.FLOAT16: (19, 9),
-    ir.DataType.BFLOAT16: (19, 9),
-    ir.DataType.FLOAT8E4M3FN: (19, 9),
-    ir.DataType.INT4: (21, 10),
-}
+# By the weight's name: handed from graph to graph, so that those that share a weight share what it becomes.
+Made = dict[str, Stored]
 
 
-def quantize_for_tensorrt(model: ir.Model, recipe: Recipe, made: Made | None = None) -> int:
-    """Returns the number of weights that are stored in fewer bits now.
+def dequantize(graph: ir.Graph, weight: ir.Value, transposed: bool, weight_recipe: WeightRecipe, made: Made) -> None:
+    """Put `DequantizeLinear(values, scales)` in the weight's place, and a Transpose after it if it is `[K, N]`."""
+    assert weight.const_value is not None
+    restored = _restored(graph, weight, weight.const_value, transposed, weight_recipe, made)
+    if not transposed:
+        turned = ir.node("Transpose", [restored], {"perm": [1, 0]})
+        turned.outputs[0].type = restored.type
+        graph.insert_after(restored.producer(), turned)  # type: ignore[arg-type]
+        restored = turned.outputs[0]
+    weight.replace_all_uses_with(restored)
+    del graph.initializers[str(weight.name)]
 
-    recipe: with scales that the graph's type holds (`scales.in_precision`). made: by weight, what earlier graphs of the
-    model got, and what this one adds. After `graphs.optimize`, which would fold the new nodes.
+
+def quantize_expert_matrices(model: ir.Model, recipe: Recipe, made: Made) -> int:
+    """Stacks in any format, activations as they are. Returns the number of stacks.
+
+    A stack `[E, N, K]` is stored as the matrix `[E N, K]`, and picked from what is restored.
     """
-    made = {} if made is None else made
-    changed = quantize_qdq(model, recipe, made) + quantize_blocks(model, recipe, made)
-    changed += quantize_expert_matrices(model, recipe, made)
-    if changed:
-        _raise_opset(model)
+    graph, changed = model.graph, 0
+    for stack, weight_recipe in chosen_stacks(graph, recipe):
+        tensor = stack.weight.const_value
+        assert tensor is not None
+        shape = tuple(int(length) for length in tensor.shape.numpy())
+        restored = _restored(graph, stack.weight, _flat(tensor, shape), True, weight_recipe, made)
+        parted = ir.node("Reshape", [restored, constant(graph, f"{stack.name}.shape", np.array(shape, np.int64))])
+        parted.outputs[0].type = restored.type
+        graph.insert_before(stack.nodes[0], [parted])
+        stack.nodes[0].replace_input_with(0, parted.outputs[0])
+        del graph.initializers[str(stack.weight.name)]
+        changed += 1
     return changed
+
+
+def _flat(stack: ir.TensorProtocol, shape: tuple[int, ...]) -> ir.TensorProtocol:
+    experts, outputs, inputs = shape
+    return ir.LazyTensor(
+        lambda: ir.Tensor(stack.numpy().reshape(-1, inputs), dtype=stack.dtype),
+        stack.dtype,
+        ir.Shape([experts * outputs, inputs]),
+        name=stack.name,
+    )
+
+
+def _restored(
+    graph: ir.Graph,
+    weight: ir.Value,
+    matrix: ir.TensorProtocol,
+    transposed: bool,
+    weight_recipe: WeightRecipe,
+    made: Made,
+) -> ir.Value:
+    """What a DequantizeLinear, put first in the graph, gives for the weight as a `matrix`. The weight itself stays."""
+    name = parameter_name(weight)
+    assert weight.dtype is not None
+    if name not in made:
+        made[name] = Stored(name, matrix, transposed, weight_recipe, weight.dtype)
+    inputs = [_initializer(graph, made[name].values), _initializer(graph, made[name].scales)]
+    attributes = {"axis": 1, "block_size": weight_recipe.block} if weight_recipe.block else {"axis": 0}
+    node = ir.node("DequantizeLinear", inputs, attributes, name=f"{name}.restored")
+    node.outputs[0].dtype = weight.dtype
+    graph.insert_before(graph[0], [node])
+    return node.outputs[0]
+
+
+def _initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+    value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)  # type: ignore[arg-type]
+    graph.register_initializer(value)
+    return value
 
 
 def _raise_opset(model: ir.Model) -> None:

@@ -1,10 +1,6 @@
 """The linear layers of a traced graph: products with a stored weight, as tracing and fusing leave them.
 
-Initializers that passes add to a graph.
-
-The weights of a graph that a recipe names: those of linear layers, and tables that rows are picked from.
-
-Linear layers that read the same values become one product: query, key and value; a gate and what it gates.
+Those that read the same values become one product: query, key and value; a gate and what it gates.
 """
 
 from __future__ import annotations
@@ -102,15 +98,15 @@ def matrices(
     graph: ir.Graph, recipe: Recipe, formats: tuple[Format, ...]
 ) -> Iterator[tuple[ir.Value, bool, WeightRecipe]]:
     """Each once: the weight, whether it is stored `[N, K]`, and what is done to it. A table is `[rows, K]`."""
-    found = {linear.weight: linear.transposed for linear in linears(graph)}
+    layouts = {linear.weight: linear.transposed for linear in linears(graph)}
     for node in graph:
         if node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0 and _is_matrix(node.inputs[0]):
             assert node.inputs[0] is not None
-            found.setdefault(node.inputs[0], True)
-    for weight, transposed in found.items():
-        own = recipe.weights.get(parameter_name(weight))
-        if own is not None and own.format in formats:
-            yield weight, transposed, own
+            layouts.setdefault(node.inputs[0], True)
+    for weight, transposed in layouts.items():
+        weight_recipe = recipe.weights.get(parameter_name(weight))
+        if weight_recipe is not None and weight_recipe.format in formats:
+            yield weight, transposed, weight_recipe
 
 
 def _is_matrix(value: ir.Value | None) -> bool:
@@ -124,18 +120,18 @@ Group = list[Linear]
 def groups(graph: ir.Graph, recipe: Recipe, form: Format) -> Iterator[tuple[Group, WeightRecipe]]:
     """The layers that `recipe` stores in `form`, those together that can be one product, with the recipe of the first.
 
-    They read the same value, with the same scale or block, and follow on each other in the graph, so that none of them
+    They read the same value, with the same block, and follow on each other in the graph, so that none of them
     feeds another. A layer whose table others read as rows too, an embedding, stays by itself: the table is stored once.
     So does one that adds a bias.
     """
-    found: dict[tuple[ir.Value, object], Group] = {}
+    by_input: dict[tuple[ir.Value, object], Group] = {}
     for linear in linears(graph):
-        own = recipe.weights.get(linear.name)
-        if own is None or own.format != form:
+        weight_recipe = recipe.weights.get(linear.name)
+        if weight_recipe is None or weight_recipe.format != form:
             continue
         alone = linear.name if is_table(linear.weight) or linear.bias is not None else None
-        found.setdefault((linear.input, (own.block, own.limit, own.input_scale, alone)), []).append(linear)
-    for group in found.values():
+        by_input.setdefault((linear.input, (weight_recipe.block, weight_recipe.limit, alone)), []).append(linear)
+    for group in by_input.values():
         yield group, recipe.weights[group[0].name]
 
 

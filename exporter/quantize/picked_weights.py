@@ -1,12 +1,8 @@
-"""Weights of which rows are picked: embedding tables and stacks of experts.
+"""Weights that are picked on ONNX Runtime: rows of embedding tables, and matrices of stacks of experts [E, N, K].
 
-Embedding tables of int8 or int4: rows are picked as they are stored, and scaled when they have been picked.
-
-Stacks of experts [E, N, K]: each row of a pass is multiplied with the weight of the expert that it goes to.
-
-On ONNX Runtime the weight is picked as int8 and multiplied in integers, by activations that are rounded row by row as
-in `for_onnxruntime.py`: a row has the same bits whatever other rows run, and neither copies nor products are of fp32.
-For TensorRT the stack is stored as one matrix of all experts' outputs before a DequantizeLinear, and picked from that.
+Rows of a table are picked as they are stored, in int8 or int4, and scaled then. The matrix of the expert that a row is
+routed to is picked as int8 and multiplied in integers, by activations that are rounded row by row as in
+`for_onnxruntime.py`: a row has the same bits whatever other rows run, and neither copies nor products are of fp32.
 """
 
 from __future__ import annotations
@@ -19,9 +15,8 @@ import onnx_ir as ir
 
 from ..passes.clean_up import parameter_name
 from ..weights.recipe import Recipe, WeightRecipe
-from .for_onnxruntime import STEPS_OF_ONE, block_scales, integer_product, packed, rounded_rows, scaled
+from .for_onnxruntime import block_scales, integer_product, output_steps, packed, rounded_rows, scaled
 from .linears import FLOATS, MICROSOFT, constant
-from .stored_weights import Made, stored_matrix
 
 
 def quantize_tables(model: ir.Model, recipe: Recipe) -> int:
@@ -37,15 +32,15 @@ def quantize_tables(model: ir.Model, recipe: Recipe) -> int:
         weight, tokens = node.inputs[0], node.inputs[1]
         if weight is None or weight.const_value is None or tokens is None or weight.dtype not in FLOATS:
             continue
-        own = recipe.weights.get(parameter_name(weight))
-        if own is None or own.format not in ("int8", "int4"):
+        weight_recipe = recipe.weights.get(parameter_name(weight))
+        if weight_recipe is None or weight_recipe.format not in ("int8", "int4"):
             continue
         name = parameter_name(weight)
-        values, scales = own.quantize(weight.const_value.numpy().astype(np.float32, copy=False))
-        if own.format == "int8":
+        values, scales = weight_recipe.quantize(weight.const_value.numpy().astype(np.float32, copy=False))
+        if weight_recipe.format == "int8":
             nodes = _int8(graph, name, tokens, values, scales)
         else:
-            nodes = _int4(graph, name, tokens, values, scales, own.block or values.shape[1])
+            nodes = _int4(graph, name, tokens, values, scales, weight_recipe.block or values.shape[1])
         output = nodes[-1].outputs[0]
         output.name, output.type, output.shape = node.outputs[0].name, node.outputs[0].type, node.outputs[0].shape
         ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, [output])
@@ -118,51 +113,32 @@ def stacks(graph: ir.Graph) -> Iterator[Stack]:
 
 
 def quantize_expert_rows(model: ir.Model, recipe: Recipe) -> int:
-    """For ONNX Runtime, in int8. Returns the number of stacks."""
+    """Returns the number of stacks, which are in int8."""
     changed = 0
-    for stack, own in _chosen(model.graph, recipe):
-        assert own.format == "int8", "ONNX Runtime computes stacks of experts in int8"
-        _put(model.graph, stack, _integer_product(model.graph, stack, own))
+    for stack, weight_recipe in chosen_stacks(model.graph, recipe):
+        assert weight_recipe.format == "int8", "ONNX Runtime computes stacks of experts in int8"
+        _put(model.graph, stack, _integer_product(model.graph, stack, weight_recipe))
         changed += 1
     return changed
 
 
-def quantize_expert_matrices(model: ir.Model, recipe: Recipe, made: Made) -> int:
-    """For TensorRT, in any format, activations as they are. Returns the number of stacks."""
-    graph, changed = model.graph, 0
-    for stack, own in _chosen(graph, recipe):
-        assert stack.weight.const_value is not None
-        assert stack.weight.dtype is not None
-        shape = tuple(int(length) for length in stack.weight.const_value.shape.numpy())
-        restored = stored_matrix(graph, stack.weight, own, made)
-        whole = constant(graph, f"{stack.name}.shape", np.array(shape, np.int64))
-        parted = ir.node("Reshape", [restored, whole])
-        parted.outputs[0].dtype = stack.weight.dtype
-        graph.insert_before(stack.nodes[0], [parted])
-        stack.nodes[0].replace_input_with(0, parted.outputs[0])
-        assert stack.weight.name is not None
-        del graph.initializers[stack.weight.name]
-        changed += 1
-    return changed
-
-
-def _chosen(graph: ir.Graph, recipe: Recipe) -> Iterator[tuple[Stack, WeightRecipe]]:
+def chosen_stacks(graph: ir.Graph, recipe: Recipe) -> Iterator[tuple[Stack, WeightRecipe]]:
     for stack in list(stacks(graph)):
-        own = recipe.weights.get(stack.name)
-        if own is not None and own.format != "float":
-            yield stack, own
+        weight_recipe = recipe.weights.get(stack.name)
+        if weight_recipe is not None and weight_recipe.format != "float":
+            yield stack, weight_recipe
 
 
-def _integer_product(graph: ir.Graph, stack: Stack, own: WeightRecipe) -> list[ir.Node]:
+def _integer_product(graph: ir.Graph, stack: Stack, weight_recipe: WeightRecipe) -> list[ir.Node]:
     assert stack.weight.const_value is not None
     weight = stack.weight.const_value.numpy().astype(np.float32, copy=False)
     experts, outputs, inputs = weight.shape
-    values, scales = own.quantize(np.ascontiguousarray(weight.reshape(-1, inputs)))
+    values, scales = weight_recipe.quantize(np.ascontiguousarray(weight.reshape(-1, inputs)))
     by_input = values.reshape(experts, outputs, inputs).transpose(0, 2, 1)
-    steps = (scales.reshape(experts, outputs) * np.float32(1 / STEPS_OF_ONE)).astype(np.float32)
+    steps = output_steps(scales.reshape(experts, outputs))
     stored = constant(graph, f"{stack.name}.int8", np.ascontiguousarray(by_input))  # [E, K, N]
     axis = constant(graph, "experts.axis", np.array([1]))
-    rounding, (activations, row_scale) = rounded_rows(graph, stack.input, None)
+    rounding, (activations, row_scale) = rounded_rows(graph, stack.input)
     spread = ir.node("Unsqueeze", [activations, axis])  # [S, 1, K]
     picked = ir.node("Gather", [stored, stack.experts])  # [S, K, N]
     product = integer_product(graph, spread.outputs[0], picked.outputs[0])

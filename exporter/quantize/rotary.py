@@ -105,9 +105,9 @@ def _tables(
     model: ir.Model, cos: ir.Value, sin: ir.Value, capacity: int, number: int
 ) -> tuple[ir.Value, ir.Value] | None:
     """`cos` and `sin` by position, `[capacity, D / 2]` each; None where a head's halves are turned by other angles."""
-    found = evaluate(model, (cos, sin), capacity)
+    evaluated = evaluate(model, (cos, sin), capacity)
     values = []
-    for name, table in zip(("cos", "sin"), found, strict=True):
+    for name, table in zip(("cos", "sin"), evaluated, strict=True):
         half = table.shape[-1] // 2
         table = table.reshape(capacity, -1)
         if table.shape[1] % MULTIPLE or not np.allclose(table[:, :half], table[:, half:], rtol=0, atol=EQUAL):
@@ -128,9 +128,9 @@ def evaluate(model: ir.Model, wanted: tuple[ir.Value, ...], width: int, position
             needed.add(node)
             pending += [value for value in node.inputs if value is not None]
     nodes = [node for node in graph if node in needed]
-    given = {value for node in nodes for value in node.inputs if value is not None and value.producer() is None}
+    sources = {value for node in nodes for value in node.inputs if value is not None and value.producer() is None}
     feeds = {"tokens": np.zeros((1, width), np.int64), "position": np.array([position])}
-    inputs = [value for value in graph.inputs if value in given]
+    inputs = [value for value in graph.inputs if value in sources]
     assert all(value.name in feeds for value in inputs), "a rotary embedding that looks at the cache"
     cut = ir.convenience.extract(graph, inputs, list(wanted))
     evaluator = ReferenceEvaluator(ir.to_proto(ir.Model(cut, ir_version=model.ir_version)))

@@ -1,9 +1,8 @@
-"""How a model's weights are quantized: activation statistics, outliers moved into weights, a recipe for each weight.
+"""How a model's weights are quantized: which integers and scales each becomes. Nothing here says how a graph computes.
 
-`recipe.py` describes how one weight is quantized; `integers.py` and `floats.py` do it in numpy.
-`collect_activations.py` collects statistics of the layers' inputs. `rotation.py`, `turning.py` and `smoothing.py`
-change the model so that its activations have fewer outliers while its logits stay the same. `second_order.py` chooses
-integers by GPTQ (`gptq.py`).
-`fake_quant.py` runs the quantized model in torch. `search.py` chooses the recipe of a whole model. `texts.py` and
-`tokens.py` provide the calibration data. Recipes are keyed by the names of the model's parameters.
+`recipe.py` describes one weight, in the number formats of `formats.py`; `choose.py` chooses for a whole model.
+`collect_activations.py` reads what layers get from the calibration texts (`texts.py`, `fidelity.py`). `rotation.py`,
+`turning.py` and `smoothing.py` change the model so that its activations have fewer outliers while its logits stay the
+same. `gptq.py` chooses integers; `mixing.py` the layers of an int4 model that are int8, by `sensitivity.py`.
+`fake_quant.py` runs the quantized model in torch. Recipes are keyed by the names of the model's parameters.
 """

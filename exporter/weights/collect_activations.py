@@ -3,94 +3,106 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .layers import LinearLayer, linear_layers, stopped_at_head
+from .fake_quant import INT8_HIGH, rounded_activations
+from .formats import LARGEST, cast_scales
+from .layers import LinearLayer, linear_layers, stopped_at_head, tables
+from .recipe import WeightRecipe
 
 # Bounds on the number of input rows kept per group, which aims at a million elements.
 SAMPLED_ROWS = (128, 512)
 SAMPLED_ELEMENTS = 1 << 20
+# Candidates for a static scale of activations, relative to the one that covers the largest observed magnitude.
+RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 
 
 @dataclass(frozen=True, eq=False)
 class InputGroup:
     """Linear layers that read the same tensor (q, k and v; gate and up), and statistics of that tensor, in fp32.
 
-    largest, mean_magnitude, mean_square: [K], by input channel. rows: [R, K], sampled evenly from the tokens of every
-    second batch. elsewhere: [K], the largest magnitudes of the other batches, so that what is fitted to one half can be
-    judged on the other. calls: calls of the layers per pass; more than one means that several places share weights.
+    largest: max|x|. mean_square: [K], by input channel. rows: [R, K], sampled evenly from all tokens. calls: calls of
+    the layers per pass; more than one means that several places share weights.
     """
 
     layers: tuple[LinearLayer, ...]
-    largest: Tensor
-    mean_magnitude: Tensor
+    largest: float
     mean_square: Tensor
     rows: Tensor
-    elsewhere: Tensor
     calls: int
 
     @property
     def inputs(self) -> int:
-        return int(self.largest.shape[0])
-
-    @property
-    def tensor_largest(self) -> float:
-        """max|x| of the whole tensor."""
-        return float(self.largest.max())
+        return self.rows.shape[1]
 
 
-@dataclass(frozen=True, eq=False)
-class Observations:
-    """groups: in the order in which the model calls them. tokens: number of tokens read."""
+def observe(model: nn.Module, token_batches: Sequence[Tensor]) -> list[InputGroup]:
+    """Run `model` over token_batches, each [1, T] int64; the groups in the order in which the model calls them.
 
-    groups: tuple[InputGroup, ...]
-    tokens: int
-
-
-@dataclass(eq=False)
-class _Sums:
-    layers: list[LinearLayer]
-    largest: Tensor
-    magnitudes: Tensor
-    squares: Tensor
-    elsewhere: Tensor
-    rows: list[Tensor] = field(default_factory=list)
-    seen: int = 0
-    held_back: int = 0
-    calls: int = 0
-
-
-def observe(model: nn.Module, token_batches: Sequence[Tensor]) -> Observations:
-    """Run `model` over token_batches, each [1, T] int64, and collect the inputs of its linear layers.
-
-    Layers that no batch reaches (an expert, an image tower) are in no group. A model in half precision computes in half
-    precision unless the caller wraps this in an fp32 context.
+    Layers that no batch reaches (an image tower) are in no group. A model in half precision computes in half precision
+    unless the caller wraps this in an fp32 context.
     """
-    held_back = [len(token_batches) == 1 or index % 2 == 1 for index in range(len(token_batches))]
-    watcher = _Watcher(sum(int(batch.shape[-1]) for batch, held in zip(token_batches, held_back, strict=True) if held))
+    watcher = _Watcher(sum(batch.shape[-1] for batch in token_batches))
     hooks = [layer.module.register_forward_pre_hook(watcher.hook(layer)) for layer in linear_layers(model)]
     try:
         with stopped_at_head(model) as run:
-            for batch, watcher.sampling in zip(token_batches, held_back, strict=True):
+            for batch in token_batches:
                 watcher.last.clear()
                 run(batch)
     finally:
         for hook in hooks:
             hook.remove()
-    return Observations(
-        tuple(_group(sums, len(token_batches)) for sums in watcher.sums), sum(batch.numel() for batch in token_batches)
-    )
+    return [_group(sums, len(token_batches)) for sums in watcher.sums]
+
+
+def rewritable(model: nn.Module, groups: Sequence[InputGroup]) -> list[InputGroup]:
+    """The groups whose weights are used in one place only, and are not looked up as tables."""
+    uses = Counter(layer.weight for group in groups for layer in group.layers)
+    looked_up = tables(model)
+    return [
+        group
+        for group in groups
+        if group.calls == 1 and all(uses[layer.weight] == 1 and layer.weight not in looked_up for layer in group.layers)
+    ]
+
+
+def input_scale(group: InputGroup, recipe: WeightRecipe) -> float:
+    """The static scale of a small grid with the least squared error of the inputs, weighted by the weights' columns.
+
+    The largest magnitude is that of all tokens that were read, the error that of the sampled rows.
+    """
+    columns = torch.stack([layer.matrix.float().square().sum(0) for layer in group.layers]).sum(0)
+    whole = group.largest / (INT8_HIGH if recipe.format == "int8" else LARGEST)
+    if not whole > torch.finfo(torch.float32).tiny:
+        return 1.0
+    errors = {}
+    for ratio in RATIOS:
+        scale = float(cast_scales(np.array(whole * ratio, np.float32), recipe.scale_type))
+        off = rounded_activations(group.rows, replace(recipe, input_scale=scale)) - group.rows
+        errors[scale] = float((off.square() * columns).sum())
+    return min(errors, key=lambda scale: errors[scale])
+
+
+@dataclass(eq=False)
+class _Sums:
+    layers: list[LinearLayer]
+    squares: Tensor
+    largest: float = 0.0
+    rows: list[Tensor] = field(default_factory=list)
+    tokens: int = 0
+    calls: int = 0
 
 
 class _Watcher:
-    def __init__(self, held_back: int) -> None:
-        self.held_back = held_back  # number of tokens that rows are sampled from
-        self.sampling = True
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
         self.sums: list[_Sums] = []
         self.of: dict[str, _Sums] = {}
         # Weak references, since the id of a freed input may be reused.
@@ -108,8 +120,7 @@ class _Watcher:
         sums = self.of.get(layer.path)
         if sums is None:
             if shared is None:
-                zeros = torch.zeros(tensor.shape[-1])
-                shared = _Sums([], zeros, zeros.clone(), zeros.clone(), zeros.clone())
+                shared = _Sums([], torch.zeros(tensor.shape[-1]))
                 self.sums.append(shared)
             self.of[layer.path] = sums = shared
             sums.layers.append(layer)
@@ -118,29 +129,21 @@ class _Watcher:
             self.add(sums, tensor.detach().reshape(-1, tensor.shape[-1]).float())
 
     def add(self, sums: _Sums, rows: Tensor) -> None:
-        magnitudes = rows.abs()
-        sums.largest = torch.maximum(sums.largest, magnitudes.amax(0))
-        sums.magnitudes += magnitudes.sum(0)
-        sums.squares += rows.square().sum(0)
-        sums.seen += rows.shape[0]
-        sums.calls += 1
-        if not self.sampling:
-            sums.elsewhere = torch.maximum(sums.elsewhere, magnitudes.amax(0))
-            return
         fewest, most = SAMPLED_ROWS
         wanted = min(max(SAMPLED_ELEMENTS // rows.shape[1], fewest), most)
-        step = max(1, -(-self.held_back // wanted))
-        sums.rows.append(rows[-sums.held_back % step :: step].clone())
-        sums.held_back += rows.shape[0]
+        step = max(1, -(-self.tokens // wanted))
+        sums.rows.append(rows[-sums.tokens % step :: step].clone())
+        sums.largest = max(sums.largest, float(rows.abs().max()))
+        sums.squares += rows.square().sum(0)
+        sums.tokens += rows.shape[0]
+        sums.calls += 1
 
 
 def _group(sums: _Sums, passes: int) -> InputGroup:
     return InputGroup(
         layers=tuple(sums.layers),
         largest=sums.largest,
-        mean_magnitude=sums.magnitudes / sums.seen,
-        mean_square=sums.squares / sums.seen,
-        rows=torch.cat(sums.rows) if sums.rows else sums.largest[None],
-        elsewhere=sums.elsewhere if bool(sums.elsewhere.any()) else sums.largest,
+        mean_square=sums.squares / sums.tokens,
+        rows=torch.cat(sums.rows),
         calls=-(-sums.calls // passes),
     )

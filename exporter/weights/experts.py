@@ -90,13 +90,13 @@ def stack_experts(model: nn.Module) -> None:
 
 def bare_stacks(model: nn.Module) -> dict[str, str]:
     """The names of the stacks that are not an `ExpertStack`, and how they are stored instead."""
-    found = {}
+    bare = {}
     for path, module in _modules(model):
         kinds = [kind for flag, kind in OTHERWISE.items() if getattr(module, flag)]
         for name in _names(module):
             if isinstance(getattr(module, name, None), nn.Parameter):
-                found[f"{path}.{name}".lstrip(".")] = " and ".join(kinds) or "that are not stacked"
-    return found
+                bare[f"{path}.{name}".lstrip(".")] = " and ".join(kinds) or "that are not stacked"
+    return bare
 
 
 def forward_experts(module: Any, rows: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
@@ -105,8 +105,8 @@ def forward_experts(module: Any, rows: Tensor, experts: Tensor, weights: Tensor)
     """
     first, second = _names(module)
     if not isinstance(getattr(module, first), ExpertStack):
-        found: Tensor = ALL_EXPERTS_FUNCTIONS[OTHERS](module, rows, experts, weights)
-        return found
+        outputs: Tensor = ALL_EXPERTS_FUNCTIONS[OTHERS](module, rows, experts, weights)
+        return outputs
     count = experts.shape[-1]
     chosen = experts.reshape(-1)  # [T k]
     inner = getattr(module, first)(rows.repeat_interleave(count, dim=0), chosen)

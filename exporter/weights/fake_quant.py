@@ -1,7 +1,4 @@
-"""The fake-quantized model in torch: the reference for proving quantized graphs and for measuring their quality.
-
-Activations rounded in torch as the compiled graph rounds them.
-"""
+"""The fake-quantized model in torch: the reference for proving quantized graphs and for measuring their quality."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,11 +16,12 @@ from .layers import LinearLayer, linear_layers
 from .recipe import Recipe, WeightRecipe
 
 INT8_LOW, INT8_HIGH = -128, 127
+# Outputs of a layer on which its error is judged.
+SAMPLED_OUTPUTS = 256
 
 
 def rounded_activations(x: Tensor, recipe: WeightRecipe) -> Tensor:
-    """x `[..., K]` quantized and dequantized by `recipe`, in x's dtype. For int4, float and weight-only recipes: x
-    itself.
+    """x `[..., K]` rounded as an engine rounds it, in x's dtype. For int4, float and weight-only recipes: x itself.
 
     Without a static scale each row gets its own: max|x| / 127 (448 in fp8), or 1 for a row of zeros. With one, values
     beyond the range are clipped to [-128, 127], like QuantizeLinear saturates.
@@ -83,8 +82,22 @@ def restored(weight: Tensor, recipe: WeightRecipe, transposed: bool = False) -> 
     if weight.ndim == 3:
         return restored(weight.flatten(0, 1), recipe).reshape(weight.shape)
     matrix = weight.T if transposed else weight
-    back = torch.from_numpy(recipe.restore(matrix.float().contiguous().numpy()))
+    back = torch.from_numpy(recipe.restore(np.ascontiguousarray(matrix.float().numpy())))
     return back.T.contiguous() if transposed else back
+
+
+def output_error(rows: Tensor, matrix: Tensor, recipe: WeightRecipe) -> float:
+    """Relative squared error of rows @ matrix.T when both are quantized. rows: [R, K] fp32. matrix: [N, K] fp32."""
+    exact = rows @ matrix.T
+    off = rounded_activations(rows, recipe) @ restored(matrix, recipe).T - exact
+    size = float(exact.square().sum())
+    return float(off.square().sum()) / size if size > 0 else 0.0
+
+
+def sampled_outputs(layer: LinearLayer) -> Tensor:
+    """A copy [N', K] fp32 of rows of the layer's matrix, spread evenly over its outputs."""
+    step = max(1, -(-layer.matrix.shape[0] // SAMPLED_OUTPUTS))
+    return layer.matrix[::step].float().clone()
 
 
 def _rounding(recipe: WeightRecipe) -> Any:

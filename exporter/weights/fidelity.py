@@ -33,12 +33,12 @@ def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = BATCH
     for text in texts:
         tokens = list(tokenizer(text, verbose=False)["input_ids"])
         first = tokens[:1] if tokens and tokens[0] == tokenizer.bos_token_id else []
-        rest, room = tokens[len(first) :], length - len(first)
-        pieces += [first + rest[start : start + room] for start in range(0, len(rest), room)]
-    found = sum(map(len, pieces))
-    if found < MIN_TOKENS:
+        rest, length_left = tokens[len(first) :], length - len(first)
+        pieces += [first + rest[start : start + length_left] for start in range(0, len(rest), length_left)]
+    count = sum(map(len, pieces))
+    if count < MIN_TOKENS:
         raise ParameterError(
-            f"the calibration prompts have {found} tokens, expected at least {MIN_TOKENS}; "
+            f"the calibration prompts have {count} tokens, expected at least {MIN_TOKENS}; "
             "give more or longer ones, or leave out --calibration-prompts to use the built-in set",
             "calibration_prompts",
         )
@@ -49,9 +49,9 @@ def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = BATCH
 def _evenly(pieces: list[list[int]], most: int) -> list[list[int]]:
     """Every nth piece, with the smallest n that keeps the tokens within `most`; at least the first piece."""
     for step in range(1, len(pieces) + 1):
-        taken = pieces[::step]
-        if sum(map(len, taken)) <= most:
-            return taken
+        chosen = pieces[::step]
+        if sum(map(len, chosen)) <= most:
+            return chosen
     return pieces[:1]
 
 

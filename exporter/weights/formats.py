@@ -1,8 +1,6 @@
-"""Weights as few bits with scales: int8, int4 and fp8.
+"""Number formats of stored weights: int8, int4 and fp8 (e4m3, as ONNX's FLOAT8E4M3FN), all symmetric, with scales.
 
-Weights as integers with scales: int8 with a scale per output or block, int4 with a scale per block of inputs.
-
-Weights in fp8 (e4m3, as ONNX's FLOAT8E4M3FN) with one scale per output.
+A scale belongs to one output of a weight [N, K], or to a block of its inputs.
 """
 
 from __future__ import annotations
@@ -12,65 +10,83 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ...bundle import Format, Precision
+
 Float32: TypeAlias = npt.NDArray[np.float32]
 Int8: TypeAlias = npt.NDArray[np.int8]
+Values: TypeAlias = npt.NDArray[Any]
 
 INT4_LOW, INT4_HIGH = -8, 7
-# Candidate scales, relative to the one that covers the largest magnitude; smaller ones clip.
+# The largest finite e4m3 (Micikevicius et al. 2022, arXiv 2209.05433, table 1).
+LARGEST = 448.0
+# Candidate scales of int4, relative to the one that covers the largest magnitude; smaller ones clip.
 RATIOS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7)
 # Elements per slice of a search: few enough to stay in the CPU's cache (twice as fast as a million).
 SLICE = 1 << 17
+# The least scale of each type, positive: TensorRT refuses a scale of 0.
+LEAST: dict[Precision, float] = {"fp16": 2.0**-24, "bf16": 2.0**-126}
 
 
-def int8_per_output(weight: Float32, limit: int) -> tuple[Int8, Float32]:
-    """(values [N, K] in [-limit, limit], scales [N]). weight: [N, K], finite.
-
-    A row's largest magnitude becomes the limit. Rounds half to even, as ONNX's QuantizeLinear does. A row of zeros gets
-    the scale 1.
-    """
-    values = np.empty(weight.shape, np.int8)
-    scales = per_output(weight, limit)
-    for rows in row_slices(weight.shape):
-        values[rows] = np.clip(np.rint(weight[rows] / scales[rows, None]), -limit, limit)
-    return values, scales
+def largest_scales(weight: Float32, largest: float) -> Float32:
+    """The scales [N] that map each row's largest magnitude to `largest`; 1 for a row of zeros. weight: [N, K]."""
+    return _usable_scales(np.maximum(weight.max(axis=1), -weight.min(axis=1)) / np.float32(largest))
 
 
-def int8_blocks(weight: Float32, block: int, limit: int) -> tuple[Int8, Float32]:
-    """Like `int8_per_output`, with a scale for each `block` inputs: scales [N, K / block]. K is a multiple of block."""
-    outputs, inputs = weight.shape
-    values, scales = int8_per_output(weight.reshape(-1, block), limit)
-    return values.reshape(outputs, inputs), scales.reshape(outputs, inputs // block)
+def int4_scales(weight: Float32, block: int, importance: Float32 | None = None, signed: bool = False) -> Float32:
+    """Scales [N, K / block] for int4. weight: [N, K], finite, K a multiple of block.
 
-
-def int4_blocks(
-    weight: Float32, block: int, importance: Float32 | None = None, signed: bool = False
-) -> tuple[Int8, Float32]:
-    """(values [N, K] in [-8, 7], scales [N, K / block]). weight: [N, K], finite, K a multiple of block.
-
-    importance: [K], the inputs' mean squares. block 0: one scale per output, scales [N]. A block's scale is the one of
-    a small grid with the least squared error, weighted by importance (the diagonal of the layer's output error: AWQ's
-    clip search, Lin et al. 2023, arXiv 2306.00978, section 3.2), then refitted to the values by least squares. signed:
-    scales may be negative, so that the value -8 is used for the sign with the larger magnitude; TensorRT allows no
-    negative scales. Blocks of zeros get the scale 1.
+    importance: [K], the inputs' mean squares. A block's scale is the one of a small grid with the least squared error,
+    weighted by importance (the diagonal of the layer's output error: AWQ's clip search, Lin et al. 2023, arXiv
+    2306.00978, section 3.2), then refitted to the values by least squares. signed: scales may be negative, so that the
+    value -8 is used for the sign with the larger magnitude. Blocks of zeros get the scale 1.
     """
     outputs, inputs = weight.shape
-    size = block or inputs
-    count = inputs // size
-    values = np.empty(weight.shape, np.int8)
-    scales = np.empty((outputs, count), np.float32)
-    importances = (
-        np.ones((1, count, size), np.float32)
+    count = inputs // block
+    weights_of_errors = (
+        np.ones((1, count, block), np.float32)
         if importance is None
-        else _usable_importance(importance).reshape(1, count, size)
+        else _usable_importance(importance).reshape(1, count, block)
     )
+    scales = np.empty((outputs, count), np.float32)
     for rows in row_slices(weight.shape):
-        blocks = weight[rows].reshape(-1, count, size)
-        scales[rows] = _search(blocks, importances, signed)
-        values[rows] = _rounded(blocks, scales[rows, :, None]).reshape(-1, inputs)
-    return values, scales if block else scales[:, 0]
+        scales[rows] = _search(weight[rows].reshape(-1, count, block), weights_of_errors, signed)
+    return scales
 
 
-def restore(values: npt.NDArray[Any], scales: Float32) -> Float32:
+def round_weight(weight: Float32, scales: Float32, format: Format, limit: int) -> Values:
+    """[N, K]: int8, or fp8 as ml_dtypes.float8_e4m3fn. scales: [N] or [N, K / block]. limit: as of `bounds`.
+
+    Rounds half to even, as ONNX's QuantizeLinear does.
+    """
+    import ml_dtypes
+
+    low, high = bounds(format, limit)
+    values: Values = np.empty(weight.shape, ml_dtypes.float8_e4m3fn if format == "fp8" else np.int8)
+    grouped = scales.reshape(len(weight), -1, 1)
+    for rows in row_slices(weight.shape):
+        blocks = weight[rows].reshape(-1, grouped.shape[1], weight.shape[1] // grouped.shape[1]) / grouped[rows]
+        # Clipped first: e4m3fn has no infinity, and values that round above 448 would become NaN.
+        clipped = np.clip(blocks if format == "fp8" else np.rint(blocks), low, high)
+        values[rows] = clipped.reshape(-1, weight.shape[1]).astype(values.dtype)
+    return values
+
+
+def bounds(format: Format, limit: int) -> tuple[float, float]:
+    """The lowest and the highest stored value. limit: of int8, the largest magnitude."""
+    return {"int8": (-limit, limit), "int4": (INT4_LOW, INT4_HIGH), "fp8": (-LARGEST, LARGEST)}[format]
+
+
+def cast_scales(scales: Float32, precision: Precision) -> Float32:
+    """The scales in float32, rounded to what `precision` holds, and positive there."""
+    import ml_dtypes
+
+    if precision == "fp32":
+        return scales
+    held = np.maximum(scales, np.float32(LEAST[precision]))
+    return held.astype(np.float16 if precision == "fp16" else ml_dtypes.bfloat16).astype(np.float32)
+
+
+def restore(values: Values, scales: Float32) -> Float32:
     """values * scales, [N, K] float32, rounded once. values: [N, K]. scales: [N] or [N, K / block]."""
     outputs, inputs = values.shape
     restored = np.empty(values.shape, np.float32)
@@ -108,15 +124,15 @@ def _search(blocks: Float32, importance: Float32, signed: bool) -> Float32:
 
 def _refit(blocks: Float32, importance: Float32, scale: Float32) -> Float32:
     """The scale with the least weighted error for the values that `scale` rounds to."""
-    values = _rounded(blocks, scale[..., None])
-    weighed = values * importance
-    down = np.einsum("rcs,rcs->rc", weighed, values)
-    fitted = np.einsum("rcs,rcs->rc", weighed, blocks) / np.where(down > 0, down, np.float32(1))
+    values = _rounded(blocks, scale)
+    weighted = values * importance
+    down = np.einsum("rcs,rcs->rc", weighted, values)
+    fitted = np.einsum("rcs,rcs->rc", weighted, blocks) / np.where(down > 0, down, np.float32(1))
     return np.where((down > 0) & (fitted * scale > 0), fitted, scale)
 
 
 def _error(blocks: Float32, importance: Float32, scale: Float32) -> Float32:
-    off = _rounded(blocks, scale[..., None])
+    off = _rounded(blocks, scale)
     off *= scale[..., None]
     off -= blocks
     np.square(off, out=off)
@@ -126,13 +142,8 @@ def _error(blocks: Float32, importance: Float32, scale: Float32) -> Float32:
 
 
 def _rounded(blocks: Float32, scale: Float32) -> Float32:
-    values: Float32 = np.rint(blocks / scale)
+    values: Float32 = np.rint(blocks / scale[..., None])
     return np.clip(values, INT4_LOW, INT4_HIGH, out=values)
-
-
-def per_output(weight: Float32, limit: float) -> Float32:
-    """The scales [N] that map each row's largest magnitude to `limit`."""
-    return _usable_scales(np.maximum(weight.max(axis=1), -weight.min(axis=1)) / np.float32(limit))
 
 
 def _usable_scales(scales: Float32) -> Float32:
@@ -148,19 +159,3 @@ def _usable_importance(importance: Float32) -> Float32:
         return np.ones_like(importance)
     scaled: Float32 = np.maximum(importance / np.float32(mean), np.float32(1e-4))
     return scaled
-
-
-# The largest finite e4m3 (Micikevicius et al. 2022, arXiv 2209.05433, table 1).
-LARGEST = 448.0
-
-
-def fp8_per_output(weight: Float32) -> tuple[npt.NDArray[Any], Float32]:
-    """(values [N, K] as ml_dtypes.float8_e4m3fn, scales [N]). weight: [N, K]. A row of zeros gets the scale 1."""
-    import ml_dtypes
-
-    scales = per_output(weight, LARGEST)
-    values = np.empty(weight.shape, ml_dtypes.float8_e4m3fn)
-    for rows in row_slices(weight.shape):
-        # Clipped first: e4m3fn has no infinity, and values that round above 448 would become NaN.
-        values[rows] = np.clip(weight[rows] / scales[rows, None], -LARGEST, LARGEST).astype(ml_dtypes.float8_e4m3fn)
-    return values, scales

@@ -41,20 +41,20 @@ class LinearLayer:
 def linear_layers(model: nn.Module) -> list[LinearLayer]:
     """Every nn.Linear and GPT-2 Conv1D, in the model's order."""
     names = parameter_names(model)
-    found = []
+    layers = []
     for path, module in model.named_modules():
         transposed = type(module).__name__ == "Conv1D" and not isinstance(module, nn.Conv1d)
         if transposed or isinstance(module, nn.Linear):
             weight = module.weight
             assert isinstance(weight, nn.Parameter)
-            found.append(LinearLayer(path, module, names[id(weight)], transposed))
-    return found
+            layers.append(LinearLayer(path, module, names[id(weight)], transposed))
+    return layers
 
 
 def tables(model: nn.Module) -> dict[str, nn.Parameter]:
     """Embedding tables [V, H] by name: of tokens and of learned positions."""
-    found = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in found}
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in embeddings}
 
 
 def parameter_names(model: nn.Module) -> dict[int, str]:

@@ -5,11 +5,6 @@ norms, the stream can be rotated where it is written and rotated back where it i
 arXiv 2401.15024, section 3.1; QuaRot, arXiv 2404.00456, section 4, stage 1). This needs no knowledge of architectures:
 a pass over a few tokens finds what reads and writes the stream, and the rotation is tried with hooks first. If the
 logits change by more than rounding, the model has other readers or writers, and nothing is done.
-
-Orthogonal matrices that spread each channel over all others: a randomized Hadamard transform for any width.
-
-The width is split into powers of two, whose factors are Hadamard matrices (Sylvester's), and an odd rest, whose factor
-is a Hartley matrix. Both are symmetric, orthogonal, and have no entry above sqrt(2 / size).
 """
 
 from __future__ import annotations
@@ -25,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .layers import LinearLayer, linear_layers, parameter_names
-from .producers import Probe
+from .layers import LinearLayer, parameter_names
+from .norm_readers import NormReaders, logits_of
 
 # Largest Hadamard factor: products with several small ones are cheaper than with a large one.
 LARGEST_FACTOR = 64
@@ -34,7 +29,11 @@ SEED = 0
 
 
 class Rotation:
-    """Q = diag(signs) . (F1 x F2 x ...), [H, H], the same for every call with the same width."""
+    """A randomized Hadamard transform Q = diag(signs) . (F1 x F2 x ...), [H, H], the same for every equal width.
+
+    The width is split into powers of two, whose factors are Hadamard matrices (Sylvester's), and an odd rest, whose
+    factor is a Hartley matrix. Both are symmetric, orthogonal, and have no entry above sqrt(2 / size).
+    """
 
     def __init__(self, width: int) -> None:
         assert width > 0
@@ -143,10 +142,9 @@ def rotate(model: nn.Module, tokens: Tensor) -> str | None:
     if stream.tied is not None and table > MAX_STORED_TWICE * parameters:
         return None
     rotation = Rotation(stream.width)
-    with torch.no_grad():
-        exact = _logits(model, tokens)
-        with _as_if(stream, rotation):
-            off = float((_logits(model, tokens) - exact).abs().max())
+    exact = logits_of(model, tokens)
+    with _as_if(stream, rotation):
+        off = float((logits_of(model, tokens) - exact).abs().max())
     if not off <= TOLERANCE * float(exact.std()):
         return None
     tied = stream.tied
@@ -167,23 +165,16 @@ def find_stream(model: nn.Module, tokens: Tensor) -> Stream | None:
     if not isinstance(embedding, nn.Embedding) or any(parameter.ndim > 2 for parameter in model.parameters()):
         return None  # stacks of experts read the stream too
     width = embedding.weight.shape[1]
-    probe = Probe(model, tokens)
-    by_norm: dict[str, list[LinearLayer]] = {}
-    for layer in linear_layers(model):
-        if layer.path in probe.makers and layer.matrix.shape[1] == width:
-            by_norm.setdefault(probe.makers[layer.path], []).append(layer)
+    probe = NormReaders(model, tokens)
     norms = []
-    for path, readers in by_norm.items():
-        norm = _norm(probe.modules[path], probe.calls[path].args, tuple(readers))
-        if norm is None:
-            return None
-        norms.append(norm)
-    reading = {layer.path for readers in by_norm.values() for layer in readers}
-    writers = tuple(
-        layer
-        for layer in linear_layers(model)
-        if layer.path not in reading and layer.path in probe.calls and layer.matrix.shape[0] == width
-    )
+    for module, layers in probe.readers.items():
+        if readers := tuple(layer for layer in layers if layer.matrix.shape[1] == width):
+            norm = _norm(module, probe.args[module], readers)
+            if norm is None:
+                return None
+            norms.append(norm)
+    reading = {layer.path for norm in norms for layer in norm.readers}
+    writers = tuple(layer for layer in probe.called if layer.path not in reading and layer.matrix.shape[0] == width)
     stream = Stream(embedding, tuple(norms), writers)
     return stream if norms and writers and _once(model, stream) else None
 
@@ -192,10 +183,10 @@ def _norm(module: nn.Module, args: tuple[Any, ...], readers: tuple[LinearLayer, 
     """The module as a `Norm` if it is an RMSNorm, which commutes with a rotation once its weight is 1 (Gemma's: 0);
     else None.
     """
-    own = list(module.named_parameters(recurse=False))
-    if len(own) != 1 or len(args) != 1:
+    parameters = list(module.named_parameters(recurse=False))
+    if len(parameters) != 1 or len(args) != 1:
         return None
-    (name, parameter), values = own[0], args[0].float()
+    (name, parameter), values = parameters[0], args[0].float()
     if parameter.shape != values.shape[-1:]:
         return None
     rotation = Rotation(values.shape[-1])
@@ -283,8 +274,3 @@ def _each_row(matrix: Tensor, change: Callable[[Tensor], Tensor]) -> None:
     for start in range(0, matrix.shape[0], step):
         rows = matrix[start : start + step]
         rows.copy_(change(rows.float()))
-
-
-def _logits(model: nn.Module, tokens: Tensor) -> Tensor:
-    logits: Tensor = model(input_ids=tokens, use_cache=False).logits
-    return logits.float()

@@ -1,211 +1,174 @@
-"""Moves outliers from activations into weights.
+"""Moves outliers from activations into weights, where the model stays the same.
 
 SmoothQuant (Xiao et al. 2022, arXiv 2211.10438, section 4) and AWQ (Lin et al. 2023, arXiv 2306.00978, section 3.2)
-divide each input channel j of a linear layer by s_j and multiply the weight's column by it.
+divide each input channel j of a linear layer by s_j and multiply the weight's column by it. What gives the inputs, a
+norm or a preceding linear layer, is divided instead, so nothing is computed at run time.
 
-Where each row of activations has its own scale, powers of two are too coarse: s_j is any number, and the logits change
-by the rounding of fp32. Everywhere else s_j is a power of two, so that only exponents change, and no bit of the logits.
+This needs no knowledge of architectures: scales are powers of two, so that only exponents change, and a candidate is
+accepted only if no bit of the logits does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from .collect_activations import InputGroup, Observations
-from .layers import LinearLayer
-from .output_error import output_error, rescaled, sampled_outputs
-from .producers import Probe, Producer, apply, undo
+from .collect_activations import InputGroup
+from .fake_quant import output_error, sampled_outputs
+from .layers import LinearLayer, linear_layers
+from .norm_readers import NormReaders, logits_of
 from .recipe import WeightRecipe
+from .turning import relative_rows
 
-Rule = Literal["smoothquant", "awq"]
-# Coarser than the papers' grids, since powers of two cannot distinguish more. Above 0.5, channels that are small in the
-# calibration texts overflow a static scale in other texts.
-STRENGTHS: dict[Rule, tuple[float, ...]] = {"smoothquant": (0.0, 0.25, 0.5), "awq": (0.0, 0.25, 0.5, 0.75)}
-# For scales per row: a finer grid, judged row by row; strong migrations have no drawback there.
-ROW_STRENGTHS = (0.0, 0.3, 0.45, 0.6, 0.75)
-# The error of a row is taken relative to its output, or to this share of the median output if that is more.
-MIN_OUTPUT = 1e-3
-# Largest change of a logit if scales are not powers of two, in standard deviations.
-TOLERANCE = 1e-3
+# Exponents of the scales, as the papers' alpha.
+STRENGTHS = (0.3, 0.45, 0.6, 0.75)
 # Largest power of two, up or down from the group's mean.
 LARGEST_EXPONENT = 6
 # A migration must reduce the error to this share or less, since it is chosen on a few rows.
 WORTH = 0.98
-PROBED_TOKENS = 16
+# Tokens on which candidates are tried.
+PROBED_TOKENS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Migration:
-    """What was done to one group. strength: 0 if nothing was done. before, after: relative squared error."""
+class Producer:
+    """The parameters that scale a group's inputs: channels [start, start + count) of the first axis of `views`.
 
-    weights: tuple[str, ...]
-    producer: str
-    strength: float
-    before: float
-    after: float
+    spread[j]: the channel that produces input j.
+    """
+
+    views: tuple[Tensor, ...]
+    start: int
+    count: int
+    spread: Tensor
+
+    def scale(self, group: InputGroup, scales: Tensor) -> None:
+        """Divide the producer's outputs by `scales` [count] and multiply the group's columns by them, in place."""
+        for view in self.views:
+            part = view.narrow(0, self.start, self.count)
+            part /= scales.to(part.dtype).reshape(-1, *[1] * (part.ndim - 1))
+        for layer in group.layers:
+            matrix = layer.matrix
+            matrix *= scales[self.spread].to(matrix.dtype)
+
+    def by_channel(self, values: Tensor) -> Tensor:
+        """From [K] to [count]: for each channel, the largest value of the inputs that it produces."""
+        return torch.zeros(self.count).scatter_reduce(0, self.spread, values, "amax")
 
 
-def migrate(
-    model: nn.Module,
-    observations: Observations,
-    tokens: Tensor,
-    rule: Rule,
-    recipe_of: Callable[[InputGroup, LinearLayer], WeightRecipe],
-    norms: bool = True,
-) -> tuple[Observations, tuple[Migration, ...]]:
+def smooth(
+    model: nn.Module, tokens: Tensor, recipes: Mapping[InputGroup, WeightRecipe]
+) -> dict[InputGroup, InputGroup]:
     """Scale the weights of `model` in place where that lowers the error of a group's quantized outputs.
 
-    Errors are those on the sampled rows. tokens: [1, T], of which a few are used to try candidates. recipe_of: how a
-    layer of a group will be quantized. norms: scale norms too, which a rotated stream does not need. Returns the
-    observations of the scaled model, and what was done to each group that has a producer (`producers.py`). If the
-    model's logits did not stay the same, everything is undone.
+    tokens: [1, T], of which a few are used. recipes: how each group of weights that may be changed (`rewritable`) will
+    be quantized, with activations rounded by rows or not at all. Returns the changed groups.
     """
-    probe = Probe(model, tokens[:, :PROBED_TOKENS])
-    groups: list[InputGroup] = []
-    done: list[tuple[InputGroup, Producer, Tensor]] = []
-    migrations = []
-    exact = True
-    # Last group first: the probe's recorded inputs of a module are valid as long as nothing before it was scaled.
-    for group in reversed(observations.groups):
-        producer = probe.producer(group, norms)
-        if producer is None:
-            groups.append(group)
-            continue
-        recipes = [recipe_of(group, layer) for layer in group.layers]
-        if rule == "smoothquant" and all(own.format == "int8" and own.input_scale is None for own in recipes):
-            strength, scales, before, after = _search_by_rows(group, producer, recipes)
-            if strength:
-                apply(group, producer, scales)
-                exact = False
-        else:
-            strength, scales, before, after = _search(group, producer, rule, recipe_of)
-            if strength and not probe.try_scales(group, producer, scales):
-                strength, after = 0.0, before
-        if strength:
-            done.append((group, producer, scales))
-        groups.append(_scaled(group, scales[producer.spread]) if strength else group)
-        migrations.append(
-            Migration(tuple(layer.weight for layer in group.layers), producer.path, strength, before, after)
-        )
-    if not (probe.unchanged() if exact else probe.nearly_unchanged(TOLERANCE)):
-        for group, producer, scales in reversed(done):
-            undo(group, producer, scales)
-        return observations, ()
-    return replace(observations, groups=tuple(reversed(groups))), tuple(reversed(migrations))
+    trial = _Trial(model, tokens[:, :PROBED_TOKENS])
+    changed: dict[InputGroup, InputGroup] = {}
+    for group, recipe in recipes.items():
+        producer = trial.producer(group)
+        scales = None if producer is None else _scales(group, producer, recipe)
+        if producer is not None and scales is not None and trial.accepts(group, producer, scales):
+            by_input = scales[producer.spread]
+            rows, squares = group.rows / by_input, group.mean_square / by_input.square()
+            changed[group] = replace(group, rows=rows, mean_square=squares, largest=float(rows.abs().max()))
+    return changed
 
 
-def channel_scales(largest_inputs: Tensor, largest_weights: Tensor, strength: float, rule: Rule) -> Tensor:
-    """Powers of two [K] around 1. SmoothQuant: max|x|^a / max|w|^(1 - a); AWQ: mean|x|^a.
+class _Trial:
+    def __init__(self, model: nn.Module, tokens: Tensor) -> None:
+        self.model, self.tokens = model, tokens
+        self.layers = linear_layers(model)
+        self.modules = dict(model.named_modules())
+        self.norms = {
+            layer.path: norm for norm, layers in NormReaders(model, tokens).readers.items() for layer in layers
+        }
+        self.exact = logits_of(model, tokens)
 
-    Channels without signal get 1.
-    """
-    alive = (largest_inputs > 0) & (largest_weights > 0)
-    if not bool(alive.any()):
-        return torch.ones_like(largest_inputs)
-    exponents = strength * torch.log2(largest_inputs)
-    if rule == "smoothquant":
-        exponents = exponents - (1 - strength) * torch.log2(largest_weights)
-    exponents = torch.where(alive, exponents - exponents[alive].mean(), 0.0)
-    return torch.exp2(exponents.round().clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT))
+    def accepts(self, group: InputGroup, producer: Producer, scales: Tensor) -> bool:
+        """Scale, unless that changes a bit of the logits."""
+        tensors = (*producer.views, *(layer.matrix for layer in group.layers))
+        before = [tensor.clone() for tensor in tensors]
+        producer.scale(group, scales)
+        if torch.equal(logits_of(self.model, self.tokens), self.exact):
+            return True
+        for tensor, kept in zip(tensors, before, strict=True):
+            tensor.copy_(kept)
+        return False
 
+    def producer(self, group: InputGroup) -> Producer | None:
+        """The first candidate that scales the group's inputs and nothing else, or None."""
+        for producer in self.candidates(group):
+            pattern = torch.exp2((torch.arange(producer.count) * 5 % 3 - 1).float())
+            if self.accepts(group, producer, pattern):
+                producer.scale(group, 1 / pattern)
+                return producer
+        return None
 
-def _search(
-    group: InputGroup, producer: Producer, rule: Rule, recipe_of: Callable[[InputGroup, LinearLayer], WeightRecipe]
-) -> tuple[float, Tensor, float, float]:
-    """(strength, scales [count], error without them, error with them) of the strength with the least error.
-
-    Scales are computed from one half of the texts and judged on the other: channels that are small in a few texts may
-    be large in others.
-    """
-    group = replace(group, largest=group.elsewhere)
-    matrices = [sampled_outputs(layer) for layer in group.layers]
-    recipes = [recipe_of(group, layer) for layer in group.layers]
-    inputs = group.largest if rule == "smoothquant" else group.mean_magnitude
-    weights = torch.stack([layer.matrix.abs().amax(0).float() for layer in group.layers]).amax(0)
-    inputs, weights = _by_channel(inputs, producer), _by_channel(weights, producer)
-    best = (0.0, torch.ones(producer.count), 0.0, 0.0)
-    for strength in STRENGTHS[rule]:
-        scales = channel_scales(inputs, weights, strength, rule) if strength else best[1]
-        by_input = scales[producer.spread]
-        scaled = _scaled(group, by_input)
-        if any(recipe.input_scale is not None for recipe in recipes):
-            recipes = [recipe_of(scaled, layer) for layer in group.layers]
-            tried = recipes
-        else:
-            tried = [rescaled(recipe, by_input) for recipe in recipes]
-        error = sum(
-            output_error(scaled.rows, matrix * by_input, recipe) for matrix, recipe in zip(matrices, tried, strict=True)
-        )
-        if not strength:
-            best = (0.0, scales, error, error)
-        elif error < (best[3] if best[0] else WORTH * best[2]):
-            best = (strength, scales, best[2], error)
-    return best
+    def candidates(self, group: InputGroup) -> Iterator[Producer]:
+        first = group.layers[0]
+        whole = torch.arange(group.inputs)
+        if (norm := self.norms.get(first.path)) is not None:
+            vectors = tuple(parameter.data for parameter in norm.parameters(recurse=False))
+            if all(len(vector) == group.inputs for vector in vectors):
+                yield Producer(vectors, 0, group.inputs, whole)
+        parent = first.path.rpartition(".")[0]
+        earlier = self.layers[: [layer.path for layer in self.layers].index(first.path)]
+        for layer in reversed(earlier):
+            if layer.path.rpartition(".")[0] == parent:
+                yield from _of_linear(layer, group.inputs, self.modules[parent])
 
 
-def _search_by_rows(
-    group: InputGroup, producer: Producer, recipes: list[WeightRecipe]
-) -> tuple[float, Tensor, float, float]:
-    """Like `_search`, for scales per row: max|x| is the row's, not the tensor's.
+def _of_linear(layer: LinearLayer, inputs: int, parent: nn.Module) -> Iterator[Producer]:
+    """Candidates of a layer whose outputs, or some of them, are the inputs, repeated by head for grouped queries."""
+    bias = getattr(layer.module, "bias", None)
+    views = (layer.matrix,) if bias is None else (layer.matrix, bias.data)
+    outputs = layer.matrix.shape[0]
+    whole = torch.arange(inputs)
+    if outputs % inputs == 0:
+        for start in range(outputs - inputs, -1, -inputs):
+            yield Producer(views, start, inputs, whole)
+    head = getattr(parent, "head_dim", None)
+    if outputs < inputs and isinstance(head, int) and inputs % outputs == 0 and outputs % head == 0:
+        repeats = inputs // outputs
+        yield Producer(views, 0, outputs, whole // (head * repeats) * head + whole % head)
 
-    So s_j follows the root mean square of channel j, and all rows have equal weight, however large their outputs are:
-    otherwise a few rows of the first tokens, a thousand times larger than the others, would decide alone, although
-    their errors do not matter.
+
+def _scales(group: InputGroup, producer: Producer, recipe: WeightRecipe) -> Tensor | None:
+    """The scales [count] of the strength with the least error; None if none is worth it.
+
+    They follow the channels' root mean squares on one half of the sampled rows, and are judged on the other.
     """
     matrices = [sampled_outputs(layer) for layer in group.layers]
-    rows = relative(group.rows, matrices)
+    rows = relative_rows(group.rows, torch.cat(matrices))
     middle = len(rows) // 2
     chosen, judged = (rows[:middle], rows[middle:]) if middle else (rows, rows)
-    inputs = _by_channel(chosen.square().mean(0).sqrt(), producer)
-    weights = _by_channel(torch.stack([layer.matrix.abs().amax(0).float() for layer in group.layers]).amax(0), producer)
-    best = (0.0, torch.ones(producer.count), 0.0, 0.0)
-    for strength in ROW_STRENGTHS:
-        scales = _real_scales(inputs, weights, strength) if strength else best[1]
+    inputs = producer.by_channel(chosen.square().mean(0).sqrt())
+    weights = producer.by_channel(torch.stack([layer.matrix.abs().amax(0).float() for layer in group.layers]).amax(0))
+
+    def error(scales: Tensor) -> float:
         by_input = scales[producer.spread]
-        error = sum(
-            output_error(judged / by_input, matrix * by_input, own)
-            for matrix, own in zip(matrices, recipes, strict=True)
-        )
-        if not strength:
-            best = (0.0, scales, error, error)
-        elif error < (best[3] if best[0] else WORTH * best[2]):
-            best = (strength, scales, best[2], error)
+        importance = None if recipe.importance is None else recipe.importance / by_input.square().numpy()
+        scaled = replace(recipe, importance=importance)
+        return sum(output_error(judged / by_input, matrix * by_input, scaled) for matrix in matrices)
+
+    least, best = WORTH * error(torch.ones(producer.count)), None
+    for strength in STRENGTHS:
+        scales = channel_scales(inputs, weights, strength)
+        if (off := error(scales)) < least:
+            least, best = off, scales
     return best
 
 
-def relative(rows: Tensor, matrices: list[Tensor]) -> Tensor:
-    """rows [R, K], each divided by the norm of its outputs."""
-    outputs = torch.stack([(rows @ matrix.T).square().sum(1) for matrix in matrices]).sum(0).sqrt()
-    least = max(MIN_OUTPUT * float(outputs.median()), torch.finfo(torch.float32).tiny)
-    return rows / outputs.clamp(min=least)[:, None]
-
-
-def _real_scales(inputs: Tensor, largest_weights: Tensor, strength: float) -> Tensor:
-    """[K] around 1: inputs^a / max|w|^(1 - a). Channels without signal get 1."""
-    alive = (inputs > 0) & (largest_weights > 0)
+def channel_scales(inputs: Tensor, weights: Tensor, strength: float) -> Tensor:
+    """Powers of two [count] around 1: inputs^a / weights^(1 - a), both magnitudes. Channels without signal get 1."""
+    alive = (inputs > 0) & (weights > 0)
     if not bool(alive.any()):
         return torch.ones_like(inputs)
-    exponents = strength * torch.log2(inputs) - (1 - strength) * torch.log2(largest_weights)
+    exponents = strength * torch.log2(inputs) - (1 - strength) * torch.log2(weights)
     exponents = torch.where(alive, exponents - exponents[alive].mean(), 0.0)
-    return torch.exp2(exponents.clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT))
-
-
-def _by_channel(values: Tensor, producer: Producer) -> Tensor:
-    """From [K] to [count]: for each channel, the largest value of the inputs that it produces."""
-    return torch.zeros(producer.count).scatter_reduce(0, producer.spread, values, "amax")
-
-
-def _scaled(group: InputGroup, scales: Tensor) -> InputGroup:
-    return replace(
-        group,
-        largest=group.largest / scales,
-        elsewhere=group.elsewhere / scales,
-        mean_magnitude=group.mean_magnitude / scales,
-        mean_square=group.mean_square / scales.square(),
-        rows=group.rows / scales,
-    )
+    return torch.exp2(exponents.round().clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT))

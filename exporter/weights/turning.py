@@ -10,24 +10,26 @@ get many rows, and all terms of a block are summed in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from .collect_activations import InputGroup, Observations
-from .layers import LinearLayer
-from .output_error import output_error, sampled_outputs
-from .producers import Probe
-from .recipe import WeightRecipe
+from .collect_activations import InputGroup
+from .fake_quant import output_error, sampled_outputs
+from .recipe import LARGEST_LIMIT, WeightRecipe
 from .rotation import hadamard
-from .smoothing import PROBED_TOKENS, relative
 
 # Block sizes, best first. Twice the size means 10 to 40 % less error and twice the cost of the product.
 BLOCKS = (64, 32, 16)
 # Turning must lower the error to this share or less: gated activations reach a tenth, attention's outputs half.
 WORTH = 0.25
+# The error of a row is taken relative to its output, or to this share of the median output if that is more.
+MIN_OUTPUT = 1e-3
+# By which turns are judged: one scale per row of the inputs.
+BY_ROW = WeightRecipe("int8", limit=LARGEST_LIMIT)
 
 
 class Turn:
@@ -47,46 +49,17 @@ class Turn:
         return turned.reshape(values.shape)
 
 
-def turn_inputs(
-    model: nn.Module,
-    observations: Observations,
-    tokens: Tensor,
-    recipe_of: Callable[[InputGroup, LinearLayer], WeightRecipe],
-) -> tuple[Observations, tuple[str, ...]]:
-    """Turn the inputs of layers that use one scale per row, where the gain is worth the cost of the product.
+def worthwhile_turns(groups: Sequence[InputGroup]) -> dict[InputGroup, Turn]:
+    """The groups of one layer whose inputs are worth turning in int8, for the cost of the product, and their turns.
 
-    tokens: [1, T], of which a few are used to find the layers that read a norm; their outliers can be moved at no cost
-    at run time. Returns the observations of the changed model and the paths of the turned layers.
+    groups: of weights that may be changed (`rewritable`).
     """
-    turns = worthwhile_turns(model, observations.groups, tokens, recipe_of)
-    groups = [turned(group, turns[group]) if group in turns else group for group in observations.groups]
-    return replace(observations, groups=tuple(groups)), tuple(group.layers[0].path for group in turns)
-
-
-def worthwhile_turns(
-    model: nn.Module,
-    groups: Sequence[InputGroup],
-    tokens: Tensor,
-    recipe_of: Callable[[InputGroup, LinearLayer], WeightRecipe],
-) -> dict[InputGroup, Turn]:
-    """The groups whose inputs `turn_inputs` would turn, each with one layer, and their turns."""
-    makers = Probe(model, tokens[:, :PROBED_TOKENS]).makers
-    found = {}
+    turns = {}
     for group in groups:
-        layer = group.layers[0]
         block = next((block for block in BLOCKS if group.inputs % block == 0), 0)
-        if block and group.calls == 1 and len(group.layers) == 1 and layer.path not in makers:
-            recipe = recipe_of(group, layer)
-            if recipe.format == "int8" and recipe.input_scale is None and _is_worth(group, recipe, Turn(block)):
-                found[group] = Turn(block)
-    return found
-
-
-def _is_worth(group: InputGroup, recipe: WeightRecipe, turn: Turn) -> bool:
-    matrix = sampled_outputs(group.layers[0])
-    rows = relative(group.rows, [matrix])
-    plain = output_error(rows, matrix, recipe)
-    return output_error(turn.apply(rows), turn.apply(matrix), recipe) < WORTH * plain
+        if block and len(group.layers) == 1 and _is_worth(group, turn := Turn(block)):
+            turns[group] = turn
+    return turns
 
 
 def turned(group: InputGroup, turn: Turn) -> InputGroup:
@@ -95,16 +68,24 @@ def turned(group: InputGroup, turn: Turn) -> InputGroup:
     Its statistics are computed from the sampled rows, since nothing else is known about the turned inputs.
     """
     layer = group.layers[0]
-    matrix = layer.matrix
-    matrix.copy_(turn.apply(matrix.float()))
+    layer.matrix.copy_(turn.apply(layer.matrix.float()))
     layer.module.register_forward_pre_hook(turn)
     rows = turn.apply(group.rows)
-    magnitudes = rows.abs()
-    return replace(
-        group,
-        rows=rows,
-        largest=magnitudes.amax(0),
-        elsewhere=magnitudes.amax(0),
-        mean_magnitude=magnitudes.mean(0),
-        mean_square=rows.square().mean(0),
-    )
+    return replace(group, rows=rows, largest=float(rows.abs().max()), mean_square=rows.square().mean(0))
+
+
+def _is_worth(group: InputGroup, turn: Turn) -> bool:
+    matrix = sampled_outputs(group.layers[0])
+    rows = relative_rows(group.rows, matrix)
+    return output_error(turn.apply(rows), turn.apply(matrix), BY_ROW) < WORTH * output_error(rows, matrix, BY_ROW)
+
+
+def relative_rows(rows: Tensor, matrix: Tensor) -> Tensor:
+    """rows [R, K], each divided by the norm of its outputs.
+
+    So all rows have equal weight: otherwise a few rows of the first tokens, a thousand times larger than the others,
+    would decide alone, although their errors do not matter.
+    """
+    outputs = (rows @ matrix.T).square().sum(1).sqrt()
+    least = max(MIN_OUTPUT * float(outputs.median()), torch.finfo(torch.float32).tiny)
+    return rows / outputs.clamp(min=least)[:, None]

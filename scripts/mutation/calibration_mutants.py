@@ -15,7 +15,6 @@ IN_REPLAY, IN_JOURNAL = (f"{TESTS}measuring/test_replay.py",), (f"{TESTS}measuri
 CALIBRATE, IN_CALIBRATE = f"{OF}calibrate.py", (f"{TESTS}test_calibrate.py",)
 VERDICT, IN_VERDICT = f"{OF}verdicts/verdict.py", (f"{TESTS}verdicts/test_verdict.py",)
 CURVES, FIT, IN_FIT = f"{OF}survival/curves.py", f"{OF}survival/fit.py", (f"{TESTS}survival/test_fit.py",)
-IN_PRECISIONS = ("tests/exporter/test_precision_search.py",)
 IN_GPTQ = ("tests/exporter/weights/test_gptq.py",)
 IN_SMOOTHING = ("tests/exporter/weights/test_smoothing.py",)
 MODEL, IN_MODEL = "runtime/policy/cost_model.py", ("tests/runtime/policy/test_cost_model.py",)
@@ -379,24 +378,9 @@ CALIBRATION = (
         (f"{TESTS}survival/test_quality.py",),
     ),
     Mutant(
-        "the warm-up of a precision counts",
-        "exporter/precision_search.py",
-        "if number:",
-        "if number >= 0:",
-        IN_PRECISIONS,
-    ),
-    Mutant(
-        "the fastest precision, however wrong",
-        "exporter/precision_search.py",
-        "drafts and divergences[pair.target] <= max_divergence",
-        "drafts",
-        IN_PRECISIONS,
-        "pick",
-    ),
-    Mutant(
         "later columns do not compensate for a block",
         "exporter/weights/gptq.py",
-        "work[end:].addmm_(factor[start:end, end:].T, errors, alpha=-1)",
+        "work[stop:].addmm_(factor[start:stop, stop:].T, errors, alpha=-1)",
         "pass",
         IN_GPTQ,
     ),
@@ -406,7 +390,7 @@ CALIBRATION = (
     Mutant(
         "the rows with the largest outputs decide",
         "exporter/weights/smoothing.py",
-        "relative(group.rows, matrices)",
+        "relative_rows(group.rows, torch.cat(matrices))",
         "group.rows",
         IN_SMOOTHING,
     ),
@@ -419,10 +403,17 @@ CALIBRATION = (
     ),
     Mutant(
         "a block of int4 that does not divide the inputs",
-        "exporter/weights/search.py",
-        "block <= self.options.block and inputs % block == 0",
-        "block <= self.options.block",
-        ("tests/exporter/weights/test_search.py",),
+        "exporter/weights/choose.py",
+        "inputs % block == 0",
+        "inputs >= block",
+        ("tests/exporter/weights/test_choose.py",),
+    ),
+    Mutant(
+        "scales are rounded to half precision after the values",
+        "exporter/weights/recipe.py",
+        "return cast_scales(scales if self.block else scales[:, 0], self.scale_type)",
+        "return scales if self.block else scales[:, 0]",
+        ("tests/exporter/weights/test_recipe.py",),
     ),
     Mutant(
         "the quantized model is compared with itself",

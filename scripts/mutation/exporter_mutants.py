@@ -84,13 +84,6 @@ EXPORTER = (
         QUANTIZE,
     ),
     Mutant(
-        "layers with other static scales share what is rounded",
-        ROWS,
-        "key = (group[0].input, own.input_scale)",
-        "key = (group[0].input, None)",
-        QUANTIZE,
-    ),
-    Mutant(
         "a row alone is multiplied alone",
         EXACT,
         'constant(graph, "exact.one", np.array([1]))',
@@ -107,15 +100,15 @@ EXPORTER = (
     Mutant(
         "inputs of other scales share their Q/DQ",
         QDQ,
-        "key = (linear.input, own.format, own.input_scale)",
-        "key = (linear.input, own.format, 0.0)",
+        "key = (linear.input, weight_recipe.format, weight_recipe.input_scale)",
+        "key = (linear.input, weight_recipe.format, 0.0)",
         QUANTIZE,
     ),
     Mutant(
         "a weight that stays as it was goes unnoticed",
         APPLY,
-        'own is not None and own.format != "float" and value.dtype in FLOATS and value.uses()',
-        "own is not None and not value.uses()",
+        'weight_recipe.format != "float" and value.dtype in FLOATS',
+        "False",
         QUANTIZE,
     ),
     Mutant(

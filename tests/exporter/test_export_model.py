@@ -10,9 +10,9 @@ from typing import Any
 
 import onnx
 import pytest
-from specexport.bundle import Contract, Fidelity, ModelSpec, Role
+from specexport.bundle import Contract, ModelSpec, Role
 from specexport.editing.progress import Timed
-from specexport.errors import ProofError, UnsupportedModelError
+from specexport.errors import UnsupportedModelError
 from specexport.exporter import export_model as model_module
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
@@ -113,12 +113,3 @@ def test_a_graph_that_tensorrt_would_get_wrong_is_not_made(
         exporting(checkpoint, tmp_path)()
     assert not (tmp_path / "0").exists()
     assert not list((tmp_path / "cache").iterdir())
-
-
-@pytest.mark.parametrize("divergence", [0.0201, float("nan")])
-def test_a_model_that_moves_too_far(divergence: float, tmp_path: Path) -> None:
-    export = ModelExport(Checkpoint("x", tmp_path), "target", ("ort",), furthest=0.02)
-    export.refuse_far(Fidelity(10, False, 1.0, 1.0, 0.02, 1.0))
-    replace(export, furthest=None).refuse_far(Fidelity(10, False, 1.0, 1.0, divergence, 1.0))
-    with refused(ProofError, "--max-divergence"):
-        export.refuse_far(Fidelity(10, False, 1.0, 1.0, divergence, 1.0))

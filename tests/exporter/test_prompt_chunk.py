@@ -47,7 +47,6 @@ def test_what_a_row_copies(family: str, config: dict[str, Any], expected: int) -
         ("int8", ("onnxruntime",), 40, 40),
         ("int4", ("onnxruntime",), 40, 40),
         ("fp32", ("onnxruntime",), 40, 10),  # four bytes a weight
-        ("auto", ("onnxruntime",), 40, 10),  # which runs fp32 too
         ("int8", ("tensorrt-rtx",), 40, 20),  # restored in half precision
         ("int8", ("onnxruntime",), 9999, 256),
         ("int8", ("onnxruntime",), 1, 5),  # no less than verification

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +10,11 @@ import pytest
 import specexport
 import torch
 from safetensors.torch import load_file, save_file
-from specexport.bundle import Bundle, ModelSpec, Proof, Role
-from specexport.bundle.auto_precision import PRECISION
+from specexport.bundle import Bundle
 from specexport.engines.tensorrt.compile import CompileOptions
-from specexport.errors import CheckpointError, ParameterError, ProofError
-from specexport.exporter import auto, export_model, recipe_choice
+from specexport.errors import CheckpointError, ParameterError
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
-from specexport.exporter.proving.prove import prove
 from specexport.runtime.describe import describe, render
 from specexport.runtime.proofs.verify import verify_session
 from support.doubles import proofs_of
@@ -68,93 +63,6 @@ def test_what_it_generates_is_the_quantized_targets_own(mixed: Path) -> None:
     assert verify_session(session, None, 8).passed
 
 
-@pytest.mark.nightly
-def test_auto_leaves_what_moves_too_far(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And finds out before it makes a graph of it."""
-
-    def never(*_: Any) -> int:
-        raise AssertionError("a graph was made of a format that moves too far")
-
-    monkeypatch.setattr(export_model, "quantize", never)
-    cache = tmp_path / "cache"
-    build(
-        str(pair.draft),
-        None,
-        tmp_path / "auto.bundle",
-        BuildOptions(64, prompt_chunk=16, cache=cache, precision="auto", max_divergence=0),
-    )
-    manifest = Bundle.open(tmp_path / "auto.bundle").manifest
-    assert (manifest.target.format, set(manifest.target.graphs), manifest.drafts) == ("float", {"ort"}, ())
-    table = json.loads((tmp_path / "auto.bundle" / PRECISION).read_text())
-    assert [row["target"] for row in table["candidates"]] == ["float"]
-    assert [line.partition(": ")[0] for line in table["left_out"]] == ["target in int8", "target in int4"]
-    assert all("it is 0." in line and "nats from the exact model, 0 are allowed" in line for line in table["left_out"])
-
-    def again(*_: Any) -> Any:
-        raise AssertionError("a format that was left out is calibrated again")
-
-    monkeypatch.setattr(recipe_choice, "choose", again)
-    options = BuildOptions(64, prompt_chunk=16, cache=cache, precision="auto", max_divergence=0)
-    build(str(pair.draft), None, tmp_path / "again.bundle", options)
-    assert json.loads((tmp_path / "again.bundle" / PRECISION).read_text())["left_out"] == table["left_out"]
-    with pytest.raises(AssertionError, match="calibrated again"):  # one that may move farther needs its recipe
-        build(str(pair.draft), None, tmp_path / "wide.bundle", replace(options, max_divergence=9.0))
-
-
-@pytest.mark.nightly
-def test_auto_goes_on_without_a_format_whose_graphs_are_wrong(
-    pair: Pair, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(place: Path, specs: dict[Role, ModelSpec], *rest: Any) -> tuple[Proof, ...]:
-        if {(role, spec.format) for role, spec in specs.items()} & wrong:
-            raise ProofError("logits are off")
-        return prove(place, specs, *rest)
-
-    monkeypatch.setattr(auto, "prove", failing)
-    options = BuildOptions(64, prompt_chunk=16, cache=cache, precision="auto", max_divergence=10.0)
-    wrong = {("target", "int4"), ("draft", "int8")}
-    build(str(pair.target), str(pair.draft), tmp_path / "auto.bundle", options)
-    table = json.loads((tmp_path / "auto.bundle" / PRECISION).read_text())
-    assert [(row["target"], row["draft"]) for row in table["candidates"]] == [
-        ("float", "float"),
-        ("float", "int4"),
-        ("int8", "float"),
-        ("int8", "int4"),
-    ]
-    assert table["left_out"] == ["draft in int8: logits are off", "target in int4: logits are off"]
-    assert "left out: target in int4: logits are off" in render(describe(Bundle.open(tmp_path / "auto.bundle")))
-    wrong = {("target", "float")}
-    with pytest.raises(ProofError):
-        build(str(pair.target), str(pair.draft), tmp_path / "none.bundle", options)
-
-
-@pytest.mark.nightly
-def test_auto_measures_every_pair_and_takes_one_that_keeps_the_quality(pair: Pair, cache: Path, tmp_path: Path) -> None:
-    bundle = Bundle.open(made(pair, tmp_path / "auto.bundle", cache, precision="auto", max_divergence=10.0))
-    table = json.loads((bundle.root / PRECISION).read_text())
-    formats = ("float", "int8", "int4")
-    assert {(row["target"], row["draft"]) for row in table["candidates"]} == {
-        (target, draft) for target in formats for draft in formats
-    }
-    assert all(
-        row["plain"] > 0 and row["speculative"] > 0 and row["acceptance_length"] >= 1 for row in table["candidates"]
-    )
-    fastest = max(table["candidates"], key=lambda row: row["speculative"])
-    manifest = bundle.manifest
-    assert manifest.drafts
-    assert (
-        (table["target"], table["draft"])
-        == (fastest["target"], fastest["draft"])
-        == (manifest.target.format, manifest.drafts[0].model.format)
-    )
-    assert PRECISION in manifest.files
-    shown = [line for line in render(describe(bundle)).splitlines() if "<- taken" in line]
-    assert [line.split()[:3] for line in shown] == [
-        [form.replace("float", "fp32") for form in (fastest["target"], "+", fastest["draft"])]
-    ]
-    assert not list(tmp_path.glob(".*"))  # nothing is left of the others
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("precisions", "formats"),
@@ -187,16 +95,7 @@ def test_weights_that_are_no_numbers_are_named(pair: Pair, cache: Path, tmp_path
         made(Pair(broken, pair.draft), tmp_path / "out.bundle", cache, precision="int8")
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "",
-        '{"prompt": "def add(a, b):"}\n',
-        "words\n",
-        '{"route": "a", "prompt": [1, 2, 3]}\n',
-    ],
-)
-def test_calibration_prompts_that_are_too_few(lines: str, pair: Pair, cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "prompts.jsonl").write_text(lines)
-    with refused(ParameterError, field=(None, "calibration_prompts", "prompt", "prompts")):
+def test_calibration_prompts_that_are_too_few(pair: Pair, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "def add(a, b):"}\n')
+    with refused(ParameterError, field="calibration_prompts"):
         made(pair, tmp_path / "out.bundle", cache, precision="int8", calibration_texts=tmp_path / "prompts.jsonl")

@@ -158,7 +158,6 @@ def test_verify_proves_trees_too(session: Session) -> None:
         {"tree_rows": 33},
         {"tree_rows": 4, "engines": ("onnxruntime", "tensorrt")},
         {"tree_rows": 4, "precision": "int8"},
-        {"tree_rows": 4, "precision": "auto"},
     ],
 )
 def test_builds_that_cannot_have_trees_are_refused(options: dict[str, object]) -> None:

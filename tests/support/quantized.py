@@ -15,7 +15,6 @@ from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove import continued_logits, record_reference
 from specexport.exporter.proving.prove_layers import Recorded, Subject, prove_layers
 from specexport.exporter.quantize.apply import by_every_name, quantize
-from specexport.exporter.recipe_choice import in_precision
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.layers import linear_layers, tables
@@ -23,6 +22,7 @@ from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from transformers import PreTrainedModel
 
 from support.hybrids import save_hybrid
+from support.recipes import in_precision
 from support.tiny import CONTRACT, Exported
 
 Damage = Callable[[ir.Model], None]

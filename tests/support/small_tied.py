@@ -11,8 +11,7 @@ import onnx_ir as ir
 from specexport.engines.onnxruntime.cpu import open_graph
 from specexport.exporter.passes.optimize import save
 from specexport.exporter.proving.widen import widen
-from specexport.exporter.quantize.for_tensorrt import quantize_for_tensorrt
-from specexport.exporter.quantize.stored_weights import Made
+from specexport.exporter.quantize.for_tensorrt import Made, quantize_for_tensorrt
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 
 WIDTH = 64  # inputs and outputs alike, so that no shape betrays a wrong axis

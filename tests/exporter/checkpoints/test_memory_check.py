@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from specexport.errors import OutputError
 from specexport.exporter import memory as memory_check
-from specexport.exporter.memory import available, require_memory, require_memory_for_all
+from specexport.exporter.memory import available, require_memory
 from support.refusals import refused
 
 
@@ -37,10 +37,3 @@ def test_what_does_not_fit_is_refused_before_it_starts(host: Path) -> None:
     with refused(OutputError, "4.0", code="out_of_memory"):
         require_memory(4_000_000_000, "bf16", False, 4096)
     require_memory(2_000_000_000, "fp16", False, 4096)
-
-
-def test_formats_that_are_measured_side_by_side_must_fit_together(host: Path) -> None:
-    require_memory_for_all(1_000_000_000, ("float", "int8"))
-    (host / "meminfo").write_text("MemAvailable: 6350000 kB\n")
-    with refused(OutputError, "1.0", code="out_of_memory"):
-        require_memory_for_all(1_000_000_000, ("float", "int8", "int4"))

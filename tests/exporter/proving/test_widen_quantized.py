@@ -11,8 +11,8 @@ import onnx_ir as ir
 import pytest
 from specexport.engines.onnxruntime.cpu import open_graph
 from specexport.exporter.proving.widen import widen, widen_quantized
-from specexport.exporter.recipe_choice import in_precision
 from specexport.exporter.weights.recipe import WeightRecipe
+from support.recipes import in_precision
 from support.small_tied import TOKENS, WIDTH, graph, recipe, written
 
 ZEROS: dict[str, Any] = {"int8": np.zeros((), np.int8), "fp8": np.zeros((), ml_dtypes.float8_e4m3fn)}

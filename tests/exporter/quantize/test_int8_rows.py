@@ -58,15 +58,6 @@ def test_the_largest_sums_do_not_saturate(sign: int) -> None:
     )
 
 
-def test_a_static_scale_is_one_operator_and_clips() -> None:
-    w = weight(48, 64)
-    changed, made = quantized(ONE, {"w": WeightRecipe("int8", input_scale=0.01)}, w=w)
-    assert (changed, operators(made)) == (1, ["QuantizeLinear", "MatMulInteger", "Cast", "Mul"])
-    wanted = np.clip(np.rint(X / np.float32(0.01)), -128, 127) * 0.01
-    own = np.abs(w).max(1, keepdims=True) / 64
-    np.testing.assert_allclose(run(made, x=X)[0], wanted @ (np.rint(w / own) * own).T, rtol=1e-4, atol=1e-4)
-
-
 def test_layers_over_one_value_become_one_product() -> None:
     v, w = weight(48, 64), 5 * weight(32, 64, seed=1)
     changed, made = quantized(TWO, {"v": INT8, "w": INT8}, v=v, w=w)
@@ -78,10 +69,11 @@ def test_layers_over_one_value_become_one_product() -> None:
     np.testing.assert_allclose(found[1], rows(X, w), rtol=1e-4, atol=1e-4)
 
 
-def test_layers_of_other_scales_stay_apart() -> None:
+def test_layers_of_other_limits_stay_apart_and_round_once() -> None:
     v, w = weight(48, 64), weight(32, 64, seed=1)
-    recipe = {"v": WeightRecipe("int8", input_scale=0.02), "w": INT8}
+    recipe = {"v": WeightRecipe("int8", limit=127), "w": INT8}
     changed, made = quantized(TWO, recipe, v=v, w=w)
     assert changed == 2
     assert operators(made).count("MatMulInteger") == 2
+    assert operators(made).count("QuantizeLinear") == 1
     np.testing.assert_allclose(run(made, x=X)[1], rows(X, w), rtol=1e-4, atol=1e-4)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from specexport.exporter.recipe_choice import in_precision
 from specexport.exporter.weights.recipe import WeightRecipe
+from support.recipes import in_precision
 from support.rtx_builder import build
 from support.small_tied import NAMES, recipe, written
 

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from specexport.exporter.quantize.for_tensorrt import quantize_for_tensorrt
-from specexport.exporter.recipe_choice import in_precision
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from support.recipes import in_precision
 from support.rtx_builder import build
 
 EXPERTS, OUTPUTS, INPUTS = 4, 512, 256

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from specexport.exporter.weights import collect_activations as module
-from specexport.exporter.weights.collect_activations import observe
+from specexport.exporter.weights.collect_activations import observe, rewritable
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -25,9 +25,10 @@ def recorded(model: PreTrainedModel, path: str, batches: list[Tensor]) -> list[T
 
 
 def test_layers_of_one_input_are_a_group(make: Make, batches: list[Tensor]) -> None:
-    found = observe(make("llama", tie_word_embeddings=True), batches)
+    model = make("llama", tie_word_embeddings=True)
+    found = observe(model, batches)
     layer = "model.layers.0."
-    names = [tuple(layer.weight for layer in group.layers) for group in found.groups]
+    names = [tuple(layer.weight for layer in group.layers) for group in found]
     assert names[:4] == [
         tuple(f"{layer}self_attn.{part}_proj.weight" for part in "qkv"),
         (f"{layer}self_attn.o_proj.weight",),
@@ -36,33 +37,25 @@ def test_layers_of_one_input_are_a_group(make: Make, batches: list[Tensor]) -> N
     ]
     assert names[-1] == ("model.embed_tokens.weight",)  # the head's, by the name of its table
     assert len(names) == 9
-    assert all(group.calls == 1 for group in found.groups)
-    assert found.tokens == 96
+    assert all(group.calls == 1 for group in found)
+    assert rewritable(model, found) == found[:-1]
+    model.model.layers[1].mlp.down_proj.weight = model.model.layers[0].mlp.down_proj.weight
+    shared = observe(model, batches)
+    assert rewritable(model, shared) == [group for group in shared[:-1] if "down_proj" not in group.layers[0].path]
 
 
 def test_the_statistics(make: Make, batches: list[Tensor]) -> None:
     model = make("llama")
-    group = observe(model, batches).groups[3]
-    passes = recorded(model, "model.layers.0.mlp.down_proj", batches)
-    rows = torch.cat(passes)
-    assert torch.equal(group.largest, rows.abs().amax(0))
-    assert group.tensor_largest == rows.abs().max()
+    group = observe(model, batches)[3]
+    rows = torch.cat(recorded(model, "model.layers.0.mlp.down_proj", batches))
+    assert group.largest == rows.abs().max()
     torch.testing.assert_close(group.mean_square, rows.square().mean(0))
-    torch.testing.assert_close(group.mean_magnitude, rows.abs().mean(0))
-    assert torch.equal(group.elsewhere, torch.cat(passes[::2]).abs().amax(0))
-    assert torch.equal(group.rows, torch.cat(passes[1::2]))
+    assert torch.equal(group.rows, rows)
+    assert not any(module._forward_pre_hooks for module in model.modules())
 
 
 def test_rows_are_bounded_and_evenly_spread(make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     model = make("llama")
     passes = recorded(model, "model.layers.0.mlp.down_proj", batches)
-    monkeypatch.setattr(module, "SAMPLED_ROWS", (8, 10))
-    assert torch.equal(observe(model, batches).groups[3].rows, torch.cat(passes[1::2])[::5])
-
-
-def test_one_batch_is_both_halves_and_a_second_look_sees_the_same(make: Make, batches: list[Tensor]) -> None:
-    model = make("gpt2")
-    first, second = observe(model, batches[:1]), observe(model, batches[:1])
-    assert torch.equal(first.groups[0].elsewhere, first.groups[0].largest)
-    assert all(torch.equal(a.rows, b.rows) for a, b in zip(first.groups, second.groups, strict=True))
-    assert not any(module._forward_pre_hooks for module in model.modules())
+    monkeypatch.setattr(module, "SAMPLED_ROWS", (8, 20))
+    assert torch.equal(observe(model, batches)[3].rows, torch.cat(passes)[::5])

@@ -7,14 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from specexport.exporter.weights import expert_recipes
-from specexport.exporter.weights.expert_recipes import choose_expert_integers
-from specexport.exporter.weights.experts import ExpertStack, expert_layers, stack_experts
+from specexport.exporter.weights import gptq
+from specexport.exporter.weights.choose import RecipeOptions, choose
+from specexport.exporter.weights.experts import expert_layers, stack_experts
 from specexport.exporter.weights.fake_quant import fake_quantized, rounded_activations
-from specexport.exporter.weights.gptq import rounded
+from specexport.exporter.weights.gptq import choose_integers, rounded
 from specexport.exporter.weights.mixing import bytes_of
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
-from specexport.exporter.weights.search import RecipeOptions, choose
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -70,7 +69,7 @@ def test_the_recipe_of_a_stack(
 ) -> None:
     model = make("mixtral", hidden_size=64, intermediate_size=64)
     stack_experts(model)
-    options = RecipeOptions(scale_cast=abs) if family == "tensorrt" else RecipeOptions(limit=127)
+    options = RecipeOptions(scale_type="fp16") if family == "tensorrt" else RecipeOptions(limit=127)
     recipe = choose(model, batches, form, family, options)  # type: ignore[arg-type]
     found = [recipe.weights[layer.weight] for layer in expert_layers(model)]
     assert {own.format for own in found} == {expected}
@@ -103,9 +102,9 @@ def test_experts_that_saw_enough_are_fitted_the_others_rounded_to_nearest(
     experts, outputs, inputs = layer.module.weight.shape
     enough = {expert for expert in range(experts) if len(rows.get(expert, [])) >= inputs}
     assert 0 < len(enough) < experts
-    found = choose_expert_integers(model, texts, {DOWN: INT8}, damping=0.01)
+    found = choose_integers(model, texts, {DOWN: INT8}, damping=0.01)
     assert (found.fitted, found.experts) == (len(enough), experts)
-    values, scales = found.recipes[DOWN].quantize(layer.matrix.numpy())
+    values, scales = found.weights[DOWN].quantize(layer.matrix.numpy())
     nearest, nearest_scales = INT8.quantize(layer.matrix.numpy())
     assert np.array_equal(scales, nearest_scales)
     for expert in range(experts):
@@ -120,28 +119,9 @@ def test_experts_that_saw_enough_are_fitted_the_others_rounded_to_nearest(
             assert off[0] < 0.9 * off[1]
     calls: list[Tensor] = []
     spy = lambda *arguments: calls.append(arguments[0]) or rounded(*arguments)  # type: ignore[func-returns-value]  # noqa: E731
-    monkeypatch.setattr(expert_recipes, "rounded", spy)
-    again = choose_expert_integers(model, texts, {DOWN: INT8}, damping=0.01)
-    assert np.array_equal(again.recipes[DOWN].quantize(layer.matrix.numpy())[0], values)
+    monkeypatch.setattr(gptq, "rounded", spy)
+    again = choose_integers(model, texts, {DOWN: INT8}, damping=0.01)
+    assert np.array_equal(again.weights[DOWN].quantize(layer.matrix.numpy())[0], values)
     assert len(calls) == len(enough)  # the others are not worked on column by column
-    monkeypatch.setattr(expert_recipes, "to_nearest", lambda *_: pytest.fail("a stack without any that is fitted"))
-    assert choose_expert_integers(model, texts[:1], {DOWN: INT8}).recipes == {}
-    assert choose_expert_integers(model, texts, {}).experts == 0
-
-
-def test_a_stack_that_int8_harms_or_that_no_text_reaches_stays_in_float(make: Make, batches: list[Tensor]) -> None:
-    model = stacked(make)
-    model.idle = ExpertStack(nn.Parameter(torch.ones(2, 32, 32)))
-    block = model.model.layers[1]
-    with torch.no_grad():  # one channel that no weight counts, and that drowns the rest of every row
-        block.post_attention_layernorm.weight[3] = 1e5
-        block.mlp.experts.gate_up_proj.weight[..., 3] *= 1e-8
-        block.mlp.gate.weight[:, 3] = 0
-    options = RecipeOptions(migrating=False, second_order=False)
-    recipe = choose(model, batches, "int8", "onnxruntime", options)
-    harmed = "model.layers.1.mlp.experts.gate_up_proj.weight"
-    stacks = [layer.weight for layer in expert_layers(model)]
-    assert [name for name in stacks if name in recipe.weights and recipe.weights[name].format == "float"] == [harmed]
-    assert [name for name in stacks if name not in recipe.weights] == ["idle.weight"]
-    assert any(note.startswith(f"{harmed} kept in float: in int8 their error") for note in recipe.notes)
-    assert "idle.weight kept in float: no calibration text reached them" in recipe.notes
+    assert choose_integers(model, texts[:1], {DOWN: INT8}).weights == {}
+    assert choose_integers(model, texts, {}).experts == 0

@@ -7,17 +7,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from specexport.exporter.weights import mixing, search, turning
+from specexport.exporter.weights import choose as choosing
+from specexport.exporter.weights import mixing, turning
+from specexport.exporter.weights.choose import RecipeOptions, choose
 from specexport.exporter.weights.experts import expert_layers, stack_experts
 from specexport.exporter.weights.fake_quant import fake_quantized
-from specexport.exporter.weights.mixing import Candidates, Upgrade, bytes_of, choose_upgrades
+from specexport.exporter.weights.mixing import Upgrade, bytes_of, choose_upgrades
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
-from specexport.exporter.weights.search import RecipeOptions, choose
+from specexport.exporter.weights.sensitivity import Candidates
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 Make = Callable[..., PreTrainedModel]
-OPTIONS = RecipeOptions(block=16, limit=127)
+OPTIONS = RecipeOptions(limit=127)
 
 
 def up(name: str, saved: float, size: float) -> Upgrade:
@@ -33,22 +35,6 @@ def test_what_saves_most_by_byte_comes_first_and_what_does_not_fit_is_passed_ove
     assert names(choose_upgrades(offers, 11, 20, 0)) == ["best", "wide", "small"]
     assert names(choose_upgrades(offers, 9, 20, 0)) == ["best", "wide"]
     assert names(choose_upgrades(offers, 0.5, 20, 0)) == []
-
-
-def sizes(model: PreTrainedModel, recipe: Recipe) -> float:
-    """Bytes of all weights over those of fp32."""
-    parameters = dict(model.named_parameters())
-    total = 0.0
-    for name, parameter in parameters.items():
-        own = recipe.weights.get(name)
-        count = parameter.numel()
-        if own is None:
-            total += 4 * count
-        elif own.format == "int8":
-            total += count + 4 * parameter.shape[0]
-        else:
-            total += count / 2 + 4 * count / own.block
-    return total / 4 / sum(parameter.numel() for parameter in parameters.values())
 
 
 def divergence(model: PreTrainedModel, recipe: Recipe, batches: list[Tensor]) -> float:
@@ -71,15 +57,18 @@ def calm(model: PreTrainedModel) -> PreTrainedModel:
 def test_within_the_budget_and_layers_of_one_input_together(
     make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
-    four = choose(calm(make("llama", num_hidden_layers=4)), batches, "int4", "onnxruntime", OPTIONS)
+    monkeypatch.setattr(choosing, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
     model = calm(make("llama", num_hidden_layers=4))
-    least = sizes(model, Recipe({name: WeightRecipe("int4", block=16) for name in four.weights}))
-    budget = least + 0.01
+    four = choose(model, batches, "int4", "onnxruntime", replace(OPTIONS, mixing=False))
+    budget = bytes_of(model, four.weights) / bytes_of(model, {}) + 0.01
+    model = calm(make("llama", num_hidden_layers=4))
     recipe = choose(model, batches, "int4", "onnxruntime", replace(OPTIONS, budget=budget))
     raised = [name for name, own in recipe.weights.items() if own.format == "int8"]
     assert raised
-    assert sizes(model, recipe) <= budget
+    part = bytes_of(model, recipe.weights) / bytes_of(model, {})
+    assert budget - 0.01 < part <= budget
+    assert recipe.weights[raised[0]].stored_bytes(8, 64) == 8 * 64 + 4 * 8  # a scale of 4 bytes for each output
+    assert WeightRecipe("int4", block=16).stored_bytes(8, 64) == 8 * 64 / 2 + 4 * 8 * 4  # for each block
     assert all(recipe.weights[name].stored is not None for name in raised)
     assert all(recipe.weights[name].stored[0].dtype == "int8" for name in raised)
     for index in range(4):
@@ -93,7 +82,7 @@ def test_within_the_budget_and_layers_of_one_input_together(
 def test_it_is_nearer_than_int4_and_than_what_is_raised_at_random(
     make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
+    monkeypatch.setattr(choosing, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
 
     def off(options: RecipeOptions) -> float:
         model = calm(make("llama", num_hidden_layers=4))
@@ -121,7 +110,7 @@ def test_inputs_of_raised_layers_only_are_turned(
     model = calm(make("llama", num_hidden_layers=3))
     with torch.no_grad():
         exact = model(input_ids=batches[0]).logits
-    recipe = choose(model, batches, "int4", "onnxruntime", replace(OPTIONS, budget=0.24))
+    recipe = choose(model, batches, "int4", "onnxruntime", replace(OPTIONS, budget=0.22))
     turned = {
         f"{path}.weight"
         for path, module in model.named_modules()
@@ -139,7 +128,7 @@ def test_inputs_of_raised_layers_only_are_turned(
 def test_a_mixture_is_mixed_without_its_experts_which_are_in_int8_anyway(
     make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
+    monkeypatch.setattr(choosing, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
 
     def chosen(budget: float) -> tuple[PreTrainedModel, Recipe, list[str]]:
         model = calm(make("mixtral"))

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 from specexport.exporter.weights.fake_quant import fake_quantized
-from specexport.exporter.weights.formats import int8_per_output
 from specexport.exporter.weights.layers import linear_layers
-from specexport.exporter.weights.mixing import Candidates, divergences
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from specexport.exporter.weights.sensitivity import Candidates, divergences, lm_head_divergence
 from specexport.exporter.weights.turning import Turn
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -29,7 +28,8 @@ def texts() -> list[Tensor]:
 
 def stored(matrix: Tensor, limit: int = 63) -> WeightRecipe:
     """Called int4, in finer steps: what is estimated holds for small changes."""
-    return WeightRecipe("int4", stored=int8_per_output(matrix.detach().float().contiguous().numpy(), limit))
+    weight = matrix.detach().float().contiguous().numpy()
+    return WeightRecipe("int4", stored=WeightRecipe("int8", limit=limit).quantize(weight))
 
 
 def calm(model: PreTrainedModel) -> PreTrainedModel:
@@ -108,3 +108,13 @@ def test_experts_and_layers_that_no_text_reaches(make: Make) -> None:
     found = divergences(model, texts()[:2], both(model))
     assert "idle.weight" not in found
     assert QUERY in found
+
+
+def test_the_likeliest_tokens_of_the_head_tell_nearly_all() -> None:
+    numbers = torch.Generator().manual_seed(0)
+    matrix, rows = torch.randn(500, 32, generator=numbers), torch.randn(64, 32, generator=numbers)
+    exact = (rows @ matrix.T).log_softmax(-1)
+    for recipe in (WeightRecipe("int4", block=16), WeightRecipe("int4"), WeightRecipe("int8")):
+        rounded = (rows @ torch.from_numpy(recipe.restore(matrix.numpy())).T).log_softmax(-1)
+        whole = float((exact.exp() * (exact - rounded)).sum(-1).mean())
+        assert 0.7 * whole < lm_head_divergence(rows, matrix, recipe) < 1.4 * whole

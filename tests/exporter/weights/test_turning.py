@@ -7,20 +7,15 @@ from collections.abc import Callable
 import pytest
 import torch
 from specexport.exporter.weights import turning
-from specexport.exporter.weights.collect_activations import InputGroup, Observations, observe
+from specexport.exporter.weights.collect_activations import InputGroup, observe, rewritable
 from specexport.exporter.weights.fake_quant import fake_quantized
-from specexport.exporter.weights.layers import LinearLayer
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
-from specexport.exporter.weights.turning import turn_inputs
+from specexport.exporter.weights.turning import turned, worthwhile_turns
 from torch import Tensor
 from transformers import PreTrainedModel
 
 Make = Callable[..., PreTrainedModel]
 INT8 = WeightRecipe("int8", limit=127)
-
-
-def by_row(group: InputGroup, layer: LinearLayer) -> WeightRecipe:
-    return INT8
 
 
 def loud(make: Make) -> PreTrainedModel:
@@ -40,8 +35,10 @@ def logits(model: PreTrainedModel, batches: list[Tensor]) -> Tensor:
         return torch.cat([model(input_ids=batch).logits for batch in batches], 1)
 
 
-def turned(model: PreTrainedModel, batches: list[Tensor]) -> tuple[Observations, tuple[str, ...]]:
-    return turn_inputs(model, observe(model, batches), batches[0], by_row)
+def turn(model: PreTrainedModel, batches: list[Tensor]) -> dict[str, InputGroup]:
+    """The changed groups, by their layer's path."""
+    turns = worthwhile_turns(rewritable(model, observe(model, batches)))
+    return {group.layers[0].path: turned(group, one) for group, one in turns.items()}
 
 
 def test_answers_stay_and_rounding_harms_less(
@@ -58,28 +55,17 @@ def test_answers_stay_and_rounding_harms_less(
             return float((logits(model, batches) - exact).square().mean())
 
     before = off()
-    observations, paths = turned(model, batches)
-    assert set(down) <= set(paths)
-    assert not any("q_proj" in path or "gate" in path for path in paths)  # they read norms, whose gains are freer
+    groups = turn(model, batches)
+    assert set(down) <= set(groups)
+    assert not any("q_proj" in path or "gate" in path for path in groups)  # several layers read their input
     assert (logits(model, batches) - exact).abs().max() < 1e-5 * exact.std()
     assert off() < 0.5 * before
     # Whoever reads the layer's inputs sees what is multiplied.
-    for told, seen in zip(observations.groups, observe(model, batches).groups, strict=True):
-        near = 1e-3 * float(seen.rows.abs().max())
-        torch.testing.assert_close(told.rows, seen.rows, rtol=0, atol=near)
-        assert torch.all(told.largest <= seen.largest + near)
-
-
-@pytest.mark.parametrize(
-    "recipe",
-    [WeightRecipe("int8", input_scale=0.1), WeightRecipe("int4", block=32), WeightRecipe("float")],
-    ids=["static", "int4", "float"],
-)
-def test_only_layers_whose_rows_have_scales_of_their_own(
-    make: Make, batches: list[Tensor], recipe: WeightRecipe
-) -> None:
-    model = loud(make)
-    assert turn_inputs(model, observe(model, batches), batches[0], lambda *_: recipe)[1] == ()
+    for seen in observe(model, batches):
+        if (group := groups.get(seen.layers[0].path)) is not None:
+            near = 1e-3 * seen.largest
+            torch.testing.assert_close(group.rows, seen.rows, rtol=0, atol=near)
+            assert abs(group.largest - seen.largest) <= near
 
 
 def test_not_where_it_gains_little_or_no_block_divides(
@@ -88,8 +74,8 @@ def test_not_where_it_gains_little_or_no_block_divides(
     model = loud(make)
     before = [parameter.clone() for parameter in model.parameters()]
     monkeypatch.setattr(turning, "WORTH", 0.001)
-    assert turned(model, batches)[1] == ()
+    assert turn(model, batches) == {}
     monkeypatch.setattr(turning, "WORTH", 1.0)
     monkeypatch.setattr(turning, "BLOCKS", (1024,))
-    assert turned(model, batches)[1] == ()
+    assert turn(model, batches) == {}
     assert all(map(torch.equal, before, model.parameters()))
