@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import BUNDLE, DRAFTER, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, running
+from .options import (
+    BUNDLE,
+    DRAFTER,
+    FILE,
+    JSON,
+    LIMIT,
+    MAX_NEW_TOKENS,
+    PROMPTS,
+    SEED,
+    SKIP_INVALID,
+    TOP_K,
+    TOP_P,
+    running,
+)
 from .progress import bar, note_busy_host, requests_of
 
 if TYPE_CHECKING:
@@ -18,12 +31,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @BUNDLE
-@click.option(
-    "--prompts",
-    required=True,
-    type=click.Path(path_type=Path),
-    help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines.',
-)
+@PROMPTS
 @SKIP_INVALID
 @click.option("--route", "routes", multiple=True, help="Only requests of this route; repeatable.")
 @LIMIT
@@ -47,8 +55,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--journal",
-    "--resume",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="File that keeps finished pairs, from which the same command resumes. [default: "
     "BUNDLE/calibration/bench.jsonl]",
 )
@@ -72,14 +79,11 @@ def bench(
     """
     from ..calibration.bench.interleaved import bench as run
     from ..calibration.bench.interleaved import check, journal_header
-    from ..calibration.bench.predict import drafter_by_route, predict_by
+    from ..calibration.bench.predict import predict_here
     from ..calibration.bench.results import BenchOptions
     from ..calibration.bench.table import render
     from ..calibration.measuring.journal import Journal
     from ..calibration.measuring.prompts import choose
-    from ..runtime.policy.checks import stale
-    from ..runtime.policy.cost_model import COSTS, Costs
-    from ..runtime.policy.files import read_by_draft
     from ..runtime.text.prompt_file import read_prompt_lines
     from .progress import load
 
@@ -91,15 +95,10 @@ def bench(
     note_busy_host()
     path, pairs = journal or session.bundle.root / "calibration" / "bench.jsonl", len(requests) * chosen.repeats
     with Journal.open(path, journal_header(session, requests, chosen)) as kept:
-        _say_resumed(kept, pairs)
+        _note_journal(kept, pairs)
         try:
             with bar("bench") as advance:
-                known, host = read_by_draft(session.bundle, Costs, COSTS), session.engine
-                costs = {
-                    name: one for name, one in known.items() if not stale(one, host.name, session.threads, host.device)
-                }
-                predict = predict_by(costs, session.drafts.first, drafter_by_route(session, chosen)) if costs else None
-                result = run(session, requests, chosen, kept, advance, predict)
+                result = run(session, requests, chosen, kept, advance, predict_here(session, chosen))
         except KeyboardInterrupt:
             done = len(kept.finished)
             click.echo(
@@ -115,7 +114,7 @@ def bench(
         raise SystemExit(1)
 
 
-def _say_resumed(journal: Journal, pairs: int) -> None:
+def _note_journal(journal: Journal, pairs: int) -> None:
     if journal.replaced:
         click.echo(f"{journal.path} belonged to another run and is replaced", err=True)
     elif journal.finished:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 EXPORTER_EXTRA = "pip install 'specexport[export]'"
+TUNING = ("torch", "transformers", "safetensors")  # of PACKAGES, those of the extra `tune`
 OLDEST_PYTHON = (3, 11)
 NO_DOCSTRINGS = 2  # as -OO and PYTHONOPTIMIZE=2 set it
 # The extra `export`, as pyproject.toml has it; a test compares the two.
@@ -60,12 +61,18 @@ def doctor(as_json: bool) -> None:
 def _building() -> Availability:
     from ..engines.base import Availability
 
-    if found := lacking():
-        return Availability(False, *found)
+    if reasons := lacking():
+        return Availability(False, *reasons)
     return Availability(True, "the exporter's packages are installed")
 
 
-def lacking() -> tuple[str, str] | None:
+def require_packages(extra: str = "export") -> None:
+    """Raises `click.ClickException` where this host cannot load models for `build`, or with `tune` for that."""
+    if reasons := lacking(extra):
+        raise click.ClickException("; ".join(reasons))
+
+
+def lacking(extra: str = "export") -> tuple[str, str] | None:
     """What keeps this host from building and what to do about it, or None if nothing does."""
     if sys.version_info < OLDEST_PYTHON:
         needed = ".".join(map(str, OLDEST_PYTHON))
@@ -74,8 +81,11 @@ def lacking() -> tuple[str, str] | None:
     if sys.flags.optimize >= NO_DOCSTRINGS:
         found = "building needs docstrings, which transformers reads, and this Python runs without them"
         return found, "leave out -OO, or unset PYTHONOPTIMIZE (1 and -O are allowed)"
-    wrong = [f"{name}{wanted} ({found})" for name, wanted in PACKAGES.items() if (found := _unfit(name, wanted))]
-    return (f"building needs {', '.join(wrong)}", EXPORTER_EXTRA) if wrong else None
+    needed = TUNING if extra == "tune" else tuple(PACKAGES)
+    wrong = [f"{name}{PACKAGES[name]} ({found})" for name in needed if (found := _unfit(name, PACKAGES[name]))]
+    if not wrong:
+        return None
+    return f"building needs {', '.join(wrong)}", EXPORTER_EXTRA.replace("export]", f"{extra}]")
 
 
 def _unfit(name: str, wanted: str) -> str:

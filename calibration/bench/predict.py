@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ...runtime.drafting.names import cascade_source_of, model_of, models_in, runnable_drafter
-from ...runtime.policy.cost_model import Costs
+from ...runtime.policy.checks import stale
+from ...runtime.policy.cost_model import COSTS, Costs
+from ...runtime.policy.files import read_by_draft
 from ...runtime.session import Session
 from .results import BenchOptions, PairedRun, Predict
+
+
+def predict_here(session: Session, options: BenchOptions) -> Predict | None:
+    """By the bundle's costs of this host; None without any."""
+    engine = session.engine
+    known = read_by_draft(session.bundle, Costs, COSTS)
+    costs = {name: one for name, one in known.items() if not stale(one, engine.name, session.threads, engine.device)}
+    return predict_by(costs, session.drafts.first, drafter_by_route(session, options)) if costs else None
 
 
 def predict_by(costs: Mapping[str, Costs], first: str, drafter_of: Callable[[str], str]) -> Predict:

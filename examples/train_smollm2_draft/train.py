@@ -26,21 +26,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from library_prompts import ROUTES
 from safetensors import safe_open
 from small_vocabulary import Ids, choose, cut
 from specexport.calibration.measuring.journal import Journal
 from specexport.calibration.measuring.progress import Progress
-from specexport.exporter.tuning.answers import Answer
+from specexport.exporter.tuning.answers import Answer, Answers
 from specexport.exporter.tuning.drafts import Draft
 from specexport.exporter.tuning.options import TuneOptions
-from specexport.exporter.tuning.tune import Answers, tune
+from specexport.exporter.tuning.tune import tune
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from write_answers import FOREIGN, HEADER
 
-# Percentages of source files: prompts about the first part judge the draft, prompts about the second choose the best
-# epoch.
-JUDGING, CHOOSING = 4, 2
+# Percentage of source files: prompts about these judge the draft.
+JUDGING = 6
 # The index of the sampled answer among three (`write_answers.py`).
 SAMPLED = 2
 
@@ -67,15 +65,14 @@ def read(journals: Sequence[Path]) -> list[Row]:
     return found
 
 
-def parted(rows: Sequence[Row]) -> dict[str, list[Answer]]:
+def parted(rows: Sequence[Row]) -> Answers:
     """The rows split by file, since several prompts are made from each piece of a file."""
-    parts: dict[str, list[Answer]] = {"judging": [], "choosing": [], "training": []}
+    parts = Answers([], [])
     for row in rows:
-        place = int(hashlib.sha256(row.file.encode()).hexdigest(), 16) % 100
-        if place >= JUDGING + CHOOSING:
-            parts["training"].append(row.answer)
+        if int(hashlib.sha256(row.file.encode()).hexdigest(), 16) % 100 >= JUDGING:
+            parts.training.append(row.answer)
         elif not row.sampled:  # drafts are judged on greedy answers
-            parts["judging" if place < JUDGING else "choosing"].append(row.answer)
+            parts.judging.append(row.answer)
     return parts
 
 
@@ -136,7 +133,6 @@ def main() -> None:
     parser.add_argument("--step", type=int, default=1024, help="tokens per step, prompts included")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--rate", type=float, default=2.0, help="learning rate, relative to that of `specexport tune`")
-    parser.add_argument("--loss", default="kl")
     parser.add_argument("--tokens", type=int, help="most tokens of answers to train on")
     arguments = parser.parse_args()
     torch.manual_seed(0)
@@ -151,14 +147,14 @@ def main() -> None:
         tokenizer = AutoTokenizer.from_pretrained(arguments.start)
         kept = target.convert_tokens_to_ids(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
     else:
-        kept = choose(parts["training"], json.loads(target.backend_tokenizer.to_str()), arguments.vocabulary)
+        kept = choose(parts.training, json.loads(target.backend_tokenizer.to_str()), arguments.vocabulary)
         tokenizer = cut(target, kept)
     ids = Ids.between(target, tokenizer)
-    judged = [token for answer in parts["judging"] for token in answer.tokens]
-    written = sum(len(answer.tokens) for answer in parts["training"])
+    judged = [token for answer in parts.judging for token in answer.tokens]
+    written = sum(len(answer.tokens) for answer in parts.training)
     covered = np.mean(ids.exact[judged] >= 0)
     display.note(
-        f"{written} tokens of {len(parts['training'])} answers; the {len(kept)} kept tokens are {covered:.2%} of those "
+        f"{written} tokens of {len(parts.training)} answers; the {len(kept)} kept tokens are {covered:.2%} of those "
         "of held-out answers"
     )
     if arguments.start:
@@ -166,16 +162,11 @@ def main() -> None:
     else:
         model = new_model(arguments.target, kept, *map(int, arguments.shape.split("x")))
     display.note(f"{model.num_parameters() / 1e6:.2f} M weights")
-    answers = Answers(
-        [ids.translate(one) for one in parts["training"]],
-        [ids.to_judge(one) for one in parts["choosing"]],
-        [ids.to_judge(one) for one in parts["judging"]],
-        ROUTES,
-    )
-    options = TuneOptions(epochs=arguments.epochs, rate=arguments.rate, loss=arguments.loss, step=arguments.step)
-    draft = Draft(model, tokenizer, torch.bfloat16, "new", 1.0)
-    report = tune(draft, answers, arguments.output, options, False, display)
-    for one in (*report.routes, report.tuned):
+    answers = Answers([ids.translate(one) for one in parts.training], [ids.to_judge(one) for one in parts.judging])
+    options = TuneOptions(epochs=arguments.epochs, rate=arguments.rate, step=arguments.step)
+    draft = Draft(model, tokenizer, torch.bfloat16, "new")
+    report = tune(draft, answers, arguments.output, options, False, display.stage)
+    for one in (*report.routes, report.overall):
         display.note(f"{one.route}: {one.prompts} prompts, {one.before:.1%} to {one.after:.1%} accepted, greedy")
 
 
