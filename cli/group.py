@@ -5,7 +5,6 @@ Piped text is UTF-8, what a terminal cannot show is replaced, and readers may le
 
 from __future__ import annotations
 
-import codecs
 import errno
 import os
 import re
@@ -20,9 +19,6 @@ from click.shell_completion import get_completion_class
 from ..errors import SpecExportError
 from ..version import VERSION
 from .doctor import EXPORTER_EXTRA
-
-REPLACING = "specexport-replacing"
-SURROGATES = range(0xDC80, 0xDD00)  # how Python keeps the undecodable bytes of file names
 
 
 class Commands(click.Group):
@@ -51,7 +47,7 @@ class Commands(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # click ends a command whose reader went away
-            where = error.filename or "the output"
+            where = error.filename or "the output cannot be written"
             if error.filename is None:
                 _discard_output()
             raise click.ClickException(f"{where}: {error.strerror or error}") from None
@@ -89,19 +85,10 @@ def use_utf8() -> None:
 
     Output keeps the encoding of the locale, and no character ends it: what the encoding lacks becomes a question mark.
     """
-    codecs.register_error(REPLACING, _replaced)
     if isinstance(sys.stdin, TextIOWrapper) and not sys.stdin.isatty():
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors=REPLACING)
-
-
-def _replaced(error: UnicodeError) -> tuple[bytes, int]:
-    """A handler for codecs. Bytes of file names stay what they are, so that a script finds the file."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    codes = map(ord, error.object[error.start : error.end])
-    return bytes(code - 0xDC00 if code in SURROGATES else ord("?") for code in codes), error.end
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _discard_output() -> None:

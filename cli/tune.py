@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 @BUNDLE
 @PROMPTS
 @output_option("Draft checkpoint to create.")
-@click.option("--draft", help="Draft to tune: a checkpoint folder, or one on the hub.")
-@click.option("--fresh", metavar="LAYERSxWIDTH", help="Train a new draft of this shape instead, such as 4x512.")
+@click.option("--draft", required=True, help="Draft to tune: a checkpoint folder, or one on the hub.")
 @SKIP_INVALID
 @LIMIT
 @click.option("--max-new-tokens", type=int, default=128, show_default=True, help="Maximum tokens per answer.")
@@ -53,8 +52,7 @@ def tune(
     bundle: Path,
     prompts: Path,
     output: Path,
-    draft: str | None,
-    fresh: str | None,
+    draft: str,
     skip_invalid: bool,
     limit: int | None,
     journal: Path | None,
@@ -71,16 +69,14 @@ def tune(
     interrupted while training, the draft is judged as it is.
     """
     require_packages("tune")
-    if (draft is None) == (fresh is None):
-        raise click.UsageError("give either --draft, the checkpoint to tune, or --fresh, the shape of a new one")
     from ..bundle.output import check_free
     from ..calibration.measuring.prompts import choose
     from ..exporter.tuning.answers import write_all
-    from ..exporter.tuning.options import Shape, TuneOptions, split
+    from ..exporter.tuning.options import TuneOptions, split
     from ..runtime.text.prompt_file import read_prompt_lines
     from .progress import load
 
-    chosen, shape = TuneOptions(**options), None if fresh is None else Shape.parse(fresh)
+    chosen = TuneOptions(**options)
     check_free(output, None)
     read = read_prompt_lines(prompts, skip_invalid)
     kept = journal or output.with_name(output.name + ".answers.jsonl")
@@ -88,10 +84,10 @@ def tune(
         with load(bundle, **where) as session:
             requests = choose(requests_of(session, read, chosen.max_new_tokens, skip_invalid), (), limit)
             training, judging = split(requests)
-            from ..exporter.tuning.drafts import load_draft, new_draft
+            from ..exporter.tuning.drafts import load_draft
             from ..exporter.tuning.tune import tune as run
 
-            made = new_draft(session.bundle, shape) if shape else load_draft(session.bundle, str(draft))
+            made = load_draft(session.bundle, draft)
             answers = write_all(session, training, judging, chosen, kept, bar)
         report = run(made, answers, output, chosen, force, bar)
     except KeyboardInterrupt:

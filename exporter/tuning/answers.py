@@ -144,13 +144,10 @@ def _jobs(requests: Sequence[Request], options: TuneOptions) -> list[Job]:
 
 def _general(session: Session, max_new_tokens: int) -> list[Request]:
     """The first tokens of the built-in texts as prompts."""
-    starts = [session.tokenizer.encode(text).ids[:GENERAL_PROMPT] for text in read_texts(None)]
-    room = session.capacity - GENERAL_PROMPT
-    return [
-        Request(line, "general", tuple(start), min(max_new_tokens, room))
-        for line, start in enumerate(starts)
-        if start and room > 0
-    ]
+    length = min(GENERAL_PROMPT, session.capacity // 2)
+    starts = [session.tokenizer.encode(text).ids[:length] for text in read_texts(None)]
+    most = min(max_new_tokens, session.capacity - length)
+    return [Request(line, "general", tuple(start), most) for line, start in enumerate(starts) if start]
 
 
 def _up_to(jobs: Sequence[Job], tokens: float) -> Iterator[Job]:

@@ -52,8 +52,8 @@ class Batch:
 def logits_at(model: PreTrainedModel, batch: Batch) -> Tensor:
     """`[P, vocab]`, of the batch's places.
 
-    A new draft is a Llama, whose logits are its output layer and nothing else: that layer, half of such a draft, is
-    left out for the prompts.
+    The logits of a Llama are its output layer and nothing else: that layer, half of a small draft, is left out for the
+    prompts.
     """
     if isinstance(model, LlamaForCausalLM):
         hidden: Tensor = model.model(input_ids=batch.tokens, use_cache=False).last_hidden_state

@@ -5,7 +5,6 @@ refused at once.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,24 +43,6 @@ class TuneOptions:
             )
         if not 0 <= self.general <= 0.9:
             raise ParameterError(f"general is {self.general}; it must be from 0 to 0.9 (0.4: two fifths)", "general")
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Of a new draft."""
-
-    layers: int
-    width: int
-
-    @classmethod
-    def parse(cls, text: str) -> Shape:
-        """`4x512`: 4 layers of width 512. Raises `ParameterError`."""
-        match = re.fullmatch(r"([1-9]\d{0,2})x([1-9]\d{1,4})", text)
-        if match is None or int(match[2]) % 32:
-            raise ParameterError(
-                f"fresh is {text}; it must be LAYERSxWIDTH, the width a multiple of 32, such as 4x512", "fresh"
-            )
-        return cls(int(match[1]), int(match[2]))
 
 
 def split(requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:

@@ -225,14 +225,6 @@ def test_a_key_that_is_not_read(case: str, qwen2: Path, tmp_path: Path) -> None:
         _ = find_checkpoint(str(file)).config
 
 
-def test_keys_that_no_reader_of_gguf_knows_are_named(qwen2: Path, tmp_path: Path) -> None:
-    keys = {"other.note": "by hand", "general.sampling.temp": 0.5}
-    (warning,) = find_checkpoint(
-        str(gguf_files.write(qwen2, tmp_path / "a.gguf", "qwen2", SHAPE | RMS | keys))
-    ).warnings
-    assert "general.sampling.temp, other.note" in warning
-
-
 def test_keys_of_an_architecture_that_transformers_has_a_function_for(tmp_path: Path) -> None:
     config = SIZES | rope() | dict(norm_eps=EPSILON, block_auto_adjust_ff_dim=False, conv_L_cache=3)
     config |= dict(layer_types=["conv", "full_attention"])
