@@ -1,8 +1,8 @@
 """Requests that name no route, timed: a session that chooses the drafter, against sessions with one drafter.
 
     specexport build --target examples/demo_pair/target --draft examples/demo_pair/draft -o demo.bundle
-    specexport tune demo.bundle --prompts examples/prompts/random.jsonl --limit 110 --max-new-tokens 96 --answers 1 \\
-        --epochs 6 --general 0 --rate 1 -o random-draft
+    specexport tune demo.bundle --draft examples/demo_pair/draft --prompts examples/prompts/random.jsonl --limit 110 \\
+        --max-new-tokens 96 --answers 1 --epochs 6 --general 0 -o random-draft
     specexport add-draft demo.bundle --draft random=random-draft
     head -qn 30 examples/prompts/{code,prose,random}.jsonl > calibration.jsonl
     specexport calibrate demo.bundle --prompts calibration.jsonl --max-new-tokens 96 --threads 1
