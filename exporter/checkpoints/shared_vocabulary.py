@@ -52,15 +52,6 @@ class Tokens:
     def _names(self) -> dict[int, str]:
         return token_names(self.tokenizer)
 
-    @cached_property
-    def _unknown(self) -> dict[int, str]:
-        model = self.tokenizer["model"]
-        return {
-            token: name
-            for token, name in self._names.items()
-            if token == model.get("unk_id") or name == model.get("unk_token")
-        }
-
     @property
     def _added(self) -> Sequence[Mapping[str, Any]]:
         return self.tokenizer.get("added_tokens") or ()
@@ -71,16 +62,18 @@ class Tokens:
 
     @cached_property
     def special(self) -> dict[int, str]:
-        """Content by id."""
-        return self._unknown | {entry["id"]: entry["content"] for entry in self._added if entry["special"]}
+        """Content by id, of special tokens and the one for what is unknown."""
+        model, names = self.tokenizer["model"], self._names.items()
+        unknown = {id_: name for id_, name in names if id_ == model.get("unk_id") or name == model.get("unk_token")}
+        return unknown | {entry["id"]: entry["content"] for entry in self._added if entry["special"]}
 
     @cached_property
     def named(self) -> dict[str, int]:
         """Ids of special and added tokens by content; what was added and is not special (a run of spaces, say) is text
         too.
         """
-        added = {entry["id"]: entry["content"] for entry in self._added}
-        return {name: token for token, name in (self._unknown | added).items()}
+        tokens = self.special | {entry["id"]: entry["content"] for entry in self._added}
+        return {name: token for token, name in tokens.items()}
 
     @cached_property
     def purposes(self) -> dict[str, int]:

@@ -93,7 +93,7 @@ def write_all(
 
     Raises `ParameterError` for answers too short to judge by, and `OutputError`, also for a journal of another target.
     """
-    with Journal.open(journal, _header(session), FOREIGN) as kept:
+    with Journal.open(journal, journal_header(session), FOREIGN) as kept:
 
         def written(label: str, jobs: Sequence[Job]) -> list[Answer]:
             with stage(label) as progress:
@@ -191,7 +191,7 @@ def _parse(request: Request, row: dict[str, Any]) -> Answer:
     return Answer(request.route, request.tokens, tokens, ids.reshape(shape), logprobs.reshape(shape))
 
 
-def _header(session: Session) -> dict[str, object]:
+def journal_header(session: Session) -> dict[str, object]:
     """What must be equal for answers to be used again; the rows' keys say the rest."""
     manifest = session.bundle.manifest
     files = (manifest.target.weights, *manifest.target.graphs.values())
