@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     "drafts",
     multiple=True,
     metavar="[NAME=]MODEL",
-    help="Smaller draft model, given as the target is; repeatable, the first is the default; lookup for none. "
+    help="Smaller draft model, as for --target; repeatable, the first is the default; lookup for none. "
     "[default: none, drafts come from prompt lookup]",
 )
 @output_option("Bundle folder to create.")

@@ -54,10 +54,9 @@ def generate(
     if extra := click.get_current_context().args:
         raise click.UsageError(f"{extra[0]!r} stands after the bundle; give text with --prompt or --chat")
     texts = {"--prompt": prompt, "--chat": chat, "--messages": messages}
-    given = [name for name, text in texts.items() if text is not None]
-    if len(given) != 1:
-        found = " and ".join(given) or "no text"
-        raise click.UsageError(f"found {found}; give one of {', '.join(texts)}")
+    present = [name for name, text in texts.items() if text is not None]
+    if len(present) != 1:
+        raise click.UsageError(f"found {' and '.join(present) or 'no text'}; give one of {', '.join(texts)}")
     if prediction is not None and prediction.name == "<stdin>" and "-" in (prompt, chat):
         raise click.UsageError("the prompt and the prediction cannot both come from stdin; give one as a file")
     from ..runtime.sampling.parameters import SamplingParameters

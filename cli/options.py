@@ -247,7 +247,7 @@ def grammars(command: Callable[..., None]) -> Callable[..., None]:
             elif lark is not None:
                 grammar = Grammar.lark(text_of(lark))
             command(grammar=grammar, **others)
-        except GrammarError as error:  # some are found only when the command compiles it
+        except GrammarError as error:  # some are wrong only when the command compiles them
             if file is None:
                 raise
             raise GrammarError(f"{file.name}: {error}", code=error.code) from None

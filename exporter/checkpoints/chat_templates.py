@@ -9,8 +9,8 @@ DEFAULT, TOOL_USE = "default", "tool_use"  # the latter for messages with tools,
 
 def named_templates(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
     """The templates by name; a single one is the default."""
-    found = tokenizer.chat_template
-    return dict(found) if isinstance(found, dict) else {DEFAULT: found} if found is not None else {}
+    templates = tokenizer.chat_template
+    return dict(templates) if isinstance(templates, dict) else {DEFAULT: templates} if templates is not None else {}
 
 
 def chat_template(tokenizer: PreTrainedTokenizerBase, tools: bool) -> str | None:

@@ -33,9 +33,9 @@ def find_weights(source: str, folder: Path) -> tuple[Path, ...]:
         files = _indexed(folder / INDEX)
     else:
         others = (path.name for kind in (ALIKE, *OTHER_FORMATS) for path in sorted(folder.glob(kind)))
-        found = next((f", only {name}" for name in others), "")
+        other = next((f", only {name}" for name in others), "")
         raise CheckpointError(
-            f"{source} has neither {WEIGHTS} nor {INDEX}{found}; download what is missing, or save the whole model "
+            f"{source} has neither {WEIGHTS} nor {INDEX}{other}; download what is missing, or save the whole model "
             "with save_pretrained of transformers"
         )
     for path in files:
@@ -61,9 +61,9 @@ def refuse_adapter(source: str, folder: Path) -> None:
     """Raises `CheckpointError`: whether transformers would apply it depends on the packages installed."""
     if (folder / ADAPTER).is_file():
         alone = not (folder / "config.json").is_file()
-        found = "is an adapter without its base model" if alone else "has an adapter beside its weights"
+        kind = "is an adapter without its base model" if alone else "has an adapter beside its weights"
         merged = "" if alone else f"; if it is merged already, remove {ADAPTER}"
-        raise CheckpointError(f"{source} {found} ({ADAPTER}), which is not read; {MERGE}{merged}")
+        raise CheckpointError(f"{source} {kind} ({ADAPTER}), which is not read; {MERGE}{merged}")
 
 
 def count_elements(files: Sequence[Path]) -> int:
@@ -93,11 +93,11 @@ def find_local(source: str) -> Path | None:
     """
     try:
         path = Path(source).expanduser()
-        found = path.exists()
+        exists = path.exists()
     except (RuntimeError, OSError) as error:  # ~nobody; a name too long
         raise CheckpointError(f"{source} cannot be looked up: {first_line(error)}") from None
     if is_gguf(source):
-        if not found:
+        if not exists:
             hub_id, colon, _ = source.partition(":")
             if not colon or hub_id.count("/") > 1 or hub_id.startswith((".", "/", "~")):
                 raise CheckpointError(
@@ -106,7 +106,7 @@ def find_local(source: str) -> Path | None:
             return None
         check_gguf(source, path)
         return path
-    if not found:
+    if not exists:
         if source.startswith((".", "/", "~")) or source.count("/") > 1:
             raise CheckpointError(
                 f"there is no folder {source}; give a Hugging Face checkpoint: a folder or a hub id",
@@ -135,8 +135,8 @@ def check_gguf(source: str, path: Path) -> None:
     except OSError as error:
         raise CheckpointError(f"{source} cannot be read: {error.strerror or error}") from None
     if magic != MAGIC:
-        found = f"starts with {magic!r}" if magic else "is empty"
-        raise CheckpointError(f"{source} is not a GGUF file: it {found}, expected {MAGIC!r}")
+        start = f"starts with {magic!r}" if magic else "is empty"
+        raise CheckpointError(f"{source} is not a GGUF file: it {start}, expected {MAGIC!r}")
 
 
 def check_folder(source: str, folder: Path) -> None:

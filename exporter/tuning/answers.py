@@ -108,9 +108,9 @@ def write_all(
                 "prompts",
             )
         answers = written("answers", _jobs(training, options))
-        room = sum(len(answer.tokens) for answer in answers) * options.general / (1 - options.general)
-        general = _jobs(_general(session, options.max_new_tokens) if room else (), options)
-        answers += written("general answers", list(_up_to(general, room)))
+        budget = sum(len(answer.tokens) for answer in answers) * options.general / (1 - options.general)
+        general = _jobs(_general(session, options.max_new_tokens) if budget else (), options)
+        answers += written("general answers", list(_up_to(general, budget)))
     return Answers(answers, held_out)
 
 
