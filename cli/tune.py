@@ -95,12 +95,13 @@ def tune(
         raise SystemExit(130) from None
     click.echo(json.dumps(report.as_dict()) if as_json else _render(report))
     if report.draft is None:
-        click.echo(
-            "the draft is not clearly better on held-out prompts, so nothing was written; the answers are kept in "
-            f"{kept}: " + ("run the same command again" if report.interrupted else "give more prompts or --answers"),
-            err=True,
+        remedy = "run the same command again" if report.interrupted else "give more prompts or --answers, or --force"
+        refused = click.ClickException(
+            f"the draft is not clearly better on held-out prompts, so nothing was written; {remedy} (the answers are "
+            f"kept in {kept})"
         )
-        raise SystemExit(130 if report.interrupted else 1)
+        refused.exit_code = 130 if report.interrupted else 1
+        raise refused
     click.echo(f"build with it: specexport build --draft {output} ..., and calibrate again", err=True)
 
 

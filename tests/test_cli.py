@@ -182,7 +182,6 @@ def test_an_interrupt_ends_any_command_in_one_line(run: Run, built: Path, monkey
         ("--repetition-penalty", 0),
         ("--logit-bias", "3=101"),
         ("--max-new-tokens", 0),
-        ("--stop", ""),
         ("--num-draft-tokens", 9),
         ("--drafter", "oracle"),
         ("--engine", "cuda"),
@@ -194,7 +193,7 @@ def test_a_value_that_an_option_cannot_have(options: tuple[str, object], run: Ru
     check(cause(result, 2), code=("invalid_value", "unknown_engine"), field=options)
     if options[0] != "--engine":
         assert result.stderr.startswith(f"Error: {options[0]}")
-        assert options[0].strip("-").replace("-", "_") + " " not in result.stderr
+        assert "_" not in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,8 @@ def test_a_regex_choices_and_lark(run: Run, tmp_path: Path) -> None:
 def test_grammars_that_are_wrong(run: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "schema.json").write_bytes(text.encode(errors="surrogatepass"))
     result = run(*UNDER, "--json-schema", tmp_path / "schema.json")
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.exit_code in (1, 2)
+    assert result.stdout == ""
     says(result.stderr, "schema.json")
 
 
