@@ -40,19 +40,11 @@ if TYPE_CHECKING:
 )
 @DRAFTER
 @MAX_NEW_TOKENS
-@click.option(
-    "--temperature", type=float, default=0.0, show_default=True, help="0 is greedy; only greedy outputs are compared."
-)
+@click.option("--temperature", type=float, default=0.0, help="0 is greedy; only greedy outputs are compared.")
 @TOP_K
 @TOP_P
 @SEED
-@click.option(
-    "--repeats",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Runs of each request, plain and speculative.",
-)
+@click.option("--repeats", type=click.IntRange(1), default=1, help="Runs of each request, plain and speculative.")
 @click.option(
     "--journal",
     type=FILE,

@@ -47,14 +47,11 @@ if TYPE_CHECKING:
     type=int,
     help="Maximum sequence length in tokens, prompt included. [default: the models' maximum, at most 4096]",
 )
-@click.option(
-    "--max-draft-tokens", type=int, default=4, show_default=True, help="Maximum draft tokens per round, 1 to 32."
-)
+@click.option("--max-draft-tokens", type=int, default=4, help="Maximum draft tokens per round, 1 to 32.")
 @click.option(
     "--tree-rows",
     type=int,
     default=0,
-    show_default=True,
     help="Maximum leaves per round, alternatives to draft tokens; fp32 and fp16 on onnxruntime.",
 )
 @click.option(
@@ -65,13 +62,9 @@ if TYPE_CHECKING:
 @click.option(
     "--precision",
     default="fp32",
-    show_default=True,
     help="Weight precision: fp32, fp16, bf16, int8, int4, fp8, or auto for the fastest on this host.",
 )
-@click.option(
-    "--draft-precision",
-    help="Weight precision of the draft. [default: as --precision]",
-)
+@click.option("--draft-precision", help="Weight precision of the draft. [default: as --precision]")
 @click.option(
     "--max-divergence",
     type=float,
@@ -84,14 +77,7 @@ if TYPE_CHECKING:
     help="int8, int4, fp8, auto, --draft-vocabulary: calibration data, JSONL of prompts, at least 512 tokens. "
     "[default: a built-in set]",
 )
-@click.option(
-    "--engine",
-    "engines",
-    multiple=True,
-    default=["onnxruntime"],
-    show_default=True,
-    help="Engine to build for; repeatable.",
-)
+@click.option("--engine", "engines", multiple=True, default=["onnxruntime"], help="Engine to build for; repeatable.")
 @click.option(
     "--tensorrt-version",
     metavar="X.Y",

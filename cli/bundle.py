@@ -38,14 +38,13 @@ def inspect(bundle: Path, as_json: bool) -> None:
     "--max-new-tokens",
     type=click.IntRange(1),
     default=64,
-    show_default=True,
     help="Maximum new tokens, unless a prompt's line says otherwise.",
 )
 @click.option(
     "--trials",
     type=click.IntRange(0),
     default=0,
-    help="Sampled generations for L3: hundreds at least; 10000 find small errors. [default: no L3]",
+    help="Sampled generations for L3, 0 for no L3: hundreds at least; 10000 find small errors.",
 )
 @DRAFTER
 @running
@@ -132,7 +131,7 @@ def remove_draft(bundle: Path, name: str) -> None:
 @click.command()
 @BUNDLE
 @output_option("Folder for the files.")
-@click.option("--model", default="target", show_default=True, help="target, draft, or the name of a draft.")
+@click.option("--model", default="target", help="target, draft, or the name of a draft.")
 @click.option("--dialect", help="Dialect of the graph: ort, onnx or rows. [default: the model's first]")
 @click.option("--step", type=int, help="Which pass of the proof, from 0. [default: the last]")
 def dump(bundle: Path, output: Path, model: str, dialect: str | None, step: int | None) -> None:

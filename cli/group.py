@@ -20,6 +20,8 @@ from ..errors import SpecExportError
 from ..version import VERSION
 from .doctor import EXPORTER_EXTRA
 
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
+
 
 class Commands(click.Group):
     """Ends a user's mistake in one line on stderr and exit code 1 or 2, and an interrupt with 130: no traceback."""
@@ -74,7 +76,7 @@ def refusal(error: SpecExportError, command: click.Command | None) -> click.Clic
     return refused
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings=SETTINGS)
 @click.version_option(VERSION, prog_name="specexport")
 def main() -> None:
     """Compiled speculative decoding at batch 1."""

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 FILE = click.Path(path_type=Path)
 BUNDLE = click.argument("bundle", type=FILE)
 PROMPTS = click.option(
-    "--prompts",
-    required=True,
-    type=FILE,
-    help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines.',
+    "--prompts", required=True, type=FILE, help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines.'
 )
 RUNNING = (
     click.option("--engine", help="Engine to run on. [default: the first of the bundle that this host can run]"),
@@ -33,8 +30,7 @@ RUNNING = (
         "--threads",
         type=click.IntRange(0),
         default=0,
-        help="CPU threads, 0 for the engine's choice; more than the host has cores are slower. "
-        "[default: the engine's choice]",
+        help="CPU threads, 0 for the engine's choice; more than the host has cores are slower.",
     ),
     click.option("--device", type=click.IntRange(0), help="GPU index, from 0. [default: the first GPU]"),
 )
@@ -48,18 +44,16 @@ MAX_NEW_TOKENS = click.option(
     "--max-new-tokens",
     type=click.IntRange(1),
     default=128,
-    show_default=True,
     help="Maximum new tokens, unless a prompt's line says otherwise.",
 )
-TOP_K = click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
-TOP_P = click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
-SEED = click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+TOP_K = click.option("--top-k", type=int, default=0, help="0 is off.")
+TOP_P = click.option("--top-p", type=float, default=1.0, help="1 is off.")
+SEED = click.option("--seed", type=int, default=0, help="Random seed.")
 CHAT_TEMPLATE = click.option("--chat-template", type=FILE, help="File with a chat template. [default: the bundle's]")
 MIN_OVERLAP = click.option(
     "--min-overlap",
     type=float,
     default=0.5,
-    show_default=True,
     help="Draft with another tokenizer: minimum share of the calibration prompts' tokens that it must know.",
 )
 CACHE = click.option("--cache", type=FILE, help="Build cache. [default: ~/.cache/specexport]")
@@ -81,11 +75,7 @@ COMPILING = (
     ),
     click.option("--version-compatible", is_flag=True, help="TensorRT: plans run with the lean runtime too."),
     click.option("--weight-streaming", is_flag=True, help="Allow weights in host memory if GPU memory is too small."),
-    click.option(
-        "--timing-cache",
-        type=FILE,
-        help="TensorRT: file of kernel timings that later builds reuse.",
-    ),
+    click.option("--timing-cache", type=FILE, help="TensorRT: file of kernel timings that later builds reuse."),
 )
 
 

@@ -227,6 +227,7 @@ def _log_to_stderr() -> None:
     "--threads",
     type=click.IntRange(0, 1024),
     default=0,
+    show_default=False,
     help="CPU threads per instance. [default: the engine's choice; an equal share where several share the cores]",
 )
 @click.option(

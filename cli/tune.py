@@ -23,21 +23,14 @@ if TYPE_CHECKING:
 @click.option("--draft", required=True, help="Draft to tune: a checkpoint folder, or one on the hub.")
 @SKIP_INVALID
 @LIMIT
-@click.option("--max-new-tokens", type=int, default=128, show_default=True, help="Maximum tokens per answer.")
-@click.option("--answers", type=int, default=3, show_default=True, help="Answers per prompt to train on.")
-@click.option(
-    "--temperature",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="Temperature of the answers, as served; 0 is greedy.",
-)
-@click.option("--epochs", type=int, default=4, show_default=True, help="Passes over the answers.")
+@click.option("--max-new-tokens", type=int, default=128, help="Maximum tokens per answer.")
+@click.option("--answers", type=int, default=3, help="Answers per prompt to train on.")
+@click.option("--temperature", type=float, default=0.0, help="Temperature of the answers, as served; 0 is greedy.")
+@click.option("--epochs", type=int, default=4, help="Passes over the answers.")
 @click.option(
     "--general",
     type=float,
     default=0.4,
-    show_default=True,
     help="Maximum share of answers to a built-in set of texts, which keeps the draft good at other text.",
 )
 @click.option(

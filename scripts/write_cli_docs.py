@@ -54,9 +54,9 @@ def meaning_and_default(option: click.Option) -> tuple[str, str]:
         return text[: written.start()], written[1]
     if option.required:
         return text, "required"
-    shown = option.show_default and option.default is not None
     default = option.default if not isinstance(option.default, list | tuple) else " ".join(option.default)
-    return text, f"`{default}`" if shown else ""
+    shown = isinstance(default, int | float | str) and default != "" and not option.is_flag
+    return text, f"`{default}`" if shown and option.show_default is not False else ""
 
 
 def section(command: click.Command) -> str:
