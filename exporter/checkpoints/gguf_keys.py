@@ -7,7 +7,7 @@ know, and then its config class's defaults hold. Where the file says nothing, ll
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from ...errors import UnsupportedModelError
@@ -194,28 +194,26 @@ def _apply_windows(
 
 
 def _check_others(source: str, values: Mapping[str, Any]) -> None:
-    for key in _unknown(values):
-        raise UnsupportedModelError(
-            f"{source} says {key} = {_shown(values[key])}, which is not read from GGUF; {INSTEAD}", key
-        )
-
-
-def _unknown(values: Mapping[str, Any]) -> Iterator[str]:
-    kind = values.get("tokenizer.ggml.model")
+    """Raises `UnsupportedModelError` for keys of no architecture that are neither read nor without effect."""
     for key, value in values.items():
         space, _, name = key.partition(".")
-        if (
-            space in ("adapter", "clip", "diffusion", "xielu")
-            or (key == "general.type" and value != "model")
-            or (key == "split.count" and value > 1)
+        if space == "tokenizer":
+            setting = name.removeprefix("ggml.")
+            known = (
+                name.partition(".")[0] in ("chat_template", "chat_templates")
+                or name == "huggingface.json"  # repeats the others
+                or setting in (*TOKENIZER_READ, *TOKENIZER_WITHOUT_EFFECT)
+                or not _truth(value)
+            )
+            if known and not (setting == "remove_extra_whitespaces" and values.get("tokenizer.ggml.model") == "t5"):
+                continue
+        elif space not in ("adapter", "clip", "diffusion", "xielu") and not (
+            (key == "general.type" and value != "model") or (key == "split.count" and value > 1)
         ):
-            yield key
-        elif space != "tokenizer" or name == "huggingface.json":  # that one repeats the others
             continue
-        elif name.partition(".")[0] not in ("chat_template", "chat_templates"):
-            known = name.removeprefix("ggml.") in (*TOKENIZER_READ, *TOKENIZER_WITHOUT_EFFECT) or not _truth(value)
-            if not known or (kind == "t5" and name == "ggml.remove_extra_whitespaces"):
-                yield key
+        raise UnsupportedModelError(
+            f"{source} says {key} = {_shown(value)}, which is not read from GGUF; {INSTEAD}", key
+        )
 
 
 def _attribute(key: str, fresh: Any) -> str | None:
