@@ -23,6 +23,12 @@ from .doctor import EXPORTER_EXTRA
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
 
+class WrongOptionError(click.ClickException):
+    """In one line, unlike click's own `UsageError`."""
+
+    exit_code = 2
+
+
 class Commands(click.Group):
     """Ends a user's mistake in one line on stderr and exit code 1 or 2, and an interrupt with 130: no traceback."""
 
@@ -71,9 +77,7 @@ def refusal(error: SpecExportError, command: click.Command | None) -> click.Clic
             message = re.sub(rf"(?<![\w-]){name}(?![\w-])", option.opts[-1], message)
         elif option is wrong:
             message = re.sub(rf"^{name}(?= )", option.opts[-1], message)
-    refused = click.ClickException(message)
-    refused.exit_code = 2
-    return refused
+    return WrongOptionError(message)
 
 
 @click.group(cls=Commands, context_settings=SETTINGS)

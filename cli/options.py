@@ -142,10 +142,11 @@ def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
             raise click.UsageError(f"{flag_of(drafting)} is for drafts, and --plain does not draft; give only one")
         command(**options)
 
+    command_with: Callable[..., None] = run
     for one in reversed(fields(SamplingParameters)):
         if one.metadata["option"].flag != "":
-            run = _click_option(one, one.metadata["option"])(run)
-    return run
+            command_with = _click_option(one, one.metadata["option"])(command_with)
+    return command_with
 
 
 def flag_of(name: str) -> str:

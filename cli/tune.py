@@ -89,12 +89,12 @@ def tune(
     click.echo(json.dumps(report.as_dict()) if as_json else _render(report))
     if report.draft is None:
         remedy = "run the same command again" if report.interrupted else "give more prompts or --answers, or --force"
-        refused = click.ClickException(
-            f"the draft is not clearly better on held-out prompts, so nothing was written; {remedy} (the answers are "
-            f"kept in {kept})"
+        click.echo(
+            "Error: the draft is not clearly better on held-out prompts, so nothing was written; "
+            f"{remedy} (the answers are kept in {kept})",
+            err=True,
         )
-        refused.exit_code = 130 if report.interrupted else 1
-        raise refused
+        raise SystemExit(130 if report.interrupted else 1)
     click.echo(f"build with it: specexport build --draft {output} ..., and calibrate again", err=True)
 
 

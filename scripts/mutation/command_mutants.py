@@ -156,8 +156,8 @@ COMMANDS = (
     Mutant(
         "a wrong option ends as any other error",
         f"{CLI}group.py",
-        "refused.exit_code = 2",
-        "refused.exit_code = 1",
+        "exit_code = 2",
+        "exit_code = 1",
         OF_CLI,
     ),
     Mutant(
