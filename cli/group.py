@@ -20,7 +20,7 @@ from ..errors import SpecExportError
 from ..version import VERSION
 from .doctor import EXPORTER_EXTRA
 
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
+SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
 
 class WrongOptionError(click.ClickException):
