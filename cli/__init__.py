@@ -3,14 +3,14 @@
 A command imports what it needs when it is called, so that `--help` and a wrong option are answered at once.
 """
 
-from . import bench, build, bundle, calibrate, chat, doctor, drafts, generate, serve, tune, verify
+from . import bench, build, bundle, calibrate, chat, doctor, generate, serve, tune
 from .group import completion, main
 
 __all__ = ["main"]
 
 for command in (
-    drafts.add_draft,
     bench.bench,
+    build.add_draft,
     build.build,
     calibrate.calibrate,
     chat.chat,
@@ -21,9 +21,9 @@ for command in (
     generate.generate,
     bundle.inspect,
     bundle.push,
-    drafts.remove_draft,
+    bundle.remove_draft,
     serve.serve,
     tune.tune,
-    verify.verify,
+    bundle.verify,
 ):
     main.add_command(command)

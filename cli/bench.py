@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import BUNDLE, DRAFTER, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, running
+from .options import (
+    BUNDLE,
+    DRAFTER,
+    FILE,
+    JSON,
+    LIMIT,
+    MAX_NEW_TOKENS,
+    PROMPTS,
+    SEED,
+    SKIP_INVALID,
+    TOP_K,
+    TOP_P,
+    running,
+)
 from .progress import bar, note_busy_host, requests_of
 
 if TYPE_CHECKING:
@@ -18,12 +31,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @BUNDLE
-@click.option(
-    "--prompts",
-    required=True,
-    type=click.Path(path_type=Path),
-    help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines.',
-)
+@PROMPTS
 @SKIP_INVALID
 @click.option("--route", "routes", multiple=True, help="Only requests of this route; repeatable.")
 @LIMIT
@@ -32,23 +40,14 @@ if TYPE_CHECKING:
 )
 @DRAFTER
 @MAX_NEW_TOKENS
-@click.option(
-    "--temperature", type=float, default=0.0, show_default=True, help="0 is greedy; only greedy outputs are compared."
-)
+@click.option("--temperature", type=float, default=0.0, help="0 is greedy; only greedy outputs are compared.")
 @TOP_K
 @TOP_P
 @SEED
-@click.option(
-    "--repeats",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Runs of each request, plain and speculative.",
-)
+@click.option("--repeats", type=click.IntRange(1), default=1, help="Runs of each request, plain and speculative.")
 @click.option(
     "--journal",
-    "--resume",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="File that keeps finished pairs, from which the same command resumes. [default: "
     "BUNDLE/calibration/bench.jsonl]",
 )
@@ -87,7 +86,7 @@ def bench(
     note_busy_host()
     path, pairs = journal or session.bundle.root / "calibration" / "bench.jsonl", len(requests) * chosen.repeats
     with Journal.open(path, journal_header(session, requests, chosen)) as kept:
-        _say_resumed(kept, pairs)
+        _note_journal(kept, pairs)
         try:
             with bar("bench") as advance:
                 result = run(session, requests, chosen, kept, advance)
@@ -106,7 +105,7 @@ def bench(
         raise SystemExit(1)
 
 
-def _say_resumed(journal: Journal, pairs: int) -> None:
+def _note_journal(journal: Journal, pairs: int) -> None:
     if journal.replaced:
         click.echo(f"{journal.path} belonged to another run and is replaced", err=True)
     elif journal.finished:

@@ -1,21 +1,23 @@
-"""`specexport build`."""
+"""`specexport build` and `add-draft`."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .doctor import lacking
-from .options import CACHE, MIN_OVERLAP, compile_options, compiling
+from .doctor import require_packages
+from .options import BUNDLE, CACHE, FILE, MIN_OVERLAP, compile_options, compiling, output_option
 from .progress import time_lines
 
 if TYPE_CHECKING:
     from ..bundle import Bundle
+    from ..editing.progress import StageTime
 
 
 @click.command()
@@ -29,10 +31,10 @@ if TYPE_CHECKING:
     "drafts",
     multiple=True,
     metavar="[NAME=]MODEL",
-    help="Smaller draft model, given as the target is; repeatable, the first is the default; lookup for none. "
+    help="Smaller draft model, as for --target; repeatable, the first is the default; lookup for none. "
     "[default: none, drafts come from prompt lookup]",
 )
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Bundle folder to create.")
+@output_option("Bundle folder to create.")
 @MIN_OVERLAP
 @click.option(
     "--draft-vocabulary",
@@ -45,14 +47,11 @@ if TYPE_CHECKING:
     type=int,
     help="Maximum sequence length in tokens, prompt included. [default: the models' maximum, at most 4096]",
 )
-@click.option(
-    "--max-draft-tokens", type=int, default=4, show_default=True, help="Maximum draft tokens per round, 1 to 32."
-)
+@click.option("--max-draft-tokens", type=int, default=4, help="Maximum draft tokens per round, 1 to 32.")
 @click.option(
     "--tree-rows",
     type=int,
     default=0,
-    show_default=True,
     help="Maximum leaves per round, alternatives to draft tokens; fp32 and fp16 on onnxruntime.",
 )
 @click.option(
@@ -66,25 +65,15 @@ if TYPE_CHECKING:
     show_default=True,
     help="Weight precision: fp32, fp16, bf16, int8, int4 or fp8.",
 )
-@click.option(
-    "--draft-precision",
-    help="Weight precision of the draft. [default: as --precision]",
-)
+@click.option("--draft-precision", help="Weight precision of the draft. [default: as --precision]")
 @click.option(
     "--calibration-prompts",
     "calibration_texts",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="int8, int4, fp8, --draft-vocabulary: calibration data, JSONL of prompts, at least 512 tokens. "
     "[default: a built-in set]",
 )
-@click.option(
-    "--engine",
-    "engines",
-    multiple=True,
-    default=["onnxruntime"],
-    show_default=True,
-    help="Engine to build for; repeatable.",
-)
+@click.option("--engine", "engines", multiple=True, default=["onnxruntime"], help="Engine to build for; repeatable.")
 @click.option(
     "--tensorrt-version",
     metavar="X.Y",
@@ -100,8 +89,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     --draft, the bundle drafts by prompt lookup.
     """
     start = perf_counter()
-    if reasons := lacking():
-        raise click.ClickException("; ".join(reasons))
+    require_packages()
     from ..bundle.output import check_free
     from ..editing.display import BuildDisplay
     from ..editing.progress import Silent, Timed
@@ -124,52 +112,74 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
             from ..exporter.build import build as run
 
         report = run(target, named, output, chosen, display, command_line(sys.argv[1:]))
-    for line in time_lines((*timed.times, *report.times), perf_counter() - start):
-        click.echo(line, err=True)
-    for draft in report.bundle.manifest.drafts:
-        if shared := draft.shared_vocabulary:
-            known = f"{shared.shared_tokens} of the target's {shared.target_tokens} tokens ({shared.overlap:.1%})"
-            click.echo(f"the {draft.label} can propose {known}", err=True)
-        if draft.reduced_vocabulary is not None:
-            click.echo(f"the {draft.label} can propose {draft.reduced_vocabulary.summary}", err=True)
-    for label, model in report.bundle.manifest.models.items():
-        if found := model.fidelity:
-            moved = f"KL divergence {found.divergence:.4f} nats from the exact model"
-            agrees = f"same top-1 token {found.agreement:.1%}"
-            click.echo(
-                f"{label} in {model.format}: {moved}, {agrees}, perplexity {found.loss:+.2%}; {found.measured_on}",
-                err=True,
-            )
-        for line in (*model.notes, *(layers.summary for layers in model.layer_proofs)):
-            click.echo(f"{label}: {line}", err=True)
-    for line in report.bundle.manifest.defaults.lines:
-        click.echo(f"generation_config.json: {line}", err=True)
-    for label, model in report.bundle.manifest.models.items():
-        for proof in model.proofs:
-            click.echo(
-                f"proved {label} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "
-                f"{proof.measure} (allowed {proof.limit})",
-                err=True,
-            )
-    _say_what_it_is(report.bundle, output)
+    _echo_built(report.bundle, (*timed.times, *report.times), perf_counter() - start)
+    click.echo(_next_steps(report.bundle, shlex.quote(str(output))), err=True)
     click.echo(str(output))
 
 
-def _say_what_it_is(bundle: Bundle, output: Path) -> None:
-    """Print the last lines of a build: a summary, and what to do next."""
-    manifest = bundle.manifest
-    models = ", ".join(
-        f"{label} of {model.num_parameters / 1e6:,.1f} M weights in "
-        f"{manifest.contract.precision if model.format == 'float' else model.format}"
-        for label, model in manifest.models.items()
-    )
-    size = sum(file.bytes for file in manifest.files.values()) / 1e6
-    engines = ", ".join(manifest.engines)
-    click.echo(f"\n{output.name}: {models}; {size:,.0f} MB for {engines}, every graph proved", err=True)
-    click.echo(_what_is_next(bundle, shlex.quote(str(output))), err=True)
+@click.command("add-draft")
+@BUNDLE
+@click.option(
+    "--draft",
+    required=True,
+    metavar="[NAME=]MODEL",
+    help="Draft model: a checkpoint folder, a GGUF file, or either on the hub. NAME is what requests call it, by "
+    "default the last part of the path.",
+)
+@click.option("--draft-precision", "precision", help="Weight precision. [default: that of the bundle's first draft]")
+@MIN_OVERLAP
+@click.option(
+    "--calibration-prompts",
+    "calibration_texts",
+    type=FILE,
+    help="int8, int4: calibration data, JSONL of prompts, at least 512 tokens. [default: a built-in set]",
+)
+@CACHE
+def add_draft(bundle: Path, draft: str, **options: Any) -> None:
+    """Add a draft to a bundle.
+
+    Replaces a draft of the same name. Exports and proves only this draft; the target and other drafts stay as they are.
+    Requests choose it with --drafter NAME, and specexport calibrate measures it with the others.
+    """
+    start = perf_counter()
+    require_packages()
+    from ..bundle import Bundle
+    from ..editing.display import BuildDisplay
+    from ..editing.progress import Timed
+    from ..exporter.options import LOOKUP, UNNAMED, parse_draft
+
+    if draft == LOOKUP:
+        raise click.UsageError(
+            "--draft is lookup, which is no model: every bundle can draft by lookups; use --drafter ngram"
+        )
+    named = parse_draft(draft)
+    if named.name == UNNAMED and named.source == draft and Path(draft).name != UNNAMED:
+        raise click.UsageError(
+            f"the path {draft} has no name that a draft can have; give one with --draft NAME={draft}"
+        )
+    with BuildDisplay() as display:
+        timed = Timed(display)
+        with timed.stage("check the bundle", 1):
+            opened = Bundle.open(bundle)
+        with timed.stage("import packages", 1):
+            from ..exporter.additional_drafts import AddOptions
+            from ..exporter.additional_drafts import add_draft as add
+
+        report = add(opened, named, AddOptions(**options), display)
+    _echo_built(report.bundle, (*timed.times, *report.times), perf_counter() - start)
+    drafts = ", ".join(report.bundle.manifest.draft_names)
+    click.echo(f"{bundle} has the drafts {drafts}; specexport calibrate measures where each one pays", err=True)
+    click.echo(str(bundle))
 
 
-def _what_is_next(bundle: Bundle, place: str) -> str:
+def _echo_built(bundle: Bundle, stages: Sequence[StageTime], seconds: float) -> None:
+    """What took how long, and what `inspect` shows."""
+    from ..runtime.describe import describe, render
+
+    click.echo("\n".join([*time_lines(stages, seconds), "", render(describe(bundle)), ""]), err=True)
+
+
+def _next_steps(bundle: Bundle, place: str) -> str:
     """How to use and calibrate the bundle, or how to move it to a host that can run one of its engines."""
     from ..engines.catalogue import LIBRARIES
     from ..engines.registry import availabilities
@@ -177,12 +187,11 @@ def _what_is_next(bundle: Bundle, place: str) -> str:
     manifest = bundle.manifest
     planned = {plan.engine for plan in manifest.plans}
     waiting = [engine for engine in manifest.engines if engine in LIBRARIES and engine not in planned]
-    found = availabilities()
-    asked = f'specexport generate {place} --prompt "..."'
+    hosted = availabilities()
     chat = f"specexport chat {place} (if it was trained to chat), " if manifest.text.chat_template else ""
-    use = f"{chat}{asked}, specexport calibrate {place} --prompts FILE"
+    use = f'{chat}specexport generate {place} --prompt "...", specexport calibrate {place} --prompts FILE'
     compiling = ", ".join(f"specexport compile {place} --engine {engine}" for engine in waiting)
-    if any(found[engine].usable for engine in manifest.engines if engine not in waiting):
+    if any(hosted[engine].usable for engine in manifest.engines if engine not in waiting):
         return f"next: {use}" + (f"; on the device: {compiling}" if waiting else "")
     if waiting:
         return f"next: copy the bundle to the device, and there: {compiling}"

@@ -1,4 +1,4 @@
-"""Commands on a finished bundle: `specexport inspect`, `compile`, `push` and `dump`."""
+"""Commands on a finished bundle: `specexport inspect`, `verify`, `compile`, `push`, `remove-draft` and `dump`."""
 
 from __future__ import annotations
 
@@ -8,26 +8,61 @@ from typing import Any
 
 import click
 
-from .options import BUNDLE, JSON, compile_options, compiling
+from .options import BUNDLE, DRAFTER, FILE, JSON, compile_options, compiling, output_option, running
 
 
 @click.command()
 @BUNDLE
-@click.option("--files", is_flag=True, help="Also list files with sizes and digests, and packages.")
 @JSON
-def inspect(bundle: Path, files: bool, as_json: bool) -> None:
+def inspect(bundle: Path, as_json: bool) -> None:
     """Show what a bundle contains.
 
-    Models, memory, proofs and what calibration decided. --json has everything.
+    Models, memory, proofs and what calibration decided. --json has everything, files with sizes and digests included.
     """
     from ..bundle import Bundle
-    from ..runtime.describe import describe, render, render_files
+    from ..runtime.describe import describe, render
     from ..runtime.hub import local_bundle
 
     description = describe(Bundle.open(local_bundle(bundle)))
     click.echo(json.dumps(description.as_dict(), indent=1) if as_json else render(description))
-    if files and not as_json:
-        click.echo(render_files(description.manifest))
+
+
+@click.command()
+@BUNDLE
+@click.option(
+    "--prompts",
+    type=FILE,
+    help='JSONL file of {"prompt" or "messages": ...} lines. [default: the tokens of the export\'s proof]',
+)
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(1),
+    default=64,
+    help="Maximum new tokens, unless a prompt's line says otherwise.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(0),
+    default=0,
+    help="Sampled generations for L3, 0 for no L3: hundreds at least; 10000 find small errors.",
+)
+@DRAFTER
+@running
+@JSON
+def verify(bundle: Path, where: dict[str, Any], as_json: bool, **options: Any) -> None:
+    """Prove losslessness on this host.
+
+    L0 enumerates the verification rules. Parity compares the graphs with the Hugging Face model. L1 and L2 compare
+    speculative with plain greedy output, at the same pass width and at width 1. L3, with --trials, compares sampled
+    output, under both verification rules, with the target's exact distribution. --drafter applies to L1, L2 and L3.
+    """
+    from ..runtime.proofs.verify import render, verify_session
+    from .progress import load
+
+    result = verify_session(load(bundle, **where, policy=False), **options)
+    click.echo(json.dumps(result.as_dict()) if as_json else render(result))
+    if not result.passed:
+        raise SystemExit(1)
 
 
 @click.command("compile")
@@ -72,10 +107,31 @@ def push(bundle: Path, repository: str, private: bool) -> None:
     click.echo(upload(Bundle.open(bundle), repository, private))
 
 
+@click.command("remove-draft")
+@BUNDLE
+@click.option("--draft", "name", required=True, metavar="NAME", help="Name of the draft.")
+def remove_draft(bundle: Path, name: str) -> None:
+    """Remove a draft from a bundle.
+
+    The first draft cannot be removed. Calibration results are removed too; target and other drafts stay as they are.
+    """
+    from ..bundle import Bundle
+    from ..editing.replace_manifest import remove_draft as remove
+    from ..runtime.policy.routes import POLICY
+
+    opened = Bundle.open(bundle)
+    calibrated = opened.path(POLICY).exists()
+    left = remove(opened, name)
+    click.echo(f"removed {name}; left: {', '.join(left.manifest.draft_names)}", err=True)
+    if calibrated:
+        click.echo("the calibration may have used it and was removed; run specexport calibrate again", err=True)
+    click.echo(str(bundle))
+
+
 @click.command()
 @BUNDLE
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder for the files.")
-@click.option("--model", default="target", show_default=True, help="target, draft, or the name of a draft.")
+@output_option("Folder for the files.")
+@click.option("--model", default="target", help="target, draft, or the name of a draft.")
 @click.option("--dialect", help="Dialect of the graph: ort, onnx or rows. [default: the model's first]")
 @click.option("--step", type=int, help="Which pass of the proof, from 0. [default: the last]")
 def dump(bundle: Path, output: Path, model: str, dialect: str | None, step: int | None) -> None:

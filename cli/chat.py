@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import PromptError, SpecExportError
+from .generate import brief
 from .options import BUNDLE, CHAT_TEMPLATE, note_route, running, sampling_options
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Conversation:
                 self.say("Ctrl-D leaves")
                 continue
             except UnicodeDecodeError as error:
-                self.say(f"found text that is not {error.encoding.upper()}; it is left out")
+                self.say(f"the line is not {error.encoding.upper()}; it is left out")
                 continue
             if line is None or line.strip() == "/quit":
                 return
@@ -123,8 +124,8 @@ class Conversation:
             self.say(f"colours {'on' if self.colour else 'off'}")
         elif command == "/system":
             had, self.system = self.system, text or None
-            gone = "the system message is removed" if had else "there is no system message; /system TEXT sets one"
-            self.say("the system message is set; /reset drops the conversation before it" if text else gone)
+            removed = "the system message is removed" if had else "there is no system message; /system TEXT sets one"
+            self.say("the system message is set; /reset drops the conversation before it" if text else removed)
         elif command == "/reset":
             self.messages.clear()
             self.session.reset()
@@ -188,12 +189,8 @@ class Conversation:
 
 
 def status(statistics: Statistics, finish_reason: str) -> str:
-    row = statistics
-    parts = [f"{row.emitted} tokens", f"{row.tokens_per_second:.1f} tokens/s"]
-    if row.drafted:
-        parts += [f"{row.mean_acceptance_length:.2f} tokens/round", f"accepted {row.acceptance_rate:.0%}"]
-    parts += [f"first after {row.first_token_seconds * 1e3:.0f} ms"]
-    return ", ".join(parts) + {"stop": "", "length": "; stopped at its limit", "cancelled": "; stopped"}[finish_reason]
+    ends = {"stop": "", "length": "; stopped at its limit", "cancelled": "; stopped"}
+    return ", ".join(brief(statistics)) + ends[finish_reason]
 
 
 @contextmanager

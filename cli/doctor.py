@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 EXPORTER_EXTRA = "pip install 'specexport[export]'"
+TUNING = ("torch", "transformers", "safetensors")  # of PACKAGES, those of the extra `tune`
 OLDEST_PYTHON = (3, 11)
 NO_DOCSTRINGS = 2  # as -OO and PYTHONOPTIMIZE=2 set it
 # The extra `export`, as pyproject.toml has it; a test compares the two.
@@ -44,15 +45,15 @@ def doctor(as_json: bool) -> None:
     from ..engines.catalogue import LIBRARIES
     from ..engines.registry import availabilities
     from ..engines.tensorrt.api import LEAN, library
-    from ..engines.tensorrt.api import found as usable
+    from ..engines.tensorrt.api import found as probe
     from ..engines.tensorrt.compile import describe_compiler
 
-    found = availabilities() | {"tensorrt-lean": usable(lambda: library(LEAN).title), "build": _building()}
-    found |= {f"compile for {engine}": usable(partial(describe_compiler, engine)) for engine in LIBRARIES}
+    rows = availabilities() | {"tensorrt-lean": probe(lambda: library(LEAN).title), "build": _building()}
+    rows |= {f"compile for {engine}": probe(partial(describe_compiler, engine)) for engine in LIBRARIES}
     if as_json:
-        click.echo(json.dumps({name: vars(entry) for name, entry in found.items()}))
+        click.echo(json.dumps({name: vars(entry) for name, entry in rows.items()}))
         return
-    for name, entry in found.items():
+    for name, entry in rows.items():
         mark = "yes" if entry.usable else "no "
         click.echo(f"{mark}  {name}: {entry.detail}{'' if entry.usable else '; ' + entry.remedy}")
 
@@ -60,22 +61,31 @@ def doctor(as_json: bool) -> None:
 def _building() -> Availability:
     from ..engines.base import Availability
 
-    if found := lacking():
-        return Availability(False, *found)
+    if reasons := lacking():
+        return Availability(False, *reasons)
     return Availability(True, "the exporter's packages are installed")
 
 
-def lacking() -> tuple[str, str] | None:
+def require_packages(extra: str = "export") -> None:
+    """Raises `click.ClickException` where this host cannot load models for `build`, or with `tune` for that."""
+    if reasons := lacking(extra):
+        raise click.ClickException("; ".join(reasons))
+
+
+def lacking(extra: str = "export") -> tuple[str, str] | None:
     """What keeps this host from building and what to do about it, or None if nothing does."""
     if sys.version_info < OLDEST_PYTHON:
-        needed = ".".join(map(str, OLDEST_PYTHON))
-        found = f"building needs Python {needed} or newer, this is {platform.python_version()}"
-        return found, "build where there is one and copy the bundle here, where it runs"
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        reason = f"building needs Python {oldest} or newer, this is {platform.python_version()}"
+        return reason, "build where there is one and copy the bundle here, where it runs"
     if sys.flags.optimize >= NO_DOCSTRINGS:
-        found = "building needs docstrings, which transformers reads, and this Python runs without them"
-        return found, "leave out -OO, or unset PYTHONOPTIMIZE (1 and -O are allowed)"
-    wrong = [f"{name}{wanted} ({found})" for name, wanted in PACKAGES.items() if (found := _unfit(name, wanted))]
-    return (f"building needs {', '.join(wrong)}", EXPORTER_EXTRA) if wrong else None
+        reason = "building needs docstrings, which transformers reads, and this Python runs without them"
+        return reason, "leave out -OO, or unset PYTHONOPTIMIZE (1 and -O are allowed)"
+    needed = TUNING if extra == "tune" else tuple(PACKAGES)
+    wrong = [f"{name}{PACKAGES[name]} ({reason})" for name in needed if (reason := _unfit(name, PACKAGES[name]))]
+    if not wrong:
+        return None
+    return f"building needs {', '.join(wrong)}", EXPORTER_EXTRA.replace("export]", f"{extra}]")
 
 
 def _unfit(name: str, wanted: str) -> str:
@@ -83,11 +93,9 @@ def _unfit(name: str, wanted: str) -> str:
     if find_spec(name.replace("-", "_")) is None:
         return "not installed"
     try:
-        found = version(name)
+        installed = version_numbers(version(name))
     except PackageNotFoundError:  # installed under another name, as onnxruntime-gpu is
         return ""
     floor, _, ceiling = wanted.removeprefix(">=").partition(",<")
-    fits = version_numbers(floor) <= version_numbers(found) and (
-        not ceiling or version_numbers(found) < version_numbers(ceiling)
-    )
-    return "" if fits else f"found {found}"
+    fits = version_numbers(floor) <= installed and (not ceiling or installed < version_numbers(ceiling))
+    return "" if fits else f"found {version(name)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from .options import BUNDLE, CHAT_TEMPLATE, JSON, grammars, note_route, running,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..runtime.session import Session
+    from ..runtime.grammar.thinking import Thinking
     from ..runtime.state.statistics import Statistics
 
 
@@ -51,29 +52,31 @@ def generate(
     The text streams to stdout, statistics go to stderr.
     """
     if extra := click.get_current_context().args:
-        raise click.UsageError(f"found {extra[0]!r} after the bundle; give text with --prompt or --chat")
+        raise click.UsageError(f"{extra[0]!r} stands after the bundle; give text with --prompt or --chat")
     texts = {"--prompt": prompt, "--chat": chat, "--messages": messages}
-    given_texts = [name for name, text in texts.items() if text is not None]
-    if len(given_texts) != 1:
-        found = f"found {' and '.join(given_texts)}" if given_texts else "found no text"
-        raise click.UsageError(f"{found}; give one of {', '.join(texts)}")
+    present = [name for name, text in texts.items() if text is not None]
+    if len(present) != 1:
+        raise click.UsageError(f"found {' and '.join(present) or 'no text'}; give one of {', '.join(texts)}")
     if prediction is not None and prediction.name == "<stdin>" and "-" in (prompt, chat):
         raise click.UsageError("the prompt and the prediction cannot both come from stdin; give one as a file")
+    from ..runtime.sampling.parameters import SamplingParameters
     from .progress import load
 
+    source: Any = _messages(messages) if messages is not None else prompt if chat is None else chat
+    if source == "-":
+        source = _stdin()
     if chat is not None:
-        given: Any = [{"role": "user", "content": _stdin() if chat == "-" else chat}]
-    elif messages is not None:
-        given = _messages(messages)
-    else:
-        given = _stdin() if prompt == "-" else prompt
-    expected = _text(prediction) if prediction is not None else None
+        source = [{"role": "user", "content": source}]
+    parameters = SamplingParameters(prediction=None if prediction is None else _text(prediction), **options)
     session = load(bundle, chat_template=chat_template, **where)
-    note_route(session, options["route"])
+    note_route(session, parameters.route)
     reader = None
-    if options.get("grammar") is not None and prompt is None:
-        given, reader = _behind_thoughts(session, given, options)
-    stream = session.stream(given, prediction=expected, **options)
+    if parameters.grammar is not None and prompt is None:
+        source = session.encode(source)
+        thinking = session.thinking(source)
+        parameters = replace(parameters, grammar=parameters.grammar.behind(thinking))
+        reader = _without_thoughts(thinking)
+    stream = session.stream(source, parameters)
     text, finish_reason, statistics = "", "cancelled", None
     tokens: list[int] = []
     try:
@@ -99,27 +102,22 @@ def generate(
         raise SystemExit(130)
 
 
-def _behind_thoughts(
-    session: Session, messages: Any, options: dict[str, Any]
-) -> tuple[Any, Callable[[str, bool], str]]:
-    """The prompt, and what moves the thoughts from the text to stderr. The grammar begins after the thoughts."""
+def _without_thoughts(thinking: Thinking | None) -> Callable[[str, bool], str]:
+    """A function of a piece of text, and whether it is the last, that moves thoughts to stderr."""
     from ..runtime.tools.answer import AnswerReader, Thought
 
-    ids = session.encode(messages)
-    thinking = session.thinking(ids)
-    options["grammar"] = options["grammar"].behind(thinking)
     reader = AnswerReader(thinking)
 
     def answer(text: str, last: bool) -> str:
-        found = ""
+        said = ""
         for part in [*reader.add(text), *(reader.end() if last else ())]:
             if isinstance(part, Thought):
                 click.echo(part.text, nl=False, err=True)
             elif isinstance(part, str):
-                found += part
-        return found
+                said += part
+        return said
 
-    return ids, answer
+    return answer
 
 
 def _stdin() -> str:
@@ -139,16 +137,53 @@ def _text(file: Any) -> str:
 
 
 def _messages(file: Any) -> list[Any]:
-    text = text_of(file)
     try:
-        found = json.loads(text)
+        messages = json.loads(text_of(file))
     except (ValueError, RecursionError) as error:
         raise click.ClickException(f"{file.name} is not JSON: {error}") from None
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+    if not isinstance(messages, list) or not all(isinstance(item, dict) for item in messages):
         raise click.ClickException(
             f'{file.name} does not hold a list of messages; expected [{{"role": "user", "content": "..."}}]'
         )
-    return found
+    return messages
+
+
+def summary(statistics: Statistics) -> str:
+    """One line for people: what the request did and where its time went."""
+    row = statistics
+    parts = brief(row)
+    if row.drafted:
+        by_position = " ".join(
+            f"{a}/{d}" for a, d in zip(row.accepted_by_position, row.drafted_by_position, strict=True)
+        )
+        parts[-1] += f" of {row.drafted} ({by_position})"
+        parts += [f"{row.caught} of {row.leaves} leaves caught"] if row.leaves else []
+        rounds = ", ".join(f"{name} in {count}" for name, count in row.rounds_by_drafter.items())
+        parts += [f"drafted by {rounds} of {row.rounds} rounds"] if rounds else []
+        parts += [f"{row.draft_passes} draft passes"] if row.draft_passes else []
+        parts += [f"draft tokens: {sources}"] if (sources := _sources(row)) else []
+    whole = row.total_seconds or 1.0
+    shares = (  # they add up to the whole
+        ("setup", row.setup_seconds),
+        ("prefill", row.prefill_seconds),
+        ("draft", row.draft_seconds),
+        ("target", row.target_seconds),
+        ("device", row.device_seconds),
+        ("host", row.host_seconds),
+    )
+    return ", ".join(parts) + "; " + " ".join(f"{name} {seconds / whole:.0%}" for name, seconds in shares if seconds)
+
+
+def brief(row: Statistics) -> list[str]:
+    """The parts of a line about a request; the last is the rate of acceptance where tokens were drafted."""
+    parts = [
+        f"{row.emitted} tokens",
+        f"{row.tokens_per_second:.1f} tokens/s",
+        f"first after {row.first_token_seconds * 1e3:.0f} ms",
+    ]
+    if row.drafted:
+        parts += [f"{row.mean_acceptance_length:.2f} tokens/round", f"accepted {row.acceptance_rate:.0%}"]
+    return parts
 
 
 def _sources(row: Statistics) -> str:
@@ -161,39 +196,3 @@ def _sources(row: Statistics) -> str:
         "forced by the grammar": row.forced,
     }
     return " + ".join(f"{count} {source}" for source, count in counts.items() if count) if drawn < row.drafted else ""
-
-
-def summary(statistics: Statistics) -> str:
-    """One line for people: what the request did and where its time went."""
-    row = statistics
-    parts = [
-        f"{row.emitted} tokens",
-        f"{row.tokens_per_second:.1f} tokens/s",
-        f"first after {row.first_token_seconds * 1e3:.1f} ms",
-    ]
-    if row.drafted:
-        by_position = " ".join(
-            f"{a}/{d}" for a, d in zip(row.accepted_by_position, row.drafted_by_position, strict=True)
-        )
-        parts += [
-            f"{row.mean_acceptance_length:.2f} tokens/round",
-            f"accepted {row.acceptance_rate:.0%} of {row.drafted} ({by_position})",
-        ]
-        parts += [f"{row.caught} of {row.leaves} leaves caught"] if row.leaves else []
-        used = row.rounds_by_drafter
-        rounds = ", ".join(f"{name} in {count}" for name, count in used.items())
-        of = f"of {row.rounds} round{'s' * (row.rounds > 1)}"
-        parts += [f"drafter{'s' * (len(used) > 1)} {rounds} {of}"] if used else []
-        passes = f"{row.draft_passes} draft pass{'es' * (row.draft_passes > 1)}"
-        parts += [passes] if row.draft_passes else []
-        parts += [f"draft tokens: {sources}"] if (sources := _sources(row)) else []
-    whole = row.total_seconds or 1.0
-    shares = (  # they add up to the whole
-        ("setup", row.setup_seconds),
-        ("prefill", row.prefill_seconds),
-        ("draft", row.draft_seconds),
-        ("target", row.target_seconds),
-        ("device", row.device_seconds),
-        ("host", row.host_seconds),
-    )
-    return ", ".join(parts) + "; " + " ".join(f"{name} {seconds / whole:.0%}" for name, seconds in shares if seconds)

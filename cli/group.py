@@ -5,8 +5,9 @@ Piped text is UTF-8, what a terminal cannot show is replaced, and readers may le
 
 from __future__ import annotations
 
-import codecs
+import errno
 import os
+import re
 import sys
 import warnings
 from io import TextIOWrapper
@@ -19,12 +20,17 @@ from ..errors import SpecExportError
 from ..version import VERSION
 from .doctor import EXPORTER_EXTRA
 
-REPLACING = "specexport-replacing"
-SURROGATES = range(0xDC80, 0xDD00)  # how Python keeps the undecodable bytes of file names
+SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
+
+
+class WrongOptionError(click.ClickException):
+    """In one line, unlike click's own `UsageError`."""
+
+    exit_code = 2
 
 
 class Commands(click.Group):
-    """Ends a user's mistake in one line on stderr and exit code 1, and an interrupt with 130, without a traceback."""
+    """Ends a user's mistake in one line on stderr and exit code 1 or 2, and an interrupt with 130: no traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -33,7 +39,7 @@ class Commands(click.Group):
                 warnings.filterwarnings("ignore", ".* is deprecated and will be removed in version", FutureWarning)
                 return super().invoke(ctx)
         except SpecExportError as error:
-            raise click.ClickException(str(error)) from None
+            raise refusal(error, self.commands.get(ctx.invoked_subcommand or "")) from None
         except ImportError as error:
             name, reason = error.name or "a package", str(error).partition("\n")[0]
             if name.startswith("specexport"):
@@ -46,14 +52,35 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("Interrupted", err=True)
             raise SystemExit(130) from None
-        except BrokenPipeError:
-            drop()
-            raise SystemExit(1) from None
         except OSError as error:
-            raise click.ClickException(str(error)) from None
+            if error.errno == errno.EPIPE:
+                raise  # click ends a command whose reader went away
+            where = error.filename or "the output cannot be written"
+            if error.filename is None:
+                _discard_output()
+            raise click.ClickException(f"{where}: {error.strerror or error}") from None
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def refusal(error: SpecExportError, command: click.Command | None) -> click.ClickException:
+    """The error in one line that calls parameters by their options. Exit code 2 where one of the command's options is
+    at fault, as for what click itself refuses, else 1.
+    """
+    message = str(error)
+    options = [one for one in command.params if isinstance(one, click.Option)] if command else []
+    field = (error.field or "").replace("_", "-")
+    wrong = next((one for one in options if error.field == one.name or f"--{field}" in one.opts), None)
+    if wrong is None:
+        return click.ClickException(message)
+    for option in options:
+        name = str(option.name)
+        if "_" in name:  # never a word of a sentence
+            message = re.sub(rf"(?<![\w-]){name}(?![\w-])", option.opts[-1], message)
+        elif option is wrong:
+            message = re.sub(rf"^{name}(?= )", option.opts[-1], message)
+    return WrongOptionError(message)
+
+
+@click.group(cls=Commands, context_settings=SETTINGS)
 @click.version_option(VERSION, prog_name="specexport")
 def main() -> None:
     """Compiled speculative decoding at batch 1."""
@@ -64,23 +91,14 @@ def use_utf8() -> None:
 
     Output keeps the encoding of the locale, and no character ends it: what the encoding lacks becomes a question mark.
     """
-    codecs.register_error(REPLACING, _replaced)
     if isinstance(sys.stdin, TextIOWrapper) and not sys.stdin.isatty():
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors=REPLACING)
+        sys.stdout.reconfigure(errors="replace")
 
 
-def _replaced(error: UnicodeError) -> tuple[bytes, int]:
-    """A handler for codecs. Bytes of file names stay what they are, so that a script finds the file."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    codes = map(ord, error.object[error.start : error.end])
-    return bytes(code - 0xDC00 if code in SURROGATES else ord("?") for code in codes), error.end
-
-
-def drop() -> None:
-    """Sends further output nowhere once nobody reads it, so that Python's own flush at exit does not complain."""
+def _discard_output() -> None:
+    """Where it cannot be written, so that Python's flush at exit does not complain."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

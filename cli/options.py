@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from ..engines.tensorrt.compile import CompileOptions
     from ..runtime.session import Session
 
-BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
+FILE = click.Path(path_type=Path)
+BUNDLE = click.argument("bundle", type=FILE)
+PROMPTS = click.option(
+    "--prompts", required=True, type=FILE, help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines.'
+)
 RUNNING = (
     click.option("--engine", help="Engine to run on. [default: the first of the bundle that this host can run]"),
     click.option(
         "--threads",
         type=click.IntRange(0),
         default=0,
-        help="CPU threads, 0 for the engine's choice; more than the host has cores are slower. "
-        "[default: the engine's choice]",
+        help="CPU threads, 0 for the engine's choice; more than the host has cores are slower.",
     ),
     click.option("--device", type=click.IntRange(0), help="GPU index, from 0. [default: the first GPU]"),
 )
@@ -41,23 +44,19 @@ MAX_NEW_TOKENS = click.option(
     "--max-new-tokens",
     type=click.IntRange(1),
     default=128,
-    show_default=True,
     help="Maximum new tokens, unless a prompt's line says otherwise.",
 )
-TOP_K = click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
-TOP_P = click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
-SEED = click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
-CHAT_TEMPLATE = click.option(
-    "--chat-template", type=click.Path(path_type=Path), help="File with a chat template. [default: the bundle's]"
-)
+TOP_K = click.option("--top-k", type=int, default=0, help="0 is off.")
+TOP_P = click.option("--top-p", type=float, default=1.0, help="1 is off.")
+SEED = click.option("--seed", type=int, default=0, help="Random seed.")
+CHAT_TEMPLATE = click.option("--chat-template", type=FILE, help="File with a chat template. [default: the bundle's]")
 MIN_OVERLAP = click.option(
     "--min-overlap",
     type=float,
     default=0.5,
-    show_default=True,
     help="Draft with another tokenizer: minimum share of the calibration prompts' tokens that it must know.",
 )
-CACHE = click.option("--cache", type=click.Path(path_type=Path), help="Build cache. [default: ~/.cache/specexport]")
+CACHE = click.option("--cache", type=FILE, help="Build cache. [default: ~/.cache/specexport]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 # Of `build` and `compile`, for engines that run plans.
@@ -76,11 +75,7 @@ COMPILING = (
     ),
     click.option("--version-compatible", is_flag=True, help="TensorRT: plans run with the lean runtime too."),
     click.option("--weight-streaming", is_flag=True, help="Allow weights in host memory if GPU memory is too small."),
-    click.option(
-        "--timing-cache",
-        type=click.Path(path_type=Path),
-        help="TensorRT: file of kernel timings that later builds reuse.",
-    ),
+    click.option("--timing-cache", type=FILE, help="TensorRT: file of kernel timings that later builds reuse."),
 )
 
 
@@ -94,6 +89,10 @@ GRAMMARS = (
         "--grammar", "lark", type=click.File(encoding="utf-8"), help="File with a Lark grammar for the output."
     ),
 )
+
+
+def output_option(text: str) -> Callable[..., Any]:
+    return click.option("-o", "--output", required=True, type=FILE, help=text)
 
 
 def text_of(file: TextIO) -> str:
@@ -138,18 +137,21 @@ def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**options: Any) -> None:
-        given = next((name for name in OF_DRAFTS if options.get(name)), None)
-        if given is not None and not options["speculate"]:
-            raise click.UsageError(
-                f"--{given.replace('_', '-')} is for drafts, and --plain does not draft; give only one"
-            )
+        drafting = next((name for name in OF_DRAFTS if options.get(name)), None)
+        if drafting is not None and not options["speculate"]:
+            raise click.UsageError(f"{flag_of(drafting)} is for drafts, and --plain does not draft; give only one")
         command(**options)
 
-    found: Callable[..., None] = run
+    command_with: Callable[..., None] = run
     for one in reversed(fields(SamplingParameters)):
         if one.metadata["option"].flag != "":
-            found = _click_option(one, one.metadata["option"])(found)
-    return found
+            command_with = _click_option(one, one.metadata["option"])(command_with)
+    return command_with
+
+
+def flag_of(name: str) -> str:
+    """The flag of an option that is called as its parameter."""
+    return f"--{name.replace('_', '-')}"
 
 
 def note_route(session: Session, route: str | None) -> None:
@@ -157,13 +159,11 @@ def note_route(session: Session, route: str | None) -> None:
     policy = session.decisions.policy
     if route is None or (policy is not None and route in policy.routes):
         return
-    if policy is None:
-        told = "this bundle has no policy; specexport calibrate --prompts FILE makes one"
-    else:
-        told = (
-            f"the policy has {', '.join(policy.routes) or 'no routes'}; the request is decoded like one without a route"
-        )
-    click.echo(f"--route {route} has no effect: {told}", err=True)
+    reason = "this bundle has no policy; specexport calibrate --prompts FILE makes one"
+    if policy is not None:
+        known = ", ".join(policy.routes) or "no routes"
+        reason = f"the policy has {known}; the request is decoded like one without a route"
+    click.echo(f"--route {route} has no effect: {reason}", err=True)
 
 
 def _click_option(one: Field[Any], option: Option) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -186,11 +186,11 @@ def _click_option(one: Field[Any], option: Option) -> Callable[[Callable[..., No
         settings |= {"multiple": True, "callback": none_if_empty}
     if one.name in UNADJUSTED:
         settings["help"] += f" {OF_BUNDLE}"
-    return click.option(option.flag or f"--{one.name.replace('_', '-')}", one.name, **settings)
+    return click.option(option.flag or flag_of(one.name), one.name, **settings)
 
 
-def negated(context: click.Context, parameter: click.Parameter, given: bool) -> bool:
-    return not given
+def negated(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
+    return not value
 
 
 def none_if_empty(
@@ -200,18 +200,18 @@ def none_if_empty(
     return values or None
 
 
-def _biases(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for text in given:
+def _biases(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for text in values:
         token, _, bias = text.partition("=")
         try:
             number, value = int(token), float(bias)
         except ValueError:
             raise click.BadParameter(f"{text!r} is not ID=BIAS, such as 15=-2.5") from None
-        if number in found:
-            raise click.BadParameter(f"token {number} is given twice; give each token once")
-        found[number] = value
-    return found
+        if number in biases:
+            raise click.BadParameter(f"token {number} has two biases; give each token once")
+        biases[number] = value
+    return biases
 
 
 def grammars(command: Callable[..., None]) -> Callable[..., None]:
@@ -221,8 +221,8 @@ def grammars(command: Callable[..., None]) -> Callable[..., None]:
     def run(
         *, json_schema: TextIO | None, regex: str | None, choice: tuple[str, ...], lark: TextIO | None, **others: Any
     ) -> None:
-        given = {"--json-schema": json_schema, "--regex": regex, "--choice": choice or None, "--grammar": lark}
-        names = [name for name, value in given.items() if value is not None]
+        values = {"--json-schema": json_schema, "--regex": regex, "--choice": choice or None, "--grammar": lark}
+        names = [name for name, value in values.items() if value is not None]
         if len(names) > 1:
             raise click.UsageError(f"{names[0]} and {names[1]} cannot be combined; give one of them")
         from ..runtime.grammar.grammar import Grammar
@@ -238,7 +238,7 @@ def grammars(command: Callable[..., None]) -> Callable[..., None]:
             elif lark is not None:
                 grammar = Grammar.lark(text_of(lark))
             command(grammar=grammar, **others)
-        except GrammarError as error:  # some are found only when the command compiles it
+        except GrammarError as error:  # some are wrong only when the command compiles them
             if file is None:
                 raise
             raise GrammarError(f"{file.name}: {error}", code=error.code) from None

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from threading import Timer
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from ..runtime.session import Session
     from ..runtime.text.prompt_file import PromptLine
 
-MOMENT = 1.0  # seconds until a terminal is told that a bundle is loading
 # Between lines where there is no terminal to draw a bar on.
 SECONDS = 15.0
 # What the rest is estimated from: steps may take a minute each.
@@ -30,10 +28,10 @@ SPARE = 0.5
 
 @contextmanager
 def bar(label: str, then: str = "") -> Iterator[Callable[[int, int], None]]:
-    """Told (steps done, steps in all), shows how many are done and about how long the others take.
+    """A function of (steps done, steps in all) that shows them, and about how long the others take.
 
-    then: what follows the last step, shown as soon as it is done. Shows something only when told: a thread that
-    draws would disturb measurements.
+    then: what follows the last step, shown as soon as it is done. Nothing is drawn between calls: a thread that draws
+    would disturb measurements.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -50,15 +48,15 @@ def bar(label: str, then: str = "") -> Iterator[Callable[[int, int], None]]:
         get_time=perf_counter,
     ) as progress:
         task = progress.add_task(label, total=None)
-        told = perf_counter()
+        shown = perf_counter()
 
         def advance(done: int, total: int) -> None:
-            nonlocal told
+            nonlocal shown
             ended = done == total and then != ""
             progress.update(task, completed=done, total=total, description=then if ended else label, refresh=True)
-            if console.is_terminal or not (ended or perf_counter() - told > SECONDS):
+            if console.is_terminal or not (ended or perf_counter() - shown > SECONDS):
                 return
-            told = perf_counter()
+            shown = perf_counter()
             left = progress.tasks[0].time_remaining
             rest = f", {then}" if ended else f", about {timedelta(seconds=round(left))} left" if left else ""
             console.print(f"{label}: {done} of {total}{rest}", highlight=False)
@@ -73,27 +71,16 @@ def load(bundle: Path, **options: Any) -> Session:
 
     from ..runtime import load as loader
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    with Console(stderr=True).status(f"loading {escape(str(bundle))}: preparing its graphs"):
         return loader.load(bundle, **options)
-    status = console.status(f"loading {escape(str(bundle))}: preparing its graphs")
-    timer = Timer(MOMENT, status.start)
-    timer.start()
-    try:
-        return loader.load(bundle, **options)
-    finally:
-        timer.cancel()
-        timer.join()
-        status.stop()
 
 
 def time_lines(stages: Sequence[StageTime], seconds: float) -> list[str]:
     """One line per stage, one for the time between stages, and their sum. seconds: the command's total time."""
-    told = [round(stage.seconds, 1) for stage in stages]
-    rest = max(0.0, round(seconds - sum(told), 1))
-    shown = ["reused" if stage.reused else f"{time:6.1f} s" for stage, time in zip(stages, told, strict=True)]
-    lines = [(stage.label, time) for stage, time in zip(stages, shown, strict=True)]
-    lines += [("everything else", f"{rest:6.1f} s"), ("total", f"{sum(told) + rest:6.1f} s")]
+    total = sum(round(stage.seconds, 1) for stage in stages)
+    rest = max(0.0, round(seconds - total, 1))
+    lines = [(stage.label, "reused" if stage.reused else f"{stage.seconds:6.1f} s") for stage in stages]
+    lines += [("everything else", f"{rest:6.1f} s"), ("total", f"{total + rest:6.1f} s")]
     return [f"{label:<20} {time}" for label, time in lines]
 
 

@@ -26,8 +26,8 @@ from ..user_cache import user_cache
 from .bundle_files import write_maps
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.find import find_checkpoint
-from .checkpoints.pair import OwnTokens, translate
-from .checkpoints.shared_vocabulary import Translation
+from .checkpoints.pair import translate
+from .checkpoints.shared_vocabulary import Tokens, Translation
 from .export_model import ModelExport, export_model
 from .memory import require_memory_for_copies
 from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
@@ -47,7 +47,7 @@ class ResolvedDraft:
     warnings: tuple[str, ...]
 
     @classmethod
-    def find(cls, named: NamedDraft, target: OwnTokens, min_overlap: float, texts: CalibrationTexts) -> ResolvedDraft:
+    def find(cls, named: NamedDraft, target: Tokens, min_overlap: float, texts: CalibrationTexts) -> ResolvedDraft:
         """Raises `CheckpointError`, and `PairError` for a draft of too many other tokens."""
         checkpoint = find_checkpoint(named.source)
         translation, warnings = translate(target, checkpoint, min_overlap, texts.texts)
@@ -159,7 +159,7 @@ def add_draft(
     building = asked.of(manifest)
     timed, cache, texts = Timed(progress or Silent()), open_cache(asked.cache or user_cache()), building.texts
     with timed.stage("check the draft", 1):
-        found = ResolvedDraft.find(named, OwnTokens.of_bundle(bundle), asked.min_overlap, texts)
+        found = ResolvedDraft.find(named, Tokens.of_bundle(bundle), asked.min_overlap, texts)
         limit, capacity = found.checkpoint.max_positions, manifest.contract.capacity
         if limit and limit < capacity:
             raise ParameterError(

@@ -21,8 +21,8 @@ from .bundle_files import Contents, make_manifest, write_maps, write_text
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.config import keeps_states
 from .checkpoints.find import find_checkpoint
-from .checkpoints.pair import OwnTokens, check_capacity, check_models
-from .checkpoints.shared_vocabulary import Translation
+from .checkpoints.pair import check_capacity, check_models
+from .checkpoints.shared_vocabulary import Tokens, Translation
 from .dialects import Dialect, refuse_engines
 from .draft_vocabulary import check_vocabulary, choose_vocabulary
 from .export_model import ModelExport, export_model
@@ -64,7 +64,7 @@ class _Models:
             models["draft"] = find_checkpoint(drafts[0].source)
         refuse_states(models, options, dialects)
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
-        ours = OwnTokens.of(models["target"])
+        ours = Tokens.of(models["target"].tokenizer)
         more = tuple(ResolvedDraft.find(named, ours, options.min_overlap, texts) for named in drafts[1:])
         told = [*(line for model in models.values() for line in model.warnings), *warnings]
         return cls(models, translation, (*told, *(line for one in more for line in one.warnings)), more=more)

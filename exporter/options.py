@@ -61,11 +61,11 @@ class NamedDraft:
 UNNAMED = "draft"  # whose path gives no name
 
 
-def parse_draft(given: str, name: str | None = None) -> NamedDraft:
-    """name: of an option of its own. Without any, it is the last word of the path. Raises `ParameterError`."""
+def parse_draft(given: str) -> NamedDraft:
+    """Without a name, it is the last word of the path. Raises `ParameterError`."""
     before, equals, source = given.partition("=")
-    if name is not None or not equals or "/" in before or not before or _exists(given):
-        return NamedDraft(_usual_name(given) if name is None else name, given)
+    if not equals or "/" in before or not before or _exists(given):
+        return NamedDraft(_usual_name(given), given)
     if not source:
         raise ParameterError(f"--draft is {given}; expected NAME=PATH, or just a path", "draft")
     return NamedDraft(before, source)

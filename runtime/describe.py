@@ -81,19 +81,12 @@ def render(description: Description) -> str:
     lines += _decisions(description)
     files = manifest.files
     size = sum(entry.bytes for entry in files.values())
-    lines.append(f"files      {len(files)}, {size / 1e6:.1f} MB; list them with --files")
+    lines.append(f"files      {len(files)}, {size / 1e6:.1f} MB; inspect --json lists them")
     return "\n".join(lines)
 
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def render_files(manifest: Manifest) -> str:
-    """Beginnings of the files' digests, their sizes in bytes, and the packages that the build ran with."""
-    lines = [f"{entry.sha256[:16]}  {entry.bytes:>12,}  {name}" for name, entry in manifest.files.items()]
-    lines.append("packages   " + ", ".join(f"{name} {number}" for name, number in manifest.packages.items()))
-    return "\n".join(lines)
 
 
 def _templates(text: TextSpec) -> str:

@@ -18,10 +18,10 @@ INTRODUCTION = """\
 Written by `scripts/write_cli_docs` from the commands' own help; do not edit.
 
 Results go to stdout, progress and messages to stderr. `--json` prints one JSON object instead of text. `NO_COLOR` is
-respected. A mistake ends in one line that says what was found, what was expected and what to do; for wrong usage, the
-command's usage is shown before it. Exit codes: 0 for success, 1 for an error or a check that failed, 2 for wrong usage,
-130 when interrupted. The command needs the extra `cli`, which `export`, `serve` and others include
-([all extras](quickstart-cpu.md#extras)).
+respected. A mistake ends in one line that says what was found, what was expected and what to do. Exit codes: 0 for
+success; 2 where the command line is wrong, which is an unknown option or a value that an option cannot have, also with
+this bundle or checkpoint; 1 for any other error or a check that failed; 130 when interrupted. The command needs the
+extra `cli`, which `export`, `serve` and others include ([all extras](quickstart-cpu.md#extras)).
 
 Prompt files (`--prompts`) are JSONL, one request per line. `route` says what kind of request it is: `bench` and
 `calibrate` need one in every line, and the same in all of them will do. `max_new_tokens` is optional:
@@ -54,9 +54,9 @@ def meaning_and_default(option: click.Option) -> tuple[str, str]:
         return text[: written.start()], written[1]
     if option.required:
         return text, "required"
-    shown = option.show_default and option.default is not None
     default = option.default if not isinstance(option.default, list | tuple) else " ".join(option.default)
-    return text, f"`{default}`" if shown else ""
+    shown = isinstance(default, int | float | str) and default != "" and not option.is_flag
+    return text, f"`{default}`" if shown and option.show_default is not False else ""
 
 
 def section(command: click.Command) -> str:

@@ -1,12 +1,15 @@
-"""The command line: data on stdout, the rest on stderr, and every mistake in one line with exit code 1."""
+"""The command line: data on stdout, the rest on stderr, every mistake in one line. Exit code 2 where an option is at
+fault, else 1.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +17,15 @@ import pytest
 from click.testing import CliRunner, Result
 from specexport.bundle import MANIFEST, Bundle
 from specexport.cli import main
-from specexport.cli.generate import summary
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import CheckpointError, EngineError, OutputError, ParameterError, SpecExportError
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
-from specexport.runtime.sampling.parameters import SamplingParameters
-from specexport.runtime.state.statistics import Statistics
-from specexport.runtime.stream import Stream
 from support.ended import cause
 from support.hub_cache import hub_with
 from support.pair import Pair
-from support.refusals import check, says
+from support.refusals import check
 
 Run = Callable[..., Result]
 
@@ -81,11 +80,11 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..
         "export target        reused",
         "export draft         reused",
         "prove ",
-        "proved target ort: ",
-        "proved draft ort: ",
+        "proved     target ort on onnxruntime: ",
+        "proved     draft ort on onnxruntime: ",
+        "\nnext: specexport ",
     ):
         assert line in result.stderr
-    assert "every graph proved\nnext: specexport " in result.stderr
     *stages, in_all = re.findall(r"^\S.* (\d+\.\d) s$", result.stderr, re.MULTILINE)
     assert sum(map(float, stages)) == pytest.approx(float(in_all))
     for line in ("import packages ", "hash the weights ", "everything else "):
@@ -113,30 +112,19 @@ def test_a_build_for_elsewhere_says_where_to_go_on(
 def test_build_names_every_draft_and_its_proof(build: Callable[..., Result], pair: Pair) -> None:
     result = build("--draft", f"one={pair.draft}", draft=f"two={pair.draft}")
     assert result.exit_code == 0, result.stderr
-    assert re.search(r"^proved draft one ort: .*\n(.*\n)*proved draft two ort: ", result.stderr, re.MULTILINE)
-    assert re.search(
-        r"^out.bundle: target of .*, draft one of .*, draft two of 0.0 M weights in fp32;", result.stderr, re.M
-    )
+    assert re.search(r"^proved     draft one ort.*\n(.*\n)*proved     draft two ort", result.stderr, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
     ("options", "kind", "code", "field"),
     [
         (dict(target="no/such/folder"), CheckpointError, "checkpoint_not_found", None),
-        (dict(draft="x" * 300), CheckpointError, None, None),
         (dict(max_draft_tokens=0), ParameterError, None, "max_draft_tokens"),
-        (dict(max_seq_len=4), ParameterError, None, "max_seq_len"),
-        (dict(max_seq_len=1000), ParameterError, None, "max_seq_len"),
         (dict(precision="int3"), ParameterError, None, "precision"),
         (dict(engine="cuda"), EngineError, "unknown_engine", "engine"),
-        (dict(precision="bf16"), ParameterError, None, "precision"),
-        (dict(tensorrt_version="10.3"), ParameterError, None, "tensorrt_version"),
-        (dict(timing_cache="times"), ParameterError, None, "timing_cache"),
         (dict(engine="tensorrt", tensorrt_version="10.2"), EngineError, None, None),
         (dict(engine="tensorrt", compute_capability="89"), ParameterError, None, "compute_capability"),
         (dict(output="/dev/null/out"), OutputError, None, None),
-        (dict(target="~nosuch/x"), CheckpointError, None, None),
-        (dict(cache="/dev/null"), OutputError, None, None),
     ],
 )
 def test_what_cannot_be_built(
@@ -147,7 +135,7 @@ def test_what_cannot_be_built(
     build: Callable[..., Result],
     tmp_path: Path,
 ) -> None:
-    error = cause(build(**options))
+    error = cause(build(**options), 1 if field is None else 2)
     assert type(error) is kind
     facts = [value for value in options.values() if isinstance(value, str) and field is None]
     check(error, *(fact[:100] for fact in facts[-1:]), code=code, field=field)
@@ -155,8 +143,8 @@ def test_what_cannot_be_built(
 
 
 def last_line(result: Result) -> str:
-    """Of a build, whose stages are told on stderr too."""
-    assert result.exit_code == 1, (result.exception, result.stderr)
+    """Of a command whose stages are on stderr too."""
+    assert result.exit_code in (1, 2), (result.exception, result.stderr)
     assert isinstance(result.exception, SystemExit)
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
@@ -164,66 +152,13 @@ def last_line(result: Result) -> str:
     return result.stderr.splitlines()[-1].removeprefix("Error: ")
 
 
-def test_a_text_behind_the_bundle_is_told_its_option(run: Run, built: Path) -> None:
-    says(error(run("generate", built, "def add("), 2), "def add(")
-    says(error(run("generate", built), 2), "--messages")
-    says(error(run("generate", built, "--prompt", "x", "--chat", "y"), 2), "--messages")
-
-
-def test_generate_streams_the_text(run: Run, built: Path) -> None:
-    result = run("generate", built, "--prompt", "def add", "--max-new-tokens", 12)
-    whole = json.loads(run("generate", built, "--prompt", "def add", "--max-new-tokens", 12, "--json").stdout)
-    assert result.exit_code == 0
-    assert result.stdout == whole["text"] + "\n"
-    assert result.stderr.startswith(f"[{whole['finish_reason']}] {len(whole['tokens'])} tokens, ")
-
-
-@pytest.mark.parametrize(
-    ("times", "shares"),
-    [
-        (
-            {"setup": 1, "prefill": 2, "draft": 3, "target": 4, "device": 0, "total": 20},
-            {"setup": 5, "prefill": 10, "draft": 15, "target": 20, "host": 50},
-        ),
-        ({"setup": 0, "prefill": 2, "device": 7, "total": 10}, {"prefill": 20, "device": 70, "host": 10}),
-        ({"prefill": 1, "total": 1}, {"prefill": 100}),
-        ({"total": 0}, {}),
-    ],
-)
-def test_shares_of_time_add_up(times: dict[str, float], shares: dict[str, int]) -> None:
-    line = summary(Statistics(**{f"{name}_seconds": value for name, value in times.items()}))
-    found = re.findall(r"(\w+) (\d+)%", line.partition(";")[2])
-    assert {name: int(share) for name, share in found} == shares
-    assert sum(shares.values()) == (100 if times["total"] else 0)
-
-
-def test_sources_of_draft_tokens_add_up() -> None:
-    row = Statistics(rounds=9, drafted_by_position=[9, 6], accepted_by_position=[9, 2])
-    assert "draft tokens:" not in summary(row)
-    row.looked_up, row.predicted, row.predicted_accepted = 9, 4, 3
-    told = "draft tokens: 6 by the model + 5 looked up in the text + 4 looked up in the prediction (3 accepted);"
-    assert told in summary(row)
-    row.forced = 6
-    assert summary(row).partition("draft tokens: ")[2].startswith("5 looked up in the text + 4 looked up in the ")
-    assert "(3 accepted) + 6 forced by the grammar;" in summary(row)
-
-
-def test_generate_json_is_one_object_and_nothing_else(run: Run, built: Path) -> None:
-    result = run("generate", built, "--prompt", "def add", "--max-new-tokens", 12, "--num-draft-tokens", 4, "--json")
-    found = json.loads(result.stdout)
-    assert list(found) == ["text", "tokens", "finish_reason", "statistics"]
-    assert result.stdout.count("\n") == 1
-    assert result.stderr == ""
-    assert found["statistics"]["emitted"] == len(found["tokens"])
-    assert found["statistics"]["drafted"] > 0
-
-
-def test_an_answer_that_is_stopped_is_no_success(run: Run, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(stream: Stream) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Stream, "__next__", stopped)
-    assert run("generate", built, "--prompt", "x").exit_code == 130
+def test_an_output_that_cannot_be_written_is_one_line(built: Path) -> None:
+    command = f"{sys.executable} -m specexport inspect {built} > /dev/full"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (
+        1,
+        "Error: the output cannot be written: No space left on device\n",
+    )
 
 
 def test_an_interrupt_ends_any_command_in_one_line(run: Run, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,163 +170,38 @@ def test_an_interrupt_ends_any_command_in_one_line(run: Run, built: Path, monkey
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "Interrupted\n")
 
 
-def test_plain_and_speculative_agree(run: Run, built: Path) -> None:
-    arguments = ("generate", built, "--prompt", "def add", "--max-new-tokens", 20, "--json")
-    speculative, plain, none = (
-        json.loads(run(*arguments, *more).stdout) for more in ((), ("--plain",), ("--num-draft-tokens", 0))
-    )
-    assert speculative["tokens"] == plain["tokens"] == none["tokens"]
-    assert plain["statistics"]["drafted"] == none["statistics"]["drafted"] == 0
-
-
-def generated(run: Run, built: Path, *options: object) -> dict[str, Any]:
-    result = run("generate", built, "--prompt", "def add def add def", "--max-new-tokens", 12, "--json", *options)
-    assert result.exit_code == 0, result.stderr
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
-
-
-def test_options_reach_the_request(run: Run, built: Path) -> None:
-    """Every one of them changes what comes, or forbids what came."""
-    plain = generated(run, built)["tokens"]
-    assert len(plain) == 12
-    assert generated(run, built, "--logit-bias", "5=100")["tokens"] == [5] * 12
-    assert (
-        generated(run, built, "--logit-bias", "5=100", "--logit-bias", "6=-2.5", "--ban-token", 5)["tokens"].count(5)
-        == 0
-    )
-    banned = generated(run, built, *(part for token in set(plain) for part in ("--ban-token", token)))["tokens"]
-    assert not set(plain) & set(banned)
-    for name, value in (("repetition", 5), ("presence", 2), ("frequency", 2)):
-        assert len(set(generated(run, built, "--logit-bias", "5=4", f"--{name}-penalty", value)["tokens"])) > 1
-    sampled = ("--temperature", 1.5, "--seed", 3)
-    assert generated(run, built, *sampled)["tokens"] != plain
-    assert generated(run, built, *sampled, "--min-p", 1)["tokens"] == plain
-    assert len(generated(run, built, *sampled, "--verification", "token")["tokens"]) == 12
-
-
-def test_every_sampling_parameter_has_its_option(run: Run) -> None:
-    offered = run("generate", "--help").stdout
-    for field in fields(SamplingParameters):
-        flag = field.metadata["option"].flag
-        if flag != "":
-            assert f"  {flag or '--' + field.name.replace('_', '-')} " in offered
-
-
-@pytest.mark.parametrize("drafter", ["model", "ngram", "suffix", "ngram+model", "suffix+model"])
-def test_every_drafter_gives_the_same(drafter: str, run: Run, built: Path) -> None:
-    arguments = ("--logit-bias", "5=3")
-    found = generated(run, built, "--drafter", drafter, "--num-draft-tokens", 4, *arguments)
-    assert found["tokens"] == generated(run, built, "--plain", *arguments)["tokens"]
-    assert found["statistics"]["drafted"] > 0
-    assert ("ngram" in drafter or "suffix" in drafter) == (found["statistics"]["looked_up"] > 0)
-
-
-@pytest.mark.parametrize("option", ["--num-draft-tokens=2", "--num-leaves=1", "--drafter=ngram"])
-@pytest.mark.parametrize("command", [("generate", "--prompt=a"), ("chat",)])
-def test_plain_decoding_takes_no_option_of_drafts(command: tuple[str, ...], option: str, run: Run, built: Path) -> None:
-    found = run(command[0], built, *command[1:], "--plain", option)
-    assert found.exit_code == 2
-    assert f"{option.partition('=')[0]} is for drafts, and --plain does not draft; give only one" in found.stderr
-
-
-def test_a_route_that_has_no_effect_is_told(run: Run, built: Path) -> None:
-    found = run("generate", built, "--prompt=a", "--max-new-tokens", 2, "--route", "code")
-    assert found.exit_code == 0
-    assert found.stderr.startswith("--route code has no effect: this bundle has no policy; ")
-
-
-def test_a_prediction_comes_from_a_file(run: Run, built: Path, tmp_path: Path) -> None:
-    arguments = ("generate", built, "--prompt", "def add(a):\n", "--max-new-tokens", 24)
-    plain = run(*arguments, "--plain")
-    (tmp_path / "expected.txt").write_text(plain.stdout, encoding="utf-8")
-    found = run(*arguments, "--prediction", tmp_path / "expected.txt")
-    assert found.stdout == plain.stdout
-    row = json.loads(run(*arguments, "--prediction", tmp_path / "expected.txt", "--json").stdout)["statistics"]
-    told = f"{row['predicted']} looked up in the prediction ({row['predicted_accepted']} accepted)"
-    assert told in found.stderr
-    for other, why in (("--plain", "--plain does not draft"), ("--prompt=-", "cannot both come from stdin")):
-        source = "-" if other != "--plain" else tmp_path / "expected.txt"
-        assert why in run("generate", built, "--prompt=a", other, "--prediction", source).stderr
-    (tmp_path / "expected.txt").write_bytes(b"\xff\xfe")
-    wrong = run(*arguments, "--prediction", tmp_path / "expected.txt")
-    assert wrong.exit_code == 1
-    assert wrong.stderr.endswith(
-        "expected.txt is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte\n"
-    )
-    (tmp_path / "expected.txt").write_bytes(b"")
-    empty = run(*arguments, "--prediction", tmp_path / "expected.txt")
-    assert empty.stdout == plain.stdout
-    assert "expected.txt is empty, so nothing can be drafted from it; leave it out\n" in empty.stderr
-    for path, reason in (("missing.txt", "No such file or directory"), (".", "Is a directory")):
-        wrong = run(*arguments, "--prediction", tmp_path / path)
-        assert wrong.exit_code == 2
-        assert wrong.stderr.endswith(f"{tmp_path / path}': {reason}\n")
-
-
-def test_the_prompt_comes_from_stdin(run: Run, built: Path) -> None:
-    given = run("generate", built, "--prompt", "def add(a):\n", "--max-new-tokens", 8)
-    piped = run("generate", built, "--prompt", "-", "--max-new-tokens", 8, input="def add(a):\n")
-    assert piped.stdout == given.stdout
-
-
-def test_chat_messages_come_from_a_file(run: Run, built: Path, tmp_path: Path) -> None:
-    path = tmp_path / "chat.json"
-    path.write_text(json.dumps([{"role": "user", "content": "hi"}]))
-    chat = run("generate", built, "--messages", path, "--max-new-tokens", 8)
-    rendered = run("generate", built, "--prompt", "<user>hi<assistant>", "--max-new-tokens", 8)
-    assert chat.exit_code == 0
-    assert chat.stdout == rendered.stdout
-
-
 @pytest.mark.parametrize(
     "options",
     [
-        ("--prompt", ""),
-        ("--prompt", "a b c d " * 100),
-        ("--prompt", "\udcff"),
-        ("--prompt", "x", "--temperature", -1),
-        ("--prompt", "x", "--temperature", "nan"),
-        ("--prompt", "x", "--temperature", "inf"),
-        ("--prompt", "x", "--top-k", -3),
-        ("--prompt", "x", "--top-p", 0),
-        ("--prompt", "x", "--top-p", 1.5),
-        ("--prompt", "x", "--min-p", 1.5),
-        ("--prompt", "x", "--min-p", "nan"),
-        ("--prompt", "x", "--repetition-penalty", 0),
-        ("--prompt", "x", "--presence-penalty", 3),
-        ("--prompt", "x", "--frequency-penalty", -3),
-        ("--prompt", "x", "--logit-bias", "3=101"),
-        ("--prompt", "x", "--logit-bias", "3=nan"),
-        ("--prompt", "x", "--logit-bias", "1000000=1"),
-        ("--prompt", "x", "--ban-token", -1),
-        ("--prompt", "x", "--min-new-tokens", -1),
-        ("--prompt", "x", "--drafter", "oracle"),
-        ("--prompt", "x", "--seed", -(2**63) - 1),
-        ("--prompt", "x", "--max-new-tokens", 0),
-        ("--prompt", "x", "--num-draft-tokens", 9),
-        ("--prompt", "x", "--stop", ""),
-        ("--prompt", "x", "--engine", "cuda"),
+        ("--temperature", "nan"),
+        ("--top-p", 1.5),
+        ("--repetition-penalty", 0),
+        ("--logit-bias", "3=101"),
+        ("--max-new-tokens", 0),
+        ("--num-draft-tokens", 9),
+        ("--drafter", "oracle"),
+        ("--engine", "cuda"),
     ],
 )
-def test_requests_that_are_refused(options: tuple[object, ...], run: Run, built: Path) -> None:
-    check(
-        cause(run("generate", built, *options)),
-        code=("context_length_exceeded", "invalid_value", "unknown_engine"),
-        field=[*options, "banned_tokens"],
-    )
+def test_a_value_that_an_option_cannot_have(options: tuple[str, object], run: Run, built: Path) -> None:
+    """Exit code 2, and the message names the option, not the parameter."""
+    result = run("generate", built, "--prompt", "x", *options)
+    check(cause(result, 2), code=("invalid_value", "unknown_engine"), field=options)
+    if options[0] != "--engine":
+        assert result.stderr.startswith(f"Error: {options[0]}")
+        assert "_" not in result.stderr
 
 
 @pytest.mark.parametrize(
     "options",
     [
+        ("def add(",),
+        ("--chat", "y"),
         ("--messages", "/dev/null"),
         ("--threads", "-1"),
         ("--top-k", "many"),
         ("--ban-token", "x"),
         ("--logit-bias", "3"),
-        ("--logit-bias", "x=1"),
-        ("--logit-bias", "3=much"),
         ("--logit-bias", "1.5=1"),
         ("--logit-bias", "3=1", "--logit-bias", "3=2"),
         ("--verification", "blocks"),
@@ -402,40 +212,27 @@ def test_usage_errors(options: tuple[str, ...], run: Run, built: Path) -> None:
     error(run("generate", built, "--prompt", "x", *options), 2)
 
 
-HARM: dict[str, tuple[Callable[[Path], object], str]] = {
-    "flipped byte": (lambda b: flip(b / "graphs" / "draft.weights"), "draft.weights was changed after the build"),
-    "missing file": (lambda b: (b / "graphs" / "target-ort.onnx").unlink(), "target-ort.onnx is missing"),
-    "no manifest": (lambda b: (b / MANIFEST).unlink(), f"{MANIFEST} is missing"),
-    "manifest no JSON": (lambda b: (b / MANIFEST).write_text("{"), "cannot be read as JSON"),
-    "unknown key": (lambda b: edit(b, lambda m: m.update(colour="red")), "unknown key 'colour'"),
-    "newer schema": (lambda b: edit(b, lambda m: m.update(schema_version=99)), "has schema version 99"),
-    "older schema": (
-        lambda b: edit(b, lambda m: m.update(schema_version=1)),
-        "has schema version 1, this specexport reads 7 to 10; build the",
-    ),
-    "escaping path": (
-        lambda b: edit(b, lambda m: m["files"].update({"../x": {"bytes": 1, "sha256": ""}})),
-        "lies outside the bundle",
-    ),
-    "no bundle": (shutil.rmtree, "does not exist; check the path"),
-}
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
+def flip(bundle: Path) -> None:
+    weights = bundle / "graphs" / "draft.weights"
+    content = bytearray(weights.read_bytes())
     content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    weights.write_bytes(content)
 
 
-@pytest.mark.parametrize("harm", HARM)
 @pytest.mark.parametrize(
-    "command", [("generate", "--prompt", "x"), ("inspect",), ("verify",), ("compile", "--engine", "tensorrt-rtx")]
+    ("harm", "message", "command"),
+    [
+        (flip, "draft.weights was changed after the build", ("generate", "--prompt", "x")),
+        (flip, "draft.weights was changed after the build", ("verify",)),
+        (lambda b: (b / MANIFEST).write_text("{"), "cannot be read as JSON", ("inspect",)),
+        (shutil.rmtree, "does not exist; check the path", ("compile", "--engine", "tensorrt-rtx")),
+    ],
 )
-def test_a_harmed_bundle(harm: str, command: tuple[str, ...], run: Run, bundle: Path) -> None:
-    change, message = HARM[harm]
-    change(bundle)
-    result = run(command[0], bundle, *command[1:])
-    assert message in (last_line if command[0] == "compile" else error)(result)
+def test_a_harmed_bundle(
+    harm: Callable[[Path], object], message: str, command: tuple[str, ...], run: Run, bundle: Path
+) -> None:
+    harm(bundle)
+    assert message in last_line(run(command[0], bundle, *command[1:]))
 
 
 @pytest.fixture
@@ -481,17 +278,8 @@ def test_compile(run: Run, compilable: Path, tmp_path: Path, quick: list[Compile
     ("options", "message"),
     [
         (("tensorrt",), "the package tensorrt is not installed; install it with: pip install 'specexport[tensorrt]'"),
-        (
-            ("onnxruntime",),
-            "there is nothing to compile for 'onnxruntime'; plans are made for tensorrt and tensorrt-rtx",
-        ),
-        (("cuda",), "there is nothing to compile for 'cuda'; plans are made for tensorrt and tensorrt-rtx"),
-        (("tensorrt-rtx", "--compute-capability", "x"), "--compute-capability is x; it must look like 8.9"),
         (("tensorrt-rtx", "--compute-capability", "9.0"), "cannot compile for compute capability 9.0; it has 7.5, "),
         (("tensorrt-rtx", "--hardware-compatible"), "TensorRT-RTX does not support --hardware-compatible"),
-        (("tensorrt-rtx", "--version-compatible"), "TensorRT-RTX does not support --version-compatible"),
-        (("tensorrt-rtx", "--weight-streaming"), "TensorRT-RTX does not support --weight-streaming"),
-        (("tensorrt-rtx", "--timing-cache", "times"), "TensorRT-RTX does not support --timing-cache"),
     ],
 )
 def test_what_cannot_be_compiled(
@@ -509,11 +297,9 @@ def test_inspect(run: Run, built: Path, tmp_path: Path, monkeypatch: pytest.Monk
     found = json.loads(run("inspect", built, "--json").stdout)
     assert found["contract"]["capacity"] == 64
     assert found["memory"]["target"]["cache"] == 2 * 2 * 64 * 2 * 8 * 4
-    assert "graphs/target.weights" not in run("inspect", built).stdout
-    text = run("inspect", built, "--files").stdout
-    digest = found["files"]["graphs/target.weights"]["sha256"]
-    for part in ("up to 64 tokens", "LlamaForCausalLM", "proved     target ort", "graphs/target.weights", digest[:16]):
-        assert part in text
+    assert found["files"]["graphs/target.weights"]["sha256"]
+    for part in ("up to 64 tokens", "LlamaForCausalLM", "proved     target ort"):
+        assert part in run("inspect", built).stdout
 
 
 def test_verify_passes_on_a_good_bundle(run: Run, built: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -75,17 +74,6 @@ def run(built: Path, prompts: Path, journal: Path) -> Run:
     return run
 
 
-def error(result: Result, code: int = 1) -> str:
-    """The one line of a refusal."""
-    assert result.exit_code == code, (result.exception, result.stderr)
-    assert isinstance(result.exception, SystemExit)
-    assert result.stdout == ""
-    lines = result.stderr.splitlines()
-    assert lines[-1].startswith("Error: ")
-    assert code == 2 or len(lines) == 1
-    return lines[-1].removeprefix("Error: ")
-
-
 def found(result: Result) -> dict[str, Any]:
     assert result.exit_code == 0, (result.exception, result.stderr)
     assert result.stdout.count("\n") == 1
@@ -131,23 +119,8 @@ def test_options_reach_the_run(run: Run) -> None:
     )
     assert [(pair["line"], pair["repeat"]) for pair in row["pairs"]] == [(1, 0), (4, 0), (1, 1), (4, 1)]
     assert all(len(pair["speculative"]["drafted_by_position"]) == 2 for pair in row["pairs"])
-    sampled = found(
-        run(
-            "--json",
-            "--temperature",
-            0.9,
-            "--top-k",
-            7,
-            "--top-p",
-            0.8,
-            "--seed",
-            3,
-            "--drafter",
-            "ngram",
-            "--max-new-tokens",
-            9,
-        )
-    )
+    given = ("--temperature", 0.9, "--top-k", 7, "--top-p", 0.8, "--seed", 3, "--drafter", "ngram")
+    sampled = found(run("--json", *given, "--max-new-tokens", 9))
     wanted = dict(
         temperature=0.9, top_k=7, top_p=0.8, seed=3, drafter="ngram", max_new_tokens=9, num_draft_tokens=None, repeats=1
     )
@@ -163,9 +136,7 @@ def test_options_reach_the_run(run: Run) -> None:
     [
         ("--num-draft-tokens", 5),
         ("--drafter", "oracle"),
-        ("--temperature", -1),
         ("--top-p", 0),
-        ("--top-k", -1),
         ("--route", "code", "--route", "codes"),
         ("--engine", "cuda"),
         ("--prompts", "none.jsonl"),
@@ -245,7 +216,7 @@ def test_an_interrupted_run_goes_on(run: Run, interrupted: Callable[..., Result]
     assert not journal.exists()
 
 
-@pytest.mark.parametrize("change", [("--seed", 1), ("--max-new-tokens", 7), ("--limit", 1), ("--repeats", 2)])
+@pytest.mark.parametrize("change", [("--seed", 1), ("--limit", 1)])
 def test_other_settings_are_another_run(
     change: tuple[object, ...], run: Run, interrupted: Callable[..., Result], journal: Path
 ) -> None:
@@ -285,54 +256,11 @@ def test_outputs_that_differ_are_exit_code_1(run: Run, monkeypatch: pytest.Monke
 
 
 def test_bench_needs_no_torch_and_nothing_to_calibrate_with(built: Path, prompts: Path, journal: Path) -> None:
-    blocked = (
-        "torch",
-        "transformers",
-        "onnx",
-        "onnx_ir",
-        "onnxscript",
-        "safetensors",
-        "scipy",
-        "sklearn",
-    )
+    blocked = ("torch", "transformers", "onnx", "onnxscript", "safetensors", "scipy", "sklearn", "matplotlib")
     script = f"import sys; sys.modules.update(dict.fromkeys({blocked!r}));" + MAIN
-    arguments = (
-        "bench",
-        built,
-        "--prompts",
-        prompts,
-        "--journal",
-        journal,
-        "--limit",
-        1,
-        "--max-new-tokens",
-        4,
-        "--json",
-    )
+    arguments = ("bench", built, "--prompts", prompts, "--journal", journal, "--limit", 1, "--max-new-tokens", 4)
     result = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, *map(str, arguments), "--json"], capture_output=True, text=True, check=False
     )
     assert (result.returncode, result.stderr) == (0, "")
     assert json.loads(result.stdout)["passed"]
-
-
-def test_ctrl_c_in_a_process_of_its_own(built: Path, prompts: Path, journal: Path) -> None:
-    """A real signal, in the middle of a long run."""
-    script = (
-        "import os, signal\n"
-        "os.getloadavg = lambda: (0.0, 0.0, 0.0)\n"
-        "from specexport.calibration.bench import interleaved as module\n"
-        "original = module.Journal.add\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored by children of a background shell
-        "def add(*given): original(*given); os.kill(os.getpid(), signal.SIGINT)\n"
-        "module.Journal.add = add\n"
-        "from specexport.cli import main; main(prog_name='specexport')"
-    )
-    arguments = ("bench", built, "--prompts", prompts, "--journal", journal, "--max-new-tokens", 4)
-    result = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
-    assert (result.returncode, result.stdout) == (130, "")
-    assert state(result) == ("interrupted", 1, 4, journal)
-    assert len(journal.read_text().splitlines()) == 2
-    shutil.rmtree(journal.parent)

@@ -70,13 +70,9 @@ def test_build_without_torch_says_which_extra_to_install(pair: Pair, tmp_path: P
             ("--precision", "int8", "--calibration-prompts", "missing.jsonl"),
             "missing.jsonl cannot be read: No such file",
         ),
-        (("--precision", "int3"), "--precision is int3; it must be one of"),
-        (("--precision", "fp8"), "--precision is fp8, which engine onnxruntime cannot run"),
         (("--engine", "cuda"), "there is no engine 'cuda'"),
         (("--precision", "int8", "--draft-precision", "int4"), "--draft-precision is int4, but there is no --draft"),
         (("--target", "./missing"), "there is no folder ./missing"),
-        (("--target", "missing.gguf"), "there is no file missing.gguf"),
-        (("--draft", "./missing"), "there is no folder ./missing"),
     ],
 )
 def test_a_wrong_option_is_refused_before_torch_is_imported(option: tuple[str, ...], message: str) -> None:
@@ -174,8 +170,7 @@ def test_a_bundle_runs_and_is_proved_in_an_optimized_python(
     "command",
     [
         ("build", "--target", "{model}", "-o", "{output}"),
-        ("add-draft", "{bundle}", "--draft", "one={model}"),
-        ("tune", "{bundle}", "--prompts", "{model}", "-o", "{output}"),
+        ("tune", "{bundle}", "--draft", "x", "--prompts", "{model}", "-o", "{output}"),
     ],
     ids=lambda command: command[0],
 )

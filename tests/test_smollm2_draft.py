@@ -1,20 +1,15 @@
-"""The draft of SmolLM2 and how it is made: prompts, answers in batches, few tokens, and the draft that is shipped."""
+"""The draft of SmolLM2 and how it is made: prompts, answers, and the draft that is shipped."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from specexport.exporter.checkpoints.find import find_checkpoint
 from support.real import DRAFT
-from support.tiny import LLAMA, save_model
-from transformers import AutoModelForCausalLM
 
 pytestmark = pytest.mark.nightly
 
@@ -27,15 +22,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The example's modules."""
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.syspath_prepend(EXAMPLES / "train_smollm2_draft")
-    import batched
     import library_prompts
-    import small_vocabulary
     import train
-    import write_answers
 
-    return SimpleNamespace(
-        batched=batched, prompts=library_prompts, vocabulary=small_vocabulary, train=train, write=write_answers
-    )
+    return SimpleNamespace(prompts=library_prompts, train=train)
 
 
 @pytest.fixture(scope="module")
@@ -59,30 +49,6 @@ def test_prompts_of_a_file_are_all_held_out_or_none(made: SimpleNamespace) -> No
     files = {held: {piece.file for piece in found if piece.held_out == held} for held in (True, False)}
     assert files[True]
     assert not files[True] & files[False]
-
-
-# 5 requests through 3 slots, of both banks: a slot's old rows must not be seen by the next.
-def test_answers_of_a_batch_are_those_of_each_alone(
-    made: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(made.batched, "SHORT", 6)
-    config = {**LLAMA, "tie_word_embeddings": True, "initializer_range": 0.05}
-    folder = save_model(tmp_path / "tiny", config=config)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    rng = np.random.default_rng(0)
-    prompts = {str(place): rng.integers(2, 288, 3 + 2 * place).tolist() for place in range(5)}
-    requests: Iterator[Any] = iter(made.batched.Answering(key, "code", prompt, 0.0) for key, prompt in prompts.items())
-    found = {one.key: one for one in made.batched.answers(made.batched.Batched(folder, 3, 40), requests, 12, 0)}
-    assert found.keys() == prompts.keys()
-    for key, one in found.items():
-        whole = torch.tensor([prompts[key] + one.tokens])
-        with torch.no_grad():
-            rows = torch.log_softmax(model(whole).logits[0, len(prompts[key]) - 1 : -1], -1)
-        ids, logprobs = torch.stack(one.ids).long(), torch.stack(one.logprobs).float()
-        assert ids[:, 0].tolist() == one.tokens
-        # bf16 has 8 bits, and the logits differ by some units: 0.1 is far above its rounding, far below a wrong row's.
-        assert (rows.gather(1, ids) - logprobs).abs().mean() < 0.1
-        assert len(one.tokens) == 12 or one.tokens[-1] == model.config.eos_token_id
 
 
 # The target's tokens, of which the draft has few merges: its own tokenizer would spell them otherwise.

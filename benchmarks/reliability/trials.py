@@ -122,7 +122,8 @@ def _calibrate(intact: Path, folder: Path, prompts: Path) -> Trial:
 def _tune(intact: Path, folder: Path, prompts: Path) -> Trial:
     """Tunings: the draft must be complete or absent, and the target's answers are used again."""
     output = folder / "draft.tuned"
-    options = ["--fresh", "1x32", "--epochs", "2", "--answers", "1", "--max-new-tokens", "24", "--general", "0"]
+    options = ["--draft", str(folder / "draft"), "--epochs", "2", "--answers", "1", "--max-new-tokens", "24"]
+    options += ["--general", "0"]
 
     def check() -> None:
         if output.exists():

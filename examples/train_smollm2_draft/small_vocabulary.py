@@ -70,14 +70,8 @@ class Ids:
 
     @classmethod
     def between(cls, target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> Ids:
-        tokens = (
-            Tokens(
-                json.loads(one.backend_tokenizer.to_str()),
-                {purpose: getattr(one, f"{purpose}_id") for purpose in PURPOSES},
-            )
-            for one in (target, draft)
-        )
-        to_draft, shared = Translation.between(*tokens).maps(len(target), len(draft))
+        translation = Translation.between(Tokens.of(target), Tokens.of(draft))
+        to_draft, shared = translation.maps(len(target), len(draft))
         exact = np.full(len(target), -1, np.int64)
         exact[shared[0]] = shared[1]
         return cls(to_draft, exact)

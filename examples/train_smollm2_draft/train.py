@@ -1,22 +1,21 @@
 """Train the draft of SmolLM2-135M-Instruct on its answers.
 
     python scripts/smollm2.py SMOL
-    python examples/train_smollm2_draft/write_answers.py SMOL answers.0.jsonl --part 0/2 &      # hours
-    python examples/train_smollm2_draft/write_answers.py SMOL answers.1.jsonl --part 1/2
-    python examples/train_smollm2_draft/train.py SMOL answers.*.jsonl --output draft
+    specexport build --target SMOL --precision int8 -o smol.bundle
+    python examples/train_smollm2_draft/train.py SMOL smol.bundle --output draft      # hours; answers are kept
     python scripts/write_gguf.py draft examples/smollm2_draft.gguf --kind Q5_0
 
 The draft is a wide and shallow Llama with the target's most frequent tokens. Its embeddings are initialized with the
-target's, projected to their leading singular vectors; everything else is initialized at random. Loss, optimizer and
-evaluation are those of `specexport tune`.
+target's, projected to their leading singular vectors; everything else is initialized at random. Answers, loss,
+optimizer and evaluation are those of `specexport tune`.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import hashlib
 import json
+import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -25,57 +24,79 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import specexport
 import torch
-from library_prompts import ROUTES
+from library_prompts import ROUTES, prompts
 from safetensors import safe_open
 from small_vocabulary import Ids, choose, cut
 from specexport.calibration.measuring.journal import Journal
-from specexport.calibration.measuring.prompts import Progress
-from specexport.exporter.tuning.answers import Answer
+from specexport.calibration.measuring.prompts import Progress, Request, silent
+from specexport.exporter.tuning.answers import FOREIGN, Answer, Answers, Job, journal_header, write_answers
 from specexport.exporter.tuning.drafts import Draft
 from specexport.exporter.tuning.options import TuneOptions
-from specexport.exporter.tuning.tune import Answers, tune
+from specexport.exporter.tuning.tune import tune
+from specexport.runtime.session import Session
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-from write_answers import FOREIGN, HEADER
 
-# Percentages of source files: prompts about the first part judge the draft, prompts about the second choose the best
-# epoch.
-JUDGING, CHOOSING = 4, 2
-# The index of the sampled answer among three (`write_answers.py`).
-SAMPLED = 2
+# Longest prompt and answer, in tokens.
+PROMPT, ANSWER = 400, 160
+# The temperature of every third answer; the others are greedy.
+SAMPLED = 0.8
+# Percentage of source files: prompts about these judge the draft.
+JUDGING = 6
 
 
 @dataclass(frozen=True)
 class Row:
-    """One answer. file: the library file that the prompt was taken from. sampled: whether it is sampled, not greedy."""
+    """One answer. file: the library file that the prompt was taken from."""
 
     file: str
     sampled: bool
     answer: Answer
 
 
-def read(journals: Sequence[Path]) -> list[Row]:
-    found = []
-    for path in journals:
-        with Journal.open(path, HEADER, FOREIGN) as journal:
-            for key, row in journal.finished.items():
-                shape = (len(row["tokens"]), -1)
-                ids = np.frombuffer(base64.b64decode(row["ids"]), "<i4").reshape(shape)
-                logprobs = np.frombuffer(base64.b64decode(row["logprobs"]), "<f2").reshape(shape)
-                answer = Answer(row["route"], tuple(row["prompt"]), tuple(row["tokens"]), ids, logprobs)
-                found.append(Row(row["file"], int(key.split()[1]) % 3 == SAMPLED, answer))
-    return found
+def requests(session: Session) -> Iterator[tuple[Request, str]]:
+    """Requests with the files of their prompts, alternating between routes; more than any run needs."""
+    by_route: dict[str, list[tuple[str, str]]] = {route: [] for route in ROUTES}
+    for route, text, file in prompts(False, 20_000):
+        by_route[route].append((text, file))
+    for texts in by_route.values():
+        random.Random(5).shuffle(texts)
+    for place in range(max(len(texts) for texts in by_route.values())):
+        for route, texts in by_route.items():
+            # Questions gain least from lookups and have the shortest prompts, so they get six of ten answers.
+            some = slice(6 * place, 6 * place + 6) if route == "question" else slice(place, place + 1)
+            for text, file in texts[some]:
+                ids = session.encode([{"role": "user", "content": text}])
+                if len(ids) <= PROMPT:
+                    yield Request(place, route, tuple(ids), ANSWER), file
 
 
-def parted(rows: Sequence[Row]) -> dict[str, list[Answer]]:
+def answered(bundle: Path, journal: Path, tokens: int) -> list[Row]:
+    """Answers of together about so many tokens; those that the journal has are not written again."""
+    rows: list[Row] = []
+    written = 0
+    with specexport.load(bundle) as session, Journal.open(journal, journal_header(session), FOREIGN) as kept:
+        for number, (request, file) in enumerate(requests(session)):
+            job = Job(request, SAMPLED if number % 3 == 2 else 0.0, 0)
+            for answer in write_answers(session, [job], kept, silent):
+                rows.append(Row(file, job.temperature > 0, answer))
+                written += len(answer.tokens)
+            if number % 25 == 0:
+                print(f"{len(rows)} answers, {written} of {tokens} tokens", file=sys.stderr, flush=True)
+            if written >= tokens:
+                break
+    return rows
+
+
+def parted(rows: Sequence[Row]) -> Answers:
     """The rows split by file, since several prompts are made from each piece of a file."""
-    parts: dict[str, list[Answer]] = {"judging": [], "choosing": [], "training": []}
+    parts = Answers([], [])
     for row in rows:
-        place = int(hashlib.sha256(row.file.encode()).hexdigest(), 16) % 100
-        if place >= JUDGING + CHOOSING:
-            parts["training"].append(row.answer)
+        if int(hashlib.sha256(row.file.encode()).hexdigest(), 16) % 100 >= JUDGING:
+            parts.training.append(row.answer)
         elif not row.sampled:  # drafts are judged on greedy answers
-            parts["judging" if place < JUDGING else "choosing"].append(row.answer)
+            parts.judging.append(row.answer)
     return parts
 
 
@@ -127,38 +148,34 @@ class Display:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target", type=Path)
-    parser.add_argument("journals", type=Path, nargs="+")
+    parser.add_argument("target", type=Path, help="the folder made by `python scripts/smollm2.py FOLDER`")
+    parser.add_argument("bundle", type=Path, help="a bundle of it")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--journal", type=Path, default=Path("answers.jsonl"))
+    parser.add_argument("--tokens", type=int, default=300_000, help="tokens of answers to train on")
     parser.add_argument("--vocabulary", type=int, default=6144, help="tokens to keep")
     parser.add_argument("--shape", default="2x256x768", help="layers, width, inner width")
     parser.add_argument("--start", type=Path, help="a draft to continue training, e.g. with more answers")
     parser.add_argument("--step", type=int, default=1024, help="tokens per step, prompts included")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--rate", type=float, default=2.0, help="learning rate, relative to that of `specexport tune`")
-    parser.add_argument("--loss", default="kl")
-    parser.add_argument("--tokens", type=int, help="most tokens of answers to train on")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     display = Display(arguments.output.with_suffix(".log"))
-    rows = read(arguments.journals)
-    if arguments.tokens:
-        sizes = np.cumsum([len(row.answer.tokens) for row in rows])
-        rows = [row for row, size in zip(rows, sizes, strict=True) if size <= arguments.tokens]
-    parts = parted(rows)
+    parts = parted(answered(arguments.bundle, arguments.journal, arguments.tokens))
     target = AutoTokenizer.from_pretrained(arguments.target)
     if arguments.start:
         tokenizer = AutoTokenizer.from_pretrained(arguments.start)
         kept = target.convert_tokens_to_ids(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
     else:
-        kept = choose(parts["training"], json.loads(target.backend_tokenizer.to_str()), arguments.vocabulary)
+        kept = choose(parts.training, json.loads(target.backend_tokenizer.to_str()), arguments.vocabulary)
         tokenizer = cut(target, kept)
     ids = Ids.between(target, tokenizer)
-    judged = [token for answer in parts["judging"] for token in answer.tokens]
-    written = sum(len(answer.tokens) for answer in parts["training"])
+    judged = [token for answer in parts.judging for token in answer.tokens]
+    written = sum(len(answer.tokens) for answer in parts.training)
     covered = np.mean(ids.exact[judged] >= 0)
     display.note(
-        f"{written} tokens of {len(parts['training'])} answers; the {len(kept)} kept tokens are {covered:.2%} of those "
+        f"{written} tokens of {len(parts.training)} answers; the {len(kept)} kept tokens are {covered:.2%} of those "
         "of held-out answers"
     )
     if arguments.start:
@@ -166,16 +183,11 @@ def main() -> None:
     else:
         model = new_model(arguments.target, kept, *map(int, arguments.shape.split("x")))
     display.note(f"{model.num_parameters() / 1e6:.2f} M weights")
-    answers = Answers(
-        [ids.translate(one) for one in parts["training"]],
-        [ids.to_judge(one) for one in parts["choosing"]],
-        [ids.to_judge(one) for one in parts["judging"]],
-        ROUTES,
-    )
-    options = TuneOptions(epochs=arguments.epochs, rate=arguments.rate, loss=arguments.loss, step=arguments.step)
-    draft = Draft(model, tokenizer, torch.bfloat16, "new", 1.0)
-    report = tune(draft, answers, arguments.output, options, False, display)
-    for one in (*report.routes, report.tuned):
+    answers = Answers([ids.translate(one) for one in parts.training], [ids.to_judge(one) for one in parts.judging])
+    options = TuneOptions(epochs=arguments.epochs, rate=arguments.rate, step=arguments.step)
+    draft = Draft(model, tokenizer, torch.bfloat16, "new")
+    report = tune(draft, answers, arguments.output, options, False, display.stage)
+    for one in (*report.routes, report.overall):
         display.note(f"{one.route}: {one.prompts} prompts, {one.before:.1%} to {one.after:.1%} accepted, greedy")
 
 

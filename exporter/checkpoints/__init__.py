@@ -1,1 +1,1 @@
-"""Hugging Face checkpoints: found, checked, paired."""
+"""Hugging Face checkpoints: resolved, checked, paired."""

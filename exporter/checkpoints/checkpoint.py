@@ -1,8 +1,9 @@
-"""A Hugging Face checkpoint: found, checked and loaded, with errors that say what is wrong with it."""
+"""A Hugging Face checkpoint: checked and loaded, with errors that say what is wrong with it."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +16,11 @@ from ...bundle import ELEMENT_BYTES, Defaults, Precision, sha256
 from ...errors import CheckpointError, UnsupportedModelError
 from ..weights.experts import stack_experts
 from ..weights.layers import check_finite
-from .chat_templates import notes_of_beyond
-from .config import keeps_states_alone, max_positions, note_of_own_code, refuse_own_code, rotary
+from .config import keeps_states_alone, max_positions, rotary
 from .generation_config import GENERATION, defaults_of, read_generation_config
 from .half_precision import TORCH_DTYPES
-from .left_out import check_all_read, unfiltered
-from .source import count_elements, find_weights, first_line, note_of_unread
+from .left_out import check_all_read
+from .source import count_elements, find_weights, first_line
 
 # Forms of weights that transformers' kernels for GPUs read, as the checkpoints of gpt-oss and DeepSeek-V3 have them.
 PACKED = ("mxfp4", "fp8")
@@ -39,7 +39,6 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> Any:
-        refuse_own_code(self.source, self.folder)
         try:
             config = AutoConfig.from_pretrained(self.folder, trust_remote_code=False)
         except Exception as error:  # transformers raises ValueError, KeyError, OSError and its own
@@ -50,9 +49,26 @@ class Checkpoint:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about a checkpoint that can be built."""
-        own_code = note_of_own_code(self.source, self.folder, self.config.model_type)
-        notes = own_code, note_of_unread(self.source, self.folder, self.weights), *notes_of_beyond(self)
-        return tuple(note for note in notes if note)
+        return (*self._note_of_code(), *self._note_of_tokens())
+
+    def _note_of_code(self) -> Iterator[str]:
+        """transformers has the architecture itself, and takes its own class without a word."""
+        if named := getattr(self.config, "auto_map", None):
+            yield (
+                f"{self.source} brings code ({', '.join(map(str, named.values()))}), which is not run: it is built as "
+                f"transformers' {self.config.model_type}, which may answer otherwise"
+            )
+
+    def _note_of_tokens(self) -> Iterator[str]:
+        """As after adding tokens without resizing the embeddings."""
+        size = self.vocab_size
+        beyond = sorted((token, name) for name, token in self.tokenizer.get_vocab().items() if 0 < size <= token)
+        if beyond:
+            token, name = beyond[0]
+            yield (
+                f"{self.source}: the tokenizer has {len(beyond)} tokens beyond the model's {size} embeddings, the "
+                f"first is {name!r} ({token}); prompts that contain one are refused, and a draft reads another instead"
+            )
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -100,16 +116,16 @@ class Checkpoint:
     @cached_property
     def stop_token_ids(self) -> tuple[int, ...]:
         """End-of-text ids of the tokenizer, the config and the generation config. Raises `CheckpointError`."""
-        found = self._named_ends()
-        return tuple(sorted({token for place, value in found.items() for token in self._ids(place, value)}))
+        ends = self._named_ends()
+        return tuple(sorted({token for place, value in ends.items() for token in self._ids(place, value)}))
 
     def _named_ends(self) -> dict[str, Any]:
         """What names tokens that end a text, and what it says."""
-        found = {
+        return {
             "config.json": getattr(self.config.get_text_config(), "eos_token_id", None),
             "the tokenizer": self.tokenizer.eos_token_id,
+            GENERATION: read_generation_config(self.source, self.folder).get("eos_token_id"),
         }
-        return found | {GENERATION: read_generation_config(self.source, self.folder).get("eos_token_id")}
 
     @cached_property
     def defaults(self) -> Defaults:
@@ -152,12 +168,11 @@ class Checkpoint:
         options: dict[str, Any] = dict(config=self.config, dtype=TORCH_DTYPES[precision], output_loading_info=True)
         options |= dict(experts_implementation="batched_mm", use_safetensors=True, trust_remote_code=False)
         try:
-            with unfiltered() as unexpected:
-                # Sizes that do not match are refused below: transformers' error does not name them.
-                model, info = AutoModelForCausalLM.from_pretrained(self.folder, ignore_mismatched_sizes=True, **options)
+            # Sizes that do not match are refused below: transformers' error does not name them.
+            model, info = AutoModelForCausalLM.from_pretrained(self.folder, ignore_mismatched_sizes=True, **options)
         except Exception as error:
             raise CheckpointError(f"{self.source}: the weights cannot be loaded: {first_line(error)}") from None
-        notes = check_all_read(self.source, model, self.config, info, unexpected, self.weights)
+        notes = check_all_read(self.source, model, self.config, info, self.weights)
         return for_inference(self.source, model, info), notes
 
 

@@ -1,25 +1,12 @@
-"""What a checkpoint's config says: how many positions, what layers keep, whether it needs code of its own.
-
-How many positions a model has, and how far its rotary embeddings stretch them.
-
-What layers keep in addition to keys and values, from the config alone: no architecture names, nothing is loaded.
-
-transformers makes a model's cache from its config, so it knows what each layer will keep.
-
-Checkpoints that bring code of their own, as `auto_map` of config.json names it. None of it is ever run.
+"""What a checkpoint's config says, before anything is loaded and without names of architectures: how many positions the
+model has, and how far its rotary embeddings stretch them; what layers keep in addition to keys and values.
 """
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-import transformers
 from transformers.cache_utils import CacheLayerMixin, DynamicCache
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
-from ...errors import UnsupportedModelError
 
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
 
@@ -77,53 +64,8 @@ def _has_states(layer: Any) -> bool:
 
 
 def _cache_layers(config: Any) -> list[Any]:
+    """transformers makes a model's cache from its config, so it knows what each layer will keep."""
     try:
         return list(DynamicCache(config=config).layers)
     except Exception:  # of any kind: such a model has a cache of its own
         return []
-
-
-# In `auto_map`, by how much they say of the model. A tokenizer's code is refused where the tokenizer is loaded.
-CLASSES = ("AutoModelForCausalLM", "AutoModel", "AutoConfig")
-
-
-def own_code(folder: Path) -> str:
-    """Which class of its own the checkpoint names for the model, empty for none."""
-    named = _config(folder).get("auto_map")
-    if not isinstance(named, dict):
-        return ""
-    return next((str(named[name]) for name in CLASSES if named.get(name)), "")
-
-
-def refuse_own_code(source: str, folder: Path) -> None:
-    """Raises `UnsupportedModelError` for a checkpoint that only code of its own can load."""
-    if not (own := own_code(folder)):
-        return
-    config = _config(folder)
-    model_type, names = config.get("model_type"), config.get("architectures")
-    known = not isinstance(names, list) or not names or any(hasattr(transformers, str(name)) for name in names)
-    if str(model_type) in CONFIG_MAPPING_NAMES and known:
-        return
-    found = f"{names[0]} ({model_type})" if isinstance(names, list) and names else model_type
-    raise UnsupportedModelError(
-        f"{source} needs code of its own ({own}), which is never run; expected an architecture that transformers has, "
-        f"found {found}: give a checkpoint of such an architecture, or install a transformers that has this one"
-    )
-
-
-def note_of_own_code(source: str, folder: Path, model_type: str) -> str:
-    """A note that transformers loads the checkpoint without its own code, empty if it has none."""
-    if not (own := own_code(folder)):
-        return ""
-    return (
-        f"{source} brings code of its own ({own}), which is not run: it is built as transformers' {model_type}, which "
-        "may answer otherwise"
-    )
-
-
-def _config(folder: Path) -> dict[str, object]:
-    try:
-        found = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -23,22 +23,22 @@ def find_checkpoint(source: str) -> Checkpoint:
     """
     disable_progress_bar()  # the build shows its own
     set_verbosity_error()
-    found = find_local(source)
+    path = find_local(source)
     if is_gguf(source):
-        if found is None:
+        if path is None:
             hub_id, _, file = source.partition(":")
-            found = _download(hub_id, [file]) / file
-            if not found.exists():
+            path = _download(hub_id, [file]) / file
+            if not path.exists():
                 raise CheckpointError(
                     f"{hub_id} on the hub has no file {file}; see the list of files on its page",
-                    code="checkpoint_not_found",
+                    code="checkpoint_not_path",
                 )
-            check_gguf(source, found)
-        return GgufCheckpoint(source, found.parent, found.name)
-    if found is None:
-        found = _download(source, WANTED)
-        check_folder(source, found)
-    return Checkpoint(source, found)
+            check_gguf(source, path)
+        return GgufCheckpoint(source, path.parent, path.name)
+    if path is None:
+        path = _download(source, WANTED)
+        check_folder(source, path)
+    return Checkpoint(source, path)
 
 
 def _download(source: str, wanted: list[str]) -> Path:

@@ -42,42 +42,15 @@ NEUTRAL: dict[str, object] = {
 # speed. renormalize_logits and remove_invalid_values change no choice among finite logits.
 WITHOUT_EFFECT = frozenset(
     (
-        "transformers_version",
-        "_from_model_config",
-        "_commit_hash",
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "decoder_start_token_id",
-        "early_stopping",
-        "length_penalty",
-        "num_beam_groups",
-        "diversity_penalty",
-        "low_memory",
-        "renormalize_logits",
-        "remove_invalid_values",
-        "is_assistant",
-        "num_assistant_tokens",
-        "num_assistant_tokens_schedule",
-        "assistant_confidence_threshold",
-        "assistant_early_exit",
-        "assistant_lookbehind",
-        "target_lookbehind",
-        "assistant_ensemble_weight",
-        "prompt_lookup_num_tokens",
-        "max_matching_ngram_size",
-        "speculation_type",
-        "use_mtp",
-        "output_attentions",
-        "output_hidden_states",
-        "output_scores",
-        "output_logits",
-        "return_dict_in_generate",
-        "use_cache",
-        "max_cache_len",
-        "compile_config",
-        "disable_compile",
-        "prefill_chunk_size",
+        *("transformers_version", "_from_model_config", "_commit_hash", "is_assistant"),
+        *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
+        *("early_stopping", "length_penalty", "num_beam_groups", "diversity_penalty"),
+        *("low_memory", "renormalize_logits", "remove_invalid_values"),
+        *("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"),
+        *("assistant_early_exit", "assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight"),
+        *("prompt_lookup_num_tokens", "max_matching_ngram_size", "speculation_type", "use_mtp"),
+        *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
+        *("use_cache", "max_cache_len", "compile_config", "disable_compile", "prefill_chunk_size"),
         "continuous_batching_config",
     )
 )
@@ -92,13 +65,13 @@ def read_generation_config(source: str, folder: Path) -> dict[str, Any]:
         if path.is_file():
             GenerationConfig.from_pretrained(folder)
             return dict(json.loads(path.read_bytes()))
-        found = json.loads((folder / "config.json").read_bytes())
+        settings = json.loads((folder / "config.json").read_bytes())
     except Exception as error:  # transformers raises ValueError, OSError and its own
         raise CheckpointError(f"{source}: {path.name} cannot be used: {first_line(error)}") from None
     known = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
-    text = found.get("text_config")
-    found = (text if isinstance(text, dict) else {}) | found
-    return {name: value for name, value in found.items() if name in known}
+    text = settings.get("text_config")
+    settings = (text if isinstance(text, dict) else {}) | settings
+    return {name: value for name, value in settings.items() if name in known}
 
 
 def defaults_of(source: str, settings: dict[str, Any]) -> Defaults:

@@ -7,7 +7,6 @@ GGUF specification (docs/gguf.md of the ggml repository), whose header the packa
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,9 +28,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from ...bundle import Defaults, Precision
 from ...errors import CheckpointError, SpecExportError, UnsupportedModelError
-from .chat_templates import notes_of_beyond
 from .checkpoint import Checkpoint, check_decoder, for_inference
-from .gguf_keys import apply_header, unread
+from .gguf_keys import apply_header
 from .gguf_tokenizer import OWN, read_tokenizer
 from .half_precision import TORCH_DTYPES
 from .left_out import check_shapes
@@ -56,9 +54,7 @@ class GgufCheckpoint(Checkpoint):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        keys = unread(self.values)
-        told = (f"{self.source}: nothing reads {', '.join(keys)}",) if keys else ()
-        return (*told, *notes_of_beyond(self))
+        return tuple(self._note_of_tokens())
 
     @property
     def defaults(self) -> Defaults:
@@ -66,32 +62,16 @@ class GgufCheckpoint(Checkpoint):
 
     @cached_property
     def header(self) -> Any:
-        """A `gguf.GGUFReader` over the file, whose tensors all can be turned into floats. Raises `CheckpointError`."""
+        """A `gguf.GGUFReader` over the file. Raises `CheckpointError`."""
         from gguf import GGUFReader
-        from gguf.quants import dequantize
 
         try:
-            header = GGUFReader(self.path)
+            return GGUFReader(self.path)
         except Exception as error:  # a file cut off ends in errors of numpy and struct
-            if unknown := re.search(r"(\d+)\)? is not a valid GGMLQuantizationType", str(error)):
-                raise UnsupportedModelError(
-                    f"{self.source} has weights of GGML type {unknown[1]}, which the package gguf does not know; "
-                    f"{INSTEAD}"
-                ) from None
             raise CheckpointError(
-                f"{self.source} is damaged or incomplete, it has {self.path.stat().st_size} bytes; download the "
-                "file again"
+                f"{self.source} cannot be read ({first_line(error)}): it is damaged or incomplete, or newer than the "
+                f"package gguf; download the file again, or {INSTEAD}"
             ) from None
-        for kind in sorted({tensor.tensor_type for tensor in header.tensors}):
-            some = next(tensor.data for tensor in header.tensors if tensor.tensor_type == kind)
-            try:
-                dequantize(some.reshape(-1, some.shape[-1])[:1], kind)
-            except (NotImplementedError, ValueError):
-                raise UnsupportedModelError(
-                    f"{self.source} has weights of type {kind.name}, which the package gguf cannot turn into floats; "
-                    f"{INSTEAD}"
-                ) from None
-        return header
 
     @cached_property
     def config(self) -> Any:
@@ -144,7 +124,7 @@ class GgufCheckpoint(Checkpoint):
             return set()
         values = _Recorded(self.values)
         GGUF_CONFIG_ARCHS[architecture](values, tuple(tensor.name for tensor in self.header.tensors))
-        return values.asked
+        return values.read
 
     @property
     def architecture(self) -> str:
@@ -213,18 +193,18 @@ class GgufCheckpoint(Checkpoint):
 
 
 class _Recorded(dict[str, Any]):
-    """Remembers what it was asked for."""
+    """Keeps the keys that were read."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         super().__init__(values)
-        self.asked: set[str] = set()
+        self.read: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
-        self.asked.add(key)
+        self.read.add(key)
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        self.asked.add(key)
+        self.read.add(key)
         return super().get(key, default)
 
 

@@ -7,7 +7,7 @@ know, and then its config class's defaults hold. Where the file says nothing, ll
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from ...errors import UnsupportedModelError
@@ -106,7 +106,7 @@ def apply_header(source: str, values: Mapping[str, Any], config: Any, read: Cont
     architecture = str(values["general.architecture"])
     prefix = f"{architecture}."
     every = {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
-    own = {key: value for key, value in every.items() if prefix + key not in read}
+    stated = {key: value for key, value in every.items() if prefix + key not in read}
 
     def refuse(key: str, why: str = "which is not read from GGUF") -> UnsupportedModelError:
         name = f"{architecture}.{key}"
@@ -119,8 +119,8 @@ def apply_header(source: str, values: Mapping[str, Any], config: Any, read: Cont
                 f"{source} does not say {' or '.join(prefix + key for key in keys)}, which every model has; {INSTEAD}"
             )
     apply_rotary(every, config, refuse)
-    said = own if read else _defaults(own, config) | own  # the loader's function for one architecture knows its own
-    if not read or "attention.sliding_window" in own:
+    said = stated if read else _defaults(stated, config) | stated  # the loader's function for one architecture has some
+    if not read or "attention.sliding_window" in stated:
         _apply_windows(architecture, said, config, refuse)
     _apply_attributes(said, config, refuse)
     for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
@@ -131,21 +131,14 @@ def apply_header(source: str, values: Mapping[str, Any], config: Any, read: Cont
         config.query_pre_attn_scalar = _width(said) if wide else said["attention.key_length"]
 
 
-def unread(values: Mapping[str, Any]) -> list[str]:
-    """Keys that change no model and are worth a word: settings of sampling, and keys that no reader of GGUF knows."""
-    known = ("general", "tokenizer", "split", "quantize", "imatrix", "GGUF", str(values.get("general.architecture")))
-    foreign = (key for key in values if key.partition(".")[0] not in known)
-    return sorted([*foreign, *(key for key in values if key.startswith("general.sampling."))])
-
-
-def _defaults(own: Mapping[str, Any], config: Any) -> dict[str, Any]:
+def _defaults(stated: Mapping[str, Any], config: Any) -> dict[str, Any]:
     """What llama.cpp goes by where a file says nothing, for the attributes that the config has."""
-    found: dict[str, Any] = {}
-    if "attention.head_count" in own and "embedding_length" in own:
-        found["attention.head_count_kv"] = own["attention.head_count"]
-        found["attention.key_length"] = _width(own)
+    usual: dict[str, Any] = {}
+    if "attention.head_count" in stated and "embedding_length" in stated:
+        usual["attention.head_count_kv"] = stated["attention.head_count"]
+        usual["attention.key_length"] = _width(stated)
     fresh = type(config)()
-    return {key: value for key, value in found.items() if _attribute(key, fresh) is not None}
+    return {key: value for key, value in usual.items() if _attribute(key, fresh) is not None}
 
 
 def _apply_attributes(said: Mapping[str, Any], config: Any, refuse: Callable[..., UnsupportedModelError]) -> None:
@@ -201,28 +194,26 @@ def _apply_windows(
 
 
 def _check_others(source: str, values: Mapping[str, Any]) -> None:
-    for key in _unknown(values):
-        raise UnsupportedModelError(
-            f"{source} says {key} = {_shown(values[key])}, which is not read from GGUF; {INSTEAD}", key
-        )
-
-
-def _unknown(values: Mapping[str, Any]) -> Iterator[str]:
-    kind = values.get("tokenizer.ggml.model")
+    """Raises `UnsupportedModelError` for keys of no architecture that are neither read nor without effect."""
     for key, value in values.items():
         space, _, name = key.partition(".")
-        if (
-            space in ("adapter", "clip", "diffusion", "xielu")
-            or (key == "general.type" and value != "model")
-            or (key == "split.count" and value > 1)
+        if space == "tokenizer":
+            setting = name.removeprefix("ggml.")
+            known = (
+                name.partition(".")[0] in ("chat_template", "chat_templates")
+                or name == "huggingface.json"  # repeats the others
+                or setting in (*TOKENIZER_READ, *TOKENIZER_WITHOUT_EFFECT)
+                or not _truth(value)
+            )
+            if known and not (setting == "remove_extra_whitespaces" and values.get("tokenizer.ggml.model") == "t5"):
+                continue
+        elif space not in ("adapter", "clip", "diffusion", "xielu") and not (
+            (key == "general.type" and value != "model") or (key == "split.count" and value > 1)
         ):
-            yield key
-        elif space != "tokenizer" or name == "huggingface.json":  # that one repeats the others
             continue
-        elif name.partition(".")[0] not in ("chat_template", "chat_templates"):
-            known = name.removeprefix("ggml.") in (*TOKENIZER_READ, *TOKENIZER_WITHOUT_EFFECT) or not _truth(value)
-            if not known or (kind == "t5" and name == "ggml.remove_extra_whitespaces"):
-                yield key
+        raise UnsupportedModelError(
+            f"{source} says {key} = {_shown(value)}, which is not read from GGUF; {INSTEAD}", key
+        )
 
 
 def _attribute(key: str, fresh: Any) -> str | None:

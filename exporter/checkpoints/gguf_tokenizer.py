@@ -194,7 +194,7 @@ def _sentencepiece(values: Mapping[str, Any], vocabulary: dict[str, int], unknow
         merges = generate_merges(vocabulary, dict(zip(vocabulary, scores, strict=False)))
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     prefix = bool(values.get("tokenizer.ggml.add_space_prefix", True))
-    # At the start of a text and behind each special token.
+    # At the start of a text and after each special token.
     before = [normalizers.Prepend(SPACE)] if prefix else []
     tokenizer.normalizer = normalizers.Sequence([*before, normalizers.Replace(" ", SPACE)])
     after = [decoders.Strip(" ", 1, 0)] if prefix else []
@@ -213,7 +213,7 @@ def _merges(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _special(source: str, values: Mapping[str, Any], tokens: list[str]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    special: dict[str, str | None] = {}
     default = SENTENCEPIECE_IDS if values["tokenizer.ggml.model"] == SENTENCEPIECE else {}
     for role, name in ROLES.items():
         key = f"tokenizer.ggml.{name}_token_id"
@@ -223,12 +223,12 @@ def _special(source: str, values: Mapping[str, Any], tokens: list[str]) -> dict[
                 f"{source} says {key} = {number} and has {len(tokens)} tokens; download the file again, or {INSTEAD}",
                 key,
             )
-        found[role] = None if number is None else tokens[number]
-    return found
+        special[role] = None if number is None else tokens[number]
+    return special
 
 
 def _added(values: Mapping[str, Any], tokens: list[str]) -> list[AddedToken]:
-    """The tokens that are found whole in a text, before it is split."""
+    """The tokens that stay whole in a text, before it is split."""
     types = values.get("tokenizer.ggml.token_type", ())
     # The header has no place for it; llama.cpp goes by the model's name too.
     strips = any(name in str(values.get("general.name", "")).lower() for name in ("phi-3", "phi3"))

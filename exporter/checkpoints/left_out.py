@@ -1,6 +1,7 @@
 """Weights of a checkpoint that are no part of the model: named where that is right, else refused.
 
-transformers leaves out every weight that it has no place for, and builds what config.json says of the others.
+transformers leaves out every weight that it has no place for, and builds what config.json says of the others. What its
+class of the model says to ignore is not looked at here.
 """
 
 from __future__ import annotations
@@ -8,16 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from transformers import PreTrainedModel
 
 from ...errors import CheckpointError
-from .config import rotary
 
 SHOWN = 3
 # Layers for multi-token prediction: modules of this name, or a layer after the last that has this projection.
@@ -27,56 +25,26 @@ LAYER = re.compile(r"(.*?\b(?:layers|h|blocks)\.(\d+))\.")
 OTHER_INPUTS = re.compile(
     r"(.*?\.|)(embed_)?(vision|visual|video|image|img|audio|speech|multi_?modal|mm|talker|token2wav|code2wav)(_\w+)?(?=\.|$)"
 )
-# Tables that are no longer stored, since they follow from the config.
-FREQUENCIES = "inv_freq"
-TABLES = re.compile(r"(.*\.)?(inv_freq|position_ids)")
 # Causal masks; a bias of the same name has one dimension.
-MASKS = re.compile(r"(.*\.)?((attn|attention)\.(bias|masked_bias|causal_mask))")
-MASK_DIMENSIONS = (0, 4)
-
-
-@contextmanager
-def unfiltered() -> Iterator[set[str]]:
-    """Within it, a model that is loaded adds the names that transformers has no place for: all of them, also those that
-    its class is not to report.
-    """
-    found: set[str] = set()
-    name = "_adjust_missing_and_unexpected_keys"
-    original = getattr(PreTrainedModel, name)
-
-    def record(model: PreTrainedModel, loading: Any, *rest: Any) -> Any:
-        found.update(loading.unexpected_keys)
-        return original(model, loading, *rest)
-
-    setattr(PreTrainedModel, name, record)
-    try:
-        yield found
-    finally:
-        setattr(PreTrainedModel, name, original)
+MASKS = re.compile(r".*(attn|attention)\.(bias|masked_bias|causal_mask)")
 
 
 def check_all_read(
-    source: str, model: PreTrainedModel, config: Any, info: dict[str, Any], found: set[str], files: Sequence[Path]
+    source: str, model: PreTrainedModel, config: Any, info: dict[str, Any], files: Sequence[Path]
 ) -> tuple[str, ...]:
     """What was rightly left out of the model, as notes.
 
-    config: of the whole checkpoint. info: what `from_pretrained` says of the loading. found: by `unfiltered`.
-    Raises `CheckpointError` for weights that have another shape, and for those that nobody reads.
+    config: of the whole checkpoint. info: what `from_pretrained` says of the loading. Raises `CheckpointError` for
+    weights that have another shape, and for those that have no place.
     """
     check_shapes(source, info, "config.json")
     _check_tied(source, model)
-    if not found:
-        return ()
-    masks, reported = _masks(found, files), set(info["unexpected_keys"])
+    unexpected: Collection[str] = info["unexpected_keys"]
+    masks = set(_masks(unexpected, files))
     groups: Counter[str] = Counter()
     wrong = []
-    for name in sorted(found):
-        group = _group(name, model, config, found)
-        if not group and name in masks:
-            group = f"masks that follow from the config, *.{name.rpartition('.')[2]}"
-        if not group and name not in reported and not _beyond(name, config):
-            group = f"parts that transformers' {type(model).__name__} does not use, such as {name}"
-        if group:
+    for name in sorted(unexpected):
+        if group := _group(name, model, config, unexpected) or (name in masks and "causal masks"):
             groups[group] += 1
         else:
             wrong.append(name)
@@ -86,8 +54,6 @@ def check_all_read(
             f"{source} has {len(wrong)} weight{'s' * (len(wrong) > 1)} that the model of config.json has no place for: "
             f"{', '.join(wrong[:SHOWN])}{more}; expected the config that they were trained with, download both again"
         )
-    if any(name.endswith(FREQUENCIES) for name in found):
-        _check_frequencies(source, model, config, files)
     return tuple(f"left out: {count} weight{'s' * (count > 1)} of {group}" for group, count in groups.items())
 
 
@@ -109,8 +75,6 @@ def _group(name: str, model: PreTrainedModel, config: Any, names: Collection[str
         return f"multi-token prediction, {layer[1]}.*"
     if match := _outside_layers(OTHER_INPUTS, name, config):
         return f"parts that read no text, {match[0]}.*"
-    if match := TABLES.fullmatch(name):
-        return f"tables that follow from the config, *.{match[2]}"
     part = name.removeprefix(f"{model.base_model_prefix}.").partition(".")[0]
     if config.get_text_config() is not config and part not in _parts(model):
         return f"parts beside the text model, {name.partition(part)[0]}{part}.*"
@@ -125,8 +89,8 @@ def _outside_layers(part: re.Pattern[str], name: str, config: Any) -> re.Match[s
 
 
 def _parts(model: PreTrainedModel) -> set[str]:
-    own = (name for one in (model, model.base_model) for name, _ in one.named_children())
-    return {*own, "language_model", "text_model"}
+    children = (name for one in (model, model.base_model) for name, _ in one.named_children())
+    return {*children, "language_model", "text_model"}
 
 
 def _beyond(name: str, config: Any) -> bool:
@@ -135,47 +99,16 @@ def _beyond(name: str, config: Any) -> bool:
     return layer is not None and isinstance(count, int) and int(layer[2]) >= count
 
 
-def _masks(names: Collection[str], files: Sequence[Path]) -> set[str]:
-    wanted = {name for name in names if MASKS.fullmatch(name)}
-    if not wanted:
-        return set()
-    sizes: dict[str, int] = {}
-    for path in files:
+def _masks(names: Collection[str], files: Sequence[Path]) -> Iterator[str]:
+    """Those of old checkpoints, which follow from the config."""
+    wanted = [name for name in names if MASKS.fullmatch(name)]
+    for path in files if wanted else ():
         with safe_open(path, "pt") as file:
-            stored = (key for key in file.keys() if MASKS.fullmatch(key))  # noqa: SIM118 - no dict
-            sizes |= {key: len(file.get_slice(key).get_shape()) for key in stored}
-    # The model's name of a weight may have one more prefix than the file's.
-    return {
-        name for name in wanted if any(size in MASK_DIMENSIONS and _same_name(key, name) for key, size in sizes.items())
-    }
-
-
-def _same_name(one: str, other: str) -> bool:
-    longer, shorter = sorted((one, other), key=len, reverse=True)
-    return longer == shorter or longer.endswith(f".{shorter}")
-
-
-def _check_frequencies(source: str, model: PreTrainedModel, config: Any, files: Sequence[Path]) -> None:
-    """Raises `CheckpointError` where the checkpoint was trained with other rotary frequencies than its config gives."""
-    own = [buffer.float() for name, buffer in model.named_buffers() if name.endswith(FREQUENCIES)]
-    bases = [rope["rope_theta"] for rope in rotary(config.get_text_config()) if rope.get("rope_theta")]
-    for path in files:
-        with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118 - no dict
-                if name.endswith(FREQUENCIES):
-                    stored = file.get_tensor(name).float()
-                    # Those of old checkpoints are without the scaling of positions.
-                    unscaled = [base ** (-torch.arange(len(stored)) / len(stored)) for base in bases]
-                    if not any(_close(stored, other) for other in (*own, *unscaled)):
-                        raise CheckpointError(
-                            f"{source}: {name} ends in {stored[-1]:.3g}, other rotary frequencies than those of "
-                            f"config.json, which end in {(own or unscaled or [stored])[0][-1]:.3g}; expected the "
-                            "config that the weights were trained with"
-                        )
-
-
-def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and torch.allclose(one, other, rtol=0.02, atol=0.0)  # stored in bf16, perhaps
+            for key in file.keys():  # noqa: SIM118 - no dict
+                # The model's name of a weight may have one more prefix than the file's.
+                same = [name for name in wanted if name.endswith(key) or key.endswith(name)]
+                if same and len(file.get_slice(key).get_shape()) != 1:
+                    yield from same
 
 
 def _check_tied(source: str, model: PreTrainedModel) -> None:

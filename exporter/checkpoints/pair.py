@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import Tokenizer
-
-from ...bundle import Bundle, Role
+from ...bundle import Role
 from ...errors import PairError, ParameterError
 from ...runtime.text.token_bytes import token_names
 from ..weights.texts import read_texts
-from .chat_templates import refuse_beyond, unused_templates
+from .chat_templates import unused_templates
 from .checkpoint import Checkpoint
-from .shared_vocabulary import PURPOSES, Tokens, Translation
+from .shared_vocabulary import Tokens, Translation
 
-FALLS_QUICKLY = 0.9  # below this overlap the user is told what it costs
+FALLS_QUICKLY = 0.9  # below this overlap a warning says what it costs
 
 
 def check_models(
@@ -31,13 +27,12 @@ def check_models(
     target, draft = models["target"], models.get("draft")
     # Refused here, and not when the models have been exported.
     _ = target.stop_token_ids, target.defaults, target.fp32_bytes
-    refuse_beyond(target)
     unused = unused_templates(target.tokenizer)
-    told = [f"{target.source}: {unused}"] if unused else []
+    warnings = [f"{target.source}: {unused}"] if unused else []
     if draft is None:
-        return None, told
-    translation, warnings = translate(OwnTokens.of(target), draft, min_overlap, texts)
-    warnings = told + warnings
+        return None, warnings
+    translation, differences = translate(Tokens.of(target.tokenizer), draft, min_overlap, texts)
+    warnings += differences
     if draft.fp32_bytes >= target.fp32_bytes:
         warnings.append(
             f"the draft's weights ({draft.fp32_bytes / 1e6:.1f} MB) are not smaller than the target's "
@@ -62,7 +57,7 @@ def check_capacity(models: Mapping[str, Checkpoint], max_seq_len: int | None) ->
     return max_seq_len
 
 
-def tokenizer_differences(target: dict[str, Any], draft: dict[str, Any]) -> Iterator[str]:
+def tokenizer_differences(target: Mapping[str, Any], draft: Mapping[str, Any]) -> Iterator[str]:
     """What differs between two `tokenizer.json` contents, in the order in which it matters."""
     ours, theirs = token_names(target), token_names(draft)
     if ours != theirs:
@@ -89,68 +84,39 @@ def tokenizer_differences(target: dict[str, Any], draft: dict[str, Any]) -> Iter
             yield f"the {part} differs"
 
 
-@dataclass(frozen=True)
-class OwnTokens:
-    """tokenizer: the content of a `tokenizer.json`. purposes: ids of its special tokens, by `PURPOSES`."""
-
-    tokenizer: dict[str, Any]
-    purposes: dict[str, int | None]
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint) -> OwnTokens:
-        purposes = {purpose: getattr(checkpoint.tokenizer, f"{purpose}_id") for purpose in PURPOSES}
-        return cls(_tokenizer_json(checkpoint), purposes)
-
-    @classmethod
-    def of_bundle(cls, bundle: Bundle) -> OwnTokens:
-        text = bundle.manifest.text
-        tokenizer = Tokenizer.from_file(str(bundle.path(text.tokenizer)))
-        purposes = {purpose: tokenizer.token_to_id(text.special_tokens.get(purpose, "")) for purpose in PURPOSES}
-        return cls(json.loads(tokenizer.to_str()), purposes)
-
-    @property
-    def tokens(self) -> Tokens:
-        return Tokens(self.tokenizer, self.purposes)
-
-
 def translate(
-    target: OwnTokens, draft: Checkpoint, min_overlap: float, texts: Sequence[str]
+    target: Tokens, draft: Checkpoint, min_overlap: float, texts: Sequence[str]
 ) -> tuple[Translation | None, list[str]]:
     """None where the draft reads the target's ids as they are; and warnings. As `check_models`."""
-    other = OwnTokens.of(draft)
+    other = Tokens.of(draft.tokenizer)
     difference = next(tokenizer_differences(target.tokenizer, other.tokenizer), None)
     if difference is None:
         return None, []
-    translation = Translation.between(target.tokens, other.tokens, texts or read_texts(None))
+    translation = Translation.between(target, other, texts or read_texts(None))
     if translation.is_identity:
         return None, [
             f"target and draft have the same tokens, but {difference}: the draft reads texts as the target splits them"
         ]
     shared, overlap = len(translation.pairs), translation.overlap
-    found = f"target and draft have different tokenizers ({difference}): the draft has {shared} of the target's "
-    found += f"{len(translation.target.ids)} tokens, which are {overlap:.1%} of the tokens in the calibration texts"
+    note = f"target and draft have different tokenizers ({difference}): the draft has {shared} of the target's "
+    note += f"{len(translation.target.ids)} tokens, which are {overlap:.1%} of the tokens in the calibration texts"
     if not shared or overlap < min_overlap:
         needed = f"{min_overlap:.1%} or more" if min_overlap else "above 0"
         raise PairError(
-            f"{found}; it must be {needed}. Choose a draft of the target's family, a smaller "
+            f"{note}; it must be {needed}. Choose a draft of the target's family, a smaller "
             "--min-overlap, or leave out --draft to use prompt lookup"
         )
     if overlap < FALLS_QUICKLY:
-        found += ". Acceptance falls quickly with the overlap; specexport bench measures what is left"
-    return translation, [found]
+        note += ". Acceptance falls quickly with the overlap; specexport bench measures what is left"
+    return translation, [note]
 
 
-def _tokenizer_json(checkpoint: Checkpoint) -> dict[str, Any]:
-    parsed: dict[str, Any] = json.loads(checkpoint.tokenizer.backend_tokenizer.to_str())
-    return parsed
-
-
-def _merges(tokenizer: dict[str, Any]) -> list[Any]:
+def _merges(tokenizer: Mapping[str, Any]) -> list[Any]:
     return [
         tuple(merge.split(" ", 1)) if isinstance(merge, str) else tuple(merge)
         for merge in tokenizer["model"].get("merges", [])
     ]
 
 
-def _added(tokenizer: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+def _added(tokenizer: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     return {entry["content"]: (entry["id"], entry["special"]) for entry in tokenizer.get("added_tokens", [])}

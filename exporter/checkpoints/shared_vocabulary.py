@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,48 +18,83 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
 
+from ...bundle import Bundle
 from ...runtime.text.token_bytes import BYTE_FALLBACK, spelled, token_names
 
 PURPOSES = ("eos_token", "bos_token", "pad_token", "unk_token")
 
 
+@dataclass(frozen=True)
 class Tokens:
     """One tokenizer's tokens by what they stand for.
 
-    text: the bytes of every id that is text, in the order in which one is preferred among those of the same bytes:
-    ordinary tokens before `<0x..>`. special: content by id. named: ids of special and added tokens by content; what was
-    added and is not special (a run of spaces, say) is text too. purposes: which special token is the eos_token, ...
+    tokenizer: the content of a `tokenizer.json`. purpose_ids: ids of its special tokens, by `PURPOSES`.
     """
 
-    def __init__(self, tokenizer: Mapping[str, Any], purposes: Mapping[str, int | None]) -> None:
-        self._tokenizer = tokenizer
-        names, model, entries = token_names(tokenizer), tokenizer["model"], tokenizer.get("added_tokens") or ()
-        added = {entry["id"]: entry["content"] for entry in entries}
-        unknown = {
-            token: name
-            for token, name in names.items()
-            if token == model.get("unk_id") or name == model.get("unk_token")
-        }
-        self.ids = frozenset((*names, *added))
-        self.special: dict[int, str] = unknown | {
-            entry["id"]: entry["content"] for entry in entries if entry["special"]
-        }
-        self.named: dict[str, int] = {name: token for token, name in (unknown | added).items()}
-        self.purposes: dict[str, int] = {purpose: token for purpose, token in purposes.items() if token in self.special}
+    tokenizer: Mapping[str, Any]
+    purpose_ids: Mapping[str, int | None]
 
-        written = spelled(tokenizer)
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Tokens:
+        ids = {purpose: getattr(tokenizer, f"{purpose}_id") for purpose in PURPOSES}
+        return cls(json.loads(tokenizer.backend_tokenizer.to_str()), ids)
+
+    @classmethod
+    def of_bundle(cls, bundle: Bundle) -> Tokens:
+        text = bundle.manifest.text
+        tokenizer = Tokenizer.from_file(str(bundle.path(text.tokenizer)))
+        ids = {purpose: tokenizer.token_to_id(text.special_tokens.get(purpose, "")) for purpose in PURPOSES}
+        return cls(json.loads(tokenizer.to_str()), ids)
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        return token_names(self.tokenizer)
+
+    @property
+    def _added(self) -> Sequence[Mapping[str, Any]]:
+        return self.tokenizer.get("added_tokens") or ()
+
+    @cached_property
+    def ids(self) -> frozenset[int]:
+        return frozenset((*self._names, *(entry["id"] for entry in self._added)))
+
+    @cached_property
+    def special(self) -> dict[int, str]:
+        """Content by id, of special tokens and the one for what is unknown."""
+        model, names = self.tokenizer["model"], self._names.items()
+        unknown = {id_: name for id_, name in names if id_ == model.get("unk_id") or name == model.get("unk_token")}
+        return unknown | {entry["id"]: entry["content"] for entry in self._added if entry["special"]}
+
+    @cached_property
+    def named(self) -> dict[str, int]:
+        """Ids of special and added tokens by content; what was added and is not special (a run of spaces, say) is text
+        too.
+        """
+        tokens = self.special | {entry["id"]: entry["content"] for entry in self._added}
+        return {name: token for token, name in tokens.items()}
+
+    @cached_property
+    def purposes(self) -> dict[str, int]:
+        """Which special token is the eos_token, ..."""
+        return {purpose: token for purpose, token in self.purpose_ids.items() if token in self.special}
+
+    @cached_property
+    def text(self) -> dict[int, bytes]:
+        """The bytes of every id that is text, in the order in which one is preferred among those of the same bytes:
+        ordinary tokens before `<0x..>`.
+        """
+        written, names = spelled(self.tokenizer), self._names
         order = sorted(written, key=lambda token: (bool(BYTE_FALLBACK.fullmatch(names.get(token, ""))), token))
-        self.text: dict[int, bytes] = {
-            token: written[token] for token in order if written[token] and token not in self.special
-        }
+        return {token: written[token] for token in order if written[token] and token not in self.special}
 
     @cached_property
     def by_bytes(self) -> dict[bytes, list[int]]:
-        found: dict[bytes, list[int]] = {}
+        ids: dict[bytes, list[int]] = {}
         for token, value in self.text.items():
-            found.setdefault(value, []).append(token)
-        return found
+            ids.setdefault(value, []).append(token)
+        return ids
 
     def count(self, size: int) -> int:
         """How many tokens a model with `size` logits can give."""
@@ -79,7 +114,7 @@ class Tokens:
 
     @cached_property
     def _encoder(self) -> Tokenizer:
-        encoder = Tokenizer.from_str(json.dumps(self._tokenizer))
+        encoder = Tokenizer.from_str(json.dumps(self.tokenizer))
         encoder.no_truncation()
         encoder.no_padding()
         return encoder

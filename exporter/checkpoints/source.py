@@ -1,8 +1,7 @@
-"""Where a checkpoint is: a folder, a GGUF file, or one of the hub.
+"""Where a checkpoint is, a folder, a GGUF file or one of the hub, and which files of a folder hold its weights: those
+that transformers loads, the single one or the shards of an index.
 
 Imports nothing slow, so that typing errors show at once.
-
-Which files of a folder hold its weights: those that transformers loads, the single one or the shards of an index.
 """
 
 from __future__ import annotations
@@ -23,9 +22,6 @@ INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
 ALIKE = "*.safetensors"
 OTHER_FORMATS = ("pytorch_model*.bin", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
-SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
-# The same weights again in Mistral's own form; an optimizer's state is no weight either.
-KNOWN_COPIES = re.compile(r"consolidated.*|optimizer.*")
 MERGE = "merge it into the weights (PEFT: merge_and_unload, then save_pretrained) and give the folder of the result"
 
 
@@ -36,7 +32,12 @@ def find_weights(source: str, folder: Path) -> tuple[Path, ...]:
     elif (folder / INDEX).is_file():
         files = _indexed(folder / INDEX)
     else:
-        raise CheckpointError(f"{source} {_none_that_is_loaded(folder)}")
+        others = (path.name for kind in (ALIKE, *OTHER_FORMATS) for path in sorted(folder.glob(kind)))
+        other = next((f", only {name}" for name in others), "")
+        raise CheckpointError(
+            f"{source} has neither {WEIGHTS} nor {INDEX}{other}; download what is missing, or save the whole model "
+            "with save_pretrained of transformers"
+        )
     for path in files:
         if not path.is_file():
             raise CheckpointError(f"{path} is missing; the checkpoint is incomplete, download it again")
@@ -56,77 +57,27 @@ def _indexed(index: Path) -> list[Path]:
     return files
 
 
-def _none_that_is_loaded(folder: Path) -> str:
-    found = sorted(path.name for path in folder.glob(ALIKE))
-    shards = [match for name in found if (match := SHARD.fullmatch(name))]
-    count = max((int(match["count"]) for match in shards), default=1)
-    if count > 1:
-        there = {int(match["number"]) for match in shards}
-        lost = [number for number in range(1, count + 1) if number not in there]
-        and_these = f" and shard {', '.join(map(str, lost))}" if lost else ""
-        return (
-            f"has {len(there)} of {count} shards ({found[0]}), but not {INDEX}, which says what they hold; download "
-            f"{INDEX}{and_these}"
-        )
-    if found:
-        return (
-            f"has {found[0]}, but neither {WEIGHTS} nor {INDEX}; rename it to {WEIGHTS} if it holds the "
-            "whole model as save_pretrained writes it"
-        )
-    other = next((path.name for kind in OTHER_FORMATS for path in sorted(folder.glob(kind))), "")
-    return f"has no {ALIKE}{f', only {other}' * bool(other)}; save the weights with save_pretrained of transformers"
-
-
 def refuse_adapter(source: str, folder: Path) -> None:
     """Raises `CheckpointError`: whether transformers would apply it depends on the packages installed."""
     if (folder / ADAPTER).is_file():
         alone = not (folder / "config.json").is_file()
-        found = "is an adapter without its base model" if alone else "has an adapter beside its weights"
+        kind = "is an adapter without its base model" if alone else "has an adapter beside its weights"
         merged = "" if alone else f"; if it is merged already, remove {ADAPTER}"
-        raise CheckpointError(f"{source} {found} ({ADAPTER}), which is not read; {MERGE}{merged}")
-
-
-def note_of_unread(source: str, folder: Path, files: Sequence[Path]) -> str:
-    """A note that the folder has more weights than those in `files`; empty if not."""
-    read = {path.name for path in files}
-    others = [path.name for path in sorted(folder.glob(ALIKE)) if path.name not in read]
-    others = [name for name in others if not KNOWN_COPIES.match(name)]
-    if not others:
-        return ""
-    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-    which = WEIGHTS if WEIGHTS in read else f"the files that {INDEX} lists"
-    return f"{source}: {others[0]}{more} not read, since transformers loads {which}; remove what is left over"
+        raise CheckpointError(f"{source} {kind} ({ADAPTER}), which is not read; {MERGE}{merged}")
 
 
 def count_elements(files: Sequence[Path]) -> int:
-    """Numbers in all weights, from the headers of their files. Raises `CheckpointError` for damaged ones, and where
-    files hold different weights of one name.
-    """
+    """Numbers in all weights, from the headers of their files. Raises `CheckpointError` for damaged ones."""
     elements = 0
-    places: dict[str, Path] = {}
     for path in files:
         try:
             with safe_open(path, "pt") as file:
-                for name in file.keys():  # noqa: SIM118 - no dict
-                    elements += math.prod(file.get_slice(name).get_shape())
-                    if name in places:
-                        _refuse_another(name, places[name], path)
-                    places[name] = path
+                elements += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
         except SafetensorError as error:
             raise CheckpointError(f"{path} is damaged: {error}; download it again") from None
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
     return elements
-
-
-def _refuse_another(name: str, first: Path, second: Path) -> None:
-    with safe_open(first, "pt") as one, safe_open(second, "pt") as other:
-        ours, theirs = one.get_tensor(name), other.get_tensor(name)
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype or not bool((ours == theirs).all()):
-        raise CheckpointError(
-            f"{first} and {second.name} both hold {name}, with different values; expected each weight once, download "
-            "the checkpoint again"
-        )
 
 
 GGUF = ".gguf"
@@ -142,11 +93,11 @@ def find_local(source: str) -> Path | None:
     """
     try:
         path = Path(source).expanduser()
-        found = path.exists()
+        exists = path.exists()
     except (RuntimeError, OSError) as error:  # ~nobody; a name too long
         raise CheckpointError(f"{source} cannot be looked up: {first_line(error)}") from None
     if is_gguf(source):
-        if not found:
+        if not exists:
             hub_id, colon, _ = source.partition(":")
             if not colon or hub_id.count("/") > 1 or hub_id.startswith((".", "/", "~")):
                 raise CheckpointError(
@@ -155,10 +106,12 @@ def find_local(source: str) -> Path | None:
             return None
         check_gguf(source, path)
         return path
-    if not found:
+    if not exists:
         if source.startswith((".", "/", "~")) or source.count("/") > 1:
-            told = f"there is no folder {source}; give a Hugging Face checkpoint: a folder or a hub id"
-            raise CheckpointError(told, code="checkpoint_not_found")
+            raise CheckpointError(
+                f"there is no folder {source}; give a Hugging Face checkpoint: a folder or a hub id",
+                code="checkpoint_not_found",
+            )
         return None
     check_folder(source, path)
     return path
@@ -182,8 +135,8 @@ def check_gguf(source: str, path: Path) -> None:
     except OSError as error:
         raise CheckpointError(f"{source} cannot be read: {error.strerror or error}") from None
     if magic != MAGIC:
-        found = f"starts with {magic!r}" if magic else "is empty"
-        raise CheckpointError(f"{source} is not a GGUF file: it {found}, expected {MAGIC!r}")
+        start = f"starts with {magic!r}" if magic else "is empty"
+        raise CheckpointError(f"{source} is not a GGUF file: it {start}, expected {MAGIC!r}")
 
 
 def check_folder(source: str, folder: Path) -> None:

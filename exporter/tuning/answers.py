@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,21 @@ from numpy.typing import NDArray
 
 from ...calibration.measuring.journal import Journal
 from ...calibration.measuring.prompts import Progress, Request
-from ...errors import OutputError
+from ...errors import OutputError, ParameterError
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
+from ..weights.texts import read_texts
+from .options import TuneOptions
 
-# Of a row: nearly all of its mass.
+# Likeliest tokens kept of each row, which have nearly all of its mass.
 TOP = 64
-# Of the journal, base64 and brackets included.
-BYTES_PER_TOKEN = 540
+# Tokens of each built-in text that are its prompt.
+GENERAL_PROMPT = 64
+# Tokens of answers to judge by, as many as `specexport calibrate` wants of a survival signal.
+MIN_TOKENS = 200
+FOREIGN = "has answers of another target, or of an earlier version; give another --journal, or delete the file"
+# Shows a stage, by its label, while the context lasts.
+Stage = Callable[[str], AbstractContextManager[Progress]]
 
 
 @dataclass(frozen=True)
@@ -41,20 +49,67 @@ class Answer:
     ids: NDArray[np.int32]
     logprobs: NDArray[np.float16]
 
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Answers:
+    training: list[Answer]
+    judging: list[Answer]
+
 
 @dataclass(frozen=True)
 class Job:
-    """An answer to be written."""
+    """An answer to be written; `number` counts those to the same prompt, from 0."""
 
     request: Request
     temperature: float
-    seed: int
+    number: int
 
     @property
     def key(self) -> str:
         """Of the journal's row: all that the answer depends on except the target, so that it serves other runs too."""
-        asked = [self.request.tokens, self.request.max_new_tokens, self.temperature]
-        return hashlib.sha256(json.dumps([*asked, self.seed if self.temperature else None]).encode()).hexdigest()[:32]
+        facts = [self.request.tokens, self.request.max_new_tokens, self.temperature]
+        return hashlib.sha256(json.dumps([*facts, self.number if self.temperature else None]).encode()).hexdigest()[:32]
+
+    @property
+    def seed(self) -> int:
+        """The same whatever the other prompts are."""
+        return int(hashlib.sha256(json.dumps([self.number, self.request.tokens]).encode()).hexdigest()[:7], 16)
+
+
+def write_all(
+    session: Session,
+    training: Sequence[Request],
+    judging: Sequence[Request],
+    options: TuneOptions,
+    journal: Path,
+    stage: Stage,
+) -> Answers:
+    """Every answer that is needed, in a journal that other runs with the same target reuse.
+
+    Raises `ParameterError` for answers too short to judge by, and `OutputError`, also for a journal of another target.
+    """
+    with Journal.open(journal, journal_header(session), FOREIGN) as kept:
+
+        def written(label: str, jobs: Sequence[Job]) -> list[Answer]:
+            with stage(label) as progress:
+                return write_answers(session, jobs, kept, progress)
+
+        held_out = written("held-out answers", [Job(request, options.temperature, 0) for request in judging])
+        tokens = sum(len(answer.tokens) for answer in held_out)
+        if tokens < MIN_TOKENS:
+            raise ParameterError(
+                f"the target's answers to {len(held_out)} held-out prompts have {tokens} tokens, expected {MIN_TOKENS};"
+                " give more prompts or ones with longer answers, or raise --max-new-tokens; the answers are kept",
+                "prompts",
+            )
+        answers = written("answers", _jobs(training, options))
+        budget = sum(len(answer.tokens) for answer in answers) * options.general / (1 - options.general)
+        general = _jobs(_general(session, options.max_new_tokens) if budget else (), options)
+        answers += written("general answers", list(_up_to(general, budget)))
+    return Answers(answers, held_out)
 
 
 def write_answers(session: Session, jobs: Sequence[Job], journal: Journal, progress: Progress) -> list[Answer]:
@@ -62,19 +117,44 @@ def write_answers(session: Session, jobs: Sequence[Job], journal: Journal, progr
 
     An interrupted run loses only the answer in progress. Raises `OutputError`.
     """
-    found = []
+    answers = []
     for number, job in enumerate(jobs):
         progress(number, len(jobs))
         if job.key not in journal.finished:
             journal.add(job.key, _write(session, job))
         try:
-            found.append(_parse(job.request, journal.finished[job.key]))
+            answers.append(_parse(job.request, journal.finished[job.key]))
         except (KeyError, TypeError, ValueError) as error:
             raise OutputError(
-                f"{journal.path}, row {job.key}: found no answer ({error}); delete the file to start over"
+                f"{journal.path}, row {job.key}: no answer ({error}); delete the file to start over"
             ) from None
     progress(len(jobs), len(jobs))
-    return [answer for answer in found if answer.tokens]
+    return [answer for answer in answers if answer.tokens]
+
+
+def _jobs(requests: Sequence[Request], options: TuneOptions) -> list[Job]:
+    return [
+        Job(request, 1.0 if number % 3 == 2 else options.temperature, number)
+        for number in range(options.answers)
+        for request in requests
+    ]
+
+
+def _general(session: Session, max_new_tokens: int) -> list[Request]:
+    """The first tokens of the built-in texts as prompts."""
+    length = min(GENERAL_PROMPT, session.capacity // 2)
+    starts = [session.tokenizer.encode(text).ids[:length] for text in read_texts(None)]
+    most = min(max_new_tokens, session.capacity - length)
+    return [Request(line, "general", tuple(start), most) for line, start in enumerate(starts) if start]
+
+
+def _up_to(jobs: Sequence[Job], tokens: float) -> Iterator[Job]:
+    """The first of them whose answers are together no more than `tokens`, whatever their lengths."""
+    for job in jobs:
+        tokens -= job.request.max_new_tokens
+        if tokens < 0:
+            return
+        yield job
 
 
 def _write(session: Session, job: Job) -> dict[str, Any]:
@@ -109,10 +189,12 @@ def _parse(request: Request, row: dict[str, Any]) -> Answer:
     return Answer(request.route, request.tokens, tokens, ids.reshape(shape), logprobs.reshape(shape))
 
 
-def up_to(jobs: Sequence[Job], tokens: float) -> Iterator[Job]:
-    """The first of them whose answers are together no more than `tokens`, whatever their lengths."""
-    for job in jobs:
-        tokens -= job.request.max_new_tokens
-        if tokens < 0:
-            return
-        yield job
+def journal_header(session: Session) -> dict[str, object]:
+    """What must be equal for answers to be used again; the rows' keys say the rest."""
+    manifest = session.bundle.manifest
+    files = (manifest.target.weights, *manifest.target.graphs.values())
+    return {
+        "tune": 2,
+        "target": hashlib.sha256("".join(manifest.files[name].sha256 for name in files).encode()).hexdigest(),
+        "ends": [sorted(manifest.text.stop_token_ids), manifest.longest],
+    }

@@ -5,10 +5,10 @@ from __future__ import annotations
 from .mutant import Mutant
 
 CLI, OF_CLI, OF_BENCH = "cli/", ("tests/test_cli.py",), ("tests/test_cli_bench.py",)
+OF_GENERATING = ("tests/test_cli_generate.py",)
 CHAT, OPERATION = ("tests/test_cli_chat.py",), ("tests/serve/test_operation.py",)
 SETTINGS = ("tests/serve/test_settings.py",)
 GENERATE, OF_GENERATE = "integrations/transformers/model.py", ("tests/integrations/test_transformers.py",)
-
 COMMANDS = (
     Mutant(
         "different outputs are a success of bench",
@@ -20,7 +20,7 @@ COMMANDS = (
     ),
     Mutant(
         "a failed proof is a success of verify",
-        "cli/verify.py",
+        "cli/bundle.py",
         "if not result.passed:",
         "if False:",
         OF_CLI,
@@ -28,7 +28,7 @@ COMMANDS = (
     ),
     Mutant(
         "verify follows the policy",
-        "cli/verify.py",
+        "cli/bundle.py",
         "load(bundle, **where, policy=False)",
         "load(bundle, **where)",
         OF_CLI,
@@ -53,7 +53,7 @@ COMMANDS = (
         "cli/progress.py",
         "load > cpus + SPARE",
         "load > SPARE",
-        ("tests/test_cli_busy_host.py",),
+        ("tests/test_cli_progress.py",),
     ),
     Mutant(
         "a fixed policy is not asked for",
@@ -74,14 +74,14 @@ COMMANDS = (
         f"{CLI}generate.py",
         'if finish_reason == "cancelled":',
         "if False:",
-        (*OF_CLI, "tests/test_cli_process.py"),
+        OF_GENERATING,
     ),
     Mutant(
         "a prediction is not passed on",
         f"{CLI}generate.py",
-        "session.stream(given, prediction=expected, **options)",
-        "session.stream(given, **options)",
-        OF_CLI,
+        "SamplingParameters(prediction=None if prediction is None else _text(prediction), **options)",
+        "SamplingParameters(**options)",
+        OF_GENERATING,
     ),
     Mutant(
         "a template is not passed on",
@@ -141,13 +141,48 @@ COMMANDS = (
         '{"is_flag": True}',
         OPERATION,
     ),
-    Mutant("a token's bias is given twice", "cli/options.py", "if number in found:", "if False:", OF_CLI),
+    Mutant("a token's bias is given twice", "cli/options.py", "if number in biases:", "if False:", OF_CLI),
+    Mutant(
+        "a wrong option ends as any other error",
+        f"{CLI}group.py",
+        "exit_code = 2",
+        "exit_code = 1",
+        OF_CLI,
+    ),
+    Mutant(
+        "messages name parameters, not options",
+        f"{CLI}group.py",
+        "    for option in options:\n",
+        "    for option in ():\n",
+        OF_CLI,
+    ),
+    Mutant(
+        "a held-out prompt is trained on",
+        "exporter/tuning/options.py",
+        "[request for request in by_route if request not in judging]",
+        "by_route",
+        ("tests/exporter/tuning/test_answers.py",),
+    ),
+    Mutant(
+        "a draft that is no better is written",
+        "exporter/tuning/tune.py",
+        "force or overall.gain.low > 0",
+        "force or overall.gain.low >= 0",
+        ("tests/exporter/tuning/test_tune.py",),
+    ),
+    Mutant(
+        "tokens outside of the likeliest have no mass",
+        "exporter/tuning/judge.py",
+        "others * (rest.clamp_min(-50) - left.log())",
+        "0.0",
+        ("tests/exporter/tuning/test_judge.py",),
+    ),
     Mutant(
         "no stop string is none at all, not the bundle's",
         "cli/options.py",
         "values or None",
         "values",
-        OF_CLI,
+        OF_GENERATING,
     ),
     Mutant(
         "lines that are no prompts are left out in silence",
@@ -160,8 +195,8 @@ COMMANDS = (
     Mutant(
         "a package of the next major version will do",
         "cli/doctor.py",
-        "version_numbers(found) < version_numbers(ceiling)",
-        "version_numbers(found) <= version_numbers(ceiling)",
+        "installed < version_numbers(ceiling)",
+        "installed <= version_numbers(ceiling)",
         ("tests/test_cli_build_host.py",),
     ),
     Mutant(

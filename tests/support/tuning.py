@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 from specexport.calibration.measuring.prompts import Progress, Request, silent
-from specexport.exporter.tuning.options import Split, TuneOptions, split
+from specexport.exporter.tuning.options import TuneOptions
 
 from support.tiny import VOCAB
 
@@ -15,22 +15,11 @@ TOKENS = 32
 OPTIONS = TuneOptions(max_new_tokens=TOKENS, answers=1, epochs=30, general=0.2, rate=1.0)
 
 
-class Quiet:
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    @contextmanager
-    def stage(self, label: str) -> Iterator[Progress]:
-        yield silent
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
+@contextmanager
+def quiet(label: str) -> Iterator[Progress]:
+    yield silent
 
 
 def requests(count: int = 20, route: str = "code") -> list[Request]:
     rng = np.random.default_rng(len(route))
     return [Request(line, route, tuple(rng.integers(2, VOCAB, 6).tolist()), TOKENS) for line in range(count)]
-
-
-def parts() -> Split:
-    return split(requests(40), requests(4, "other"), requests(10, "general"))

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from specexport.errors import CheckpointError, UnsupportedModelError
+from specexport.errors import CheckpointError
 from specexport.exporter.checkpoints import find
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
@@ -45,7 +44,7 @@ def test_the_same_model_and_tokenizer_as_the_checkpoint_it_was_made_from(folder:
         assert getattr(ours, fact) == getattr(theirs, fact), fact
 
 
-@pytest.mark.parametrize(("kind", "error"), [("Q8_0", 0.01), ("Q4_1", 0.1), ("F16", 1e-3), ("BF16", 5e-3)])
+@pytest.mark.parametrize(("kind", "error"), [("Q8_0", 0.01), ("Q4_1", 0.1), ("BF16", 5e-3)])
 def test_weights_in_fewer_bits(kind: str, error: float, folder: Path, file: Path, tmp_path: Path) -> None:
     found = find_checkpoint(str(write_gguf(folder, tmp_path / "a.gguf", kind)))
     exact = dict(find_checkpoint(str(folder)).load("fp32").named_parameters())
@@ -85,45 +84,19 @@ def test_a_bundle_is_built_and_speaks(file: Path, folder: Path, cache: Path, tmp
     assert texts[0] == texts[1]
 
 
-def truncated(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-5000])
+HARMED: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda content: content[:-5000],
+    "cut in the header": lambda content: content[:200],
+    "foreign": lambda content: b"GGML" + content[4:],
+    "empty": lambda content: b"",
+}
 
 
-def cut_in_the_header(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:200])
-
-
-def foreign(file: Path) -> None:
-    file.write_bytes(b"GGML" + file.read_bytes()[4:])
-
-
-def empty(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-@pytest.mark.parametrize("harm", [truncated, cut_in_the_header, foreign, empty])
-def test_a_file_that_is_damaged(harm: Callable[[Path], None], file: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copy(file, tmp_path / "a.gguf"))
-    harm(other)
+@pytest.mark.parametrize("harm", HARMED)
+def test_a_file_that_is_damaged(harm: str, file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "a.gguf"
+    other.write_bytes(HARMED[harm](file.read_bytes()))
     with refused(CheckpointError):
-        _ = find_checkpoint(str(other)).fp32_bytes
-
-
-def type_of_tensor(file: Path, number: int) -> None:
-    """Overwrite the type of the first matrix, as a later version of ggml may write it."""
-    content = bytearray(file.read_bytes())
-    name = b"token_embd.weight"
-    place = content.index(name) + len(name) + 4 + 2 * 8  # behind the number of dimensions, and two of them
-    assert content[place : place + 4] == bytes(4)  # F32
-    content[place : place + 4] = number.to_bytes(4, "little")
-    file.write_bytes(content)
-
-
-@pytest.mark.parametrize("number", [24, 250])  # I8, and one that nobody knows
-def test_a_type_of_weights_that_is_not_read(number: int, file: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copy(file, tmp_path / "a.gguf"))
-    type_of_tensor(other, number)
-    with refused(UnsupportedModelError, "package"):
         _ = find_checkpoint(str(other)).fp32_bytes
 
 

@@ -13,9 +13,8 @@ from specexport.exporter.checkpoints.gguf_tokenizer import SPLITS, read_tokenize
 from support import gguf_files
 from support.refusals import refused
 from support.tiny import save_checkpoint
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase
-from write_gguf import split_of, write_gguf
+from write_gguf import write_gguf
 
 # What llama.cpp made of it: scripts/gguf_ids.py --every-pre compared 10 000 lines.
 PIECES: dict[str, list[str]] = {
@@ -112,38 +111,6 @@ def test_sentencepiece(prefix: bool) -> None:
     first = tokenizer.encode("x", add_special_tokens=False)[0]
     assert (values[f"{GGML}tokens"][first][0] == "\u2581") == prefix
     assert tokenizer.encode("y")[-1] == tokenizer.encode("x</s>y")[-1]  # a prefix behind a special token too
-
-
-LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-O200K = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]", "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-PUBLISHED = {
-    "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
-    "gpt-2": [pre_tokenizers.ByteLevel(add_prefix_space=False)],
-    "dbrx": [
-        pre_tokenizers.Split(Regex(LLAMA3 + r"|\s*[\r\n]+|\s+(?!\S)|\s+"), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ],
-    "gpt-4o": [
-        pre_tokenizers.Split(
-            Regex(
-                "|".join(
-                    rf"[^\r\n\p{{L}}\p{{N}}]?{O200K[0]}{a}{O200K[1]}{b}(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-                    for a, b in ("*+", "+*")
-                )
-                + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-            ),
-            "isolated",
-        ),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ],
-}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_the_name_of_a_published_tokenizer(name: str) -> None:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(PUBLISHED[name])
-    assert split_of(tokenizer) == name
 
 
 @pytest.mark.parametrize("name", SPLITS)

@@ -15,14 +15,7 @@ from specexport.errors import CheckpointError
 from specexport.exporter.checkpoints.find import find_checkpoint
 from support.refusals import refused
 from support.tiny import LLAMA, edit_json, edit_weights, save_checkpoint, save_model
-from transformers import PreTrainedModel
 
-MOE = LLAMA | dict(
-    n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, first_k_dense_replace=1
-)
-DEEPSEEK = MOE | dict(
-    num_key_value_heads=4, kv_lora_rank=8, q_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=8
-)
 GPT2 = dict(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=64)
 
 
@@ -81,46 +74,16 @@ def test_what_a_text_model_does_without(names: list[str], told: list[str], tmp_p
     assert sum(int(note.split()[2]) for note in notes) == len(names)
 
 
-def test_a_layer_that_the_class_is_not_to_report(tmp_path: Path) -> None:
-    """transformers hides `model.layers.61` of every DeepSeek-V3, whatever is in it."""
-    folder = save_model(tmp_path, "deepseek_v3", config=DEEPSEEK)
-    hidden = "model.layers.61"
-    edit_weights(weights_of(folder), **{f"{hidden}.mlp.up_proj.weight": torch.ones(4)})
-    with refused(CheckpointError, "model.layers.61.mlp.up_proj.weight"):
-        notes_of(folder)
-    edit_weights(weights_of(folder), **{f"{hidden}.eh_proj.weight": torch.ones(4)})
-    assert notes_of(folder) == (f"left out: 2 weights of multi-token prediction, {hidden}.*",)
-
-
-def test_what_the_class_is_not_to_report_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = save_model(tmp_path)
-    edit_weights(weights_of(folder), **{"model.more": torch.ones(4)})
-    monkeypatch.setattr(PreTrainedModel, "_keys_to_ignore_on_load_unexpected", ["more"])
-    (told,) = notes_of(folder)
-    assert told.endswith("LlamaForCausalLM does not use, such as model.more")
-
-
 def test_masks_of_old_checkpoints_and_biases_of_their_names(tmp_path: Path) -> None:
     folder = save_model(tmp_path, "gpt2", config=GPT2)
     masks = {f"h.{i}.attn.bias": torch.ones(1, 1, 64, 64).tril() for i in range(2)}
     edit_weights(weights_of(folder), **masks, **{"h.0.attn.masked_bias": torch.tensor(-1e4)})
-    assert [note.rpartition(", ")[2] for note in notes_of(folder)] == ["*.bias", "*.masked_bias"]
+    assert notes_of(folder) == ("left out: 1 weight of causal masks",)  # transformers itself leaves out the others
     folder = save_model(tmp_path / "other")
+    edit_weights(weights_of(folder), **{"model.layers.0.attention.bias": torch.ones(1, 1, 64, 64)})
+    assert notes_of(folder) == ("left out: 1 weight of causal masks",)
     edit_weights(weights_of(folder), **{"model.layers.0.attention.bias": torch.ones(32)})
     with refused(CheckpointError, "model.layers.0.attention.bias"):
-        notes_of(folder)
-
-
-@pytest.mark.parametrize("scaled", [False, True])
-def test_rotary_frequencies_are_those_of_the_config(scaled: bool, tmp_path: Path) -> None:
-    rope = dict(rope_type="linear", factor=2.0) if scaled else dict(rope_type="default")
-    folder = save_model(tmp_path, config=LLAMA | dict(rope_parameters=rope | dict(rope_theta=5e5)))
-    frequencies = 5e5 ** (-torch.arange(4) / 4)
-    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
-    edit_weights(weights_of(folder), **{name: frequencies.bfloat16()})
-    assert notes_of(folder) == ("left out: 1 weight of tables that follow from the config, *.inv_freq",)
-    edit_weights(weights_of(folder), **{name: 1e4 ** (-torch.arange(4) / 4)})
-    with refused(CheckpointError, "model.layers.0.self_attn.rotary_emb.inv_freq"):
         notes_of(folder)
 
 
@@ -132,6 +95,6 @@ def test_build_and_inspect_tell_what_was_left_out(tmp_path: Path) -> None:
         made = ["build", "--target", str(folder), "--max-seq-len", "64", "-o", bundle, "--force"]
         done = CliRunner().invoke(main, [*made, "--cache", str(tmp_path / "cache")])
         assert done.exit_code == 0, done.output
-        assert f"target: {told}" in done.stderr
+        assert told in done.stderr
     assert told in CliRunner().invoke(main, ["inspect", bundle]).stdout
     assert json.loads(CliRunner().invoke(main, ["inspect", bundle, "--json"]).stdout)["target"]["notes"] == [told]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,7 +120,7 @@ def test_an_ordinary_token_goes_before_a_byte_and_none_is_paired_twice() -> None
     assert Translation.between(tokens(added), tokens(twice)).pairs == ((1, 1),)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_pairs_are_injective_and_stand_for_the_same(seed: int) -> None:
     """Random vocabularies of few letters, full of duplicates."""
     rng = np.random.default_rng(seed)
@@ -271,10 +270,7 @@ def test_the_bundle_holds_the_maps_and_says_so(translated: Translated) -> None:
     assert to_draft[1] == 298
 
 
-PROMPTS = ["def add(a, b):", "the quick brown", "for item in items:\n    print(item)\n", "日本"]
-
-
-@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("prompt", ["def add(a, b):", "日本"])
 def test_greedy_output_is_the_targets_own(prompt: str, session: Session) -> None:
     plain = session.generate(prompt, max_new_tokens=40, stop_token_ids=(), speculate=False)
     found = session.generate(prompt, max_new_tokens=40, stop_token_ids=(), num_draft_tokens=4)
@@ -294,27 +290,3 @@ def test_what_both_know_is_accepted_without_exception(session: Session, translat
     assert found.tokens == plain.tokens
     assert len(set(found.tokens)) > 3
     assert found.statistics.acceptance_rate == 1.0
-
-
-@pytest.mark.parametrize("mutant", ["targets", "drafts", "to_draft", "rows"])
-def test_wrong_maps_cost_acceptance_and_never_the_output(mutant: str, translated: Translated, tmp_path: Path) -> None:
-    """So the test above notices them."""
-    folder = Path(shutil.copytree(translated.bundle, tmp_path / "mutant.bundle"))
-    path = folder / "tokenizer/shared_vocabulary.npz"
-    with np.load(path) as arrays:
-        to_draft, shared = arrays["to_draft"], arrays["shared"]
-    if mutant == "to_draft":
-        to_draft = np.roll(to_draft, 1)
-    elif mutant == "rows":
-        shared = np.minimum(shared[::-1], 287)
-    else:
-        row = ("targets", "drafts").index(mutant)
-        shared[row] = np.roll(shared[row], 1)
-    np.savez(path, to_draft=to_draft, shared=shared)
-    session = specexport.load(folder, check_digests=False)
-    prompt = shared_prompt(session, translated)
-    options: dict[str, Any] = dict(max_new_tokens=40, stop_token_ids=(), banned_tokens=translated.unshared)
-    plain = session.generate(prompt, speculate=False, **options)
-    found = session.generate(prompt, num_draft_tokens=4, **options)
-    assert found.tokens == plain.tokens
-    assert found.statistics.acceptance_rate < 0.5

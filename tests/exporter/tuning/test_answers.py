@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,19 +10,29 @@ import pytest
 import specexport
 from specexport.calibration.measuring.journal import Journal
 from specexport.calibration.measuring.prompts import silent
-from specexport.errors import OutputError
+from specexport.errors import ParameterError
 from specexport.exporter.tuning import answers as answering
-from specexport.exporter.tuning.answers import BYTES_PER_TOKEN, Job, write_answers
-from specexport.exporter.tuning.options import split
-from specexport.exporter.tuning.tune import write_all
+from specexport.exporter.tuning.answers import Job, write_all, write_answers
+from specexport.exporter.tuning.options import TuneOptions, split
 from specexport.runtime.session import Session
-from support.tuning import OPTIONS, TOKENS, Quiet, requests
+from support.refusals import refused
+from support.tuning import OPTIONS, TOKENS, quiet, requests
 
 
 @pytest.fixture
 def session(built: Path) -> Iterator[Session]:
     with specexport.load(built) as session:
         yield session
+
+
+def test_prompts_are_split_by_route_and_each_counts_once() -> None:
+    again = [replace(request, line=request.line + 100, max_new_tokens=5) for request in requests(20)]
+    training, judging = split([*requests(20), *again, *requests(20, "prose")])
+    assert Counter(one.route for one in judging) == {"code": 4, "prose": 4}
+    assert len(training) == 32
+    assert not {one.tokens for one in training} & {one.tokens for one in judging}
+    with refused(ParameterError, "19", field="prompts"):
+        split([*requests(19), *requests(19)])
 
 
 def test_an_answer_is_known_by_all_that_it_depends_on() -> None:
@@ -33,11 +43,7 @@ def test_an_answer_is_known_by_all_that_it_depends_on() -> None:
     longer, others = replace(request, max_new_tokens=TOKENS + 1), replace(request, tokens=request.tokens[1:])
     different = [greedy, sampled, Job(request, 1.0, 1), Job(request, 0.5, 0), Job(longer, 0.0, 0), Job(others, 0.0, 0)]
     assert len({job.key for job in different}) == len(different)
-
-
-@pytest.fixture
-def short_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.exporter.tuning.options.MIN_TOKENS", 1)
+    assert len({Job(request, 1.0, 0).seed, Job(request, 1.0, 1).seed, Job(others, 1.0, 0).seed}) == 3
 
 
 def test_a_killed_run_resumes(session: Session, tmp_path: Path) -> None:
@@ -54,47 +60,53 @@ def test_a_killed_run_resumes(session: Session, tmp_path: Path) -> None:
     assert all(np.array_equal(one.ids, other.ids) for one, other in zip(again, whole, strict=True))
 
 
-# What the command's own messages and help advise: more prompts, prompts to judge, other shares and other seeds.
-@pytest.mark.usefixtures("short_is_enough")
+# What the command's own messages and help advise: more prompts, more answers, other shares.
 def test_answers_serve_other_runs_with_the_same_target(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Job] = []
     write = answering._write
     monkeypatch.setattr(answering, "_write", lambda session, job: written.append(job) or write(session, job))
-    brief = [replace(request, max_new_tokens=2) for request in requests(30)]
-    journal, options = tmp_path / "answers.jsonl", replace(OPTIONS, general=0.2, answers=3)
-    for given, others, chosen, expected in (
-        (brief[:20], [], replace(OPTIONS, answers=2), 20),  # the second greedy answer is the first
-        (brief[:20], [], options, 14),  # the third is drawn at 1
-        (brief, [], options, 10 + 7),
-        (brief, [replace(request, max_new_tokens=2) for request in requests(4, "other")], options, 4),
-        (brief, [], replace(options, general=0.0), 0),
-        (brief, [], replace(OPTIONS, answers=2, seed=1), 0),
+    monkeypatch.setattr(answering, "MIN_TOKENS", 1)
+    brief = [replace(request, max_new_tokens=2) for request in requests(25)]
+    journal, options = tmp_path / "answers.jsonl", replace(OPTIONS, max_new_tokens=2, general=0.0, answers=3)
+    for prompts, chosen, expected in (
+        (brief[:20], replace(options, answers=2), 20),  # the second greedy answer is the first
+        (brief[:20], options, 16),  # the third is drawn at 1
+        (brief, options, 5 + 4),
+        (brief, options, 0),
     ):
         written.clear()
-        write_all(session, split(given, others, []), chosen, journal, Quiet())
+        write_all(session, *split(prompts), chosen, journal, quiet)
         assert len(written) == expected
 
 
-@pytest.fixture
-def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    def free(left: int) -> None:
-        usage = shutil._ntuple_diskusage(10**9, 10**9 - left, left)  # type: ignore[attr-defined]
-        monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
+def test_the_share_of_general_answers(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "MIN_TOKENS", 1)
+    answers = write_all(session, *split(requests(20)), OPTIONS, tmp_path / "answers.jsonl", quiet)
+    tokens = Counter[str]()
+    for one in answers.training:
+        tokens[one.route] += len(one.tokens)
+    assert 0 < tokens["general"] <= OPTIONS.general * tokens.total()
 
-    return free
+
+def test_answers_too_short_to_judge_by(session: Session, tmp_path: Path) -> None:
+    brief = [replace(request, max_new_tokens=2) for request in requests(20)]
+    with refused(ParameterError, "200", field="prompts"):
+        write_all(session, *split(brief), OPTIONS, tmp_path / "answers.jsonl", quiet)
 
 
-@pytest.mark.usefixtures("short_is_enough")
-def test_room_is_asked_for_answers_that_are_not_there(
-    session: Session, tmp_path: Path, free: Callable[[int], None]
-) -> None:
-    made = split([replace(request, max_new_tokens=2) for request in requests(30)], [], [])
-    first, journal = replace(made, training=made.training[:-1]), tmp_path / "answers.jsonl"
-    for given, answers_left in ((first, 29), (made, 1)):
-        free(BYTES_PER_TOKEN * 2 * answers_left - 1)
-        with pytest.raises(OutputError, match="MB are free"):
-            write_all(session, given, OPTIONS, journal, Quiet())
-        free(BYTES_PER_TOKEN * 2 * answers_left)
-        write_all(session, given, OPTIONS, journal, Quiet())
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(answers=0),
+        dict(epochs=-1),
+        dict(max_new_tokens=0),
+        dict(temperature=-0.1),
+        dict(temperature=float("nan")),
+        dict(general=1.0),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, object]) -> None:
+    with refused(ParameterError, field=next(iter(options))):
+        TuneOptions(**options)  # type: ignore[arg-type]
