@@ -34,7 +34,7 @@ from specexport.bundle import Bundle, Contract, ModelSpec
 from specexport.engines.onnxruntime import graphs
 from specexport.engines.onnxruntime.cpu import DecoderOptions, OrtDecoder
 from specexport.engines.onnxruntime.graphs import UNUSED_OPTIMIZERS
-from specexport.engines.onnxruntime.products import keep_exact
+from specexport.engines.onnxruntime.session_options import keep_exact
 
 
 def without_late_commit(path: Path, spec: ModelSpec) -> onnx.ModelProto:

@@ -35,12 +35,6 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Bundle folder to create.")
 @MIN_OVERLAP
 @click.option(
-    "--draft-vocabulary",
-    metavar="N|auto",
-    help="Number of tokens the draft can propose, the most frequent in the target's answers: a smaller output layer. "
-    "[default: all]",
-)
-@click.option(
     "--max-seq-len",
     type=int,
     help="Maximum sequence length in tokens, prompt included. [default: the models' maximum, at most 4096]",
@@ -79,8 +73,7 @@ if TYPE_CHECKING:
     "--calibration-prompts",
     "calibration_texts",
     type=click.Path(path_type=Path),
-    help="int8, int4, fp8, auto, --draft-vocabulary: calibration data, JSONL of prompts, at least 512 tokens. "
-    "[default: a built-in set]",
+    help="int8, int4, fp8, auto: calibration data, JSONL of prompts, at least 512 tokens. [default: a built-in set]",
 )
 @click.option(
     "--engine",
@@ -136,8 +129,6 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
         if shared := draft.shared_vocabulary:
             known = f"{shared.shared_tokens} of the target's {shared.target_tokens} tokens ({shared.overlap:.1%})"
             click.echo(f"the {draft.label} can propose {known}", err=True)
-        if draft.reduced_vocabulary is not None:
-            click.echo(f"the {draft.label} can propose {draft.reduced_vocabulary.summary}", err=True)
     if (table := read_precision(report.bundle)) is not None:
         click.echo("\n".join(table_lines(table)), err=True)
     for label, model in report.bundle.manifest.models.items():

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..bundle import Bundle, Contract, DraftSpec, DraftVocabulary, Role, RuleSpec, write_manifest
+from ..bundle import Bundle, Contract, DraftSpec, Role, RuleSpec, write_manifest
 from ..bundle.files import require_space_for
 from ..bundle.output import new_folder, scratch_beside
 from ..editing.compile import compile_bundle
@@ -25,10 +25,9 @@ from .checkpoints.find import find_checkpoint
 from .checkpoints.pair import OwnTokens, check_capacity, check_models
 from .checkpoints.shared_vocabulary import Translation
 from .dialects import Dialect, refuse_engines
-from .draft_vocabulary import check_vocabulary, choose_vocabulary
 from .export_model import ModelExport, export_model
 from .memory import prompt_chunk, require_memory_for_copies
-from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft, parse_vocabulary
+from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
 from .precision import AUTO, BuildTargets, PrecisionPlan
 from .precision_search import write_precision
 from .proving.prove import prove
@@ -49,7 +48,6 @@ class _Models:
     models: dict[Role, Checkpoint]
     translation: Translation | None
     warnings: tuple[str, ...]
-    vocabulary: DraftVocabulary | None = None
     more: tuple[ResolvedDraft, ...] = ()
 
     @classmethod
@@ -76,17 +74,6 @@ class _Models:
         """All of them, as messages call them."""
         own = {str(role): model for role, model in self.models.items()}
         return own | {f"draft {one.name}": one.checkpoint for one in self.more}
-
-    def with_vocabulary(self, options: BuildOptions, texts: CalibrationTexts, context: BuildContext) -> _Models:
-        """The same pair with the draft's output layer cut to the requested size."""
-        assert options.draft_vocabulary is not None
-        asked = parse_vocabulary(options.draft_vocabulary)
-        kept, told, note = choose_vocabulary(self.models["target"], self.models["draft"], asked, texts, context)
-        context.progress.note(note)
-        if told is None:
-            return self
-        models = self.models | {"draft": replace(self.models["draft"], kept=kept)}
-        return replace(self, models=models, vocabulary=told)
 
     def exports(
         self, targets: BuildTargets, engines: tuple[str, ...], numbers: PrecisionPlan, texts: CalibrationTexts
@@ -126,9 +113,6 @@ def build(
             found = _Models.find(target, drafts, options, texts, targets.dialects)
             for model in found.models.values() if texts.own else ():
                 calibration_tokens(model.tokenizer, texts.texts)  # too few are reported now, not after an export
-            if options.draft_vocabulary is not None:
-                asked = parse_vocabulary(options.draft_vocabulary)
-                check_vocabulary(found.models, asked, found.translation is not None, texts)
             context = BuildContext(_contract(found, options), staging_dir, cache, timed)
             if (chunk := context.contract.prompt_chunk) < min(options.chunk, context.contract.capacity):
                 timed.note(
@@ -137,9 +121,6 @@ def build(
                 )
         for warning in found.warnings:
             timed.note(f"warning: {warning}")
-        if options.draft_vocabulary is not None:
-            found = found.with_vocabulary(options, texts, context)
-            gc.collect()  # the models that it was measured with
         numbers = options.numbers
         if options.precision == AUTO:
             with scratch_beside(staging_dir) as scratch:
@@ -184,7 +165,7 @@ def _write(
     made: tuple[DraftSpec, ...] = ()
     if first is not None:
         maps = write_maps(found.translation, target, first, options.min_overlap, staging_dir)
-        made = (DraftSpec(drafts[0].name, first, maps, found.vocabulary),)
+        made = (DraftSpec(drafts[0].name, first, maps),)
     rules: tuple[RuleSpec, ...] = ()
     if any(engine in LIBRARIES for engine in options.engines):  # the host's rounds use the numpy rules
         with progress.stage("rules", number_of_rules(contract)) as step:

@@ -21,10 +21,9 @@ import numpy.typing as npt
 from transformers import PreTrainedModel
 
 from ..bundle import Contract, Family, Fidelity, Format, Precision, Role
-from ..engines.onnxruntime.products import saturates
+from ..engines.onnxruntime.session_options import saturates
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.half_precision import fp32_arithmetic
-from .checkpoints.kept_tokens import KeptTokens
 from .options import CalibrationTexts
 from .precision import PrecisionPlan
 from .weights.fidelity import calibration_tokens, measure_fidelity, split
@@ -78,12 +77,11 @@ def choose_recipe(
     checkpoint: Checkpoint,
     model: PreTrainedModel,
     contract: Contract,
-    kept: KeptTokens | None,
     step: Announce,
 ) -> Chosen:
     """Find the recipe on one part of the calibration texts, and how far it moves the model on the other.
 
-    kept: of a draft's vocabulary; the model has its weights alone. step: what is announced while it works.
+    step: what is announced while it works.
     """
     longest = min(LONGEST, checkpoint.max_positions or LONGEST)
     with fp32_arithmetic(model):
@@ -97,8 +95,7 @@ def choose_recipe(
             recipe = in_precision(recipe, contract.precision)
         step("measure fidelity")
         text = tuple(int(token) for batch in held for token in batch.flatten())
-        rows = None if kept is None else kept.rows
-        return Chosen(recipe, measure_fidelity(model, recipe, held, quantizing.texts.own, rows), text)
+        return Chosen(recipe, measure_fidelity(model, recipe, held, quantizing.texts.own), text)
 
 
 TYPES: dict[Precision, Any] = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}

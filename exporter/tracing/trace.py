@@ -22,7 +22,6 @@ from transformers import PreTrainedModel
 from ...bundle import COUNTS, CacheLayer, Contract
 from ...errors import UnsupportedModelError
 from ..checkpoints.half_precision import TORCH_DTYPES
-from ..checkpoints.kept_tokens import KeptTokens
 from ..checkpoints.source import first_line
 from ..dialects import OPSETS, Dialect
 from .attention import static_cache_attention
@@ -98,13 +97,12 @@ def trace(
     dialect: Dialect,
     contract: Contract,
     features: int = 0,
-    kept: KeptTokens | None = None,
 ) -> ir.Model:
     """The model's graph in `dialect`, its weights shared with `model`. Raises `UnsupportedModelError` with the reason.
 
-    features: with a confidence head that reads as many numbers a row, as `probe_features` found them. Only in the
-    dialect `HEADED`. kept: what the rows of the model's output layer are; the graph's logits are as wide as all tokens.
-    Where the contract has tree rows, the graph has the inputs that make a tree of a pass; such a model has no head.
+    features: with a confidence head that reads as many numbers a row, see `probe_features`. Only in the dialect
+    `HEADED`. Where the contract has tree rows, the graph has the inputs that make a tree of a pass; such a model has no
+    head.
     """
     assert not features or (dialect == HEADED and not contract.tree_rows)
     if contract.tree_rows:
@@ -142,7 +140,7 @@ def trace(
     try:
         with torch.no_grad(), _quiet():
             program = torch.onnx.export(
-                StaticDecoder(model, layers, dialect, contract, features > 0, kept).eval(),
+                StaticDecoder(model, layers, dialect, contract, features > 0).eval(),
                 tuple(inputs.values()),
                 input_names=list(inputs),
                 output_names=[*by_row, *(f"{written}.{name}" for name in (*names, *states))],
@@ -171,8 +169,6 @@ class StaticDecoder(torch.nn.Module):
     -> (logits, features and confidence if any, *written, *states)`
     """
 
-    rows_of_tokens: Tensor
-
     def __init__(
         self,
         model: PreTrainedModel,
@@ -180,7 +176,6 @@ class StaticDecoder(torch.nn.Module):
         dialect: Dialect,
         contract: Contract,
         has_head: bool,
-        kept: KeptTokens | None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -189,10 +184,7 @@ class StaticDecoder(torch.nn.Module):
         self.contract = contract
         self.widest_step = contract.widest_step
         self.has_head = has_head
-        self.kept = kept
         self.takes_trees = contract.tree_rows > 0
-        if kept is not None:
-            self.register_buffer("rows_of_tokens", kept.rows)
         self.accepted = inspect.signature(model.forward).parameters
 
     def forward(self, tokens: Tensor, position: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
@@ -241,8 +233,7 @@ class StaticDecoder(torch.nn.Module):
         with attention, static_states(self.model, cache, self.dialect), complex_as_pairs():
             given: dict[str, Any] = {cache_argument(self.model): cache, **options}
             logits: Tensor = self.model(input_ids=tokens, use_cache=True, **given).logits
-        logits = logits.float()
-        return logits if self.kept is None else self.kept.spread(logits, self.rows_of_tokens)
+        return logits.float()
 
 
 def kept_rows(tokens: Tensor, widest_step: int, opset: int) -> Tensor:

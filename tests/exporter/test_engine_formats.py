@@ -2,15 +2,9 @@ from __future__ import annotations
 
 import pytest
 from specexport.bundle import FORMATS, PRECISIONS
-from specexport.engines.catalogue import ENGINES
 from specexport.exporter.precision import formats_of, refusal
 
 NAMES = (*PRECISIONS, *FORMATS)
-
-
-def test_the_catalogue_names_precisions_that_there_are() -> None:
-    assert all(set(info.formats) <= set(NAMES) for info in ENGINES.values())
-    assert all(set(info.least) <= set(info.formats) for info in ENGINES.values())
 
 
 def test_what_an_engine_lacks_is_refused_with_what_it_has_and_who_has_it() -> None:

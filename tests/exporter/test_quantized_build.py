@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,11 @@ import pytest
 import specexport
 import torch
 from safetensors.torch import load_file, save_file
-from specexport.bundle import Bundle, ModelSpec, Proof, Role
+from specexport.bundle import Bundle, ModelSpec, Role
 from specexport.bundle.auto_precision import PRECISION
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import CheckpointError, ParameterError, ProofError
-from specexport.exporter import auto, export_model, recipe_choice
+from specexport.exporter import auto, export_model
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.proving.prove import prove
@@ -90,25 +89,15 @@ def test_auto_leaves_what_moves_too_far(pair: Pair, tmp_path: Path, monkeypatch:
     assert [line.partition(": ")[0] for line in table["left_out"]] == ["target in int8", "target in int4"]
     assert all("it is 0." in line and "nats from the exact model, 0 are allowed" in line for line in table["left_out"])
 
-    def again(*_: Any) -> Any:
-        raise AssertionError("a format that was left out is calibrated again")
-
-    monkeypatch.setattr(recipe_choice, "choose", again)
-    options = BuildOptions(64, prompt_chunk=16, cache=cache, precision="auto", max_divergence=0)
-    build(str(pair.draft), None, tmp_path / "again.bundle", options)
-    assert json.loads((tmp_path / "again.bundle" / PRECISION).read_text())["left_out"] == table["left_out"]
-    with pytest.raises(AssertionError, match="calibrated again"):  # one that may move farther needs its recipe
-        build(str(pair.draft), None, tmp_path / "wide.bundle", replace(options, max_divergence=9.0))
-
 
 @pytest.mark.nightly
 def test_auto_goes_on_without_a_format_whose_graphs_are_wrong(
     pair: Pair, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(place: Path, specs: dict[Role, ModelSpec], *rest: Any) -> tuple[Proof, ...]:
-        if {(role, spec.format) for role, spec in specs.items()} & wrong:
+    def failing(place: Path, role: Role, spec: ModelSpec, *rest: Any) -> ModelSpec:
+        if (role, spec.format) in wrong:
             raise ProofError("logits are off")
-        return prove(place, specs, *rest)
+        return prove(place, role, spec, *rest)
 
     monkeypatch.setattr(auto, "prove", failing)
     options = BuildOptions(64, prompt_chunk=16, cache=cache, precision="auto", max_divergence=10.0)

@@ -125,14 +125,6 @@ def test_missing_weights(folder: Path) -> None:
     )
 
 
-def test_truncated_weights(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-    assert str(folder) in refusal(folder)
-    with refused(CheckpointError, "fully"):
-        find_checkpoint(str(folder)).fp32_bytes  # noqa: B018
-
-
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_weights_that_are_no_numbers(value: float, folder: Path) -> None:
     path = folder / "model.safetensors"
@@ -176,17 +168,6 @@ def test_a_build_loads_what_it_computes_in_whatever_the_checkpoint_is_stored_in(
         assert parameter.dtype == torch.float32, name
         assert torch.equal(parameter, stored[name].float()), name
     assert len(loaded) == len(stored)
-
-
-@pytest.mark.parametrize("content", ["{", "{}", '{"weight_map": {}}', None])
-def test_shards_that_are_not_whole(content: str | None, folder: Path) -> None:
-    last = folder / shard(folder)[1]
-    if content is None:
-        last.unlink()
-    else:
-        (folder / "model.safetensors.index.json").write_text(content)
-    with refused(CheckpointError):
-        find_checkpoint(str(folder))
 
 
 def test_weights_in_another_form_are_not_downloaded(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -16,7 +16,8 @@ from specexport.errors import ProofError, UnsupportedModelError
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.passes.optimize import save
 from specexport.exporter.proving.prove import record_reference
-from specexport.exporter.proving.prove_layers import Recorded, Subject, prove_layers
+from specexport.exporter.proving.prove_layers import Recorded, prove_layers
+from specexport.exporter.proving.quantized_graph import Subject
 from specexport.exporter.quantize import apply
 from specexport.exporter.quantize.apply import by_every_name, quantize
 from specexport.exporter.quantize.rotary import absorb_rotary
