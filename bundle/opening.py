@@ -53,8 +53,8 @@ class Bundle:
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if isinstance(version, int) and not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:
             command = raw.get("command")
-            told = f" (it was made with: {command})" if isinstance(command, str) and command.isprintable() else ""
-            remedy = f"{'update specexport or ' * (version > SCHEMA_VERSION)}build the bundle again{told}"
+            made = f" (it was made with: {command})" if isinstance(command, str) and command.isprintable() else ""
+            remedy = f"{'update specexport or ' * (version > SCHEMA_VERSION)}build the bundle again{made}"
             reads = f"{OLDEST_SCHEMA} to {SCHEMA_VERSION}"
             raise BundleError(
                 f"{root / MANIFEST} has schema version {version}, this specexport reads {reads}; {remedy}",

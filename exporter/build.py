@@ -40,7 +40,7 @@ from .weights.fidelity import calibration_tokens
 
 @dataclass(frozen=True)
 class _Models:
-    """Target and draft as they were found. translation: between their tokens, where they have different ones.
+    """Target and draft as they are on disk. translation: between their tokens, where they have different ones.
 
     more: drafts in addition to the first.
     """
@@ -66,14 +66,14 @@ class _Models:
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
         ours = OwnTokens.of(models["target"])
         more = tuple(ResolvedDraft.find(named, ours, options.min_overlap, texts) for named in drafts[1:])
-        told = [*(line for model in models.values() for line in model.warnings), *warnings]
-        return cls(models, translation, (*told, *(line for one in more for line in one.warnings)), more=more)
+        lines = [*(line for model in models.values() for line in model.warnings), *warnings]
+        return cls(models, translation, (*lines, *(line for one in more for line in one.warnings)), more)
 
     @property
     def by_name(self) -> dict[str, Checkpoint]:
         """All of them, as messages call them."""
-        own = {str(role): model for role, model in self.models.items()}
-        return own | {f"draft {one.name}": one.checkpoint for one in self.more}
+        pair = {str(role): model for role, model in self.models.items()}
+        return pair | {f"draft {one.name}": one.checkpoint for one in self.more}
 
     def exports(
         self, targets: BuildTargets, engines: tuple[str, ...], numbers: PrecisionPlan, texts: CalibrationTexts
@@ -110,28 +110,28 @@ def build(
     texts = options.texts
     with new_folder(Path(output), options.force) as staging_dir:
         with timed.stage("check the pair", 1):
-            found = _Models.find(target, drafts, options, texts, targets.dialects)
-            for model in found.models.values() if texts.own else ():
+            resolved = _Models.find(target, drafts, options, texts, targets.dialects)
+            for model in resolved.models.values() if texts.own else ():
                 calibration_tokens(model.tokenizer, texts.texts)  # too few are reported now, not after an export
-            context = BuildContext(_contract(found, options), staging_dir, cache, timed)
+            context = BuildContext(_contract(resolved, options), staging_dir, cache, timed)
             if (chunk := context.contract.prompt_chunk) < min(options.chunk, context.contract.capacity):
                 timed.note(
                     f"prompts are read {chunk} tokens at a time, since each pass copies the experts' weights; see "
                     "--prompt-chunk"
                 )
-        for warning in found.warnings:
+        for warning in resolved.warnings:
             timed.note(f"warning: {warning}")
         numbers = options.numbers
         if options.precision == AUTO:
             with scratch_beside(staging_dir) as scratch:
                 table = measure_precisions(
-                    found.models, found.translation, texts, options, replace(context, staging_dir=scratch)
+                    resolved.models, resolved.translation, texts, options, replace(context, staging_dir=scratch)
                 )
             gc.collect()  # the sessions of what was measured
             numbers = replace(numbers, formats={"target": table.target, "draft": table.draft or "float"})
             targets = options.targets(numbers, str(output))
             write_precision(staging_dir, table)
-        exports = found.exports(targets, options.engines, numbers, texts)
+        exports = resolved.exports(targets, options.engines, numbers, texts)
         with timed.stage("hash the weights", len(exports)) as step:
             for role, export in exports.items():
                 step(role)
@@ -139,16 +139,16 @@ def build(
         sizes = {export.key(context.contract): export.weight_bytes(context.contract) for export in exports.values()}
         plans = len(targets.compiled) * sum(sizes.values())  # which hold the weights again
         require_space_for(sizes, cache, staging_dir, plans)
-        bundle = _write(found, drafts, exports, context, options, command)
-        for one in found.more:
+        bundle = _write(resolved, drafts, exports, context, options, command)
+        for one in resolved.more:
             bundle = put_draft(bundle, one, one.export(numbers, texts), options.min_overlap, cache, timed)
         for engine in targets.compiled:
             bundle = compile_bundle(bundle, engine, options.compiling, timed)
-    return BuildReport(Bundle(Path(output), bundle.manifest), tuple(timed.times), found.warnings)
+    return BuildReport(Bundle(Path(output), bundle.manifest), tuple(timed.times), resolved.warnings)
 
 
 def _write(
-    found: _Models,
+    resolved: _Models,
     drafts: Sequence[NamedDraft],
     exports: dict[Role, ModelExport],
     context: BuildContext,
@@ -158,27 +158,27 @@ def _write(
     """Export the models, prove the graphs, and write everything but plans."""
     contract, staging_dir, progress = context.contract, context.staging_dir, context.progress
     specs = {role: export_model(export, context) for role, export in exports.items()}
-    text = write_text(found.models["target"], staging_dir)
+    text = write_text(resolved.models["target"], staging_dir)
     with progress.stage("prove", sum(len(spec.graphs) for spec in specs.values())) as step:
         specs = {role: prove(staging_dir, role, spec, contract, options.engines, step) for role, spec in specs.items()}
     target, first = specs["target"], specs.get("draft")
     made: tuple[DraftSpec, ...] = ()
     if first is not None:
-        maps = write_maps(found.translation, target, first, options.min_overlap, staging_dir)
+        maps = write_maps(resolved.translation, target, first, options.min_overlap, staging_dir)
         made = (DraftSpec(drafts[0].name, first, maps),)
     rules: tuple[RuleSpec, ...] = ()
     if any(engine in LIBRARIES for engine in options.engines):  # the host's rounds use the numpy rules
         with progress.stage("rules", number_of_rules(contract)) as step:
             rules = write_rules(staging_dir, contract, target.vocab_size, step)
     with progress.stage("write", 1):
-        defaults = found.models["target"].defaults.within(target.vocab_size)
+        defaults = resolved.models["target"].defaults.within(target.vocab_size)
         contents = Contents(target, made, text, options.engines, rules, defaults)
         write_manifest(staging_dir, make_manifest(contents, contract, staging_dir, command))
         return Bundle.open(staging_dir, check_digests=False)  # what was written must be readable
 
 
-def _contract(found: _Models, options: BuildOptions) -> Contract:
-    capacity, models = check_capacity(found.by_name, options.max_seq_len), found.models
+def _contract(resolved: _Models, options: BuildOptions) -> Contract:
+    capacity, models = check_capacity(resolved.by_name, options.max_seq_len), resolved.models
     try:
         chunk = min(prompt_chunk(models, options), capacity)
         require_memory_for_copies(models, options, chunk)

@@ -198,14 +198,14 @@ class OrtDecoder:
 
     def _bound(self, count: int, end: int) -> _Binding:
         size = (count, self._contract.span(end) if self._spans else 0)
-        found = self._bindings.get(size)
-        if found is None:  # of a prompt's last chunk: only the last of these widths is kept, 30 us make another
+        binding = self._bindings.get(size)
+        if binding is None:  # of a prompt's last chunk: only the last of these widths is kept, 30 us make another
             self._bindings.pop(self._other, None)
             if self._trees is not None:
                 self._trees.forget(self._other[0])
-            self._other, found = size, self._bind(*size)
-            self._bindings[size] = found
-        return found
+            self._other, binding = size, self._bind(*size)
+            self._bindings[size] = binding
+        return binding
 
     def _run(self, tokens: Sequence[int], position: int, prompt: bool) -> Logits:
         count = len(tokens)

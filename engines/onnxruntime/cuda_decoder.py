@@ -240,7 +240,7 @@ class OrtCudaDecoder:
 
 
 OUT_OF_MEMORY = re.compile("Failed to allocate memory|out of memory|ALLOC_FAILED|Available memory of", re.IGNORECASE)
-ASKED = re.compile(r"requested (?:buffer of size|bytes of) (\d+)")
+REQUESTED = re.compile(r"requested (?:buffer of size|bytes of) (\d+)")
 # The reason in e.g. `... CUDA failure 100: no CUDA-capable device is detected ; GPU=0 ; hostname=... ; file=...`.
 FAILURE = re.compile(r"(?:CUDA|CUBLAS|CUDNN) failure \d+: ([^;\n]*)")
 # What precedes the reason: a status, or the place and the condition of a failed check.
@@ -252,8 +252,8 @@ def explain(error: Exception, what: str) -> EngineError:
     """The error to raise for an exception of ONNX Runtime. what: what failed, the start of the message."""
     text = str(error)
     if OUT_OF_MEMORY.search(text):
-        asked = ASKED.search(text)
-        size = f", {size_text(int(asked[1]))} more requested" if asked else ""
+        requested = REQUESTED.search(text)
+        size = f", {size_text(int(requested[1]))} more requested" if requested else ""
         return EngineError(
             f"{what}: out of device memory{size}; lower --max-seq-len or --prompt-chunk, or close other programs "
             "that use the "

@@ -71,9 +71,9 @@ def check_graph(path: Path, session: Any, expected: Mapping[str, Signature | Non
     """Check the graph of an `InferenceSession`. expected: signatures by the name of an input or output, None if only
     the name matters. Raises `BundleError`.
     """
-    found = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}
+    actual = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}
     again = "build the bundle again"
-    if names := found.keys() ^ expected.keys():
+    if names := actual.keys() ^ expected.keys():
         raise BundleError(
             f"{path}: the inputs and outputs {', '.join(sorted(names))} do not match the manifest; {again}"
         )
@@ -81,12 +81,12 @@ def check_graph(path: Path, session: Any, expected: Mapping[str, Signature | Non
         if signature is None:
             continue
         kind, shape = signature
-        there = found[name]
+        there = actual[name]
         fits = len(there.shape) == len(shape) and all(
-            size is None or size == given for size, given in zip(shape, there.shape, strict=True)
+            size is None or size == length for size, length in zip(shape, there.shape, strict=True)
         )
         if there.type != kind or not fits:
-            said = [given if size is None else size for size, given in zip(shape, there.shape, strict=False)]
+            said = [length if size is None else size for size, length in zip(shape, there.shape, strict=False)]
             raise BundleError(
                 f"{path}: {name} is a {there.type} {there.shape}, the manifest says {kind} {said}; {again}"
             )

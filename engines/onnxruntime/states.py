@@ -26,7 +26,7 @@ class StateMemory(Protocol):
         ...
 
     def settle(self) -> None:
-        """Behind a pass: what it has written is what the next one reads."""
+        """After a pass: what it has written is what the next one reads."""
         ...
 
     def read(self) -> Array:
@@ -165,7 +165,7 @@ class OrtStates:
                 kept.memory.write(array)
 
     def contents(self) -> list[NDArray[Any]]:
-        """A copy on the host, whatever rows it is behind."""
+        """A copy on the host, after whatever rows."""
         return [kept.memory.read().copy() for kept in self._kept]
 
     def restore(self, contents: Sequence[NDArray[Any]]) -> None:

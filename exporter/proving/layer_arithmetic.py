@@ -52,7 +52,7 @@ class Rounded:
 
 
 def layer_error(
-    form: str, own: WeightRecipe, weight: Float32, inputs: Float32, outputs: Float32, bias: Float32 | None = None
+    form: str, recipe: WeightRecipe, weight: Float32, inputs: Float32, outputs: Float32, bias: Float32 | None = None
 ) -> float:
     """The largest difference of `outputs [R, N]` from what the operator `form` makes of `inputs [R, K]` and `weight
     [N, K]`, as a multiple of what is allowed.
@@ -60,9 +60,9 @@ def layer_error(
     Where kernels may choose how to round, by that choice which fits best. bias: `[N]`, where the product has it.
     Infinite for what is no number.
     """
-    stored, scales = own.quantize(weight)
+    stored, scales = recipe.quantize(weight)
     added = np.zeros(len(weight)) if bias is None else bias.astype(np.float64)
-    choices = list(ROUNDED[form](own, inputs.astype(np.float64)))
+    choices = list(ROUNDED[form](recipe, inputs.astype(np.float64)))
     worst = [0.0] * len(choices)
     for rows in row_slices((len(weight), weight.shape[1] // SLICES)):
         grouped = scales[rows].astype(np.float64).reshape(len(scales[rows]), -1, 1)
@@ -74,7 +74,7 @@ def layer_error(
     return min(worst)
 
 
-def _off(rounded: Rounded, weight: Float64, bias: Float64, found: Float32) -> float:
+def _off(rounded: Rounded, weight: Float64, bias: Float64, outputs: Float32) -> float:
     values = rounded.values @ weight.T + bias
     magnitudes = np.abs(rounded.values).astype(np.float32) @ np.abs(weight).T.astype(np.float32) + np.abs(bias)
     sums = min(rounded.summed, LAMBDA * np.sqrt(rounded.summed)) if rounded.summed > 1 else 0
@@ -83,31 +83,31 @@ def _off(rounded: Rounded, weight: Float64, bias: Float64, found: Float32) -> fl
     if edges.size:
         allowed += rounded.slack[:, edges] @ np.abs(weight[:, edges]).T
     with np.errstate(invalid="ignore"):
-        ratio = np.abs(found - values) / allowed
+        ratio = np.abs(outputs - values) / allowed
     return float(ratio.max(initial=0.0)) if np.isfinite(ratio).all() else np.inf
 
 
-def _integers(own: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
-    """MatMulInteger: of rows with a scale of their own, or by one scale for all."""
-    steps = np.full((len(inputs), 1), own.input_scale) if own.input_scale else _largest(inputs) / 127
+def _integers(recipe: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
+    """MatMulInteger: of rows with a scale each, or by one scale for all."""
+    steps = np.full((len(inputs), 1), recipe.input_scale) if recipe.input_scale else _largest(inputs) / 127
     yield Rounded(*_stepped(inputs, steps, _int8), summed=1)
 
 
-def _blocks(own: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
+def _blocks(recipe: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
     """MatMulNBits: a host's kernel rounds the inputs to int8 by blocks, or they stay as they are for want of one."""
-    block = own.block or inputs.shape[1]
+    block = recipe.block or inputs.shape[1]
     by_block = inputs.reshape(len(inputs), -1, block)
     values, slack = _stepped(by_block, _largest(by_block) / 127, _int8)
     yield Rounded(values.reshape(inputs.shape), slack.reshape(inputs.shape), summed=inputs.shape[1])
     yield Rounded(inputs, np.zeros_like(inputs), summed=inputs.shape[1])
 
 
-def _dequantized(own: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
+def _dequantized(recipe: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
     """A product of restored weights: with inputs rounded by one scale for all, or as they are."""
     values, slack = inputs, np.zeros_like(inputs)
-    if own.input_scale is not None and own.format in ("int8", "fp8"):
-        nearest = _int8 if own.format == "int8" else _fp8
-        values, slack = _stepped(inputs, np.full((len(inputs), 1), own.input_scale), nearest)
+    if recipe.input_scale is not None and recipe.format in ("int8", "fp8"):
+        nearest = _int8 if recipe.format == "int8" else _fp8
+        values, slack = _stepped(inputs, np.full((len(inputs), 1), recipe.input_scale), nearest)
     yield Rounded(values, slack, summed=inputs.shape[1])
 
 

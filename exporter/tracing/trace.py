@@ -81,13 +81,13 @@ def _refuse_other_positions(model: PreTrainedModel, tokens: Tensor, logits: Tens
     """Raises `UnsupportedModelError` where positions 0, 1, ... are not what the model takes by itself."""
     try:
         with torch.no_grad():
-            given = model(input_ids=tokens, position_ids=torch.arange(tokens.shape[1])[None]).logits
+            numbered = model(input_ids=tokens, position_ids=torch.arange(tokens.shape[1])[None]).logits
     except Exception:  # the trace gives it the same, and tells what is wrong
         return
-    if not torch.allclose(given.float(), logits.float(), rtol=1e-2, atol=1e-2):
+    if not torch.allclose(numbered.float(), logits.float(), rtol=1e-2, atol=1e-2):
         raise UnsupportedModelError(
             f"{type(model).__name__} numbers its positions by its tokens (from padding_idx + 1), expected 0, 1, ...; "
-            "no graph follows that behind a cache"
+            "no graph follows that after a cache"
         )
 
 
@@ -203,11 +203,11 @@ class StaticDecoder(torch.nn.Module):
         states = cache.states.in_order(self.layers) if cache.states is not None else []
         return *by_row, *(half for _, pair in sorted(cache.written.items()) for half in pair), *states
 
-    def _cache(self, position: Tensor, columns: Tensor | None, given: tuple[Tensor, ...]) -> StateCache:
+    def _cache(self, position: Tensor, columns: Tensor | None, rest: tuple[Tensor, ...]) -> StateCache:
         attending = [index for index, layer in enumerate(self.layers) if layer.num_kv_heads]
         has_states = any(layer.states for layer in self.layers)
-        counts, given = (given[:2], given[2:]) if has_states else (given[:0], given)
-        past, rest = given[: 2 * len(attending)], given[2 * len(attending) :]
+        counts, rest = (rest[:2], rest[2:]) if has_states else (rest[:0], rest)
+        past, rest = rest[: 2 * len(attending)], rest[2 * len(attending) :]
         pairs = dict(zip(attending, zip(past[::2], past[1::2], strict=True), strict=True))
         states = OpenStates.of(self.layers, self.contract, counts, rest) if has_states else None
         return StateCache(position, pairs, columns, states=states)
@@ -231,8 +231,8 @@ class StaticDecoder(torch.nn.Module):
             options["position_ids"] = (position + depth)[None]
         attention = static_cache_attention(self.model, cache, self.dialect)
         with attention, static_states(self.model, cache, self.dialect), complex_as_pairs():
-            given: dict[str, Any] = {cache_argument(self.model): cache, **options}
-            logits: Tensor = self.model(input_ids=tokens, use_cache=True, **given).logits
+            keywords: dict[str, Any] = {cache_argument(self.model): cache, **options}
+            logits: Tensor = self.model(input_ids=tokens, use_cache=True, **keywords).logits
         return logits.float()
 
 
@@ -261,7 +261,7 @@ def only_kept(values: Tensor, tokens: Tensor, widest_step: int, opset: int) -> T
 
 
 def _reason(model: PreTrainedModel, error: BaseException) -> UnsupportedModelError:
-    """The refusal behind an exporter's error: ours, if one was raised on the way, else its first line."""
+    """The refusal that caused an exporter's error: ours, if one was raised on the way, else its first line."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UnsupportedModelError):

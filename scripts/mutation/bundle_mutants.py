@@ -11,14 +11,14 @@ SEVERAL = ("tests/runtime/test_several_drafts.py",)
 BUNDLE = (
     Mutant(
         "an additional draft of an older bundle has the first one's vocabulary",
-        "bundle/upgrade.py",
-        'drafts.append(_draft(other, own, one["vocabulary"], None))',
-        "drafts.append(_draft(other, own, shared, None))",
+        OPENING,
+        'drafts.append(_draft(other, own, one["vocabulary"]))',
+        "drafts.append(_draft(other, own, shared))",
         TESTS,
     ),
     Mutant(
         "proofs of an older bundle's target are the draft's too",
-        "bundle/upgrade.py",
+        OPENING,
         '[one for one in proofs if one["role"] == role]',
         "list(proofs)",
         TESTS,
@@ -103,7 +103,7 @@ BUNDLE = (
     Mutant(
         "an equals sign splits a path that exists",
         "exporter/options.py",
-        'name is not None or not equals or "/" in before or not before or _exists(given)',
+        'name is not None or not equals or "/" in before or not before or _exists(text)',
         'name is not None or not equals or "/" in before or not before',
         ("tests/exporter/test_put_draft.py",),
     ),
@@ -201,14 +201,14 @@ BUNDLE = (
     Mutant(
         "a harmed stage is used",
         STAGES,
-        "    if found != recorded:",
-        "    if not found:",
+        "    if present != recorded:",
+        "    if not present:",
         ("tests/exporter/test_stage_cache.py",),
     ),
     Mutant(
         "sources that the exporter imports from elsewhere are no part of a stage's key",
         STAGES,
-        "        left |= _imported(path) - found",
+        "        left |= _imported(path) - known",
         "        left |= set()",
         ("tests/exporter/test_stage_cache.py",),
     ),
@@ -227,14 +227,14 @@ BUNDLE = (
     ),
     Mutant(
         "a manifest is written in the schema that it was read in",
-        "bundle/upgrade.py",
+        OPENING,
         'row | {"schema_version": SCHEMA_VERSION, "target": target, "drafts": drafts, "rules": rules}',
         'row | {"target": target, "drafts": drafts, "rules": rules}',
         TESTS,
     ),
     Mutant(
         "an error that is not a number is within its tolerance",
-        "bundle/proofs.py",
+        "bundle/models.py",
         "self.max_error <= (self.tolerance or 0.0)",
         "not self.max_error > (self.tolerance or 0.0)",
         TESTS,
@@ -242,7 +242,7 @@ BUNDLE = (
     Mutant("a draft may be called lookup", "bundle/drafts.py", "if name in RESERVED:", "if False:", TESTS),
     Mutant(
         "the token after the last is banned",
-        "bundle/defaults.py",
+        "bundle/manifest.py",
         "0 <= token < vocab_size",
         "0 <= token <= vocab_size",
         TESTS,
@@ -256,7 +256,7 @@ BUNDLE = (
     ),
     Mutant(
         "an older bundle's retired rules are refused",
-        "bundle/upgrade.py",
+        OPENING,
         '[rule for rule in row["rules"] if rule["rule"] != "adjust"]',
         'row["rules"]',
         TESTS,

@@ -53,8 +53,8 @@ return pending, self.certain(pending, count, prompt)""",
     Mutant(
         "a convolution lags behind what was accepted",
         TRACED,
-        "before = _rows(joined, states.pending, behind, ahead)",
-        "before = _rows(joined, states.pending * 0, behind - states.pending, ahead)",
+        "before = _rows(joined, states.pending, counted, ahead)",
+        "before = _rows(joined, states.pending * 0, counted - states.pending, ahead)",
         GRAPHS,
     ),
     Mutant(
@@ -112,8 +112,8 @@ return pending, self.certain(pending, count, prompt)""",
     Mutant(
         "in standard operators: a row that is no number spoils those before it",
         STANDARD,
-        "_by_head(torch.where(numbers, counted, 0.0), given)",
-        "_by_head(counted, given)",
+        "_by_head(torch.where(numbers, counted, 0.0), recurrence)",
+        "_by_head(counted, recurrence)",
         ALONE,
     ),
     Mutant(
