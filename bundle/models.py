@@ -25,8 +25,8 @@ class LayerProof:
     reference, as a multiple of what arithmetic allows.
     as_run: whether the kernels of the build host were used; if their rounding is not known, kernels that do not round
     were used instead.
-    exact_error: the largest difference of the parts between the quantized layers, relative to the size of a column of
-    the next layer's input, or in standard deviations of the logits. exact_tolerance: the limit of that.
+    exact_error: the largest difference of the logits, in their standard deviations, where the quantized layers are
+    replaced by ones over the restored weights. exact_tolerance: the limit of that.
     rounded_divergence, rounded_agreement: mean KL divergence, in nats, of the graph from the reference that is rounded
     like the graph, and the share of rows with the same most likely token.
     exact_divergence, exact_agreement: the same against the model before quantization.

@@ -23,6 +23,7 @@ from ...engines.onnxruntime.graphs import open_graph
 from ...errors import ProofError
 from ...runtime.proofs.parity import Exact
 from ..dialects import Dialect
+from ..passes.clean_up import parameter_name
 from ..weights.formats import LARGEST, Float32
 from ..weights.layers import linear_layers, parameter_names
 from ..weights.recipe import Recipe, WeightRecipe
@@ -106,8 +107,10 @@ class QuantizedGraph:
         for name in claimed:
             if name not in weights:
                 raise ProofError(f"the graph stores {name} in few bits, which the recipe does not; {REPORT}")
-        for name in {weight.name for weight in weights.values()} - {weights[name].name for name in claimed}:
-            raise ProofError(f"{name} is missing among the graph's quantized products; {REPORT}")
+        stored = {weights[name].name for name in claimed}
+        for name in map(parameter_name, model.graph.initializers.values()):
+            if name in weights and weights[name].name not in stored:
+                raise ProofError(f"{name} is missing among the graph's quantized products; {REPORT}")
         if dialect != DIALECT:
             widen(model)
         return cls(path, model, products, picked, weights)

@@ -69,8 +69,8 @@ PROOFS = (
     Mutant(
         "a weight that the recipe quantizes may stay in float",
         "exporter/proving/quantized_graph.py",
-        "- {weights[name].name for name in claimed}",
-        "- {weight.name for weight in weights.values()}",
+        "if name in weights and weights[name].name not in stored:",
+        "if name in weights and not stored:",
         (LAYERS,),
     ),
     Mutant(
