@@ -7,13 +7,13 @@ path, which is then renamed, so a bundle is either complete or absent.
 """
 
 from .contract import COUNTS, ELEMENT_BYTES, PRECISIONS, CacheLayer, Contract, Precision, State, is_cache
-from .defaults import Defaults
-from .drafts import ALIAS, NO_DRAFT, RESERVED, DraftSpec, DraftVocabulary, SharedVocabulary, check_name
+from .drafts import ALIAS, NO_DRAFT, RESERVED, DraftSpec, SharedVocabulary, check_name
 from .files import list_files, sha256
 from .manifest import (
     MANIFEST,
     OLDEST_SCHEMA,
     SCHEMA_VERSION,
+    Defaults,
     FileEntry,
     Manifest,
     Plan,
@@ -23,9 +23,8 @@ from .manifest import (
     manifest_text,
     write_manifest,
 )
-from .models import FORMATS, Family, Fidelity, Format, ModelSpec, Role
+from .models import FORMATS, Family, Fidelity, Format, LayerProof, ModelSpec, Proof, Role
 from .opening import Bundle
-from .proofs import LayerProof, Proof
 
 __all__ = [
     "ALIAS",
@@ -43,7 +42,6 @@ __all__ = [
     "Contract",
     "Defaults",
     "DraftSpec",
-    "DraftVocabulary",
     "Family",
     "Fidelity",
     "FileEntry",

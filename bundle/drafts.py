@@ -63,52 +63,12 @@ class SharedVocabulary:
 
 
 @dataclass(frozen=True)
-class DraftVocabulary:
-    """How many of the target's tokens a draft with a reduced output layer can propose, and what that costs.
-
-    kept_tokens: of all_tokens. They were chosen by counting counted_tokens of the target's own answers, and judged on
-    held_out_tokens of answers to other prompts. own_texts: whether the prompts are the user's. coverage: the share of
-    the held-out tokens that is kept. agreement: how often target and draft have the same most likely token.
-    acceptance: sum min(p, q) at temperature 1. Both are means over the held-out tokens, with the kept ids;
-    whole_agreement and whole_acceptance are the same with all ids.
-    """
-
-    kept_tokens: int
-    all_tokens: int
-    counted_tokens: int
-    held_out_tokens: int
-    own_texts: bool
-    coverage: float
-    agreement: float
-    whole_agreement: float
-    acceptance: float
-    whole_acceptance: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.kept_tokens < self.all_tokens:
-            raise ValueError(f"{self.kept_tokens} kept tokens are not fewer than all {self.all_tokens}")
-
-    @property
-    def summary(self) -> str:
-        source = "the calibration prompts given" if self.own_texts else "the shipped texts"
-        return (
-            f"{self.kept_tokens} of {self.all_tokens} tokens, {self.coverage:.1%} of {self.held_out_tokens} held-out "
-            f"tokens of the target's answers to {source}; accepted when greedy {self.agreement:.1%} (all tokens: "
-            f"{self.whole_agreement:.1%}), at temperature 1 {self.acceptance:.1%} ({self.whole_acceptance:.1%})"
-        )
-
-
-@dataclass(frozen=True)
 class DraftSpec:
-    """A draft: the name that requests choose it by, its model, and its vocabulary where that is not the target's.
-
-    shared_vocabulary: where it has another tokenizer. reduced_vocabulary: where its output layer was cut down.
-    """
+    """A draft: the name that requests choose it by, its model, and a map where its tokenizer is not the target's."""
 
     name: str
     model: ModelSpec
     shared_vocabulary: SharedVocabulary | None = None
-    reduced_vocabulary: DraftVocabulary | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)

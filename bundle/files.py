@@ -1,12 +1,7 @@
 """A bundle's files on disk: their digests, copies that share blocks, and the space that they need.
 
-Sizes and SHA-256 of a bundle's files.
-
-Put a file into a second place, sharing its blocks where the file system can do that, else as a copy.
-
-Never as a hard link: onnx refuses weights in a file that has more than one name, so no tool of its would open a bundle.
-
-Free disk space, checked before a build starts.
+Copies share blocks where the file system can do that. They are never hard links: onnx refuses weights in a file that
+has more than one name, so no tool of its would open a bundle.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ for command in (
     bundle.compile_plans,
     completion,
     doctor.doctor,
-    bundle.dump,
     generate.generate,
     bundle.inspect,
     bundle.push,

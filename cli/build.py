@@ -37,12 +37,6 @@ if TYPE_CHECKING:
 @output_option("Bundle folder to create.")
 @MIN_OVERLAP
 @click.option(
-    "--draft-vocabulary",
-    metavar="N|auto",
-    help="Number of tokens the draft can propose, the most frequent in the target's answers: a smaller output layer. "
-    "[default: all]",
-)
-@click.option(
     "--max-seq-len",
     type=int,
     help="Maximum sequence length in tokens, prompt included. [default: the models' maximum, at most 4096]",
@@ -70,8 +64,7 @@ if TYPE_CHECKING:
     "--calibration-prompts",
     "calibration_texts",
     type=FILE,
-    help="int8, int4, fp8, --draft-vocabulary: calibration data, JSONL of prompts, at least 512 tokens. "
-    "[default: a built-in set]",
+    help="int8, int4, fp8: calibration data, JSONL of prompts, at least 512 tokens. [default: a built-in set]",
 )
 @click.option("--engine", "engines", multiple=True, default=["onnxruntime"], help="Engine to build for; repeatable.")
 @click.option(

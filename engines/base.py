@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -101,6 +101,22 @@ def check_rows(end: int, contract: Contract) -> None:
         raise EngineError(
             f"a pass would write {end} cache rows, the capacity is {contract.capacity}; shorten the sequence"
         )
+
+
+def feed_passes(
+    tokens: Sequence[int], position: int, contract: Contract, pad_from: int
+) -> Iterator[tuple[int, Sequence[int], int]]:
+    """Yields each pass: its width, its tokens (at most as many), and the position of the first.
+
+    pad_from: from this many tokens on, a pass is padded to a prompt chunk. The padding's cache rows are overwritten
+    later, so only the capacity can forbid it; passes are then at most as wide as a step.
+    """
+    widest, chunk, capacity = contract.widest_step, contract.prompt_chunk, contract.capacity
+    while tokens:
+        padded = len(tokens) >= pad_from and position + chunk <= capacity
+        count = min(len(tokens), chunk if padded else widest)
+        yield chunk if padded else count, tokens[:count], position
+        tokens, position = tokens[count:], position + count
 
 
 Arrays = Mapping[str, NDArray[np.generic]]

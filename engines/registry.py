@@ -51,9 +51,9 @@ def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0, devic
             f"{bundle.root} is in {precision} and has layers that keep recurrent or convolution states, which {name} "
             f"runs in {' and '.join(runs)} only; build it with --precision {runs[-1]}"
         )
-    found = module.availability()
-    if not found.usable:
-        raise EngineError(f"engine {name}: {found.detail}; {found.remedy}", code="engine_unavailable")
+    availability = module.availability()
+    if not availability.usable:
+        raise EngineError(f"engine {name}: {availability.detail}; {availability.remedy}", code="engine_unavailable")
     return module.load(bundle, threads, device or 0)
 
 
@@ -64,10 +64,10 @@ def _first_usable(built: Sequence[str]) -> str:
         if engine not in ENGINES:
             lacking.append(f"{engine} (not known to this specexport; update specexport)")
             continue
-        found = engine_module(engine).availability()
-        if found.usable:
+        availability = engine_module(engine).availability()
+        if availability.usable:
             return engine
-        lacking.append(f"{engine} ({found.detail}; {found.remedy})")
+        lacking.append(f"{engine} ({availability.detail}; {availability.remedy})")
     raise EngineError(
         f"this host can run no engine that the bundle was built for: {', '.join(lacking)}", code="engine_unavailable"
     )

@@ -1,10 +1,8 @@
-"""One more draft for a bundle that is there: its own export and proof, and a new manifest.
+"""One more draft for a bundle that is there, without rebuilding the target: `specexport add-draft`.
 
-Its files have a folder of their own, `drafts/NAME-DIGEST`: graphs, weights, the reference of the proof, and maps where
-it has another tokenizer. The folder is put into place first, and then the manifest, in one step: until then,
-whatever happens, the bundle is unchanged.
-
-`specexport add-draft`: add a draft to a bundle without rebuilding the target.
+Its files have their folder, `drafts/NAME-DIGEST`: graphs, weights, the reference of the proof, and maps where it has
+another tokenizer. The folder is put into place first, and then the manifest, in one step: until then, whatever happens,
+the bundle is unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from .stage_cache import open_cache
 
 @dataclass(frozen=True)
 class ResolvedDraft:
-    """A draft as it was found, fit for the bundle's target. translation: where it has another tokenizer."""
+    """A draft that fits the bundle's target. translation: where it has another tokenizer."""
 
     name: str
     checkpoint: Checkpoint
@@ -51,8 +49,8 @@ class ResolvedDraft:
         """Raises `CheckpointError`, and `PairError` for a draft of too many other tokens."""
         checkpoint = find_checkpoint(named.source)
         translation, warnings = translate(target, checkpoint, min_overlap, texts.texts)
-        told = tuple(f"draft {named.name}: {line}" for line in (*checkpoint.warnings, *warnings))
-        return cls(named.name, checkpoint, translation, told)
+        lines = tuple(f"draft {named.name}: {line}" for line in (*checkpoint.warnings, *warnings))
+        return cls(named.name, checkpoint, translation, lines)
 
     def export(self, numbers: PrecisionPlan, texts: CalibrationTexts) -> ModelExport:
         """As engine `onnxruntime` runs it, the only one that runs drafts other than the first."""
@@ -154,25 +152,25 @@ def add_draft(
     Calibration results stay unless a draft is replaced. Raises `ParameterError`, `CheckpointError`, `PairError`,
     `ProofError`, `OutputError`; the bundle is then unchanged.
     """
-    asked, manifest = options or AddOptions(), bundle.manifest
+    options, manifest = options or AddOptions(), bundle.manifest
     check_addable(manifest, named.name)
-    building = asked.of(manifest)
-    timed, cache, texts = Timed(progress or Silent()), open_cache(asked.cache or user_cache()), building.texts
+    building = options.of(manifest)
+    timed, cache, texts = Timed(progress or Silent()), open_cache(options.cache or user_cache()), building.texts
     with timed.stage("check the draft", 1):
-        found = ResolvedDraft.find(named, Tokens.of_bundle(bundle), asked.min_overlap, texts)
-        limit, capacity = found.checkpoint.max_positions, manifest.contract.capacity
+        draft = ResolvedDraft.find(named, Tokens.of_bundle(bundle), options.min_overlap, texts)
+        limit, capacity = draft.checkpoint.max_positions, manifest.contract.capacity
         if limit and limit < capacity:
             raise ParameterError(
                 f"the bundle's sequences have up to {capacity} tokens, but {named.source} has only {limit} positions; "
                 f"choose another draft, or build the bundle again with --max-seq-len {limit}",
                 "draft",
             )
-        require_memory_for_copies({"draft": found.checkpoint}, building, manifest.contract.prompt_chunk)
-    for warning in found.warnings:
+        require_memory_for_copies({"draft": draft.checkpoint}, building, manifest.contract.prompt_chunk)
+    for warning in draft.warnings:
         timed.note(f"warning: {warning}")
     if named.name in manifest.draft_names:
         timed.note(f"replaces the draft {named.name}")
-    export = found.export(building.numbers, texts)
+    export = draft.export(building.numbers, texts)
     with output_errors(UNCHANGED):
-        added = put_draft(bundle, found, export, asked.min_overlap, cache, timed)
-    return BuildReport(added, tuple(timed.times), found.warnings)
+        added = put_draft(bundle, draft, export, options.min_overlap, cache, timed)
+    return BuildReport(added, tuple(timed.times), draft.warnings)

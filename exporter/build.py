@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..bundle import Bundle, Contract, DraftSpec, DraftVocabulary, Role, RuleSpec, write_manifest
+from ..bundle import Bundle, Contract, DraftSpec, Role, RuleSpec, write_manifest
 from ..bundle.files import require_space_for
 from ..bundle.output import new_folder
 from ..editing.compile import compile_bundle
@@ -24,10 +23,9 @@ from .checkpoints.find import find_checkpoint
 from .checkpoints.pair import check_capacity, check_models
 from .checkpoints.shared_vocabulary import Tokens, Translation
 from .dialects import Dialect, refuse_engines
-from .draft_vocabulary import check_vocabulary, choose_vocabulary
 from .export_model import ModelExport, export_model
 from .memory import prompt_chunk, require_memory_for_copies
-from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft, parse_vocabulary
+from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
 from .precision import BuildTargets, PrecisionPlan
 from .proving.prove import prove
 from .recipe_choice import Quantizing
@@ -39,7 +37,7 @@ from .weights.fidelity import calibration_tokens
 
 @dataclass(frozen=True)
 class _Models:
-    """Target and draft as they were found. translation: between their tokens, where they have different ones.
+    """Target and draft as they are on disk. translation: between their tokens, where they have different ones.
 
     more: drafts in addition to the first.
     """
@@ -47,7 +45,6 @@ class _Models:
     models: dict[Role, Checkpoint]
     translation: Translation | None
     warnings: tuple[str, ...]
-    vocabulary: DraftVocabulary | None = None
     more: tuple[ResolvedDraft, ...] = ()
 
     @classmethod
@@ -66,25 +63,14 @@ class _Models:
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
         ours = Tokens.of(models["target"].tokenizer)
         more = tuple(ResolvedDraft.find(named, ours, options.min_overlap, texts) for named in drafts[1:])
-        told = [*(line for model in models.values() for line in model.warnings), *warnings]
-        return cls(models, translation, (*told, *(line for one in more for line in one.warnings)), more=more)
+        lines = [*(line for model in models.values() for line in model.warnings), *warnings]
+        return cls(models, translation, (*lines, *(line for one in more for line in one.warnings)), more)
 
     @property
     def by_name(self) -> dict[str, Checkpoint]:
         """All of them, as messages call them."""
-        own = {str(role): model for role, model in self.models.items()}
-        return own | {f"draft {one.name}": one.checkpoint for one in self.more}
-
-    def with_vocabulary(self, options: BuildOptions, texts: CalibrationTexts, context: BuildContext) -> _Models:
-        """The same pair with the draft's output layer cut to the requested size."""
-        assert options.draft_vocabulary is not None
-        asked = parse_vocabulary(options.draft_vocabulary)
-        kept, told, note = choose_vocabulary(self.models["target"], self.models["draft"], asked, texts, context)
-        context.progress.note(note)
-        if told is None:
-            return self
-        models = self.models | {"draft": replace(self.models["draft"], kept=kept)}
-        return replace(self, models=models, vocabulary=told)
+        pair = {str(role): model for role, model in self.models.items()}
+        return pair | {f"draft {one.name}": one.checkpoint for one in self.more}
 
     def exports(
         self, targets: BuildTargets, engines: tuple[str, ...], numbers: PrecisionPlan, texts: CalibrationTexts
@@ -121,25 +107,19 @@ def build(
     texts = options.texts
     with new_folder(Path(output), options.force) as staging_dir:
         with timed.stage("check the pair", 1):
-            found = _Models.find(target, drafts, options, texts, targets.dialects)
-            for model in found.models.values() if texts.own else ():
+            resolved = _Models.find(target, drafts, options, texts, targets.dialects)
+            for model in resolved.models.values() if texts.own else ():
                 calibration_tokens(model.tokenizer, texts.texts)  # too few are reported now, not after an export
-            if options.draft_vocabulary is not None:
-                asked = parse_vocabulary(options.draft_vocabulary)
-                check_vocabulary(found.models, asked, found.translation is not None, texts)
-            context = BuildContext(_contract(found, options), staging_dir, cache, timed)
+            context = BuildContext(_contract(resolved, options), staging_dir, cache, timed)
             if (chunk := context.contract.prompt_chunk) < min(options.chunk, context.contract.capacity):
                 timed.note(
                     f"prompts are read {chunk} tokens at a time, since each pass copies the experts' weights; see "
                     "--prompt-chunk"
                 )
-        for warning in found.warnings:
+        for warning in resolved.warnings:
             timed.note(f"warning: {warning}")
-        if options.draft_vocabulary is not None:
-            found = found.with_vocabulary(options, texts, context)
-            gc.collect()  # the models that it was measured with
         numbers = options.numbers
-        exports = found.exports(targets, options.engines, numbers, texts)
+        exports = resolved.exports(targets, options.engines, numbers, texts)
         with timed.stage("hash the weights", len(exports)) as step:
             for role, export in exports.items():
                 step(role)
@@ -147,16 +127,16 @@ def build(
         sizes = {export.key(context.contract): export.weight_bytes(context.contract) for export in exports.values()}
         plans = len(targets.compiled) * sum(sizes.values())  # which hold the weights again
         require_space_for(sizes, cache, staging_dir, plans)
-        bundle = _write(found, drafts, exports, context, options, command)
-        for one in found.more:
+        bundle = _write(resolved, drafts, exports, context, options, command)
+        for one in resolved.more:
             bundle = put_draft(bundle, one, one.export(numbers, texts), options.min_overlap, cache, timed)
         for engine in targets.compiled:
             bundle = compile_bundle(bundle, engine, options.compiling, timed)
-    return BuildReport(Bundle(Path(output), bundle.manifest), tuple(timed.times), found.warnings)
+    return BuildReport(Bundle(Path(output), bundle.manifest), tuple(timed.times), resolved.warnings)
 
 
 def _write(
-    found: _Models,
+    resolved: _Models,
     drafts: Sequence[NamedDraft],
     exports: dict[Role, ModelExport],
     context: BuildContext,
@@ -166,27 +146,27 @@ def _write(
     """Export the models, prove the graphs, and write everything but plans."""
     contract, staging_dir, progress = context.contract, context.staging_dir, context.progress
     specs = {role: export_model(export, context) for role, export in exports.items()}
-    text = write_text(found.models["target"], staging_dir)
+    text = write_text(resolved.models["target"], staging_dir)
     with progress.stage("prove", sum(len(spec.graphs) for spec in specs.values())) as step:
         specs = {role: prove(staging_dir, role, spec, contract, options.engines, step) for role, spec in specs.items()}
     target, first = specs["target"], specs.get("draft")
     made: tuple[DraftSpec, ...] = ()
     if first is not None:
-        maps = write_maps(found.translation, target, first, options.min_overlap, staging_dir)
-        made = (DraftSpec(drafts[0].name, first, maps, found.vocabulary),)
+        maps = write_maps(resolved.translation, target, first, options.min_overlap, staging_dir)
+        made = (DraftSpec(drafts[0].name, first, maps),)
     rules: tuple[RuleSpec, ...] = ()
     if any(engine in LIBRARIES for engine in options.engines):  # the host's rounds use the numpy rules
         with progress.stage("rules", number_of_rules(contract)) as step:
             rules = write_rules(staging_dir, contract, target.vocab_size, step)
     with progress.stage("write", 1):
-        defaults = found.models["target"].defaults.within(target.vocab_size)
+        defaults = resolved.models["target"].defaults.within(target.vocab_size)
         contents = Contents(target, made, text, options.engines, rules, defaults)
         write_manifest(staging_dir, make_manifest(contents, contract, staging_dir, command))
         return Bundle.open(staging_dir, check_digests=False)  # what was written must be readable
 
 
-def _contract(found: _Models, options: BuildOptions) -> Contract:
-    capacity, models = check_capacity(found.by_name, options.max_seq_len), found.models
+def _contract(resolved: _Models, options: BuildOptions) -> Contract:
+    capacity, models = check_capacity(resolved.by_name, options.max_seq_len), resolved.models
     try:
         chunk = min(prompt_chunk(models, options), capacity)
         require_memory_for_copies(models, options, chunk)

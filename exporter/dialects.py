@@ -1,12 +1,10 @@
-"""The dialects of ONNX that graphs are made in.
+"""The dialects of ONNX that graphs are made in, and which engines run models whose layers keep states.
 
 `onnx`  opset 24 `TensorScatter` writes the new rows in place, `Attention` reads the first C rows of the cache under a
         boolean mask made in the graph (True = attend). For TensorRT from 10.15 on and TensorRT-RTX.
 `ort`   `com.microsoft::GroupQueryAttention` does both and costs by the used length. For ONNX Runtime.
 `rows`  MatMul and Softmax over the first C rows of the cache and over the new rows, which are returned for the caller
         to place. For TensorRT 10.3 to 10.14, which has neither operator of the `onnx` dialect.
-
-Which engines run models whose layers keep states.
 """
 
 from __future__ import annotations

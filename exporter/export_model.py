@@ -19,14 +19,14 @@ from ..runtime.provenance import name_of
 from ..strict import parse, read_json
 from .bundle_files import reference_path
 from .checkpoints.checkpoint import Checkpoint
-from .checkpoints.kept_tokens import KeptTokens
 from .dialects import Dialect, refuse_engines
 from .memory import RUN_BYTES, require_memory
 from .options import BuildContext
 from .passes.lint import refuse_traps
 from .passes.optimize import optimize, save
 from .proving.prove import continued_logits, record_reference
-from .proving.prove_layers import Recorded, Subject, prove_layers
+from .proving.prove_layers import Recorded, prove_layers
+from .proving.quantized_graph import Subject
 from .quantize.apply import by_every_name, quantize
 from .quantize.for_tensorrt import Made
 from .recipe_choice import Quantizing, choose_recipe
@@ -77,14 +77,11 @@ class ModelExport:
 
     def key(self, contract: Contract) -> str:
         """Of the stage that holds the result."""
-        kept_to = asdict(contract.of(self.role))
-        inputs: dict[str, Any] = dict(role=self.role, checkpoint=self.checkpoint.digest, contract=kept_to)
+        inputs: dict[str, Any] = dict(contract=asdict(contract.of(self.role)), checkpoint=self.checkpoint.digest)
         if self.quantizing is not None:
             tokenizer = self.checkpoint.tokenizer.backend_tokenizer.to_str()
             inputs |= dict(quantizing=asdict(self.quantizing), tokenizer=tokenizer)
-        if self.checkpoint.kept is not None:
-            inputs["kept"] = self.checkpoint.kept
-        return stage_key(__file__, dialects=self.dialects, **inputs)
+        return stage_key(__file__, role=self.role, dialects=self.dialects, **inputs)
 
     def check_states(self, layers: tuple[CacheLayer, ...], precision: Precision) -> None:
         """Raises `UnsupportedModelError` for states that an engine or a proof cannot have."""
@@ -109,7 +106,8 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
     if stage is not None:
         context.progress.reused(export.label)
     else:
-        require_space(context.cache, export.weight_bytes(contract))
+        restored = checkpoint.fp32_bytes if export.quantizing else 0  # while the layers are proved
+        require_space(context.cache, export.weight_bytes(contract) + restored)
         parameters = checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"]
         require_memory(parameters, contract.precision, export.quantizing is not None, checkpoint.vocab_size)
         with context.progress.stage(export.label, export.steps) as step:
@@ -131,24 +129,18 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     export.check_states(layers, contract.precision)
     dialects, has_states = export.dialects, any(layer.states for layer in layers)
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()
-    kept = KeptTokens(checkpoint.kept, vocab_size) if checkpoint.kept is not None else None
-    if kept is not None:
-        kept.trim(model)
     features = probe_features(model) if export.role == "draft" and HEADED in dialects else 0
-    chosen = choose_recipe(export.quantizing, checkpoint, model, contract, kept, step) if export.quantizing else None
+    chosen = choose_recipe(export.quantizing, checkpoint, model, contract, step) if export.quantizing else None
     step("reference logits")
     with fake_quantized(model, chosen.recipe) if chosen else nullcontext():
         text = chosen.text if chosen else ()
         reference = record_reference(model, contract, vocab_size, export.exact_widths, text, has_states)
     exact = continued_logits(model, [entry.step for entry in reference], has_states) if chosen else []
-    if kept is not None:
-        reference = [replace(entry, logits=kept.spread_rows(entry.logits)) for entry in reference]
-        exact = [kept.spread_rows(logits) for logits in exact]
     graphs: dict[Dialect, ir.Model] = {}
     made: Made = {}
     for dialect in dialects:
         step(f"trace {dialect}")
-        graphs[dialect] = trace(model, layers, dialect, contract, features if dialect == HEADED else 0, kept)
+        graphs[dialect] = trace(model, layers, dialect, contract, features if dialect == HEADED else 0)
         step(f"optimize {dialect}")
         optimize(graphs[dialect], dialect)
         if chosen is not None:
@@ -177,7 +169,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         reference=reference_path(export.role),
     )
     if chosen is not None:
-        subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract, checkpoint.kept)
+        subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract)
         recorded = Recorded(tuple(reference), tuple(exact))
         proofs = []
         for dialect in dialects:

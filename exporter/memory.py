@@ -1,14 +1,13 @@
 """Memory that a build will need, looked up before it starts: a process that runs out of it is killed without a word.
 
-How many rows a pass of a mixture may have: its expert products copy a weight for each row and each expert it uses.
-
-An engine picks the weights [rows times experts of a row, N, K] of one product at once, and multiplies them then. A row
-copies as much in a narrow pass as in a wide one, so wide passes bring such products nothing and take memory.
+A mixture of experts copies weights: an engine picks the weights [rows times experts of a row, N, K] of one product at
+once, and multiplies them then. A row copies as much in a narrow pass as in a wide one, so wide passes bring such
+products nothing and take memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,26 +43,18 @@ def export_bytes(parameters: int, precision: Precision, quantized: bool, vocabul
 
 
 def require_memory(parameters: int, precision: Precision, quantized: bool, vocabulary: int = 0) -> None:
-    """Raises `OutputError` where exporting a model of `parameters` weights needs more memory than is free.
-
-    If the free memory is unknown, the check passes.
-    """
-    needed = export_bytes(parameters, precision, quantized, vocabulary)
+    """Raises `OutputError` where exporting a model of `parameters` weights needs more memory than is free."""
     remedy = "on a larger host"
     if quantized:
         remedy = f"without --precision int8, int4 or fp8, or {remedy}"
     elif precision == "fp32":
         remedy = f"with --precision fp16, or {remedy}"
+    needed = export_bytes(parameters, precision, quantized, vocabulary)
     _require(needed, f"exporting {parameters / 1e9:.1f} billion weights", remedy)
 
 
-def require_memory_for_copied(copied: int, rows: int) -> None:
-    """Raises `OutputError` where a pass of `rows` rows that copies so many bytes of experts does not fit."""
-    remedy = "with a smaller --prompt-chunk, or on a larger host"
-    _require(BASE + copied, f"a pass of {rows} rows, which copies the weights of their experts,", remedy)
-
-
 def _require(needed: float, what: str, remedy: str) -> None:
+    """If the free memory is unknown, the check passes."""
     free = available()
     if free is not None and needed > free:
         raise OutputError(
@@ -106,26 +97,35 @@ def prompt_chunk(models: Mapping[Role, Checkpoint], options: BuildOptions) -> in
     """
     if options.prompt_chunk is not None:
         return options.prompt_chunk
-    chunk = options.chunk
-    for role, model in models.items():
-        copied = copied_weights(model.config) * _element_bytes(options, role)
-        chunk = min(chunk, max(MAX_BYTES // copied, options.max_draft_tokens + 1)) if copied else chunk
-    return chunk
+    fitting = [MAX_BYTES // copied for copied in _copied_bytes(models, options)]
+    return min([options.chunk, *(max(rows, options.max_draft_tokens + 1) for rows in fitting)])
 
 
 def require_memory_for_copies(models: Mapping[Role, Checkpoint], options: BuildOptions, rows: int) -> None:
     """Raises `OutputError` where the copies of a pass of so many rows, as the proof runs it, do not fit into memory."""
+    for copied in _copied_bytes(models, options):
+        _require(
+            BASE + copied * rows,
+            f"a pass of {rows} rows, which copies the weights of their experts,",
+            "with a smaller --prompt-chunk, or on a larger host",
+        )
+
+
+def _copied_bytes(models: Mapping[Role, Checkpoint], options: BuildOptions) -> Iterator[int]:
+    """Of each mixture, what a row copies for the largest product of its experts.
+
+    For TensorRT, weights are restored before they are picked.
+    """
+    numbers = options.numbers
     for role, model in models.items():
-        copied = copied_weights(model.config) * _element_bytes(options, role)
-        if copied:
-            require_memory_for_copied(copied * rows, rows)
+        picked_as_stored = numbers.family == "onnxruntime" and numbers.formats[role] != "float"
+        size = 1 if picked_as_stored else ELEMENT_BYTES[numbers.precision]
+        if copied := copied_weights(model.config):
+            yield copied * size
 
 
 def copied_weights(config: Any) -> int:
-    """Weights that a row copies for the largest product of experts; 0 for a model without stacks.
-
-    config: the checkpoint's. The model is built without memory for its weights.
-    """
+    """0 for a model without stacks. config: the checkpoint's. The model is built without memory for its weights."""
     chosen = getattr(config.get_text_config(), "num_experts_per_tok", None)
     if not isinstance(chosen, int):
         return 0
@@ -135,11 +135,3 @@ def copied_weights(config: Any) -> int:
     except Exception:  # of any kind: what cannot be built is refused when it is loaded
         return 0
     return chosen * max((model.get_parameter(name)[0].numel() for name in bare_stacks(model)), default=0)
-
-
-def _element_bytes(options: BuildOptions, role: Role) -> int:
-    """Of a weight that is picked. For TensorRT it is restored first."""
-    numbers = options.numbers
-    if numbers.family == "onnxruntime" and numbers.formats[role] != "float":
-        return 1
-    return ELEMENT_BYTES[numbers.precision]

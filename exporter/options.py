@@ -1,11 +1,4 @@
-"""What a build is asked for.
-
-Imports nothing heavy, so that a wrong option is refused at once.
-
-`--draft-vocabulary`, as it is given.
-
-`--draft`, as it is given: a checkpoint, or `NAME=` and one. What exists is a path, whatever its characters.
-"""
+"""What a build is asked for. Imports nothing heavy, so that a wrong option is refused at once."""
 
 from __future__ import annotations
 
@@ -25,23 +18,9 @@ from .precision import BuildTargets, PrecisionPlan, choose_build_targets, choose
 from .weights.texts import read_texts
 
 # Of `--draft-vocabulary`: measure how many tokens pay.
-AUTO = "auto"
-
-
-def parse_vocabulary(given: str) -> int | None:
-    """The number of tokens, or None for `auto`. Raises `ParameterError`."""
-    if given == AUTO:
-        return None
-    if not given.isascii() or not given.isdigit() or not int(given):
-        raise ParameterError(
-            f"--draft-vocabulary is {given}; it must be a number of tokens, at least 1, or {AUTO}", "draft_vocabulary"
-        )
-    return int(given)
-
-
-# This value means that nothing is exported: drafts are looked up in the text with every bundle.
+# A `--draft` that exports nothing: drafts are looked up in the text with every bundle.
 LOOKUP = "lookup"
-LONGEST = 32
+LONGEST_NAME = 32
 
 
 @dataclass(frozen=True)
@@ -58,34 +37,35 @@ class NamedDraft:
             raise ParameterError(f"--draft: {error}", "draft") from None
 
 
-UNNAMED = "draft"  # whose path gives no name
+# The name of a draft whose path gives none.
+UNNAMED = "draft"
 
 
-def parse_draft(given: str) -> NamedDraft:
-    """Without a name, it is the last word of the path. Raises `ParameterError`."""
-    before, equals, source = given.partition("=")
-    if not equals or "/" in before or not before or _exists(given):
-        return NamedDraft(_usual_name(given), given)
+def parse_draft(text: str) -> NamedDraft:
+    """A `--draft`: a checkpoint, or `NAME=` and one; what exists is a path, whatever its characters.
+
+    Without a name, it is the last word of the path. Raises `ParameterError`.
+    """
+    before, equals, source = text.partition("=")
+    if not equals or "/" in before or not before or _exists(text):
+        return NamedDraft(_usual_name(text), text)
     if not source:
-        raise ParameterError(f"--draft is {given}; expected NAME=PATH, or just a path", "draft")
+        raise ParameterError(f"--draft is {text}; expected NAME=PATH, or just a path", "draft")
     return NamedDraft(before, source)
 
 
-def parse_drafts(given: Iterable[str]) -> tuple[NamedDraft, ...]:
+def parse_drafts(texts: Iterable[str]) -> tuple[NamedDraft, ...]:
     """Raises `ParameterError` for two of one name."""
-    found: dict[str, NamedDraft] = {}
-    for one in given:
-        if one == LOOKUP:
-            continue
-        draft = parse_draft(one)
-        if draft.name in found:
+    drafts: dict[str, NamedDraft] = {}
+    for draft in (parse_draft(text) for text in texts if text != LOOKUP):
+        if draft.name in drafts:
             raise ParameterError(
-                f"two drafts are called {draft.name!r}, {found[draft.name].source} and {draft.source}; "
+                f"two drafts are called {draft.name!r}, {drafts[draft.name].source} and {draft.source}; "
                 "name one of them with --draft NAME=PATH",
                 "draft",
             )
-        found[draft.name] = draft
-    return tuple(found.values())
+        drafts[draft.name] = draft
+    return tuple(drafts.values())
 
 
 def _exists(source: str) -> bool:
@@ -95,8 +75,12 @@ def _exists(source: str) -> bool:
 def _usual_name(source: str) -> str:
     parts = r"[/\\]" if _exists(source) else r"[/:\\]"  # a colon comes after a hub id
     word = re.split(parts, source.rstrip("/\\"))[-1].removesuffix(".gguf")
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", word).lstrip("._-")[:LONGEST]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", word).lstrip("._-")[:LONGEST_NAME]
     return name if name and name not in RESERVED else UNNAMED
+
+
+def _wrong(option: str, value: object, expected: str) -> ParameterError:
+    return ParameterError(f"--{option} is {value}; {expected}", option.replace("-", "_"))
 
 
 # Wide products pay on a CPU, where a last chunk is as wide as what is left of the prompt (docs/benchmarks.md). On a GPU
@@ -123,7 +107,6 @@ class BuildOptions:
     tree_rows: most leaves of a round, in rows of a step in addition to its chain; 0 for chains alone.
     draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
     min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
-    draft_vocabulary: how many tokens the draft's output layer keeps, or `auto`; None for all.
     compiling: for the engines that run plans. tensorrt_version: the one on the device, by default that of this host.
     """
 
@@ -132,7 +115,6 @@ class BuildOptions:
     tree_rows: int = 0
     prompt_chunk: int | None = None
     min_overlap: float = 0.5
-    draft_vocabulary: str | None = None
     precision: str = "fp32"
     draft_precision: str | None = None
     calibration_texts: Path | None = None
@@ -144,26 +126,18 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_draft_tokens <= 32:
-            raise ParameterError(
-                f"--max-draft-tokens is {self.max_draft_tokens}; it must be from 1 to 32", "max_draft_tokens"
-            )
-        if self.tree_rows:
-            self._check_trees()
+            raise _wrong("max-draft-tokens", self.max_draft_tokens, "it must be from 1 to 32")
         if self.prompt_chunk is not None and self.prompt_chunk < 1:
-            raise ParameterError(f"--prompt-chunk is {self.prompt_chunk}; it must be at least 1", "prompt_chunk")
+            raise _wrong("prompt-chunk", self.prompt_chunk, "it must be at least 1")
         if not 0 <= self.min_overlap <= 1:  # also: NaN
-            raise ParameterError(
-                f"--min-overlap is {self.min_overlap}; it must be from 0 to 1 (0.5: half of the texts' tokens)",
-                "min_overlap",
-            )
+            raise _wrong("min-overlap", self.min_overlap, "it must be from 0 to 1 (0.5: half of the texts' tokens)")
         if not self.engines:
             raise ParameterError("no --engine is given; name at least one", "engine")
-        if self.draft_vocabulary is not None:
-            parse_vocabulary(self.draft_vocabulary)
+        if self.tree_rows:
+            self._check_trees()
         if self.calibration_texts is not None and not self._reads_texts:
             raise ParameterError(
-                "--calibration-prompts is for quantized weights and --draft-vocabulary; "
-                f"--precision is {self.precision}",
+                f"--calibration-prompts is for quantized weights, and --precision is {self.precision}; leave it out",
                 "calibration_prompts",
             )
         for option, *_ in self.compiling.arguments:
@@ -181,9 +155,7 @@ class BuildOptions:
 
     def _check_trees(self) -> None:
         if not 0 <= self.tree_rows <= MAX_TREE_ROWS:
-            raise ParameterError(
-                f"--tree-rows is {self.tree_rows}; it must be from 0 (off) to {MAX_TREE_ROWS}", "tree_rows"
-            )
+            raise _wrong("tree-rows", self.tree_rows, f"it must be from 0 (off) to {MAX_TREE_ROWS}")
         if self.engines != ("onnxruntime",):
             raise ParameterError(
                 f"--tree-rows is only for --engine onnxruntime; the engines are {', '.join(self.engines)}", "tree_rows"
@@ -191,9 +163,8 @@ class BuildOptions:
         if self.numbers.formats["target"] != "float":
             # a quantized row has the same bits in a pass of any width, which a row outside the chain would break
             raise ParameterError(
-                f"--tree-rows is for fp32 and fp16; --precision is {self.precision}, whose rows must have the "
-                "same bits in "
-                "every pass",
+                f"--tree-rows is for fp32 and fp16; --precision is {self.precision}, whose rows must have the same "
+                "bits in every pass",
                 "tree_rows",
             )
 
@@ -210,7 +181,7 @@ class BuildOptions:
 
     @property
     def _reads_texts(self) -> bool:
-        return self.numbers.quantized or self.draft_vocabulary is not None
+        return self.numbers.quantized
 
     @cached_property
     def texts(self) -> CalibrationTexts:
@@ -228,31 +199,16 @@ class BuildOptions:
         if len(set(names)) < len(names):
             raise ParameterError(f"the drafts are called {', '.join(names)}; each needs a unique name", "draft")
         if not drafts and self.draft_precision is not None:
-            raise ParameterError(
-                f"--draft-precision is {self.draft_precision}, but there is no --draft; leave it out", "draft_precision"
-            )
-        if not drafts and self.draft_vocabulary is not None:
-            raise ParameterError(
-                f"--draft-vocabulary is {self.draft_vocabulary}, but there is no --draft; leave it out",
-                "draft_vocabulary",
+            raise _wrong(
+                "draft-precision", self.draft_precision, "there is no --draft that it could be for; leave it out"
             )
         if not drafts and self.tree_rows:
-            raise ParameterError(
-                f"--tree-rows is {self.tree_rows}, but there is no --draft to give leaves for them; leave it out",
-                "tree_rows",
-            )
+            raise _wrong("tree-rows", self.tree_rows, "there is no --draft to give leaves for them; leave it out")
         if len(drafts) > 1 and "onnxruntime" not in self.engines:
             raise ParameterError(
-                f"{len(drafts)} --draft options are given; additional drafts run only with --engine "
-                "onnxruntime, "
+                f"{len(drafts)} --draft options are given; additional drafts run only with --engine onnxruntime, "
                 f"and this build is for {', '.join(self.engines)}; add that engine, or give one draft",
                 "draft",
-            )
-        if len(drafts) > 1 and self.draft_vocabulary is not None:
-            raise ParameterError(
-                f"--draft-vocabulary is {self.draft_vocabulary}, which works with one draft; build with that one, "
-                "and add the others with specexport add-draft",
-                "draft_vocabulary",
             )
         _ = self.texts
         version = parse_version(self.tensorrt_version) if self.tensorrt_version else None

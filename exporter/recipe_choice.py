@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from transformers import PreTrainedModel
 
 from ..bundle import Contract, Family, Fidelity, Format, Role
-from ..engines.onnxruntime.products import saturates
+from ..engines.onnxruntime.session_options import saturates
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.half_precision import fp32_arithmetic
-from .checkpoints.kept_tokens import KeptTokens
 from .options import CalibrationTexts
 from .precision import PrecisionPlan
 from .weights.choose import RecipeOptions, choose
@@ -60,12 +59,11 @@ def choose_recipe(
     checkpoint: Checkpoint,
     model: PreTrainedModel,
     contract: Contract,
-    kept: KeptTokens | None,
     step: Callable[[str], None],
 ) -> Chosen:
     """Choose the recipe on one part of the calibration texts, and measure how far it moves the model on the other.
 
-    kept: of a draft's vocabulary; the model has its weights alone. step: what is announced while it works.
+    step: what is announced while it works.
     """
     longest = min(LONGEST, checkpoint.max_positions or LONGEST)
     with fp32_arithmetic(model):
@@ -76,5 +74,4 @@ def choose_recipe(
         recipe = choose(model, used, quantizing.format, quantizing.family, options, step)
         step("measure fidelity")
         text = tuple(int(token) for batch in held for token in batch.flatten())
-        rows = None if kept is None else kept.rows
-        return Chosen(recipe, measure_fidelity(model, recipe, held, quantizing.texts.own, rows), text)
+        return Chosen(recipe, measure_fidelity(model, recipe, held, quantizing.texts.own), text)

@@ -15,6 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -40,13 +41,11 @@ PACKAGES = (
 
 
 def package_versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 UNUSED_DAYS = 7
@@ -79,12 +78,12 @@ def stage_key(maker: str, **inputs: Any) -> str:
 @functools.cache
 def sources(maker: str) -> tuple[Path, ...]:
     """The file `maker`, and all of the package that it imports, however deep."""
-    found, left = set[Path](), {Path(maker)}
+    known, left = set[Path](), {Path(maker)}
     while left:
         path = left.pop()
-        found.add(path)
-        left |= _imported(path) - found
-    return tuple(sorted(found))
+        known.add(path)
+        left |= _imported(path) - known
+    return tuple(sorted(known))
 
 
 def _imported(path: Path) -> set[Path]:
@@ -108,8 +107,8 @@ def finished_stage(cache: Path, key: str) -> Path | None:
     except (OSError, ValueError):
         discard(folder)
         return None
-    found = {name: asdict(entry) for name, entry in list_files(folder).items() if name != STAGE}
-    if found != recorded:
+    present = {name: asdict(entry) for name, entry in list_files(folder).items() if name != STAGE}
+    if present != recorded:
         discard(folder)
         return None
     os.utime(folder)

@@ -120,8 +120,6 @@ def _vocabularies(draft: DraftSpec) -> Iterator[str]:
             f"vocabulary the draft has another tokenizer and can propose {shared.shared_tokens} of the target's "
             f"{shared.target_tokens} tokens ({shared.overlap:.1%})"
         )
-    if draft.reduced_vocabulary is not None:
-        yield f"vocabulary the draft can propose {draft.reduced_vocabulary.summary}"
 
 
 def _proved(label: str, proof: Proof) -> str:

@@ -20,7 +20,6 @@ from specexport.bundle import (
     Contract,
     Defaults,
     DraftSpec,
-    DraftVocabulary,
     FileEntry,
     Manifest,
     Proof,
@@ -248,12 +247,18 @@ def test_names_that_a_second_draft_cannot_have(root: Path, name: str) -> None:
 def several(root: Path) -> Manifest:
     """Three drafts in `root`, of which the first two have a vocabulary."""
     made = Bundle.open(root).manifest
-    shared, reduced = SharedVocabulary(WEIGHTS, 3, 12, 4), DraftVocabulary(3, 12, 9, 9, True, 0.9, 0.8, 0.9, 0.8, 0.9)
+    shared = SharedVocabulary(WEIGHTS, 3, 12, 4)
     drafts = [DraftSpec(name, made.drafts[0].model, shared) for name in ("first", "other", "third")]
-    drafts[0], drafts[2] = replace(drafts[0], reduced_vocabulary=reduced), replace(drafts[2], shared_vocabulary=None)
+    drafts[2] = replace(drafts[2], shared_vocabulary=None)
     manifest = replace(made, drafts=tuple(drafts))
     write_manifest(root, manifest)
     return manifest
+
+
+def test_a_bundle_with_a_reduced_draft_is_read(root: Path) -> None:
+    wanted = Bundle.open(root).manifest
+    edit(root, lambda m: m["drafts"][0].update(reduced_vocabulary={"kept_tokens": 3}))
+    assert Bundle.open(root).manifest == wanted
 
 
 @pytest.mark.parametrize("version", range(OLDEST_SCHEMA, SCHEMA_VERSION))

@@ -22,11 +22,9 @@ from ...errors import BundleError, EngineError
 from ..base import Availability, Engine, Logits, OpenedDraft, Rows, SavedStates, check_rows
 from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
-from .graph_check import Signature, check_graph, still_open
-from .graphs import OrtGraph, open_graph, open_session
-from .pool import check_threads
-from .state_memory import HostState
-from .states import OrtStates, state_signatures
+from .graphs import OrtGraph, Signature, check_graph, open_graph, open_session, still_open
+from .session_options import check_threads
+from .states import HostState, OrtStates, state_signatures
 from .trees import ANCESTOR, DEPTH, OrtTrees
 
 if TYPE_CHECKING:
@@ -124,19 +122,19 @@ class _Binding:
 
 @dataclass(frozen=True)
 class DecoderOptions:
-    """threads: 0 for one per physical core. taps: names of outputs that a proof has added to the graph. keeps_open:
-    whether states can be rolled back over several passes, as a draft's must be (`OpenRows`).
+    """threads: 0 for one per physical core. keeps_open: whether states can be rolled back over several passes, as a
+    draft's must be (`OpenRows`). fuse_quantized: see `open_session`.
     """
 
     threads: int = 0
-    taps: tuple[str, ...] = ()
     keeps_open: bool = False
+    fuse_quantized: bool = True
 
 
 class OrtDecoder:
     """A model graph of any dialect, with its KV cache in numpy arrays. Implements `Decoder`.
 
-    head: the graph's confidence head, if it has one. tapped: values of the tapped outputs in the last step.
+    head: the graph's confidence head, if it has one.
 
     Raises `EngineError` for bf16 or a graph that cannot be loaded, and `BundleError` for a graph that does not match
     the manifest.
@@ -158,14 +156,13 @@ class OrtDecoder:
                 "or fp32"
             )
         self.vocab_size, self.has_states = spec.vocab_size, spec.has_states
-        self.tapped: dict[str, NDArray[np.float32]] = {}
-        self._path, self._spec, self._contract, self._taps = path, spec, contract, options.taps
+        self._path, self._spec, self._contract = path, spec, contract
         self._dtype = NUMPY_DTYPES[contract.precision]
         self._places_rows = dialect == "rows"
         self.head = OrtHead(spec.features, contract.widest_step) if dialect == DIALECT and spec.features else None
         # How many cache rows a pass may read; GroupQueryAttention needs no such input.
         self._spans = () if dialect == "ort" else contract.spans
-        self._session: ort.InferenceSession | None = open_session(path, options.threads)
+        self._session: ort.InferenceSession | None = open_session(path, options.threads, options.fuse_quantized)
         self._check(self._session)
         import onnxruntime as ort
 
@@ -201,14 +198,14 @@ class OrtDecoder:
 
     def _bound(self, count: int, end: int) -> _Binding:
         size = (count, self._contract.span(end) if self._spans else 0)
-        found = self._bindings.get(size)
-        if found is None:  # of a prompt's last chunk: only the last of these widths is kept, 30 us make another
+        binding = self._bindings.get(size)
+        if binding is None:  # of a prompt's last chunk: only the last of these widths is kept, 30 us make another
             self._bindings.pop(self._other, None)
             if self._trees is not None:
                 self._trees.forget(self._other[0])
-            self._other, found = size, self._bind(*size)
-            self._bindings[size] = found
-        return found
+            self._other, binding = size, self._bind(*size)
+            self._bindings[size] = binding
+        return binding
 
     def _run(self, tokens: Sequence[int], position: int, prompt: bool) -> Logits:
         count = len(tokens)
@@ -225,9 +222,6 @@ class OrtDecoder:
             raise EngineError(
                 f"{self._path} failed on {count} tokens at position {position}: {str(error).splitlines()[0]}"
             ) from None
-        if self._taps:
-            values = bound.io.get_outputs()[-len(self._taps) :]
-            self.tapped = {name: value.numpy() for name, value in zip(self._taps, values, strict=True)}
         if self._places_rows:
             for array, new in zip(self._caches, bound.new, strict=True):
                 array[:, :, position:end] = new
@@ -293,8 +287,6 @@ class OrtDecoder:
             io.bind_ortvalue_output(name, value)
         if self._states is not None:
             self._states.bind(io)
-        for name in self._taps:
-            io.bind_output(name)  # allocated by each pass, since their shapes are not known here
         return _Binding(io, tokens, logits, new)
 
     @property
@@ -320,5 +312,4 @@ class OrtDecoder:
         head = head_shapes(self.head.size if self.head else 0, contract.rows_name)
         by_row: dict[str, list[int | str]] = {"logits": [1, contract.rows_name, spec.vocab_size], **head}
         expected |= {name: ("tensor(float)", shape) for name, shape in by_row.items()}
-        expected |= dict.fromkeys(self._taps)
         check_graph(self._path, session, expected)

@@ -19,9 +19,8 @@ import numpy as np
 from ...bundle import Bundle, ModelSpec
 from ...errors import BundleError, EngineError
 from ..base import Availability, Engine, OpenedDraft
-from .cuda_decoder import OrtCudaDecoder, OrtDevice
-from .cuda_errors import explain, reason
-from .pool import check_threads, configure
+from .cuda_decoder import OrtCudaDecoder, OrtDevice, explain, reason
+from .session_options import check_threads, configure
 
 NAME = "onnxruntime-cuda"
 DIALECT = "ort"

@@ -7,6 +7,7 @@ one that loaded the model, the first pass of each kind is slow. See docs/interna
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,15 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import Contract, ModelSpec, Precision
-from ..base import Logits, Rows, SavedStates, check_rows
-from ..chunks import feed_passes
+from ...errors import EngineError
+from ..base import Logits, Rows, SavedStates, check_rows, feed_passes
 from ..cuda.driver import size_text
 from .captures import Captures
 from .confidence_head import OrtCudaHead, head_shapes
-from .cuda_errors import explain
-from .graph_check import Signature, check_graph, still_open
-from .state_memory import DeviceState
-from .states import OrtStates, state_signatures
+from .graphs import Signature, check_graph, still_open
+from .states import DeviceState, OrtStates, state_signatures
 
 # By precision: numpy's type of a cache element (its bits, if numpy lacks the type), the type as `bind_input` takes it,
 # and ONNX Runtime's name.
@@ -238,3 +237,39 @@ class OrtCudaDecoder:
         by_row: dict[str, list[int | str]] = {"logits": [1, rows_name, self.vocab_size], **head}
         expected |= {name: ("tensor(float)", shape) for name, shape in by_row.items()}
         check_graph(self._path, self._session, expected)
+
+
+OUT_OF_MEMORY = re.compile("Failed to allocate memory|out of memory|ALLOC_FAILED|Available memory of", re.IGNORECASE)
+REQUESTED = re.compile(r"requested (?:buffer of size|bytes of) (\d+)")
+# The reason in e.g. `... CUDA failure 100: no CUDA-capable device is detected ; GPU=0 ; hostname=... ; file=...`.
+FAILURE = re.compile(r"(?:CUDA|CUBLAS|CUDNN) failure \d+: ([^;\n]*)")
+# What precedes the reason: a status, or the place and the condition of a failed check.
+PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |^.* was false\. ")
+NOT_ALL_ON_CUDA = "cannot use the graph capture feature"
+
+
+def explain(error: Exception, what: str) -> EngineError:
+    """The error to raise for an exception of ONNX Runtime. what: what failed, the start of the message."""
+    text = str(error)
+    if OUT_OF_MEMORY.search(text):
+        requested = REQUESTED.search(text)
+        size = f", {size_text(int(requested[1]))} more requested" if requested else ""
+        return EngineError(
+            f"{what}: out of device memory{size}; lower --max-seq-len or --prompt-chunk, or close other programs "
+            "that use the "
+            "GPU (see nvidia-smi)",
+            code="out_of_device_memory",
+        )
+    if NOT_ALL_ON_CUDA in text:
+        return EngineError(
+            f"{what}: ONNX Runtime would run parts of it on the CPU, so it cannot be one CUDA graph; "
+            "build the bundle again with this version, or use --engine onnxruntime"
+        )
+    return EngineError(f"{what}: {reason(error)}")
+
+
+def reason(error: Exception) -> str:
+    """CUDA's own message if there is one, else the first line of the exception."""
+    text = str(error).strip()
+    failure = FAILURE.search(text)
+    return failure[1].strip() if failure else PREFIX.sub("", PREFIX.sub("", text.partition("\n")[0]))

@@ -1,15 +1,14 @@
-"""Loads graphs on the CPU: as ONNX Runtime sessions, and graphs without a cache as functions of arrays."""
+"""Loads graphs on the CPU, as ONNX Runtime sessions or as functions of arrays, and checks them against the manifest."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...errors import EngineError
+from ...errors import BundleError, EngineError
 from ..base import Arrays
-from .graph_check import still_open
-from .pool import configure
-from .products import keep_exact
+from .session_options import configure, keep_exact
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
 UNUSED_OPTIMIZERS = ["NchwcTransformer"]
 
 
-def open_graph(path: Path, threads: int = 0) -> OrtGraph:
-    """Open the graph of a verification rule, for proofs; the loop on the CPU uses the rules' numpy implementation."""
-    return OrtGraph(path, open_session(path, threads))
+def open_graph(path: Path, threads: int = 0, fuse_quantized: bool = True) -> OrtGraph:
+    """Open a graph without a cache, for proofs; the loop on the CPU uses the numpy implementation of the rules."""
+    return OrtGraph(path, open_session(path, threads, fuse_quantized))
 
 
 class OrtGraph:
@@ -40,17 +39,61 @@ class OrtGraph:
         self._session = None
 
 
-def open_session(path: Path, threads: int) -> ort.InferenceSession:
-    """Load the graph at `path` on the CPU. threads: 0 for one per physical core. Raises `EngineError`."""
+def open_session(path: Path, threads: int, fuse_quantized: bool = True) -> ort.InferenceSession:
+    """Load the graph at `path` on the CPU. threads: 0 for one per physical core. Raises `EngineError`.
+
+    fuse_quantized: whether QuantizeLinear and DequantizeLinear may be fused with products around them. What that gives
+    saturates in 16 bits on x86 without VNNI, and rounds activations that the graph does not round (int4).
+    """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     configure(options, threads)
     keep_exact(options)
     options.log_severity_level = 3
+    if not fuse_quantized:
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     try:
         return ort.InferenceSession(
             path, options, providers=["CPUExecutionProvider"], disabled_optimizers=UNUSED_OPTIMIZERS
         )
     except Exception as error:  # onnxruntime raises its own types straight from C++
         raise EngineError(f"ONNX Runtime cannot load {path}: {str(error).splitlines()[0]}") from None
+
+
+T = TypeVar("T")
+
+# ONNX Runtime's name of an element type, and a shape; a size is None if the manifest does not state it.
+Signature = tuple[str, Sequence[int | str | None]]
+
+
+def check_graph(path: Path, session: Any, expected: Mapping[str, Signature | None]) -> None:
+    """Check the graph of an `InferenceSession`. expected: signatures by the name of an input or output, None if only
+    the name matters. Raises `BundleError`.
+    """
+    actual = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}
+    again = "build the bundle again"
+    if names := actual.keys() ^ expected.keys():
+        raise BundleError(
+            f"{path}: the inputs and outputs {', '.join(sorted(names))} do not match the manifest; {again}"
+        )
+    for name, signature in expected.items():
+        if signature is None:
+            continue
+        kind, shape = signature
+        there = actual[name]
+        fits = len(there.shape) == len(shape) and all(
+            size is None or size == length for size, length in zip(shape, there.shape, strict=True)
+        )
+        if there.type != kind or not fits:
+            said = [length if size is None else size for size, length in zip(shape, there.shape, strict=False)]
+            raise BundleError(
+                f"{path}: {name} is a {there.type} {there.shape}, the manifest says {kind} {said}; {again}"
+            )
+
+
+def still_open(session: T | None, path: Path) -> T:
+    """The session of the graph at `path`. Raises `EngineError` if it is None, because it was closed."""
+    if session is None:
+        raise EngineError(f"{path} was closed; load the bundle again")
+    return session

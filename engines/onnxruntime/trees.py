@@ -18,7 +18,7 @@ def chain_inputs(width: int) -> dict[str, NDArray[np.generic]]:
 
 
 class OrtTrees:
-    """The tree inputs of all widths; each is a chain except within `lie`."""
+    """The tree inputs of all widths; each is a chain except within `as_tree`."""
 
     def __init__(self) -> None:
         self._by_width: dict[int, tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import COUNTS, ELEMENT_BYTES, Contract, ModelSpec, Role
-from ..base import Logits, Rows, SavedStates, check_rows
-from ..chunks import feed_passes
+from ..base import Logits, Rows, SavedStates, check_rows, feed_passes
 from ..cuda.graph_cache import Replay
 from ..cuda.protocol import Address, Device
 from ..cuda.staging import Page, Slot

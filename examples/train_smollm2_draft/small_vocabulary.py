@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from specexport.exporter.checkpoints.shared_vocabulary import PURPOSES, Tokens, Translation
-from specexport.exporter.draft_vocabulary import ranked
 from specexport.exporter.tuning.answers import Answer
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -32,7 +31,11 @@ def choose(answers: Sequence[Answer], tokenizer: dict[str, Any], size: int) -> l
     tokens = Tokens(tokenizer, {})
     required = {*tokens.special, *(token for token, value in tokens.text.items() if len(value) == 1)}
     counts = [Counter(token for one in answers for token in part(one)) for part in (_written, _read)]
-    return sorted(ranked(required, counts, len(tokens.ids))[:size])
+
+    def rank(token: int) -> tuple[int, ...]:
+        return (token not in required, *(-count[token] for count in counts), token)
+
+    return sorted(sorted(range(len(tokens.ids)), key=rank)[:size])
 
 
 def _written(answer: Answer) -> tuple[int, ...]:

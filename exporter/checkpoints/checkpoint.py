@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,10 @@ PACKED = ("mxfp4", "fp8")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A local folder with `config.json`, a tokenizer and safetensors weights; `source` is what the user typed.
-
-    kept: ids that its output layer keeps in the graphs, in rising order; None for all.
-    """
+    """A local folder with `config.json`, a tokenizer and safetensors weights; `source` is what the user typed."""
 
     source: str
     folder: Path
-    kept: tuple[int, ...] | None = field(default=None, kw_only=True)
 
     @cached_property
     def config(self) -> Any:

@@ -1,12 +1,7 @@
 """Names in a traced graph, and its cleanup after every change.
 
-How a weight of the checkpoint is called in a traced graph.
-
-Nodes named after the modules of the checkpoint: `model.layers.0.self_attn.q_proj/MatMul`.
-
-Viewers, profilers and TensorRT's errors show these names.
-
-Cleanup after every change to a graph: nothing unused, no duplicates, unique names.
+Nodes are named after the modules of the checkpoint, as `model.layers.0.self_attn.q_proj/MatMul`: viewers, profilers and
+TensorRT's errors show these names.
 """
 
 from __future__ import annotations

@@ -1,25 +1,19 @@
-"""Forms of operators that CUDA graphs can hold.
+"""Forms of operators that CUDA graphs can hold; see docs/internals/onnxruntime-cuda.md.
 
-Lengths of `GroupQueryAttention` in a form that CUDA graphs can hold.
+**Lengths of `GroupQueryAttention`.** ONNX Runtime's CUDA kernel reads `total_sequence_length` on the host, to choose
+among kernels and to size scratch memory. As traced it is computed from `position`, which lives on the device: a copy
+back in every pass, which no CUDA graph takes. The capacity, a constant, serves every pass. How many rows count is
+`seqlens_k`, which the kernel reads on the device; as traced it takes the number of tokens from the host. The place of
+the last token says the same.
 
-ONNX Runtime's CUDA kernel reads `total_sequence_length` on the host, to choose among kernels and to size scratch
-memory. As traced it is computed from `position`, which lives on the device: a copy back in every pass, which no CUDA
-graph takes. The capacity, a constant, serves every pass. How many rows count is `seqlens_k`, which the kernel reads on
-the device; as traced it takes the number of tokens from the host. The place of the last token says the same. See
-docs/internals/onnxruntime-cuda.md.
+**Splits of few parts.** ONNX Runtime's CUDA kernel for `Split` takes up to four parts of different sizes as arguments.
+Of more it copies sizes and addresses from host memory in every run, and a captured copy reads what is there by then.
+Parts of one size are no problem, however many.
 
-Splits of few parts, which CUDA graphs can hold.
-
-ONNX Runtime's CUDA kernel for `Split` takes up to four parts of different sizes as arguments. Of more it copies sizes
-and addresses from host memory in every run, and a captured copy reads what is there by then. Parts of one size are no
-problem, however many. See docs/internals/onnxruntime-cuda.md.
-
-Counts of open rows in a form that CUDA graphs can hold: what is computed of them stays on the host.
-
-How many rows of a state count decides shapes: `Slice` and `Pad` read it on the host, on every provider. ONNX Runtime
-places arithmetic on the host only where it follows from a shape (`GetCpuPreferredNodes`); of a graph's input alone it
-goes to the device, and back to the host in every pass, which no CUDA graph takes. So each count is added to a zero that
-comes from the width of the pass, T - T. See docs/internals/onnxruntime-cuda.md.
+**Counts of open rows**, of which what is computed stays on the host. How many rows of a state count decides shapes:
+`Slice` and `Pad` read it on the host, on every provider. ONNX Runtime places arithmetic on the host only where it
+follows from a shape (`GetCpuPreferredNodes`); of a graph's input alone it goes to the device, and back to the host in
+every pass, which no CUDA graph takes. So each count is added to a zero that comes from the width of the pass, T - T.
 """
 
 from __future__ import annotations
@@ -81,7 +75,7 @@ MAX_PARTS = 4
 
 
 def narrow_splits(model: ir.Model) -> bool:
-    """Whether a split was cut in several, one behind the other. Changes no result."""
+    """Whether a split was cut in several, one after the other. Changes no result."""
     wide = [node for node in model.graph if _is_wide(node)]
     for node in wide:
         _cut(node, model.graph)
@@ -90,28 +84,28 @@ def narrow_splits(model: ir.Model) -> bool:
 
 def _cut(node: ir.Node, graph: ir.Graph) -> None:
     """The first three parts by themselves, and the rest again."""
-    given, sizes, parts = node.inputs[0], _sizes(node), list(node.outputs)
+    value, sizes, parts = node.inputs[0], _sizes(node), list(node.outputs)
     axis = node.attributes.get_int("axis", 0)
     tape = ir.tape.Tape()
-    found: list[ir.Value] = []
+    made: list[ir.Value] = []
     while len(sizes) > MAX_PARTS:
         now = [*sizes[: MAX_PARTS - 1], sum(sizes[MAX_PARTS - 1 :])]
-        *first, given = _split(tape, given, now, axis, parts[len(found)].name)
-        found += first
+        *first, value = _split(tape, value, now, axis, parts[len(made)].name)
+        made += first
         sizes = sizes[MAX_PARTS - 1 :]
-    found += _split(tape, given, sizes, axis, parts[len(found)].name)
-    for old, new in zip(parts, found, strict=True):
+    made += _split(tape, value, sizes, axis, parts[len(made)].name)
+    for old, new in zip(parts, made, strict=True):
         new.name, new.type, new.shape = old.name, old.type, old.shape
-    for value in tape.initializers:
-        graph.register_initializer(value)
+    for constant in tape.initializers:
+        graph.register_initializer(constant)
     graph.insert_before(node, tape.nodes)
-    ir.convenience.replace_all_uses_with(parts, found, replace_graph_outputs=True)
+    ir.convenience.replace_all_uses_with(parts, made, replace_graph_outputs=True)
     graph.remove(node, safe=True)
 
 
-def _split(tape: ir.tape.Tape, given: ir.Value | None, sizes: list[int], axis: int, name: str | None) -> list[ir.Value]:
+def _split(tape: ir.tape.Tape, value: ir.Value | None, sizes: list[int], axis: int, name: str | None) -> list[ir.Value]:
     lengths = tape.initializer(ir.tensor(np.array(sizes), name=f"{name}.sizes"))
-    return list(tape.op_multi_out("Split", [given, lengths], {"axis": axis}, num_outputs=len(sizes)))
+    return list(tape.op_multi_out("Split", [value, lengths], {"axis": axis}, num_outputs=len(sizes)))
 
 
 def _is_wide(node: ir.Node) -> bool:

@@ -1,23 +1,18 @@
 """Operators fused into ONNX Runtime's, and norms back into standard ones.
 
-`SimplifiedLayerNormalization(x + skip)` to `SkipSimplifiedLayerNormalization`, where the types allow it.
+`x + skip` and its norm become `SkipSimplifiedLayerNormalization` where the types allow it. The norm alone may have a
+scale of another type than its input, as models in half precision have that scale in fp32; the fused operator has one
+type for all of it, and onnxscript's rule does not look.
 
-The norm alone may have a scale of another type than its input, as models in half precision have that scale in fp32. The
-fused operator has one type for all of it, and onnxscript's own rule does not look.
+`MatMul(x, Transpose(weight))` becomes `com.microsoft::FusedMatMul(x, weight, transB=1)`: a linear layer stores its
+weight as `[out, in]`, and multiplying by it as stored needs no transposed copy in the bundle, and a tied embedding
+stays one tensor. On the CPU provider both forms are packed at load and run equally fast.
 
-`MatMul(x, Transpose(weight))` to `com.microsoft::FusedMatMul(x, weight, transB=1)`.
-
-A linear layer stores its weight as `[out, in]`. Multiplying by it as stored needs no transposed copy in the bundle, and
-a tied embedding stays one tensor. On the CPU provider both forms are packed at load and run equally fast.
-
-`SimplifiedLayerNormalization` back to standard operators, where nothing was fused into it.
-
-ONNX Runtime registered the operator in ONNX's own domain, where `onnx.checker` knows no such name (issue 7573 of
-microsoft/onnxruntime), so graphs that hold it are refused by every tool that checks. At load ONNX Runtime fuses these
-operators into the same node again: what runs does not change.
-
-A Transpose before a norm, as for gemma3's queries and keys, is moved after it. ONNX Runtime would push it in
-between the operators, before it looks for norms, and would not find this one.
+`SimplifiedLayerNormalization` goes back to standard operators where nothing was fused into it. ONNX Runtime registered
+it in ONNX's domain, where `onnx.checker` knows no such name (issue 7573 of microsoft/onnxruntime), so graphs that hold
+it are refused by every tool that checks. At load ONNX Runtime fuses these operators into the same node again. A
+Transpose before a norm, as for gemma3's queries and keys, is moved after it: ONNX Runtime would push it in between the
+operators, before it looks for norms, and would not find this one.
 """
 
 from __future__ import annotations

@@ -11,27 +11,22 @@ The allowance is arithmetic. With u = 2^-24, the error of one rounding of fp32:
   between two steps may become either. Only for such a value the difference of the two, times its weight, is allowed.
 
 No format or model has a tolerance of its own, and a scale that is wrong by two thousandths is seen in each of them.
-
-Some rows of what a product of a graph read and gave, as the proof's passes go by.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import ProofError
 from ..weights.formats import LARGEST, Float32, row_slices
 from ..weights.recipe import WeightRecipe
 
 Float64 = NDArray[np.float64]
-
 REPORT = "report this with the checkpoint's config.json"
-
 ROUNDING = 2.0**-24
 ROUNDINGS = 8
 LAMBDA = 8
@@ -54,43 +49,30 @@ class Rounded:
     summed: int
 
 
-@dataclass(frozen=True)
-class Passed:
-    """What went through a product: inputs `[R, K]`, outputs `[R, N]`."""
-
-    inputs: Float32
-    outputs: Float32
-
-
-def require_explained(what: str, own: WeightRecipe, off: float) -> None:
-    """off: of `layer_error`. Raises `ProofError` where it is more than rounding explains."""
-    if not off <= 1:
-        raise ProofError(
-            f"{what} in {own.format} is off by {off:.3g} times what rounding explains, given its own inputs; {REPORT}"
-        )
-
-
-def layer_error(form: str, own: WeightRecipe, weight: Float32, passed: Passed, bias: Float32 | None) -> float:
-    """The largest difference from what the operator `form` makes of `weight [N, K]`, as a multiple of what is allowed.
+def layer_error(
+    form: str, recipe: WeightRecipe, weight: Float32, inputs: Float32, outputs: Float32, bias: Float32 | None = None
+) -> float:
+    """The largest difference of `outputs [R, N]` from what the operator `form` makes of `inputs [R, K]` and `weight
+    [N, K]`, as a multiple of what is allowed.
 
     Where kernels may choose how to round, by that choice which fits best. bias: `[N]`, where the product has it.
     Infinite for what is no number.
     """
-    stored, scales = own.quantize(weight)
+    stored, scales = recipe.quantize(weight)
     added = np.zeros(len(weight)) if bias is None else bias.astype(np.float64)
-    choices = list(ROUNDED[form](own, passed.inputs.astype(np.float64)))
+    choices = list(ROUNDED[form](recipe, inputs.astype(np.float64)))
     worst = [0.0] * len(choices)
     for rows in row_slices((len(weight), weight.shape[1] // SLICES)):
         grouped = scales[rows].astype(np.float64).reshape(len(scales[rows]), -1, 1)
         blocks = stored[rows].astype(np.float64).reshape(len(grouped), grouped.shape[1], -1)
         restored = (blocks * grouped).reshape(len(grouped), -1)
         for choice, rounded in enumerate(choices):
-            off = _off(rounded, restored, added[rows], passed.outputs[:, rows])
+            off = _off(rounded, restored, added[rows], outputs[:, rows])
             worst[choice] = max(worst[choice], off)
     return min(worst)
 
 
-def _off(rounded: Rounded, weight: Float64, bias: Float64, found: Float32) -> float:
+def _off(rounded: Rounded, weight: Float64, bias: Float64, outputs: Float32) -> float:
     values = rounded.values @ weight.T + bias
     magnitudes = np.abs(rounded.values).astype(np.float32) @ np.abs(weight).T.astype(np.float32) + np.abs(bias)
     sums = min(rounded.summed, LAMBDA * np.sqrt(rounded.summed)) if rounded.summed > 1 else 0
@@ -99,34 +81,34 @@ def _off(rounded: Rounded, weight: Float64, bias: Float64, found: Float32) -> fl
     if edges.size:
         allowed += rounded.slack[:, edges] @ np.abs(weight[:, edges]).T
     with np.errstate(invalid="ignore"):
-        ratio = np.abs(found - values) / allowed
+        ratio = np.abs(outputs - values) / allowed
     return float(ratio.max(initial=0.0)) if np.isfinite(ratio).all() else np.inf
 
 
-def _integers(own: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
-    """MatMulInteger: of rows with a scale of their own."""
+def _integers(recipe: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
+    """MatMulInteger: of rows with a scale each."""
     yield Rounded(*_stepped(inputs, _largest(inputs) / 127, _int8), summed=1)
 
 
-def _blocks(own: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
+def _blocks(recipe: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
     """MatMulNBits: a host's kernel rounds the inputs to int8 by blocks, or they stay as they are for want of one."""
-    block = own.block or inputs.shape[1]
+    block = recipe.block or inputs.shape[1]
     by_block = inputs.reshape(len(inputs), -1, block)
     values, slack = _stepped(by_block, _largest(by_block) / 127, _int8)
     yield Rounded(values.reshape(inputs.shape), slack.reshape(inputs.shape), summed=inputs.shape[1])
     yield Rounded(inputs, np.zeros_like(inputs), summed=inputs.shape[1])
 
 
-def _dequantized(own: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
+def _dequantized(recipe: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
     """A product of restored weights: with inputs rounded by one scale for all, or as they are."""
     values, slack = inputs, np.zeros_like(inputs)
-    if own.input_scale is not None and own.format in ("int8", "fp8"):
-        nearest = _int8 if own.format == "int8" else _fp8
-        values, slack = _stepped(inputs, np.full((len(inputs), 1), own.input_scale), nearest)
+    if recipe.input_scale is not None and recipe.format in ("int8", "fp8"):
+        nearest = _int8 if recipe.format == "int8" else _fp8
+        values, slack = _stepped(inputs, np.full((len(inputs), 1), recipe.input_scale), nearest)
     yield Rounded(values, slack, summed=inputs.shape[1])
 
 
-# By the form of the product, as `sites.py` finds it.
+# By the form of the product, as `quantized_ops.py` finds it.
 ROUNDED: dict[str, Callable[[WeightRecipe, Float64], Iterator[Rounded]]] = {
     "MatMulInteger": _integers,
     "MatMulNBits": _blocks,
@@ -154,27 +136,3 @@ def _int8(steps: Float64) -> Float64:
 def _fp8(steps: Float64) -> Float64:
     # by way of fp32, as a graph casts it
     return np.clip(steps, -LARGEST, LARGEST).astype(np.float32).astype(ml_dtypes.float8_e4m3fn).astype(np.float64)
-
-
-@dataclass
-class Sampled:
-    """inputs: each [R, K]. outputs: each [R, N]. experts: each [R], the one that a row goes to, of stacks only."""
-
-    inputs: list[Float32] = field(default_factory=list)
-    outputs: list[Float32] = field(default_factory=list)
-    experts: list[NDArray[np.int64]] = field(default_factory=list)
-
-    def keep(
-        self,
-        inputs: Float32,
-        outputs: Float32,
-        count: int,
-        picking: np.random.Generator,
-        experts: NDArray[np.int64] | None = None,
-    ) -> None:
-        """So many rows of a pass, or all there are."""
-        rows = picking.permutation(inputs.size // inputs.shape[-1])[:count]
-        self.inputs.append(inputs.reshape(-1, inputs.shape[-1])[rows])
-        self.outputs.append(outputs.reshape(-1, outputs.shape[-1])[rows])
-        if experts is not None:
-            self.experts.append(experts.reshape(-1)[rows])

@@ -1,11 +1,4 @@
-"""Every graph of a bundle against the Hugging Face model, before the bundle is written.
-
-Logits of the Hugging Face model, without any cache, for every step of the proof's schedule.
-
-A model in half precision is evaluated in fp32 over its own weights: what it means, without the rounding of one order of
-operations among many. Compared with a model that rounds, right graphs in bf16 are up to half a standard deviation off;
-compared with this, a proof in fp32 (`widen.py`) is as sharp as for a model in fp32.
-"""
+"""The logits of the Hugging Face model over the proof's schedule, and the proof of every graph of a bundle by them."""
 
 from __future__ import annotations
 
@@ -14,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -23,7 +16,7 @@ from numpy.typing import NDArray
 from transformers import DynamicCache, PreTrainedModel
 
 from ...bundle import Contract, ModelSpec, Proof, Role
-from ...engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder
+from ...engines.onnxruntime.cpu import DIALECT, NAME, DecoderOptions, OrtDecoder
 from ...errors import UnsupportedModelError
 from ...runtime.proofs.parity import (
     Arithmetic,
@@ -55,6 +48,10 @@ def record_reference(
 
     spare, text, has_states: as for `schedule`.
 
+    A model in half precision is evaluated in fp32 over its own weights: what it means, without the rounding of one
+    order of operations among many. From a model that rounds, correct graphs in bf16 are up to half a standard deviation
+    off.
+
     Raises `UnsupportedModelError` when the model cannot be evaluated.
     """
     steps = schedule(contract, vocab_size, largest_window(model), spare, text, has_states)
@@ -76,58 +73,23 @@ def _whole_passes(model: PreTrainedModel, steps: list[Step]) -> Iterator[NDArray
         yield from np.split(wanted, np.cumsum([step.rows for step in group])[:-1])
 
 
-class Evaluated(Protocol):
-    """A model that can continue after any of the rows that it has seen."""
-
-    def step(self, tokens: NDArray[np.int64], position: int) -> NDArray[np.float32]:
-        """Logits `[T, vocab]` of `tokens [T]` behind the first `position` rows."""
-        ...
-
-
-class Continued:
-    """A model over its library's own cache, which holds all rows of every layer."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._model, self._cache = model, DynamicCache()
-
-    def step(self, tokens: NDArray[np.int64], position: int) -> NDArray[np.float32]:
-        """Logits `[T, vocab]` of `tokens [T]` behind the first `position` rows."""
-        for layer in self._cache.layers:
-            if layer.is_initialized:  # not by its own `crop`, whose meaning changed within transformers 5
-                layer.keys, layer.values = layer.keys[..., :position, :], layer.values[..., :position, :]
-        with torch.no_grad():
-            given: dict[str, Any] = {cache_argument(self._model): self._cache}
-            output = self._model(input_ids=torch.from_numpy(tokens)[None], use_cache=True, **given)
-        logits: NDArray[np.float32] = output.logits[0].float().numpy()
-        return logits
-
-
-class Repeated:
-    """A model that is fed the whole sequence in each pass: of one with states, a cache cannot be rolled back."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._model, self._fed = model, np.zeros(0, np.int64)
-
-    def step(self, tokens: NDArray[np.int64], position: int) -> NDArray[np.float32]:
-        self._fed = np.concatenate([self._fed[:position], tokens])
-        with torch.no_grad():
-            return _logits(self._model, self._fed, np.arange(position, len(self._fed)))
-
-
 def continued_logits(model: PreTrainedModel, steps: list[Step], has_states: bool = False) -> list[NDArray[np.float32]]:
-    """Of each step the rows that are compared. Over the cache, which is far faster: for figures, and not for proofs.
+    """Of each step the rows that are compared, over the library's own cache, which is far faster than whole passes.
 
-    has_states: without a cache all the same, see `Repeated`.
+    has_states: whole passes all the same, since a cache with states cannot be rolled back.
     """
     if has_states:
         return list(_whole_passes(model, steps))
-    with fp32_arithmetic(model):
-        continued = Continued(model)
-        return [_last(continued.step(step.tokens, step.position), step.rows) for step in steps]
-
-
-def _last(logits: NDArray[np.float32], rows: int) -> NDArray[np.float32]:
-    return logits[len(logits) - rows :].copy()
+    cache, found = DynamicCache(), []
+    with torch.no_grad(), fp32_arithmetic(model):
+        for step in steps:
+            for layer in cache.layers:
+                if layer.is_initialized:  # not by its own `crop`, whose meaning changed within transformers 5
+                    layer.keys, layer.values = (half[..., : step.position, :] for half in (layer.keys, layer.values))
+            options: dict[str, Any] = {cache_argument(model): cache}
+            logits = model(input_ids=torch.from_numpy(step.tokens)[None], use_cache=True, **options).logits[0]
+            found.append(logits[len(logits) - step.rows :].float().numpy().copy())
+    return found
 
 
 def largest_window(model: PreTrainedModel) -> int:
@@ -187,7 +149,7 @@ def prove(
                 proofs.append(prove_trees(decoder, reference, kept, (NAME, dialect), kind))
         else:
             with widened(path) as wide:
-                decoder = OrtDecoder(wide, spec, replace(kept, precision="fp32"), dialect=dialect)
+                decoder = widened_decoder(wide, spec, kept, dialect)
                 rounded: Arithmetic = "widened"
                 if spec.rounding is not None and _rounds(path):
                     rounded = Rounding(spec.rounding, "fp32" if contract.precision == "fp32" else "widened")
@@ -201,6 +163,12 @@ def prove(
 def _rounds(path: Path) -> bool:
     """Whether the graph rounds activations, as int8 and fp8 do, and int4 where some layers are kept in int8."""
     return any(node.op_type == "QuantizeLinear" for node in ir.load(path).graph)
+
+
+def widened_decoder(path: Path, spec: ModelSpec, contract: Contract, dialect: str) -> OrtDecoder:
+    """Of a widened graph, whose products compute in fp32 whatever is quantized."""
+    options = DecoderOptions(fuse_quantized=False)
+    return OrtDecoder(path, spec, replace(contract, precision="fp32"), dialect=dialect, options=options)
 
 
 @contextmanager

@@ -1,66 +1,45 @@
-"""A quantized graph, proved layer by layer on ONNX Runtime; see docs/quantization.md, "What is proved".
+"""A quantized graph, proved on ONNX Runtime in two parts; see docs/quantization.md, "What is proved".
 
-The graph walks the proof's schedule with the inputs and outputs of its quantized layers exposed. Each layer must give
-what `layer_arithmetic.py` makes of its own inputs, and what lies between the layers what the Hugging Face model makes
-of their outputs (`forced.py`). By induction over the layers that is the whole graph, on the schedule's passes.
+1. Each quantized product and table is cut out of the graph and run by itself. It must give what its recipe makes of the
+   checkpoint's weight (`layer_arithmetic.py`).
+2. In a copy of the graph, all of them are replaced by products with the restored weights in fp32, so that nothing is
+   rounded. The copy must give the logits of the Hugging Face model over the restored weights, like any float graph.
+
+Correct parts, put together correctly: that is the whole graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from transformers import PreTrainedModel
+from numpy.typing import NDArray
 
-from ...bundle import Contract, LayerProof, ModelSpec
+from ...bundle import LayerProof
 from ...engines.base import Logits
-from ...engines.onnxruntime.cpu import DIALECT, DecoderOptions, OrtDecoder
-from ...engines.onnxruntime.graphs import open_graph
+from ...engines.onnxruntime.cpu import DIALECT, OrtDecoder
 from ...errors import ProofError
 from ...runtime.proofs.divergence import divergence
-from ...runtime.proofs.parity import LOGIT_TOLERANCE, POISON, Exact, ReferenceStep
+from ...runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep, Step, answers, max_error
 from ..dialects import Dialect
-from ..weights.layers import linear_layers
+from ..weights.fake_quant import fake_quantized
 from ..weights.recipe import Recipe
-from .layer_arithmetic import REPORT, ROUNDING, ROUNDINGS, Passed, Sampled, layer_error, require_explained
-from .pinned_model import MaxDeviation, PinnedModel, pinned_model
-from .prove_experts import check_experts
-from .quantized_ops import QuantizedOp, Table, quantized_ops, tables
-from .widen import widen
+from .layer_arithmetic import REPORT, ROUNDING, ROUNDINGS, layer_error
+from .prove import continued_logits, widened, widened_decoder
+from .quantized_graph import NBITS, QuantizedGraph, Subject
+from .quantized_ops import QuantizedOp, Table
 
-# Rows that each layer is compared on: of passes as narrow as the loop's, and of prompt chunks.
-NARROW_ROWS = 32
-CHUNK_ROWS = 32
-ROWS_PER_CHUNK = 4
-# Rows of one pass: what all layers read and give is in memory at once. Longer chunks are walked in pieces.
-MAX_ROWS = 64
+# Rows that a product is run on: one in a pass of its own, since kernels for a single row differ from those for several.
+ROWS = 32
+# Rows for each expert of a stack, and how many are multiplied at once, since each of them copies a weight.
+ROWS_PER_EXPERT = 4
+EXPERT_ROWS = 32
 # Rows of a table that are picked at once.
 PICKED = 4096
-NBITS = "MatMulNBits"
-# The accuracy level of MatMulNBits that computes in fp32.
-FP32_LEVEL = 1
-
-
-@dataclass(frozen=True)
-class Exposed:
-    """A copy of a graph on disk that also gives what goes into its quantized layers and what comes out."""
-
-    path: Path
-    quantized_ops: tuple[QuantizedOp, ...]
-    tables: tuple[Table, ...]
-    model: ir.Model
-
-    @property
-    def taps(self) -> tuple[str, ...]:
-        graph_outputs = {"logits"}
-        names = dict.fromkeys(
-            name for site in self.quantized_ops for name in (site.input, site.output, site.experts) if name
-        )
-        return tuple(name for name in names if name not in graph_outputs)
 
 
 @dataclass(frozen=True)
@@ -76,48 +55,27 @@ class Recorded:
         return divergence(zip(self.exact, (entry.logits for entry in self.reference), strict=True)).nats
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A model as it was exported: in memory, with its recipe, and as graphs.
-
-    name: for messages. kept: the ids that the model's logits are of, where the graph's are of all; None for all.
-    """
-
-    name: str
-    model: PreTrainedModel
-    recipe: Recipe
-    spec: ModelSpec
-    contract: Contract
-    kept: tuple[int, ...] | None = None
-
-    @property
-    def arithmetic(self) -> Exact:
-        """Of what is not quantized, as it is run here: in fp32 over the constants that the graph has."""
-        return "fp32" if self.contract.precision == "fp32" else "widened"
-
-
 def prove_layers(subject: Subject, dialect: Dialect, path: Path, recorded: Recorded) -> LayerProof:
     """Prove the graph of `subject` in `dialect` at `path`.
 
-    Raises `ProofError` that names the layer that is wrong, or that reads something wrong.
+    Raises `ProofError` that names the layer that is wrong, or says that the layers are put together wrongly.
     """
-    reference, exact = recorded.reference, recorded.exact
-    try:
-        walked = _prove(subject, dialect, path, reference, own_kernels=False)
-    except ProofError:
-        if not any(node.op_type == NBITS for node in ir.load(path).graph):
-            raise
-        # A kernel may round activations in a way that is not known here. What is stored and how it is wired is proved
-        # without that; what the kernel adds shows in the divergence.
-        walked = _prove(subject, dialect, path, reference, own_kernels=True)
-    rounded = divergence([(entry.logits, ours) for entry, ours in zip(reference, walked.answers, strict=True)])
-    before = divergence(zip(exact, walked.answers, strict=True))
+    graph = QuantizedGraph.of(subject, dialect, path)
+    errors, as_run = [_table_error(subject.name, graph, table) for table in graph.tables], True
+    for op in graph.products:
+        error, by_host = _product_error(subject.name, graph, op)
+        errors.append(error)
+        as_run = as_run and by_host
+    restored_error = _restored_error(subject, graph, dialect, [entry.step for entry in recorded.reference])
+    ours = _answers(subject, dialect, path, list(recorded.reference))
+    rounded = divergence(zip((entry.logits for entry in recorded.reference), ours, strict=True))
+    before = divergence(zip(recorded.exact, ours, strict=True))
     return LayerProof(
         dialect=dialect,
-        layers=walked.layers,
-        layer_error=walked.layer_error,
-        as_run=walked.as_run,
-        exact_error=walked.max_deviation.error,
+        layers=len(errors),
+        layer_error=max(errors, default=0.0),
+        as_run=as_run,
+        exact_error=restored_error,
         exact_tolerance=LOGIT_TOLERANCE[subject.arithmetic],
         rows=rounded.rows,
         rounded_divergence=rounded.nats,
@@ -127,156 +85,112 @@ def prove_layers(subject: Subject, dialect: Dialect, path: Path, recorded: Recor
     )
 
 
-@dataclass(frozen=True)
-class _Walked:
-    """answers: the graph's logits, step by step."""
-
-    answers: list[Logits]
-    layers: int
-    layer_error: float
-    max_deviation: MaxDeviation
-    as_run: bool
+def _answers(subject: Subject, dialect: Dialect, path: Path, reference: list[ReferenceStep]) -> list[Logits]:
+    if dialect == DIALECT:
+        return list(answers(OrtDecoder(path, subject.spec, subject.contract), reference))
+    with widened(path) as wide:
+        return list(answers(widened_decoder(wide, subject.spec, subject.contract, dialect), reference))
 
 
-def _prove(
-    subject: Subject, dialect: Dialect, path: Path, reference: tuple[ReferenceStep, ...], own_kernels: bool
-) -> _Walked:
-    """own_kernels: of ours, in fp32, for products in few bits, in place of the host's."""
-    with exposed(path, dialect, own_kernels) as copy:
-        contract = subject.contract if dialect == DIALECT else replace(subject.contract, precision="fp32")
-        decoder = OrtDecoder(copy.path, subject.spec, contract, dialect=dialect, options=DecoderOptions(taps=copy.taps))
-        longest = max(entry.step.end for entry in reference) if subject.spec.has_states else 0
-        with pinned_model(subject.model, subject.recipe, copy.quantized_ops, longest) as model:
-            answers, samples = _walk(decoder, model, copy.quantized_ops, reference, subject.kept)
-        del decoder  # its memory, before the layers ask for theirs
-        max_deviation, tolerance = model.max_deviation, LOGIT_TOLERANCE[subject.arithmetic]
-        if not max_deviation.error <= tolerance:
-            raise ProofError(
-                f"{subject.name}, {dialect}: what {max_deviation.reader} reads is off by "
-                f"{max_deviation.error:.2g} of its size from what the Hugging Face model makes of the layers before "
-                f"it, {tolerance:.0g} is allowed; {REPORT}"
-            )
-        worst = max(_check_layers(subject, samples), _check_tables(subject, copy))
-        stacks = {site: kept for site, kept in samples.items() if site.experts}
-        worst = max(worst, check_experts(subject.name, subject.model, subject.recipe, copy.model, stacks))
-        return _Walked(
-            answers, len(copy.quantized_ops) + len(copy.tables), worst, max_deviation, as_run=not own_kernels
+def _product_error(subject: str, graph: QuantizedGraph, op: QuantizedOp) -> tuple[float, bool]:
+    """The largest difference from what is expected, as a multiple of what is allowed; whether the host's kernel ran.
+
+    Raises `ProofError` if it is more than 1.
+
+    A kernel of few bits may round activations in a way that is not known here. Then one runs that rounds none: what is
+    stored is proved without it, and what it adds shows in the divergence.
+    """
+    error, wrong = 0.0, ""
+    for by_host in (True, False) if op.form == NBITS else (True,):
+        error, wrong = max(_errors(graph, op, fp32_kernels=not by_host))
+        if error <= 1:
+            return error, by_host
+    form = graph.weights[op.weights[0]].recipe.format
+    raise ProofError(
+        f"{subject}: {wrong} in {form} is off by {error:.3g} times what rounding explains, given its inputs; {REPORT}"
+    )
+
+
+def _errors(graph: QuantizedGraph, op: QuantizedOp, fp32_kernels: bool) -> Iterator[tuple[float, str]]:
+    """For each layer of the product, or each expert of the stack, how far it is off, and what it is called."""
+    weights = [graph.weights[name] for name in op.weights]
+    matrices = [weight.matrix for weight in weights]
+    stack = weights[0].parameter.shape[0] if op.experts else 0
+    count = stack * ROWS_PER_EXPERT or ROWS
+    random = np.random.default_rng(0).standard_normal((count, matrices[0].shape[1])) * weights[0].typical_input
+    inputs, experts = random.astype(np.float32), np.arange(count) % max(stack, 1)
+    passes = np.split(np.arange(count), range(EXPERT_ROWS, count, EXPERT_ROWS) if stack else [1])
+    node = graph.values[op.output].producer()
+    shape = (-1,) if stack or (node is not None and node.op_type == "Gemm") else (1, -1)
+    kinds = {op.input: ir.DataType.FLOAT} | ({op.experts: ir.DataType.INT64} if stack else {})
+    with graph.alone(kinds, op.output, fp32_kernels) as run:
+        outputs = []
+        for rows in passes:
+            arrays: dict[str, NDArray[Any]] = {op.input: inputs[rows].reshape(*shape, inputs.shape[1])}
+            arrays |= {op.experts: experts[rows]} if stack else {}
+            outputs.append(run(arrays)[op.output].reshape(len(rows), -1))
+    found = np.concatenate(outputs).astype(np.float32)
+    size = sum(map(len, matrices)) // max(stack, 1)
+    if found.shape[1] != size:
+        raise ProofError(f"{' and '.join(op.weights)} have {size} outputs, their product {found.shape[1]}; {REPORT}")
+    if stack:
+        for expert in range(stack):
+            part, mine = slice(expert * size, (expert + 1) * size), experts == expert
+            recipe = weights[0].recipe
+            if recipe.stored is not None:
+                recipe = replace(recipe, stored=(recipe.stored[0][part], recipe.stored[1][part]))
+            error = layer_error(op.form, recipe, matrices[0][part], inputs[mine], found[mine])
+            yield error, f"expert {expert} of {weights[0].name}"
+        return
+    start = 0
+    for weight, matrix in zip(weights, matrices, strict=True):
+        mine = found[:, start : start + len(matrix)]
+        bias = weight.bias if op.biased else None
+        yield layer_error(op.form, weight.recipe, matrix, inputs, mine, bias), weight.name.removesuffix(".weight")
+        start += len(matrix)
+
+
+def _table_error(subject: str, graph: QuantizedGraph, table: Table) -> float:
+    """The same, of every row of a table. Raises `ProofError` if it is more than 1."""
+    weight, worst = graph.weights[table.weight], 0.0
+    restored = weight.restored
+    with graph.alone({table.index: ir.DataType.INT64}, table.output) as pick:
+        for start in range(0, len(restored), PICKED):
+            wanted = restored[start : start + PICKED]
+            found = pick({table.index: np.arange(start, start + len(wanted))[None]})[table.output]
+            allowed = ROUNDINGS * ROUNDING * np.abs(wanted) + np.finfo(np.float32).tiny
+            off = np.abs(found.reshape(len(wanted), -1).astype(np.float32) - wanted) / allowed
+            worst = max(worst, float(off.max()))
+    if not worst <= 1:
+        raise ProofError(
+            f"{subject}: the table {table.weight} in {weight.recipe.format} does not match its recipe; {REPORT}"
         )
+    return worst
 
 
-@contextmanager
-def exposed(path: Path, dialect: Dialect, own_kernels: bool = False) -> Iterator[Exposed]:
-    """A copy next to `path`, over the same weights, while the context lasts; widened where ONNX Runtime lacks it."""
-    model = ir.load(path)
-    for node in model.graph if own_kernels else ():
-        if node.op_type == NBITS:
-            node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", FP32_LEVEL)
-    found = tuple(quantized_ops(model.graph)), tuple(tables(model.graph))
-    if dialect != DIALECT:
-        widen(model)
-    copy = Exposed(path.with_name(f"{path.stem}-exposed.onnx"), *found, model)
-    values = {value.name: value for node in model.graph for value in node.outputs}
-    for name in copy.taps:
-        value = values[name]
-        kind = ir.DataType.INT64 if any(name == site.experts for site in copy.quantized_ops) else ir.DataType.FLOAT
-        value.type = value.type or ir.TensorType(kind)
-        model.graph.outputs.append(value)
+def _restored_error(subject: Subject, graph: QuantizedGraph, dialect: Dialect, steps: list[Step]) -> float:
+    """How far the graph over restored weights is off the model over them, in standard deviations of its logits.
+
+    Raises `ProofError` if that is more than what a float graph may be off. The graph is changed.
+    """
+    path = graph.path.with_name(f"{graph.path.stem}-restored.onnx")
+    weights = path.with_suffix(".weights")
     try:
-        ir.save(model, copy.path)
-        yield copy
+        graph.restore()
+        ir.save(graph.model, path, external_data=weights.name)
+        exact = Recipe({name: replace(own, weight_only=True) for name, own in subject.recipe.weights.items()})
+        with fake_quantized(subject.model, exact):
+            logits = continued_logits(subject.model, steps, subject.spec.has_states)
+        reference = [ReferenceStep(step, rows) for step, rows in zip(steps, logits, strict=True)]
+        error = max_error(widened_decoder(path, subject.spec, subject.contract, dialect), reference)
     finally:
-        copy.path.unlink(missing_ok=True)
-
-
-def _walk(
-    decoder: OrtDecoder,
-    model: PinnedModel,
-    found: tuple[QuantizedOp, ...],
-    reference: tuple[ReferenceStep, ...],
-    ids: tuple[int, ...] | None,
-) -> tuple[list[Logits], dict[QuantizedOp, Sampled]]:
-    """The graph's logits of every step, and some rows of each site."""
-    answers: list[Logits] = []
-    samples = {site: Sampled() for site in found}
-    picking = np.random.default_rng(0)
-    left = {True: NARROW_ROWS, False: CHUNK_ROWS}
-    decoder.overwrite_rows(0, 0.0)
-    for entry in reference:
-        step = entry.step
-        if step.poison:
-            decoder.overwrite_rows(step.position, POISON)
-        for start in range(0, len(step.tokens), MAX_ROWS):
-            tokens, position = step.tokens[start : start + MAX_ROWS], step.position + start
-            logits = decoder.step(tokens.tolist(), position).copy()
-            tapped = decoder.tapped | {"logits": logits}
-            ours = model.step(tokens, position, tapped)[-len(logits) :]
-            own = logits if ids is None else logits[:, list(ids)]
-            model.max_deviation.note(float(np.abs(own - ours).max() / np.std(ours)), "who picks a token")
-            narrow = len(tokens) == len(logits)
-            count = min(left[narrow], len(tokens) if narrow else ROWS_PER_CHUNK)
-            left[narrow] -= count
-            for site, kept in samples.items() if count else ():
-                experts = np.asarray(tapped[site.experts], np.int64) if site.experts else None
-                kept.keep(tapped[site.input], tapped[site.output], count, picking, experts)
-        answers.append(logits[len(logits) - step.rows :])
-    return answers, samples
-
-
-def _check_layers(subject: Subject, samples: dict[QuantizedOp, Sampled]) -> float:
-    """The largest difference as a multiple of what is allowed. Raises `ProofError` where that is more than 1."""
-    parameters = dict(subject.model.named_parameters(remove_duplicate=False))
-    layers = {id(layer.parameter): layer for layer in linear_layers(subject.model)}
-    names = {id(parameter): name for name, parameter in subject.model.named_parameters()}
-    worst = 0.0
-    for site, kept in ((site, kept) for site, kept in samples.items() if not site.experts):
-        inputs, outputs = np.concatenate(kept.inputs), np.concatenate(kept.outputs)
-        start = 0
-        for name in site.weights:
-            layer = layers[id(parameters[name])]
-            own = subject.recipe.weights[names[id(layer.parameter)]]
-            bias = layer.module.bias.detach().float().numpy() if site.biased else None  # type: ignore[operator]
-            weight = layer.matrix.float().contiguous().numpy()
-            passed = Passed(inputs, outputs[:, start : start + len(weight)])
-            off = layer_error(site.form, own, weight, passed, bias)
-            start += len(weight)
-            require_explained(f"{subject.name}: {layer.path}", own, off)
-            worst = max(worst, off)
-    return worst
-
-
-def _check_tables(subject: Subject, copy: Exposed) -> float:
-    """The same of every row of every table."""
-    parameters = dict(subject.model.named_parameters(remove_duplicate=False))
-    names = {id(parameter): name for name, parameter in subject.model.named_parameters()}
-    worst = 0.0
-    for number, table in enumerate(copy.tables):
-        parameter = parameters[table.weight]
-        own = subject.recipe.weights[names[id(parameter)]]
-        weight = parameter.detach().float().contiguous().numpy()
-        path = copy.path.with_name(f"{copy.path.stem}-{number}.onnx")
-        try:
-            _save_lookup(copy.model, table, path)
-            pick = open_graph(path)
-            wanted = own.restore(weight)
-            for start in range(0, len(weight), PICKED):
-                ids = np.arange(start, min(start + PICKED, len(weight)))
-                found = pick({table.index: ids[None]})[table.output].reshape(len(ids), -1).astype(np.float32)
-                allowed = ROUNDINGS * ROUNDING * np.abs(wanted[ids]) + np.finfo(np.float32).tiny
-                worst = max(worst, float((np.abs(found - wanted[ids]) / allowed).max()))
-        finally:
-            path.unlink(missing_ok=True)
-        if not worst <= 1:
-            raise ProofError(
-                f"{subject.name}: the table {table.weight} in {own.format} does not match its recipe; {REPORT}"
-            )
-    return worst
-
-
-def _save_lookup(model: ir.Model, table: Table, path: Path) -> None:
-    values = {value.name: value for node in model.graph for value in node.outputs}
-    values |= {value.name: value for value in model.graph.inputs}
-    index, output = values[table.index], values[table.output]
-    cut = ir.convenience.extract(model.graph, [index], [output])
-    cut.inputs[0].type, cut.inputs[0].shape = ir.TensorType(ir.DataType.INT64), None
-    cut.outputs[0].type = cut.outputs[0].type or ir.TensorType(ir.DataType.FLOAT)
-    ir.save(ir.Model(cut, ir_version=model.ir_version), path)
+        path.unlink(missing_ok=True)
+        weights.unlink(missing_ok=True)
+    tolerance = LOGIT_TOLERANCE[subject.arithmetic]
+    if not error <= tolerance:
+        raise ProofError(
+            f"{subject.name}, {dialect}: over restored weights, logits are {error:.2g} standard deviations off the "
+            f"Hugging Face model's, {tolerance:.0g} is allowed: what lies between the quantized layers is wrong; "
+            f"{REPORT}"
+        )
+    return error

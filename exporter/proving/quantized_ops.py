@@ -1,7 +1,7 @@
 """Where a graph computes its quantized layers: the values that go in and come out, by the form that their product has.
 
-A site says which weights its stored numbers are called after. That is a claim of the rewrite under test: whether they
-are those weights, in this order, is what `prove_layers.py` finds out from the checkpoint.
+A `QuantizedOp` says which weights its stored numbers are named after. That is a claim of the rewrite under test:
+whether they are those weights, in this order, is what `prove_layers.py` finds out from the checkpoint.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Table:
 
 def quantized_ops(graph: ir.Graph) -> list[QuantizedOp]:
     """In the order of the graph."""
-    return [site for node in graph if node.op_type in FORMS for site in FORMS[node.op_type](node)]
+    return [op for node in graph if node.op_type in FORMS for op in FORMS[node.op_type](node)]
 
 
 def tables(graph: ir.Graph) -> list[Table]:
@@ -61,11 +61,11 @@ def _integers(node: ir.Node) -> Iterator[QuantizedOp]:
         return
     name, weights = stored
     value = _known(_through(node.inputs[0], "QuantizeLinear"))
-    output = _behind(node.outputs[0], "Cast")
+    output = _after(node.outputs[0], "Cast")
     if (row := _by_row(value)) is not None:
         value, scale = row
-        output = _behind(output, "Mul", scale)
-    output = _behind(output, "Mul", f"{name}.scales")
+        output = _after(output, "Mul", scale)
+    output = _after(output, "Mul", f"{name}.scales")
     yield QuantizedOp(node.op_type, weights, _name(value), _name(output))
 
 
@@ -79,8 +79,8 @@ def _expert_integers(node: ir.Node) -> Iterator[QuantizedOp]:
     row = _by_row(_known(_through(_through(node.inputs[0], "Unsqueeze"), "QuantizeLinear")))
     if row is None:
         raise ProofError(f"what {name} multiplies is not rounded row by row")
-    by_row = _behind(_behind(_behind(node.outputs[0], "Squeeze"), "Cast"), "Mul", row[1])
-    output = _behind(by_row, "Mul")
+    by_row = _after(_after(_after(node.outputs[0], "Squeeze"), "Cast"), "Mul", row[1])
+    output = _after(by_row, "Mul")
     scales = _picked(_factor(output, by_row))
     if scales is None or _name(scales[0]) != f"{name}.scales" or scales[1] is not picked[1]:
         raise ProofError(f"the product of {name} is not multiplied by its scales, picked as its weights are")
@@ -93,7 +93,7 @@ def _expert_matrices(node: ir.Node) -> Iterator[QuantizedOp]:
     restored = _through(picked[0], "Reshape") if picked is not None else None
     stored = _stored(_through(restored, "DequantizeLinear")) if restored is not None else None
     if picked is not None and stored is not None:
-        value, output = _through(node.inputs[1], "Unsqueeze"), _behind(node.outputs[0], "Squeeze")
+        value, output = _through(node.inputs[1], "Unsqueeze"), _after(node.outputs[0], "Squeeze")
         yield QuantizedOp("DequantizeLinear", stored[1], _name(value), _name(output), experts=_name(picked[1]))
 
 
@@ -149,7 +149,7 @@ def _table(node: ir.Node) -> Iterator[Table]:
         return
     output = node.outputs[0]
     if restored is node.inputs[0] and node.op_type == "Gather":
-        output = _scaled(_behind(output, "Cast"))
+        output = _scaled(_after(output, "Cast"))
     yield Table(stored[1][0], _name(node.inputs[1]), _name(output))
 
 
@@ -162,7 +162,7 @@ def _is_stack(value: ir.Value | None) -> bool:
 def _scaled(rows: ir.Value) -> ir.Value:
     """The rows of a table times their scales, which those may have by blocks: then they are parted meanwhile."""
     parted = [use.node.outputs[0] for use in rows.uses() if use.node.op_type == "Reshape"]
-    return _behind(_behind(parted[0], "Mul"), "Reshape") if parted else _behind(rows, "Mul")
+    return _after(_after(parted[0], "Mul"), "Reshape") if parted else _after(rows, "Mul")
 
 
 def _stored(value: ir.Value | None) -> tuple[str, tuple[str, ...]] | None:
@@ -185,16 +185,16 @@ def _by_row(value: ir.Value) -> tuple[ir.Value, str] | None:
     return _known(division.inputs[0]), _name(division.inputs[1])
 
 
-def _behind(value: ir.Value, op_type: str, operand: str | None = None) -> ir.Value:
+def _after(value: ir.Value, op_type: str, operand: str | None = None) -> ir.Value:
     """What the one node that reads the value makes of it, with `operand` where it has another."""
     nodes = [use.node for use in value.uses()]
     for node in nodes:
         read = [other.name for other in node.inputs if other is not None]
         if len(nodes) == 1 and node.op_type == op_type and (operand is None or operand in read):
             return node.outputs[0]
-    found = ", ".join(node.op_type for node in nodes) or "nothing"
+    readers = ", ".join(node.op_type for node in nodes) or "nothing"
     wanted = op_type if operand is None else f"{op_type} by {operand}"
-    raise ProofError(f"{value.name} of a quantized product is read by {found}, expected one {wanted}")
+    raise ProofError(f"{value.name} of a quantized product is read by {readers}, expected one {wanted}")
 
 
 def _through(value: ir.Value | None, op_type: str) -> ir.Value | None:

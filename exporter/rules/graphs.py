@@ -1,12 +1,10 @@
-"""The rules of `runtime/sampling/rules.py` as ONNX graphs, so that a round stays on the device.
+"""The rules of `runtime/sampling/rules.py` as ONNX graphs, so that a round stays on the device; written and proved.
 
 Standard operators only, for ONNX Runtime, TensorRT and TensorRT-RTX. Shapes are fixed: vocab is the vocabulary's size,
 k the number of draft tokens, R = k + 1 the target's rows. Nothing of the vocabulary's size is stored in a graph.
 
 `sampling [4] float32`: temperature above 0, top_k (0 is off), top_p (1 is off), min_p (0 is off).
 `noise float32`: uniforms in [0, 1), a stream for `select` and another for `accept`.
-
-Every rule graph that the rounds of a bundle need, written and proved.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """What the verification rules are made of, as ONNX: argmax, processed distributions, draws. float32 throughout.
 
-No sorting: TensorRT's TopK ends at 3840 of a vocabulary. No branches and no loops, so that a CUDA graph can hold it
-all.
-
-A graph written down operator by operator: `op.Where(op.Equal(x, top), ids, size)`.
+A `RuleGraph` is written down operator by operator: `op.Where(op.Equal(x, top), ids, size)`. No sorting: TensorRT's TopK
+ends at 3840 of a vocabulary. No branches and no loops, so that a CUDA graph can hold it all.
 """
 
 from __future__ import annotations

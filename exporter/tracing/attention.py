@@ -205,7 +205,7 @@ def _padded(part: Tensor, width: int) -> Tensor:
 
 
 def _visible(columns: Tensor, rows: Tensor, window: int) -> Tensor:
-    """`[..., rows, columns] bool`: what lies not behind a row, and not farther in front of it than its window."""
+    """`[..., rows, columns] bool`: what is not after a row, and not farther before it than its window."""
     columns, rows = columns[..., None, :], rows[..., :, None]
     mask = columns <= rows
     return mask & (columns > rows - window) if window else mask
@@ -241,7 +241,7 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
                 f"layer {layer} attends to what comes after; only causal attention can be cached"
             )
         unknown = [
-            name for name, given in options.items() if name not in HARMLESS and given is not None and given is not False
+            name for name, value in options.items() if name not in HARMLESS and value is not None and value is not False
         ]
         if unknown:
             raise UnsupportedModelError(
@@ -255,10 +255,10 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
             raise UnsupportedModelError(f"layer {layer} attends twice in one pass; a cache holds one attention a layer")
         if layer not in cache.past:
             raise UnsupportedModelError(f"layer {layer} attends, but kept no keys and values of two tokens")
-        asked = Layer(cache.past[layer], cache.position, cache.columns, scale, window, softcap, sinks, cache.tree)
-        width = asked.past[0].shape[-1]
+        attending = Layer(cache.past[layer], cache.position, cache.columns, scale, window, softcap, sinks, cache.tree)
+        width = attending.past[0].shape[-1]
         wide = (_padded(query, width), _padded(key, width), _padded(value, width))
-        output, cache.written[layer] = EMITTERS[dialect](*wide, asked)
+        output, cache.written[layer] = EMITTERS[dialect](*wide, attending)
         return output[..., : value.shape[-1]].transpose(1, 2), None
 
     with attention_by(model, attention):

@@ -27,10 +27,10 @@ def convolve(
     weight `[channels, ahead + 1]`. activation: silu or none.
     """
     ahead, length, channels = weight.shape[-1] - 1, new.shape[1], new.shape[2]
-    behind = states.pending + ahead
+    counted = states.pending + ahead
     # The only one to read the past, so that the present, which lies in the same memory, is written after it.
-    joined = _concat(_rows(past, 0, behind, past.shape[1]), new)
-    before = _rows(joined, states.pending, behind, ahead)
+    joined = _concat(_rows(past, 0, counted, past.shape[1]), new)
+    before = _rows(joined, states.pending, counted, ahead)
     output, _ = symbolic_multi_out(
         "com.microsoft::CausalConvWithState",
         (new, weight.unsqueeze(1), bias, before),
@@ -43,7 +43,7 @@ def convolve(
 
 
 def advance(
-    states: OpenStates, past: dict[str, Tensor], new: Tensor, given: Recurrence
+    states: OpenStates, past: dict[str, Tensor], new: Tensor, recurrence: Recurrence
 ) -> tuple[Tensor, Tensor, Tensor]:
     """new: `[1, T, all parts]`. Outputs `[1, T, heads * value_dim]` of these rows; what rows and state become."""
     length, most = new.shape[1], states.window
@@ -52,15 +52,15 @@ def advance(
     certain, pending = states.certain + blank, states.pending + blank
     joined = _concat(_zeros(blank, new), _rows(past["rows"], 0, states.pending, most), new)
     taken, left = _rows(joined, 0, certain, most), _rows(joined, certain, END, length)
-    first, state = _recur(given, taken, past["state"])
-    second, _ = _recur(given, left, state)
+    first, state = _recur(recurrence, taken, past["state"])
+    second, _ = _recur(recurrence, left, state)
     output = _rows(_concat(first, second), pending, END, length)
     return output, _padded(states, left, past["rows"], length), state
 
 
-def _recur(given: Recurrence, rows: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def _recur(recurrence: Recurrence, rows: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Outputs `[1, n, heads * value_dim]` of `rows [1, n, all parts]`, and the state after them."""
-    sizes = [part.shape[-1] for part in given.parts]
+    sizes = [part.shape[-1] for part in recurrence.parts]
     query, key, value, decay, *beta = symbolic_multi_out(
         "Split",
         (rows, torch.tensor(sizes)),
@@ -72,7 +72,12 @@ def _recur(given: Recurrence, rows: Tensor, state: Tensor) -> tuple[Tensor, Tens
     output, after = symbolic_multi_out(
         "com.microsoft::LinearAttention",
         (query, key, value, state, decay, *beta),
-        dict(q_num_heads=given.key_heads, kv_num_heads=given.heads, update_rule=given.update_rule, scale=given.scale),
+        dict(
+            q_num_heads=recurrence.key_heads,
+            kv_num_heads=recurrence.heads,
+            update_rule=recurrence.update_rule,
+            scale=recurrence.scale,
+        ),
         dtypes=(rows.dtype, state.dtype),
         shapes=((*rows.shape[:2], value.shape[-1]), state.shape),
         version=1,

@@ -1,11 +1,4 @@
-"""What a model does with its cache, its attention and its states, seen by running it.
-
-What transformers calls the cache of a model: `past_key_values`, and `cache` from 5.24 on.
-
-What a model gives its attention, seen in one pass: the shapes of the cache to be made.
-
-Which states a model's layers keep, found by running two tokens: no names of config fields needed.
-"""
+"""What a model does with its cache, attention and states, seen by running two tokens; no config field is read."""
 
 from __future__ import annotations
 
@@ -27,6 +20,7 @@ from .attention import KeyValue, attention_by
 from .recurrences import RECURRENCES, Recurrence
 from .states import functions_of
 
+# What transformers calls the cache of a model, before 5.24 and from then on.
 OLD, NEW = "past_key_values", "cache"
 
 
@@ -66,19 +60,18 @@ def own_code(layers: int, of: int) -> str:
 
 def seen_by_attention(model: PreTrainedModel, tokens: Tensor) -> SeenByAttention:
     """Run the model once, and note what its attention is given."""
-    found = SeenByAttention()
-    seen = found.layers
+    seen = SeenByAttention()
 
     def attention(
         module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any
     ) -> Any:
-        seen[int(getattr(module, "layer_idx", len(seen)))] = key, value
+        seen.layers[int(getattr(module, "layer_idx", len(seen.layers)))] = key, value
         return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
     with torch.no_grad(), attention_by(model, attention), suppress(Exception):  # the trace tells what is wrong
         model(input_ids=tokens, use_cache=True)
-        found.whole = True
-    return found
+        seen.whole = True
+    return seen
 
 
 def probe_states(model: PreTrainedModel, tokens: Tensor) -> tuple[Any, dict[int, tuple[State, ...]]]:
@@ -88,29 +81,29 @@ def probe_states(model: PreTrainedModel, tokens: Tensor) -> tuple[Any, dict[int,
     """
     seen: list[Recurrence] = []
 
-    def recorded(kind: Callable[..., Recurrence], own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def recorded(kind: Callable[..., Recurrence], replaced: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         seen.append(kind(*args, **kwargs))
-        return own(*args, **kwargs)
+        return replaced(*args, **kwargs)
 
     with torch.no_grad(), functions_of(model, {name: partial(recorded, kind) for name, kind in RECURRENCES.items()}):
         output = model(input_ids=tokens, use_cache=True)
     recurrences = iter(seen)
-    found: dict[int, tuple[State, ...]] = {}
+    states_of: dict[int, tuple[State, ...]] = {}
     for index, layer in enumerate(getattr(cache_of(output), "layers", ())):
         states = []
         for place, inputs in _states(layer, "conv_states").items():
             states.append(State("window", (int(inputs.shape[-1]) - 1, int(inputs.shape[1])), place))
         for place, state in _states(layer, "recurrent_states").items():
-            given = next(recurrences, None)
-            if given is None or prod(given.state) != state.numel():
+            recurrence = next(recurrences, None)
+            if recurrence is None or prod(recurrence.state) != state.numel():
                 raise UnsupportedModelError(
                     f"{type(model).__name__}: layer {index} keeps a recurrent state that no known function makes "
                     f"({', '.join(RECURRENCES)})"
                 )
-            states += [State("state", given.state, place), State("rows", (given.row,), place)]
+            states += [State("state", recurrence.state, place), State("rows", (recurrence.row,), place)]
         if states:
-            found[index] = tuple(states)
-    return output, found
+            states_of[index] = tuple(states)
+    return output, states_of
 
 
 def state_tensors(layer: Any) -> list[Tensor]:

@@ -2,8 +2,6 @@
 
 All are S = exp(decay) S + k (x) v, with the delta rule S = exp(decay) S + beta k (x) (v - exp(decay) S^T k), and give
 S^T q: what ONNX Runtime's `LinearAttention` computes.
-
-What a graph is given for the states of its layers, and what it gives back.
 """
 
 from __future__ import annotations
@@ -40,11 +38,11 @@ class OpenStates:
 
     @classmethod
     def of(
-        cls, layers: tuple[CacheLayer, ...], contract: Contract, counts: tuple[Tensor, ...], given: tuple[Tensor, ...]
+        cls, layers: tuple[CacheLayer, ...], contract: Contract, counts: tuple[Tensor, ...], states: tuple[Tensor, ...]
     ) -> OpenStates:
-        """counts: pending and certain. given: the states in the order of `ModelSpec.state_names`."""
+        """counts: pending and certain. states: in the order of `ModelSpec.state_names`."""
         past: dict[StateIndex, dict[str, Tensor]] = {}
-        rest = iter(given)
+        rest = iter(states)
         for index, layer in enumerate(layers):
             for state in layer.states:
                 past.setdefault((index, state.index), {})[state.part] = next(rest)
@@ -54,14 +52,14 @@ class OpenStates:
 
     def in_order(self, layers: tuple[CacheLayer, ...]) -> list[Tensor]:
         """What the graph gives back, in the same order. Raises `UnsupportedModelError` where something is missing."""
-        found = []
+        present = []
         for index, layer in enumerate(layers):
             for state in layer.states:
                 part = self.present.get((index, state.index), {}).get(state.part)
                 if part is None:
                     raise UnsupportedModelError(f"layer {index} advances its state by code of its own")
-                found.append(part)
-        return found
+                present.append(part)
+        return present
 
 
 @dataclass(frozen=True)

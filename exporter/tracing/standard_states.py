@@ -27,13 +27,13 @@ LARGEST, NAN = torch.finfo(torch.float32).max, math.nan
 class Order:
     """How the rows of a recurrence lie, the same in all layers: the open ones and the T new ones, n together.
 
-    counts `[n] bool`: which were not rejected. taken `[n] bool`: which become certain. behind `[n, n] bool`: row i is
-    row j or behind it. halves: of blocks of 2, 4, ... rows on the diagonal, what lies below and left of their middle.
+    counts `[n] bool`: which were not rejected. taken `[n] bool`: which become certain. causal `[n, n] bool`: row j is
+    not after row i. halves: of blocks of 2, 4, ... rows on the diagonal, what lies below and left of their middle.
     """
 
     counts: Tensor
     taken: Tensor
-    behind: Tensor
+    causal: Tensor
     halves: tuple[Tensor, ...]
 
     @classmethod
@@ -41,13 +41,13 @@ class Order:
         index, most = torch.arange(count), states.window + states.widest
         counts = (index < states.pending) | (index >= states.window)
         rank = torch.where(index < states.window, index, index - states.window + states.pending)
-        behind = index[:, None] >= index[None]
+        causal = index[:, None] >= index[None]
         halves, size = [], 1
         while size < most:
             half, block = (torch.tensor([place // part for place in range(most)])[:count] for part in (size, 2 * size))
             halves.append((block[:, None] == block[None]) & (half[:, None] > half[None]))
             size *= 2
-        return cls(counts, counts & (rank < states.certain), behind, tuple(halves))
+        return cls(counts, counts & (rank < states.certain), causal, tuple(halves))
 
 
 def convolve(
@@ -67,13 +67,13 @@ def convolve(
 
 
 def advance(
-    states: OpenStates, past: dict[str, Tensor], new: Tensor, given: Recurrence
+    states: OpenStates, past: dict[str, Tensor], new: Tensor, recurrence: Recurrence
 ) -> tuple[Tensor, Tensor, Tensor]:
     """new: `[1, T, all parts]`. Outputs `[1, T, heads * value_dim]` of these rows; what rows and state become.
 
     Raises `UnsupportedModelError` for decays by row of the state: between two rows there would be a number for each.
     """
-    if given.parts[3].shape[-1] != given.heads:
+    if recurrence.parts[3].shape[-1] != recurrence.heads:
         raise UnsupportedModelError(
             "a layer lets each row of its state decay by itself, which graphs for TensorRT have no form of; "
             "build it with --engine onnxruntime alone"
@@ -85,18 +85,18 @@ def advance(
     order = states.order
     # Rows that were rejected leave the state as it is: no decay, nothing to add. They may hold anything.
     counted = torch.where(order.counts[:, None], joined[0], 0.0)
-    numbers, silent, lost = _spoilt(counted, given, order)
-    query, key, value, decay, *beta = _by_head(torch.where(numbers, counted, 0.0), given)
+    numbers, silent, lost = _spoilt(counted, recurrence, order)
+    query, key, value, decay, *beta = _by_head(torch.where(numbers, counted, 0.0), recurrence)
     # How far a row fades on the way to another is a sum of its own: the difference of two long ones has fewer digits.
-    steps = torch.where(order.behind & ~order.behind.transpose(0, 1), decay[:, :, None], 0.0)  # [heads, n, n]
-    fades = torch.exp(torch.where(order.behind, torch.cumsum(steps, 1), NEVER))
+    steps = torch.where(order.causal & ~order.causal.transpose(0, 1), decay[:, :, None], 0.0)  # [heads, n, n]
+    fades = torch.exp(torch.where(order.causal, torch.cumsum(steps, 1), NEVER))
     reached = torch.exp(torch.cumsum(decay, 1))[..., None]
     if beta:
         ahead = beta[0][..., None] * fades * (key @ key.transpose(1, 2))
         value = _solved(ahead, beta[0][..., None] * (value - reached * (key @ before)), order)
     query = query[:, window:]
     seen = (fades[:, window:] * (query @ key.transpose(1, 2))) @ value + reached[:, window:] * (query @ before)
-    output = given.scale * seen.transpose(0, 1).reshape(1, new.shape[1], -1)
+    output = recurrence.scale * seen.transpose(0, 1).reshape(1, new.shape[1], -1)
     left = torch.where(order.taken[:, None], steps, 0.0).sum(1)  # of each row, after all that are taken
     kept = torch.exp(torch.where(order.taken, left, NEVER))[..., None]
     faded = torch.exp(torch.where(order.taken, decay, 0.0).sum(1))[:, None, None]
@@ -105,38 +105,40 @@ def advance(
     return torch.where(silent[window:, None], NAN, output), rows, torch.where(lost, NAN, state)[None]
 
 
-def _spoilt(counted: Tensor, given: Recurrence, order: Order) -> tuple[Tensor, Tensor, Tensor]:
+def _spoilt(counted: Tensor, recurrence: Recurrence, order: Order) -> tuple[Tensor, Tensor, Tensor]:
     """What rows that are no numbers, as where fp16 overflows, do to others: what they do one row at a time.
 
     counted `[n, all parts]`: zeros in rows that do not count. Returns `[n, all parts] bool`: the numbers; `[n] bool`:
     rows whose output is none, which are those with a query that is none, and all after a row whose other parts are;
     `[1] bool`: whether the state is none. Rows before such a one meet it with weight 0, so it must be masked.
     """
-    widths = [part.shape[-1] for part in given.parts]
+    widths = [part.shape[-1] for part in recurrence.parts]
     # A decay of -inf is a number here: it leaves nothing of the state.
     least = torch.cat(
         [torch.full((width,), -math.inf if place == 3 else -LARGEST) for place, width in enumerate(widths)]
     )
     numbers = (counted >= least) & (counted <= LARGEST)
     wrong = torch.where(numbers, 0.0, 1.0)
-    asked, kept = wrong[:, : widths[0]].sum(1), wrong[:, widths[0] :].sum(1)
-    silent = order.behind.to(kept.dtype) @ kept + asked > 0
+    queries, kept = wrong[:, : widths[0]].sum(1), wrong[:, widths[0] :].sum(1)
+    silent = order.causal.to(kept.dtype) @ kept + queries > 0
     return numbers, silent, torch.where(order.taken, kept, 0.0).sum(0, keepdim=True) > 0
 
 
-def _by_head(rows: Tensor, given: Recurrence) -> list[Tensor]:
+def _by_head(rows: Tensor, recurrence: Recurrence) -> list[Tensor]:
     """`[n, all parts]` to query, key `[heads, n, key_dim]`, value `[heads, n, value_dim]`, decay, beta `[heads, n]`."""
-    query, key, value, *rest = torch.split(rows, [part.shape[-1] for part in given.parts], -1)
-    shared = given.heads // given.key_heads
+    query, key, value, *rest = torch.split(rows, [part.shape[-1] for part in recurrence.parts], -1)
+    shared = recurrence.heads // recurrence.key_heads
 
     def heads(part: Tensor, count: int) -> Tensor:
         return part.reshape(part.shape[0], count, -1).transpose(0, 1)
 
     query, key = (
-        heads(part, given.key_heads)[:, None].expand(-1, shared, -1, -1).reshape(given.heads, rows.shape[0], -1)
+        heads(part, recurrence.key_heads)[:, None]
+        .expand(-1, shared, -1, -1)
+        .reshape(recurrence.heads, rows.shape[0], -1)
         for part in (query, key)
     )
-    return [query, key, heads(value, given.heads), *(part.transpose(0, 1) for part in rest)]
+    return [query, key, heads(value, recurrence.heads), *(part.transpose(0, 1) for part in rest)]
 
 
 def _picked(joined: Tensor, ranks: Tensor, states: OpenStates, ahead: int) -> Tensor:
@@ -149,15 +151,15 @@ def _picked(joined: Tensor, ranks: Tensor, states: OpenStates, ahead: int) -> Te
     return joined.index_select(1, torch.clamp(places, max=joined.shape[1] - 1))
 
 
-def _solved(ahead: Tensor, given: Tensor, order: Order) -> Tensor:
-    """u of (1 + ahead) u = given; of ahead `[heads, n, n]` only what lies below the diagonal is looked at.
+def _solved(ahead: Tensor, right: Tensor, order: Order) -> Tensor:
+    """u of (1 + ahead) u = right; of ahead `[heads, n, n]` only what lies below the diagonal is looked at.
 
     The inverse of blocks on the diagonal makes that of blocks twice as wide:
     [[A, 0], [B, C]]^-1 = [[A^-1, 0], [-C^-1 B A^-1, C^-1]]. Powers of `ahead`, which would take as many products, grow
     like binomials where keys repeat.
     """
     first, *rest = (torch.where(half, ahead, 0.0) for half in order.halves)
-    inverse = (order.behind & order.behind.transpose(0, 1)).to(ahead.dtype) - first
+    inverse = (order.causal & order.causal.transpose(0, 1)).to(ahead.dtype) - first
     for below in rest:
         inverse = inverse - inverse @ (below @ inverse)
-    return inverse @ given
+    return inverse @ right

@@ -3,7 +3,7 @@
 Models of transformers ask their cache for states (`update_conv_state`, `update_recurrent_state`) and compute with
 functions of their modules, of which there is one a kind. Both are replaced here while a model is traced: what is
 emitted reads the rows that are still open, takes those that have become certain into the state, and computes the new
-rows behind it. Nothing is known of architectures. docs/architecture.md, "States", has the contract.
+rows after it. Nothing is known of architectures. docs/architecture.md, "States", has the contract.
 """
 
 from __future__ import annotations
@@ -83,22 +83,22 @@ def convolve(
     return result if fused or activation is None else ACT2FN[activation](result)
 
 
-def advance(cache: StateCache, dialect: Dialect, given: Recurrence) -> Tensor:
+def advance(cache: StateCache, dialect: Dialect, recurrence: Recurrence) -> Tensor:
     """Outputs `[1, T, heads * value_dim]` fp32 of the new rows; the state takes in those rows that are certain."""
     states, place = cache.states, cache.recurring
     if states is None or place is None or "state" not in states.past.get(place, {}):
         raise UnsupportedModelError("a layer runs a recurrence without asking its cache for the state")
     cache.recurring = None
-    new = torch.cat([part.float() for part in given.parts], -1)
+    new = torch.cat([part.float() for part in recurrence.parts], -1)
     output: Tensor
-    output, rows, state = EMITTERS[dialect].advance(states, states.past[place], new, given)
+    output, rows, state = EMITTERS[dialect].advance(states, states.past[place], new, recurrence)
     states.present.setdefault(place, {}).update(rows=rows, state=state)
     return output
 
 
 @contextmanager
 def functions_of(model: PreTrainedModel, replacements: dict[str, Callable[..., Any]]) -> Iterator[None]:
-    """While the context lasts, the model's modules call `replacements`, by name, instead of functions of their own.
+    """While the context lasts, the model's modules call `replacements`, by name, instead of their functions.
 
     Each is called with the function that it replaces first.
     """
@@ -106,8 +106,8 @@ def functions_of(model: PreTrainedModel, replacements: dict[str, Callable[..., A
     with ExitStack() as stack:
         for file in files:
             for name, replacement in replacements.items():
-                if (own := getattr(file, name, None)) is not None:
-                    stack.enter_context(patch.object(file, name, partial(replacement, own)))
+                if (replaced := getattr(file, name, None)) is not None:
+                    stack.enter_context(patch.object(file, name, partial(replacement, replaced)))
         yield
 
 
@@ -115,17 +115,17 @@ def functions_of(model: PreTrainedModel, replacements: dict[str, Callable[..., A
 def static_states(model: PreTrainedModel, cache: StateCache, dialect: Dialect) -> Iterator[None]:
     """Route the model's convolutions and recurrences through `dialect` and `cache` while the context lasts."""
 
-    def convolution(own: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+    def convolution(replaced: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
         return convolve(cache, dialect, *args, **kwargs)
 
-    def recurrence(kind: Callable[..., Recurrence], own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        given = kind(*args, **kwargs)
+    def recur(kind: Callable[..., Recurrence], replaced: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        recurrence = kind(*args, **kwargs)
         place = cache.recurring
-        output = given.finish(advance(cache, dialect, given))
+        output = recurrence.finish(advance(cache, dialect, recurrence))
         assert cache.states is not None
         assert place is not None
         return output, cache.states.present[place]["state"]
 
-    kinds: dict[str, Callable[..., Any]] = {name: partial(recurrence, kind) for name, kind in RECURRENCES.items()}
+    kinds: dict[str, Callable[..., Any]] = {name: partial(recur, kind) for name, kind in RECURRENCES.items()}
     with functions_of(model, {"causal_conv1d_fn": convolution, **kinds}):
         yield

@@ -22,7 +22,6 @@ from transformers import PreTrainedModel
 from ...bundle import COUNTS, CacheLayer, Contract
 from ...errors import UnsupportedModelError
 from ..checkpoints.half_precision import TORCH_DTYPES
-from ..checkpoints.kept_tokens import KeptTokens
 from ..checkpoints.source import first_line
 from ..dialects import OPSETS, Dialect
 from .attention import static_cache_attention
@@ -82,13 +81,13 @@ def _refuse_other_positions(model: PreTrainedModel, tokens: Tensor, logits: Tens
     """Raises `UnsupportedModelError` where positions 0, 1, ... are not what the model takes by itself."""
     try:
         with torch.no_grad():
-            given = model(input_ids=tokens, position_ids=torch.arange(tokens.shape[1])[None]).logits
+            numbered = model(input_ids=tokens, position_ids=torch.arange(tokens.shape[1])[None]).logits
     except Exception:  # the trace gives it the same, and tells what is wrong
         return
-    if not torch.allclose(given.float(), logits.float(), rtol=1e-2, atol=1e-2):
+    if not torch.allclose(numbered.float(), logits.float(), rtol=1e-2, atol=1e-2):
         raise UnsupportedModelError(
             f"{type(model).__name__} numbers its positions by its tokens (from padding_idx + 1), expected 0, 1, ...; "
-            "no graph follows that behind a cache"
+            "no graph follows that after a cache"
         )
 
 
@@ -98,13 +97,12 @@ def trace(
     dialect: Dialect,
     contract: Contract,
     features: int = 0,
-    kept: KeptTokens | None = None,
 ) -> ir.Model:
     """The model's graph in `dialect`, its weights shared with `model`. Raises `UnsupportedModelError` with the reason.
 
-    features: with a confidence head that reads as many numbers a row, as `probe_features` found them. Only in the
-    dialect `HEADED`. kept: what the rows of the model's output layer are; the graph's logits are as wide as all tokens.
-    Where the contract has tree rows, the graph has the inputs that make a tree of a pass; such a model has no head.
+    features: with a confidence head that reads as many numbers a row, see `probe_features`. Only in the dialect
+    `HEADED`. Where the contract has tree rows, the graph has the inputs that make a tree of a pass; such a model has no
+    head.
     """
     assert not features or (dialect == HEADED and not contract.tree_rows)
     if contract.tree_rows:
@@ -142,7 +140,7 @@ def trace(
     try:
         with torch.no_grad(), _quiet():
             program = torch.onnx.export(
-                StaticDecoder(model, layers, dialect, contract, features > 0, kept).eval(),
+                StaticDecoder(model, layers, dialect, contract, features > 0).eval(),
                 tuple(inputs.values()),
                 input_names=list(inputs),
                 output_names=[*by_row, *(f"{written}.{name}" for name in (*names, *states))],
@@ -171,8 +169,6 @@ class StaticDecoder(torch.nn.Module):
     -> (logits, features and confidence if any, *written, *states)`
     """
 
-    rows_of_tokens: Tensor
-
     def __init__(
         self,
         model: PreTrainedModel,
@@ -180,7 +176,6 @@ class StaticDecoder(torch.nn.Module):
         dialect: Dialect,
         contract: Contract,
         has_head: bool,
-        kept: KeptTokens | None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -189,10 +184,7 @@ class StaticDecoder(torch.nn.Module):
         self.contract = contract
         self.widest_step = contract.widest_step
         self.has_head = has_head
-        self.kept = kept
         self.takes_trees = contract.tree_rows > 0
-        if kept is not None:
-            self.register_buffer("rows_of_tokens", kept.rows)
         self.accepted = inspect.signature(model.forward).parameters
 
     def forward(self, tokens: Tensor, position: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
@@ -211,11 +203,11 @@ class StaticDecoder(torch.nn.Module):
         states = cache.states.in_order(self.layers) if cache.states is not None else []
         return *by_row, *(half for _, pair in sorted(cache.written.items()) for half in pair), *states
 
-    def _cache(self, position: Tensor, columns: Tensor | None, given: tuple[Tensor, ...]) -> StateCache:
+    def _cache(self, position: Tensor, columns: Tensor | None, rest: tuple[Tensor, ...]) -> StateCache:
         attending = [index for index, layer in enumerate(self.layers) if layer.num_kv_heads]
         has_states = any(layer.states for layer in self.layers)
-        counts, given = (given[:2], given[2:]) if has_states else (given[:0], given)
-        past, rest = given[: 2 * len(attending)], given[2 * len(attending) :]
+        counts, rest = (rest[:2], rest[2:]) if has_states else (rest[:0], rest)
+        past, rest = rest[: 2 * len(attending)], rest[2 * len(attending) :]
         pairs = dict(zip(attending, zip(past[::2], past[1::2], strict=True), strict=True))
         states = OpenStates.of(self.layers, self.contract, counts, rest) if has_states else None
         return StateCache(position, pairs, columns, states=states)
@@ -239,10 +231,9 @@ class StaticDecoder(torch.nn.Module):
             options["position_ids"] = (position + depth)[None]
         attention = static_cache_attention(self.model, cache, self.dialect)
         with attention, static_states(self.model, cache, self.dialect), complex_as_pairs():
-            given: dict[str, Any] = {cache_argument(self.model): cache, **options}
-            logits: Tensor = self.model(input_ids=tokens, use_cache=True, **given).logits
-        logits = logits.float()
-        return logits if self.kept is None else self.kept.spread(logits, self.rows_of_tokens)
+            keywords: dict[str, Any] = {cache_argument(self.model): cache, **options}
+            logits: Tensor = self.model(input_ids=tokens, use_cache=True, **keywords).logits
+        return logits.float()
 
 
 def kept_rows(tokens: Tensor, widest_step: int, opset: int) -> Tensor:
@@ -270,7 +261,7 @@ def only_kept(values: Tensor, tokens: Tensor, widest_step: int, opset: int) -> T
 
 
 def _reason(model: PreTrainedModel, error: BaseException) -> UnsupportedModelError:
-    """The refusal behind an exporter's error: ours, if one was raised on the way, else its first line."""
+    """The refusal that caused an exporter's error: ours, if one was raised on the way, else its first line."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UnsupportedModelError):

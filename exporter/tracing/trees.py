@@ -34,12 +34,12 @@ class Tree:
         """
         length = self.depth.shape[0]
         inside = places - position  # rows of this pass, from 0
-        own = inside.clamp(torch.zeros_like(position), torch.full_like(position, 1) * (length - 1))
-        mine = self.ancestor.index_select(1, own) & (inside < length)[None]
+        in_pass = inside.clamp(torch.zeros_like(position), torch.full_like(position, 1) * (length - 1))
+        mine = self.ancestor.index_select(1, in_pass) & (inside < length)[None]
         mask = (inside < 0)[None] | mine
         if not window:
             return mask
-        at = torch.where(inside < 0, places, position + self.depth.index_select(0, own))
+        at = torch.where(inside < 0, places, position + self.depth.index_select(0, in_pass))
         return mask & (at[None] > (position + self.depth - window)[:, None])
 
     def bias(self, capacity: int, position: Tensor, dtype: torch.dtype) -> Tensor:
@@ -60,7 +60,7 @@ def refuse_trees(model: str, has_states: bool, takes_positions: bool = True) -> 
     """
     why = ""
     if has_states:
-        why = "keeps recurrent or convolution states, which go on behind one row only"
+        why = "keeps recurrent or convolution states, which go on after one row only"
     elif not takes_positions:
         why = "takes no positions, and so numbers the rows of a tree as they lie in the cache"
     if why:

@@ -181,10 +181,10 @@ def contexts(steps: list[Step]) -> Iterator[NDArray[np.int64]]:
 
 def max_error(decoder: Decoder, reference: list[ReferenceStep]) -> float:
     """Largest |difference| of a logit, in standard deviations of the reference's logits; infinite for NaN."""
-    return largest_error(reference, list(_answers(decoder, reference)))
+    return largest_error(reference, list(answers(decoder, reference)))
 
 
-def _answers(decoder: Decoder, reference: list[ReferenceStep]) -> Iterator[Logits]:
+def answers(decoder: Decoder, reference: list[ReferenceStep]) -> Iterator[Logits]:
     """The decoder's logits `[rows, vocab]` of every step."""
     decoder.overwrite_rows(0, 0.0)
     for entry in reference:
@@ -222,15 +222,15 @@ def arithmetic(spec: ModelSpec, contract: Contract) -> Arithmetic:
 def measure_decoder(
     decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, arithmetic: Arithmetic
 ) -> Proof:
-    answers = list(_answers(decoder, reference))
-    found = divergence(zip((entry.logits for entry in reference), answers, strict=True))
+    ours = list(answers(decoder, reference))
+    found = divergence(zip((entry.logits for entry in reference), ours, strict=True))
     return Proof(
         engine=engine,
         dialect=dialect,
         role=role,
         rows=found.rows,
         length=max(entry.step.end for entry in reference),
-        max_error=largest_error(reference, answers),
+        max_error=largest_error(reference, ours),
         tolerance=None if isinstance(arithmetic, Rounding) else LOGIT_TOLERANCE[arithmetic],
         divergence=found.nats,
         divergence_tolerance=arithmetic.allowed(spread(reference)) if isinstance(arithmetic, Rounding) else None,

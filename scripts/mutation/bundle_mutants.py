@@ -7,18 +7,17 @@ from .mutant import Mutant
 OPENING, STRICT, STAGES = "bundle/opening.py", "strict.py", "exporter/stage_cache.py"
 TESTS = ("tests/test_bundle.py",)
 SEVERAL = ("tests/runtime/test_several_drafts.py",)
-
 BUNDLE = (
     Mutant(
         "an additional draft of an older bundle has the first one's vocabulary",
-        "bundle/upgrade.py",
-        'drafts.append(_draft(other, own, one["vocabulary"], None))',
-        "drafts.append(_draft(other, own, shared, None))",
+        OPENING,
+        'drafts.append(_draft(other, own, one["vocabulary"]))',
+        "drafts.append(_draft(other, own, shared))",
         TESTS,
     ),
     Mutant(
         "proofs of an older bundle's target are the draft's too",
-        "bundle/upgrade.py",
+        OPENING,
         '[one for one in proofs if one["role"] == role]',
         "list(proofs)",
         TESTS,
@@ -103,7 +102,7 @@ BUNDLE = (
     Mutant(
         "an equals sign splits a path that exists",
         "exporter/options.py",
-        'not equals or "/" in before or not before or _exists(given)',
+        'not equals or "/" in before or not before or _exists(text)',
         'not equals or "/" in before or not before',
         ("tests/exporter/test_put_draft.py",),
     ),
@@ -201,14 +200,14 @@ BUNDLE = (
     Mutant(
         "a harmed stage is used",
         STAGES,
-        "    if found != recorded:",
-        "    if not found:",
+        "    if present != recorded:",
+        "    if not present:",
         ("tests/exporter/test_stage_cache.py",),
     ),
     Mutant(
         "sources that the exporter imports from elsewhere are no part of a stage's key",
         STAGES,
-        "        left |= _imported(path) - found",
+        "        left |= _imported(path) - known",
         "        left |= set()",
         ("tests/exporter/test_stage_cache.py",),
     ),
@@ -227,14 +226,14 @@ BUNDLE = (
     ),
     Mutant(
         "a manifest is written in the schema that it was read in",
-        "bundle/upgrade.py",
+        OPENING,
         'row | {"schema_version": SCHEMA_VERSION, "target": target, "drafts": drafts, "rules": rules}',
         'row | {"target": target, "drafts": drafts, "rules": rules}',
         TESTS,
     ),
     Mutant(
         "an error that is not a number is within its tolerance",
-        "bundle/proofs.py",
+        "bundle/models.py",
         "self.max_error <= (self.tolerance or 0.0)",
         "not self.max_error > (self.tolerance or 0.0)",
         TESTS,
@@ -242,7 +241,7 @@ BUNDLE = (
     Mutant("a draft may be called lookup", "bundle/drafts.py", "if name in RESERVED:", "if False:", TESTS),
     Mutant(
         "the token after the last is banned",
-        "bundle/defaults.py",
+        "bundle/manifest.py",
         "0 <= token < vocab_size",
         "0 <= token <= vocab_size",
         TESTS,
@@ -256,7 +255,7 @@ BUNDLE = (
     ),
     Mutant(
         "an older bundle's retired rules are refused",
-        "bundle/upgrade.py",
+        OPENING,
         '[rule for rule in row["rules"] if rule["rule"] != "adjust"]',
         'row["rules"]',
         TESTS,

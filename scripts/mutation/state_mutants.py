@@ -11,10 +11,10 @@ COUNTED, GRAPHS = ("tests/engines/test_open_rows.py",), ("tests/exporter/test_st
 SESSIONS = ("tests/runtime/test_hybrid_sessions.py",)
 ALONE, ROUNDS = ("tests/exporter/tracing/test_standard_states.py",), ("tests/engines/tensorrt/test_hybrids.py",)
 CONTEXT, PLACES = "runtime/state/context.py", ("tests/runtime/state/test_checkpoints.py",)
-APPLIED, TOLD = "exporter/quantize/apply.py", "exporter/proving/activation_log.py"
+APPLIED = "exporter/quantize/apply.py"
 QUANTIZED = ("tests/exporter/proving/test_prove_states.py",)
 CAPTURES, ON_DEVICE = "engines/onnxruntime/captures.py", ("tests/engines/onnxruntime/test_cuda_states.py",)
-MEMORY = "engines/onnxruntime/state_memory.py"
+MEMORY = "engines/onnxruntime/states.py"
 SPLITS, SPLIT = "exporter/passes/cuda_graphs.py", ("tests/exporter/passes/test_narrow_splits.py",)
 ON_HOST, HELD = "exporter/passes/cuda_graphs.py", ("tests/exporter/passes/test_state_counts.py",)
 
@@ -53,8 +53,8 @@ return pending, self.certain(pending, count, prompt)""",
     Mutant(
         "a convolution lags behind what was accepted",
         TRACED,
-        "before = _rows(joined, states.pending, behind, ahead)",
-        "before = _rows(joined, states.pending * 0, behind - states.pending, ahead)",
+        "before = _rows(joined, states.pending, counted, ahead)",
+        "before = _rows(joined, states.pending * 0, counted - states.pending, ahead)",
         GRAPHS,
     ),
     Mutant(
@@ -112,8 +112,8 @@ return pending, self.certain(pending, count, prompt)""",
     Mutant(
         "in standard operators: a row that is no number spoils those before it",
         STANDARD,
-        "_by_head(torch.where(numbers, counted, 0.0), given)",
-        "_by_head(counted, given)",
+        "_by_head(torch.where(numbers, counted, 0.0), recurrence)",
+        "_by_head(counted, recurrence)",
         ALONE,
     ),
     Mutant(
@@ -193,13 +193,6 @@ return pending, self.certain(pending, count, prompt)""",
         "max(len(tokens) - self._at_once, min(self._cached.rows, len(tokens) - 2))",
         "len(tokens) - self._at_once",
         SESSIONS,
-    ),
-    Mutant(
-        "the proof of a quantized hybrid forgets earlier rows",
-        TOLD,
-        "array = self._kept.get(name)",
-        "array = None",
-        QUANTIZED,
     ),
     Mutant(
         "a quantized graph computes its angles in each pass",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import textwrap
@@ -194,50 +192,6 @@ def test_plans_that_come_out_the_same_are_kept_when_the_rest_fails(
     with pytest.raises(OutputError):
         compiled(bundle)
     assert content(bundle) == before
-
-
-def test_a_bundle_that_changes_meanwhile(bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another command has compiled for another engine: what it wrote must not be lost."""
-    opened = Bundle.open(bundle)
-    path = bundle / MANIFEST
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": "of another"}))
-    before = content(bundle)
-    with refused(OutputError, code="changed_meanwhile"):
-        compile_bundle(opened, ENGINE, CompileOptions(), Silent())
-    assert content(bundle) == before
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("place", ["module.compile_graph", "replacing.write_manifest"])
-def test_a_killed_compilation(number: signal.Signals, place: str, bundle: Path, quick: list[str]) -> None:
-    compiled(bundle)
-    before = content(bundle)
-    script = f"""
-        import signal, time
-        from pathlib import Path
-        from specexport.bundle import Bundle
-        from specexport.editing import compile as module, replace_manifest as replacing
-        from specexport.editing.progress import Silent
-
-        def hang(*args):
-            print("hanging", flush=True)
-            time.sleep(600)
-
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        module.compile_graph = lambda lib, graph, plan, *rest: plan.write_bytes(str(plan).encode())
-        {place} = hang
-        module.compile_bundle(Bundle.open({str(bundle)!r}), {ENGINE!r}, module.CompileOptions(), Silent())
-    """
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "hanging\n"
-        process.send_signal(number)
-        assert process.wait() != 0
-    assert {name: digest for name, digest in content(bundle).items() if name in before} == before
-    assert Bundle.open(bundle).manifest.plans
-    compiled(bundle)
-    assert set(Bundle.open(bundle).manifest.files) == set(list_files(bundle))  # nothing is left of it
 
 
 def test_without_torch(bundle: Path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from specexport.bundle import Contract
-from specexport.engines.chunks import feed_passes
+from specexport.engines.base import feed_passes
 
 CONTRACT = Contract(capacity=32, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from specexport import load
-from specexport.bundle import Precision
 from specexport.engines.tensorrt.api import library
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, model_profiles
 from specexport.engines.tensorrt.network_checks import check_model
@@ -32,17 +31,12 @@ KINDS = ["sliding_attention", "full_attention"]
 LATENT = LLAMA | dict(num_key_value_heads=4, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=4)
 LATENT |= dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=1)
 LATENT |= dict(topk_group=1, first_k_dense_replace=1)
-# Its temperature rises at every eighth token, instead of every 8192nd.
-LLAMA4 = LLAMA | dict(head_dim=8, intermediate_size_mlp=48, num_local_experts=4, floor_scale=8, attn_scale=0.5)
-LLAMA4 |= dict(no_rope_layers=[1, 0], attention_chunk_size=128, moe_layers=[1])
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "sinks": (
         "gpt_oss",
         LLAMA | dict(num_local_experts=4, num_experts_per_tok=2, head_dim=8, sliding_window=8, layer_types=KINDS),
     ),
     "latent, complex": ("deepseek_v2", LATENT | dict(q_lora_rank=None)),
-    "latent": ("deepseek_v3", LATENT | dict(q_lora_rank=16)),
-    "complex": ("llama4_text", LLAMA4),
     "softcap": ("gemma2", LLAMA | dict(head_dim=8, attn_logit_softcapping=2.0)),
 }
 
@@ -64,24 +58,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 Checkpoints = Callable[[str], Path]
 
 
-@pytest.mark.parametrize(
-    "family",
-    ["sinks", "latent, complex", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("latent", "complex"))],
-)
+@pytest.mark.parametrize("family", ["sinks", "latent, complex"])
 def test_every_dialect_gives_the_logits_of_hugging_face(family: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
     exported = export_cached(checkpoints(family), tmp_path / "graphs")
     assert {dialect: exported.error(dialect) <= TOL / 10 for dialect in DIALECTS} == dict.fromkeys(DIALECTS, True)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("family", "precision"), [("sinks", "fp16"), ("latent, complex", "bf16")])
-def test_every_dialect_in_half_precision(
-    family: str, precision: Precision, checkpoints: Checkpoints, tmp_path: Path
-) -> None:
-    contract = replace(CONTRACT, precision=precision)
-    exported = export_cached(checkpoints(family), tmp_path / "graphs", contract=contract)
-    allowed = LOGIT_TOLERANCE["widened" if precision == "bf16" else precision]
-    assert {dialect: exported.error(dialect) <= allowed for dialect in DIALECTS} == dict.fromkeys(DIALECTS, True)
 
 
 def _sinks(change: Callable[[torch.Tensor], torch.Tensor | None]) -> Callable[[pytest.MonkeyPatch], None]:
@@ -108,28 +88,15 @@ def _turned_backwards(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(complex_numbers, "polar", lambda length, angle: right(length, -angle))
 
 
-def _no_temperature(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(attention.StaticCache, "get_seq_length", lambda cache, layer_idx=0: 0)
-
-
 WRONG: list[tuple[str, Dialect, Callable[[pytest.MonkeyPatch], None]]] = [
     ("sinks", "ort", _sinks(lambda sinks: None)),
-    ("latent, complex", "ort", _padded_in_front),
-]
-MORE_WRONG: list[tuple[str, Dialect, Callable[[pytest.MonkeyPatch], None]]] = [
     ("sinks", "onnx", _sinks(lambda sinks: sinks.roll(1))),  # of the head beside it
-    ("sinks", "rows", _sinks(lambda sinks: None)),
-    ("latent, complex", "ort", _turned_backwards),
-    ("sinks", "ort", _sinks(lambda sinks: -sinks)),
-    ("latent", "onnx", _padded_in_front),
-    ("complex", "rows", _turned_backwards),
-    ("complex", "ort", _no_temperature),
+    ("latent, complex", "ort", _padded_in_front),
+    ("latent, complex", "rows", _turned_backwards),
 ]
 
 
-@pytest.mark.parametrize(
-    ("family", "dialect", "plant"), [*WRONG, *(pytest.param(*wrong, marks=pytest.mark.nightly) for wrong in MORE_WRONG)]
-)
+@pytest.mark.parametrize(("family", "dialect", "plant"), WRONG)
 def test_a_wrong_graph_fails_the_proof_by_far(
     family: str,
     dialect: Dialect,

@@ -21,9 +21,7 @@ from specexport.exporter import build as build_module
 from specexport.exporter.build import BuildReport, build
 from specexport.exporter.bundle_files import write_text
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.export_model import SPEC
 from specexport.exporter.options import BuildOptions
-from specexport.strict import read_json
 from support.doubles import proofs_of
 from support.pair import Notes, Pair
 from support.refusals import refused
@@ -94,22 +92,6 @@ def test_a_repeated_build_reuses_its_stages(run: Callable[..., BuildReport]) -> 
     assert len([step for step in progress.steps if step.startswith("prove")]) == 2
 
 
-@pytest.mark.nightly
-def test_a_harmed_stage_is_made_again(
-    run: Callable[..., BuildReport], built: Path, cache: Path, tmp_path: Path
-) -> None:
-    manifest, copied = Bundle.open(built).manifest, tmp_path / "cache"
-    for path in cache.glob(f"*/{SPEC}"):  # of the same checkpoints
-        if read_json(path)["checkpoint_sha256"] in {model.checkpoint_sha256 for model in manifest.models.values()}:
-            shutil.copytree(path.parent, copied / path.parent.name)
-    for path in copied.glob("*/draft.weights"):
-        path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
-    report = run(cache=copied)
-    assert {time.label: time.reused for time in report.times if time.label in EXPORTS} == dict(
-        zip(EXPORTS, (True, False), strict=True)
-    )
-
-
 def test_a_swapped_pair_is_built_with_a_warning(
     run: Callable[..., BuildReport], pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,18 +103,6 @@ def test_a_swapped_pair_is_built_with_a_warning(
     with pytest.raises(ProofError):
         run(pair.draft, pair.target, progress)
     assert "Are the two swapped?" in progress.notes[0]
-
-
-def test_a_failed_proof_leaves_nothing(
-    run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*args: Any) -> None:
-        raise ProofError("logits differ")
-
-    monkeypatch.setattr(build_module, "prove", fail)
-    with pytest.raises(ProofError):
-        run()
-    assert left(output) == []
 
 
 def test_too_small_a_disk_is_refused_beforehand(

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 import specexport
 from specexport.atomic import lock
-from specexport.bundle import MANIFEST, OLDEST_SCHEMA, Bundle
+from specexport.bundle import MANIFEST, Bundle
 from specexport.editing import replace_manifest
 from specexport.editing.replace_manifest import remove_draft
 from specexport.errors import OutputError, ParameterError, ProofError
@@ -28,7 +28,6 @@ from specexport.runtime.policy.routes import POLICY
 from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, verify_session
 from specexport.runtime.proofs.verify import render as render_report
 from support.doubles import proofs_of
-from support.older import as_schema
 from support.pair import Notes, Pair
 from support.refusals import refused
 from support.tiny import LINES, make_tokenizer, save_checkpoint
@@ -247,19 +246,6 @@ def lock_of(folder: Path) -> Iterator[None]:
         os.close(file)
 
 
-def test_what_a_killed_add_left_is_no_part_of_the_bundle_and_goes_with_the_next(
-    copy: Path, others: dict[str, Path], cache: Path
-) -> None:
-    before = Bundle.open(copy).manifest
-    for name in ("small-00000000", ".small.tmp-abcdef01"):  # killed before the manifest, and before the rename
-        (copy / "drafts" / name).mkdir(parents=True)
-        (copy / "drafts" / name / "file").touch()
-    assert Bundle.open(copy).manifest == before
-    add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
-    (left,) = (copy / "drafts").iterdir()
-    assert left.name in next(iter(Bundle.open(copy).manifest.draft_called("small").model.graphs.values()))
-
-
 def test_a_draft_that_is_removed_leaves_nothing(copy: Path, others: dict[str, Path], cache: Path) -> None:
     before = state(copy)
     add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
@@ -288,18 +274,7 @@ def test_drafts_that_cannot_be_added(copy: Path, others: dict[str, Path], cache:
 
 def test_builds_that_cannot_have_several() -> None:
     draft, other = NamedDraft("draft", "a"), NamedDraft("b", "x")
-    for second, options in (
-        (draft, {}),
-        (other, {"engines": ("tensorrt",), "precision": "fp16"}),
-        (other, {"draft_vocabulary": "auto"}),
-    ):
-        with refused(ParameterError, field=("draft", "draft_vocabulary")):
-            BuildOptions(**options).check((draft, second), "out")  # type: ignore[arg-type]
-
-
-def test_a_bundle_of_the_last_schema_has_one_draft(copy: Path) -> None:
-    manifest = json.loads((copy / MANIFEST).read_text())
-    (copy / MANIFEST).write_text(json.dumps(as_schema(OLDEST_SCHEMA, manifest)))
-    assert Bundle.open(copy).manifest.draft_names == ("draft",)
-    with specexport.load(copy) as session:
-        assert session.generate(PROMPT, drafter="draft", max_new_tokens=4).statistics.emitted == 4
+    with refused(ParameterError, field="draft"):
+        BuildOptions().check((draft, draft), "out")
+    with refused(ParameterError, field="draft"):
+        BuildOptions(engines=("tensorrt",), precision="fp16").check((draft, other), "out")

@@ -76,20 +76,6 @@ def test_the_ids_are_those_of_llama_cpp(checkpoint: Checkpoint) -> None:
     assert differences(smollm2_gguf(), mixed_lines()) == []
 
 
-# Pieces of its own tokenizer, which splits digits off and then text as GPT-2 does.
-PIECES = {
-    "Steps:\n\n1. one\n\n2. two": "Steps : ĊĊ 1 . Ġone ĊĊ 2 . Ġtwo",
-    "x = 1\n    2": "x Ġ= Ġ 1 ĊĠĠĠĠ 2",
-    "| a |  1 |": "| Ġa Ġ| ĠĠ 1 Ġ|",
-    "In 2024": "In Ġ 2 0 2 4",
-}
-
-
-@pytest.mark.parametrize("text", PIECES)
-def test_digits_are_split_as_the_file_says(text: str, checkpoint: Checkpoint) -> None:
-    assert checkpoint.tokenizer.tokenize(text) == PIECES[text].split()
-
-
 def test_the_answer_ends_at_the_models_own_stop_token(session: Session) -> None:
     answer = session.generate([{"role": "user", "content": "Say only: yes"}], max_new_tokens=128)
     assert answer.finish_reason == "stop"

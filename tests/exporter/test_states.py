@@ -21,14 +21,12 @@ from specexport.exporter.build import build
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.options import BuildOptions
-from specexport.exporter.tracing import states
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.runtime.proofs.equality import check_equality
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
-from specexport.runtime.proofs.verify import verify_session
 from support.hybrids import KINDS, MORE, OPTIONS, SHARED, decoder, save_hybrid
 from support.refusals import refused
-from support.tiny import CONTRACT, VOCAB, Exported, export, export_cached, save_checkpoint
+from support.tiny import CONTRACT, VOCAB, Exported, export_cached, save_checkpoint
 
 TOL = LOGIT_TOLERANCE["fp32"]
 Hybrids = Callable[[str], Exported]
@@ -180,19 +178,6 @@ def test_wrong_counts_are_found(
         assert "Non-zero status code" in str(error)  # noqa: PT017
 
 
-@pytest.mark.nightly
-def test_decay_that_is_applied_twice_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = states.advance
-
-    def advance(cache: Any, dialect: Any, given: Any) -> Any:
-        parts = tuple(2 * part if place == 3 else part for place, part in enumerate(given.parts))
-        return own(cache, dialect, replace(given, parts=parts))
-
-    monkeypatch.setattr(states, "advance", advance)
-    exported = export(save_hybrid(tmp_path / "checkpoint", "delta rule"), tmp_path / "graphs", ("ort",))
-    assert exported.error("ort") > 10 * TOL
-
-
 @pytest.mark.parametrize("kind", ORT_ALONE)
 def test_a_kind_of_state_without_a_standard_form(kind: str, tmp_path: Path) -> None:
     model = find_checkpoint(str(save_hybrid(tmp_path, kind))).load("fp32")
@@ -222,22 +207,3 @@ def test_a_build_of_a_hybrid(tmp_path: Path) -> None:
         assert check_equality(session, [3, 4, 5], 20).passed
     with load(bundle.root, policy=False) as session:
         session.prepare()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("precision", ["int8", "int4"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_quantized_build_of_a_hybrid(kind: str, precision: Any, tmp_path: Path) -> None:
-    """By the recipes of every model: second order, mixed formats, a table in blocks."""
-    options = BuildOptions(max_seq_len=64, prompt_chunk=16, precision=precision)
-    target = save_hybrid(tmp_path / "target", kind)
-    bundle = build(str(target), str(save_checkpoint(tmp_path / "draft")), tmp_path / "out.bundle", options).bundle
-    (proof,) = bundle.manifest.target.layer_proofs
-    assert proof.layers == 10
-    assert proof.layer_error < 1
-    assert any("GPTQ" in note for note in bundle.manifest.target.notes)
-    with load(bundle.root) as session:
-        assert verify_session(session, None, 8).passed
-        speculative = session.generate([3, 4, 5], max_new_tokens=20, stop_token_ids=())
-        plain = session.generate([3, 4, 5], max_new_tokens=20, stop_token_ids=(), speculate=False)
-        assert speculative.tokens == plain.tokens

@@ -12,9 +12,9 @@ def as_schema(version: int, manifest: dict[str, Any]) -> dict[str, Any]:
     drafts = manifest["drafts"]
     own = [{key: model[key] for key in ("reference", "proofs")} for model in models]
     bare = [{key: value for key, value in model.items() if key not in own[0]} for model in models]
-    first = drafts[0] if drafts else {"name": "draft", "shared_vocabulary": None, "reduced_vocabulary": None}
+    first = drafts[0] if drafts else {"name": "draft", "shared_vocabulary": None}
     old |= {"target": bare[0], "draft": bare[1] if drafts else None}
-    old |= {"vocabulary": first["shared_vocabulary"], "draft_vocabulary": first["reduced_vocabulary"]}
+    old |= {"vocabulary": first["shared_vocabulary"], "draft_vocabulary": {"kept_tokens": 3} if drafts else None}
     old["references"] = dict(zip(("target", "draft"), (one["reference"] for one in own), strict=False))
     old["proofs"] = [proof for one in own[:2] for proof in one["proofs"]]
     more = {

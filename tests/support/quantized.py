@@ -13,7 +13,8 @@ from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove import continued_logits, record_reference
-from specexport.exporter.proving.prove_layers import Recorded, Subject, prove_layers
+from specexport.exporter.proving.prove_layers import Recorded, prove_layers
+from specexport.exporter.proving.quantized_graph import Subject
 from specexport.exporter.quantize.apply import by_every_name, quantize
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.exporter.weights.fake_quant import fake_quantized

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from specexport.engines.onnxruntime.cuda_errors import explain
+from specexport.engines.onnxruntime.cuda_decoder import explain
 from specexport.errors import EngineError
 from support.refusals import refused
 

@@ -10,8 +10,8 @@ import onnxruntime as ort
 import pytest
 from specexport.engines import cpus
 from specexport.engines.cpus import cpu_limit
-from specexport.engines.onnxruntime import pool
-from specexport.engines.onnxruntime.pool import check_threads, configure
+from specexport.engines.onnxruntime import session_options
+from specexport.engines.onnxruntime.session_options import check_threads, configure
 from specexport.errors import ParameterError
 from support.refusals import refused
 
@@ -81,7 +81,7 @@ def test_a_pool_is_no_larger_than_a_containers_limit(
         (tmp_path / name).write_text(content + "\n")
     monkeypatch.setattr(cpus, "GROUPS", tmp_path)
     monkeypatch.setattr(cpus, "OWN_GROUPS", tmp_path / "own")
-    monkeypatch.setattr(pool, "physical_cores", lambda: 4)
+    monkeypatch.setattr(session_options, "physical_cores", lambda: 4)
     assert cpu_limit() == (float("inf") if limit is None else limit)
     options = ort.SessionOptions()
     for threads, expected in ((0, {None: 4, 3.0: 3, 2.0: 2}.get(limit, 1)), (6, 6)):

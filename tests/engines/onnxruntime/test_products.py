@@ -9,8 +9,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from specexport.engines.onnxruntime import products
-from specexport.engines.onnxruntime.products import saturates
+from specexport.engines.onnxruntime import session_options as products
+from specexport.engines.onnxruntime.session_options import saturates
 
 # The flags that matter, as Linux prints them for an EPYC 7763 (Zen 3), an EPYC 9354 (Zen 4), a Xeon 8175M (Skylake),
 # a Xeon 8375C (Ice Lake) and a Core i5-1240P (Alder Lake).

@@ -116,22 +116,11 @@ def test_results_are_bit_identical_up_to_the_last_row(position: int, count: int)
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", LLAMA),
     "a sliding window": ("mistral", LLAMA | dict(sliding_window=8)),
-    "learned positions": ("gpt2", dict(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=128)),
 }
 
 
-FAST: set[tuple[str, Role]] = {("llama", "draft"), ("a sliding window", "target")}
-ROLES: tuple[Role, ...] = ("target", "draft")  # a draft has a confidence head
-
-
-@pytest.mark.parametrize(
-    ("family", "role"),
-    [
-        pytest.param(family, role, marks=[pytest.mark.nightly] * ((family, role) not in FAST))
-        for family in FAMILIES
-        for role in ROLES
-    ],
-)
+# A draft has a confidence head.
+@pytest.mark.parametrize(("family", "role"), [("llama", "draft"), ("a sliding window", "target")])
 def test_graphs_as_exported(family: str, role: Role, tmp_path: Path) -> None:
     model_type, config = FAMILIES[family]
     exported = export_cached(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from specexport.exporter.proving.layer_arithmetic import Passed, layer_error
+from specexport.exporter.proving.layer_arithmetic import layer_error
 from specexport.exporter.weights.recipe import WeightRecipe
 
 RNG = np.random.default_rng(0)
@@ -33,7 +33,7 @@ def product(form: str, inputs: np.ndarray = INPUTS) -> np.ndarray:
 
 
 def error(form: str, outputs: np.ndarray, inputs: np.ndarray = INPUTS, bias: np.ndarray | None = None) -> float:
-    return layer_error(form, RECIPES[form], WEIGHT, Passed(inputs, outputs), bias)
+    return layer_error(form, RECIPES[form], WEIGHT, inputs, outputs, bias)
 
 
 @pytest.mark.parametrize("form", RECIPES)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from specexport.bundle import Proof
 from specexport.errors import ProofError
-from specexport.exporter.proving import prove as prove_module
 from specexport.exporter.proving.prove import prove
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep, save_reference
 from support.pair import Pair
@@ -57,23 +56,3 @@ def test_a_proof_that_fails_leaves_nothing_behind(half: Exported, tmp_path: Path
     with refused(ProofError, "config.json", "0.02"):
         proofs_of(replace(half, reference=wrong), ("tensorrt",), tmp_path)
     assert sorted(half.folder.iterdir()) == before
-
-
-def test_one_graph_at_a_time(half: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two decoders would hold two models' memory."""
-    alive: list[int] = []
-
-    class Counted(prove_module.OrtDecoder):
-        count = 0
-
-        def __init__(self, *args: object, **options: object) -> None:
-            Counted.count += 1
-            super().__init__(*args, **options)  # type: ignore[arg-type]
-            alive.append(Counted.count)
-
-        def __del__(self) -> None:
-            Counted.count -= 1
-
-    monkeypatch.setattr(prove_module, "OrtDecoder", Counted)
-    proofs_of(half, ("onnxruntime",), tmp_path)
-    assert alive == [1, 1]

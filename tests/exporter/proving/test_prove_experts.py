@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import pytest
-import torch
 from specexport.bundle import Format, Precision
 from specexport.errors import ProofError
 from specexport.exporter.dialects import Dialect
-from specexport.exporter.proving import activation_log as choices
-from specexport.exporter.proving import pinned_model
 from specexport.exporter.proving.quantized_ops import quantized_ops
 from specexport.exporter.weights.experts import expert_layers
 from specexport.exporter.weights.recipe import Recipe
 from support.quantized import Damage, Quantized, change, load, plain_recipe, stored
 from support.tiny import CONTRACT, LLAMA, save_model
-from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 EXPERTS = 8
@@ -136,57 +131,3 @@ DAMAGE: dict[str, Damage] = {
 def test_one_wrong_expert_fails(form: Form, damage: str, make: Make) -> None:
     with pytest.raises(ProofError):
         make(form).prove(DAMAGE[damage])
-
-
-def routers(model: PreTrainedModel) -> list[nn.Parameter]:
-    return [parameter for name, parameter in model.named_parameters() if name.endswith("mlp.gate.weight")]
-
-
-def test_a_router_that_likes_experts_equally_may_choose_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three experts tie for two places: the graph's router likes one by 3e-7 more, the model's another."""
-    model = load(save_model(tmp_path / "checkpoint", "olmoe", config=CONFIG))
-
-    def prefer(place: int) -> None:
-        with torch.no_grad():
-            for weight in routers(model):
-                for expert in range(EXPERTS):
-                    weight[expert] = weight[expert // 3 * 3] * (1 + 3e-7 * (expert % 3 == place))
-
-    prefer(1)
-    made = whole(tmp_path, model, FORMS[0])
-    prefer(2)
-    assert made.prove().exact_error < 1e-4
-    monkeypatch.setattr(pinned_model, "imposed", lambda *_: nullcontext())
-    with pytest.raises(ProofError, match="sends a token to other experts than the Hugging Face model"):
-        made.prove()
-
-
-def test_a_choice_that_is_worse_than_rounding_explains_is_told_of_its_router(make: Make) -> None:
-    with pytest.raises(ProofError, match=r"what the router of model\.layers\.0\.mlp\.experts\.\w+ reads is off by"):
-        make(FORMS[0]).prove(choose_worst)
-
-
-def test_a_choice_among_groups_of_experts_stays_the_model_s() -> None:
-    class Block(nn.Module):
-        def forward(self, groups: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-            return groups.topk(2).indices, torch.topk(scores, 2, sorted=False).indices
-
-    block, noted = Block(), list[float]()
-    groups, scores = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[4.0, 3.0, 1.0, 2.0]])
-    with choices.imposed(block, 4, lambda: np.array([[3, 1]]), noted.append):
-        first, second = block(groups, scores)
-    assert (first.tolist(), second.tolist()) == ([[0, 2]], [[3, 1]])
-    assert noted == [pytest.approx(1 / 7.5**0.5)]
-    assert block(groups, scores)[1].tolist() == [[0, 1]]
-
-
-def test_a_stack_that_the_model_does_not_call_is_missed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make(FORMS[0])
-    widths = {layer.path: layer.outputs for layer in expert_layers(made.subject.model)}
-
-    def uncounted(self: pinned_model.PinnedModel, path: str, rows: Tensor, experts: Tensor) -> Tensor:
-        return rows.new_zeros(len(rows), widths[path])
-
-    monkeypatch.setattr(pinned_model.PinnedModel, "answer_experts", uncounted)
-    with pytest.raises(ProofError, match=r"experts\.\w+ is computed 1 times a pass, the model does so 0 times"):
-        made.prove()

@@ -1,4 +1,4 @@
-"""The same as `test_prove_layers.py` on trained models: right graphs pass, one wrong layer does not."""
+"""Right graphs of trained models pass; `test_prove_layers.py` damages those of small ones."""
 
 from __future__ import annotations
 
@@ -8,41 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 from specexport.bundle import Contract, Format
-from specexport.errors import ProofError
 from specexport.exporter.dialects import Dialect
-from support.quantized import (
-    Damage,
-    Quantized,
-    bias_missing,
-    block_transposed,
-    groups_swapped,
-    load,
-    scale_off,
-    table_off_by_one,
-)
+from support.quantized import Quantized, load
 from support.real import missing, save_smollm2
 from torch import nn
 
 DEMO = Path(__file__).parents[3] / "examples/demo_pair/target"
 CONTRACT = Contract(capacity=160, max_draft_tokens=4, prompt_chunk=64, precision="fp32")
-DOWN, QUERY, OUT = (f"layers.2.{name}" for name in ("mlp.down_proj", "self_attn.q_proj", "self_attn.o_proj"))
-DAMAGE: dict[str, Damage] = {
-    "a scale 10 % off": scale_off(DOWN),
-    "groups swapped": groups_swapped(QUERY),
-    "a block transposed": block_transposed(DOWN),
-    "a bias missing": bias_missing(OUT),
-    "the table off by one row": table_off_by_one,
-}
+OUT = "layers.2.self_attn.o_proj"
 FORMS: list[tuple[Format, Dialect]] = [
     ("int8", "ort"),
     ("int4", "ort"),
     ("int8", "onnx"),
     ("fp8", "onnx"),
     ("int4", "rows"),
-]
-# `test_prove_layers.py` does every damage to every format, on small models: here each damage and each format once more.
-DAMAGED = [
-    pytest.param(form, damage, id=f"{'-'.join(form)}-{damage}") for form, damage in zip(FORMS, DAMAGE, strict=True)
 ]
 Form = tuple[Format, Dialect]
 Once = Callable[[str, Callable[[Path], object]], Path]
@@ -84,22 +63,7 @@ def test_the_demo_target_passes(demo: Quantized) -> None:
     check_right(demo)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("demo", "damage"), DAMAGED, indirect=["demo"], scope="module")
-def test_a_wrong_demo_target_fails(damage: str, demo: Quantized) -> None:
-    with pytest.raises(ProofError):
-        demo.prove(DAMAGE[damage])
-
-
 @pytest.mark.real
 @pytest.mark.nightly
 def test_smollm2_passes(smollm2: Quantized) -> None:
     check_right(smollm2)
-
-
-@pytest.mark.real
-@pytest.mark.nightly
-@pytest.mark.parametrize("damage", ["a scale 10 % off", "the table off by one row"])  # all are tried on the demo pair
-def test_a_wrong_smollm2_fails(damage: str, smollm2: Quantized) -> None:
-    with pytest.raises(ProofError):
-        smollm2.prove(DAMAGE[damage])

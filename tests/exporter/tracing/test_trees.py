@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +16,11 @@ from specexport.engines.onnxruntime.trees import OrtTrees
 from specexport.errors import ProofError, UnsupportedModelError
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
-from specexport.exporter.tracing import trees
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.runtime.proofs.tree_parity import measure_trees, prove_trees
 from support.pair import Pair
 from support.refusals import refused
-from support.tiny import CONTRACT, LLAMA, Exported, export, export_cached, make_tokenizer, save_model
-from torch import Tensor
+from support.tiny import CONTRACT, LLAMA, Exported, export_cached, make_tokenizer, save_model
 
 TREES = replace(CONTRACT, tree_rows=6)
 TOKENS = np.random.default_rng(0).integers(0, 288, 64).tolist()
@@ -120,30 +118,6 @@ def test_the_proof_of_a_build(graphs: dict[str, Exported], dialect: Dialect) -> 
     assert proof.passed
     assert proof.rows >= TREES.widest_step
     assert proof.length > TREES.widest_step
-
-
-def places_in_the_cache(self: trees.Tree, places: Tensor, position: Tensor, window: int) -> Tensor:
-    """Every row sees all in front, whoever's it is."""
-    return places[None] <= (position + torch.arange(self.depth.shape[0]))[:, None]
-
-
-def one_too_many(self: trees.Tree, places: Tensor, position: Tensor, window: int) -> Tensor:
-    """And every row sees the pass's first two."""
-    return visible(self, places, position, window) | ((places >= position) & (places < position + 2))[None]
-
-
-visible = trees.Tree.visible
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("mutant", [places_in_the_cache, one_too_many])
-def test_mutants_of_the_mask_fail_the_proof(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: Callable[..., Tensor]
-) -> None:
-    monkeypatch.setattr(trees.Tree, "visible", mutant)
-    exported = export(pair.target, tmp_path, dialects=("ort",), contract=TREES)
-    with pytest.raises(ProofError, match="in trees"):
-        prove_trees(exported.decoder("ort"), exported.reference, TREES, ("onnxruntime", "ort"), "fp32")
 
 
 def rows_in_front(self: OrtTrees, width: int, parents: Sequence[int]) -> Iterator[None]:
