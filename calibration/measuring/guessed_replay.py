@@ -1,4 +1,4 @@
-"""Replays a draft model for which something cheaper guesses tokens (`runtime/drafting/guessed.py`): the draft tokens
+"""Replays a draft model for which something cheaper guesses tokens (`runtime/drafting/model_draft.py`): the draft tokens
 are the same, and the replay tells how many passes they take.
 
 Up to its first miss, the draft's tokens are the text. After a miss they are known only if the request was recorded
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ...engines.base import Logits
 from ...runtime.drafting.drafters import LOOKUPS
-from ...runtime.drafting.guessed import GUESSES, SHORTEST_FOR_A_MODEL
+from ...runtime.drafting.model_draft import GUESSES, SHORTEST_FOR_A_MODEL
 from ...runtime.drafting.names import cascade_source_of
 from ...runtime.drafting.rounds import Guide
 from .traces import Trace, agreeing, known

@@ -21,7 +21,7 @@ from ...bundle import NO_DRAFT, Bundle
 from ...engines.base import Decoder, Engine
 from ...errors import ParameterError
 from ..drafting.drafts import Drafts
-from ..drafting.guessed import GUESSES
+from ..drafting.model_draft import GUESSES
 from ..policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from ..policy.host_identity import bundle_identity, describe_host
 from ..policy.schedule import FixedSchedule, Schedule

@@ -12,7 +12,7 @@ from ...errors import ParameterError
 from ..grammar.grammar import Grammar
 from .options import Biases, Bound, Choice, Flag, Name, Number, Text, TextOrIds, Texts, TokenIds, Whole, option
 
-Verification = Literal["block", "token", "spectr", "recursive"]
+Verification = Literal["block", "token", "spectr"]
 # Rules with compiled graphs; rounds with any other rule run on the host.
 COMPILED: tuple[Verification, ...] = ("block", "token")
 # Rules that judge several candidates per position, of trees.
