@@ -77,9 +77,8 @@ def bench(
     from ..calibration.bench.table import render
     from ..calibration.measuring.journal import Journal
     from ..calibration.measuring.prompts import choose
-    from ..runtime.policy.checks import stale
     from ..runtime.policy.cost_model import COSTS, Costs
-    from ..runtime.policy.files import read_by_draft
+    from ..runtime.policy.files import read_by_draft, stale
     from ..runtime.text.prompt_file import read_prompt_lines
     from .progress import load
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from ..bundle import Bundle, CacheLayer, DraftSpec, Fidelity, Manifest, ModelSpec, Proof, TextSpec
 from ..bundle.auto_precision import PrecisionTable, read_precision, table_lines
-from .policy.checks import read_policy, stale
 from .policy.cost_model import COSTS, Costs
-from .policy.files import read_by_draft
+from .policy.files import read_by_draft, read_policy, stale
 from .policy.routes import UNBOUNDED, Policy, RoutePolicy
 
 

@@ -14,8 +14,8 @@ from ...runtime.drafting.rounds import SequenceState
 from ...runtime.policy.confidence import AcceptancePredictor
 from ...runtime.policy.controller import RouteState
 from ...runtime.policy.cost_model import Costs
-from ...runtime.policy.route_belief import Routing
-from ...runtime.policy.routed_schedule import Candidate, Purse, RoutedSchedule
+from ...runtime.policy.routed_schedule import Candidate, RoutedSchedule
+from ...runtime.policy.routing import Routing
 from .adaptive_replay import Reading
 from .trace_replay import Replayer, round_seconds
 from .traces import CostsAt, Trace, cached
@@ -58,13 +58,13 @@ def replay_routed(
     ats = {name: cached(one.costs) for name, one in drafters.items()}
     candidates = {name: Candidate(one.costs, one.chance, states[name]) for name, one in drafters.items()}
     most = min(one.costs.max_draft_tokens for one in drafters.values())
-    purse, seconds, choices = Purse(), [], []
+    seconds, choices = [], []
     for number, runs in enumerate(stream):
         first = next(iter(runs.values()))
         prompt = first.tokens[: first.prompt_tokens]
         known = routing(number)
         believed = {name: replace(one, costs=one.costs.chained(known.unit(name))) for name, one in candidates.items()}
-        schedule = RoutedSchedule(known, prompt, believed, most, purse)
+        schedule = RoutedSchedule(known, prompt, believed, most)
         logits = {name: one.reading.logits[number] if one.reading else () for name, one in drafters.items()}
         request = _Request(runs, logits, drafters, ats)
         choices.append(request.run(schedule))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...runtime.drafting.names import model_of
-from ...runtime.policy.route_belief import ROUTING_VERSION, KnownDraft, KnownRoute, Routing
+from ...runtime.policy.routing import ROUTING_VERSION, KnownDraft, KnownRoute, Routing
 from ..drafted import Drafted, of_drafter
 from ..measuring.adaptive_replay import Reading, adaptive_seconds
 from ..measuring.routed_replay import Priced, Runs, aligned, replay_routed

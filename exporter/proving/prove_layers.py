@@ -21,8 +21,7 @@ from ...engines.base import Logits
 from ...engines.onnxruntime.cpu import DIALECT, DecoderOptions, OrtDecoder
 from ...engines.onnxruntime.graphs import open_graph
 from ...errors import ProofError
-from ...runtime.proofs.divergence import divergence
-from ...runtime.proofs.parity import LOGIT_TOLERANCE, POISON, Exact, ReferenceStep
+from ...runtime.proofs.parity import LOGIT_TOLERANCE, POISON, Exact, ReferenceStep, divergence
 from ..dialects import Dialect
 from ..weights.layers import linear_layers
 from ..weights.recipe import Recipe

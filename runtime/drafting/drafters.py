@@ -142,9 +142,7 @@ def make_draft(
     return drafts[names[0]] if drafts else Drafter(rule, statistics)
 
 
-def _drafter(
-    name: str, context: Context, rule: Proposer, statistics: Statistics, first: Sequence[Lookup]
-) -> Drafter:
+def _drafter(name: str, context: Context, rule: Proposer, statistics: Statistics, first: Sequence[Lookup]) -> Drafter:
     lookups, (lookup, _, _), used = [*first], name.partition("+"), model_of(name)
     if lookup in LOOKUPS:
         lookups.append(LOOKUPS[lookup](SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL))

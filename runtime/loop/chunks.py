@@ -202,4 +202,3 @@ class Decoding:
                 f"{self.bundle.path(graph)} gave {error.value} as a logit after position {position}, expected "
                 "numbers; the weights or the precision cannot run this sequence"
             ) from None
-

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from ...bundle import Contract, ModelSpec, Precision, Proof
 from ...engines.base import Decoder, Logits
 from ...errors import ProofError
-from .divergence import divergence
 
 # The arithmetic of a graph: its own precision, or widened to fp32 over weights in half precision.
 Exact = Precision | Literal["widened"]
@@ -179,12 +178,45 @@ def contexts(steps: list[Step]) -> Iterator[NDArray[np.int64]]:
         yield rows
 
 
+@dataclass(frozen=True)
+class Divergence:
+    """Over `rows` rows. nats: the mean KL divergence. agreement: the fraction of rows whose likeliest token is the
+    same.
+    """
+
+    rows: int
+    nats: float
+    agreement: float
+
+
+def divergence(pairs: Iterable[tuple[Logits, Logits]]) -> Divergence:
+    """The divergence of the second from the first of each pair of logits `[R, vocab]`; NaN for logits that are not
+    numbers.
+    """
+    rows, total, agreed = 0, 0.0, 0
+    for wanted, found in pairs:
+        for one, other in zip(wanted, found, strict=True):
+            exact, ours = _log_probs(one), _log_probs(other)
+            probable = exact > -np.inf  # tokens banned in both do not differ
+            total += float(np.exp(exact[probable]) @ (exact[probable] - ours[probable]))
+            agreed += int(np.argmax(one) == np.argmax(other))
+            rows += 1
+    nats = total / rows if rows else 0.0
+    return Divergence(rows, nats if not nats < 0 else 0.0, agreed / rows if rows else 1.0)  # NaN stays
+
+
+def _log_probs(logits: Logits) -> NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - np.max(logits)
+    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum())
+    return result
+
+
 def max_error(decoder: Decoder, reference: list[ReferenceStep]) -> float:
     """Largest |difference| of a logit, in standard deviations of the reference's logits; infinite for NaN."""
-    return largest_error(reference, list(_answers(decoder, reference)))
+    return largest_error(reference, list(_logits_of(decoder, reference)))
 
 
-def _answers(decoder: Decoder, reference: list[ReferenceStep]) -> Iterator[Logits]:
+def _logits_of(decoder: Decoder, reference: list[ReferenceStep]) -> Iterator[Logits]:
     """The decoder's logits `[rows, vocab]` of every step."""
     decoder.overwrite_rows(0, 0.0)
     for entry in reference:
@@ -222,17 +254,17 @@ def arithmetic(spec: ModelSpec, contract: Contract) -> Arithmetic:
 def measure_decoder(
     decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, arithmetic: Arithmetic
 ) -> Proof:
-    answers = list(_answers(decoder, reference))
-    found = divergence(zip((entry.logits for entry in reference), answers, strict=True))
+    answers = list(_logits_of(decoder, reference))
+    apart = divergence(zip((entry.logits for entry in reference), answers, strict=True))
     return Proof(
         engine=engine,
         dialect=dialect,
         role=role,
-        rows=found.rows,
+        rows=apart.rows,
         length=max(entry.step.end for entry in reference),
         max_error=largest_error(reference, answers),
         tolerance=None if isinstance(arithmetic, Rounding) else LOGIT_TOLERANCE[arithmetic],
-        divergence=found.nats,
+        divergence=apart.nats,
         divergence_tolerance=arithmetic.allowed(spread(reference)) if isinstance(arithmetic, Rounding) else None,
     )
 

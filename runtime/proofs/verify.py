@@ -20,8 +20,7 @@ from .enumeration import Exactness, check_rules
 from .equality import Equality, check_equality
 from .parity import arithmetic, load_reference, measure_decoder
 from .rule_parity import RuleProof, measure_rule
-from .sibling_enumeration import check_siblings
-from .tree_enumeration import check_leaves
+from .tree_enumeration import check_trees
 from .tree_parity import TreeDecoder, measure_trees
 
 # Without prompts from the user, this many pieces of the proof's own tokens are used.
@@ -107,7 +106,7 @@ def verify_session(
     equalities = tuple(check_equality(session, prompt, most, one) for one in drafters for prompt, most in given)
     exactness = check_rules()
     if session.engine.trees is not None:
-        exactness += [*check_leaves(), *check_siblings()]
+        exactness += check_trees()
     return Report(tuple(exactness), tuple(_compiled(session)), tuple(proofs), equalities, sampled, drafters)
 
 
