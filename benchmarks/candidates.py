@@ -19,7 +19,7 @@ from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.text.prompt_file import read_prompts
 
 PROMPTS = Path(__file__).parent.parent / "examples/prompts"
-WAYS = ("block", "token", "spectr", "recursive")
+WAYS = ("block", "token", "spectr")
 Counts = tuple[int, int, int]  # tokens, rounds, tokens gained by an additional row
 
 

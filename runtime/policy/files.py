@@ -26,7 +26,7 @@ from .survival import SURVIVAL, Survival
 T = TypeVar("T", Costs, Policy, Routing, Survival)
 
 
-def _read(bundle: Bundle, kind: type[T], name: str) -> T | None:
+def read_decision(bundle: Bundle, kind: type[T], name: str) -> T | None:
     """policy.json or routing.json, None where it is missing. Raises `BundleError` for one of another bundle."""
     path = bundle.path(name)
     return _parsed(bundle, kind, read_json(path, remedy(bundle)), str(path)) if path.exists() else None
@@ -95,7 +95,7 @@ def read_policy(bundle: Bundle) -> Policy | None:
     """The bundle's policy, None without one. Raises `BundleError` for a damaged one, and for drafters and numbers of
     draft tokens that the bundle does not have.
     """
-    policy = _read(bundle, Policy, POLICY)
+    policy = read_decision(bundle, Policy, POLICY)
     if policy is None:
         return None
     most, path = bundle.manifest.contract.max_draft_tokens, bundle.path(POLICY)
@@ -114,7 +114,7 @@ def read_policy(bundle: Bundle) -> Policy | None:
 
 def read_routing(bundle: Bundle) -> Routing | None:
     """The bundle's routing, None without one. Raises `BundleError` as `read_policy` does."""
-    routing = _read(bundle, Routing, ROUTING)
+    routing = read_decision(bundle, Routing, ROUTING)
     if routing is None:
         return None
     return routing.renamed({name: _drafter(name, bundle, str(bundle.path(ROUTING))) for name in routing.drafters})

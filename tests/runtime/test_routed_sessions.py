@@ -14,9 +14,9 @@ from specexport.errors import BundleError
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.files import forget_decisions, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
-from specexport.runtime.policy.route_belief import ROUTING, ROUTING_VERSION, KnownDraft, KnownRoute, Routing
 from specexport.runtime.policy.routed_schedule import RoutedSchedule
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
+from specexport.runtime.policy.routing import ROUTING, ROUTING_VERSION, KnownDraft, KnownRoute, Routing
 from specexport.runtime.session import Session
 from support.doubles import CONTRACT, FakeDecoder, check_invariant, greedy_tokens
 from support.several import several_session
@@ -56,7 +56,7 @@ def routing_of(identity: str, drafters: tuple[str, str]) -> Routing:
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.runtime.policy.checks.describe_host", lambda *_: "a host")
+    monkeypatch.setattr("specexport.runtime.policy.files.describe_host", lambda *_: "a host")
 
 
 def routed(root: Path, drafters: tuple[str, str] = ("model", "b"), **default: Any) -> Session:

@@ -24,11 +24,10 @@ from specexport.runtime.drafting.names import (
     model_of,
     models_in,
 )
-from specexport.runtime.policy.checks import read_policy
 from specexport.runtime.policy.controller import AdaptiveSchedule
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
-from specexport.runtime.policy.files import write_decision
+from specexport.runtime.policy.files import read_policy, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import GUESS, POLICY, POLICY_VERSION, Evidence, Policy, RoutePolicy
 from specexport.runtime.policy.survival import Curve, Survival
@@ -242,7 +241,7 @@ def costs_of(bundle: Bundle, draft_pass: float, draft: str) -> Costs:
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.runtime.policy.checks.describe_host", lambda *_: "a host")
+    monkeypatch.setattr("specexport.runtime.policy.files.describe_host", lambda *_: "a host")
 
 
 @pytest.mark.usefixtures("host")

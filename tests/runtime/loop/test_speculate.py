@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.bundle import Contract
-from specexport.runtime.drafting.drafters import NoDraft, make_draft
+from specexport.runtime.drafting.drafters import Drafter, make_draft
 from specexport.runtime.drafting.names import all_drafters
 from specexport.runtime.drafting.rounds import Proposal, RoundOutcome, RoundPlan
 from specexport.runtime.loop.speculate import HostRound, decode
@@ -34,7 +34,7 @@ def start(
 ) -> tuple[Iterator[RoundOutcome], Statistics]:
     statistics = Statistics()
     rule = make_rule(SamplingParameters(**parameters), context.target.decoder.vocab_size, context.tokens, ())
-    draft = make_draft(drafter, context, rule, statistics)
+    draft = make_draft([drafter], context, rule, statistics)
     return decode(context, HostRound(context, draft, rule, statistics), FixedSchedule(k), limit, statistics), statistics
 
 
@@ -274,7 +274,7 @@ def test_no_draft_is_plain_decoding() -> None:
     context = Context(CachedDecoder(target, 8), {"model": CachedDecoder(draft, 8)}, "model")
     context.start(prompt_of(6))
     rule = make_rule(SamplingParameters(), VOCAB, context.tokens, ())
-    round = HostRound(context, NoDraft(), rule, Statistics())
+    round = HostRound(context, Drafter(rule, Statistics()), rule, Statistics())
     outcomes = decode(context, round, FixedSchedule(4), 9, Statistics())
     emitted = [token for outcome in outcomes for token in outcome.tokens]
     assert tuple(emitted) == greedy_tokens(target, prompt_of(6), 9)

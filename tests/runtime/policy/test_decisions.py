@@ -17,11 +17,10 @@ from specexport.errors import BundleError, OutputError, ParameterError
 from specexport.runtime.drafting.drafts import Drafts
 from specexport.runtime.drafting.rounds import RoundPlan, SequenceState
 from specexport.runtime.policy import host_identity
-from specexport.runtime.policy.checks import stale
 from specexport.runtime.policy.controller import AdaptiveSchedule
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
-from specexport.runtime.policy.files import check_writable, write_decision
+from specexport.runtime.policy.files import check_writable, stale, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity, describe_host
 from specexport.runtime.policy.routes import POLICY, Policy, RoutePolicy
 from specexport.runtime.policy.schedule import FixedSchedule
@@ -328,7 +327,7 @@ def session_with(tmp_path: Path, default: RoutePolicy, **routes: RoutePolicy) ->
 
 
 def test_the_session_follows_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.runtime.policy.checks.describe_host", lambda *_: describe_host("onnxruntime"))
+    monkeypatch.setattr("specexport.runtime.policy.files.describe_host", lambda *_: describe_host("onnxruntime"))
     old = session_with(tmp_path, OFF, code=ON, lookup=replace(ON, drafter="ngram"), quick=ADAPTIVE)
     session = Session(old.bundle, old.engine)
     prompt = [5, 6, 5, 6, 5]

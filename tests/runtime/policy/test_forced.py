@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from specexport.runtime.drafting.rounds import RoundOutcome
-from specexport.runtime.policy.forced import WithForcedTokens
-from specexport.runtime.policy.schedule import Schedule
+from specexport.runtime.policy.schedule import Schedule, WithForcedTokens
 from support.rounds import Wants, ask, sequence
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from specexport.runtime.drafting.rounds import RoundOutcome
-from specexport.runtime.policy.predicted import WithPrediction
-from specexport.runtime.policy.schedule import Schedule
+from specexport.runtime.policy.schedule import Schedule, WithPrediction
 from support.rounds import Wants, ask, outcome, tell
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specexport.runtime.proofs.equality import Equality, check_equality, judge, plain_at_widths
-from specexport.runtime.proofs.output import decode_request
+from specexport.runtime.proofs.equality import Equality, check_equality, decode_request, judge, plain_at_widths
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import CONTRACT, VOCAB, FakeDecoder, fake_session, greedy_tokens

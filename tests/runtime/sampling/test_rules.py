@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from specexport.errors import ParameterError
-from specexport.runtime.proofs.enumeration import measure, shares
+from specexport.runtime.proofs.enumeration import integrate
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.rules import (
     GreedyRule,
@@ -37,6 +37,18 @@ class Scripted:
             return self.uniforms.pop(0)
         given, self.uniforms = self.uniforms[:count], self.uniforms[count:]
         return np.array(given)
+
+
+def shares(token: Callable[[float], int], vocab: int) -> list[float]:
+    """The fraction of uniforms for which `token` is each of the ids."""
+    found = [0.0] * vocab
+    for drawn, probability in integrate(lambda uniforms: token(uniforms[0]), 1):
+        found[drawn] += probability
+    return found
+
+
+def measure(holds: Callable[[float], bool]) -> float:
+    return sum(p for held, p in integrate(lambda uniforms: holds(uniforms[0]), 1) if held)
 
 
 def rule_for(vocab: int, prompt: Sequence[int] = (0,), stops: Sequence[int] = (), **parameters: Any) -> Rule:
