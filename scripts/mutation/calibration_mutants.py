@@ -247,8 +247,8 @@ CALIBRATION = (
     Mutant(
         "costs of another draft are scaled the wrong way",
         "runtime/policy/cost_model.py",
-        "of.rounds[0].median / own.rounds[0].median",
-        "own.rounds[0].median / of.rounds[0].median",
+        "theirs.rounds[0].median / ours.rounds[0].median",
+        "ours.rounds[0].median / theirs.rounds[0].median",
         (f"{TESTS}test_calibrate_several.py",),
     ),
     Mutant(
@@ -438,15 +438,15 @@ CALIBRATION = (
     Mutant(
         "decisions of another bundle are followed",
         "runtime/policy/files.py",
-        "if found.bundle != bundle_identity(bundle, draft):",
-        "if not found.bundle:",
+        "if value.bundle != bundle_identity(bundle, draft):",
+        "if not value.bundle:",
         IN_DECISIONS,
     ),
     Mutant(
         "a decision is written in place",
         "runtime/policy/files.py",
-        "write_whole(path, text.encode())",
-        "path.write_bytes(text.encode())",
+        "write_whole(bundle.path(name), text.encode())",
+        "bundle.path(name).write_bytes(text.encode())",
         IN_DECISIONS,
     ),
     Mutant("a container's limit is no part of the host", HOST, "limit < cores", "limit < 0", IN_DECISIONS),

@@ -190,8 +190,8 @@ return pending, self.certain(pending, count, prompt)""",
     Mutant(
         "a hybrid draft begins every round at the first token",
         "runtime/drafting/model_draft.py",
-        "max(len(tokens) - self._at_once, min(self._cached.rows, len(tokens) - 2))",
-        "len(tokens) - self._at_once",
+        "max(len(tokens) - at_once, min(cached.rows, len(tokens) - fed))",
+        "len(tokens) - at_once",
         SESSIONS,
     ),
     Mutant(
