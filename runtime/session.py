@@ -16,7 +16,6 @@ from ..engines.base import Engine
 from ..errors import SessionBusyError, SessionClosedError, SpecExportError
 from .costs.first import first_costs
 from .drafting.drafts import Drafts
-from .generation import Generation
 from .grammar.compiler import GrammarCompiler
 from .grammar.grammar import Grammar
 from .grammar.thinking import Thinking
@@ -30,7 +29,7 @@ from .signature import takes
 from .state.cancellation import Cancellation
 from .state.conversations import Conversations
 from .state.statistics import Statistics
-from .stream import Stream, holds
+from .stream import Generation, Stream, holds
 from .text.chat_template import Variables
 from .text.encode import Prompt, PromptEncoder
 from .tools.tool import Tool

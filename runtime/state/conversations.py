@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...engines.base import Decoder, Rows
+from ...engines.base import Decoder, Rows, SavedStates
 from ...engines.catalogue import ENGINES
-from .checkpoints import StateCheckpoint, shared_prefix
 
 # A sequence is saved if what would be lost takes as long to compute as copying all of it. Computing a row takes 25 to
 # 28 times as long as copying it out and back on a CPU (`benchmarks/conversations.py`); devices were not measured.
@@ -26,6 +25,40 @@ MAX_CHECKPOINTS = 4
 def usual_budget(engine: str) -> int:
     """Default number of bytes. None on devices, where the cost of copies has not been measured."""
     return 0 if ENGINES[engine].on_gpu else USUAL_BUDGET
+
+
+@dataclass(frozen=True, eq=False)
+class StateCheckpoint:
+    """States of one decoder after `tokens`, and after the few rows before their end that are still open.
+
+    decoder: its number, 0 for the target. shared: sequences diverge here, as after a system prompt. size: bytes.
+    """
+
+    decoder: int
+    tokens: tuple[int, ...]
+    salt: str | None
+    states: SavedStates
+    shared: bool
+    size: int
+
+    def on_the_way(self, decoder: int, tokens: tuple[int, ...], salt: str | None) -> bool:
+        """Whether `tokens` begin with all of its own."""
+        return decoder == self.decoder and salt == self.salt and tokens[: len(self.tokens)] == self.tokens
+
+    def reach(self, decoder: int, tokens: tuple[int, ...], salt: str | None) -> int:
+        """After how many of `tokens` a pass can continue, 0 for none."""
+        start = self.states.start
+        if decoder != self.decoder or salt != self.salt or tokens[:start] != self.tokens[:start]:
+            return 0
+        return start + shared_prefix(self.tokens[start:], tokens[start:])
+
+
+def shared_prefix(ours: Sequence[int], theirs: Sequence[int]) -> int:
+    """The number of leading tokens that both share."""
+    for index, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+        if one != other:
+            return index
+    return min(len(ours), len(theirs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +135,7 @@ class Conversations:
         return best, most
 
     def mark(self, which: int, decoder: Decoder, tokens: Sequence[int], salt: str | None, shared: bool = False) -> None:
-        """Keep the states of `decoder`, number `which`, after `tokens`. shared: see `Place`."""
+        """Keep the states of `decoder`, number `which`, after `tokens`. shared: see `StateCheckpoint`."""
         own, size = tuple(tokens), self._state_bytes[which]
         if size > self._budget:
             return

@@ -102,7 +102,12 @@ class Statistics:
 
     def as_dict(self) -> dict[str, Any]:
         times = ["setup", "prefill", "first_token", "decode", "draft", "target", "device", "grammar", "host", "total"]
-        rounded = ["acceptance_rate", "mean_acceptance_length", "tokens_per_second", *(f"{one}_seconds" for one in times)]
+        rounded = [
+            "acceptance_rate",
+            "mean_acceptance_length",
+            "tokens_per_second",
+            *(f"{one}_seconds" for one in times),
+        ]
         counts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in rounded}
         return counts | {
             "drafted": self.drafted,

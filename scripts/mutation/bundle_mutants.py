@@ -55,7 +55,7 @@ BUNDLE = (
         "costs of another draft are taken",
         "runtime/policy/files.py",
         "if value.bundle != bundle_identity(bundle, draft):",
-        "if found.bundle != bundle_identity(bundle, draft) and draft is None:",
+        "if value.bundle != bundle_identity(bundle, draft) and draft is None:",
         SEVERAL,
     ),
     Mutant(

@@ -92,7 +92,7 @@ LOOP = (
     ),
     Mutant(
         "a saved sequence is told by its length alone",
-        "runtime/state/checkpoints.py",
+        "runtime/state/conversations.py",
         "if one != other:",
         "if one != other and index < 3:",
         ("tests/runtime/state/test_conversations.py",),

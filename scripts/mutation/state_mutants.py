@@ -153,7 +153,7 @@ return pending, self.certain(pending, count, prompt)""",
     ),
     Mutant(
         "a place is gone on behind a row late",
-        "runtime/state/checkpoints.py",
+        "runtime/state/conversations.py",
         "return start + shared_prefix(self.tokens[start:], tokens[start:])",
         "return start + shared_prefix(self.tokens[start:], tokens[start:]) + 1",
         PLACES,

@@ -162,14 +162,6 @@ def test_a_draft_that_has_left_is_done_without(tmp_path: Path, caplog: pytest.Lo
     assert len(caplog.records) == 1
 
 
-def test_prepare_opens_all_that_may_draft(tmp_path: Path) -> None:
-    session = routed(tmp_path)
-    assert session.decisions.drafts == ["draft", "b"]
-    assert list(session.drafts.opened) == ["draft"]
-    session.prepare()
-    assert list(session.drafts.opened) == ["draft", "b"]
-
-
 @pytest.mark.parametrize("name", ["z:model", "ngram:z", "b:b", "ngram:suffix"])
 def test_a_file_that_names_a_chain_which_cannot_be(tmp_path: Path, name: str) -> None:
     session = routed(tmp_path)

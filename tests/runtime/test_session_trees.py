@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 import torch
@@ -18,7 +16,6 @@ from specexport.exporter.options import BuildOptions
 from specexport.runtime.grammar.grammar import Grammar
 from specexport.runtime.proofs.equality import decode_request, judge
 from specexport.runtime.proofs.verify import render, verify_session
-from specexport.runtime.request import _rows_by
 from specexport.runtime.sampling.parameters import SamplingParameters
 from support.doubles import proofs_of
 from support.pair import Pair
@@ -162,16 +159,3 @@ def test_verify_proves_trees_too(session: Session) -> None:
 def test_builds_that_cannot_have_trees_are_refused(options: dict[str, object]) -> None:
     with refused(ParameterError, "--tree-rows", field="tree_rows"):
         BuildOptions(**options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("stored", "states", "told"),
-    [
-        ("int8", False, "targets in int8 cannot have any, those in fp32 and fp16 can"),
-        ("float", True, "models with recurrent or convolution states cannot have any"),
-        ("float", False, "build it with --tree-rows 4"),
-    ],
-)
-def test_nobody_is_told_to_build_what_a_build_refuses(stored: str, states: bool, told: str) -> None:
-    target = SimpleNamespace(format=stored, has_states=states)
-    assert _rows_by(cast(Any, SimpleNamespace(manifest=SimpleNamespace(target=target))), 4) == told

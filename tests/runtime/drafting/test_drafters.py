@@ -137,25 +137,12 @@ def test_a_model_of_which_nothing_is_left_ends_the_draft(left: int, monkeypatch:
     assert tuple(propose(draft, context.tokens, 2)) == greedy_tokens(model, [1, 2, 3, 5], 2)
 
 
-def test_the_default_is_the_model_where_there_is_one() -> None:
-    assert check_drafter(None, ("model",)) == "model"
-    assert check_drafter(None, ()) == "ngram"
-    assert [check_drafter(name, ("model",)) for name in DRAFTERS] == list(DRAFTERS)
-    assert [check_drafter(name, ()) for name in ("ngram", "suffix")] == ["ngram", "suffix"]
-
-
 @pytest.mark.parametrize("name", ["", "models", "model+ngram", "ngram+suffix", "ngram+", 3, True, [], object])
 def test_names_that_no_drafter_has(name: object) -> None:
     with refused(ParameterError, field="drafter"):
         check_drafter(name, ("model",))  # type: ignore[arg-type]
     with refused(ParameterError, "--draft", field="drafter"):
         check_drafter(name, ())  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ["model", "ngram+model", "suffix+model"])
-def test_a_model_that_is_not_there(name: str) -> None:
-    with refused(ParameterError, "--draft", field="drafter"):
-        check_drafter(name, ())
 
 
 def test_a_lookup_ends_where_the_grammar_forbids_it() -> None:

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specexport.calibration.measuring.prompts import Request
-from specexport.calibration.measuring.record import record
 from specexport.engines.base import RoundNoise, RoundResult
 from specexport.errors import EngineError
 from specexport.runtime.loop.device_rounds import device_rounds
@@ -264,12 +262,3 @@ def test_an_adaptive_schedule_launches_the_best_number_and_asks_nobody_in_betwee
         device.engine.target, PROMPT, 2
     )  # type: ignore[arg-type]
     assert [k for _, k, _ in rounds.asked] == [1]
-
-
-def test_calibration_times_device_rounds_and_records_by_the_host(pair: tuple[Session, Session, FakeRounds]) -> None:
-    host, device, rounds = pair
-    request = Request(1, "code", tuple(PROMPT), 20)
-    one, _ = record(host, request, SamplingParameters(), plain_first=True)
-    other, _ = record(device, request, SamplingParameters(), plain_first=True)
-    assert {k for _, k, _ in rounds.asked} >= {0, 4}  # plain and speculative runs were the device's
-    assert (one.tokens, one.agrees, one.rounds, one.judged) == (other.tokens, other.agrees, other.rounds, other.judged)

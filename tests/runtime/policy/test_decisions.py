@@ -20,7 +20,7 @@ from specexport.runtime.policy import host_identity
 from specexport.runtime.policy.controller import AdaptiveSchedule
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
-from specexport.runtime.policy.files import check_writable, stale, write_decision
+from specexport.runtime.policy.files import stale, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity, describe_host
 from specexport.runtime.policy.routes import POLICY, Policy, RoutePolicy
 from specexport.runtime.policy.schedule import FixedSchedule
@@ -290,12 +290,6 @@ def test_an_edited_policy_is_checked(bundle: Bundle, changes: dict[str, Any]) ->
         Decisions.load(Drafts(bundle, engine()), 0)
 
 
-def test_a_policy_that_is_no_json(bundle: Bundle) -> None:
-    bundle.path(POLICY).write_text("{")
-    with refused(BundleError, "Expecting"):
-        Decisions.load(Drafts(bundle, engine()), 0)
-
-
 def test_writing_replaces_as_a_whole(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     write_policy(bundle, ON)
     before = bundle.path(POLICY).read_text()
@@ -309,14 +303,6 @@ def test_writing_replaces_as_a_whole(bundle: Bundle, monkeypatch: pytest.MonkeyP
             write_policy(bundle, OFF)
     assert bundle.path(POLICY).read_text() == before
     assert [path.name for path in bundle.root.iterdir() if "policy" in path.name] == [POLICY]
-
-
-def test_what_killed_calibrations_left_goes_with_the_next(bundle: Bundle) -> None:
-    left = [bundle.path(f".{name}.tmp-0123abcd") for name in (COSTS, "report.html")]
-    for path in left:
-        path.touch()
-    check_writable(bundle)
-    assert not any(path.exists() for path in left)
 
 
 def session_with(tmp_path: Path, default: RoutePolicy, **routes: RoutePolicy) -> Session:
@@ -345,11 +331,6 @@ def test_the_session_follows_its_policy(tmp_path: Path, monkeypatch: pytest.Monk
     assert session.generate(prompt, max_new_tokens=24, route="code", speculate=False).statistics.drafted == 0
     with refused(ParameterError, "5", field="route"):
         session.generate(prompt, route=5)  # type: ignore[arg-type]
-
-
-def test_a_session_may_leave_the_policy_aside(tmp_path: Path) -> None:
-    old = session_with(tmp_path, OFF)
-    assert Session(old.bundle, old.engine, policy=False).generate([5, 6], max_new_tokens=12).statistics.drafted > 0
 
 
 def test_plain_rounds_leave_the_draft_behind_and_it_catches_up(tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import pytest
 from specexport.runtime.drafting.rounds import RoundPlan, SequenceState, Source
-from specexport.runtime.policy.controller import RouteState, Timing
+from specexport.runtime.policy.controller import RouteState
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.routed_schedule import HORIZON, MAX_GAP, Candidate, RoutedSchedule
 from specexport.runtime.policy.routing import ROUTING_VERSION, KnownDraft, KnownRoute, RoutePosterior, Routing
@@ -169,23 +168,6 @@ def test_one_that_is_alone_knows_what_its_own_rounds_left_out() -> None:
         schedule.observe(2, 0)
         schedule.next(105)
     assert (short.drafter, long.drafter) == ("b", "model")
-
-
-def test_the_pace_compares_no_round_with_another_drafters() -> None:
-    """A round that follows one of its own kind is timed, but not across another drafter's."""
-    for turns, timed in (("one", True), ("each", False)):
-        clock, lacking = itertools.count(), {"model": 1, "b": 1}
-        states = {name: RouteState(timing=Timing(lambda clock=clock: float(next(clock)))) for name in lacking}  # type: ignore[misc]
-        candidates = {name: Candidate(costs(), None, state) for name, state in states.items()}
-        schedule = Asked(RoutedSchedule(routing(), [], candidates, MOST))
-        schedule.look_at(lambda name, lacking=lacking: lacking[name])  # type: ignore[misc]
-        for number in range(3):
-            lacking["model"] = 10**6 if turns == "each" and number % 2 else 1
-            lacking["b"] = 10**6 - lacking["model"]
-            count = schedule.next(20)
-            assert schedule.drafter == ("b" if lacking["b"] == 0 or lacking["model"] > 1 else "model")
-            schedule.observe(count, count)
-        assert any(state.timing._before for state in states.values() if state.timing) == timed
 
 
 def test_what_was_looked_up_tells_nothing_of_a_model() -> None:

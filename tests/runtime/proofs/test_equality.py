@@ -60,22 +60,6 @@ def test_a_decoder_that_reads_stale_rows_fails(tmp_path: Path) -> None:
     assert not check_equality(session, [1, 2, 3], 12).passed
 
 
-@pytest.mark.parametrize(
-    ("equality", "near_tie", "passed"),
-    [
-        (Equality(True, None), True, True),
-        (Equality(False, None), True, False),
-        (Equality(True, 3, margin=1.9, delta=1.0), True, True),
-        (Equality(True, 3, margin=2.1, delta=1.0), False, False),
-        (Equality(True, 3), True, True),  # an exact tie
-        (Equality(False, 3, margin=0.0, delta=1.0), True, False),
-        (Equality(True, 3, margin=0.0, delta=1.0, complete=False), False, False),
-    ],
-)
-def test_what_passes(equality: Equality, near_tie: bool, passed: bool) -> None:
-    assert (equality.near_tie, equality.passed) == (near_tie, passed)
-
-
 @pytest.mark.parametrize("width", [1, 2, 5])
 def test_plain_at_widths_is_plain_and_as_wide_as_told(width: int) -> None:
     target = FakeDecoder()

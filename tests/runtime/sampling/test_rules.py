@@ -102,16 +102,6 @@ def test_the_rule_from_logits_to_tokens_keeps_the_targets_distribution(draft_voc
     assert first == pytest.approx([target_probs[0].get(token, 0.0) for token in range(4)], abs=1e-12)
 
 
-def test_a_rounds_drafts_are_forgotten_when_it_is_over() -> None:
-    rule = SamplingRule(PARAMETERS, vocab_size=4)
-    logits = np.zeros((3, 4), np.float32)
-    for _ in range(3):
-        drafted = [rule.propose(logits[0]) for _ in range(2)]
-        num_accepted, next_token = rule.accept(logits, drafted)
-        assert num_accepted == 2
-        assert 0 <= next_token < 4
-
-
 def test_noise_of_drafting_and_of_acceptance_is_independent() -> None:
     rule = SamplingRule(PARAMETERS, vocab_size=4)
     draft, target = rule._draft_noise.random(4000), rule._target_noise.random(4000)
@@ -127,17 +117,6 @@ def test_each_side_draws_from_its_own_noise() -> None:
     assert rule.accept(logits, [3, 3]) == (2, 0)
     rule.certain(1)
     assert rule.accept(logits[:2], [1]) == (0, 0)
-
-
-def test_a_seed_repeats_and_another_does_not() -> None:
-    def noise(seed: int | None) -> list[float]:
-        rule = SamplingRule(SamplingParameters(temperature=1.0, seed=seed), 4)
-        return [rule._draft_noise.random(), rule._target_noise.random()]
-
-    assert noise(3) == noise(3)
-    assert noise(0) == noise(0)
-    assert noise(3) != noise(4)
-    assert noise(None) != noise(None)
 
 
 def test_greedy_takes_the_lowest_of_equal_logits() -> None:
@@ -181,14 +160,6 @@ def test_every_row_is_judged_by_the_tokens_in_front_of_it(temperature: float) ->
     # All four are output now: 1.5, 0.2, -0.9, -2 is left; behind another 0 it is -0.5, 0.2, -0.9, -2.
     assert [rule.propose(LADDER) for _ in range(2)] == [0, 1]
     assert rule.accept(np.stack([LADDER] * 3), [0, 1]) == (2, 0)
-
-
-@TEMPERATURES
-def test_looked_up_tokens_count_as_drafted_ones_do(temperature: float) -> None:
-    rule = rule_for(4, temperature=temperature, seed=0, **PENALTIES)
-    rule.certain(0)
-    assert rule.propose(LADDER) == 1
-    assert rule.accept(np.stack([LADDER] * 3), [0, 1]) == (2, 2)
 
 
 @TEMPERATURES
