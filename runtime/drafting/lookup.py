@@ -37,10 +37,10 @@ class Lookup(Protocol):
 
 def _continued(tokens: Sequence[int], drafted: Sequence[int], place: int, count: int) -> list[int]:
     """`count` tokens from `place` of `tokens` on; if the sequence ends before that, its last stretch is repeated."""
-    found = [*tokens[place : place + count], *drafted][:count]
-    while len(found) < count:
-        found += found[: count - len(found)]
-    return found
+    continuation = [*tokens[place : place + count], *drafted][:count]
+    while len(continuation) < count:
+        continuation += continuation[: count - len(continuation)]
+    return continuation
 
 
 class NgramLookup:

@@ -94,10 +94,10 @@ class Decisions:
                 )
         used: dict[str, Costs | None] = {name: one for name, one in costs.items() if stale(one, *host) is None}
         survivals = read_by_draft(bundle, Survival, SURVIVAL)
-        found = cls(policy, used, routing, first, survivals=survivals, open_draft=drafts.open)
+        made = cls(policy, used, routing, first, survivals=survivals, open_draft=drafts.open)
         for name in drafts.opened:
-            found.chance_of(name)
-        return found
+            made.chance_of(name)
+        return made
 
     def prepare(self) -> None:
         """Get the costs now, not at the first request that needs them."""
@@ -145,8 +145,8 @@ class Decisions:
         entry = self.policy.of(route)
         if entry.mode == "adaptive":
             key = route if route in self.policy.routes else None
-            if (found := self._adaptive(entry, key, most, seeded, constrained)) is not None:
-                return entry.drafter, found
+            if (made := self._adaptive(entry, key, most, seeded, constrained)) is not None:
+                return entry.drafter, made
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 
     def _adaptive(

@@ -160,7 +160,7 @@ class Context:
             there, rows, place = min(cached.rows, common), saved.rows[which] if saved is not None else (), None
             end = max(there, min(shared, saved.counts[which]) if saved is not None else 0)
             if cached.decoder.has_states:
-                place, end = conversations.behind(which, prompt[: min(end, cached.last(prompt))], salt)
+                place, end = conversations.nearest(which, prompt[: min(end, cached.last(prompt))], salt)
             found.append(_Found(there, end, rows, place, max(common, shared)))
         return found
 
