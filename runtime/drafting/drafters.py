@@ -99,7 +99,8 @@ class Drafter:
         if self._model is not None and rest:
             left = replace(plan, num_draft_tokens=rest, forced=())
             drafted = list(self._model.one_by_one([*tokens, *forced], left))
-        sources = list[Source](["grammar"] * len(forced) + ["model"] * len(drafted))
+        sources: list[Source] = ["grammar" for _ in forced]
+        sources += ["model" for _ in drafted]
         return Proposal([*forced, *drafted], sources)
 
 
@@ -148,7 +149,8 @@ def _drafter(name: str, context: Context, rule: Proposer, statistics: Statistics
         lookups.append(LOOKUPS[lookup](SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL))
     if used is None:
         return Drafter(rule, statistics, lookups=lookups)
-    source, below = cascade_source_of(name), None
+    below: Lookup | SmallerModel | None = None
+    source = cascade_source_of(name)
     if source in LOOKUPS:
         below = LOOKUPS[source](SHORTEST_FOR_A_MODEL)
     elif source is not None:

@@ -82,7 +82,7 @@ def test_a_cascade_of_three_is_exact(verification: Verification, vocab: int, k: 
 
 
 @pytest.mark.parametrize("verification", ["block", "token"])
-@pytest.mark.parametrize(("prompt", "seed"), [((0, 1, 2, 0, 2, 1, 1), 0), ((0, 1, 2, 2, 1), 3)])
+@pytest.mark.parametrize(("prompt", "seed"), [((0, 1, 2, 0, 2, 1, 1), 0), ((0, 1, 2, 2, 1), 1)])
 def test_lookups_after_the_models_tokens_are_exact(verification: Verification, prompt: Tokens, seed: int) -> None:
     error, passes = enumerated(verification, seed, 3, 2, prompt)
     assert error <= PROBABILITY_TOLERANCE

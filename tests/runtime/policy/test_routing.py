@@ -47,7 +47,7 @@ def test_the_posterior_is_bayes() -> None:
     for _ in range(9):
         posterior.observe("y", 3, 3)
     assert posterior.shares[1] > 0.9
-    assert sum(posterior.shares.values()) == pytest.approx(1.0)
+    assert sum(posterior.shares) == pytest.approx(1.0)
 
 
 def test_the_same_outcome_says_something_else_of_another_drafter() -> None:
@@ -57,7 +57,7 @@ def test_the_same_outcome_says_something_else_of_another_drafter() -> None:
             for accepted in (2, 0):
                 posterior = RoutePosterior(ROUTING, [])
                 posterior.observe(drafter, 2, accepted)
-                assert (posterior.shares[likely] > 0.5) == (accepted == 2)
+                assert (posterior.shares["ab".index(likely)] > 0.5) == (accepted == 2)
 
 
 def test_more_tokens_than_chances_and_sure_ones_leave_a_posterior() -> None:
@@ -67,7 +67,7 @@ def test_more_tokens_than_chances_and_sure_ones_leave_a_posterior() -> None:
     assert posterior.shares[1] > 0.5
     posterior.observe("y", 4, 4)
     assert posterior.shares[1] > 0.9
-    assert sum(posterior.shares.values()) == pytest.approx(1.0)
+    assert sum(posterior.shares) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
