@@ -93,15 +93,14 @@ def _schedule(
     name = runnable_drafter(parameters.drafter, bundle.manifest)
     if not parameters.speculate or k == 0:
         return (), FixedSchedule(0)
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise ParameterError(
+            f"schedule is {schedule!r}; it must implement Schedule; for a number use num_draft_tokens", "schedule"
+        )
+    if schedule is None and (k is not None or (parameters.drafter is not None and decisions.policy is not None)):
+        schedule = FixedSchedule(most if k is None else k)
     if schedule is not None:
-        if not isinstance(schedule, Schedule):
-            raise ParameterError(
-                f"schedule is {schedule!r}; it must implement Schedule; for a number use num_draft_tokens", "schedule"
-            )
         return (name,), WithForcedTokens(schedule, rule, most) if rule.constrained else schedule
-    if k is not None or (parameters.drafter is not None and decisions.policy is not None):
-        fixed = FixedSchedule(most if k is None else k)
-        return (name,), WithForcedTokens(fixed, rule, most) if rule.constrained else fixed
     seeded = parameters.seed is not None and not parameters.greedy
     named = decisions.policy is not None and parameters.route in decisions.policy.routes
     leaves = parameters.num_leaves or rule.siblings is not None

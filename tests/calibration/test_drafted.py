@@ -6,25 +6,19 @@ from dataclasses import replace
 
 import pytest
 from specexport.calibration.drafted import Drafted, of_drafter, side_by_side
-from specexport.runtime.policy.cost_model import CostPoint, MeasuredTime
 from support.calibrated import flat_costs
 
 COSTS = flat_costs(0.2)
 
 
-def test_costs_of_all_drafts_are_of_one_speed_of_the_host_and_keep_those_of_trees() -> None:
+def test_costs_of_all_drafts_are_of_one_speed_of_the_host() -> None:
     """The host was half as fast while the second was measured."""
-
-    def slower(point: CostPoint) -> CostPoint:
-        return replace(point.scaled(2.0), tree=(MeasuredTime(4.0, 3.0, 6.0),))
-
-    other = replace(COSTS, points=tuple(map(slower, COSTS.points)), draft_row=0.5)
+    other = replace(COSTS, points=tuple(point.scaled(2.0) for point in COSTS.points), draft_row=0.5)
     found = side_by_side({"first": COSTS, "other": other})
     assert found["first"] == COSTS
     assert found["other"].draft_row == 0.5
     for point, expected in zip(found["other"].points, COSTS.points, strict=True):
         assert [time.median for time in point.rounds] == pytest.approx([time.median for time in expected.rounds])
-        assert point.tree == (MeasuredTime(2.0, 1.5, 3.0),)
 
 
 def test_lookups_alone_belong_to_the_first() -> None:

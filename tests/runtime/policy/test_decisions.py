@@ -20,7 +20,7 @@ from specexport.runtime.policy import host_identity
 from specexport.runtime.policy.controller import AdaptiveSchedule
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
-from specexport.runtime.policy.files import stale, write_decision
+from specexport.runtime.policy.files import read_by_draft, stale, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity, describe_host
 from specexport.runtime.policy.routes import POLICY, Policy, RoutePolicy
 from specexport.runtime.policy.schedule import FixedSchedule
@@ -252,6 +252,16 @@ def test_a_policy_of_another_bundle_is_refused(bundle: Bundle, tmp_path: Path) -
     edit(bundle.path(POLICY), bundle="0" * 64)
     with refused(BundleError, "delete", code="stale"):
         Decisions.load(Drafts(bundle, engine()), 0)
+
+
+def test_times_of_passes_with_leaves_in_older_costs_are_left_out(bundle: Bundle) -> None:
+    costs = costs_of(bundle)
+    write_decision(bundle, {"draft": costs}, COSTS)
+    older = json.loads(bundle.path(COSTS).read_text())
+    for point in older["draft"]["points"]:
+        point["tree"] = [point["rounds"][0]]
+    bundle.path(COSTS).write_text(json.dumps(older))
+    assert read_by_draft(bundle, Costs, COSTS) == {"draft": costs}
 
 
 def test_another_contract_is_another_bundle(bundle: Bundle) -> None:
