@@ -65,8 +65,7 @@ class Drafter:
             return matched
         for token in self._model.one_by_one(tokens, plan):
             drafted.append(token)
-            matched = self._look_up(tokens, plan, drafted)
-            if matched.tokens:
+            if self._lookups and (matched := self._look_up(tokens, plan, drafted)).tokens:
                 break
         return Proposal([*drafted, *matched.tokens], [*list[Source](["model"] * len(drafted)), *matched.sources])
 

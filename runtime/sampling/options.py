@@ -166,19 +166,19 @@ class Texts(Option):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenIds(Option):
-    """Ids of any collection. single: may be one id. text: may be a text."""
+    """Ids of any collection. single: may be one id. or_text: may be a text."""
 
     single: bool = False
-    text: bool = False
+    or_text: bool = False
 
     def _checked(self, name: str, value: Any) -> str | tuple[int, ...]:
-        if self.text and isinstance(value, str):
+        if self.or_text and isinstance(value, str):
             return value
-        tokens = None if self.text and isinstance(value, bytes | Mapping) else items(value)
+        tokens = None if self.or_text and isinstance(value, bytes | Mapping) else items(value)
         if tokens is None and self.single and hasattr(value, "__index__"):
             tokens = (value,)
         if tokens is None:
-            raise _refused(name, value, "a text or a list of token ids" if self.text else "a list of token ids")
+            raise _refused(name, value, "a text or a list of token ids" if self.or_text else "a list of token ids")
         return tuple(whole_number(f"a token of {name}", token, name) for token in tokens)
 
 

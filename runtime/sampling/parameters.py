@@ -135,7 +135,7 @@ class SamplingParameters:
     route: str | None = option(
         Text(expected="the name of a route", help="Route of the request in the bundle's policy.")
     )
-    prediction: str | Iterable[int] | None = option(TokenIds(optional=True, text=True, flag=""))
+    prediction: str | Iterable[int] | None = option(TokenIds(optional=True, or_text=True, flag=""))
     logprobs: int | None = option(Whole(optional=True, flag=""))
     shown: Iterable[int] = option(TokenIds(flag=""), ())
     cache_salt: str | None = option(Text(flag=""))

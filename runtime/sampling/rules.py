@@ -137,15 +137,12 @@ class Rule(ABC):
         ends.
         """
         known = logits[: self._vocab_size]
-        if self._constraint is not None:
-            try:
-                if self._constraint.over(self._drafted):
-                    return None
-                row = self._row(known, self._drafted)
-            except GrammarError:  # of a position that the output may never reach
+        try:
+            if self._constraint is not None and self._constraint.over(self._drafted):
                 return None
-        else:
             row = self._row(known, self._drafted)
+        except GrammarError:  # of a position that the output may never reach
+            return None
         return None if row is not known and row.max() == -np.inf < known.max() else row
 
     def _target_row(self, logits: Row, drafted: Sequence[int]) -> Row:
