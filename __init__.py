@@ -13,18 +13,17 @@ from .errors import SpecExportError
 from .version import VERSION
 
 if TYPE_CHECKING:
-    from .runtime.generation import Generation
     from .runtime.grammar.grammar import Grammar
     from .runtime.load import load
     from .runtime.loop.chunks import Chunk
     from .runtime.sampling.parameters import SamplingParameters
     from .runtime.session import Session
     from .runtime.state.statistics import Statistics
-    from .runtime.stream import Stream
+    from .runtime.stream import Generation, Stream
 else:
     _MODULES = {
         "Chunk": "loop.chunks",
-        "Generation": "generation",
+        "Generation": "stream",
         "Grammar": "grammar.grammar",
         "SamplingParameters": "sampling.parameters",
         "Session": "session",

@@ -18,8 +18,8 @@ from ..runtime.hub import bundle_name
 from ..runtime.policy.cost_model import COSTS, Costs
 from ..runtime.policy.files import check_writable, write_decision
 from ..runtime.policy.host_identity import bundle_identity, describe_host
-from ..runtime.policy.route_belief import ROUTING
 from ..runtime.policy.routes import POLICY, POLICY_VERSION, Policy
+from ..runtime.policy.routing import ROUTING
 from ..runtime.policy.survival import SURVIVAL, Survival
 from ..runtime.sampling.parameters import SamplingParameters
 from ..runtime.session import Session

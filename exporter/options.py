@@ -17,7 +17,6 @@ from ..errors import ParameterError
 from .precision import BuildTargets, PrecisionPlan, choose_build_targets, choose_precision_plan, parse_version
 from .weights.texts import read_texts
 
-# Of `--draft-vocabulary`: measure how many tokens pay.
 # A `--draft` that exports nothing: drafts are looked up in the text with every bundle.
 LOOKUP = "lookup"
 LONGEST_NAME = 32

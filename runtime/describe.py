@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..bundle import Bundle, CacheLayer, DraftSpec, Fidelity, Manifest, ModelSpec, Proof, TextSpec
-from .policy.checks import read_policy, stale
 from .policy.cost_model import COSTS, Costs
-from .policy.files import read_by_draft
+from .policy.files import read_by_draft, read_policy, stale
 from .policy.routes import UNBOUNDED, Policy, RoutePolicy
 
 
@@ -129,11 +128,11 @@ def _proved(label: str, proof: Proof) -> str:
     )
 
 
-def _fidelity(found: Fidelity | None) -> Iterator[str]:
-    if found is not None:
+def _fidelity(one: Fidelity | None) -> Iterator[str]:
+    if one is not None:
         yield (
-            f"perplexity {found.perplexity:.3f}, {found.exact_perplexity:.3f} before quantization ({found.loss:+.2%}), "
-            f"KL divergence {found.divergence:.4f} nats, same top-1 token {found.agreement:.1%}; {found.measured_on}"
+            f"perplexity {one.perplexity:.3f}, {one.exact_perplexity:.3f} before quantization ({one.loss:+.2%}), "
+            f"KL divergence {one.divergence:.4f} nats, same top-1 token {one.agreement:.1%}; {one.measured_on}"
         )
 
 

@@ -20,10 +20,10 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
     An existing folder takes precedence. Files go to huggingface_hub's cache, and only missing ones are downloaded.
     Raises `BundleError` for what is neither, `MissingPackageError` without huggingface_hub.
     """
-    given = Path(path)
+    folder = Path(path)
     match = ON_HUB.fullmatch(os.fspath(path))
-    if match is None or given.suffix == SUFFIX or os.path.lexists(given) or os.path.lexists(given.parent):
-        return given
+    if match is None or folder.suffix == SUFFIX or os.path.lexists(folder) or os.path.lexists(folder.parent):
+        return folder
     try:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError:

@@ -33,9 +33,9 @@ def command_line(arguments: Sequence[str]) -> str:
 def _reduced(argument: str) -> str:
     if not re.search(r"[/\\~]", argument):
         return argument
-    found = PREFIX.match(argument)
-    assert found is not None
-    option, name = found[1] or "", found[2] or ""
+    match = PREFIX.match(argument)
+    assert match is not None
+    option, name = match[1] or "", match[2] or ""
     value = argument[len(option) :]
     if name and not os.path.lexists(value):
         return option + name + name_of(value[len(name) :])

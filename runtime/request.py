@@ -11,10 +11,8 @@ from ..errors import ParameterError
 from .drafting.names import model_of, runnable_drafter, strip_cascade
 from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
-from .policy.forced import WithForcedTokens
-from .policy.predicted import WithPrediction
-from .policy.schedule import FixedSchedule, Schedule
-from .sampling.parameters import SIBLINGS, SamplingParameters
+from .policy.schedule import FixedSchedule, Schedule, WithForcedTokens, WithPrediction
+from .sampling.parameters import SamplingParameters
 from .sampling.rules import Rule, make_rule
 
 
@@ -58,14 +56,14 @@ class Request:
 def make_request(
     bundle: Bundle,
     decisions: Decisions,
-    given: EncodedRequest,
+    encoded: EncodedRequest,
     parameters: SamplingParameters,
     schedule: Schedule | None = None,
 ) -> Request:
-    """given: the tokenized texts of the parameters, and the prompt. schedule: decides how many tokens are drafted,
+    """encoded: the tokenized texts of the parameters, and the prompt. schedule: decides how many tokens are drafted,
     instead of parameters and policy. Raises `ParameterError`.
     """
-    manifest, prompt, matcher = bundle.manifest, given.prompt, given.matcher
+    manifest, prompt, matcher = bundle.manifest, encoded.prompt, encoded.matcher
     parameters = parameters.with_defaults(manifest.defaults)
     stops = parameters.stop_token_ids
     stop_tokens = frozenset(manifest.text.stop_token_ids if stops is None else cast(Sequence[int], stops))
@@ -75,7 +73,7 @@ def make_request(
         drafters = tuple(map(strip_cascade, drafters))
     leaves = _leaves(bundle, parameters, drafters)
     limit = min(parameters.max_new_tokens, manifest.longest - len(prompt))
-    return Request(prompt, parameters, rule, limit, stop_tokens, drafters, chosen, given.prediction, matcher, leaves)
+    return Request(prompt, parameters, rule, limit, stop_tokens, drafters, chosen, encoded.prediction, matcher, leaves)
 
 
 def _schedule(
@@ -95,15 +93,14 @@ def _schedule(
     name = runnable_drafter(parameters.drafter, bundle.manifest)
     if not parameters.speculate or k == 0:
         return (), FixedSchedule(0)
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise ParameterError(
+            f"schedule is {schedule!r}; it must implement Schedule; for a number use num_draft_tokens", "schedule"
+        )
+    if schedule is None and (k is not None or (parameters.drafter is not None and decisions.policy is not None)):
+        schedule = FixedSchedule(most if k is None else k)
     if schedule is not None:
-        if not isinstance(schedule, Schedule):
-            raise ParameterError(
-                f"schedule is {schedule!r}; it must implement Schedule; for a number use num_draft_tokens", "schedule"
-            )
         return (name,), WithForcedTokens(schedule, rule, most) if rule.constrained else schedule
-    if k is not None or (parameters.drafter is not None and decisions.policy is not None):
-        fixed = FixedSchedule(most if k is None else k)
-        return (name,), WithForcedTokens(fixed, rule, most) if rule.constrained else fixed
     seeded = parameters.seed is not None and not parameters.greedy
     named = decisions.policy is not None and parameters.route in decisions.policy.routes
     leaves = parameters.num_leaves or rule.siblings is not None
@@ -121,30 +118,39 @@ def _schedule(
 
 
 def _leaves(bundle: Bundle, parameters: SamplingParameters, drafters: Sequence[str]) -> int:
-    """As many leaves as are asked for, or as a verification of several candidates has room for. Raises
+    """As many leaves as the request names, or as a verification of several candidates has room for. Raises
     `ParameterError`.
     """
-    most, asked = bundle.manifest.contract.tree_rows, parameters.num_leaves
-    if asked is not None and asked > most:
+    most, wanted = bundle.manifest.contract.tree_rows, parameters.num_leaves
+    looks_up = parameters.drafter is not None and model_of(parameters.drafter) is None
+    if wanted is not None and wanted > most:
         raise ParameterError(
-            f"num_leaves is {asked}; this bundle was built for 0 to {most} (--tree-rows)"
+            f"num_leaves is {wanted}; this bundle was built for 0 to {most} (--tree-rows)"
             if most
-            else f"num_leaves is {asked}, but this bundle has no room for leaves; {_rows_by(bundle, asked)}",
+            else f"num_leaves is {wanted}, but this bundle has no room for leaves; {_rows_by(bundle, wanted)}",
             "num_leaves",
         )
-    if asked and parameters.drafter is not None and model_of(parameters.drafter) is None:
+    if wanted and looks_up:
         raise ParameterError(
-            f"num_leaves is {asked} with drafter {parameters.drafter!r}, which only looks tokens up; leaves are "
+            f"num_leaves is {wanted} with drafter {parameters.drafter!r}, which only looks tokens up; leaves are "
             "alternatives to the tokens of a draft model, so name one, or leave num_leaves out",
             "num_leaves",
         )
+    candidates = bool(drafters) and not parameters.greedy and parameters.verification == "spectr"
+    if candidates:
+        judges = "verification is 'spectr', which judges several draws of a draft model per position"
+        for refused, reason in (
+            (not bundle.manifest.drafts, ", and this bundle has no draft model; build it with --draft"),
+            (looks_up, f"; drafter {parameters.drafter!r} only looks tokens up"),
+            (not most, f", but this bundle has no rows for them; {_rows_by(bundle, 8)}"),
+            (parameters.grammar is not None, ", and a grammar allows only one; leave one of them out"),
+        ):
+            if refused:
+                raise ParameterError(judges + reason, "verification")
     drafts = any(model_of(drafter) is not None for drafter in drafters)
-    siblings = bool(drafters) and not parameters.greedy and parameters.verification in SIBLINGS
-    if siblings:
-        _check_siblings(bundle, parameters, most)
-    if not most or asked == 0 or not drafts or parameters.grammar is not None:
+    if not most or wanted == 0 or not drafts or parameters.grammar is not None:
         return 0
-    return asked or (most if siblings else 0)
+    return wanted or (most if candidates else 0)
 
 
 def _rows_by(bundle: Bundle, count: int) -> str:
@@ -155,15 +161,3 @@ def _rows_by(bundle: Bundle, count: int) -> str:
     if target.has_states:
         return "models with recurrent or convolution states cannot have any"
     return f"build it with --tree-rows {count}"
-
-
-def _check_siblings(bundle: Bundle, parameters: SamplingParameters, most: int) -> None:
-    asked = f"verification is {parameters.verification!r}, which judges several draws of a draft model per position"
-    if not bundle.manifest.drafts:
-        raise ParameterError(f"{asked}, and this bundle has no draft model; build it with --draft", "verification")
-    if parameters.drafter is not None and model_of(parameters.drafter) is None:
-        raise ParameterError(f"{asked}; drafter {parameters.drafter!r} only looks tokens up", "verification")
-    if not most:
-        raise ParameterError(f"{asked}, but this bundle has no rows for them; {_rows_by(bundle, 8)}", "verification")
-    if parameters.grammar is not None:
-        raise ParameterError(f"{asked}, and a grammar allows only one; leave one of them out", "verification")

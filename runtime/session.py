@@ -16,7 +16,6 @@ from ..engines.base import Engine
 from ..errors import SessionBusyError, SessionClosedError, SpecExportError
 from .costs.first import first_costs
 from .drafting.drafts import Drafts
-from .generation import Generation
 from .grammar.compiler import GrammarCompiler
 from .grammar.grammar import Grammar
 from .grammar.thinking import Thinking
@@ -30,7 +29,7 @@ from .signature import takes
 from .state.cancellation import Cancellation
 from .state.conversations import Conversations
 from .state.statistics import Statistics
-from .stream import Stream, holds
+from .stream import Generation, Stream, holds
 from .text.chat_template import Variables
 from .text.encode import Prompt, PromptEncoder
 from .tools.tool import Tool
@@ -77,7 +76,7 @@ class Session:
         self._stream: weakref.ref[Stream] | None = None  # the newest
         self._cancels = 0  # number of calls of `cancel`: it also ends a request whose costs are still being measured
         self._closed = False  # no request is accepted after
-        self._given_back = False  # the engine was released
+        self._released = False  # the engine was released
 
     def adapt(self) -> None:
         """Draft as much as pays here, although the bundle is not calibrated: the costs of rounds are looked up in the
@@ -206,8 +205,8 @@ class Session:
         self._check_free()
         parameters = with_overrides(params, overrides)
         grammar, prediction = parameters.grammar, self._encoder.encode_prediction(parameters.prediction)
-        given = EncodedRequest(self.encode(prompt), prediction, self._grammars.compile(grammar))
-        request = make_request(self.bundle, self.decisions, given, parameters, schedule)
+        encoded = EncodedRequest(self.encode(prompt), prediction, self._grammars.compile(grammar))
+        request = make_request(self.bundle, self.decisions, encoded, parameters, schedule)
         statistics, cancellation = Statistics(), Cancellation(self._cancels != cancels)
         chunks = self._decoding.chunks(request, statistics, cancellation)
         with self._running:
@@ -259,7 +258,7 @@ class Session:
         closed. Raises `SessionBusyError` from within another call of the same thread, as in a signal handler; that
         request is then cancelled.
         """
-        if holds(self._running) and not self._given_back:
+        if holds(self._running) and not self._released:
             self.cancel()
             raise _busy()
         self._closed = True  # at once, so that a thread with many requests does not begin the next one
@@ -268,15 +267,15 @@ class Session:
             with self._running:
                 self._close()
         finally:
-            self._closed = self._given_back  # open as before, if it was interrupted while it waited
+            self._closed = self._released  # open as before, if it was interrupted while it waited
 
     def _close(self) -> None:
-        if self._given_back:
+        if self._released:
             return
         stream = self._open_stream
         if stream is not None:
             stream.close(_closed())
-        self._closed = self._given_back = self.drafts.closed = True
+        self._closed = self._released = self.drafts.closed = True
         self.engine.close()
 
     def __enter__(self) -> Session:

@@ -36,10 +36,10 @@ def takes(fields: Callable[P, object]) -> Callable[[Callable[..., T]], Method[P,
     """A method whose `**overrides` are the keywords of `fields`."""
 
     def typed(method: Callable[..., T]) -> Method[P, T]:
-        own = inspect.signature(method)
-        named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        signature = inspect.signature(method)
+        named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         keywords = inspect.signature(fields).parameters.values()
-        method.__signature__ = own.replace(parameters=[*named, *keywords])  # type: ignore[attr-defined]
+        method.__signature__ = signature.replace(parameters=[*named, *keywords])  # type: ignore[attr-defined]
         return cast(Method[P, T], method)
 
     return typed

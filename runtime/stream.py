@@ -1,13 +1,16 @@
-"""An open request: an iterator of chunks that any thread may cancel or close."""
+"""An open request, an iterator of chunks that any thread may cancel or close, and all of its chunks as one."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 from threading import Condition, RLock
 
 from ..errors import SessionBusyError, SpecExportError
-from .loop.chunks import Chunk
+from .loop.chunks import Chunk, FinishReason
+from .sampling.logprobs import TokenLogprobs
 from .state.cancellation import Cancellation
+from .state.statistics import Statistics
 
 
 class Stream(Iterator[Chunk]):
@@ -80,6 +83,29 @@ class Stream(Iterator[Chunk]):
     def __del__(self) -> None:
         if self.open:
             self.close()
+
+
+@dataclass(frozen=True)
+class Generation:
+    """finish_reason `stop`: a stop token or stop string came, or the grammar is complete; `length`: max_new_tokens or
+    the capacity was reached; `cancelled`: by `Session.cancel`. logprobs: one for each of the tokens, if the request
+    asked for them.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    statistics: Statistics
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+    @classmethod
+    def of(cls, chunks: Sequence[Chunk]) -> Generation:
+        """All chunks of a stream as one."""
+        last = chunks[-1]
+        assert last.finish_reason is not None
+        tokens = tuple(token for chunk in chunks for token in chunk.tokens)
+        logprobs = tuple(one for chunk in chunks for one in chunk.logprobs)
+        return cls("".join(chunk.text for chunk in chunks), tokens, last.finish_reason, last.statistics, logprobs)
 
 
 def holds(lock: RLock) -> bool:

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from ..errors import ParameterError
-from ..runtime.sampling.options import Flag, Name
+from ..runtime.sampling.options import Flag, Text
 from . import checks
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -78,7 +78,7 @@ class ServerSettings:
     default_temperature: float = setting(1.0, checks.temperature, "Temperature of requests that do not set one.")
     drafter: str | None = setting(
         None,
-        Name().check,
+        Text(expected="the name of a drafter").check,
         "Drafter of requests that name none, as for generate. [default: the policy's where calibrated, else model if "
         "the bundle has one, else ngram]",
     )

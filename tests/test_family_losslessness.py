@@ -11,7 +11,7 @@ import pytest
 from families import losslessness
 from families.losslessness import ask
 from specexport import load
-from specexport.runtime.proofs.output import decode_request
+from specexport.runtime.proofs.equality import decode_request
 
 
 def test_an_output_that_is_not_the_targets_own_is_told(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:

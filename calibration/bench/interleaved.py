@@ -21,8 +21,7 @@ from ...errors import BundleError, OutputError, ParameterError
 from ...runtime.drafting.names import runnable_drafter
 from ...runtime.hub import bundle_name
 from ...runtime.policy.host_identity import bundle_identity, describe_host
-from ...runtime.proofs.equality import judge
-from ...runtime.proofs.output import DecodedOutput, decode_request
+from ...runtime.proofs.equality import DecodedOutput, decode_request, judge
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 from ...strict import parse

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ...engines.base import Logits
 from ...runtime.drafting.drafters import LOOKUPS
-from ...runtime.drafting.guessed import GUESSES, SHORTEST_FOR_A_MODEL
+from ...runtime.drafting.model_draft import GUESSES, SHORTEST_FOR_A_MODEL
 from ...runtime.drafting.names import cascade_source_of
 from ...runtime.drafting.rounds import Guide
 from .traces import Trace, agreeing, known, matching

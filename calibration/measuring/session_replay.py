@@ -11,9 +11,9 @@ from ...runtime.drafting.names import cascade_source_of, model_of, strip_cascade
 from ...runtime.policy.confidence import AcceptancePredictor, adaptive_schedule
 from ...runtime.policy.controller import RouteState
 from ...runtime.policy.cost_model import Costs
-from ...runtime.policy.route_belief import Routing
-from ...runtime.policy.routed_schedule import Candidate, Purse, RoutedSchedule
+from ...runtime.policy.routed_schedule import Candidate, RoutedSchedule
 from ...runtime.policy.routes import RoutePolicy
+from ...runtime.policy.routing import Routing
 from .confidence import Reading
 from .replay import ReplayedRound, Runs, replay, replay_fixed
 from .traces import CostsAt, Trace, cached
@@ -87,14 +87,15 @@ def routed_seconds(
     """
     states, ats = {name: RouteState() for name in drafters}, {name: cached(one.costs) for name, one in drafters.items()}
     most = min(one.costs.max_draft_tokens for one in drafters.values())
-    purse, seconds, choices = Purse(), [], []
+    seconds: list[float] = []
+    choices: list[list[str]] = []
     for number, runs in enumerate(stream):
         trace, known = next(iter(runs.values())), routing(number)
         candidates = {
             name: Candidate(one.costs.chained(known.unit(name)), one.predictor, states[name])
             for name, one in drafters.items()
         }
-        schedule = RoutedSchedule(known, trace.tokens[: trace.prompt_tokens], candidates, most, purse)
+        schedule = RoutedSchedule(known, trace.tokens[: trace.prompt_tokens], candidates, most)
         logits = {name: one.logits(number) for name, one in drafters.items()}
         rounds = list(replay(runs, schedule, logits))
         choices.append([name for name, _ in rounds])

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...runtime.drafting.names import model_of
-from ...runtime.policy.route_belief import ROUTING_VERSION, KnownDraft, KnownRoute, Routing
+from ...runtime.policy.routing import ROUTING_VERSION, KnownDraft, KnownRoute, Routing
 from ..drafted import Drafted, of_drafter
 from ..measuring.replay import Runs, plain_seconds
 from ..measuring.session_replay import Priced, Start, adaptive_seconds, aligned, routed_seconds, start_of

@@ -23,8 +23,7 @@ from ...bundle import LayerProof
 from ...engines.base import Logits
 from ...engines.onnxruntime.cpu import DIALECT, OrtDecoder
 from ...errors import ProofError
-from ...runtime.proofs.divergence import divergence
-from ...runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep, Step, answers, max_error
+from ...runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep, Step, divergence, logits_of, max_error
 from ..dialects import Dialect
 from ..weights.fake_quant import fake_quantized
 from ..weights.recipe import Recipe
@@ -87,9 +86,9 @@ def prove_layers(subject: Subject, dialect: Dialect, path: Path, recorded: Recor
 
 def _answers(subject: Subject, dialect: Dialect, path: Path, reference: list[ReferenceStep]) -> list[Logits]:
     if dialect == DIALECT:
-        return list(answers(OrtDecoder(path, subject.spec, subject.contract), reference))
+        return list(logits_of(OrtDecoder(path, subject.spec, subject.contract), reference))
     with widened(path) as wide:
-        return list(answers(widened_decoder(wide, subject.spec, subject.contract, dialect), reference))
+        return list(logits_of(widened_decoder(wide, subject.spec, subject.contract, dialect), reference))
 
 
 def _product_error(subject: str, graph: QuantizedGraph, op: QuantizedOp) -> tuple[float, bool]:

@@ -58,8 +58,6 @@ def _path(session: Metered, draft: str) -> Path:
     engine = session.engine
     bundle, host = bundle_identity(session.bundle, draft), describe_host(engine.name, engine.device)
     made_for = [bundle, host, engine.name, session.threads]
-    if engine.trees is not None:  # passes that are wider than any chain were not always measured
-        made_for.append("tree")
     name = sha256(json.dumps(made_for).encode()).hexdigest()[:32]
     return user_cache() / "costs" / f"{name}.json"
 

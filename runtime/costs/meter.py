@@ -21,7 +21,7 @@ from ...bundle import NO_DRAFT, Bundle
 from ...engines.base import Decoder, Engine
 from ...errors import ParameterError
 from ..drafting.drafts import Drafts
-from ..drafting.guessed import GUESSES
+from ..drafting.model_draft import GUESSES
 from ..policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from ..policy.host_identity import bundle_identity, describe_host
 from ..policy.schedule import FixedSchedule, Schedule
@@ -33,7 +33,7 @@ from ..stream import Stream
 # k left them.
 BURST = 8
 # Seconds at one context after which no further burst begins.
-LONGEST_GO = 15.0
+MAX_SECONDS = 15.0
 # Seed of the prompts' random tokens, on which costs do not depend.
 SEED = 5
 
@@ -74,7 +74,7 @@ class CostMeter:
         session: Metered,
         contexts: Sequence[int] | None = None,
         burst: int = BURST,
-        longest: float = LONGEST_GO,
+        longest: float = MAX_SECONDS,
         draft: str | None = None,
         rows: bool = False,
     ) -> None:
@@ -88,7 +88,7 @@ class CostMeter:
         self._session, self._draft = session, draft or session.bundle.manifest.first_draft
         self._most = session.max_draft_tokens
         self._burst_rounds, self._longest = burst, longest
-        room = session.capacity - max((burst + 2) * (self._most + 1), session.bundle.manifest.contract.widest_step)
+        room = session.capacity - (burst + 2) * (self._most + 1)
         if room < 1:
             raise ParameterError(
                 f"a capacity of {session.capacity} tokens is too small to measure costs in; "
@@ -99,7 +99,6 @@ class CostMeter:
         self._times: dict[tuple[int, int], _Times] = defaultdict(_Times)
         self._target_prefill: list[float] = []  # seconds per token
         self._draft_prefill: list[float] = []
-        self._tree: dict[int, list[list[float]]] = defaultdict(list)  # by context: a pass of each width, turn by turn
         self._order = random.Random(SEED)
         self._has_model = self._draft != NO_DRAFT
         self._narrow: list[float] = []  # seconds of the draft's passes over one row,
@@ -131,8 +130,6 @@ class CostMeter:
                         self._passes(context, k)
                 if self._guesses:
                     self._rows(context)
-                if self._session.engine.trees is not None:
-                    self._tree[context].append(self._wider(context))
         self._session.reset()
 
     def costs(self) -> Costs:
@@ -201,16 +198,6 @@ class CostMeter:
                 draft.step([1] * rows, context)
                 times.append(perf_counter() - start)
 
-    def _wider(self, context: int) -> list[float]:
-        """Seconds of a target pass over each number of rows that only leaves make."""
-        target, contract = self._session.engine.target, self._session.bundle.manifest.contract
-        times = []
-        for rows in range(self._most + 2, contract.widest_step + 1):
-            start = perf_counter()
-            target.step([1] * rows, context)
-            times.append(perf_counter() - start)
-        return times
-
     def _opened(self) -> Decoder | None:
         """The draft, without the translation of ids."""
         return self._session.drafts.open(self._draft).decoder if self._has_model else None
@@ -227,23 +214,22 @@ class CostMeter:
                 times.target.append(perf_counter() - start)
 
     def _point(self, context: int) -> CostPoint:
-        found = [self._times[context, k] for k in range(self._most + 1)]
+        by_k = [self._times[context, k] for k in range(self._most + 1)]
         if not self._has_model:  # the time of a lookup is negligible
-            rest = median(w - t for w, t in zip(found[0].whole, found[0].target, strict=True))
-            for times in found[1:]:
+            rest = median(w - t for w, t in zip(by_k[0].whole, by_k[0].target, strict=True))
+            for times in by_k[1:]:
                 times.whole, times.draft = [seconds + rest for seconds in times.target], [0.0] * len(times.target)
-        rounds = _rising([_measured(times.whole) for times in found])
-        on_host = median(found[0].target) > 0
+        rounds = _rising([_measured(times.whole) for times in by_k])
+        on_host = median(by_k[0].target) > 0
         if not on_host:  # the device runs whole rounds, whose parts cannot be timed
             nothing = MeasuredTime(0.0, 0.0, 0.0)
             return CostPoint(context, rounds, nothing, rounds, (nothing,) * len(rounds))
-        draft = [seconds / k for k, times in enumerate(found) if k for seconds in times.draft]
+        draft = [seconds / k for k, times in enumerate(by_k) if k for seconds in times.draft]
         host = tuple(
-            _measured([max(0.0, w - d - t) for w, d, t in zip(x.whole, x.draft, x.target, strict=True)]) for x in found
+            _measured([max(0.0, w - d - t) for w, d, t in zip(x.whole, x.draft, x.target, strict=True)]) for x in by_k
         )
-        wider = [_measured(seconds) for seconds in zip(*self._tree[context], strict=True)]
-        passes = _rising([*(_measured(times.target) for times in found), *wider])
-        return CostPoint(context, rounds, _measured(draft), passes[: len(found)], host, passes[len(found) :])
+        verify = _rising([_measured(times.target) for times in by_k])
+        return CostPoint(context, rounds, _measured(draft), verify, host)
 
 
 def _measured(seconds: Sequence[float]) -> MeasuredTime:

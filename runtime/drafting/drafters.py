@@ -4,16 +4,15 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from ..sampling.rules import Proposer
 from ..state.context import Context
 from ..state.statistics import Statistics
-from .guessed import SHORTEST_FOR_A_MODEL, CascadeDraft, CascadeSource, ModelCascadeSource
-from .lookup import Lookup, NgramLookup, SuffixLookup
-from .model_draft import ModelDraft
+from .lookup import Lookup, NgramLookup, PredictionLookup, SuffixLookup
+from .model_draft import SHORTEST_FOR_A_MODEL, ModelDraft, SmallerModel
 from .names import cascade_source_of, model_of
 from .rounds import Proposal, RoundPlan, Source
 
@@ -33,144 +32,126 @@ class Draft(Protocol):
         ...
 
 
-class NoDraft:
-    """Plain decoding."""
+class Drafter:
+    """The draft of one drafter: what the first of the lookups finds, else the model's tokens.
+
+    As soon as a lookup finds a match after tokens of the model, that match continues the draft. Where it continues
+    depends only on tokens that are part of the draft. So each of its tokens is deterministic given its prefix, and the
+    output stays the target's own.
+    """
+
+    def __init__(
+        self,
+        rule: Proposer,
+        statistics: Statistics,
+        model: ModelDraft | None = None,
+        lookups: Sequence[Lookup] = (),
+    ) -> None:
+        """Without a model and lookups it decodes plainly."""
+        self._rule, self._statistics, self._model, self._lookups = rule, statistics, model, lookups
 
     def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
-        pass
+        for lookup in self._lookups:
+            lookup.find(tokens, 0)
+        if self._model is not None:
+            self._model.prefill(tokens, plan)
 
     def propose(self, tokens: Sequence[int], plan: RoundPlan) -> Proposal:
+        if plan.forced:
+            return self._after_forced(tokens, plan)
+        drafted: list[int] = []
+        matched = self._look_up(tokens, plan, drafted)
+        if matched.tokens or self._model is None:
+            return matched
+        for token in self._model.one_by_one(tokens, plan):
+            drafted.append(token)
+            if self._lookups and (matched := self._look_up(tokens, plan, drafted)).tokens:
+                break
+        return Proposal([*drafted, *matched.tokens], [*list[Source](["model"] * len(drafted)), *matched.sources])
+
+    def _look_up(self, tokens: Sequence[int], plan: RoundPlan, drafted: Sequence[int]) -> Proposal:
+        """What the first lookup that finds something proposes after `drafted`."""
+        count = plan.num_draft_tokens - len(drafted)
+        for lookup in self._lookups if count else ():
+            matched = lookup.find(tokens, count, drafted)
+            if matched and plan.guide is not None and lookup.source == "lookup":
+                matched = matched[: plan.guide.looked_up(len(matched), lookup.matched, len(drafted))]
+            matched = matched[: self._rule.legal(matched)]
+            if matched:
+                for token in matched:
+                    self._rule.certain(token)
+                self._statistics.looked_up += len(matched)
+                return Proposal(matched, [lookup.source] * len(matched))
         return Proposal([], [])
 
+    def _after_forced(self, tokens: Sequence[int], plan: RoundPlan) -> Proposal:
+        """The plan's forced tokens, without a pass of any model, and then the model's.
 
-class LookupDraft:
-    """source: of its tokens; the guide is asked about those of lookups only."""
-
-    def __init__(self, lookup: Lookup, rule: Proposer, statistics: Statistics, source: Source = "lookup") -> None:
-        self._lookup, self._rule, self._statistics, self._source = lookup, rule, statistics, source
-
-    def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
-        self._lookup.find(tokens, 0)
-
-    def propose(self, tokens: Sequence[int], plan: RoundPlan, drafted: Sequence[int] = ()) -> Proposal:
-        """drafted: tokens that were proposed already, which these follow."""
-        count = plan.num_draft_tokens - len(drafted)
-        found = self._lookup.find(tokens, count, drafted) if count else []
-        if found and plan.guide is not None and self._source == "lookup":
-            found = found[: plan.guide.looked_up(len(found), self._lookup.matched, len(drafted))]
-        found = found[: self._rule.legal(found)]
-        for token in found:
-            self._rule.certain(token)
-        self._statistics.looked_up += len(found)
-        return Proposal(found, [self._source] * len(found))
-
-
-class ExtendedDraft:
-    """A model; as soon as one of the lookups finds a match after the model's tokens, that match continues the draft.
-
-    Where the lookup continues depends only on tokens that are part of the draft. So each of its tokens is deterministic
-    given its prefix, and the output stays the target's own.
-    """
-
-    def __init__(self, model: ModelDraft, lookups: Sequence[LookupDraft]) -> None:
-        self.model, self._lookups = model, lookups
-        self.prefill = model.prefill
-
-    def propose(self, tokens: Sequence[int], plan: RoundPlan) -> Proposal:
-        drafted: list[int] = []
-        sources: list[Source] = []
-        for token in self.model.one_by_one(tokens, plan):
-            drafted.append(token)
-            sources.append("model")
-            for lookup in self._lookups:
-                found = lookup.propose(tokens, plan, drafted)
-                if found.tokens:
-                    return Proposal([*drafted, *found.tokens], [*sources, *found.sources])
-        return Proposal(drafted, sources)
-
-
-class FirstDraft:
-    """The first of several drafts that has something to propose."""
-
-    def __init__(self, *drafts: Draft) -> None:
-        self.drafts = drafts
-
-    def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
-        for draft in self.drafts:
-            draft.prefill(tokens, plan)
-
-    def propose(self, tokens: Sequence[int], plan: RoundPlan) -> Proposal:
-        found = Proposal([], [])
-        for draft in self.drafts:
-            found = draft.propose(tokens, plan)
-            if found.tokens:
-                break
-        return found
-
-
-class ForcedDraft:
-    """The plan's forced tokens, without a pass of any model, and then the tokens of another draft.
-
-    After forced tokens only the model may continue: what they are verified to be is not known yet, and a lookup
-    remembers all tokens that it is shown.
-    """
-
-    def __init__(self, draft: Draft, rule: Proposer, statistics: Statistics) -> None:
-        self._draft, self._model, self._rule, self._statistics = draft, _model_of(draft), rule, statistics
-        self.prefill = draft.prefill
-
-    def propose(self, tokens: Sequence[int], plan: RoundPlan) -> Proposal:
-        forced, sources = list(plan.forced), list[Source](["grammar"] * len(plan.forced))
-        if not forced:
-            return self._draft.propose(tokens, plan)
+        Only the model may continue: what forced tokens are verified to be is not known yet, and a lookup remembers all
+        tokens that it is shown.
+        """
+        forced, rest = list(plan.forced), plan.num_draft_tokens - len(plan.forced)
         for token in forced:
             self._rule.certain(token)
         self._statistics.forced += len(forced)
-        if self._model is None or len(forced) == plan.num_draft_tokens:
-            return Proposal(forced, sources)
-        rest = replace(plan, num_draft_tokens=plan.num_draft_tokens - len(forced), forced=())
-        found = self._model.propose([*tokens, *forced], rest)
-        return Proposal([*forced, *found.tokens], [*sources, *found.sources])
+        drafted = list[int]()
+        if self._model is not None and rest:
+            left = replace(plan, num_draft_tokens=rest, forced=())
+            drafted = list(self._model.one_by_one([*tokens, *forced], left))
+        sources: list[Source] = ["grammar" for _ in forced]
+        sources += ["model" for _ in drafted]
+        return Proposal([*forced, *drafted], sources)
 
 
-def _model_of(draft: Draft) -> ModelDraft | None:
-    """The model that is part of `draft`, if any."""
-    if isinstance(draft, ModelDraft):
-        return draft
-    if isinstance(draft, ExtendedDraft):
-        return draft.model
-    parts = draft.drafts if isinstance(draft, FirstDraft) else ()
-    return next((model for part in parts if (model := _model_of(part)) is not None), None)
+class SwitchedDraft:
+    """Several drafters of one request; the plan's drafts the round. The caches of the others lag behind, and catch up
+    when it is their turn.
+    """
+
+    def __init__(self, drafts: Mapping[str, Draft], context: Context) -> None:
+        """drafts: by drafter, over caches of `context`."""
+        self._drafts, self._context = drafts, context
+        self._models = {name: model_of(name) or next(iter(context.drafts)) for name in drafts}
+
+    def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
+        self._of(plan).prefill(tokens, plan)
+
+    def propose(self, tokens: Sequence[int], plan: RoundPlan) -> Proposal:
+        return self._of(plan).propose(tokens, plan)
+
+    def _of(self, plan: RoundPlan) -> Draft:
+        name = plan.drafter or next(iter(self._drafts))
+        self._context.drafts_with = self._models[name]
+        return self._drafts[name]
 
 
 def make_draft(
-    name: str, context: Context, rule: Proposer, statistics: Statistics, first: Sequence[LookupDraft] = ()
+    names: Sequence[str],
+    context: Context,
+    rule: Proposer,
+    statistics: Statistics,
+    prediction: PredictionLookup | None = None,
 ) -> Draft:
-    """`name`: from `runnable_drafter`; its model, where it has one, must be open.
-
-    first: lookups that come before all others.
+    """names: from `runnable_drafter`, none for plain decoding; their models must be open. prediction: comes before all
+    lookups.
     """
-    lookups = [*first]
-    lookup, _, _ = name.partition("+")
+    first = [prediction] if prediction is not None else []
+    drafts = {name: _drafter(name, context, rule, statistics, first) for name in names}
+    if len(drafts) > 1:
+        return SwitchedDraft(drafts, context)
+    return drafts[names[0]] if drafts else Drafter(rule, statistics)
+
+
+def _drafter(name: str, context: Context, rule: Proposer, statistics: Statistics, first: Sequence[Lookup]) -> Drafter:
+    lookups, (lookup, _, _), used = [*first], name.partition("+"), model_of(name)
     if lookup in LOOKUPS:
-        shortest = SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL
-        lookups.append(LookupDraft(LOOKUPS[lookup](shortest), rule, statistics))
-    drafts: list[Draft] = [*lookups]
-    asked = model_of(name)
-    if asked is not None:
-        model = _model(name, asked, context, rule, statistics)
-        drafts.append(ExtendedDraft(model, lookups) if lookups else model)
-    return drafts[0] if len(drafts) == 1 else FirstDraft(*drafts)
-
-
-def _model(name: str, asked: str, context: Context, rule: Proposer, statistics: Statistics) -> ModelDraft:
-    """The draft model `asked` by `name`, with what drafts for it in a chain."""
-    guesser = cascade_source_of(name)
-    if guesser is None:
-        return ModelDraft(context.drafts[asked], rule, statistics)
-    guess: CascadeSource
-    if guesser in LOOKUPS:
-        guess = LOOKUPS[guesser](SHORTEST_FOR_A_MODEL)
-    else:
-        guess = ModelCascadeSource(context.drafts[guesser], context.target.decoder.vocab_size, statistics)
-    return CascadeDraft(context.drafts[asked], guess, rule, statistics)
+        lookups.append(LOOKUPS[lookup](SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL))
+    if used is None:
+        return Drafter(rule, statistics, lookups=lookups)
+    below: Lookup | SmallerModel | None = None
+    source = cascade_source_of(name)
+    if source in LOOKUPS:
+        below = LOOKUPS[source](SHORTEST_FOR_A_MODEL)
+    elif source is not None:
+        below = SmallerModel(context.drafts[source], context.target.decoder.vocab_size, statistics)
+    return Drafter(rule, statistics, ModelDraft(context.drafts[used], rule, statistics, below), lookups)

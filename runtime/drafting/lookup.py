@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Protocol
 
+from .rounds import Source
+
 # N-grams are searched from the longest to the shortest.
 LONGEST_NGRAM = 4
 # In a prediction a short match is enough: it is likely to be right.
@@ -17,9 +19,12 @@ PLACES = 16
 
 
 class Lookup(Protocol):
-    """matched: length of the last match, in tokens."""
+    """matched: length of the last match, in tokens. source: of its tokens; the guide is asked about those of `lookup`
+    only.
+    """
 
     matched: int
+    source: Source
 
     def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
         """Up to `count` tokens that may follow `tokens` and then `drafted`; none without a match.
@@ -32,16 +37,18 @@ class Lookup(Protocol):
 
 def _continued(tokens: Sequence[int], drafted: Sequence[int], place: int, count: int) -> list[int]:
     """`count` tokens from `place` of `tokens` on; if the sequence ends before that, its last stretch is repeated."""
-    found = [*tokens[place : place + count], *drafted][:count]
-    while len(found) < count:
-        found += found[: count - len(found)]
-    return found
+    continuation = [*tokens[place : place + count], *drafted][:count]
+    while len(continuation) < count:
+        continuation += continuation[: count - len(continuation)]
+    return continuation
 
 
 class NgramLookup:
     """Prompt lookup (Saxena 2023): continues the longest of the last n-grams that occurred before, at its most recent
     position.
     """
+
+    source: Source = "lookup"
 
     def __init__(self, shortest: int, longest: int = LONGEST_NGRAM) -> None:
         self._lengths = range(longest, shortest - 1, -1)
@@ -72,6 +79,8 @@ class PredictionLookup:
     ones.
     """
 
+    source: Source = "prediction"
+
     def __init__(self, prompt: Sequence[int], prediction: Sequence[int]) -> None:
         start = [*prompt[-LONGEST_NGRAM:]]
         self._tokens = [*start, *prediction]
@@ -100,6 +109,8 @@ class SuffixLookup:
     """Continues at the position where the longest suffix of the sequence occurred before (after SuffixDecoding, Oliaro
     et al. 2024, arXiv 2411.04975), with as many tokens as the match is long: a short match promises little.
     """
+
+    source: Source = "lookup"
 
     def __init__(self, shortest: int) -> None:
         self._shortest = shortest

@@ -1,4 +1,4 @@
-"""The draft model, one token at a time."""
+"""The draft model, one token at a time, or in a cascade: with something cheaper that drafts for it."""
 
 from __future__ import annotations
 
@@ -8,54 +8,96 @@ from time import perf_counter
 from ..sampling.rules import Proposer
 from ..state.context import CachedDecoder
 from ..state.statistics import Statistics
-from .rounds import Proposal, RoundPlan
+from .lookup import Lookup
+from .rounds import RoundPlan
 
 # How many tokens a model catches up with in the first pass of its draft, rather than in an additional one.
 AT_ONCE = 8
+# Wrong guesses cost only rows of a pass that is run anyway, so matches may be short; a pass takes this many at most.
+SHORTEST_FOR_A_MODEL = 2
+GUESSES = 3
+
+
+def _caught_up(cached: CachedDecoder, tokens: Sequence[int], fed: int) -> int:
+    """Where the next pass begins, which feeds the last `fed` of `tokens` at least, and a few more that the cache lacks.
+
+    Longer gaps are fed before it. States must be able to continue where the pass begins.
+    """
+    at_once = max(2, min(AT_ONCE, cached.chunk))
+    cached.prefill(tokens, max(len(tokens) - at_once, min(cached.rows, len(tokens) - fed)))
+    return max(0, min(cached.rows, len(tokens) - fed))
+
+
+class SmallerModel:
+    """Drafts the likeliest tokens of a smaller model. Rows of its own guesses do not count in its cache: guesses that
+    the larger model drafts too are fed again with the next tokens, in one pass.
+    """
+
+    def __init__(self, cached: CachedDecoder, vocab_size: int, statistics: Statistics) -> None:
+        """vocab_size: the target's; the model may know more ids."""
+        self._cached, self._vocab_size, self._statistics = cached, vocab_size, statistics
+
+    def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
+        """Up to `count` tokens that the model may draft after `tokens` and `drafted`."""
+        cached, known = self._cached, [*tokens, *drafted]
+        place = _caught_up(cached, known, 1)
+        logits = cached.step(known[place:], place)
+        guesses = [int(logits[-1, : self._vocab_size].argmax())]
+        while len(guesses) < count:
+            logits = cached.step(guesses[-1:], len(known) + len(guesses) - 1)
+            guesses.append(int(logits[-1, : self._vocab_size].argmax()))
+        cached.keep(len(known))
+        self._statistics.guess_passes += len(guesses)
+        return guesses
 
 
 class ModelDraft:
-    """The draft model.
-
-    Its first pass of a round feeds two tokens at least: after full acceptance its cache lacks the last token's row;
+    """Its first pass of a round feeds two tokens at least: after full acceptance its cache lacks the last token's row;
     after rounds that were looked up it lacks more.
+
+    In a cascade, passes are also fed the tokens that `source` expects next. Every token is drawn from the model's own
+    row after its own prefix, and is judged by that row's distribution. A guess only decides which rows a pass already
+    has; the rows after the first token that differs from its guess are not used.
     """
 
-    def __init__(self, cached: CachedDecoder, rule: Proposer, statistics: Statistics) -> None:
-        self._cached, self._rule, self._statistics = cached, rule, statistics
-        self._at_once = max(2, min(AT_ONCE, cached.chunk))
+    def __init__(
+        self,
+        cached: CachedDecoder,
+        rule: Proposer,
+        statistics: Statistics,
+        source: Lookup | SmallerModel | None = None,
+    ) -> None:
+        # States cannot be rolled back to any row within a round; `runnable_drafter` refuses.
+        assert source is None or not cached.decoder.has_states
+        self._cached, self._rule, self._statistics, self._source = cached, rule, statistics, source
 
     def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
         if plan.guide is None or plan.guide.go_on(0):
             self._cached.prefill(tokens, len(tokens) - 2)
 
-    def propose(self, tokens: Sequence[int], plan: RoundPlan) -> Proposal:
-        drafted = list(self.one_by_one(tokens, plan))
-        return Proposal(drafted, ["model"] * len(drafted))
-
     def one_by_one(self, tokens: Sequence[int], plan: RoundPlan) -> Iterator[int]:
-        """The tokens of `propose`, lazily: a pass runs only when its token is requested."""
-        count, guide = plan.num_draft_tokens, plan.guide
-        if not count or (guide is not None and not guide.go_on(0)):
-            return
-        start = perf_counter()
-        # The first pass also feeds what rounds without the model have left out, where that is little. States must be
-        # able to continue where the pass begins.
-        self._cached.prefill(tokens, max(len(tokens) - self._at_once, min(self._cached.rows, len(tokens) - 2)))
-        place = max(0, min(self._cached.rows, len(tokens) - 2))
-        logits = self._cached.step(tokens[place:], place)
-        drafted = 0
-        while True:
+        """Draft tokens, lazily: a pass runs only when its token is requested."""
+        cached, drafted, count, guide = self._cached, list[int](), plan.num_draft_tokens, plan.guide
+        while len(drafted) < count and (guide is None or guide.go_on(len(drafted))):
+            start = perf_counter()
+            place = len(tokens) + len(drafted) - 1 if drafted else _caught_up(cached, tokens, 2)
+            fed = drafted[-1:] or tokens[place:]
+            room = min(GUESSES, count - len(drafted) - 1, cached.widest - len(fed)) if self._source is not None else 0
+            guesses = self._source.find(tokens, room, drafted) if self._source is not None and room > 0 else []
+            logits = cached.step([*fed, *guesses], place)
             self._statistics.draft_seconds += perf_counter() - start
             self._statistics.draft_passes += 1
-            if guide is not None and not guide.include(drafted, logits):
-                return
-            token = self._rule.propose(logits[-1])
-            if token is None:
-                return
-            drafted += 1
-            yield token
-            if drafted == count or (guide is not None and not guide.go_on(drafted)):
-                return
-            start = perf_counter()
-            logits = self._cached.step([token], len(tokens) + drafted - 1)
+            first = len(logits) - len(guesses)  # the row of the first token, counted from 1
+            for index, guess in enumerate([*guesses, None]):
+                cached.rows = place + len(fed) + index  # rows of drafted tokens only, wherever this is abandoned
+                rows = logits[: first + index]
+                if guide is not None and not guide.include(len(drafted), rows):
+                    return
+                token = self._rule.propose(rows[-1])
+                if token is None:
+                    return
+                drafted.append(token)
+                cached.rows += token == guess
+                yield token
+                if token != guess or len(drafted) == count:
+                    break

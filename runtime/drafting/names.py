@@ -39,8 +39,8 @@ def cascade_source_of(drafter: str) -> str | None:
 
 def models_in(drafter: str) -> list[str]:
     """The drafts that it uses, in a chain too."""
-    asked = model_of(drafter), cascade_source_of(drafter)
-    return [model for model in asked if model is not None and model not in LOOKUP_NAMES]
+    parts = model_of(drafter), cascade_source_of(drafter)
+    return [part for part in parts if part is not None and part not in LOOKUP_NAMES]
 
 
 def strip_cascade(drafter: str) -> str:
@@ -57,7 +57,7 @@ def all_drafters(drafts: Sequence[str]) -> tuple[str, ...]:
 
 def all_chains(drafts: Sequence[str]) -> tuple[str, ...]:
     """The chains of the same bundle: every draft with a lookup, or another draft, that drafts for it."""
-    return tuple(f"{guesser}:{model}" for model in drafts for guesser in (*LOOKUP_NAMES, *drafts) if guesser != model)
+    return tuple(f"{source}:{model}" for model in drafts for source in (*LOOKUP_NAMES, *drafts) if source != model)
 
 
 def check_drafter(name: str | None, drafts: Sequence[str]) -> str:
@@ -69,9 +69,9 @@ def check_drafter(name: str | None, drafts: Sequence[str]) -> str:
     if name is None:
         return usable[0]
     parts = re.split("([+:])", name) if isinstance(name, str) else []
-    found = "".join(drafts[0] if part == ALIAS and drafts else part for part in parts)
-    if found in (*usable, *chains):
-        return found
+    drafter = "".join(drafts[0] if part == ALIAS and drafts else part for part in parts)
+    if drafter in (*usable, *chains):
+        return drafter
     if name == "lookup":
         raise ParameterError(f"drafter is 'lookup'; the lookups are called {' and '.join(LOOKUP_NAMES)}", "drafter")
     first = f" ({ALIAS} is the draft {drafts[0]!r})" if drafts else ", since this bundle was built without --draft"
@@ -89,12 +89,12 @@ def supports_cascade(chain: str, manifest: Manifest) -> bool:
 
 def runnable_drafter(name: str | None, manifest: Manifest) -> str:
     """`check_drafter` for the drafts of a bundle. Raises `ParameterError` also for a chain that cannot run."""
-    found = check_drafter(name, manifest.draft_names)
-    if cascade_source_of(found) is not None and not supports_cascade(found, manifest):
-        model = strip_cascade(found)
+    drafter = check_drafter(name, manifest.draft_names)
+    if cascade_source_of(drafter) is not None and not supports_cascade(drafter, manifest):
+        model = strip_cascade(drafter)
         raise ParameterError(
-            f"drafter is {found!r}, but the layers of {model!r} keep recurrent or convolution states, so nothing can "
+            f"drafter is {drafter!r}, but the layers of {model!r} keep recurrent or convolution states, so nothing can "
             f"draft for it; name {model!r} alone",
             "drafter",
         )
-    return found
+    return drafter

@@ -13,14 +13,13 @@ from tokenizers import Tokenizer
 from ...bundle import Bundle
 from ...engines.base import Engine
 from ...errors import EngineError
-from ..drafting.drafters import Draft, ForcedDraft, LookupDraft, NoDraft, make_draft
-from ..drafting.leaves import LeafChoices, Leaves
+from ..drafting.drafters import make_draft
 from ..drafting.lookup import PredictionLookup
-from ..drafting.rounds import RoundOutcome, Source
-from ..drafting.switched import SwitchedDraft
+from ..drafting.rounds import Source
 from ..request import Request
+from ..sampling.leaves import LeafChoices
 from ..sampling.logprobs import TokenLogprobs
-from ..sampling.rules import NonFiniteLogitsError, Proposer
+from ..sampling.rules import NonFiniteLogitsError
 from ..state.cancellation import Cancellation, Cancelled
 from ..state.context import Context
 from ..state.statistics import Statistics
@@ -146,8 +145,19 @@ class Decoding:
                         statistics.grammar_seconds = request.matcher.seconds
                     statistics.total_seconds += perf_counter() - resumed
                     statistics.first_token_seconds = statistics.first_token_seconds or statistics.total_seconds
-                    _count_predicted(outcome, statistics)
-                    yield _chunk(tokens[:kept], pieces, finish, outcome, statistics)
+                    statistics.predicted += outcome.sources.count("prediction")
+                    statistics.predicted_accepted += outcome.sources[: outcome.num_accepted].count("prediction")
+                    yield Chunk(
+                        "".join(pieces),
+                        tuple(tokens[:kept]),
+                        finish,
+                        statistics,
+                        min(kept, outcome.num_accepted),
+                        pieces,
+                        outcome.draft_tokens,
+                        outcome.sources,
+                        outcome.logprobs[:kept],
+                    )
                     if finish:
                         return
                     resumed = perf_counter()
@@ -163,30 +173,17 @@ class Decoding:
         rounds = None if request.schedule.needs_host else device_rounds(self.engine, parameters, request.drafter)
         if rounds is not None:
             return DeviceRound(context, rounds, parameters, request.drafter is not None, statistics)
+        predicts = request.prediction and request.drafters
+        prediction = PredictionLookup(request.prompt, request.prediction) if predicts else None
+        draft = make_draft(request.drafters, context, rule, statistics, prediction)
         trees, likeliest = self.engine.trees, parameters.logprobs
         if trees is None or not request.num_leaves:
-            return HostRound(context, self._draft(request, rule, statistics), rule, statistics, likeliest)
-        proposer: Proposer = rule
-        leaves: Leaves
+            return HostRound(context, draft, rule, statistics, likeliest)
         if rule.siblings is not None:
-            leaves = rule.siblings
-            leaves.allow(request.num_leaves, request.stop_tokens)
+            rule.siblings.allow(request.num_leaves, request.stop_tokens)
         else:
-            vocab_size = context.target.decoder.vocab_size
-            proposer = leaves = LeafChoices(rule, request.num_leaves, request.stop_tokens, vocab_size)
-        draft, contract = self._draft(request, proposer, statistics), self.bundle.manifest.contract
-        return TreeRound(context.target, draft, rule, leaves, statistics, trees, contract, likeliest)
-
-    def _draft(self, request: Request, rule: Proposer, statistics: Statistics) -> Draft:
-        if not request.drafters:
-            return NoDraft()
-        first = []
-        if request.prediction:
-            lookup = PredictionLookup(request.prompt, request.prediction)
-            first.append(LookupDraft(lookup, rule, statistics, "prediction"))
-        drafts = {name: make_draft(name, self.context, rule, statistics, first) for name in request.drafters}
-        draft = SwitchedDraft(drafts, self.context) if len(drafts) > 1 else drafts[request.drafters[0]]
-        return ForcedDraft(draft, rule, statistics) if request.rule.constrained else draft
+            rule.leaves = LeafChoices(request.num_leaves, request.stop_tokens)
+        return TreeRound(context, draft, rule, statistics, trees, self.bundle.manifest.contract, likeliest)
 
     @contextmanager
     def _finite(self) -> Iterator[None]:
@@ -203,32 +200,5 @@ class Decoding:
             graph = model.graphs.get(self.engine.dialect, error.role)
             raise EngineError(
                 f"{self.bundle.path(graph)} gave {error.value} as a logit after position {position}, expected "
-                "numbers; "
-                "the weights or the precision cannot run this sequence"
+                "numbers; the weights or the precision cannot run this sequence"
             ) from None
-
-
-def _chunk(
-    tokens: Sequence[int],
-    pieces: tuple[str, ...],
-    finish: FinishReason | None,
-    outcome: RoundOutcome,
-    statistics: Statistics,
-) -> Chunk:
-    """tokens: those of the round's tokens that belong to the output."""
-    return Chunk(
-        "".join(pieces),
-        tuple(tokens),
-        finish,
-        statistics,
-        min(len(tokens), outcome.num_accepted),
-        pieces,
-        outcome.draft_tokens,
-        outcome.sources,
-        outcome.logprobs[: len(tokens)],
-    )
-
-
-def _count_predicted(outcome: RoundOutcome, statistics: Statistics) -> None:
-    statistics.predicted += outcome.sources.count("prediction")
-    statistics.predicted_accepted += outcome.sources[: outcome.num_accepted].count("prediction")

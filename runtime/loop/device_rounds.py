@@ -14,9 +14,8 @@ import numpy as np
 from ...engines.base import Engine, RoundNoise, Rounds
 from ..drafting.names import model_of
 from ..drafting.rounds import RoundOutcome, RoundPlan, Source
-from ..sampling.noise import noise_streams
 from ..sampling.parameters import COMPILED, SamplingParameters
-from ..sampling.rules import NonFiniteLogitsError
+from ..sampling.rules import NonFiniteLogitsError, noise_streams
 from ..state.context import Context
 from ..state.statistics import Statistics
 

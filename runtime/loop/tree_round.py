@@ -12,36 +12,33 @@ from time import perf_counter
 from ...bundle import Contract
 from ...engines.base import Logits, TakesTrees
 from ..drafting.drafters import Draft
-from ..drafting.leaves import Leaves
 from ..drafting.rounds import RoundOutcome, RoundPlan
-from ..sampling.leaves import Leaf, caught
+from ..sampling.leaves import Leaf, Leaves, matching_leaf
 from ..sampling.rules import Rule
-from ..state.context import CachedDecoder
+from ..state.context import Context
 from ..state.statistics import Statistics
-from .speculate import logprobs_of
+from .speculate import HostRound, logprobs_of
 
 
-class TreeRound:
-    """Pass by pass, like `HostRound`. leaves: has the draft's other tokens."""
-
-    guided = True
+class TreeRound(HostRound):
+    """Pass by pass, like `HostRound`, with the leaves or the candidates of the rule."""
 
     def __init__(
         self,
-        target: CachedDecoder,
+        context: Context,
         draft: Draft,
         rule: Rule,
-        leaves: Leaves,
         statistics: Statistics,
         trees: TakesTrees,
         contract: Contract,
         likeliest: int | None = None,
     ) -> None:
-        """likeliest: see `HostRound`."""
-        self._target, self._draft, self._rule, self._leaves = target, draft, rule, leaves
-        self._statistics, self._trees, self._contract = statistics, trees, contract
-        self._likeliest = likeliest
-        self.prefill = draft.prefill
+        """rule: with leaves or siblings. likeliest: see `HostRound`."""
+        super().__init__(context, draft, rule, statistics, likeliest)
+        leaves = rule.leaves or rule.siblings
+        assert leaves is not None
+        self._leaves: Leaves = leaves
+        self._trees, self._contract = trees, contract
 
     def run(self, tokens: Sequence[int], plan: RoundPlan) -> RoundOutcome:
         self._leaves.begin(plan.num_draft_tokens)
@@ -49,9 +46,8 @@ class TreeRound:
         start, position = perf_counter(), min(self._target.rows, len(tokens) - 1)
         fed = tokens[position:]  # the last token, and the leaf that the round before caught
         chain = [*fed, *draft_tokens]
-        room = min(self._contract.widest_step, self._contract.capacity - position)
-        room -= len(chain)
-        leaves = self._leaves.take(len(chain), room if plan.num_leaves is None else min(room, plan.num_leaves))
+        room = min(self._contract.widest_step, self._contract.capacity - position) - len(chain)
+        leaves = self._leaves.take(room if plan.num_leaves is None else min(room, plan.num_leaves))
         logits = self._step(chain, leaves, position, len(fed) - 1)
         self._statistics.target_seconds += perf_counter() - start
         self._statistics.leaves += len(leaves)
@@ -59,7 +55,7 @@ class TreeRound:
         logits = logits[len(fed) - 1 :]
         num_accepted, following = self._rule.accept_tree(logits, draft_tokens, leaves)
         logprobs = logprobs_of(logits, [*draft_tokens[:num_accepted], following[0]], self._likeliest)
-        leaf = caught(leaves, num_accepted, following[0])
+        leaf = matching_leaf(leaves, num_accepted, following[0])
         if leaf is not None:
             logprobs += logprobs_of(logits[len(draft_tokens) + 1 + leaf :], following[1:], self._likeliest)
         return RoundOutcome(

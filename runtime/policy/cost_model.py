@@ -30,6 +30,9 @@ class MeasuredTime:
                 f"{self.p10}, {self.median}, {self.p90} are not the percentiles 10, 50 and 90 of a time in seconds"
             )
 
+    def scaled(self, factor: float) -> MeasuredTime:
+        return MeasuredTime(factor * self.median, factor * self.p10, factor * self.p90)
+
 
 @dataclass(frozen=True)
 class CostPoint:
@@ -41,8 +44,6 @@ class CostPoint:
     t1. draft: one draft pass, d. verify[m - 1]: a target pass over m tokens, v(m). host[k]: the round without its
     passes, h. Where the device runs whole rounds, draft and verify follow from the differences between rounds: d = 0,
     v(m) = rounds[m - 1].
-
-    tree: target passes over one more row than `verify` ends with, two more, ..., where passes may have leaves.
     """
 
     context: int
@@ -50,7 +51,6 @@ class CostPoint:
     draft: MeasuredTime
     verify: tuple[MeasuredTime, ...]
     host: tuple[MeasuredTime, ...]
-    tree: tuple[MeasuredTime, ...] = field(default=(), metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if not len(self.rounds) == len(self.verify) == len(self.host) >= 1:
@@ -60,7 +60,7 @@ class CostPoint:
             )
         if self.context < 1:
             raise ValueError(f"a context of {self.context} tokens is too short; it must be at least 1")
-        for name in ("rounds", "verify", "tree"):
+        for name in ("rounds", "verify"):
             for index, time in enumerate(getattr(self, name)):
                 if time.median <= 0:
                     raise ValueError(
@@ -71,10 +71,10 @@ class CostPoint:
         """The same with all times multiplied."""
 
         def scaled(times: tuple[MeasuredTime, ...]) -> tuple[MeasuredTime, ...]:
-            return tuple(MeasuredTime(factor * time.median, factor * time.p10, factor * time.p90) for time in times)
+            return tuple(time.scaled(factor) for time in times)
 
-        (draft,), tree = scaled((self.draft,)), scaled(self.tree)
-        return CostPoint(self.context, scaled(self.rounds), draft, scaled(self.verify), scaled(self.host), tree)
+        draft = self.draft.scaled(factor)
+        return CostPoint(self.context, scaled(self.rounds), draft, scaled(self.verify), scaled(self.host))
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,6 @@ class RoundCosts:
     host: tuple[float, ...]
     draft_prefill: float  # per token
     draft_row: float = 0.0  # per additional row of a draft pass
-    tree: tuple[float, ...] = ()
 
     @property
     def plain(self) -> float:
@@ -134,7 +133,7 @@ class Costs:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be the seconds per token")
         if self.draft_row is not None and not 0 <= self.draft_row < math.inf:
             raise ValueError(f"draft_row is {self.draft_row}; it must be the seconds per row")
-        if len({(len(point.rounds), len(point.tree)) for point in self.points}) > 1:
+        if len({len(point.rounds) for point in self.points}) > 1:
             raise ValueError("the contexts have costs of different numbers of tokens; measure them again")
 
     @property
@@ -146,7 +145,7 @@ class Costs:
         each other, and the host may have been slower while one of them was measured.
         """
         pairs = zip(self.points, other.points, strict=True)
-        points = tuple(own.scaled(of.rounds[0].median / own.rounds[0].median) for own, of in pairs)
+        points = tuple(ours.scaled(theirs.rounds[0].median / ours.rounds[0].median) for ours, theirs in pairs)
         return replace(self, points=points)
 
     def chained(self, unit: float) -> Costs:
@@ -175,14 +174,13 @@ class Costs:
             mixed(low.host, high.host),
             self.draft_prefill,
             self.draft_prefill if self.draft_row is None else self.draft_row,
-            mixed(low.tree, high.tree),
         )
 
 
 def _chained(point: CostPoint, unit: float) -> CostPoint:
-    saved, draft = (1.0 - unit) * point.draft.median, point.draft
+    saved = (1.0 - unit) * point.draft.median
     rounds = tuple(_less(time, saved * max(0, k - 1)) for k, time in enumerate(point.rounds))
-    return replace(point, rounds=rounds, draft=MeasuredTime(unit * draft.median, unit * draft.p10, unit * draft.p90))
+    return replace(point, rounds=rounds, draft=point.draft.scaled(unit))
 
 
 def _less(time: MeasuredTime, seconds: float) -> MeasuredTime:

@@ -16,14 +16,13 @@ from ...errors import BundleError, ParameterError
 from ..drafting.drafts import Drafts
 from ..drafting.names import model_of, models_in
 from ..state.cancellation import Cancelled
-from .checks import read_policy, read_routing, stale
 from .confidence import AcceptancePredictor, adaptive_schedule
 from .controller import RouteState, Timing
 from .cost_model import COSTS, Costs
-from .files import read_by_draft, remedy
-from .route_belief import Routing
-from .routed_schedule import Candidate, Purse, RoutedSchedule
+from .files import read_by_draft, read_policy, read_routing, remedy, stale
+from .routed_schedule import Candidate, RoutedSchedule
 from .routes import GUESS, Policy, RoutePolicy
+from .routing import Routing
 from .schedule import FixedSchedule, Schedule
 from .survival import SURVIVAL, Survival, top_logit
 
@@ -38,8 +37,8 @@ class Decisions:
 
     measure: called for the costs of a draft that has none, None to draft the maximum. first_draft: the bundle's, whose
     costs those of lookups alone are. states: of this session, by route, or by drafter where there is no policy or no
-    route is named; requests with a grammar have their own. routed_states: of requests that are routed, by drafter;
-    purse: what these have saved. timings: by drafter, on `clock`.
+    route is named; requests with a grammar have their own. routed_states: of requests that are routed, by drafter.
+    timings: by drafter, on `clock`.
 
     survivals: of the drafts whose confidence is read while they draft. open_draft: opens one; it raises
     `ParameterError` if that draft is no longer in the bundle.
@@ -55,7 +54,6 @@ class Decisions:
     clock: Callable[[], float] = perf_counter
     states: dict[tuple[str | None, bool], RouteState] = field(default_factory=dict)
     routed_states: dict[str, RouteState] = field(default_factory=dict)
-    purse: Purse = field(default_factory=Purse)
     timings: dict[str, Timing] = field(default_factory=dict)
     _chances: dict[str, AcceptancePredictor | None] = field(default_factory=dict)
     _left: set[str] = field(default_factory=set)
@@ -96,10 +94,10 @@ class Decisions:
                 )
         used: dict[str, Costs | None] = {name: one for name, one in costs.items() if stale(one, *host) is None}
         survivals = read_by_draft(bundle, Survival, SURVIVAL)
-        found = cls(policy, used, routing, first, survivals=survivals, open_draft=drafts.open)
+        made = cls(policy, used, routing, first, survivals=survivals, open_draft=drafts.open)
         for name in drafts.opened:
-            found.chance_of(name)
-        return found
+            made.chance_of(name)
+        return made
 
     def prepare(self) -> None:
         """Get the costs now, not at the first request that needs them."""
@@ -147,8 +145,8 @@ class Decisions:
         entry = self.policy.of(route)
         if entry.mode == "adaptive":
             key = route if route in self.policy.routes else None
-            if (found := self._adaptive(entry, key, most, seeded, constrained)) is not None:
-                return entry.drafter, found
+            if (made := self._adaptive(entry, key, most, seeded, constrained)) is not None:
+                return entry.drafter, made
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 
     def _adaptive(
@@ -184,7 +182,7 @@ class Decisions:
             if not seeded:
                 state = self.routed_states.setdefault(name, RouteState(timing=self._timing(name)))
             candidates[name] = Candidate(known.chained(self.routing.unit(name)), self.chance_of(name), state)
-        return RoutedSchedule(self.routing, prompt, candidates, most, None if seeded else self.purse)
+        return RoutedSchedule(self.routing, prompt, candidates, most)
 
     def _opens(self, drafter: str) -> bool:
         """Whether the drafts that it uses are still in the bundle; then they are open."""

@@ -1,22 +1,26 @@
-"""The files that calibration leaves in a bundle: read and checked, written atomically, and removed together."""
+"""The files that calibration leaves in a bundle: read and checked, written atomically, and removed together.
+
+They are of one bundle; costs are also of one host, engine and number of threads.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ...atomic import remove_left, temporary_file, write_whole
 from ...bundle import Bundle
-from ...errors import BundleError, OutputError
+from ...errors import BundleError, OutputError, ParameterError
 from ...strict import parse, read_json
+from ..drafting.names import runnable_drafter
 from .cost_model import COSTS, Costs
-from .host_identity import bundle_identity
-from .route_belief import ROUTING, Routing
-from .routes import POLICY, Policy
+from .host_identity import bundle_identity, describe_host
+from .routes import POLICY, Policy, RoutePolicy
+from .routing import ROUTING, Routing
 from .survival import SURVIVAL, Survival
 
 T = TypeVar("T", Costs, Policy, Routing, Survival)
@@ -29,12 +33,15 @@ def read_decision(bundle: Bundle, kind: type[T], name: str) -> T | None:
 
 
 def read_by_draft(bundle: Bundle, kind: type[T], name: str) -> dict[str, T]:
-    """costs.json or survival.json: what is known of each draft. Raises `BundleError` as `read_decision` does.
+    """costs.json or survival.json: what is known of each draft. Raises `BundleError` for one of another bundle.
 
     `NO_DRAFT` is the key in a bundle without drafts.
     """
     path, manifest = bundle.path(name), bundle.manifest
     raw = _by_draft(bundle, name, read_json(path, remedy(bundle)) if path.exists() else {})
+    for one in raw.values() if name == COSTS else ():  # earlier versions timed passes with leaves
+        for point in one.get("points", ()) if isinstance(one, dict) else ():
+            point.pop("tree", None)
     known = {draft: raw[draft] for draft in manifest.draft_names or (manifest.first_draft,) if draft in raw}
     return {draft: _parsed(bundle, kind, one, f"{path}: {draft}", draft) for draft, one in known.items()}
 
@@ -48,27 +55,84 @@ def _by_draft(bundle: Bundle, name: str, raw: Any) -> dict[str, Any]:
     if raw and "schema_version" not in raw:
         return raw
     manifest, others = bundle.manifest, raw.pop("drafts", {})
-    found = {manifest.first_draft: raw} if raw else {}
+    by_draft = {manifest.first_draft: raw} if raw else {}
     for draft in manifest.drafts[1:]:
-        path, own = bundle.path(f"survival-{draft.name}.json"), {"bundle": bundle_identity(bundle, draft.name)}
+        path, identity = bundle.path(f"survival-{draft.name}.json"), {"bundle": bundle_identity(bundle, draft.name)}
         if name == SURVIVAL and path.exists():
-            found[draft.name] = read_json(path, remedy(bundle)) | own
+            by_draft[draft.name] = read_json(path, remedy(bundle)) | identity
         one = others.get(draft.name) if isinstance(others, dict) else None
         if isinstance(one, dict) and one.pop("weights", None) == manifest.files[draft.model.weights].sha256:
-            found[draft.name] = raw | one | own
-    return found
+            by_draft[draft.name] = raw | one | identity
+    return by_draft
 
 
 def _parsed(bundle: Bundle, kind: type[T], raw: Any, where: str, draft: str | None = None) -> T:
-    found = parse(kind, raw, where)
-    if found.bundle != bundle_identity(bundle, draft):
+    value = parse(kind, raw, where)
+    if value.bundle != bundle_identity(bundle, draft):
         raise BundleError(f"{where} was made for another bundle; {remedy(bundle)}", code="stale")
-    return found
+    return value
+
+
+def stale(costs: Costs | None, engine: str, threads: int, device: int = 0) -> str | None:
+    """Why costs say nothing about this engine on this host, None where they do."""
+    if costs is None:
+        return f"there is no {COSTS}"
+    for context, theirs, ours in (
+        ("with --engine", costs.engine, engine),
+        ("with", _threads(costs.threads), _threads(threads)),
+        ("on", costs.host, describe_host(engine, device)),
+    ):
+        if theirs != ours:
+            return f"{COSTS} was measured {context} {theirs}, not {context} {ours}"
+    return None
+
+
+def _threads(number: int) -> str:
+    return f"--threads {number}" if number else "the engine's own number of threads"
+
+
+def read_policy(bundle: Bundle) -> Policy | None:
+    """The bundle's policy, None without one. Raises `BundleError` for a damaged one, and for drafters and numbers of
+    draft tokens that the bundle does not have.
+    """
+    policy = read_decision(bundle, Policy, POLICY)
+    if policy is None:
+        return None
+    most, path = bundle.manifest.contract.max_draft_tokens, bundle.path(POLICY)
+
+    def checked(name: str, entry: RoutePolicy) -> RoutePolicy:
+        if entry.num_draft_tokens > most:
+            raise BundleError(
+                f"{path}: {name}.num_draft_tokens is {entry.num_draft_tokens}; this bundle was built for 0 to {most}",
+                f"{POLICY}.{name}.num_draft_tokens",
+            )
+        return replace(entry, drafter=_drafter(entry.drafter, bundle, f"{path}: {name}"))
+
+    routes = {route: checked(f"routes.{route}", entry) for route, entry in policy.routes.items()}
+    return replace(policy, default=checked("default", policy.default), routes=routes)
+
+
+def read_routing(bundle: Bundle) -> Routing | None:
+    """The bundle's routing, None without one. Raises `BundleError` as `read_policy` does."""
+    routing = read_decision(bundle, Routing, ROUTING)
+    if routing is None:
+        return None
+    return routing.renamed({name: _drafter(name, bundle, str(bundle.path(ROUTING))) for name in routing.drafters})
+
+
+def _drafter(name: str, bundle: Bundle, where: str) -> str:
+    """Its name today: earlier versions, and people, call the first draft `model`."""
+    try:
+        return runnable_drafter(name, bundle.manifest)
+    except ParameterError as error:
+        raise BundleError(f"{where}: {error}", "drafter") from None
 
 
 def write_decision(bundle: Bundle, value: Policy | Routing | Mapping[str, Costs | Survival], name: str) -> None:
     """Replace the file atomically. Raises `OutputError`."""
-    _replace(bundle.path(name), json.dumps(value, indent=1, ensure_ascii=False, default=asdict) + "\n")
+    with _writing(bundle.root):
+        text = json.dumps(value, indent=1, ensure_ascii=False, default=asdict) + "\n"
+        write_whole(bundle.path(name), text.encode())
 
 
 def forget_decisions(bundle: Bundle) -> None:
@@ -84,17 +148,12 @@ def forget_decisions(bundle: Bundle) -> None:
 def check_writable(bundle: Bundle) -> None:
     """Check before a long run that the bundle can be written. Removes what killed runs left. Raises `OutputError`."""
     remove_left(bundle.root)
-    with _told(bundle.root), temporary_file(bundle.path(POLICY), b""):
+    with _writing(bundle.root), temporary_file(bundle.path(POLICY), b""):
         pass
 
 
-def _replace(path: Path, text: str) -> None:
-    with _told(path.parent):
-        write_whole(path, text.encode())
-
-
 @contextmanager
-def _told(folder: Path) -> Iterator[None]:
+def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
 """Which drafter drafts each round of a request that names no route, and how many tokens.
 
-The drafter with the highest expected gain drafts: its expected speedup, by the estimate of the request's route, less
+The drafter with the highest expected gain drafts: its expected speedup, by the posterior of the request's route, less
 the time in which its cache catches up. A schedule of its own decides how many tokens it drafts. The choice looks at the
 prompt and at rounds that are over, never at the round that it is for, so the output stays the target's own
 (docs/losslessness.md).
@@ -16,16 +16,14 @@ from ..drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from .confidence import AcceptancePredictor, adaptive_schedule
 from .controller import RouteState
 from .cost_model import Costs
-from .route_belief import Belief, Routing
 from .routes import RoutePolicy
+from .routing import RoutePosterior, Routing
 
-# The fraction of the time of rounds that tell nothing, for trying another model.
-PROBE_BUDGET = 0.01
 # Plain rounds over which the time to catch up is spread; 24 to 96 give the same (docs/internals/log.md).
 HORIZON = 48
 # The choice is made again in the next round, after 2, 4 and then every 8 rounds, as long as it stays the same. Between
-# passes of the target the CPU's caches are cold: looking took 60 us a round, 1 to 2 % (docs/internals/log.md).
-RAREST = 8
+# passes of the target the CPU's caches are cold: choosing took 60 us a round, 1 to 2 % (docs/internals/log.md).
+MAX_GAP = 8
 
 
 @dataclass(frozen=True)
@@ -39,38 +37,23 @@ class Candidate:
     state: RouteState
 
 
-@dataclass
-class Purse:
-    """Of a session: time, in plain rounds, saved up for rounds with a drafter that is not expected to be best."""
-
-    saved: float = 0.0
-
-
 class RoutedSchedule:
     """Of one request; implements `Schedule`. schedules: by drafter.
 
-    Every round that a model drafts counts in the estimate of the route, from the next look at it on: the longer the
-    choice has stayed the same, the more rounds lie between two looks. Rounds that are plain or looked up tell nothing,
-    so there another model is tried once `PROBE_BUDGET` of their time has paid for it.
+    Every round that a model drafts counts in the posterior, from the next choice on. Rounds that are plain or looked up
+    tell nothing about the models, but each schedule explores with its own.
     """
 
     needs_host = True
 
-    def __init__(
-        self,
-        routing: Routing,
-        prompt: Sequence[int],
-        candidates: Mapping[str, Candidate],
-        most: int,
-        purse: Purse | None = None,
-    ) -> None:
+    def __init__(self, routing: Routing, prompt: Sequence[int], candidates: Mapping[str, Candidate], most: int) -> None:
         """prompt: token ids. candidates: by name, some of the routing's drafters, the preferred one first. most: draft
-        tokens per round. purse: None for a request of its own, which what others left in caches must not influence.
+        tokens per round.
         """
-        self._belief = Belief(routing, prompt)
+        self._posterior = RoutePosterior(routing, prompt)
         self.schedules = {
             name: adaptive_schedule(
-                RoutePolicy("undecided", name, 0, "adaptive", self._belief.chances(name), None),
+                RoutePolicy("undecided", name, 0, "adaptive", self._posterior.chances(name), None),
                 one.costs,
                 one.chance,
                 one.state,
@@ -78,70 +61,48 @@ class RoutedSchedule:
             )
             for name, one in candidates.items()
         }
-        self._models = [name for name in candidates if model_of(name) is not None]
-        self._alone, self._purse = purse is None, purse or Purse()
         self._drafter = next(iter(candidates))  # of the newest round
         self._sequence = SequenceState(len(prompt), lambda drafter: 0)
-        self._fed = dict.fromkeys(candidates, 0)  # how long the sequence was when it last drafted in this request
-        self._heard: list[tuple[int, int]] = []  # outcomes of its rounds that the belief does not have yet
-        self._gap = 0  # rounds from the last look to the next
-        self._left = 0  # rounds without a look, to come
-        plain = {name: one.costs.at(len(prompt)).plain for name, one in candidates.items()}
+        # Of requests that others must not influence: how long the sequence was when each last drafted in this one.
+        self._fed = dict.fromkeys([name for name, one in candidates.items() if one.state.alone], 0)
+        self._unseen: list[tuple[int, int]] = []  # outcomes that the posterior does not have yet
+        self._gap = self._left = 0  # rounds from one choice to the next, and of those to come
         # Plain rounds that a row of the cache takes.
-        self._prefill = {name: one.costs.draft_prefill / plain[name] for name, one in candidates.items()}
+        self._prefill = {
+            name: one.costs.draft_prefill / one.costs.at(len(prompt)).plain if model_of(name) is not None else 0.0
+            for name, one in candidates.items()
+        }
 
     def plan(self, sequence: SequenceState) -> RoundPlan:
         self._sequence = sequence
         if self._left:
             self._left -= 1
         else:
-            self._look()
+            self._choose()
         return replace(self.schedules[self._drafter].plan(sequence), drafter=self._drafter)
 
     def observe(self, outcome: RoundOutcome) -> None:
         self.schedules[self._drafter].observe(outcome)
         if outcome.of_model[0]:
-            self._heard.append(outcome.of_model)
-            self._fed[self._drafter] = self._sequence.length
-        else:
-            self._purse.saved += PROBE_BUDGET
+            self._unseen.append(outcome.of_model)
+            if self._drafter in self._fed:
+                self._fed[self._drafter] = self._sequence.length
 
-    def _look(self) -> None:
+    def _choose(self) -> None:
         """Choose who drafts."""
-        for drafted, accepted in self._heard:
-            self._belief.observe(self._drafter, drafted, accepted)
-        self._heard.clear()
-        lacking = {name: self._lacking(name) for name in self.schedules}
-        promises = {name: self._promise(name, rows) for name, rows in lacking.items()}
-        chosen = max(promises, key=promises.__getitem__)
-        chosen = self._probe(chosen, promises, lacking) or chosen
-        self._gap = min(max(1, 2 * self._gap), RAREST)
+        for drafted, accepted in self._unseen:
+            self._posterior.observe(self._drafter, drafted, accepted)
+        self._unseen.clear()
+        chosen = max(self.schedules, key=self._gain)
+        self._gap = min(max(1, 2 * self._gap), MAX_GAP)
         if chosen != self._drafter:
             self.schedules[chosen].resume()
             self._gap = 1
         self._drafter, self._left = chosen, self._gap - 1
 
-    def _lacking(self, drafter: str) -> int:
-        if drafter not in self._models:
-            return 0
-        sequence = self._sequence
-        return sequence.length - self._fed[drafter] if self._alone else sequence.missing_rows(drafter)
-
-    def _promise(self, drafter: str, lacking: int) -> float:
-        return self._belief.speedups[drafter] / (1.0 + self._prefill[drafter] * lacking / HORIZON)
-
-    def _probe(self, best: str, promises: Mapping[str, float], lacking: Mapping[str, int]) -> str | None:
-        """Another model, if enough was saved for what its round loses and for the rows that its cache lacks."""
-        if not self._purse.saved:
-            return None
-        others = [name for name in self._models if name != best]
-        if not others:
-            return None
-        other = max(others, key=promises.__getitem__)
-        speedups = self._belief.speedups
-        loses = max(0.0, 1.0 - speedups[other] / speedups[best])
-        price = loses + self._prefill[other] * lacking[other]
-        if self._purse.saved < price:
-            return None
-        self._purse.saved -= price
-        return other
+    def _gain(self, drafter: str) -> float:
+        prefill, sequence, lacking = self._prefill[drafter], self._sequence, 0
+        if prefill:
+            fed = self._fed.get(drafter)
+            lacking = sequence.missing_rows(drafter) if fed is None else sequence.length - fed
+        return self._posterior.speedups[drafter] / (1.0 + prefill * lacking / HORIZON)

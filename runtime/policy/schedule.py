@@ -1,10 +1,13 @@
-"""What plans the rounds of a request, and the simplest of that kind: the same number of draft tokens every round."""
+"""What plans the rounds of a request, and the schedules that learn nothing themselves."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
+from ...engines.base import Logits
 from ..drafting.rounds import RoundOutcome, RoundPlan, SequenceState
+from ..sampling.rules import Rule
 
 
 @runtime_checkable
@@ -35,3 +38,82 @@ class FixedSchedule:
 
     def observe(self, outcome: RoundOutcome) -> None:
         pass
+
+
+class WithForcedTokens:
+    """Of a request with a grammar: tokens that the grammar forces come before those that another schedule wants.
+
+    They are accepted however good the draft is, so that schedule is told of its own tokens only; even plain rounds
+    propose forced ones.
+    """
+
+    needs_host = True
+
+    def __init__(self, schedule: Schedule, rule: Rule, most: int, on_top: bool = False) -> None:
+        """most: draft tokens per round. on_top: whether forced tokens are added to those that `schedule` wants; else
+        they are among them.
+        """
+        self._schedule, self._rule, self._most, self._on_top = schedule, rule, most, on_top
+
+    def plan(self, sequence: SequenceState) -> RoundPlan:
+        plan = self._schedule.plan(sequence)
+        forced = tuple(self._rule.forced(self._most if self._on_top else plan.num_draft_tokens))
+        count = plan.num_draft_tokens + len(forced) * self._on_top
+        return replace(plan, num_draft_tokens=min(self._most, count), forced=forced)
+
+    def observe(self, outcome: RoundOutcome) -> None:
+        forced = outcome.sources.count("grammar")
+        if outcome.num_accepted >= forced:
+            self._schedule.observe(outcome.part(forced, outcome.num_drafted))
+
+
+class WithPrediction:
+    """Of a request with a prediction, which may fill every round; another schedule plans what a model or other lookups
+    draft.
+
+    That schedule learns from its own tokens only: where the prediction is right says nothing about them. It plans when
+    the prediction has nothing for a round, so that a saved-up probe is not spent on a round without room for it.
+    """
+
+    needs_host = True
+
+    def __init__(self, schedule: Schedule, most: int, with_model: bool = True) -> None:
+        """most: draft tokens per round. with_model: whether `schedule` decides for a draft model. Lookups alone need no
+        plan where they find nothing, so it plans such a round when it is over.
+        """
+        self._schedule, self._most, self._with_model = schedule, most, with_model
+        self._sequence: SequenceState
+        self._plan: RoundPlan | None = None  # for a round whose outcome the schedule does not know yet
+
+    def plan(self, sequence: SequenceState) -> RoundPlan:
+        self._sequence = sequence
+        return RoundPlan(self._most, guide=self)
+
+    def _inner(self) -> RoundPlan:
+        """What the schedule wants of this round."""
+        if self._plan is None:
+            self._plan = self._schedule.plan(self._sequence)
+        return self._plan
+
+    def include(self, index: int, logits: Logits) -> bool:
+        plan = self._inner()
+        return index < plan.num_draft_tokens and (plan.guide is None or plan.guide.include(index, logits))
+
+    def go_on(self, num_drafted: int) -> bool:
+        plan = self._inner()
+        return num_drafted < plan.num_draft_tokens and (plan.guide is None or plan.guide.go_on(num_drafted))
+
+    def looked_up(self, count: int, length: int, drafted: int) -> int:
+        plan = self._inner()
+        if plan.guide is not None:
+            return plan.guide.looked_up(count, length, drafted)
+        return min(count, max(0, plan.num_draft_tokens - drafted))
+
+    def observe(self, outcome: RoundOutcome) -> None:
+        others = sum(source != "prediction" for source in outcome.sources)  # these tokens come first
+        plain = not (outcome.draft_tokens or self._with_model)
+        if (self._plan is None and not plain) or (outcome.draft_tokens and not others):
+            return  # the schedule's plan stands for the next round
+        self._inner()
+        self._plan = None
+        self._schedule.observe(outcome.part(0, others))

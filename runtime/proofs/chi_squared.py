@@ -104,18 +104,18 @@ def sample_session(
             "trials",
         )
     length = len(next(iter(expected)))
-    found: Counter[tuple[int, ...]] = Counter()
+    counts: Counter[tuple[int, ...]] = Counter()
     rounds = accepted = drafted = 0
     # One round's tokens more than are examined, so that the last round that matters drafts as many as any other.
     most = length + session.max_draft_tokens
     params = replace(params, max_new_tokens=most, stop_token_ids=()).with_defaults(Defaults())
     for seed in range(first_seed, first_seed + trials):
         generation = session.generate(prompt, params, seed=seed)
-        found[generation.tokens[:length]] += 1
+        counts[generation.tokens[:length]] += 1
         rounds += generation.statistics.rounds
         accepted += generation.statistics.accepted + generation.statistics.caught
         drafted += generation.statistics.drafted
-    statistic, limit, cells = chi_squared(expected, found)
+    statistic, limit, cells = chi_squared(expected, counts)
     drafter = runnable_drafter(params.drafter, session.bundle.manifest)
     length_accepted = (rounds + accepted) / rounds
     return Sampled(drafter, params.verification, trials, cells, statistic, limit, length_accepted, drafted)
@@ -127,18 +127,18 @@ def fewest_trials(expected: Joint) -> int:
     return math.ceil(SMALLEST_CELL / min(largest, 1.0 - largest)) if largest < 1.0 - 1e-9 else 1
 
 
-def chi_squared(expected: Joint, found: Counter[tuple[int, ...]]) -> tuple[float, float, int]:
+def chi_squared(expected: Joint, counts: Counter[tuple[int, ...]]) -> tuple[float, float, int]:
     """`(statistic, its 1 - FALSE_ALARM quantile, cells)`; rare sequences share a cell.
 
     The quantile is that of Wilson and Hilferty (1931). An impossible sequence makes the statistic infinite.
     """
-    trials = found.total()
+    trials = counts.total()
     large = [tokens for tokens, probability in expected.items() if probability * trials >= SMALLEST_CELL]
-    cells = [(expected[tokens] * trials, found[tokens]) for tokens in large]
+    cells = [(expected[tokens] * trials, counts[tokens]) for tokens in large]
     rest = trials - sum(mean for mean, _ in cells)
     if rest >= SMALLEST_CELL:
         cells.append((rest, trials - sum(count for _, count in cells)))
-    impossible = any(not expected.get(tokens) for tokens in found)
+    impossible = any(not expected.get(tokens) for tokens in counts)
     freedom = max(1, len(cells) - 1)
     limit = freedom * (1 - 2 / (9 * freedom) + NORMAL_QUANTILE * (2 / (9 * freedom)) ** 0.5) ** 3
     statistic = float("inf") if impossible else sum((count - mean) ** 2 / mean for mean, count in cells)

@@ -1,16 +1,18 @@
-"""L0 of docs/losslessness.md: the distribution of a verification rule's output, exactly, by enumeration.
+"""L0 of docs/losslessness.md: the exact distribution of a round's output, by enumeration.
 
-Nothing is sampled: every draft is enumerated, and the rule's uniforms are integrated out by bisection on the rule
-itself, as a black box, so its comparisons and its residual are tested. The models are small and random, and their
-distributions depend on the whole context.
+Nothing is sampled. A round is a black box that turns uniforms into tokens. Each uniform is split where the result
+changes, found by bisection on the round itself, so a rule's comparisons and its residual are tested too. The models are
+small and random, and their distributions depend on the whole context.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,9 +24,10 @@ UNIFORM_STEPS = 2**53  # uniforms are multiples of 2**-53
 PROBABILITY_TOLERANCE = 1e-12
 SIZES = ((3, 1), (4, 1), (3, 2), (4, 2), (3, 3))  # (vocabulary, k)
 
+Tokens = tuple[int, ...]
+Result = TypeVar("Result")
 # draft tokens, uniforms [k + 1] -> (num_accepted, next_token)
-Run = Callable[[tuple[int, ...], Sequence[float]], tuple[int, int]]
-Outcome = tuple[int, int, float]
+Run = Callable[[Tokens, Sequence[float]], tuple[int, int]]
 
 
 @dataclass
@@ -33,9 +36,9 @@ class Chain:
 
     vocab: int
     seed: int
-    known: dict[tuple[int, ...], Probabilities] = field(default_factory=dict)
+    known: dict[Tokens, Probabilities] = field(default_factory=dict)
 
-    def after(self, context: tuple[int, ...]) -> Probabilities:
+    def after(self, context: Tokens) -> Probabilities:
         """`[vocab] float64`."""
         if context not in self.known:
             rng = np.random.default_rng([self.seed, *context, len(context)])
@@ -48,9 +51,9 @@ class Chain:
             self.known[context] = probs / probs.sum()
         return self.known[context]
 
-    def probability(self, tokens: tuple[int, ...], given: int = 0) -> float:
-        """The probability of `tokens[given:]` after `tokens[:given]`."""
-        return float(np.prod([self.after(tokens[:i])[tokens[i]] for i in range(given, len(tokens))]))
+    def probability(self, tokens: Tokens, start: int = 0) -> float:
+        """The probability of `tokens[start:]` after `tokens[:start]`."""
+        return float(np.prod([self.after(tokens[:i])[tokens[i]] for i in range(start, len(tokens))]))
 
 
 @dataclass(frozen=True)
@@ -59,17 +62,27 @@ class Enumeration:
     expected tokens per round.
     """
 
-    joint: dict[tuple[int, ...], float]
+    joint: dict[Tokens, float]
     length: float
+
+    @classmethod
+    def of(cls, rounds: Iterable[tuple[Tokens, float]], target: Chain, k: int) -> Enumeration:
+        """rounds: every output of a round with k draft tokens, with its probability."""
+        joint: dict[Tokens, float] = defaultdict(float)
+        length = 0.0
+        for head, probability in rounds:
+            length += probability * len(head)
+            for tail in itertools.product(range(target.vocab), repeat=k + 1 - len(head)):
+                joint[head + tail] += probability * target.probability(head + tail, len(head))
+        return cls(dict(joint), length)
 
     def error(self, target: Chain) -> float:
         """Largest difference from the target: of a sequence's probability, and of a token's given its prefix.
 
         A sequence that the target excludes is an error of 1, however rarely it occurs.
         """
-        worst = 0.0
-        size = len(next(iter(self.joint)))
-        mass: dict[tuple[int, ...], float] = defaultdict(float)
+        worst, size = 0.0, len(next(iter(self.joint)))
+        mass: dict[Tokens, float] = defaultdict(float)
         for tokens, probability in self.joint.items():
             for length in range(size + 1):
                 mass[tokens[:length]] += probability
@@ -80,109 +93,86 @@ class Enumeration:
                 before = mass[tokens[:length]]
                 # A prefix with hardly any mass would magnify rounding errors.
                 if before > 1e-3:
-                    worst = max(
-                        worst,
-                        abs(mass[tokens[: length + 1]] / before - float(target.after(tokens[:length])[tokens[length]])),
-                    )
+                    share = mass[tokens[: length + 1]] / before
+                    worst = max(worst, abs(share - float(target.after(tokens[:length])[tokens[length]])))
         return worst
 
 
-def measure(holds: Callable[[float], bool], steps: int = UNIFORM_STEPS) -> float:
-    """The fraction of uniforms for which `holds` is true, if it is true up to some uniform and false from there on."""
-    if holds((steps - 1) / steps):
-        return 1.0
-    low, high = 0, steps - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if holds(middle / steps) else (low, middle)
-    return low / steps
+def integrate(
+    play: Callable[[Sequence[float]], Result], size: int, steps: int = UNIFORM_STEPS
+) -> Iterator[tuple[Result, float]]:
+    """Every result of `play`, which reads `size` uniforms, with the probability of those that lead to it.
 
-
-def shares(token: Callable[[float], int], vocab: int, steps: int = UNIFORM_STEPS) -> list[float]:
-    """The fraction of uniforms for which `token`, a non-decreasing function, is each of the ids."""
-
-    def up_to(last: int) -> float:
-        return measure(lambda uniform: token(uniform) <= last, steps)
-
-    below = [0.0, *map(up_to, range(vocab))]
-    return [after - before for before, after in itertools.pairwise(below)]
-
-
-def outcomes(
-    run: Run, draft_tokens: tuple[int, ...], vocab: int, rng: np.random.Generator, steps: int = UNIFORM_STEPS
-) -> Iterator[Outcome]:
-    """Every `(num_accepted, next_token, probability)` of one draft, uniforms integrated out."""
-    return (case[:3] for case in cases(run, draft_tokens, vocab, rng, steps))
-
-
-def cases(
-    run: Run, draft_tokens: tuple[int, ...], vocab: int, rng: np.random.Generator, steps: int = UNIFORM_STEPS
-) -> Iterator[tuple[int, int, float, list[float]]]:
-    """The same, each with uniforms that produce it.
-
-    Each deciding uniform matters only by the side of its threshold on which it lies. To find threshold i, the earlier
-    uniforms accept whatever they can and the later ones accept nothing that they need not; this suits both a rule that
-    reads from the left and one that looks for the longest accepted draft. The uniform's position on its side is drawn
-    anew for every case, so a token that is drawn from used noise comes out wrong.
+    A uniform is compared with a threshold, or a token is drawn by it, so its effect changes at a few points only. An
+    effect shows in the result for some values of the later uniforms: all at 1, where nothing is accepted that need not
+    be, or one of them at 0. What follows is found from a uniform anywhere in the piece, drawn anew for every case, so
+    that a token drawn from used noise has the wrong distribution.
     """
-    k, last = len(draft_tokens), (steps - 1) / steps
+    rng, last = np.random.default_rng(size), (steps - 1) / steps
 
-    def threshold(index: int) -> float:
-        earlier, later = [0.0] * index, [last] * (k - index - 1)
-        return measure(lambda uniform: run(draft_tokens, [*earlier, uniform, *later, 0.5])[0] > index, steps)
+    def pieces(head: Sequence[float]) -> list[int]:
+        """The first step of each piece of the uniform after `head`, and `steps`."""
+        edges, later = [0, steps], size - len(head) - 1
+        for zero in range(later, -1, -1):
+            tail = [0.0 if place == zero else last for place in range(later)]
 
-    thresholds = [threshold(index) for index in range(k)]
-    for accepts in itertools.product((True, False), repeat=k):
-        sides = [(0.0, t) if accept else (t, 1.0) for t, accept in zip(thresholds, accepts, strict=True)]
-        probability = float(np.prod([high - low for low, high in sides]))
-        if probability == 0.0:
-            continue
-        deciding = [low + (high - low) * (int(rng.integers(1, 1000)) / 1000) for low, high in sides]
-        deciding = [np.floor(uniform * steps) / steps for uniform in deciding]
-        count = run(draft_tokens, [*deciding, 0.5])[0]
+            def at(step: int, tail: Sequence[float] = tuple(tail)) -> Result:
+                return play([*head, step / steps, *tail])
 
-        def follower(uniform: float, head: Sequence[float] = tuple(deciding)) -> int:
-            return run(draft_tokens, [*head, uniform])[1]
+            for low, high in itertools.pairwise(tuple(edges)):
+                edges += _changes(at, low, high - 1)
+            edges.sort()
+        return edges
 
-        below = 0.0
-        for token, share in enumerate(shares(follower, vocab, steps)):
-            if share:
-                within = np.floor((below + share * (int(rng.integers(1, 1000)) / 1000)) * steps) / steps
-                yield count, token, probability * share, [*deciding, float(within)]
-            below += share
+    def branches(head: Sequence[float]) -> Iterator[tuple[Result, float]]:
+        if len(head) == size:
+            yield play(head), 1.0
+            return
+        for low, high in itertools.pairwise(pieces(head)):
+            within = low + (high - low) * int(rng.integers(1, 1000)) // 1000
+            for result, probability in branches([*head, within / steps]):
+                yield result, probability * (high - low) / steps
+
+    return branches([])
+
+
+def _changes(at: Callable[[int], object], low: int, high: int) -> list[int]:
+    """Where the result changes between two steps, if it is the same wherever it is the same at both ends."""
+
+    def between(low: int, first: object, high: int, last: object) -> list[int]:
+        if first == last:
+            return []
+        if high - low == 1:
+            return [high]
+        middle = (low + high) // 2
+        there = at(middle)
+        return between(low, first, middle, there) + between(middle, there, high, last)
+
+    return between(low, at(low), high, at(high))
+
+
+def enumerate_rounds(run: Run, target: Chain, draft: Chain, k: int, steps: int = UNIFORM_STEPS) -> Enumeration:
+    """The output of one round with k draft tokens, for uniforms that are multiples of 1 / steps."""
+
+    def rounds() -> Iterator[tuple[Tokens, float]]:
+        for draft_tokens in itertools.product(range(draft.vocab), repeat=k):
+            if drafted := draft.probability(draft_tokens):
+                for (count, token), probability in integrate(partial(run, draft_tokens), k + 1, steps):
+                    yield (*draft_tokens[:count], token), drafted * probability
+
+    return Enumeration.of(rounds(), target, k)
 
 
 def enumerate_rule(verify: Verify, target: Chain, draft: Chain, k: int, judged_by: Chain | None = None) -> Enumeration:
-    """The output of one round of `verify` with k draft tokens.
+    """The same for a verification rule. judged_by: the model that the rule takes the draft for, if not the true one."""
 
-    judged_by: the distribution that the rule is told the draft was drawn from, if not the true one.
-    """
-    told = judged_by or draft
-
-    def run(draft_tokens: tuple[int, ...], uniforms: Sequence[float]) -> tuple[int, int]:
-        draft_probs = [Distribution(told.after(draft_tokens[:i])) for i in range(k)]
+    def run(draft_tokens: Tokens, uniforms: Sequence[float]) -> tuple[int, int]:
+        draft_probs = [Distribution((judged_by or draft).after(draft_tokens[:i])) for i in range(k)]
         return verify(
             lambda i: Distribution(target.after(draft_tokens[:i])), draft_probs, draft_tokens, np.array(uniforms)
         )
 
     return enumerate_rounds(run, target, draft, k)
-
-
-def enumerate_rounds(run: Run, target: Chain, draft: Chain, k: int, steps: int = UNIFORM_STEPS) -> Enumeration:
-    """The same for any rule that judges a draft of `target` by uniforms that are multiples of 1 / steps."""
-    rng = np.random.default_rng(k)
-    joint: dict[tuple[int, ...], float] = defaultdict(float)
-    expected = 0.0
-    for draft_tokens in itertools.product(range(draft.vocab), repeat=k):
-        drafted = draft.probability(draft_tokens)
-        if drafted == 0.0:
-            continue
-        for count, token, probability in outcomes(run, draft_tokens, target.vocab, rng, steps):
-            head = (*draft_tokens[:count], token)
-            expected += drafted * probability * len(head)
-            for tail in itertools.product(range(target.vocab), repeat=k + 1 - len(head)):
-                joint[head + tail] += drafted * probability * target.probability(head + tail, given=len(head))
-    return Enumeration(dict(joint), expected)
 
 
 @dataclass(frozen=True)
@@ -198,17 +188,18 @@ class Exactness:
     def passed(self) -> bool:
         return self.error <= PROBABILITY_TOLERANCE
 
+    @classmethod
+    def of(cls, rule: str, results: Sequence[tuple[Enumeration, Chain]]) -> Exactness:
+        """results: with their targets."""
+        lengths = [result.length for result, _ in results]
+        error = max(result.error(target) for result, target in results)
+        return cls(rule, len(results), error, sum(lengths) / len(lengths))
 
-def check_rules(seeds: int = 1) -> list[Exactness]:
-    """Enumerate every verification rule over `seeds` pairs of models of each size."""
-    found = []
-    for rule, verify in VERIFY.items():
-        errors, lengths = [], []
-        for vocab, k in SIZES:
-            for seed in range(seeds):
-                target, draft = Chain(vocab, seed), Chain(vocab, 100 + seed)
-                result = enumerate_rule(verify, target, draft, k)
-                errors.append(result.error(target))
-                lengths.append(result.length)
-        found.append(Exactness(rule, len(errors), max(errors), sum(lengths) / len(lengths)))
-    return found
+
+def check_rules() -> list[Exactness]:
+    """Enumerate every verification rule over a pair of models of each size."""
+    pairs = [(Chain(vocab, 0), Chain(vocab, 100), k) for vocab, k in SIZES]
+    return [
+        Exactness.of(rule, [(enumerate_rule(verify, target, draft, k), target) for target, draft, k in pairs])
+        for rule, verify in VERIFY.items()
+    ]

@@ -18,7 +18,7 @@ from ...engines.base import Decoder, Logits
 from ..sampling.parameters import UNADJUSTED, SamplingParameters
 from ..session import Session
 from ..state.context import CachedDecoder
-from .output import decode_request
+from ..state.statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,32 @@ class Equality:
         return self.same_width and self.near_tie
 
 
+@dataclass(frozen=True)
+class DecodedOutput:
+    """widths[i]: width of the target's pass that token i came from. drafted: number of draft tokens, by round."""
+
+    tokens: tuple[int, ...]
+    widths: tuple[int, ...]
+    drafted: tuple[int, ...]
+    statistics: Statistics
+
+
+def decode_request(session: Session, prompt: Sequence[int], params: SamplingParameters) -> DecodedOutput:
+    """Run one request to its end."""
+    tokens: list[int] = []
+    widths: list[int] = []
+    drafted: list[int] = []
+    before, beside, statistics = 0, 0, Statistics()
+    for chunk in session.stream(prompt, params):
+        statistics = chunk.statistics
+        drafted.append(statistics.drafted - before)
+        before, beside_before = statistics.drafted, beside
+        beside = statistics.leaves + statistics.fed_again
+        tokens += chunk.tokens
+        widths += [drafted[-1] + 1 + beside - beside_before] * len(chunk.tokens)
+    return DecodedOutput(tuple(tokens), tuple(widths), tuple(drafted), statistics)
+
+
 def check_equality(
     session: Session, prompt: Sequence[int], max_new_tokens: int, drafter: str | None = None
 ) -> Equality:
@@ -67,8 +93,8 @@ def check_equality(
         output = decode_request(session, prompt, params)
         session.reset()
         plain = session.generate(prompt, params, speculate=False).tokens
-        found = judge(session, prompt, plain, output.tokens, output.widths)
-        return replace(found, drafted=sum(output.drafted))
+        equality = judge(session, prompt, plain, output.tokens, output.widths)
+        return replace(equality, drafted=sum(output.drafted))
     finally:
         session.reset()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from ...bundle import Contract, ModelSpec, Precision, Proof
 from ...engines.base import Decoder, Logits
 from ...errors import ProofError
-from .divergence import divergence
 
 # The arithmetic of a graph: its own precision, or widened to fp32 over weights in half precision.
 Exact = Precision | Literal["widened"]
@@ -33,7 +32,6 @@ Exact = Precision | Literal["widened"]
 LOGIT_TOLERANCE: dict[Exact, float] = {"fp32": 1e-3, "widened": 2e-2, "fp16": 1e-1, "bf16": 5e-1}
 # Large and finite: under an explicit mask a poisoned row has weight 0, and 0 * NaN would still poison.
 POISON = 1e4
-
 # Sequences are proved up to this length, and farther if a sliding window only begins there to hide rows beyond it.
 FAR = 512
 # If the reference is rounded, so many more rows are compared, over a text: the figures are means, and rows differ. They
@@ -179,12 +177,45 @@ def contexts(steps: list[Step]) -> Iterator[NDArray[np.int64]]:
         yield rows
 
 
+@dataclass(frozen=True)
+class Divergence:
+    """Over `rows` rows. nats: the mean KL divergence. agreement: the fraction of rows whose likeliest token is the
+    same.
+    """
+
+    rows: int
+    nats: float
+    agreement: float
+
+
+def divergence(pairs: Iterable[tuple[Logits, Logits]]) -> Divergence:
+    """The divergence of the second from the first of each pair of logits `[R, vocab]`; NaN for logits that are not
+    numbers.
+    """
+    rows, total, agreed = 0, 0.0, 0
+    for wanted, found in pairs:
+        for one, other in zip(wanted, found, strict=True):
+            exact, ours = _log_probs(one), _log_probs(other)
+            probable = exact > -np.inf  # tokens banned in both do not differ
+            total += float(np.exp(exact[probable]) @ (exact[probable] - ours[probable]))
+            agreed += int(np.argmax(one) == np.argmax(other))
+            rows += 1
+    nats = total / rows if rows else 0.0
+    return Divergence(rows, nats if not nats < 0 else 0.0, agreed / rows if rows else 1.0)  # NaN stays
+
+
+def _log_probs(logits: Logits) -> NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - np.max(logits)
+    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum())
+    return result
+
+
 def max_error(decoder: Decoder, reference: list[ReferenceStep]) -> float:
     """Largest |difference| of a logit, in standard deviations of the reference's logits; infinite for NaN."""
-    return largest_error(reference, list(answers(decoder, reference)))
+    return largest_error(reference, list(logits_of(decoder, reference)))
 
 
-def answers(decoder: Decoder, reference: list[ReferenceStep]) -> Iterator[Logits]:
+def logits_of(decoder: Decoder, reference: list[ReferenceStep]) -> Iterator[Logits]:
     """The decoder's logits `[rows, vocab]` of every step."""
     decoder.overwrite_rows(0, 0.0)
     for entry in reference:
@@ -222,17 +253,17 @@ def arithmetic(spec: ModelSpec, contract: Contract) -> Arithmetic:
 def measure_decoder(
     decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, arithmetic: Arithmetic
 ) -> Proof:
-    ours = list(answers(decoder, reference))
-    found = divergence(zip((entry.logits for entry in reference), ours, strict=True))
+    answers = list(logits_of(decoder, reference))
+    apart = divergence(zip((entry.logits for entry in reference), answers, strict=True))
     return Proof(
         engine=engine,
         dialect=dialect,
         role=role,
-        rows=found.rows,
+        rows=apart.rows,
         length=max(entry.step.end for entry in reference),
-        max_error=largest_error(reference, ours),
+        max_error=largest_error(reference, answers),
         tolerance=None if isinstance(arithmetic, Rounding) else LOGIT_TOLERANCE[arithmetic],
-        divergence=found.nats,
+        divergence=apart.nats,
         divergence_tolerance=arithmetic.allowed(spread(reference)) if isinstance(arithmetic, Rounding) else None,
     )
 

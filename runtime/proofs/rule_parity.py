@@ -106,31 +106,31 @@ def _dense(distribution: Distribution, vocab_size: int) -> NDArray[np.float32]:
     return probs
 
 
-def _confidence_error(given: NDArray[np.generic], logits: NDArray[np.float32]) -> float:
+def _confidence_error(confidence: NDArray[np.generic], logits: NDArray[np.float32]) -> float:
     best = processed_distribution(logits[0], SamplingParameters(temperature=1.0)).probs.max()
-    return float(np.abs(given - best).max())
+    return float(np.abs(confidence - best).max())
 
 
 def _select_greedy(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
     for seed in range(4):
         logits = _tied(_logits(np.random.default_rng(seed), 1, vocab_size))
-        found = run({"logits": logits})
-        yield int(found["token"][0]) == int(logits[0].argmax()), _confidence_error(found["confidence"], logits)
+        outputs = run({"logits": logits})
+        yield int(outputs["token"][0]) == int(logits[0].argmax()), _confidence_error(outputs["confidence"], logits)
 
 
 def _select(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
     for seed, parameters in product(range(3), PARAMETERS):
         rng = np.random.default_rng(seed)
         logits, noise = _logits(rng, 1, vocab_size), rng.random(1, np.float32) * np.float32(seed > 0)
-        found = run({"logits": logits, "noise": noise, "sampling": _sampling(parameters)})
+        outputs = run({"logits": logits, "noise": noise, "sampling": _sampling(parameters)})
         probs = processed_distribution(logits[0], parameters)
-        error = float(np.abs(found["draft_probs"][0] - _dense(probs, vocab_size)).max())
-        right = _between(int(found["token"][0]), {probs.draw(float(uniform[0])) for uniform in _nudged(noise)})
-        yield right, max(error, _confidence_error(found["confidence"], logits))
+        error = float(np.abs(outputs["draft_probs"][0] - _dense(probs, vocab_size)).max())
+        right = _between(int(outputs["token"][0]), {probs.draw(float(uniform[0])) for uniform in _nudged(noise)})
+        yield right, max(error, _confidence_error(outputs["confidence"], logits))
 
 
-def _positions(found: Arrays, position: int) -> bool:
-    return int(found["next_position"][0]) == position + int(found["num_accepted"][0]) + 1
+def _positions(outputs: Arrays, position: int) -> bool:
+    return int(outputs["next_position"][0]) == position + int(outputs["num_accepted"][0]) + 1
 
 
 def _accept_greedy(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
@@ -139,9 +139,10 @@ def _accept_greedy(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
         logits = _tied(_logits(np.random.default_rng(wrong), spec.rows, vocab_size))
         draft_tokens = logits[:k].argmax(axis=1)
         draft_tokens[wrong:] = (draft_tokens[wrong:] + 1) % vocab_size
-        found = run({"logits": logits, "draft_tokens": draft_tokens, "position": np.array([7])})
+        outputs = run({"logits": logits, "draft_tokens": draft_tokens, "position": np.array([7])})
         expected = GreedyRule(vocab_size).accept(logits, draft_tokens.tolist())
-        yield (int(found["num_accepted"][0]), int(found["next_token"][0])) == expected and _positions(found, 7), 0.0
+        answer = int(outputs["num_accepted"][0]), int(outputs["next_token"][0])
+        yield answer == expected and _positions(outputs, 7), 0.0
 
 
 @dataclass(frozen=True)
@@ -183,22 +184,24 @@ def _accept(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
     k, verify = spec.num_draft_tokens, verify_block if spec.rule == "accept_block" else verify_tokens
     rng = np.random.default_rng(k)
     logits = _logits(rng, spec.rows, vocab_size)
-    for given in _rounds(rng, logits, k):
-        found = run(
+    for inputs in _rounds(rng, logits, k):
+        outputs = run(
             {
                 "logits": logits,
-                "draft_tokens": np.array(given.draft_tokens),
-                "draft_probs": given.draft_probs,
-                "noise": given.noise,
-                "sampling": _sampling(given.parameters),
+                "draft_tokens": np.array(inputs.draft_tokens),
+                "draft_probs": inputs.draft_probs,
+                "noise": inputs.noise,
+                "sampling": _sampling(inputs.parameters),
                 "position": np.array([7]),
             }
         )
-        target = [processed_distribution(row, given.parameters) for row in logits]
-        told = [Distribution(row.astype(np.float64)) for row in given.draft_probs]
-        answers = {verify(target.__getitem__, told, given.draft_tokens, uniforms) for uniforms in _nudged(given.noise)}
-        tokens = {token for count, token in answers if count == int(found["num_accepted"][0])}
-        yield _between(int(found["next_token"][0]), tokens) and _positions(found, 7), 0.0
+        target = [processed_distribution(row, inputs.parameters) for row in logits]
+        draft_probs = [Distribution(row.astype(np.float64)) for row in inputs.draft_probs]
+        answers = {
+            verify(target.__getitem__, draft_probs, inputs.draft_tokens, uniforms) for uniforms in _nudged(inputs.noise)
+        }
+        tokens = {token for count, token in answers if count == int(outputs["num_accepted"][0])}
+        yield _between(int(outputs["next_token"][0]), tokens) and _positions(outputs, 7), 0.0
 
 
 _COMPARISONS: dict[RuleName, Callable[[RunGraph, RuleSpec, int], Compared]] = {

@@ -39,7 +39,7 @@ def measure_trees(
     """where: engine and dialect. kind: the arithmetic of the graph. contract: with tree rows."""
     branches = dict(_rejected(reference, contract))
     chain, rows = contract.max_draft_tokens + 1, contract.tree_rows
-    wanted, found, length = list[ReferenceStep](), list[Logits](), 0
+    wanted, answers, length = list[ReferenceStep](), list[Logits](), 0
     decoder.overwrite_rows(0, 0.0)
     for place, entry in enumerate(reference):
         step = entry.step
@@ -49,18 +49,18 @@ def measure_trees(
             beside = [(other.step.tokens, other.logits), (step.tokens[1:], entry.logits[1:])]
             tokens, expected = step.tokens[:chain].tolist(), [*entry.logits[:chain]]
             for row in range(rows):
-                own, logits = beside[row % len(beside)]
-                tokens.append(int(own[row // len(beside)]))
+                tokens_beside, logits = beside[row % len(beside)]
+                tokens.append(int(tokens_beside[row // len(beside)]))
                 expected.append(logits[row // len(beside)])
             parents = [0 if row < len(beside) else chain + row - len(beside) for row in range(rows)]
-            found.append(decoder.step_tree(tokens, parents, step.position).copy())
+            answers.append(decoder.step_tree(tokens, parents, step.position).copy())
             wanted.append(ReferenceStep(step, np.stack(expected)))
             length = step.position + max(chain, 1 + (rows + 1) // 2)
         decoder.step(step.tokens.tolist(), step.position)
     decoder.overwrite_rows(0, 0.0)
     engine, dialect = where
-    error = largest_error(wanted, found)
-    return Proof(engine, f"{dialect}, trees", "target", sum(map(len, found)), length, error, LOGIT_TOLERANCE[kind])
+    error = largest_error(wanted, answers)
+    return Proof(engine, f"{dialect}, trees", "target", sum(map(len, answers)), length, error, LOGIT_TOLERANCE[kind])
 
 
 def prove_trees(

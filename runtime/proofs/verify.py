@@ -20,8 +20,7 @@ from .enumeration import Exactness, check_rules
 from .equality import Equality, check_equality
 from .parity import arithmetic, load_reference, measure_decoder
 from .rule_parity import RuleProof, measure_rule
-from .sibling_enumeration import check_siblings
-from .tree_enumeration import check_leaves
+from .tree_enumeration import check_trees
 from .tree_parity import TreeDecoder, measure_trees
 
 # Without prompts from the user, this many pieces of the proof's own tokens are used.
@@ -94,20 +93,20 @@ def verify_session(
     manifest = session.bundle.manifest
     named = runnable_drafter(drafter, manifest)
     if prompts is not None:
-        given = _given(session, prompts, max_new_tokens)
+        requests = _requests(session, prompts, max_new_tokens)
     else:
-        given = [(prompt, max_new_tokens) for prompt in _proof_prompts(session)]
+        requests = [(prompt, max_new_tokens) for prompt in _proof_prompts(session)]
     drafts = [(manifest.draft_called(name), session.drafts.open(name).decoder) for name in session.drafts.names]
     proofs = [_parity(session, manifest.target, session.engine.target, "target")]
     proofs += [_parity(session, draft.model, decoder, draft.label) for draft, decoder in drafts]
     proofs += _trees(session)
     session.reset()
-    sampled = tuple(_sample(session, given[0][0], trials, named)) if trials else ()
+    sampled = tuple(_sample(session, requests[0][0], trials, named)) if trials else ()
     drafters = (named, *(session.drafts.names[1:] if drafter is None else ()))
-    equalities = tuple(check_equality(session, prompt, most, one) for one in drafters for prompt, most in given)
+    equalities = tuple(check_equality(session, prompt, most, one) for one in drafters for prompt, most in requests)
     exactness = check_rules()
     if session.engine.trees is not None:
-        exactness += [*check_leaves(), *check_siblings()]
+        exactness += check_trees()
     return Report(tuple(exactness), tuple(_compiled(session)), tuple(proofs), equalities, sampled, drafters)
 
 
@@ -202,17 +201,17 @@ def _outcome(result: Report) -> str:
     return "passed"
 
 
-def _given(session: Session, path: Path, max_new_tokens: int) -> list[tuple[Sequence[int], int]]:
+def _requests(session: Session, path: Path, max_new_tokens: int) -> list[tuple[Sequence[int], int]]:
     """Prompts as token ids, each with the most tokens to generate."""
     lines, _ = read_prompt_lines(path, routed=False)
-    given: list[tuple[Sequence[int], int]] = []
+    requests: list[tuple[Sequence[int], int]] = []
     for line in lines:
         try:
             tokens = session.encode(line.prompt)
         except (PromptError, BundleError) as error:  # the latter for messages and a tokenizer without a chat template
             raise PromptError(f"{line.where}: {error}", error.field) from None
-        given.append((tokens, line.max_new_tokens or max_new_tokens))
-    return given
+        requests.append((tokens, line.max_new_tokens or max_new_tokens))
+    return requests
 
 
 def _proof_prompts(session: Session) -> list[Sequence[int]]:

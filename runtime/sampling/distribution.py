@@ -67,17 +67,6 @@ class Distribution:
         np.maximum(left, 0.0, out=left)
         return Distribution(left, self.tokens)
 
-    def scaled(self, scale: float) -> Distribution:
-        return Distribution(scale * self.probs, self.tokens)
-
-    def without(self, token: int) -> Distribution:
-        """The distribution without `token`, normalized; it has no mass if there is no other token."""
-        left = self.probs.copy()
-        place = token if self.tokens is None else int(self.tokens.searchsorted(token))
-        left[place] = 0.0
-        mass = float(left.sum())
-        return Distribution(left / mass if mass > 0.0 else left, self.tokens)
-
     def items(self) -> Iterator[tuple[int, float]]:
         """Every possible token, with its probability."""
         for place in self.probs.nonzero()[0].tolist():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from operator import index
 from typing import Any
@@ -29,10 +29,10 @@ def items(value: object) -> tuple[Any, ...] | None:
     if not isinstance(value, Iterable):
         return None
     try:
-        found = iter(value)
+        iterator = iter(value)
     except TypeError:
         return None
-    return tuple(found)
+    return tuple(iterator)
 
 
 def whole_number(name: str, value: object, field: str | None = None) -> int:
@@ -60,36 +60,43 @@ def real_number(name: str, value: object, field: str | None = None) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Option(ABC):
-    """help: one sentence. flag: its name on the command line, by default the field's; "" keeps it off."""
+    """help: one sentence. flag: its name on the command line, by default the field's; "" keeps it off. optional: None
+    is allowed.
+    """
 
     help: str = ""
     flag: str | None = None
+    optional: bool = False
+
+    def check(self, name: str, value: Any) -> Any:
+        """`value` as it is stored. Raises `ParameterError` with the name, the value and what is allowed."""
+        return None if value is None and self.optional else self._checked(name, value)
 
     @abstractmethod
-    def check(self, name: str, value: Any) -> Any:
-        """`value` as it is stored. Raises `ParameterError` with the name, what was given and what is allowed."""
+    def _checked(self, name: str, value: Any) -> Any: ...
 
 
-def option(kind: Option) -> dict[str, Option]:
-    """The metadata of a dataclass field that is an option."""
-    return {"option": kind}
+def option(kind: Option, default: Any = None) -> Any:
+    """A dataclass field that is an option. default: of the field, or what makes it."""
+    if callable(default):
+        return field(default_factory=default, hash=False, metadata={"option": kind})
+    return field(default=default, metadata={"option": kind})
+
+
+def _refused(name: str, value: object, expected: str) -> ParameterError:
+    return ParameterError(f"{name} is {shown(value)}; it must be {expected}", name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Option):
-    """From low to high; low itself is excluded with `above`. off: what the neutral value does. optional: may be
-    None.
-    """
+    """From low to high; low itself is excluded with `above`. off: what the neutral value does."""
 
     low: float
     high: float
     above: bool = False
     off: str
-    optional: bool = False
 
-    def check(self, name: str, value: Any) -> float | None:
-        if value is None and self.optional:
-            return None
+    def _checked(self, name: str, value: Any) -> float:
         number = real_number(name, value)
         if not ((self.low < number if self.above else self.low <= number) and number <= self.high):  # NaN fails as well
             allowed = f"above {self.low:g} and at most" if self.above else f"from {self.low:g} to"
@@ -99,14 +106,9 @@ class Number(Option):
 
 @dataclass(frozen=True, kw_only=True)
 class Whole(Option):
-    """optional: may be None."""
-
     least: int = 0
-    optional: bool = False
 
-    def check(self, name: str, value: Any) -> int | None:
-        if value is None and self.optional:
-            return None
+    def _checked(self, name: str, value: Any) -> int:
         number = whole_number(name, value)
         if number < self.least:
             raise ParameterError(f"{name} is {value}; it must be {self.least} or more", name)
@@ -115,13 +117,13 @@ class Whole(Option):
 
 @dataclass(frozen=True, kw_only=True)
 class Flag(Option):
-    def check(self, name: str, value: Any) -> bool:
+    def _checked(self, name: str, value: Any) -> bool:
         try:
             known = value in (0, 1)
         except (TypeError, ValueError, RuntimeError):  # arrays are neither equal to a number nor not
             known = False
         if not known:
-            raise ParameterError(f"{name} is {shown(value)}; it must be True or False", name)
+            raise _refused(name, value, "True or False")
         return bool(value)
 
 
@@ -129,43 +131,34 @@ class Flag(Option):
 class Choice(Option):
     names: tuple[str, ...]
 
-    def check(self, name: str, value: Any) -> str:
+    def _checked(self, name: str, value: Any) -> str:
         if not isinstance(value, str) or value not in self.names:
-            raise ParameterError(f"{name} is {shown(value)}; it must be {' or '.join(map(repr, self.names))}", name)
-        return value
-
-
-@dataclass(frozen=True, kw_only=True)
-class Name(Option):
-    """A name that the bundle knows, or None."""
-
-    def check(self, name: str, value: Any) -> str | None:
-        if value is not None and not isinstance(value, str):
-            raise ParameterError(f"{name} is {shown(value)}; it must be the name of a {name}", name)
+            raise _refused(name, value, " or ".join(map(repr, self.names)))
         return value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Option):
-    """A text, or None."""
+    """expected: for the error."""
 
-    def check(self, name: str, value: Any) -> str | None:
-        if value is not None and not isinstance(value, str):
-            raise ParameterError(f"{name} is {shown(value)}; it must be a text", name)
+    optional: bool = True
+    expected: str = "a text"
+
+    def _checked(self, name: str, value: Any) -> str:
+        if not isinstance(value, str):
+            raise _refused(name, value, self.expected)
         return value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Texts(Option):
-    """One text or several, of at least one character each; or None."""
+    """One text or several, of at least one character each."""
 
-    def check(self, name: str, value: Any) -> tuple[str, ...] | None:
-        if value is None:
-            return None
+    def _checked(self, name: str, value: Any) -> tuple[str, ...]:
         # An iterator yields its items only once.
         texts = (value,) if isinstance(value, str) else items(value)
         if texts is None or not all(isinstance(text, str) for text in texts):
-            raise ParameterError(f"{name} is {shown(value)}; it must be a text or a list of texts", name)
+            raise _refused(name, value, "a text or a list of texts")
         if not all(texts):
             raise ParameterError(f"a {name} string is empty; give strings of at least one character", name)
         return texts
@@ -173,58 +166,41 @@ class Texts(Option):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenIds(Option):
-    """Ids of any collection. optional: may be None. single: may be one id."""
+    """Ids of any collection. single: may be one id. or_text: may be a text."""
 
-    optional: bool = False
     single: bool = False
+    or_text: bool = False
 
-    def check(self, name: str, value: Any) -> tuple[int, ...] | None:
-        if value is None and self.optional:
-            return None
-        found = items(value)
-        if found is None and self.single and hasattr(value, "__index__"):
-            found = (value,)
-        if found is None:
-            raise ParameterError(f"{name} is {shown(value)}; it must be a list of token ids", name)
-        return tuple(whole_number(f"a token of {name}", token, name) for token in found)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextOrIds(Option):
-    """A text, token ids of any collection, or None."""
-
-    def check(self, name: str, value: Any) -> str | tuple[int, ...] | None:
-        if value is None or isinstance(value, str):
+    def _checked(self, name: str, value: Any) -> str | tuple[int, ...]:
+        if self.or_text and isinstance(value, str):
             return value
-        found = None if isinstance(value, bytes | Mapping) else items(value)
-        if found is None:
-            raise ParameterError(f"{name} is {shown(value)}; it must be a text or a list of token ids", name)
-        return tuple(whole_number(f"a token of {name}", token, name) for token in found)
+        tokens = None if self.or_text and isinstance(value, bytes | Mapping) else items(value)
+        if tokens is None and self.single and hasattr(value, "__index__"):
+            tokens = (value,)
+        if tokens is None:
+            raise _refused(name, value, "a text or a list of token ids" if self.or_text else "a list of token ids")
+        return tuple(whole_number(f"a token of {name}", token, name) for token in tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound(Option):
-    """A grammar, or None for free text."""
-
-    def check(self, name: str, value: Any) -> Grammar | None:
-        if value is not None and not isinstance(value, Grammar):
-            raise ParameterError(
-                f"{name} is {shown(value)}; it must be a Grammar, as Grammar.json_schema makes one", name
-            )
+class OutputGrammar(Option):
+    def _checked(self, name: str, value: Any) -> Grammar:
+        if not isinstance(value, Grammar):
+            raise _refused(name, value, "a Grammar, as Grammar.json_schema makes one")
         return value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Biases(Option):
-    def check(self, name: str, value: Any) -> dict[int, float]:
+    def _checked(self, name: str, value: Any) -> dict[int, float]:
         if not isinstance(value, Mapping):
             raise ParameterError(f"{name} is {shown(value)}; it must map token ids to numbers", name)
-        found: dict[int, float] = {}
+        biases: dict[int, float] = {}
         for token, bias in value.items():
             place = whole_number(f"a token of {name}", token, name)
-            found[place] = real_number(f"{name} of token {token}", bias, name)
-            if not abs(found[place]) <= BIAS_LIMIT:
+            biases[place] = real_number(f"{name} of token {token}", bias, name)
+            if not abs(biases[place]) <= BIAS_LIMIT:
                 raise ParameterError(
                     f"{name} of token {token} is {bias}; it must be from -{BIAS_LIMIT:g} to {BIAS_LIMIT:g}", name
                 )
-        return found
+        return biases

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from ...bundle import Defaults
 from ...bundle.drafts import DRAFTERS_HELP
 from ...errors import ParameterError
 from ..grammar.grammar import Grammar
-from .options import Biases, Bound, Choice, Flag, Name, Number, Text, TextOrIds, Texts, TokenIds, Whole, option
+from .options import Biases, Choice, Flag, Number, OutputGrammar, Text, Texts, TokenIds, Whole, option
 
-Verification = Literal["block", "token", "spectr", "recursive"]
+Verification = Literal["block", "token", "spectr"]
 # Rules with compiled graphs; rounds with any other rule run on the host.
 COMPILED: tuple[Verification, ...] = ("block", "token")
-# Rules that judge several candidates per position, of trees.
-SIBLINGS: tuple[Verification, ...] = ("spectr", "recursive")
 
 SEEDS = 2**64
 # A request without the bundle's defaults.
@@ -47,8 +45,8 @@ class SamplingParameters:
     for the model's own, `()` for none; the one that came is the last token and has no text.
 
     verification: the rule that judges sampled drafts; all keep the target's distribution, and greedy decoding ignores
-    it. `spectr` and `recursive` judge several candidates per position; num_leaves is then the number of additional
-    ones, in a bundle built with `--tree-rows` (docs/which-draft.md). speculate: False for plain decoding.
+    it. `spectr` judges several candidates per position; num_leaves is then the number of additional ones, in a bundle
+    built with `--tree-rows` (docs/which-draft.md). speculate: False for plain decoding.
 
     drafter: `model`; `ngram` or `suffix` (looked up in the text); `ngram+model` or `suffix+model` (looked up where
     there is a match, also after tokens of the model in the same round); `ngram:model` or `suffix:model` (chains: looked
@@ -63,7 +61,7 @@ class SamplingParameters:
 
     num_leaves: leaves per round, in a bundle built with `--tree-rows`: alternatives to draft tokens in rows of their
     own, which give one more token if the target chooses one (docs/which-draft.md). None by default, but for
-    verifications that judge several candidates. There are none, whatever is given, where no model drafts: with
+    `spectr`. There are none, whatever is given, where no model drafts: with
     `speculate` False, a route that only looks up, or a grammar. With num_draft_tokens 0, or a `drafter` that only looks
     up, it is refused.
 
@@ -82,94 +80,65 @@ class SamplingParameters:
     `Session.stream` and `specexport generate` derive their options from these fields.
     """
 
-    max_new_tokens: int = field(default=256, metadata=option(Whole(least=1, help="Maximum new tokens.")))
-    temperature: float = field(default=0.0, metadata=option(Number(low=0.0, high=100.0, off="0 is greedy")))
-    top_k: int = field(default=0, metadata=option(Whole(help="0 is off.")))
-    top_p: float = field(default=1.0, metadata=option(Number(low=0.0, high=1.0, above=True, off="1 is off")))
-    min_p: float = field(default=0.0, metadata=option(Number(low=0.0, high=1.0, off="0 is off")))
-    repetition_penalty: float | None = field(
-        default=None,
-        metadata=option(
-            Number(
-                low=0.01,
-                high=100.0,
-                off="1 is off",
-                optional=True,
-                help="Penalty for tokens in prompt and output.",
-            )
+    max_new_tokens: int = option(Whole(least=1, help="Maximum new tokens."), 256)
+    temperature: float = option(Number(low=0.0, high=100.0, off="0 is greedy"), 0.0)
+    top_k: int = option(Whole(help="0 is off."), 0)
+    top_p: float = option(Number(low=0.0, high=1.0, above=True, off="1 is off"), 1.0)
+    min_p: float = option(Number(low=0.0, high=1.0, off="0 is off"), 0.0)
+    repetition_penalty: float | None = option(
+        Number(low=0.01, high=100.0, off="1 is off", optional=True, help="Penalty for tokens in prompt and output.")
+    )
+    presence_penalty: float = option(
+        Number(low=-2.0, high=2.0, off="0 is off", help="Penalty for tokens in the output."), 0.0
+    )
+    frequency_penalty: float = option(
+        Number(low=-2.0, high=2.0, off="0 is off", help="Penalty per occurrence in the output."), 0.0
+    )
+    logit_bias: Mapping[int, float] = option(Biases(help="Add BIAS to the logit of token ID; repeatable."), dict)
+    banned_tokens: Iterable[int] | None = option(
+        TokenIds(optional=True, flag="--ban-token", help="Never generate this token; repeatable.")
+    )
+    min_new_tokens: int | None = option(Whole(optional=True, help="Generate no stop token before this many tokens."))
+    seed: int | None = option(Whole(least=-SEEDS // 2, optional=True, help="Random seed. [default: random]"))
+    grammar: Grammar | None = option(OutputGrammar(optional=True, flag=""))  # noqa: RUF009
+    verification: Verification = option(  # noqa: RUF009
+        Choice(
+            names=get_args(Verification),
+            help="Acceptance rule for sampled drafts, which greedy decoding ignores; spectr needs a bundle built with "
+            "--tree-rows.",
         ),
+        "block",
     )
-    presence_penalty: float = field(
-        default=0.0,
-        metadata=option(Number(low=-2.0, high=2.0, off="0 is off", help="Penalty for tokens in the output.")),
+    stop: str | Iterable[str] | None = option(Texts(optional=True, help="Stop string; repeatable."))
+    stop_token_ids: int | Iterable[int] | None = option(TokenIds(optional=True, single=True, flag=""))
+    speculate: bool = option(Flag(flag="--plain", help="Decode without speculation."), True)
+    num_draft_tokens: int | None = option(
+        Whole(
+            optional=True,
+            help="Draft tokens per round, 0 for none. [default: the bundle's policy, else as many as pay]",
+        )
     )
-    frequency_penalty: float = field(
-        default=0.0,
-        metadata=option(Number(low=-2.0, high=2.0, off="0 is off", help="Penalty per occurrence in the output.")),
+    num_leaves: int | None = option(
+        Whole(
+            optional=True,
+            help="Leaves per round, alternatives to draft tokens that are verified with them; 0 for none. "
+            "[default: none]",
+        )
     )
-    logit_bias: Mapping[int, float] = field(
-        default_factory=dict, hash=False, metadata=option(Biases(help="Add BIAS to the logit of token ID; repeatable."))
+    drafter: str | None = option(
+        Text(
+            expected="the name of a drafter",
+            help=f"{DRAFTERS_HELP} [default: the policy's where calibrated, else model if the bundle has one, "
+            "else ngram]",
+        )
     )
-    banned_tokens: Iterable[int] | None = field(
-        default=None,
-        metadata=option(TokenIds(optional=True, flag="--ban-token", help="Never generate this token; repeatable.")),
+    route: str | None = option(
+        Text(expected="the name of a route", help="Route of the request in the bundle's policy.")
     )
-    min_new_tokens: int | None = field(
-        default=None,
-        metadata=option(Whole(optional=True, help="Generate no stop token before this many tokens.")),
-    )
-    seed: int | None = field(
-        default=None, metadata=option(Whole(least=-SEEDS // 2, optional=True, help="Random seed. [default: random]"))
-    )
-    grammar: Grammar | None = field(default=None, metadata=option(Bound(flag="")))
-    verification: Verification = field(
-        default="block",
-        metadata=option(
-            Choice(
-                names=get_args(Verification),
-                help="Acceptance rule for sampled drafts, which greedy decoding ignores; spectr and recursive need a "
-                "bundle built with --tree-rows.",
-            )
-        ),
-    )
-    stop: str | Iterable[str] | None = field(default=None, metadata=option(Texts(help="Stop string; repeatable.")))
-    stop_token_ids: int | Iterable[int] | None = field(
-        default=None, metadata=option(TokenIds(optional=True, single=True, flag=""))
-    )
-    speculate: bool = field(default=True, metadata=option(Flag(flag="--plain", help="Decode without speculation.")))
-    num_draft_tokens: int | None = field(
-        default=None,
-        metadata=option(
-            Whole(
-                optional=True,
-                help="Draft tokens per round, 0 for none. [default: the bundle's policy, else as many as pay]",
-            )
-        ),
-    )
-    num_leaves: int | None = field(
-        default=None,
-        metadata=option(
-            Whole(
-                optional=True,
-                help="Leaves per round, alternatives to draft tokens that are verified with them; 0 for none. "
-                "[default: none]",
-            )
-        ),
-    )
-    drafter: str | None = field(
-        default=None,
-        metadata=option(
-            Name(
-                help=f"{DRAFTERS_HELP} [default: the policy's where calibrated, "
-                "else model if the bundle has one, else ngram]"
-            )
-        ),
-    )
-    route: str | None = field(default=None, metadata=option(Name(help="Route of the request in the bundle's policy.")))
-    prediction: str | Iterable[int] | None = field(default=None, metadata=option(TextOrIds(flag="")))
-    logprobs: int | None = field(default=None, metadata=option(Whole(optional=True, flag="")))
-    shown: Iterable[int] = field(default=(), metadata=option(TokenIds(flag="")))
-    cache_salt: str | None = field(default=None, metadata=option(Text(flag="")))
+    prediction: str | Iterable[int] | None = option(TokenIds(optional=True, or_text=True, flag=""))
+    logprobs: int | None = option(Whole(optional=True, flag=""))
+    shown: Iterable[int] = option(TokenIds(flag=""), ())
+    cache_salt: str | None = option(Text(flag=""))
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -197,8 +166,8 @@ class SamplingParameters:
         is not refused for that.
         """
         least = 0 if self.grammar is not None else min(defaults.min_new_tokens, self.max_new_tokens)
-        given = asdict(defaults) | {"min_new_tokens": least}
-        return replace(self, **{name: given[name] for name in UNADJUSTED if getattr(self, name) is None})
+        usual = asdict(defaults) | {"min_new_tokens": least}
+        return replace(self, **{name: usual[name] for name in UNADJUSTED if getattr(self, name) is None})
 
     @property
     def greedy(self) -> bool:

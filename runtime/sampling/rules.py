@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Protocol
@@ -16,13 +17,27 @@ from ..grammar.constraint import Constraint
 from ..grammar.matcher import Matcher
 from .acceptance import VERIFY, verify_tokens
 from .adjustment import LogitAdjustment
-from .distribution import Distribution, Row
-from .leaves import Leaf, caught
-from .noise import Noise, noise_streams
-from .parameters import SamplingParameters
-from .sibling_rules import SIBLING_RULES
-from .siblings import Siblings
+from .distribution import Distribution, Probabilities, Row
+from .leaves import Leaf, LeafChoices, matching_leaf
+from .parameters import SEEDS, SamplingParameters
+from .spectr import Siblings
 from .truncation import processed_distribution
+
+
+class Noise(Protocol):
+    """Like `numpy.random.Generator`."""
+
+    def random(self, size: int) -> Probabilities:
+        """Uniforms in [0, 1), `[size]`."""
+        ...
+
+
+def noise_streams(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:
+    """Independent streams of uniforms, for drafting and for acceptance."""
+    if seed is not None and seed < 0:
+        seed %= SEEDS
+    draft_seed, target_seed = np.random.SeedSequence(seed).spawn(2)
+    return np.random.default_rng(draft_seed), np.random.default_rng(target_seed)
 
 
 class NonFiniteLogitsError(Exception):
@@ -55,56 +70,54 @@ class Proposer(Protocol):
         ...
 
 
-class Rule(Proposer, Protocol):
-    constrained: bool  # by a grammar
-    siblings: Siblings | None  # where additional candidates are judged with it
+class Rule(ABC):
+    """Of one request; implements `Proposer`.
 
-    def forced(self, most: int) -> list[int]:
-        """Up to `most` tokens that the grammar forces after the draft."""
-        ...
-
-    def accept(self, target_logits: Logits, draft_tokens: Sequence[int]) -> tuple[int, int]:
-        """From target logits `[num_draft_tokens + 1, vocab]`: `(num_accepted, next_token)`."""
-        ...
-
-    def accept_tree(
-        self, target_logits: Logits, draft_tokens: Sequence[int], leaves: Sequence[Leaf]
-    ) -> tuple[int, list[int]]:
-        """The same with one additional row for each of `leaves`: `(num_accepted, the tokens that follow)`, one or
-        two.
-        """
-        ...
-
-
-class _Rows:
-    """What both rules do before they process a row.
-
-    `vocab_size` is the target's; a draft may know fewer ids or more. siblings: the additional candidates, if the
-    verification judges any.
+    constrained: whether by a grammar. leaves: choose them from the draft's rows, if the request has any; siblings: the
+    additional candidates, if the verification judges any.
     """
 
+    leaves: LeafChoices | None = None
     siblings: Siblings | None = None
 
     def __init__(
         self, vocab_size: int, adjustment: LogitAdjustment | None = None, constraint: Constraint | None = None
     ) -> None:
+        """vocab_size: the target's; a draft may know fewer ids or more."""
         self._vocab_size = vocab_size
         self._adjustment, self._constraint = adjustment, constraint
         self._drafted: list[int] = []
         self.constrained = constraint is not None
 
+    def propose(self, draft_logits: Row) -> int | None:
+        token = self._propose(draft_logits)
+        if token is not None:
+            if self.leaves is not None:
+                self.leaves.add(draft_logits[: self._vocab_size], len(self._drafted), token)
+            self._drafted.append(token)
+        return token
+
+    def certain(self, draft_token: int) -> None:
+        self._drafted.append(draft_token)
+
+    @abstractmethod
+    def _propose(self, draft_logits: Row) -> int | None: ...
+
+    @abstractmethod
     def accept(self, target_logits: Logits, draft_tokens: Sequence[int]) -> tuple[int, int]:
-        raise NotImplementedError
+        """From target logits `[num_draft_tokens + 1, vocab]`: `(num_accepted, next_token)`."""
 
     def accept_tree(
         self, target_logits: Logits, draft_tokens: Sequence[int], leaves: Sequence[Leaf]
     ) -> tuple[int, list[int]]:
-        """The draft is judged as without leaves. If the token that follows is a leaf, its row has the target's
+        """The same with one additional row for each of `leaves`: `(num_accepted, the tokens that follow)`, one or two.
+
+        The draft is judged as without leaves. If the token that follows is a leaf, its row has the target's
         distribution after it, however it was chosen, and one more token is drawn from that, with noise of its own.
         """
         rows = len(draft_tokens) + 1
         count, token = self.accept(target_logits[:rows], draft_tokens)
-        leaf = caught(leaves, count, token)
+        leaf = matching_leaf(leaves, count, token)
         if leaf is None:
             return count, [token]
         try:
@@ -116,6 +129,7 @@ class _Rows:
         return len(tokens) if self._constraint is None else self._constraint.legal(tokens, self._drafted)
 
     def forced(self, most: int) -> list[int]:
+        """Up to `most` tokens that the grammar forces after the draft."""
         return [] if self._constraint is None else self._constraint.forced(self._drafted, most)
 
     def _draft_row(self, logits: Row) -> Row | None:
@@ -123,15 +137,12 @@ class _Rows:
         ends.
         """
         known = logits[: self._vocab_size]
-        if self._constraint is not None:
-            try:
-                if self._constraint.over(self._drafted):
-                    return None
-                row = self._row(known, self._drafted)
-            except GrammarError:  # of a position that the output may never reach
+        try:
+            if self._constraint is not None and self._constraint.over(self._drafted):
                 return None
-        else:
             row = self._row(known, self._drafted)
+        except GrammarError:  # of a position that the output may never reach
+            return None
         return None if row is not known and row.max() == -np.inf < known.max() else row
 
     def _target_row(self, logits: Row, drafted: Sequence[int]) -> Row:
@@ -165,24 +176,18 @@ class _Rows:
             self._constraint.emit(tokens)
 
 
-class GreedyRule(_Rows):
+class GreedyRule(Rule):
     """Temperature 0: a draft token is accepted while it is the target's argmax; the lowest id wins a tie."""
 
-    def propose(self, draft_logits: Row) -> int | None:
+    def _propose(self, draft_logits: Row) -> int | None:
         try:
             token = self._allowed_argmax(draft_logits[: self._vocab_size], self._drafted)
         except GrammarError:
             return None
         if token is None:
             row = self._draft_row(draft_logits)
-            if row is None:
-                return None
-            token = _argmax("draft", row, len(self._drafted))
-        self._drafted.append(token)
+            return None if row is None else _argmax("draft", row, len(self._drafted))
         return token
-
-    def certain(self, draft_token: int) -> None:
-        self._drafted.append(draft_token)
 
     def accept(self, target_logits: Logits, draft_tokens: Sequence[int]) -> tuple[int, int]:
         def best(index: int) -> int:
@@ -208,7 +213,7 @@ class GreedyRule(_Rows):
         return token if math.isfinite(row[token]) and self._constraint.allows(token, drafted) else None
 
 
-class SamplingRule(_Rows):
+class SamplingRule(Rule):
     """Draws from processed distributions, and verifies by the rule named in the parameters.
 
     Noise for drafting and for acceptance comes from independent streams of one seed. If every draft token is
@@ -228,22 +233,22 @@ class SamplingRule(_Rows):
         self._parameters = parameters
         self._draft_noise, self._target_noise = noise or noise_streams(parameters.seed)
         self._draft_probs: list[Distribution] = []
-        if parameters.verification in SIBLING_RULES:
-            self.siblings = Siblings(parameters.verification)
+        if parameters.verification == "spectr":
+            self.siblings = Siblings()
 
-    def propose(self, draft_logits: Row) -> int | None:
+    def _propose(self, draft_logits: Row) -> int | None:
         row = self._draft_row(draft_logits)
         if row is None:
             return None
         probs = self._distribution("draft", row, len(self._drafted))
+        token = probs.draw(float(self._draft_noise.random(1)[0]))
         self._draft_probs.append(probs)
-        self._drafted.append(probs.draw(float(self._draft_noise.random(1)[0])))
         if self.siblings is not None:
-            self.siblings.add(probs, self._drafted[-1], self._draft_noise.random)
-        return self._drafted[-1]
+            self.siblings.add(probs, token, self._draft_noise.random)
+        return token
 
     def certain(self, draft_token: int) -> None:
-        self._drafted.append(draft_token)
+        super().certain(draft_token)
         self._draft_probs.append(Distribution.certain(draft_token))
         if self.siblings is not None:
             self.siblings.add_certain(draft_token)

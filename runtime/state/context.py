@@ -8,8 +8,7 @@ from functools import partial
 
 from ...bundle import NO_DRAFT
 from ...engines.base import Decoder, Logits, Rows, nothing
-from .checkpoints import StateCheckpoint, shared_prefix
-from .conversations import Conversations
+from .conversations import Conversations, StateCheckpoint, shared_prefix
 
 # If a prompt diverges from an earlier one at least so many tokens after the place that it continues from, prefill stops
 # there, for later prompts to continue from. That takes one additional pass, once, and saves at least a pass of so many
@@ -128,12 +127,6 @@ class Context:
         """The cache that the request drafts with, None without a draft model."""
         return self.drafts.get(self.drafts_with)
 
-    @property
-    def behind(self) -> int:
-        """Rows that the draft's cache lacks, 0 without a draft model."""
-        draft = self.draft
-        return len(self.tokens) - draft.rows if draft is not None else 0
-
     def start(self, prompt: Sequence[int], salt: str | None = None) -> int:
         """Make `prompt` the sequence; returns how many of its tokens already have target rows.
 
@@ -167,7 +160,7 @@ class Context:
             there, rows, place = min(cached.rows, common), saved.rows[which] if saved is not None else (), None
             end = max(there, min(shared, saved.counts[which]) if saved is not None else 0)
             if cached.decoder.has_states:
-                place, end = conversations.behind(which, prompt[: min(end, cached.last(prompt))], salt)
+                place, end = conversations.nearest(which, prompt[: min(end, cached.last(prompt))], salt)
             found.append(_Found(there, end, rows, place, max(common, shared)))
         return found
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...engines.base import Decoder, Rows
+from ...engines.base import Decoder, Rows, SavedStates
 from ...engines.catalogue import ENGINES
-from .checkpoints import StateCheckpoint, shared_prefix
 
 # A sequence is saved if what would be lost takes as long to compute as copying all of it. Computing a row takes 25 to
 # 28 times as long as copying it out and back on a CPU (`benchmarks/conversations.py`); devices were not measured.
@@ -26,6 +25,40 @@ MAX_CHECKPOINTS = 4
 def usual_budget(engine: str) -> int:
     """Default number of bytes. None on devices, where the cost of copies has not been measured."""
     return 0 if ENGINES[engine].on_gpu else USUAL_BUDGET
+
+
+@dataclass(frozen=True, eq=False)
+class StateCheckpoint:
+    """States of one decoder after `tokens`, and after the few rows before their end that are still open.
+
+    decoder: its number, 0 for the target. shared: sequences diverge here, as after a system prompt. size: bytes.
+    """
+
+    decoder: int
+    tokens: tuple[int, ...]
+    salt: str | None
+    states: SavedStates
+    shared: bool
+    size: int
+
+    def on_the_way(self, decoder: int, tokens: tuple[int, ...], salt: str | None) -> bool:
+        """Whether `tokens` begin with all of its tokens."""
+        return decoder == self.decoder and salt == self.salt and tokens[: len(self.tokens)] == self.tokens
+
+    def reach(self, decoder: int, tokens: tuple[int, ...], salt: str | None) -> int:
+        """After how many of `tokens` a pass can continue, 0 for none."""
+        start = self.states.start
+        if decoder != self.decoder or salt != self.salt or tokens[:start] != self.tokens[:start]:
+            return 0
+        return start + shared_prefix(self.tokens[start:], tokens[start:])
+
+
+def shared_prefix(ours: Sequence[int], theirs: Sequence[int]) -> int:
+    """The number of leading tokens that both share."""
+    for index, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+        if one != other:
+            return index
+    return min(len(ours), len(theirs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,16 +112,16 @@ class Conversations:
         whole = counts[0]
         if (whole - kept) * RECOMPUTE_OVER_COPY < whole or whole <= kept:
             return
-        own = tuple(tokens[:whole])
+        prefix = tuple(tokens[:whole])
         for saved in self._saved:
-            if saved.shared(own, salt) == whole:  # it has all of these
+            if saved.shared(prefix, salt) == whole:  # it has all of these
                 self._use(saved)
                 return
-        self._drop([saved for saved in self._saved if saved.shared(own, salt) == len(saved.tokens)])
+        self._drop([saved for saved in self._saved if saved.shared(prefix, salt) == len(saved.tokens)])
         size = sum(count * row_bytes for count, row_bytes in zip(counts, self._row_bytes, strict=True))
         self._make_room(size)
         rows = tuple(decoder.read_rows(count) for (decoder, _), count in zip(decoders, counts, strict=True))
-        self._held.append(Saved(own, salt, rows, tuple(counts), size))
+        self._held.append(Saved(prefix, salt, rows, tuple(counts), size))
 
     def longest(self, tokens: Sequence[int], salt: str | None) -> tuple[Saved | None, int]:
         """The entry that shares the longest prefix with `tokens`, and its length."""
@@ -102,25 +135,25 @@ class Conversations:
         return best, most
 
     def mark(self, which: int, decoder: Decoder, tokens: Sequence[int], salt: str | None, shared: bool = False) -> None:
-        """Keep the states of `decoder`, number `which`, after `tokens`. shared: see `Place`."""
-        own, size = tuple(tokens), self._state_bytes[which]
+        """Keep the states of `decoder`, number `which`, after `tokens`. shared: see `StateCheckpoint`."""
+        prefix, size = tuple(tokens), self._state_bytes[which]
         if size > self._budget:
             return
-        before = [place for place in self.checkpoints if place.on_the_way(which, own, salt)]
+        before = [place for place in self.checkpoints if place.on_the_way(which, prefix, salt)]
         for place in before:
-            if len(place.tokens) == len(own):
+            if len(place.tokens) == len(prefix):
                 self._use(place)
                 return
         passed = [place for place in before if not place.shared]
         self._drop(passed[: len(passed) + 1 - MAX_CHECKPOINTS] if len(passed) >= MAX_CHECKPOINTS and not shared else [])
         self._make_room(size)
-        self._held.append(StateCheckpoint(which, own, salt, decoder.read_states(len(own)), shared, size))
+        self._held.append(StateCheckpoint(which, prefix, salt, decoder.read_states(len(prefix)), shared, size))
 
-    def behind(self, which: int, tokens: Sequence[int], salt: str | None) -> tuple[StateCheckpoint | None, int]:
+    def nearest(self, which: int, tokens: Sequence[int], salt: str | None) -> tuple[StateCheckpoint | None, int]:
         """The place from which decoder number `which` can continue after most of `tokens`, and after how many."""
-        best, most, own = None, 0, tuple(tokens)
+        best, most, prefix = None, 0, tuple(tokens)
         for place in self.checkpoints:
-            reach = place.reach(which, own, salt)
+            reach = place.reach(which, prefix, salt)
             if reach >= most and reach:
                 best, most = place, reach
         if best is not None:
@@ -129,8 +162,8 @@ class Conversations:
 
     def forget(self, tokens: Sequence[int], salt: str | None) -> None:
         """Drop the places that lie on the way to `tokens`."""
-        own = tuple(tokens)
-        self._drop([place for place in self.checkpoints if place.on_the_way(place.decoder, own, salt)])
+        prefix = tuple(tokens)
+        self._drop([place for place in self.checkpoints if place.on_the_way(place.decoder, prefix, salt)])
 
     def clear(self) -> None:
         self._held.clear()

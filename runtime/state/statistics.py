@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -101,28 +101,16 @@ class Statistics:
         return self.emitted / self.decode_seconds if self.decode_seconds > 0 else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        counts = (
-            "prompt_tokens",
-            "reused_tokens",
-            "restored_tokens",
-            "rounds",
-            "drafted",
-            "looked_up",
-            "predicted",
-            "predicted_accepted",
-            "forced",
-            "leaves",
-            "caught",
-            "fed_again",
-            "draft_passes",
-            "guess_passes",
-            "rounds_by_drafter",
-            "accepted",
-            "emitted",
-            "accepted_by_position",
-            "drafted_by_position",
-        )
-        rates = ("acceptance_rate", "mean_acceptance_length", "tokens_per_second")
         times = ["setup", "prefill", "first_token", "decode", "draft", "target", "device", "grammar", "host", "total"]
-        row: dict[str, Any] = {name: getattr(self, name) for name in counts}
-        return row | {name: round(getattr(self, name), 6) for name in (*rates, *(f"{time}_seconds" for time in times))}
+        rounded = [
+            "acceptance_rate",
+            "mean_acceptance_length",
+            "tokens_per_second",
+            *(f"{one}_seconds" for one in times),
+        ]
+        counts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in rounded}
+        return counts | {
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            **{name: round(getattr(self, name), 6) for name in rounded},
+        }

@@ -17,8 +17,7 @@ import torch
 from specexport import Session, load
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
-from specexport.runtime.proofs.equality import judge
-from specexport.runtime.proofs.output import decode_request
+from specexport.runtime.proofs.equality import decode_request, judge
 from specexport.runtime.sampling.parameters import SamplingParameters
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast

@@ -37,13 +37,6 @@ BUNDLE = (
         TESTS,
     ),
     Mutant(
-        "scaled costs lack those of trees",
-        "runtime/policy/cost_model.py",
-        "scaled(self.host), tree)",
-        "scaled(self.host))",
-        ("tests/calibration/test_drafted.py",),
-    ),
-    Mutant(
         "costs of a draft are measured at another's speed of the host",
         "calibration/drafted.py",
         "name: one.like(next(iter(costs.values())))",
@@ -60,8 +53,8 @@ BUNDLE = (
     Mutant(
         "costs of another draft are taken",
         "runtime/policy/files.py",
-        "if found.bundle != bundle_identity(bundle, draft):",
-        "if found.bundle != bundle_identity(bundle, draft) and draft is None:",
+        "if value.bundle != bundle_identity(bundle, draft):",
+        "if value.bundle != bundle_identity(bundle, draft) and draft is None:",
         SEVERAL,
     ),
     Mutant(
@@ -73,7 +66,7 @@ BUNDLE = (
     ),
     Mutant(
         "routing.json of an earlier version names what no session knows",
-        "runtime/policy/checks.py",
+        "runtime/policy/files.py",
         "return routing.renamed(",
         "return routing or routing.renamed(",
         ("tests/runtime/test_routed_sessions.py",),

@@ -20,7 +20,6 @@ IN_SMOOTHING = ("tests/exporter/weights/test_smoothing.py",)
 MODEL, IN_MODEL = "runtime/policy/cost_model.py", ("tests/runtime/policy/test_cost_model.py",)
 METER, IN_METER = "runtime/costs/meter.py", ("tests/runtime/costs/test_meter.py",)
 HOST, IN_DECISIONS = "runtime/policy/host_identity.py", ("tests/runtime/policy/test_decisions.py",)
-
 CALIBRATION = (
     Mutant(
         "a 95 % interval has two tails of 5 %", INTERVALS, "[tail, 1 - tail]", "[2 * tail, 1 - 2 * tail]", IN_INTERVALS
@@ -447,15 +446,15 @@ CALIBRATION = (
     Mutant(
         "decisions of another bundle are followed",
         "runtime/policy/files.py",
-        "if found.bundle != bundle_identity(bundle, draft):",
-        "if not found.bundle:",
+        "if value.bundle != bundle_identity(bundle, draft):",
+        "if not value.bundle:",
         IN_DECISIONS,
     ),
     Mutant(
         "a decision is written in place",
         "runtime/policy/files.py",
-        "write_whole(path, text.encode())",
-        "path.write_bytes(text.encode())",
+        "write_whole(bundle.path(name), text.encode())",
+        "bundle.path(name).write_bytes(text.encode())",
         IN_DECISIONS,
     ),
     Mutant("a container's limit is no part of the host", HOST, "limit < cores", "limit < 0", IN_DECISIONS),

@@ -91,7 +91,7 @@ row = logits if free else self._constraint.mask(logits, drafted)""",
     Mutant(
         "lookups are not cut",
         DRAFTERS,
-        "found = found[: self._rule.legal(found)]",
+        "matched = matched[: self._rule.legal(matched)]",
         "pass",
         ("tests/runtime/drafting", *EXACT),
     ),

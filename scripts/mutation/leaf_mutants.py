@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-CHOICES, METER = "runtime/drafting/leaves.py", "runtime/costs/meter.py"
+CHOICES = "runtime/sampling/leaves.py"
 IN_CHOICES = ("tests/runtime/loop/test_tree_round.py",)
 
 LEAVES = (
@@ -18,8 +18,8 @@ LEAVES = (
     Mutant(
         "a leaf is worth as much whether the draft comes so far or not",
         CHOICES,
-        "alive[row] * found / mass[row]",
-        "found / mass[row]",
+        "alive[row] * values / mass[row]",
+        "values / mass[row]",
         IN_CHOICES,
     ),
     Mutant(
@@ -28,12 +28,5 @@ LEAVES = (
         "room if plan.num_leaves is None else min(room, plan.num_leaves)",
         "room",
         IN_CHOICES,
-    ),
-    Mutant(
-        "the widest pass of a tree does not fit behind the context that is measured",
-        METER,
-        "max((burst + 2) * (self._most + 1), session.bundle.manifest.contract.widest_step)",
-        "(burst + 2) * (self._most + 1)",
-        ("tests/runtime/costs/test_meter.py",),
     ),
 )

@@ -8,7 +8,7 @@ CONTEXT, LOOP_FILE = "runtime/state/context.py", "runtime/loop/speculate.py"
 DRAFTERS, LOOKUP, TRANSLATE = (f"runtime/drafting/{name}.py" for name in ("drafters", "lookup", "translate"))
 MODEL, NAMES = "runtime/drafting/model_draft.py", "runtime/drafting/names.py"
 CONTROLLER, CONFIDENCE = "runtime/policy/controller.py", "runtime/policy/confidence.py"
-DEVICE_ROUNDS = "runtime/loop/device_rounds.py"
+DEVICE_ROUNDS, SCHEDULES = "runtime/loop/device_rounds.py", "runtime/policy/schedule.py"
 ROUTED, ROUNDS = "runtime/policy/routed_schedule.py", "runtime/drafting/rounds.py"
 REQUEST = "runtime/request.py"
 DETOKENIZER, CHAT = "runtime/text/detokenizer.py", "runtime/text/chat_template.py"
@@ -19,7 +19,7 @@ LOOP = (
     Mutant(
         "a chain may have a draft that keeps states",
         NAMES,
-        "    if cascade_source_of(found) is not None and not supports_cascade(found, manifest):",
+        "    if cascade_source_of(drafter) is not None and not supports_cascade(drafter, manifest):",
         "    if False:",
         ("tests/runtime/test_several_drafts.py",),
     ),
@@ -92,7 +92,7 @@ LOOP = (
     ),
     Mutant(
         "a saved sequence is told by its length alone",
-        "runtime/state/checkpoints.py",
+        "runtime/state/conversations.py",
         "if one != other:",
         "if one != other and index < 3:",
         ("tests/runtime/state/test_conversations.py",),
@@ -121,8 +121,8 @@ LOOP = (
     Mutant(
         "the draft lacks a row behind full acceptance",
         MODEL,
-        "place = max(0, min(self._cached.rows, len(tokens) - 2))",
-        "place = len(tokens) - 1",
+        "_caught_up(cached, tokens, 2)",
+        "len(tokens) - 1",
         ("tests/runtime/drafting", "tests/runtime/loop"),
     ),
     Mutant(
@@ -135,8 +135,8 @@ LOOP = (
     Mutant(
         "a lookup behind the model's tokens looks behind the text's last",
         DRAFTERS,
-        "self._lookup.find(tokens, count, drafted)",
-        "self._lookup.find(tokens, count)",
+        "lookup.find(tokens, count, drafted)",
+        "lookup.find(tokens, count)",
         ("tests/runtime/drafting",),
     ),
     Mutant(
@@ -149,10 +149,8 @@ LOOP = (
     Mutant(
         "a lookup goes on behind forced tokens, which may not stand",
         DRAFTERS,
-        """    if isinstance(draft, ExtendedDraft):
-        return draft.model""",
-        """    if isinstance(draft, ExtendedDraft):
-        return draft  # type: ignore[return-value]""",
+        "list(self._model.one_by_one([*tokens, *forced], left))",
+        "self.propose([*tokens, *forced], left).tokens",
         ("tests/runtime/drafting",),
     ),
     Mutant(
@@ -281,8 +279,8 @@ LOOP = (
     Mutant(
         "a pass of a model that is not to draft",
         MODEL,
-        "if not count or (guide is not None and not guide.go_on(0)):",
-        "if not count:",
+        "guide is None or guide.go_on(len(drafted))",
+        "guide is None or not drafted or guide.go_on(len(drafted))",
         ("tests/runtime/drafting",),
     ),
     Mutant(
@@ -344,7 +342,7 @@ LOOP = (
     Mutant(
         "a choice of drafts that stays is looked at in every round",
         ROUTED,
-        "self._gap = min(max(1, 2 * self._gap), RAREST)",
+        "self._gap = min(max(1, 2 * self._gap), MAX_GAP)",
         "self._gap = 1",
         IN_SCHEDULE,
     ),
@@ -358,14 +356,14 @@ LOOP = (
     Mutant(
         "only the last round before a look counts",
         ROUTED,
-        "for drafted, accepted in self._heard:",
-        "for drafted, accepted in self._heard[-1:]:",
+        "for drafted, accepted in self._unseen:",
+        "for drafted, accepted in self._unseen[-1:]:",
         IN_SCHEDULE,
     ),
     Mutant(
         "rounds count again at every look",
         ROUTED,
-        "        self._heard.clear()\n",
+        "        self._unseen.clear()\n",
         "",
         IN_SCHEDULE,
     ),
@@ -399,30 +397,30 @@ LOOP = (
     ),
     Mutant(
         "forced tokens teach the schedule how good the draft is",
-        "runtime/policy/forced.py",
+        SCHEDULES,
         "self._schedule.observe(outcome.part(forced, outcome.num_drafted))",
         "self._schedule.observe(outcome)",
         IN_SCHEDULE,
     ),
     Mutant(
         "forced tokens come on top of a number that was asked for",
-        "runtime/policy/forced.py",
+        SCHEDULES,
         "len(forced) * self._on_top",
         "len(forced)",
         IN_SCHEDULE,
     ),
     Mutant(
         "a prediction teaches the schedule how good the draft is",
-        "runtime/policy/predicted.py",
-        "self._schedule.observe(outcome.part(0, own))",
+        SCHEDULES,
+        "self._schedule.observe(outcome.part(0, others))",
         "self._schedule.observe(outcome)",
         IN_SCHEDULE,
     ),
     Mutant(
         "a round says the same of all drafters",
-        "runtime/policy/route_belief.py",
-        "outcome = (drafter, drafted, accepted)",
-        'outcome = ("", drafted, accepted)',
+        "runtime/policy/routing.py",
+        "evidence = [known.evidence(drafted, accepted) for known in self._known[drafter]]",
+        "evidence = [known.evidence(drafted, accepted) for known in next(iter(self._known.values()))]",
         IN_SCHEDULE,
     ),
     Mutant(

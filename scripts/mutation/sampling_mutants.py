@@ -73,7 +73,7 @@ SAMPLING = (
     ),
     Mutant(
         "one stream of noise for draft and target",
-        "runtime/sampling/noise.py",
+        RULES,
         "draft_seed, target_seed = np.random.SeedSequence(seed).spawn(2)",
         "draft_seed = target_seed = np.random.SeedSequence(seed).spawn(2)[0]",
         (f"{TESTS}/test_rules.py", f"{TESTS}/test_distribution.py"),
@@ -116,8 +116,8 @@ SAMPLING = (
     Mutant(
         "a bundle's defaults go over what a request says",
         PARAMETERS,
-        "{name: given[name] for name in UNADJUSTED if getattr(self, name) is None}",
-        "{name: given[name] for name in UNADJUSTED}",
+        "{name: usual[name] for name in UNADJUSTED if getattr(self, name) is None}",
+        "{name: usual[name] for name in UNADJUSTED}",
         GENERATION_CONFIG,
     ),
     Mutant(

@@ -11,11 +11,11 @@ from hashlib import sha256
 from typing import Any
 
 from ...errors import QueueError
-from ...runtime.generation import Generation
 from ...runtime.grammar.grammar import Grammar
 from ...runtime.loop.chunks import Chunk
 from ...runtime.sampling.parameters import SamplingParameters, with_overrides
 from ...runtime.session import Session
+from ...runtime.stream import Generation
 from ...runtime.text.chat_template import Variables
 from ...runtime.text.encode import Prompt
 from ...runtime.tools.tool import Tool

@@ -36,7 +36,7 @@ OPTIONS = CalibrateOptions(bursts=1)
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("calibration.calibrate", "runtime.costs.meter", "runtime.policy.checks"):
+    for name in ("calibration.calibrate", "runtime.costs.meter", "runtime.policy.files"):
         monkeypatch.setattr(f"specexport.{name}.describe_host", lambda *_: "a host")
 
 

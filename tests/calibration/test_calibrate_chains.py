@@ -31,7 +31,7 @@ def session(tmp_path: Path) -> Session:
 @pytest.fixture(autouse=True)
 def prices(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """To be changed by the test; of a row more in a pass of the draft too."""
-    for name in ("calibration.calibrate", "runtime.costs.meter", "runtime.policy.checks"):
+    for name in ("calibration.calibrate", "runtime.costs.meter", "runtime.policy.files"):
         monkeypatch.setattr(f"specexport.{name}.describe_host", lambda *_: "a host")
     found, real = {**PRICES, "row": 0.005}, CostMeter.costs
 

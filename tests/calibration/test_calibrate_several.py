@@ -17,8 +17,8 @@ from specexport.engines.base import Logits
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.policy.cost_model import COSTS, Costs
 from specexport.runtime.policy.files import read_by_draft, read_decision
-from specexport.runtime.policy.route_belief import ROUTING, Routing
 from specexport.runtime.policy.routes import POLICY, Policy
+from specexport.runtime.policy.routing import ROUTING, Routing
 from specexport.runtime.session import Session
 from support.calibrated import priced, requests
 from support.doubles import FakeDecoder
@@ -42,7 +42,7 @@ class Knows(FakeDecoder):
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("calibration.calibrate", "runtime.costs.meter", "runtime.policy.checks"):
+    for name in ("calibration.calibrate", "runtime.costs.meter", "runtime.policy.files"):
         monkeypatch.setattr(f"specexport.{name}.describe_host", lambda *_: "a host")
     real = CostMeter.costs
     monkeypatch.setattr(CostMeter, "costs", lambda meter: priced(real(meter), 0.1))

@@ -16,7 +16,6 @@ from specexport.engines.base import SavedStates
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.engines.onnxruntime.states import OrtStates
 from specexport.runtime.session import Session
-from specexport.runtime.state.conversations import Conversations
 from support.hybrids import KINDS, Exports, decoder, make_exports, session_of
 from support.tiny import CONTRACT, VOCAB
 
@@ -149,27 +148,3 @@ def _rejected_are_kept(self: OrtStates, end: int) -> SavedStates:
 
 
 WRONG = {"a row early": _off_by(1), "a row late": _off_by(-1), "rejected rows are kept": _rejected_are_kept}
-
-
-@pytest.mark.parametrize("mutant", WRONG)
-@pytest.mark.parametrize("kind", KINDS)
-def test_states_of_another_place_are_found(
-    kind: str, mutant: str, exports: Exports, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(OrtStates, "read", WRONG[mutant])
-    expected, found = saved_and_gone_on(decoder(exports(kind, 0.0)), 3)
-    assert not np.allclose(expected, found, atol=1e-3)
-
-
-def test_a_draft_without_a_place_is_found(pair: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text is the target's, so only what is fed shows it."""
-    session, _ = pair("a hybrid and one like it")
-    own = Conversations.mark
-    monkeypatch.setattr(Conversations, "mark", lambda self, which, *rest: None if which else own(self, which, *rest))
-    prompt = list(range(1, 25))
-    session.generate(prompt, max_new_tokens=12, stop_token_ids=())
-    assert began(session, [*prompt, 30, 31], monkeypatch)[1] == [23, 0]
-    monkeypatch.undo()
-    session.reset()
-    session.generate(prompt, max_new_tokens=12, stop_token_ids=())
-    assert began(session, [*prompt, 30, 31], monkeypatch)[1] == [23, 22]

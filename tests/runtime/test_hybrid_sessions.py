@@ -87,15 +87,6 @@ def test_speculative_output_is_the_targets_own(name: str, number: int, pair: Ope
         assert accepted
 
 
-def test_looked_up_drafts_on_a_hybrid(pair: Open) -> None:
-    session, accepted = pair("a hybrid alone"), 0
-    for prompt in prompts(4):
-        text = prompt[:8] * 3
-        assert check_equality(session, text, 16, drafter="suffix").passed
-        accepted += session.generate(text, max_new_tokens=16, stop_token_ids=()).statistics.drafted
-    assert accepted
-
-
 @pytest.mark.parametrize("name", ["a hybrid and one like it", "a hybrid draft"])
 def test_prompts_that_go_on_and_others_give_what_a_fresh_session_gives(name: str, pair: Open) -> None:
     """States are kept where the whole sequence goes on, and made anew behind a shorter prefix."""

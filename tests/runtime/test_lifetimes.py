@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from specexport.errors import SessionBusyError, SessionClosedError
 from specexport.runtime.session import Session
-from specexport.runtime.stream import Stream
 from support.doubles import CONTRACT, FakeDecoder, check_invariant, fake_session, greedy_tokens
 
 PROMPT = [7, 45, 200, 31, 9, 12, 250, 3, 77, 120, 45, 200, 31, 18, 5, 99, 101, 7, 45]  # three chunks
@@ -90,32 +89,6 @@ def test_the_last_chunk_frees_the_session(session: Session) -> None:
 
 
 # The end of a session closes its stream.
-
-
-@pytest.mark.parametrize("started", [0, 1])
-def test_the_users_error_leaves_with_unmasked(session: Session, started: int) -> None:
-    kept: list[Stream] = []
-
-    def work() -> None:
-        with session:
-            kept.append(session.stream(PROMPT))
-            for _ in range(started):
-                next(kept[0])
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        work()
-    with pytest.raises(SessionClosedError):
-        next(kept[0])
-
-
-def test_a_break_with_the_iterator_kept(session: Session) -> None:
-    with session:
-        stream = session.stream(PROMPT)
-        for _ in stream:
-            break
-    with pytest.raises(SessionClosedError):
-        next(stream)
 
 
 # Cancelling.
@@ -193,33 +166,6 @@ def test_a_request_is_cancelled_before_it_begins(session: Session) -> None:
     assert session.generate(PROMPT, max_new_tokens=2).statistics.reused_tokens == len(PROMPT) - 1
 
 
-def test_cancelling_is_of_the_open_request_alone(session: Session) -> None:
-    session.cancel()
-    old = session.stream(PROMPT)
-    next(old)
-    old.close()
-    stream = session.stream(PROMPT, max_new_tokens=9)
-    old.cancel()
-    assert tuple(token for chunk in stream for token in chunk.tokens) == expected(session, PROMPT, 9)
-    session.cancel()
-    assert session.generate(PROMPT, max_new_tokens=9).finish_reason == "length"
-
-
-@pytest.mark.parametrize("role", ["target", "draft"])
-@pytest.mark.parametrize("step", range(1, 9))
-def test_an_interrupt_at_any_pass(session: Session, role: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        Calls(decoder_of(session, role), step, interrupt, patch)
-        with pytest.raises(KeyboardInterrupt):
-            session.generate(PROMPT)
-    for prompt in (PROMPT, [*PROMPT[:11], 1, 2]):
-        assert session.generate(prompt, max_new_tokens=9).tokens == expected(session, prompt, 9)
-        check_invariant(session._context)
-
-
 @pytest.mark.parametrize("call", [lambda session: session.generate([1, 2], max_new_tokens=3), Session.reset])
 def test_an_interrupt_before_any_line(session: Session, call: Callable[[Session], object]) -> None:
     """Of the session and its stream. Entering and leaving a `with` is one step for signals, and is left whole."""
@@ -275,19 +221,6 @@ def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     thread = threading.Thread(target=run, daemon=True)  # one that hangs must not keep the process
     thread.start()
     return thread, found
-
-
-@pytest.mark.parametrize("at", [1, 2, 5])
-def test_another_thread_cancels(session: Session, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        paused = Paused(session, at, patch)
-        thread, found = in_thread(lambda: session.generate(PROMPT))
-        assert paused.reached.wait(10)
-        session.cancel()
-        paused.go.set()
-        thread.join(10)
-    assert found[0].finish_reason == "cancelled"
-    assert session.generate(PROMPT, max_new_tokens=9).tokens == expected(session, PROMPT, 9)
 
 
 @pytest.mark.parametrize("at", [1, 5])

@@ -14,9 +14,9 @@ from specexport.errors import BundleError
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.files import forget_decisions, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
-from specexport.runtime.policy.route_belief import ROUTING, ROUTING_VERSION, KnownDraft, KnownRoute, Routing
 from specexport.runtime.policy.routed_schedule import RoutedSchedule
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
+from specexport.runtime.policy.routing import ROUTING, ROUTING_VERSION, KnownDraft, KnownRoute, Routing
 from specexport.runtime.session import Session
 from support.doubles import CONTRACT, FakeDecoder, check_invariant, greedy_tokens
 from support.several import several_session
@@ -56,7 +56,7 @@ def routing_of(identity: str, drafters: tuple[str, str]) -> Routing:
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.runtime.policy.checks.describe_host", lambda *_: "a host")
+    monkeypatch.setattr("specexport.runtime.policy.files.describe_host", lambda *_: "a host")
 
 
 def routed(root: Path, drafters: tuple[str, str] = ("model", "b"), **default: Any) -> Session:
@@ -160,14 +160,6 @@ def test_a_draft_that_has_left_is_done_without(tmp_path: Path, caplog: pytest.Lo
         for _ in range(2):
             assert set(session.generate([5, 7], max_new_tokens=20).statistics.rounds_by_drafter) == {"draft"}
     assert len(caplog.records) == 1
-
-
-def test_prepare_opens_all_that_may_draft(tmp_path: Path) -> None:
-    session = routed(tmp_path)
-    assert session.decisions.drafts == ["draft", "b"]
-    assert list(session.drafts.opened) == ["draft"]
-    session.prepare()
-    assert list(session.drafts.opened) == ["draft", "b"]
 
 
 @pytest.mark.parametrize("name", ["z:model", "ngram:z", "b:b", "ngram:suffix"])

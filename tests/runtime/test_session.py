@@ -135,27 +135,6 @@ class Writes(FakeDecoder):
         return np.eye(VOCAB, dtype=np.float32)[token]
 
 
-@pytest.mark.parametrize("speculate", [True, False])
-@pytest.mark.parametrize(
-    ("stop", "text", "reason"),
-    [
-        ("END", "Grüße 🎉 an ", "stop"),
-        (["xyz", "🎉"], "Grüße ", "stop"),
-        (["ENDE"], "Grüße 🎉 an END.", "stop"),  # by the stop token; what was held back comes out
-        ((), "Grüße 🎉 an END.", "stop"),
-    ],
-)
-def test_stop_strings(tmp_path: Path, stop: Any, text: str, reason: str, speculate: bool) -> None:
-    def writer() -> Writes:
-        return Writes("Grüße 🎉 an END.", 1)
-
-    session = fake_session(tmp_path, writer(), writer(), stop_token_ids=(EOS,))
-    for _ in range(2):
-        chunks = list(session.stream([BOS], stop=stop, speculate=speculate))
-        assert "".join(chunk.text for chunk in chunks) == text
-        assert chunks[-1].finish_reason == reason
-
-
 def test_a_cut_at_the_length_flushes_what_was_held_back(tmp_path: Path) -> None:
     session = fake_session(tmp_path, Writes("one ENDX", 1), Writes("one ENDX", 1))
     assert session.generate([BOS], max_new_tokens=6, stop="END").text == "one EN"
@@ -185,24 +164,6 @@ def test_the_shared_prefix_is_reused(make_session: MakeSession) -> None:
     again = session.generate(PROMPT, max_new_tokens=6)
     assert again.tokens == first.tokens
     assert again.statistics.reused_tokens == len(PROMPT) - 1
-
-
-def test_a_long_mix_of_requests_on_one_session(make_session: MakeSession) -> None:
-    session = make_session(seed=5)
-    rng = np.random.default_rng(0)
-    prompt = rng.integers(0, 200, 4).tolist()
-    for turn in range(60):
-        kind = rng.integers(3)
-        if kind == 0 or len(prompt) > 30:
-            prompt = [*prompt[: rng.integers(1, 5)], *rng.integers(0, 200, rng.integers(1, 12)).tolist()]
-        elif kind == 1:
-            prompt = [*prompt, *rng.integers(0, 200, rng.integers(1, 3)).tolist()]
-        count = int(rng.integers(1, 9))
-        found = session.generate(
-            prompt, max_new_tokens=count, speculate=bool(rng.integers(2)), num_draft_tokens=int(rng.integers(5))
-        )
-        assert found.tokens == expected(session, prompt, count), turn
-        prompt = [*prompt, *found.tokens[: rng.integers(0, count + 1)]]
 
 
 def test_a_seed_repeats_a_sampled_request(make_session: MakeSession) -> None:
@@ -269,14 +230,6 @@ def test_absurd_prompts_are_refused_at_the_call(make_session: MakeSession, promp
         make_session(chat_template="{{ messages[0].content }}").stream(prompt)
 
 
-def test_ids_may_come_from_numpy(make_session: MakeSession) -> None:
-    session = make_session()
-    ids = np.frombuffer(PROMPT.encode(), np.uint8).astype(np.int32)
-    assert session.encode(ids) == list(PROMPT.encode())  # type: ignore[arg-type]
-    assert session.generate(list(ids), max_new_tokens=5).tokens == expected(session, PROMPT, 5)
-    assert session.generate(tuple(ids.tolist()), max_new_tokens=5).tokens == expected(session, PROMPT, 5)
-
-
 def test_chat_messages(make_session: MakeSession) -> None:
     session = make_session(chat_template="{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}")
     messages = [{"role": "system", "content": "A pro"}, {"role": "user", "content": "mpt"}]
@@ -287,24 +240,6 @@ def test_chat_messages(make_session: MakeSession) -> None:
 
 
 CHAT = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-
-
-@pytest.mark.parametrize(
-    "prompt",
-    [
-        [1, 2, 3],
-        "text",
-        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}],
-        [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}],
-    ],
-)
-def test_a_prompt_may_be_an_iterator(make_session: MakeSession, prompt: Any) -> None:
-    session = make_session(chat_template=CHAT)
-    once = prompt if isinstance(prompt, str) else iter(prompt)
-    assert session.encode(once) == session.encode(prompt)
-    assert len(session.encode(prompt)) >= 3
-    once = prompt if isinstance(prompt, str) else (item for item in prompt)
-    assert session.generate(once, max_new_tokens=3).tokens == session.generate(prompt, max_new_tokens=3).tokens
 
 
 def test_a_special_token_in_chat_is_text_and_in_a_text_prompt_a_token(make_session: MakeSession) -> None:

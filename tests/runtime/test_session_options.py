@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,8 @@ import numpy as np
 import pytest
 from specexport.errors import ParameterError
 from specexport.runtime.drafting.names import all_drafters
-from specexport.runtime.sampling.parameters import SamplingParameters
-from specexport.runtime.sampling.truncation import processed_distribution
 from specexport.runtime.session import Session
-from support.doubles import VOCAB, FakeDecoder, check_invariant, fake_session, greedy_tokens
+from support.doubles import FakeDecoder, check_invariant, fake_session, greedy_tokens
 from support.refusals import refused
 
 DRAFTERS = all_drafters(("model",))
@@ -92,80 +89,6 @@ def test_requests_with_different_drafters_share_one_context(make_session: MakeSe
         if not temperature:
             assert found.tokens == expected(session, prompt, count), turn
         prompt = [*prompt, *found.tokens[: rng.integers(0, count + 1)]]
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("verification", ["block", "token"])
-def test_a_seed_repeats_a_sampled_request(make_session: MakeSession, way: dict[str, Any], verification: Any) -> None:
-    session = make_session()
-
-    def sample(seed: int | None) -> tuple[int, ...]:
-        options = dict(max_new_tokens=25, temperature=1.0, min_p=0.01, verification=verification, frequency_penalty=0.2)
-        return session.generate(PROMPT, seed=seed, **options, **way).tokens
-
-    first = sample(1)
-    session.generate([1, 2], max_new_tokens=3, temperature=1.0)  # noise of others does not matter
-    assert sample(1) == first
-    assert sample(2) != first
-    assert sample(None) != sample(None)
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("verification", ["block", "token"])
-def test_what_is_truncated_away_is_never_sampled(
-    make_session: MakeSession, way: dict[str, Any], verification: Any
-) -> None:
-    for seed, options in itertools.product(
-        range(2), ({"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.4}, {"top_k": 3, "top_p": 0.8, "min_p": 0.1})
-    ):
-        session, parameters = make_session(seed), SamplingParameters(temperature=1.0, **options)  # type: ignore[arg-type]
-        found = session.generate(
-            PROMPT, max_new_tokens=25, temperature=1.0, seed=seed, verification=verification, **options, **way
-        )
-        for place, token in enumerate(found.tokens):
-            logits = session.engine.target.logits_after([*PROMPT, *found.tokens[:place]])  # type: ignore[attr-defined]
-            assert processed_distribution(logits, parameters).of(token) > 0
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("temperature", [0.0, 2.0])
-def test_banned_tokens_never_come(make_session: MakeSession, way: dict[str, Any], temperature: float) -> None:
-    for seed in range(4):
-        found = make_session(seed).generate(
-            PROMPT, max_new_tokens=30, temperature=temperature, seed=seed, banned_tokens=[1, 3], **way
-        )
-        assert set(found.tokens) == {0, 2, 4}
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("length", [1, 9])
-def test_penalties_are_those_of_plain_decoding_by_hand(
-    make_session: MakeSession, way: dict[str, Any], length: int
-) -> None:
-    def change(logits: np.ndarray, prompt: list[int], output: list[int]) -> None:
-        logits[2] += np.float32(0.5)
-        for token in {*prompt, *output}:
-            logits[token] = logits[token] / np.float32(1.2) if logits[token] > 0 else logits[token] * np.float32(1.2)
-        for token in set(output):
-            logits[token] -= np.float32(0.1) * np.float32(output.count(token)) + np.float32(0.3)
-
-    changed = 0
-    for seed in range(4):
-        session, prompt = make_session(seed), PROMPT[:length]
-        found = session.generate(
-            prompt,
-            max_new_tokens=25,
-            repetition_penalty=1.2,
-            presence_penalty=0.3,
-            frequency_penalty=0.1,
-            logit_bias={2: 0.5},
-            **way,
-        )
-        assert found.tokens == by_hand(session, prompt, 25, change)
-        changed += found.tokens != expected(session, prompt, 25)
-        # nothing stays behind
-        assert session.generate(prompt, max_new_tokens=25, **way).tokens == expected(session, prompt, 25)
-    assert changed
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -249,21 +172,3 @@ def test_statistics_tell_what_was_looked_up(make_session: MakeSession) -> None:
     for drafter in ("ngram", "suffix"):
         assert rows[drafter]["looked_up"] == rows[drafter]["drafted"] > 0
     assert 0 < rows["ngram+model"]["looked_up"] < rows["ngram+model"]["drafted"]
-
-
-def test_the_whole_vocabulary_with_everything_at_once(make_session: MakeSession) -> None:
-    session = make_session(vocab=VOCAB, draft_vocab=VOCAB + 7, stop_token_ids=(5,))
-    options = dict(
-        temperature=0.9, top_k=40, top_p=0.9, min_p=0.01,
-        repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.2,
-        logit_bias={7: 2.0}, banned_tokens=[9, 10], min_new_tokens=20, seed=3,
-    )  # fmt: skip
-    for drafter, verification in itertools.product(DRAFTERS, ("block", "token")):
-        first, second = (
-            session.generate(PROMPT, max_new_tokens=25, drafter=drafter, verification=verification, **options)
-            for _ in range(2)
-        )
-        assert first.tokens == second.tokens
-        assert len(first.tokens) > 20
-        assert not {9, 10} & set(first.tokens)
-        check_invariant(session._context)

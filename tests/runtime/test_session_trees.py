@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 import torch
@@ -16,11 +14,9 @@ from specexport.errors import ParameterError
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
 from specexport.runtime.grammar.grammar import Grammar
-from specexport.runtime.proofs.equality import judge
-from specexport.runtime.proofs.output import decode_request
+from specexport.runtime.proofs.equality import decode_request, judge
 from specexport.runtime.proofs.verify import render, verify_session
-from specexport.runtime.request import _rows_by
-from specexport.runtime.sampling.parameters import SamplingParameters, Verification
+from specexport.runtime.sampling.parameters import SamplingParameters
 from support.doubles import proofs_of
 from support.pair import Pair
 from support.refusals import refused
@@ -106,9 +102,8 @@ def test_a_cancelled_request_leaves_what_the_next_one_needs(session: Session) ->
     assert again.statistics.reused_tokens >= len(prompt) + len(tokens) - 2
 
 
-@pytest.mark.parametrize("verification", ["spectr", "recursive"])
-def test_candidates_are_drawn_and_judged_with_the_draft(session: Session, verification: Verification) -> None:
-    params = dataclasses.replace(FREE, temperature=1.0, verification=verification, seed=3)
+def test_candidates_are_drawn_and_judged_with_the_draft(session: Session) -> None:
+    params = dataclasses.replace(FREE, temperature=1.0, verification="spectr", seed=3)
     found = [session.generate(PROMPTS[0], params, num_leaves=leaves) for leaves in (0, 5, 5)]
     alone, row = found[0].statistics, found[1].statistics
     assert alone.leaves == 0 < row.caught < row.leaves <= 5 * row.rounds
@@ -119,7 +114,7 @@ def test_candidates_are_drawn_and_judged_with_the_draft(session: Session, verifi
     cold = session.generate(PROMPTS[0], params, temperature=1e-6)
     assert cold.tokens == session.generate(PROMPTS[0], FREE, speculate=False).tokens
     assert cold.statistics.leaves == 0
-    greedy = session.generate(PROMPTS[0], FREE, verification=verification, num_leaves=4)
+    greedy = session.generate(PROMPTS[0], FREE, verification="spectr", num_leaves=4)
     assert greedy.statistics.caught > 0  # second choices, as by every other verification
 
 
@@ -138,17 +133,17 @@ def test_what_a_bundle_has_no_room_for_is_refused(session: Session, built: Path)
         with refused(ParameterError, "--tree-rows", field="verification"):
             chains.generate(PROMPTS[0], temperature=1.0, verification="spectr")
     with refused(ParameterError, "allows", field="verification"):
-        session.generate(PROMPTS[0], temperature=1.0, verification="recursive", grammar=Grammar.regex("[a-z]+"))
+        session.generate(PROMPTS[0], temperature=1.0, verification="spectr", grammar=Grammar.regex("[a-z]+"))
 
 
 def test_verify_proves_trees_too(session: Session) -> None:
     report = verify_session(session, None, 8)
     assert report.passed
-    rules = ["leaves behind block", "leaves behind token", "spectr", "recursive"]
+    rules = ["leaves after block", "leaves after token", "spectr"]
     assert [entry.rule for entry in report.exactness[2:]] == rules
     told = render(report)
     assert "parity     target, trees, on onnxruntime" in told
-    assert "leaves behind block verification" in told
+    assert "leaves after block verification" in told
     session.reset()
 
 
@@ -163,16 +158,3 @@ def test_verify_proves_trees_too(session: Session) -> None:
 def test_builds_that_cannot_have_trees_are_refused(options: dict[str, object]) -> None:
     with refused(ParameterError, "--tree-rows", field="tree_rows"):
         BuildOptions(**options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("stored", "states", "told"),
-    [
-        ("int8", False, "targets in int8 cannot have any, those in fp32 and fp16 can"),
-        ("float", True, "models with recurrent or convolution states cannot have any"),
-        ("float", False, "build it with --tree-rows 4"),
-    ],
-)
-def test_nobody_is_told_to_build_what_a_build_refuses(stored: str, states: bool, told: str) -> None:
-    target = SimpleNamespace(format=stored, has_states=states)
-    assert _rows_by(cast(Any, SimpleNamespace(manifest=SimpleNamespace(target=target))), 4) == told

@@ -24,18 +24,17 @@ from specexport.runtime.drafting.names import (
     model_of,
     models_in,
 )
-from specexport.runtime.policy.checks import read_policy
 from specexport.runtime.policy.controller import AdaptiveSchedule
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
-from specexport.runtime.policy.files import write_decision
+from specexport.runtime.policy.files import read_policy, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import GUESS, POLICY, POLICY_VERSION, Evidence, Policy, RoutePolicy
 from specexport.runtime.policy.survival import Curve, Survival
 from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.session import Session
 from specexport.runtime.stream import holds
-from support.doubles import CONTRACT, FakeDecoder, StatefulDecoder, check_invariant, greedy_tokens
+from support.doubles import CONTRACT, FakeDecoder, check_invariant, greedy_tokens
 from support.refusals import refused
 from support.several import several_session
 
@@ -107,16 +106,6 @@ def test_a_draft_that_comes_back_lacks_what_others_drafted(tmp_path: Path) -> No
     session.generate([*longer, *second.tokens], drafter="b", max_new_tokens=4, num_draft_tokens=3)
     assert min(position for _, position in decoder.steps) >= len(PROMPT)  # type: ignore[attr-defined]
     check_invariant(session._context)
-
-
-def test_states_of_a_draft_beside_the_first(tmp_path: Path) -> None:
-    more = {"b": StatefulDecoder(seed=1, noise=0.1, keeps=True)}
-    session = several_session(tmp_path, FakeDecoder(seed=1), FakeDecoder(seed=1), more, prompt_cache_bytes=1 << 20)
-    for length in (4, 9, 2, 9, 6):
-        prompt = [5 + index % 3 for index in range(length)]
-        tokens = session.generate(prompt, drafter="b", max_new_tokens=9).tokens
-        assert tokens == greedy_tokens(session.engine.target, prompt, 9)  # type: ignore[arg-type]
-        check_invariant(session._context)
 
 
 def test_logits_that_are_no_numbers_name_the_graph_of_the_draft_that_gave_them(tmp_path: Path) -> None:
@@ -242,7 +231,7 @@ def costs_of(bundle: Bundle, draft_pass: float, draft: str) -> Costs:
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.runtime.policy.checks.describe_host", lambda *_: "a host")
+    monkeypatch.setattr("specexport.runtime.policy.files.describe_host", lambda *_: "a host")
 
 
 @pytest.mark.usefixtures("host")

@@ -8,10 +8,10 @@ from itertools import product
 
 import numpy as np
 from specexport.bundle import Contract
-from specexport.runtime.generation import Generation
 from specexport.runtime.proofs.equality import check_equality
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
+from specexport.runtime.stream import Generation
 
 from ..finding import Finding
 from ..presets import Effort

@@ -13,7 +13,7 @@ from specexport.calibration.bench.interleaved import bench
 from specexport.calibration.bench.results import Bench, BenchOptions
 from specexport.calibration.bench.table import render
 from specexport.calibration.measuring.prompts import Request
-from specexport.runtime.proofs.output import DecodedOutput
+from specexport.runtime.proofs.equality import DecodedOutput
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
 from support.bench_runs import requests

@@ -12,7 +12,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         "runtime.session",
         "runtime.loop.chunks",
         "runtime.loop.speculate",
-        "runtime.drafting.guessed",
         "runtime.drafting.model_draft",
     ):
         monkeypatch.setattr(f"specexport.{module}.perf_counter", made)

@@ -10,7 +10,6 @@ from specexport.engines.base import Logits
 from specexport.errors import EngineError
 from specexport.runtime.costs import first
 from specexport.runtime.costs.meter import CostMeter
-from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.session import Session
 from support.clock import CONTRACT, Clock, Timed
 from support.doubles import FakeDecoder, fake_session
@@ -128,15 +127,6 @@ def test_kept_costs_that_cannot_be_read_are_measured_again(
     assert len(measured) == 2
 
 
-def test_what_a_killed_process_left_goes_with_the_next_costs(make_session: MakeSession, tmp_path: Path) -> None:
-    left = tmp_path / "cache/specexport/costs" / f".{'0' * 32}.json.tmp-0123abcd"
-    left.parent.mkdir(parents=True)
-    left.touch()
-    make_session().generate(PROMPT, max_new_tokens=4)
-    assert len(list(left.parent.iterdir())) == 1
-    assert not left.exists()
-
-
 def test_a_cache_that_cannot_be_written_is_no_failure(
     make_session: MakeSession, measured: list[CostMeter], tmp_path: Path
 ) -> None:
@@ -214,14 +204,6 @@ def test_a_seed_repeats_itself_by_the_costs_that_were_kept(make_session: MakeSes
         session.generate([other] * 9, max_new_tokens=60, temperature=1.0)
     assert session.generate(PROMPT, **options).tokens == first
     assert make_session(0.3, 0.6).generate(PROMPT, **options).tokens == first
-
-
-def test_a_policy_decides_where_there_is_one(make_session: MakeSession, measured: list[CostMeter]) -> None:
-    session = make_session()
-    entry = RoutePolicy("on", "draft", 1, "fixed", (0.5,), None)
-    session.decisions.policy = Policy(POLICY_VERSION, "", "", "", 0.0, 1.0, entry, {})
-    statistics = session.generate(PROMPT, max_new_tokens=9).statistics
-    assert (statistics.drafted_by_position, measured) == ([4], [])
 
 
 def test_a_session_that_is_dropped_is_not_held(make_session: MakeSession) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,21 +58,6 @@ def test_a_row_more_of_the_drafts_pass_is_timed_where_it_is_asked_for(clock: Clo
     assert without.draft_row is None
     assert without.at(50).draft_row == without.draft_prefill
     assert CostMeter(fake_session(tmp_path / "lookups", Timed(clock, 1.0, 0.0), None), rows=True)._guesses == 0
-
-
-def test_passes_that_only_leaves_make_are_timed_where_there_may_be_leaves(clock: Clock, tmp_path: Path) -> None:
-    wide = replace(CONTRACT, tree_rows=70)
-    target, draft = Timed(clock, 1.0, 0.0, wide), Timed(clock, DRAFT, 0.0, wide)
-    session = fake_session(tmp_path, target, draft)
-    (without,) = measured(session, [9]).points
-    assert without.tree == ()
-    session.engine = replace(session.engine, trees=target)  # type: ignore[arg-type]
-    costs = measured(session, [9, 999])
-    assert [point.context for point in costs.points] == [9, wide.capacity - wide.widest_step]
-    for point in costs.points:
-        expected = [1 + 0.1 * index for index in range(4, wide.widest_step)]
-        assert [time.median for time in point.tree] == pytest.approx(expected, abs=0.01)
-    assert list(costs.at(9).tree) == [time.median for time in costs.points[0].tree]
 
 
 class Cold(Timed):

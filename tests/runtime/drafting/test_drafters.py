@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.errors import ParameterError
-from specexport.runtime.drafting.drafters import Draft, FirstDraft, ForcedDraft, LookupDraft, ModelDraft, make_draft
+from specexport.runtime.drafting.drafters import Draft, make_draft
 from specexport.runtime.drafting.names import all_drafters, check_drafter
-from specexport.runtime.drafting.rounds import Proposal, RoundPlan
+from specexport.runtime.drafting.rounds import RoundPlan
 from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.statistics import Statistics
 from support.doubles import FakeDecoder, check_invariant, greedy_tokens
@@ -49,8 +49,7 @@ def made(
     model, rule, statistics = FakeDecoder(TINY, VOCAB, seed=4), rule or Told(), Statistics()
     context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), chunk), {"model": CachedDecoder(model, chunk)}, "model")
     context.start(prompt)
-    draft = make_draft(name, context, rule, statistics)
-    draft = ForcedDraft(draft, rule, statistics) if rule.constrained else draft
+    draft = make_draft([name], context, rule, statistics)
     return draft, context, model, rule, statistics
 
 
@@ -138,61 +137,12 @@ def test_a_model_of_which_nothing_is_left_ends_the_draft(left: int, monkeypatch:
     assert tuple(propose(draft, context.tokens, 2)) == greedy_tokens(model, [1, 2, 3, 5], 2)
 
 
-class Finds:
-    """A draft that finds what it is given, once each."""
-
-    def __init__(self, *found: list[int]) -> None:
-        self.found, self.asked, self.prefilled = list(found), 0, 0
-
-    def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
-        self.prefilled += 1
-
-    def propose(self, tokens: Sequence[int], plan: RoundPlan) -> Proposal:
-        self.asked += 1
-        found = self.found.pop(0)
-        return Proposal(found, ["lookup"] * len(found))
-
-
-def test_the_first_that_finds_something_drafts() -> None:
-    one, two, three = Finds([], [1], []), Finds([2, 2], []), Finds([3])
-    first = FirstDraft(one, two, three)
-    prefill(first, [1])
-    assert (one.prefilled, two.prefilled, three.prefilled) == (1, 1, 1)
-    assert [propose(first, [1], 4) for _ in range(3)] == [[2, 2], [1], [3]]
-    assert (one.asked, two.asked, three.asked) == (3, 2, 1)
-    assert propose(FirstDraft(Finds([]), Finds([])), [1], 4) == []
-
-
-def test_names_make_what_they_say() -> None:
-    kinds = {name: type(made(name, [1])[0]) for name in DRAFTERS}
-    assert kinds == {
-        "model": ModelDraft,
-        "ngram": LookupDraft,
-        "suffix": LookupDraft,
-        "ngram+model": FirstDraft,
-        "suffix+model": FirstDraft,
-    }
-
-
-def test_the_default_is_the_model_where_there_is_one() -> None:
-    assert check_drafter(None, ("model",)) == "model"
-    assert check_drafter(None, ()) == "ngram"
-    assert [check_drafter(name, ("model",)) for name in DRAFTERS] == list(DRAFTERS)
-    assert [check_drafter(name, ()) for name in ("ngram", "suffix")] == ["ngram", "suffix"]
-
-
 @pytest.mark.parametrize("name", ["", "models", "model+ngram", "ngram+suffix", "ngram+", 3, True, [], object])
 def test_names_that_no_drafter_has(name: object) -> None:
     with refused(ParameterError, field="drafter"):
         check_drafter(name, ("model",))  # type: ignore[arg-type]
     with refused(ParameterError, "--draft", field="drafter"):
         check_drafter(name, ())  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ["model", "ngram+model", "suffix+model"])
-def test_a_model_that_is_not_there(name: str) -> None:
-    with refused(ParameterError, "--draft", field="drafter"):
-        check_drafter(name, ())
 
 
 def test_a_lookup_ends_where_the_grammar_forbids_it() -> None:

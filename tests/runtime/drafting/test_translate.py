@@ -43,15 +43,6 @@ def test_context_tokens_are_read_by_the_map_and_only_shared_tokens_have_logits()
     assert (translated.vocab_size, logits.dtype) == (5, np.float32)
 
 
-def test_passes_of_any_number_of_rows_leave_nothing_behind() -> None:
-    """The rows of one pass may lie in the memory of the last; what is not shared stays impossible in all of them."""
-    passes = [[[1, 2, 3]], [[4, 5, 6], [7, 8, 9]], [[-1, -2, -3]], [[0, 0, 0], [1, 1, 1], [2, 2, 2]]]
-    translated = TranslatedDecoder(Told(*passes), TO_DRAFT, SHARED)
-    for rows in passes:
-        logits = translated.step([0], 0)
-        assert logits.tolist() == [[row[2], row[0], -np.inf, row[1], -np.inf] for row in rows]
-
-
 def test_the_cache_below_is_the_drafts_own() -> None:
     draft = Told()
     TranslatedDecoder(draft, TO_DRAFT, SHARED).overwrite_rows(3, 1e4)

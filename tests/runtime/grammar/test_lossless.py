@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.errors import GrammarError
-from specexport.runtime.drafting.drafters import ForcedDraft, LookupDraft
+from specexport.runtime.drafting.drafters import Drafter
 from specexport.runtime.drafting.rounds import RoundPlan
 from specexport.runtime.grammar.constraint import Constraint
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, Enumeration, enumerate_rounds
@@ -75,13 +75,12 @@ def lengthened(found: Enumeration, target: Bounded, length: int) -> Enumeration:
 
 
 def looked_up(tokens: Sequence[int]) -> Callable[[Rule], list[int]]:
-    return lambda rule: LookupDraft(Found(tokens), rule, Statistics()).propose([0], RoundPlan(len(tokens))).tokens
+    return lambda rule: Drafter(rule, Statistics(), lookups=[Found(tokens)]).propose([0], RoundPlan(len(tokens))).tokens
 
 
 def forced(k: int) -> Callable[[Rule], list[int]]:
     def propose(rule: Rule) -> list[int]:
-        nothing = LookupDraft(Found([]), rule, Statistics())
-        return ForcedDraft(nothing, rule, Statistics()).propose([0], RoundPlan(k, forced=tuple(rule.forced(k)))).tokens
+        return Drafter(rule, Statistics()).propose([0], RoundPlan(k, forced=tuple(rule.forced(k)))).tokens
 
     return propose
 

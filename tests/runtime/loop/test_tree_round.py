@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.runtime.drafting.drafters import make_draft
-from specexport.runtime.drafting.leaves import LeafChoices
 from specexport.runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from specexport.runtime.loop.speculate import decode
 from specexport.runtime.loop.tree_round import TreeRound
 from specexport.runtime.policy.schedule import FixedSchedule
-from specexport.runtime.sampling.leaves import Leaf
+from specexport.runtime.sampling.leaves import Leaf, LeafChoices
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.rules import GreedyRule, NonFiniteLogitsError, make_rule
 from specexport.runtime.state.context import CachedDecoder, Context
@@ -42,9 +41,9 @@ class Rounds:
 
     def run(self) -> Iterator[list[int]]:
         rule = make_rule(SamplingParameters(**self.options), VOCAB, self.context.tokens, ())
-        choices = LeafChoices(rule, self.most, self.stops, VOCAB)
-        draft, target = make_draft(self.drafter, self.context, choices, self.statistics), self.context.target
-        round = TreeRound(target, draft, rule, choices, self.statistics, self.target, TINY, self.likeliest)
+        rule.leaves = LeafChoices(self.most, self.stops)
+        draft = make_draft([self.drafter], self.context, rule, self.statistics)
+        round = TreeRound(self.context, draft, rule, self.statistics, self.target, TINY, self.likeliest)
         for outcome in decode(self.context, round, self.schedule, self.limit, self.statistics):
             check_invariant(self.context)
             self.outcome = outcome
@@ -118,28 +117,31 @@ def test_a_sampled_request_draws_behind_a_leaf_and_penalties_count_it() -> None:
 
 
 def test_stop_tokens_and_the_drafted_token_are_never_leaves() -> None:
-    choices = LeafChoices(GreedyRule(VOCAB), VOCAB, (7,), VOCAB)
+    rule, choices = GreedyRule(VOCAB), LeafChoices(VOCAB, (7,))
+    rule.leaves = choices
     logits = np.linspace(1.0, 2.0, VOCAB + 3, dtype=np.float32)  # a draft that knows more ids than the target
-    assert choices.propose(logits) == VOCAB - 1
-    assert choices.take(2, 99) == [Leaf(0, token) for token in (6, 5, 4, 3, 2, 1, 0)]
+    assert rule.propose(logits) == VOCAB - 1
+    assert choices.take(99) == [Leaf(0, token) for token in (6, 5, 4, 3, 2, 1, 0)]
     choices.begin(2)
-    assert choices.take(2, 99) == []  # of that round only
+    assert choices.take(99) == []  # of that round only
 
 
 def test_the_likeliest_come_first_over_all_places() -> None:
-    choices = LeafChoices(GreedyRule(VOCAB), 4, (), VOCAB)
+    rule, choices = GreedyRule(VOCAB), LeafChoices(4, ())
+    rule.leaves = choices
     choices.begin(2)
     first = np.log(np.array([0.5, 0.3, 0.16, 0.005, 0.009, 0.008, 0.008, 0.007, 0.003], np.float32))
-    choices.propose(first)
-    choices.propose(first[[1, 0, 2, *range(3, VOCAB)]])
+    rule.propose(first)
+    rule.propose(first[[1, 0, 2, *range(3, VOCAB)]])
     # 0.3 and 0.16 at once, half of each after the first token; shares below a fiftieth are ignored.
-    assert choices.take(3, 99) == [Leaf(0, 1), Leaf(0, 2), Leaf(1, 0), Leaf(1, 2)]
-    assert choices.take(3, 1) == [Leaf(0, 1)]  # no more room
+    assert choices.take(99) == [Leaf(0, 1), Leaf(0, 2), Leaf(1, 0), Leaf(1, 2)]
+    assert choices.take(1) == [Leaf(0, 1)]  # no more room
+    rule.accept(np.zeros((1, VOCAB), np.float32), [])
     choices.begin(2)
-    choices.certain(4)  # looked up
-    assert choices.take(3, 9) == []
-    choices.propose(first)
-    assert choices.take(3, 1) == [Leaf(1, 1)]
+    rule.certain(4)  # looked up
+    assert choices.take(9) == []
+    rule.propose(first)
+    assert choices.take(1) == [Leaf(1, 1)]
 
 
 def test_a_plan_may_allow_fewer_leaves() -> None:

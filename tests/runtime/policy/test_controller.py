@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +13,12 @@ from specexport.runtime.policy.controller import PLAIN, AdaptiveSchedule, RouteS
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime, RoundCosts
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.schedule import FixedSchedule
-from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, outcomes
+from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, Enumeration, integrate
+from specexport.runtime.proofs.tree_enumeration import FixedNoise, as_logits
 from specexport.runtime.sampling.acceptance import VERIFY
 from specexport.runtime.sampling.distribution import Distribution
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.sampling.rules import SamplingRule
 from support.rounds import ask, sequence, tell
 
 NO_LOGITS = np.zeros((1, 2), np.float32)
@@ -85,12 +87,6 @@ def test_a_token_that_is_paid_for_already_may_be_less_probable_than_one_to_be_dr
     assert schedule.include(1, NO_LOGITS)  # were it drafted, it would be verified
 
 
-def test_survival_is_the_product() -> None:
-    """Each token 0.5: the fourth survives with 1/16, which its pass and row, 0.15 a token, are not worth."""
-    assert drafted(adaptive((0.5,), lambda index: 0.5, draft=0.1, row=0.05)) < 4
-    assert drafted(adaptive((0.95,), lambda index: 0.95, draft=0.1, row=0.05)) == 4
-
-
 def test_the_rate_that_is_reached_anyway_raises_the_bar() -> None:
     """With drafts that nearly always stand, time is worth more tokens, so a doubtful one is left out sooner."""
     doubtful = lambda index: (0.95, 0.16)[min(index, 1)]  # noqa: E731
@@ -109,12 +105,6 @@ def test_where_nobody_reads_confidence_the_best_fixed_number_is_taken() -> None:
 def test_no_drafts_where_none_pays() -> None:
     assert ask(adaptive((0.05,), lambda index: 0.05), 16, 2) == 0
     assert ask(adaptive((0.9,), lambda index: 0.9, draft=1.5), 16, 2) == 0
-
-
-def test_host_time_counts() -> None:
-    """Of a round, not of a token: it makes longer drafts worth more against plain rounds that pay it for each token."""
-    assert ask(adaptive((0.5,), None, draft=0.5, row=0.2, host=0.0), 16, 2) == 0
-    assert ask(adaptive((0.5,), None, draft=0.5, row=0.2, host=3.0), 16, 2) > 0
 
 
 def test_drafts_that_fail_switch_it_off_and_success_brings_it_back() -> None:
@@ -196,16 +186,6 @@ def test_the_route_remembers_less_than_the_request() -> None:
     assert ask(adaptive((0.8,), lambda index: 0.8, state), 16, 2)  # a new request starts nearly afresh
 
 
-def test_other_routes_are_not_touched() -> None:
-    one, other = RouteState(), RouteState()
-    schedule = adaptive(state=one)
-    ask(schedule, 16, 2)
-    schedule.include(0, NO_LOGITS)
-    tell(schedule, 1, 0)
-    assert one != RouteState()
-    assert other == RouteState()
-
-
 def test_costs_follow_the_length_of_the_sequence() -> None:
     short, long = costs(draft=0.1).points[0], costs(draft=5.0).points[0]
     points = (CostPoint(16, *list(vars(short).values())[1:]), CostPoint(1000, *list(vars(long).values())[1:]))
@@ -216,75 +196,41 @@ def test_costs_follow_the_length_of_the_sequence() -> None:
     assert ask(schedule, 1000, 2) == 0
 
 
-# Losslessness: a round whose length depends on what a schedule may look at has the target's own distribution.
+class Choosy:
+    """A guide that looks at the distribution of the token in question, and at the tokens before it."""
 
-# (draft tokens so far, what the next is drawn from) -> include it
-Decide = Callable[[tuple[int, ...], Distribution], bool]
+    def __init__(self, looks_ahead: Callable[[], int]) -> None:
+        self.looks_ahead = looks_ahead
 
+    def go_on(self, num_drafted: int) -> bool:
+        return True
 
-def joint(verify: str, include: Decide, k: int, target: Chain, draft: Chain) -> dict[tuple[int, ...], float]:
-    """The distribution of k + 1 tokens: a round of the tokens that `include` lets be drafted, then the target's own."""
-    found: dict[tuple[int, ...], float] = defaultdict(float)
-    rng = np.random.default_rng(0)
-
-    def follow(tokens: tuple[int, ...], probability: float) -> None:
-        probs = Distribution(draft.after(tokens))
-        if len(tokens) < k and include(tokens, probs):
-            for token, chance in probs.items():
-                follow((*tokens, token), probability * chance)
-            return
-
-        def run(draft_tokens: tuple[int, ...], uniforms: list[float]) -> tuple[int, int]:
-            told = [Distribution(draft.after(draft_tokens[:i])) for i in range(len(draft_tokens))]
-            return VERIFY[verify](
-                lambda i: Distribution(target.after(draft_tokens[:i])), told, draft_tokens, np.array(uniforms)
-            )
-
-        for count, token, chance in outcomes(run, tokens, target.vocab, rng):
-            head = (*tokens[:count], token)
-            for tail in itertools.product(range(target.vocab), repeat=k + 1 - len(head)):
-                found[head + tail] += probability * chance * target.probability(head + tail, given=len(head))
-
-    follow((), 1.0)
-    return found
-
-
-def largest_error(found: dict[tuple[int, ...], float], target: Chain, k: int) -> float:
-    every = itertools.product(range(target.vocab), repeat=k + 1)
-    return max(abs(found.get(tokens, 0.0) - target.probability(tokens)) for tokens in every)
+    def include(self, index: int, logits: Any) -> bool:
+        return bool(index == 0 or logits[-1].max() > np.log(0.45)) and self.looks_ahead() != 1
 
 
 @pytest.mark.parametrize("verify", VERIFY)
-def test_what_the_schedule_looks_at_leaves_the_output_alone(verify: str) -> None:
-    target, draft, k = Chain(3, 0), Chain(3, 100), 3
+@pytest.mark.parametrize("ahead", [False, True])
+def test_what_a_guide_looks_at_leaves_the_output_alone_unless_it_looks_ahead(verify: Any, ahead: bool) -> None:
+    target, model, k = Chain(3, 0), Chain(3, 100), 2
 
-    def include(tokens: tuple[int, ...], probs: Distribution) -> bool:
-        """Looks at the distribution of the token in question, and at the tokens in front of it."""
-        return len(tokens) == 0 or (float(probs.probs.max()) > 0.45 and tokens[-1] != 1)
+    def play(uniforms: Sequence[float]) -> tuple[tuple[int, ...], int, int]:
+        noise = FixedNoise(uniforms[:k]), FixedNoise(uniforms[k:])
+        rule = SamplingRule(SamplingParameters(temperature=1.0, verification=verify), 3, noise=noise)
 
-    lengths = {len(tokens) for tokens in itertools.chain(*(itertools.product(range(3), repeat=n) for n in range(k)))}
-    assert len(lengths) > 1
-    assert largest_error(joint(verify, include, k, target, draft), target, k) <= PROBABILITY_TOLERANCE
+        def coming() -> int:
+            first = uniforms[len(rule._drafted)] if ahead else 0.0
+            return Distribution(model.after(tuple(rule._drafted))).draw(first) if ahead else -1
 
+        guide, drafted = Choosy(coming), list[int]()
+        while len(drafted) < k and guide.include(len(drafted), as_logits(model.after(tuple(drafted)))[None]):
+            drafted.append(rule.propose(as_logits(model.after(tuple(drafted)))) or 0)
+        rows = np.stack([as_logits(target.after(tuple(drafted[:i]))) for i in range(len(drafted) + 1)])
+        return tuple(drafted), *rule.accept(rows, drafted)
 
-@pytest.mark.parametrize("verify", VERIFY)
-def test_the_enumeration_finds_a_schedule_that_looks_ahead(verify: str) -> None:
-    """Leaving out a token because of which one was drawn biases the output; this test would miss nothing of that."""
-    target, draft = Chain(3, 0), Chain(3, 100)
-    found: dict[tuple[int, ...], float] = defaultdict(float)
-    for token, chance in Distribution(draft.after(())).items():
-        kept = (token,) if token != 1 else ()
-
-        def run(draft_tokens: tuple[int, ...], uniforms: list[float]) -> tuple[int, int]:
-            told = [Distribution(draft.after(draft_tokens[:i])) for i in range(len(draft_tokens))]
-            return VERIFY[verify](
-                lambda i: Distribution(target.after(draft_tokens[:i])), told, draft_tokens, np.array(uniforms)
-            )
-
-        for count, follower, probability in outcomes(run, kept, target.vocab, np.random.default_rng(0)):
-            found[((*kept[:count], follower))[:1]] += chance * probability
-    errors = [abs(found[(token,)] - target.probability((token,))) for token in range(3)]
-    assert max(errors) > 1000 * PROBABILITY_TOLERANCE
+    results = (((*drafted[:count], token), p) for (drafted, count, token), p in integrate(play, 2 * k + 1))
+    error = Enumeration.of(results, target, k).error(target)
+    assert error > 1000 * PROBABILITY_TOLERANCE if ahead else error <= PROBABILITY_TOLERANCE
 
 
 def test_off_is_plain_until_probes_say_otherwise() -> None:

@@ -34,18 +34,6 @@ def test_a_curve_is_lines_between_its_points_and_level_beyond(logit: float, chan
     assert RISING(logit) == pytest.approx(chance, abs=1e-12)
 
 
-def test_a_curve_of_one_point_is_level() -> None:
-    assert [Curve((3.0,), (0.4,))(logit) for logit in (-5.0, 3.0, 5.0)] == [0.4, 0.4, 0.4]
-
-
-def test_a_curve_is_what_numpy_interpolates() -> None:
-    random = np.random.default_rng(0)
-    logits, chances = np.sort(random.normal(size=33) * 4), np.sort(random.random(33))
-    curve = Curve(tuple(map(float, logits)), tuple(map(float, chances)))
-    points = np.concatenate([random.uniform(-12, 12, 200), logits])
-    assert [curve(float(point)) for point in points] == pytest.approx(np.interp(points, logits, chances), abs=1e-12)
-
-
 @pytest.mark.parametrize(
     ("logits", "chances"),
     [
@@ -92,12 +80,6 @@ def test_a_survival_that_does_not_fit_itself_is_refused(changed: dict[str, objec
         Survival(**{**given, **changed})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("signal", "head"), [("probability", ()), ("head", (0.5, -1.0, 1e-30))])
-def test_survival_goes_through_json(signal: str, head: tuple[float, ...]) -> None:
-    survival = Survival(SURVIVAL_VERSION, "b", signal, (RISING, Curve((1.0,), (0.123456789012345678,))), head)  # type: ignore[arg-type]
-    assert parse(Survival, json.loads(json.dumps(asdict(survival))), "survival.json") == survival
-
-
 def test_an_unknown_signal_is_named() -> None:
     value = asdict(Survival(SURVIVAL_VERSION, "b", "probability", (RISING,), ()))
     with refused(BundleError, field="survival.json.signal"):
@@ -115,13 +97,6 @@ def test_top_logit_is_the_log_odds_of_the_largest_probability(spread: float) -> 
         row = (np.random.default_rng(seed).normal(size=300) * spread + 50).astype(np.float32)
         top = softmax(row).max()
         assert top_logit(row) == pytest.approx(math.log(top / (1 - top)), abs=2e-3)
-
-
-def test_top_logit_of_two_tokens() -> None:
-    row = np.array([1.0, 3.0], np.float32)
-    assert top_logit(row) == pytest.approx(2.0, abs=1e-6)
-    assert row.tolist() == [1.0, 3.0]  # the row is the engine's own buffer
-    assert top_logit(np.zeros(2, np.float32)) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_top_logit_ignores_tokens_that_cannot_come() -> None:

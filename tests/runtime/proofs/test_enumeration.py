@@ -30,32 +30,14 @@ class Fixed(Chain):
         return self.probs
 
 
-class Greedy(Chain):
-    """All of the probability on what `chain` finds most probable."""
-
-    def __init__(self, chain: Chain) -> None:
-        super().__init__(chain.vocab, chain.seed)
-        self.chain = chain
-
-    def after(self, context: tuple[int, ...]) -> np.ndarray:
-        return np.eye(self.vocab)[self.chain.after(context).argmax()]
-
-
 @pytest.mark.parametrize("rule", VERIFY)
 @pytest.mark.parametrize(("vocab", "k"), SIZES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_output_is_the_targets_own(rule: str, vocab: int, k: int, seed: int) -> None:
     target = Chain(vocab, seed)
     result = enumerate_rule(VERIFY[rule], target, Chain(vocab, 100 + seed), k)
     assert sum(result.joint.values()) == pytest.approx(1.0, abs=PROBABILITY_TOLERANCE)
     assert result.error(target) <= PROBABILITY_TOLERANCE
-
-
-@pytest.mark.parametrize("rule", VERIFY)
-@pytest.mark.parametrize("seed", range(3))
-def test_the_output_of_a_draft_without_chance_is_the_targets_own(rule: str, seed: int) -> None:
-    target = Chain(4, seed)
-    assert enumerate_rule(VERIFY[rule], target, Greedy(Chain(4, 100 + seed)), 2).error(target) <= PROBABILITY_TOLERANCE
 
 
 def test_block_verification_gives_at_least_as_many_tokens() -> None:
@@ -118,49 +100,3 @@ def test_mutants_of_token_verification_are_found_out() -> None:
     assert worst(token_mutant(residual=lambda t, d: np.abs(t - d))) > 1e-3  # not clipped
     assert worst(token_mutant(residual=lambda t, d: t)) > 1e-3  # the target itself
     assert worst(token_mutant(last=0)) > 1e-3  # the follower from the noise that rejected
-
-
-def block_mutant(
-    cap: float = 1.0,
-    chance_of: Callable[[float, float], float] | None = None,
-    scaled: bool = True,
-    first: bool = False,
-    accepts: Callable[[float, float], bool] = lambda u, chance: u < chance,
-    clip: Callable[[np.ndarray], np.ndarray] = lambda left: np.maximum(left, 0),
-) -> Callable[..., tuple[int, int]]:
-    """Block verification with one part exchanged."""
-
-    def verify(
-        target: Target, draft_probs: Drafts, draft_tokens: Sequence[int], uniforms: np.ndarray
-    ) -> tuple[int, int]:
-        k, ratio, kept, kept_ratio = len(draft_tokens), 1.0, 0, 1.0
-        for index in range(1, k + 1):
-            token = draft_tokens[index - 1]
-            ratio = min(cap, ratio * target(index - 1).of(token) / draft_probs[index - 1].of(token))
-            chance = ratio
-            if index < k:
-                left = float(np.maximum(ratio * target(index).probs - draft_probs[index].probs, 0).sum())
-                chance = (
-                    chance_of(left, ratio) if chance_of else (left / (left + 1 - ratio) if left or ratio < 1 else 1.0)
-                )
-            if accepts(uniforms[index - 1], chance):
-                kept, kept_ratio = index, ratio
-            elif first:
-                break
-        if kept == k:
-            return kept, target(k).draw(uniforms[-1])
-        scale = kept_ratio if scaled else 1.0
-        left_over = clip(scale * target(kept).probs - draft_probs[kept].probs)
-        return kept, Distribution(left_over if left_over.any() else target(kept).probs).draw(uniforms[-1])
-
-    return verify
-
-
-def test_mutants_of_block_verification_are_found_out() -> None:
-    assert worst(block_mutant()) <= PROBABILITY_TOLERANCE
-    assert worst(block_mutant(cap=2.0)) > 1e-3
-    assert worst(block_mutant(chance_of=lambda left, ratio: ratio)) > 1e-3
-    assert worst(block_mutant(scaled=False)) > 1e-4
-    assert worst(block_mutant(first=True)) > 1e-3
-    assert worst(block_mutant(accepts=lambda u, chance: u <= chance)) == 1.0  # what the target excludes comes at u = 0
-    assert worst(block_mutant(clip=np.abs)) > 1e-3

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specexport.runtime.proofs.equality import Equality, check_equality, judge, plain_at_widths
-from specexport.runtime.proofs.output import decode_request
+from specexport.runtime.proofs.equality import Equality, check_equality, decode_request, judge, plain_at_widths
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import CONTRACT, VOCAB, FakeDecoder, fake_session, greedy_tokens
@@ -59,22 +58,6 @@ def test_a_near_tie_that_another_width_turns_passes(tmp_path: Path) -> None:
 def test_a_decoder_that_reads_stale_rows_fails(tmp_path: Path) -> None:
     session = fake_session(tmp_path, SeesStaleRows(), FakeDecoder(noise=0.4))
     assert not check_equality(session, [1, 2, 3], 12).passed
-
-
-@pytest.mark.parametrize(
-    ("equality", "near_tie", "passed"),
-    [
-        (Equality(True, None), True, True),
-        (Equality(False, None), True, False),
-        (Equality(True, 3, margin=1.9, delta=1.0), True, True),
-        (Equality(True, 3, margin=2.1, delta=1.0), False, False),
-        (Equality(True, 3), True, True),  # an exact tie
-        (Equality(False, 3, margin=0.0, delta=1.0), True, False),
-        (Equality(True, 3, margin=0.0, delta=1.0, complete=False), False, False),
-    ],
-)
-def test_what_passes(equality: Equality, near_tie: bool, passed: bool) -> None:
-    assert (equality.near_tie, equality.passed) == (near_tie, passed)
 
 
 @pytest.mark.parametrize("width", [1, 2, 5])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from specexport.runtime.proofs.parity import (
     ReferenceStep,
     Rounding,
     contexts,
+    divergence,
     load_reference,
     max_error,
     measure_decoder,
@@ -283,3 +285,16 @@ def test_not_a_number_is_infinitely_wrong() -> None:
     assert max_error(NotANumber(CONTRACT, VOCAB), reference_of()) == np.inf
     with refused(ProofError):
         prove(NotANumber(CONTRACT, VOCAB))
+
+
+def test_divergence_is_the_mean_over_rows() -> None:
+    one = np.log(np.array([[0.5, 0.5], [0.5, 0.5]], np.float32))
+    other = np.log(np.array([[0.25, 0.75], [0.5, 0.5]], np.float32)) + np.float32(3)
+    found = divergence([(one, other)])
+    assert found.rows == 2
+    assert found.nats == pytest.approx(0.5 * (0.5 * math.log(2) + 0.5 * math.log(2 / 3)), rel=1e-5)
+    assert found.agreement == 0.5
+
+
+def test_the_divergence_of_nan_is_nan() -> None:
+    assert math.isnan(divergence([(np.zeros((1, 2), np.float32), np.array([[np.nan, 0]], np.float32))]).nats)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -60,16 +59,6 @@ def test_the_repetition_penalty_is_transformers_over_prompt_output_and_draft(pen
         adjusts.extend(output[emitted : emitted + 1])
 
 
-def test_the_repetition_penalty_moves_both_signs_down_and_counts_once() -> None:
-    logits = np.array([2.0, -2.0, 0.0, 5.0], np.float32)
-    assert adjust(adjustment([0, 1, 2, 0, 0], vocab=4, repetition_penalty=2.0), [1, 1], logits).tolist() == [
-        1.0,
-        -4.0,
-        0.0,
-        5.0,
-    ]
-
-
 @pytest.mark.parametrize(("presence", "frequency"), [(0.7, 0.0), (0.0, 0.4), (1.5, -0.3), (-2.0, 2.0)])
 def test_presence_and_frequency_by_the_formula(presence: float, frequency: float) -> None:
     """logit - count * frequency - (count > 0) * presence of the output (OpenAI: "frequency and presence penalties")."""
@@ -120,18 +109,6 @@ def test_bias_comes_before_the_repetition_penalty_and_penalties_after() -> None:
     assert adjust(adjusts, [0], logits).tolist() == [(1.0 + 3.0) / 2.0 - 0.5 - 2 * 0.25, 1.0]
     turned = adjustment([0], vocab=2, logit_bias={0: -3.0}, repetition_penalty=2.0)
     assert adjust(turned, [], logits).tolist() == [(1.0 - 3.0) * 2.0, 1.0]
-
-
-def test_a_ban_stands_against_every_bias() -> None:
-    found = adjust(
-        adjustment(
-            logit_bias={2: 100.0, 8: 100.0}, banned_tokens=[2], stops=[8], min_new_tokens=1, presence_penalty=-2.0
-        ),
-        [2, 8],
-    )
-    assert math.isfinite(found[8])  # two tokens are drafted: the minimum is reached
-    assert found[2] == -np.inf
-    assert adjust(adjustment(logit_bias={8: 100.0}, stops=[8], min_new_tokens=1))[8] == -np.inf
 
 
 def test_the_whole_chain_is_transformers() -> None:

@@ -209,28 +209,14 @@ def test_leaves_leave_the_distribution_alone(branching: Session, options: dict[s
     assert result.mean_acceptance_length > alone + 0.1
 
 
-@pytest.mark.parametrize("verification", ["spectr", "recursive"])
 @pytest.mark.parametrize("trials", [MUTANT_TRIALS, pytest.param(MAX_TRIALS, marks=pytest.mark.nightly)])
-def test_candidates_beside_the_draft_leave_the_distribution_alone(
-    branching: Session, verification: Any, trials: int
-) -> None:
-    asked = SamplingParameters(temperature=1.0, verification=verification, num_leaves=4, num_draft_tokens=2)
+def test_candidates_beside_the_draft_leave_the_distribution_alone(branching: Session, trials: int) -> None:
+    asked = SamplingParameters(temperature=1.0, verification="spectr", num_leaves=4, num_draft_tokens=2)
     result = sample(branching, asked, trials)
     assert result.passed, result
     assert result.cells > 20
     alone = sample(branching, replace(asked, verification="token", num_leaves=0), MUTANT_TRIALS).mean_acceptance_length
     assert result.mean_acceptance_length > alone + 0.05
-
-
-def leaf_by_the_next_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "caught", lambda leaves, count, token: 0 if leaves else None)
-
-
-def test_a_leaf_of_another_token_is_found_out(branching: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = SamplingParameters(temperature=1.0, num_leaves=6)
-    expected = expected_of(branching, asked)
-    leaf_by_the_next_row(monkeypatch)
-    assert not sample_session(branching, PROMPT, asked, expected, MUTANT_TRIALS).passed
 
 
 def shared_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,14 +261,6 @@ def rows_of_one_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
 def penalties_of_the_rounds_start(monkeypatch: pytest.MonkeyPatch) -> None:
     original = rules.SamplingRule._target_row
     monkeypatch.setattr(rules.SamplingRule, "_target_row", lambda self, logits, drafted: original(self, logits, []))
-
-
-def test_penalties_of_the_rounds_start_are_found_out(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = SamplingParameters(
-        temperature=1.0, presence_penalty=-2.0, frequency_penalty=-2.0
-    )  # what was said is said again
-    penalties_of_the_rounds_start(monkeypatch)
-    assert not sample(session, options, MUTANT_TRIALS).passed
 
 
 def test_too_few_trials_are_refused(session: Session) -> None:

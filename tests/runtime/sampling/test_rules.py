@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.errors import ParameterError
-from specexport.runtime.proofs.enumeration import measure, shares
+from specexport.runtime.proofs.enumeration import integrate
+from specexport.runtime.proofs.tree_enumeration import FixedNoise, as_logits
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.rules import (
     GreedyRule,
@@ -54,50 +55,24 @@ def test_the_rule_from_logits_to_tokens_keeps_the_targets_distribution(draft_voc
     target_logits = rng.normal(size=(2, 4)).astype(np.float32)
     draft_logits = 2 * rng.normal(size=draft_vocab).astype(np.float32)
     draft_logits[-1] = 3.0  # the favourite of the larger draft is an id that the target lacks
-    target_probs = [dict(processed_distribution(logits, PARAMETERS).items()) for logits in target_logits]
 
-    def propose(uniform: float) -> tuple[SamplingRule, int]:
-        rule = SamplingRule(PARAMETERS, vocab_size=4)
-        rule._draft_noise = Scripted(uniform)  # type: ignore[assignment]
-        return rule, rule.propose(draft_logits)
+    def play(uniforms: Sequence[float]) -> tuple[int, int, int]:
+        rule = SamplingRule(PARAMETERS, 4, noise=(FixedNoise(uniforms[:1]), FixedNoise(uniforms[1:])))
+        drafted = rule.propose(draft_logits)
+        assert drafted is not None
+        return drafted, *rule.accept(target_logits, [drafted])
 
-    proposed = shares(lambda uniform: propose(uniform)[1], 4)
-    assert sum(proposed) == pytest.approx(1, abs=1e-15)
-    # What is proposed must follow what it is judged by.
-    judged = dict(processed_distribution(draft_logits[:4], PARAMETERS).items())
-    assert proposed == pytest.approx([judged.get(token, 0.0) for token in range(4)], abs=1e-15)
-
-    first = np.zeros(4)
-    for token, drafted in enumerate(proposed):
-        if not drafted:
-            continue
-
-        def accept(*uniforms: float, token: int = token) -> tuple[int, int]:
-            rule, proposed_token = propose(sum(proposed[:token]) + proposed[token] / 2)
-            assert proposed_token == token
-            rule._target_noise = Scripted(*uniforms)  # type: ignore[assignment]
-            return rule.accept(target_logits, [token])
-
-        accepted = measure(lambda uniform, accept=accept: accept(uniform, 0.5)[0] == 1)
-        first[token] += drafted * accepted
-        if accepted:
-            bonus = shares(lambda uniform, accept=accept, half=accepted / 2: accept(half, uniform)[1], 4)
-            assert bonus == pytest.approx([target_probs[1].get(other, 0.0) for other in range(4)], abs=1e-15)
-        if accepted < 1:
-            first += (drafted * (1 - accepted)) * np.array(
-                shares(lambda uniform, accept=accept, half=(1 + accepted) / 2: accept(half, uniform)[1], 4)
-            )
-    assert first == pytest.approx([target_probs[0].get(token, 0.0) for token in range(4)], abs=1e-12)
-
-
-def test_a_rounds_drafts_are_forgotten_when_it_is_over() -> None:
-    rule = SamplingRule(PARAMETERS, vocab_size=4)
-    logits = np.zeros((3, 4), np.float32)
-    for _ in range(3):
-        drafted = [rule.propose(logits[0]) for _ in range(2)]
-        num_accepted, next_token = rule.accept(logits, drafted)
-        assert num_accepted == 2
-        assert 0 <= next_token < 4
+    proposed, first, bonus = np.zeros(4), np.zeros(4), np.zeros(4)
+    for (drafted, count, token), probability in integrate(play, 3):
+        proposed[drafted] += probability
+        first[drafted if count else token] += probability
+        bonus[token] += probability * count
+    rows = [processed_distribution(row, PARAMETERS) for row in (draft_logits[:4], *target_logits)]
+    expected = [[row.of(token) for token in range(4)] for row in rows]
+    assert proposed == pytest.approx(expected[0], abs=1e-15)  # it must follow what it is judged by
+    assert first == pytest.approx(expected[1], abs=1e-12)
+    if bonus.any():  # the draft's token may never be one of the target's
+        assert bonus / bonus.sum() == pytest.approx(expected[2], abs=1e-12)
 
 
 def test_noise_of_drafting_and_of_acceptance_is_independent() -> None:
@@ -115,17 +90,6 @@ def test_each_side_draws_from_its_own_noise() -> None:
     assert rule.accept(logits, [3, 3]) == (2, 0)
     rule.certain(1)
     assert rule.accept(logits[:2], [1]) == (0, 0)
-
-
-def test_a_seed_repeats_and_another_does_not() -> None:
-    def noise(seed: int | None) -> list[float]:
-        rule = SamplingRule(SamplingParameters(temperature=1.0, seed=seed), 4)
-        return [rule._draft_noise.random(), rule._target_noise.random()]
-
-    assert noise(3) == noise(3)
-    assert noise(0) == noise(0)
-    assert noise(3) != noise(4)
-    assert noise(None) != noise(None)
 
 
 def test_greedy_takes_the_lowest_of_equal_logits() -> None:
@@ -169,14 +133,6 @@ def test_every_row_is_judged_by_the_tokens_in_front_of_it(temperature: float) ->
     # All four are output now: 1.5, 0.2, -0.9, -2 is left; behind another 0 it is -0.5, 0.2, -0.9, -2.
     assert [rule.propose(LADDER) for _ in range(2)] == [0, 1]
     assert rule.accept(np.stack([LADDER] * 3), [0, 1]) == (2, 0)
-
-
-@TEMPERATURES
-def test_looked_up_tokens_count_as_drafted_ones_do(temperature: float) -> None:
-    rule = rule_for(4, temperature=temperature, seed=0, **PENALTIES)
-    rule.certain(0)
-    assert rule.propose(LADDER) == 1
-    assert rule.accept(np.stack([LADDER] * 3), [0, 1]) == (2, 2)
 
 
 @TEMPERATURES
@@ -246,34 +202,26 @@ def test_rows_behind_a_rejected_token_without_chance_are_never_looked_at(verific
 def test_a_broken_row_ends_a_request_as_often_as_the_target_comes_to_it(verification: Any) -> None:
     """The target gives no numbers after token 0, which the draft likes more than the target does."""
     target, draft = np.array([0.2, 0.5, 0.3]), np.array([0.6, 0.3, 0.1])
-    fine = np.log(target).astype(np.float32)
+    fine, parameters = as_logits(target), SamplingParameters(temperature=1.0, verification=verification)
+
+    def play(uniforms: Sequence[float]) -> tuple[int, int, int | None]:
+        rule = SamplingRule(
+            parameters, 3, noise=(FixedNoise([uniforms[0], 0.5]), FixedNoise([uniforms[1], 0.9, uniforms[2]]))
+        )
+        tokens = [rule.propose(as_logits(draft)) or 0 for _ in range(2)]
+        rows = [fine, row(NAN, NAN, NAN) if tokens[0] == 0 else fine, fine]
+        try:
+            count, following = rule.accept(np.stack(rows), tokens)
+        except NonFiniteLogitsError:
+            return tokens[0], 0, None
+        return tokens[0], count, tokens[0] if count else following
+
     failed, first = 0.0, np.zeros(3)
-    for token, drafted in enumerate(draft):
-
-        def accept(*uniforms: float, token: int = token) -> int | None:
-            rule = rule_for(3, temperature=1.0, verification=verification)
-            rule._draft_noise = Scripted(draft[:token].sum() + 0.05, 0.5)  # type: ignore[attr-defined]
-            rule._target_noise = Scripted(uniforms[0], 0.9, uniforms[1])  # type: ignore[attr-defined]
-            tokens = [rule.propose(np.log(draft).astype(np.float32)) for _ in range(2)]
-            assert tokens[0] == token
-            rows = [fine, row(NAN, NAN, NAN) if token == 0 else fine, fine]
-            try:
-                count, following = rule.accept(np.stack(rows), tokens)  # type: ignore[arg-type]
-            except NonFiniteLogitsError:
-                return None
-            return tokens[0] if count else following
-
-        fails = measure(lambda uniform, accept=accept: accept(uniform, 0.5) is None)
-        failed += drafted * fails
-        if token:
-            stays = measure(lambda uniform, accept=accept, token=token: accept(uniform, 0.5) == token)
-            first[token] += drafted * stays
-            rest, half = 1.0 - stays, (1.0 + stays) / 2
+    for (_, _, token), probability in integrate(play, 3):
+        if token is None:
+            failed += probability
         else:
-            rest, half = 1.0 - fails, (1.0 + fails) / 2
-        if rest > 1e-9:
-            found = shares(lambda uniform, accept=accept, half=half: accept(half, uniform), 3)
-            first += drafted * rest * np.array(found)
+            first[token] += probability
     assert failed == pytest.approx(0.2, abs=1e-6)
     assert first == pytest.approx([0.0, 0.5, 0.3], abs=1e-6)
 

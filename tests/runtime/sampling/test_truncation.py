@@ -151,15 +151,6 @@ def test_min_p_keeps_what_equals_its_share_of_the_largest(temperature: float) ->
     assert process(logits, SamplingParameters(temperature=temperature, min_p=0.501)).nonzero()[0].tolist() == [0]
 
 
-def test_top_p_keeps_the_token_that_reaches_it_and_drops_the_next() -> None:
-    logits = np.log([0.5, 0.25, 0.125, 0.124]).astype(np.float32)
-    for top_p, kept in ((1e-300, 1), (0.49, 1), (0.51, 2), (0.74, 2), (0.76, 3), (1 - 1e-16, 4)):
-        for top_k in (0, 4):
-            assert (
-                np.count_nonzero(process(logits, SamplingParameters(temperature=1.0, top_k=top_k, top_p=top_p))) == kept
-            )
-
-
 def test_a_mass_that_reaches_top_p_exactly_is_enough() -> None:
     exact = 0
     for logit in np.linspace(-3, -0.5, 40, dtype=np.float32):
@@ -203,14 +194,3 @@ def test_the_largest_floats(top_k: int, top_p: float, min_p: float) -> None:
         SamplingParameters(temperature=1.0, top_k=top_k, top_p=top_p, min_p=min_p),
     )
     assert found.tolist() == [1.0, 0.0, 0.0]
-
-
-def test_the_largest_logit_may_be_told() -> None:
-    logits = row(50, 8)
-    for parameters in (
-        SamplingParameters(temperature=0.8),
-        SamplingParameters(temperature=0.8, top_k=5, top_p=0.9, min_p=0.01),
-        SamplingParameters(temperature=0.8, top_p=0.5),
-    ):
-        told, found = (processed_distribution(logits, parameters, top) for top in (float(logits.max()), None))
-        assert np.array_equal(dense(told, 50), dense(found, 50))

@@ -1,8 +1,8 @@
-"""Which of the recorded routes a request resembles, by its prompt and by the acceptance of its rounds; `routing.json`.
+"""Which of the recorded routes a request resembles, where it names none and the routes want different drafts.
 
-For requests that name no route, where a bundle's routes want different drafts. The prompt's tokens give the initial
-estimate (naive Bayes over the tokens of recorded prompts), and every round with a draft updates it (Bayes' rule over
-the acceptance of this drafter on each route). `specexport calibrate` writes the file where choosing so pays.
+The prompt's tokens give the initial estimate (naive Bayes over the tokens of recorded prompts), and every round that a
+model drafts updates it (Bayes' rule over the acceptance of its drafter on each route). `specexport calibrate` writes
+`routing.json` where choosing the drafter by that pays.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from operator import mul
 
 from ...strict import OPTIONAL
@@ -22,8 +22,8 @@ ROUTING_VERSION = 1
 # The fraction of a round's evidence that counts; how far the estimate decays to its start with each such round; and the
 # largest log-odds that a prompt can give. Chosen on the first 24 prompts of the demo's routes, where other values moved
 # the results by less than 2 %; figures in docs are of other prompts.
-TEMPER, LEAK, SUREST = 0.6, 0.02, 6.0
-LEAST = 1e-6
+TEMPER, LEAK, MAX_LOG_ODDS = 0.6, 0.02, 6.0
+MIN_CHANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,14 @@ class KnownDraft:
             raise ValueError(f"chances are {list(self.chances)}; expected a probability for every draft token")
         check_unit(self.unit)
 
-    def chance_of(self, drafted: int, accepted: int) -> float:
-        """The probability that of `drafted` tokens exactly `accepted` are accepted."""
+    @lru_cache(maxsize=1024)  # noqa: B019 - few drafts are ever known, and few outcomes of a round
+    def evidence(self, drafted: int, accepted: int) -> float:
+        """By how much a round speaks for this route: what counts of the probability that of `drafted` tokens exactly
+        `accepted` are accepted.
+        """
         chances = (*self.chances, *self.chances[-1:] * (drafted - len(self.chances)))
         failed = 1.0 - chances[accepted] if accepted < drafted else 1.0
-        return math.prod(chances[:accepted]) * failed
+        return float(max(math.prod(chances[:accepted]) * failed, MIN_CHANCE) ** TEMPER)
 
 
 @dataclass(frozen=True)
@@ -102,11 +105,13 @@ class Routing:
                 raise ValueError(f"route {name!r} has other drafters than {', '.join(self.drafters)}")
 
     def of_prompt(self, prompt: Sequence[int]) -> dict[str, float]:
-        """How probable each route is, at odds of at most e^`SUREST` to 1; even odds where prompts tell nothing."""
+        """How probable each route is, at odds of at most e^`MAX_LOG_ODDS` to 1; even odds where prompts tell
+        nothing.
+        """
         if not self.vocab:
             return dict.fromkeys(self.routes, 1.0 / len(self.routes))
         logs = {name: route.logarithm(prompt, self.vocab) for name, route in self.routes.items()}
-        odds = {name: math.exp(max(log - max(logs.values()), -SUREST)) for name, log in logs.items()}
+        odds = {name: math.exp(max(log - max(logs.values()), -MAX_LOG_ODDS)) for name, log in logs.items()}
         return {name: share / sum(odds.values()) for name, share in odds.items()}
 
     def renamed(self, names: Mapping[str, str]) -> Routing:
@@ -117,59 +122,42 @@ class Routing:
         }
         return replace(self, drafters=tuple(names[name] for name in self.drafters), routes=routes)
 
+    def of(self, drafter: str) -> list[KnownDraft]:
+        """What is known of a drafter on each route, in their order."""
+        return [route.drafters[drafter] for route in self.routes.values()]
+
     def unit(self, drafter: str) -> float:
         """The cost of a draft token over all routes, as in `RoutePolicy`."""
-        units = [route.drafters[drafter].unit for route in self.routes.values()]
-        return sum(units) / len(units)
-
-    # What follows is looked up after every round, so it is kept: there are few different rounds.
-
-    @cached_property
-    def speedups(self) -> dict[str, tuple[float, ...]]:
-        """By drafter, of the routes in their order."""
-        return {name: tuple(route.drafters[name].speedup for route in self.routes.values()) for name in self.drafters}
-
-    @cached_property
-    def _evidence(self) -> dict[tuple[str, int, int], tuple[float, ...]]:
-        return {}
-
-    def evidence(self, drafter: str, drafted: int, accepted: int) -> tuple[float, ...]:
-        """By how much a round speaks for each of the routes, in their order: what counts of its probability there."""
-        outcome = (drafter, drafted, accepted)
-        found = self._evidence.get(outcome)
-        if found is None:
-            chances = [route.drafters[drafter].chance_of(drafted, accepted) for route in self.routes.values()]
-            found = self._evidence[outcome] = tuple(max(chance, LEAST) ** TEMPER for chance in chances)
-        return found
+        return sum(known.unit for known in self.of(drafter)) / len(self.routes)
 
 
-class Belief:
-    """Of one request. speedups: over plain decoding, expected of each drafter."""
+class RoutePosterior:
+    """Of one request. shares: how probable each route is, in their order. speedups: over plain decoding, expected of
+    each drafter.
+    """
 
     def __init__(self, routing: Routing, prompt: Sequence[int]) -> None:
-        start = routing.of_prompt(prompt)
-        self._routing, self._shares = routing, list(start.values())
-        self._floor = [LEAK * share for share in self._shares]
+        self._known = {name: routing.of(name) for name in routing.drafters}
+        self.shares = list(routing.of_prompt(prompt).values())
+        self._floor = [LEAK * share for share in self.shares]
         self.speedups: dict[str, float] = {}
         self._expect()
 
-    @property
-    def shares(self) -> dict[str, float]:
-        """How probable each route is."""
-        return dict(zip(self._routing.routes, self._shares, strict=True))
-
     def chances(self, drafter: str) -> tuple[float, ...]:
         """The expected probability of each draft token to be accepted when all before it are."""
-        of_routes = zip(*(route.drafters[drafter].chances for route in self._routing.routes.values()), strict=False)
-        return tuple(sum(map(mul, self._shares, chances)) for chances in of_routes)
+        of_routes = zip(*(known.chances for known in self._known[drafter]), strict=False)
+        return tuple(sum(map(mul, self.shares, chances)) for chances in of_routes)
 
     def observe(self, drafter: str, drafted: int, accepted: int) -> None:
         """Learn from a round in which `drafter`'s model drafted."""
-        odds = list(map(mul, self._shares, self._routing.evidence(drafter, drafted, accepted)))
+        evidence = [known.evidence(drafted, accepted) for known in self._known[drafter]]
+        odds = list(map(mul, self.shares, evidence))
         scale = (1.0 - LEAK) / sum(odds)
-        self._shares = [scale * share + floor for share, floor in zip(odds, self._floor, strict=True)]
+        self.shares = [scale * share + floor for share, floor in zip(odds, self._floor, strict=True)]
         self._expect()
 
     def _expect(self) -> None:
-        shares = self._shares
-        self.speedups = {name: sum(map(mul, shares, own)) for name, own in self._routing.speedups.items()}
+        self.speedups = {
+            name: sum(share * one.speedup for share, one in zip(self.shares, known, strict=True))
+            for name, known in self._known.items()
+        }

@@ -1,13 +1,12 @@
-"""Beside a prediction: another schedule is asked where the prediction has nothing, and told of its own tokens."""
+"""The schedules that add tokens to those of another: forced by a grammar, or predicted."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from specexport.runtime.drafting.rounds import RoundOutcome
-from specexport.runtime.policy.predicted import WithPrediction
-from specexport.runtime.policy.schedule import Schedule
-from support.rounds import Wants, ask, outcome, tell
+from specexport.runtime.policy.schedule import Schedule, WithForcedTokens, WithPrediction
+from support.rounds import Wants, ask, outcome, sequence, tell
 
 
 def by_the_prediction(schedule: WithPrediction, accepted: int = 4) -> None:
@@ -78,3 +77,40 @@ def test_lookups_alone_hear_of_rounds_that_they_have_nothing_for(with_model: boo
     assert inner.seen == ([] if with_model else [(0, 0), (0, 0)])
     ask(schedule, 10, 2)
     assert schedule.looked_up(4, 5, 0) == (4 if with_model else 3)
+
+
+class Forces:
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def forced(self, most: int) -> list[int]:
+        return list(range(min(most, self.count)))
+
+
+@pytest.mark.parametrize(
+    ("drafts", "forced", "total"), [(0, 0, 0), (0, 3, 3), (2, 0, 2), (2, 1, 3), (3, 3, 4), (0, 9, 4)]
+)
+def test_forced_tokens_come_on_top(drafts: int, forced: int, total: int) -> None:
+    schedule = WithForcedTokens(Wants(drafts), Forces(forced), 4, on_top=True)  # type: ignore[arg-type]
+    assert isinstance(schedule, Schedule)
+    assert schedule.needs_host
+    plan = schedule.plan(sequence(10, 2))
+    assert (plan.num_draft_tokens, plan.forced) == (total, tuple(range(min(forced, 4))))
+
+
+@pytest.mark.parametrize(("drafts", "forced", "planned"), [(0, 3, 0), (2, 1, 1), (2, 3, 2)])
+def test_of_a_number_that_was_asked_for_they_are_a_part(drafts: int, forced: int, planned: int) -> None:
+    plan = WithForcedTokens(Wants(drafts), Forces(forced), 4).plan(sequence(10))  # type: ignore[arg-type]
+    assert (plan.num_draft_tokens, plan.forced) == (drafts, tuple(range(planned)))
+
+
+@pytest.mark.parametrize(
+    ("judged", "seen"), [((3, 3), [(1, 1)]), ((3, 2), [(1, 0)]), ((3, 1), []), ((2, 2), [(0, 0)]), ((2, 1), [])]
+)
+def test_only_what_the_draft_proposed_is_told(judged: tuple[int, int], seen: list[tuple[int, int]]) -> None:
+    inner = Wants(1)
+    schedule = WithForcedTokens(inner, Forces(2), 4, on_top=True)  # type: ignore[arg-type]
+    ask(schedule, 10, 2)
+    drafted, accepted = judged
+    schedule.observe(RoundOutcome((0,) * drafted, ("grammar", "grammar", "model")[:drafted], accepted))
+    assert inner.seen == seen
