@@ -107,7 +107,7 @@ def _behind_thoughts(
 
     ids = session.encode(messages)
     thinking = session.thinking(ids)
-    options["grammar"] = options["grammar"].behind(thinking)
+    options["grammar"] = options["grammar"].after(thinking)
     reader = AnswerReader(thinking)
 
     def answer(text: str, last: bool) -> str:

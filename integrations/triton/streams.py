@@ -171,7 +171,7 @@ class Asked:
         if grammar is None or isinstance(self.prompt, str):
             return session.stream(self.prompt, self.parameters)
         ids = session.encode(self.prompt)  # if a chat's model thinks, the grammar begins after its thoughts
-        return session.stream(ids, self.parameters, grammar=grammar.behind(session.thinking(ids)))
+        return session.stream(ids, self.parameters, grammar=grammar.after(session.thinking(ids)))
 
 
 def _object(options: bytes | None) -> dict[str, Any]:
