@@ -74,7 +74,7 @@ def generate(
     if parameters.grammar is not None and prompt is None:
         source = session.encode(source)
         thinking = session.thinking(source)
-        parameters = replace(parameters, grammar=parameters.grammar.behind(thinking))
+        parameters = replace(parameters, grammar=parameters.grammar.after(thinking))
         reader = _without_thoughts(thinking)
     stream = session.stream(source, parameters)
     text, finish_reason, statistics = "", "cancelled", None

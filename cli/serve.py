@@ -1,12 +1,10 @@
-"""`specexport serve`."""
-
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import Field, fields, replace
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +17,13 @@ from .options import BUNDLE, CHAT_TEMPLATE, negated, none_if_empty, running, tex
 
 if TYPE_CHECKING:
     from ..serve.listen import Listener, Listening
+    from ..serve.log import UnblockedHandler
+
+
+LAST_WRITES = 1.0  # seconds for what is left of the log at exit
+
+
+"""`specexport serve`."""
 
 
 WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded")
@@ -125,27 +130,25 @@ def serve(
     settings = ServerSettings(api_keys=_keys(api_key_file), **options)
     if listening.uds is None:
         check_listening(listening.host, settings, no_auth)
-    _log_to_stderr()
+    log = _log_to_stderr()
     budget = None if prompt_cache_mib is None else prompt_cache_mib << 20
     with load(bundle, prompt_cache_bytes=budget, chat_template=chat_template, **where) as session:
         session.prepare()  # so that no request has to wait for it
         with suppress(MissingPackageError, GrammarError):  # a request with a grammar will be told
             session.prepare_grammar()
-        raise SystemExit(_run(session, settings, listening))
+        raise SystemExit(_run(session, settings, listening, log))
 
 
-def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
+def _run(session: Any, settings: ServerSettings, listening: Listening, log: UnblockedHandler | None = None) -> int:
     import asyncio
     import os
+    from threading import Thread
 
     from ..serve import create_app
-    from ..serve.http.accepting import affordable
     from ..serve.listen import Listener
-    from ..serve.log import LAST_WRITES, Unblocked
 
-    app = create_app(session, replace(settings, max_requests=affordable(settings.max_requests)))
-    log = sys.stderr
-    if isinstance(log, Unblocked):
+    app = create_app(session, settings)
+    if log is not None:
         app.state.service.metrics.total("log_lines_dropped", "Lines of the log that nobody took.", lambda: log.dropped)
     own: list[int] = []  # the socket file's number
 
@@ -153,14 +156,20 @@ def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
         if listening.uds is not None:
             own.append(listening.uds.stat().st_ino)
         where = {"uds": str(listening.uds)} if listening.uds else {"host": listening.host, "port": port}
-        click.echo(json.dumps({"ready": True, **where, "model": app.state.service.name}))
+        line = json.dumps({"ready": True, **where, "model": app.state.service.name})
+        if sys.__stdout__ is not None:  # by a thread, since nobody has to read it
+            Thread(target=say, args=(f"{line}\n".encode(),), daemon=True).start()
+
+    def say(line: bytes) -> None:
+        with suppress(OSError):
+            os.write(1, line)
 
     async def main() -> int:
         listener = Listener(app, listening)
         _handle_signals(listener)
         await listener.run(started)
         if listener.hung:  # nothing ends the engine's thread, and all that is left would wait for it
-            if isinstance(log, Unblocked):
+            if log is not None:
                 log.wait(LAST_WRITES)
             os._exit(1)
         return 0 if listener.clean else 1
@@ -196,14 +205,18 @@ def _keys(file: Any) -> tuple[str, ...]:
     return keys_of_host() if file is None else keys_of_host(text_of(file), file.name)
 
 
-def _log_to_stderr() -> None:
+def _log_to_stderr() -> UnblockedHandler:
     """Formats records as lines of JSON. The access log's records already are."""
+    import atexit
     import logging
+    import os
 
-    from ..serve.log import LogLines, dropped, unblock_standard_streams
+    from ..serve.log import UnblockedHandler
 
-    unblock_standard_streams(dropped)
-    handler = logging.StreamHandler()
-    handler.setFormatter(LogLines())
+    closed = sys.__stderr__ is None  # then its number is some other file's
+    handler = UnblockedHandler(os.open(os.devnull, os.O_WRONLY) if closed else 2)
+    atexit.register(handler.wait, LAST_WRITES)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.captureWarnings(True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    return handler

@@ -9,7 +9,7 @@ from typing import cast
 from ..bundle import Bundle
 from ..errors import ParameterError
 from .drafting.names import model_of, runnable_drafter, strip_cascade
-from .grammar.matcher import Matcher
+from .grammar.constraint import Matcher
 from .policy.decisions import Decisions
 from .policy.schedule import FixedSchedule, Schedule, WithForcedTokens, WithPrediction
 from .sampling.parameters import SamplingParameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from threading import RLock
@@ -177,12 +177,6 @@ class Session:
             return self._grammars.hold(grammar)
         self._grammars.prepare()
         return None
-
-    def first_kept(self, ways: Iterable[Iterable[Grammar]]) -> list[Grammar | None]:
-        """For each item the first grammar that can be compiled, None if none can be in time:
-        `GrammarCompiler.first_kept`.
-        """
-        return self._grammars.first_kept(ways)
 
     @takes(SamplingParameters)
     def stream(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,38 +18,62 @@ from ..runtime.session import Session
 from .engine.async_session import AsyncSession
 from .http.access import Access
 from .http.exchange import Exchange, Receive, Scope, Send
-from .http.guard import Guard
 from .routes import about, page
 from .routes.generate import chat, completions
 from .service import Service
 from .settings import ServerSettings
+from .wire import answers, requests
 from .wire.errors import ApiError, of_engine
+from .wire.openapi import EVENTS, JSON, Operation, describe
 
-ROUTES: tuple[tuple[str, str, Handler], ...] = (
-    ("POST", "/v1/chat/completions", chat),
-    ("POST", "/v1/completions", completions),
-    ("POST", "/tokenize", about.tokenize),
-    ("POST", "/detokenize", about.detokenize),
-    ("GET", "/v1/models", about.models),
-    ("GET", "/v1/models/{name:path}", about.model),
-    ("GET", "/health", about.health),
-    ("GET", "/ready", about.ready),
-    ("GET", "/version", about.version),
-    ("GET", "/metrics", about.metrics),
-    ("GET", "/openapi.json", about.openapi),
-    ("GET", "/", page.index),
-    ("GET", "/page/{name}", page.asset),
+METRICS_MEDIA = ("text/plain", "application/openmetrics-text")
+PAGE_MEDIA = ("text/css", "text/javascript", "image/svg+xml")
+OPERATIONS = (
+    Operation(
+        "POST",
+        "/v1/chat/completions",
+        chat,
+        "Answer a conversation.",
+        requests.ChatRequest,
+        answers.ChatAnswer,
+        (JSON, EVENTS),
+    ),
+    Operation(
+        "POST",
+        "/v1/completions",
+        completions,
+        "Continue prompts.",
+        requests.CompletionRequest,
+        answers.CompletionAnswer,
+        (JSON, EVENTS),
+    ),
+    Operation(
+        "POST",
+        "/tokenize",
+        about.tokenize,
+        "Text or messages to token ids.",
+        requests.TokenizeRequest,
+        answers.Tokenized,
+    ),
+    Operation(
+        "POST", "/detokenize", about.detokenize, "Token ids to text.", requests.DetokenizeRequest, answers.Detokenized
+    ),
+    Operation("GET", "/v1/models", about.models, "The one model, by each of its names.", answer=answers.ModelList),
+    Operation("GET", "/v1/models/{name:path}", about.model, "The model of that name.", answer=answers.Model),
+    Operation("GET", "/health", about.health, "Whether the process is alive.", keyless=True),
+    Operation("GET", "/ready", about.ready, "Whether new requests are accepted.", keyless=True),
+    Operation("GET", "/version", about.version, "The version of specexport."),
+    Operation("GET", "/metrics", about.metrics, "Counters for Prometheus.", media=METRICS_MEDIA),
+    Operation("GET", "/openapi.json", about.openapi, "This description."),
+    Operation("GET", "/", page.index, "A page to chat with.", media=("text/html",), keyless=True),
+    Operation("GET", "/page/{name}", page.asset, "A part of the page.", media=PAGE_MEDIA, keyless=True),
 )
-
 # What other APIs have at paths of their own.
 INSTEAD = {
     **dict.fromkeys(("/v1/responses", "/v1/messages", "/api/chat", "/responses", "/messages"), "/v1/chat/completions"),
     **dict.fromkeys(("/api/generate", "/completion", "/generate", "/v1/fim/completions"), "/v1/completions"),
     **dict.fromkeys(("/api/tags", "/api/models", "/props"), "/v1/models"),
 }
-
-
-Handler = Callable[[Service, Exchange], Awaitable[None]]
 
 
 def create_app(session: Session | AsyncSession, settings: ServerSettings | None = None) -> Starlette:
@@ -60,7 +84,7 @@ def create_app(session: Session | AsyncSession, settings: ServerSettings | None 
     """
     settings = settings or ServerSettings()
     sessions = session if isinstance(session, AsyncSession) else _asynchronous(session, settings)
-    service = Service(sessions, settings)
+    service = Service(sessions, settings, describe(OPERATIONS, bool(settings.api_keys), settings.public_metrics))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -69,7 +93,7 @@ def create_app(session: Session | AsyncSession, settings: ServerSettings | None 
             await sessions.close()
 
     app = Starlette(
-        routes=[Route(path, Endpoint(service, handler), methods=[method]) for method, path, handler in ROUTES],
+        routes=[Route(one.path, Endpoint(service, one), methods=[one.method]) for one in OPERATIONS],
         middleware=[
             Middleware(
                 Access,
@@ -77,7 +101,6 @@ def create_app(session: Session | AsyncSession, settings: ServerSettings | None 
                 rejected=service.metrics.rejected,
                 retry_after=service.sessions.thread.retry_after,
             ),
-            Middleware(Guard, settings=settings),
         ],
         exception_handlers={HTTPException: _unrouted},
         lifespan=lifespan,
@@ -89,41 +112,36 @@ def create_app(session: Session | AsyncSession, settings: ServerSettings | None 
 
 def _asynchronous(session: Session, settings: ServerSettings) -> AsyncSession:
     waiting = (settings.max_queue, settings.waiting_per_key, settings.queue_timeout)
-    sessions = AsyncSession(session, *waiting, settings.grammar_timeout)
-    for bounded in (sessions.thread, sessions.encoders, sessions.compilers):
-        bounded.turns_by = "key" if settings.api_keys else "address"
-    return sessions
+    return AsyncSession(session, *waiting, settings.grammar_timeout, "key" if settings.api_keys else "address")
 
 
 async def _unrouted(request: Request, error: Exception) -> Response:
     """Answers requests without a route: 404 and 405."""
     assert isinstance(error, HTTPException)
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    instead = INSTEAD.get(path) or next((known for _, known, _ in ROUTES if known == f"/v1{path}"), None)
+    instead = INSTEAD.get(path) or next((one.path for one in OPERATIONS if one.path == f"/v1{path}"), None)
     see = "see /openapi.json" if instead is None else f"use {instead}"
-    code, told = "not_found", f"there is nothing at {request.url.path[:200]!r}; {see}"
+    where = repr(request.url.path[:200])
+    code, reason = "not_found", f"there is nothing at {where}; {see}"
     if error.status_code == 405:
-        code, told = (
-            "method_not_allowed",
-            f"the method {request.method[:20]} is not allowed for {request.url.path[:200]!r}",
-        )
-    request.scope["state"]["notes"]["error"] = code
+        code, reason = "method_not_allowed", f"the method {request.method[:20]} is not allowed for {where}"
+    request.scope["state"]["exchange"].notes["error"] = code
     headers: dict[str, Any] = dict(error.headers or {})
-    body = ApiError(error.status_code, code, told).body
+    body = ApiError(error.status_code, code, reason).body
     return Response(body, error.status_code, headers, media_type="application/json")
 
 
 class Endpoint:
     """Turns errors of the handler into answers, and counts them."""
 
-    def __init__(self, service: Service, handler: Handler) -> None:
-        self._service, self._handler = service, handler
+    def __init__(self, service: Service, operation: Operation) -> None:
+        self._service, self._handler = service, operation.handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope["state"]["exchange"]  # of `Access`
         try:
             await self._handler(self._service, exchange)
         except (ApiError, SpecExportError) as error:
-            told = of_engine(error)
-            self._service.metrics.rejected(told.code)
-            await exchange.fail(told)
+            answer = of_engine(error)
+            self._service.metrics.rejected(answer.code)
+            await exchange.fail(answer)

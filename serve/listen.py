@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 import stat
 from collections.abc import Callable, Generator
@@ -17,19 +18,18 @@ from prometheus_client import disable_created_metrics
 from starlette.applications import Starlette
 
 from ..errors import EngineError, MissingPackageError, QueueError
-from .http.accepting import Acceptor, connections_of
 from .http.access import MAX_HEADERS
 from .service import Service
 
 try:
     import uvicorn
-
-    from .http.connection import Connection, make_room
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 except ModuleNotFoundError as error:
     raise MissingPackageError(str(error.name), "serve") from None
 
 LOG = logging.getLogger("specexport.serve")
 GRACE = 1.0  # seconds for sending the last bytes once no request runs
+HEAD_TIMEOUT = 30.0  # seconds
 TICK = 0.05
 SOCKET_MODE = 0o600
 
@@ -51,11 +51,44 @@ class Listening:
     trust_forwarded: bool = False
 
 
-class _Server(uvicorn.Server):
-    """Does nothing: signals are handled by the command."""
+class Connection(H11Protocol):
+    """Closed if the head of a request, the first or a later one, takes more than `HEAD_TIMEOUT`."""
 
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        self._await_head()
+        super().on_response_complete()
+
+    def _await_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self._give_up)
+
+    def _give_up(self) -> None:
+        if not self.busy and not self.transport.is_closing():
+            self.transport.close()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is open."""
+        cycle: Any = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+
+class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
+        """Does nothing: the command handles signals."""
         yield
 
 
@@ -68,10 +101,9 @@ class Listener:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # of the process, which this command owns
         self._service: Service = app.state.service
         self._where = where
-        most = connections_of(self._service.settings.max_requests)
-        self._config = uvicorn.Config(
+        config = uvicorn.Config(
             app,
-            http=type("Protocol", (Connection,), {"most": most}),
+            http=Connection,
             proxy_headers=where.trust_forwarded,
             ws="none",
             loop="asyncio",
@@ -81,8 +113,7 @@ class Listener:
             timeout_keep_alive=30,
             h11_max_incomplete_event_size=MAX_HEADERS,
         )
-        self._server = _Server(self._config)
-        self._acceptor: Acceptor | None = None
+        self._server = _Server(config)
         self._stops = 0
         self._stopping: asyncio.Task[None] | None = None
         self._forced = asyncio.Event()
@@ -98,14 +129,13 @@ class Listener:
         """
         where = self._where
         listening = _bound(where.host, where.port) if where.uds is None else _bound_path(where.uds)
-        serving = asyncio.create_task(self._server.serve(sockets=[]))
+        _allow_many_connections()
+        serving = asyncio.create_task(self._server.serve(sockets=[listening]))
         while not self._server.started and not serving.done():
             await asyncio.sleep(TICK / 10)
         if self._server.started:
-            self._acceptor = Acceptor(listening, self._connection, self._make_room)
             started(listening.getsockname()[1] if where.uds is None else 0)
         await serving
-        self._stop_listening()
         ending, forced = asyncio.create_task(self._end()), asyncio.create_task(self._forced.wait())
         await asyncio.wait({ending, forced}, return_when=asyncio.FIRST_COMPLETED)
         done, _ = await asyncio.wait({ending}, timeout=GRACE)
@@ -120,20 +150,6 @@ class Listener:
         if self._server.force_exit:
             await self._server.lifespan.shutdown()  # uvicorn skips this then: the engine thread would stay
 
-    def _connection(self) -> Connection:
-        server = self._server
-        return self._config.http_protocol_class(  # type: ignore[call-arg, return-value]  # as uvicorn's own server does
-            config=self._config, server_state=server.server_state, app_state=server.lifespan.state
-        )
-
-    def _stop_listening(self) -> None:
-        if self._acceptor is not None:
-            self._acceptor.close()
-
-    def _make_room(self, count: int) -> None:
-        connections = self._server.server_state.connections
-        make_room(connections, len(connections) - count)
-
     def stop(self) -> None:
         self._stops += 1
         if self._stops == 1:
@@ -146,7 +162,6 @@ class Listener:
         LOG.info("draining")
         if self._where.drain_delay:
             await asyncio.sleep(self._where.drain_delay)
-        self._stop_listening()
         self._server.should_exit = True
         end = monotonic() + self._where.drain_timeout
         self.clean = await self._service.sessions.drain(self._where.drain_timeout) and self.clean
@@ -164,42 +179,48 @@ class Listener:
     def _abandon(self) -> None:
         self.clean = False
         self._service.sessions.thread.cancel_all(QueueError("shutting_down", "this server is shutting down now", 1))
-        self._stop_listening()
         self._server.should_exit = self._server.force_exit = True
         self._forced.set()
+
+
+def _allow_many_connections() -> None:
+    """Raise the soft limit of open files to the hard one: some systems start processes with 256 or 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # a system's own limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio turns Nagle's algorithm off only where the socket names TCP. With it, each answer on a connection that is
     # kept open, and each chunk of a stream, waits for the client's delayed acknowledgement: 40 ms.
-    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((host, port))
+        bound.bind((host, port))
     except (OSError, TypeError) as error:  # TypeError: no name of a host can be so
         with suppress(OSError):
-            found.close()
+            bound.close()
         reason = getattr(error, "strerror", None) or error
         raise EngineError(
             f"cannot listen on {host} port {port}: {reason}; give another --host or --port", code="cannot_listen"
         ) from None
-    found.set_inheritable(False)
-    return found
+    bound.set_inheritable(False)
+    return bound
 
 
 def _bound_path(path: Path) -> socket.socket:
     """For this user only, from the first moment: a socket that does not listen yet accepts no connection."""
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.exists() and stat.S_ISSOCK(path.stat().st_mode):  # left by a server that ended
             path.unlink()
-        found.bind(str(path))
+        bound.bind(str(path))
         path.chmod(SOCKET_MODE)
     except OSError as error:
-        found.close()
+        bound.close()
         raise EngineError(
             f"cannot listen on {path}: {error.strerror or error}; give another --uds", code="cannot_listen"
         ) from None
-    found.set_inheritable(False)
-    return found
+    bound.set_inheritable(False)
+    return bound

@@ -1,153 +1,20 @@
-"""The log of `specexport serve`, one line of JSON for each record, and streams that nobody has to read.
+"""The log of `specexport serve`: one line of JSON for each record, written by a thread of its own.
 
-Writers never wait: lines that find no room are dropped and counted.
+So no request waits for whoever reads stderr: lines that find no place are dropped and counted.
 """
 
 from __future__ import annotations
 
-import atexit
-import io
 import json
 import logging
 import os
-import stat
-import sys
-from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
+from queue import SimpleQueue
 from select import select
-from threading import Condition, Thread
-from typing import TextIO
+from threading import Thread
+from time import monotonic, sleep
 
-ROOM = 1 << 20  # bytes that may wait to be written
-LAST_WRITES = 1.0  # seconds for what is left at exit
-
-
-class Unblocked(io.TextIOBase):
-    """A text stream to the file descriptor `fd`. A thread writes, so a full pipe or a stalled disk stops only that.
-
-    told: makes the line that says how many lines were dropped, once writing goes on.
-    """
-
-    def __init__(self, fd: int, told: Callable[[int], str] | None = None, room: int = ROOM) -> None:
-        self._fd, self._told, self._room = fd, told, room
-        self._target = os.dup(fd)
-        self._lines: deque[bytes | int] = deque()  # an int: so many were dropped at this place
-        self._size = 0  # bytes in it
-        self._begun = ""  # a line without its end
-        self._writing = False
-        self._changed = Condition()  # its lock is reentrant: a destructor may write while its thread holds it
-        self._thread: Thread | None = None
-        self.dropped = 0  # lines
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return "utf-8"
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def isatty(self) -> bool:
-        return os.isatty(self._target)
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        with self._changed:
-            *whole, self._begun = (self._begun + text).split("\n")
-            for line in whole:
-                self._put((line + "\n").encode(errors="backslashreplace"))
-            if len(self._begun) > self._room:
-                self._begun = ""
-                self._drop()
-            if whole and self._thread is None:
-                self._thread = Thread(target=self._run, name="specexport-log", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
-        return len(text)
-
-    def wait(self, timeout: float = LAST_WRITES) -> bool:
-        """Whether all was written, after `timeout` seconds at the latest. Blocks."""
-        with self._changed:
-            if self._begun:
-                self.write("\n")
-            return self._changed.wait_for(lambda: not self._lines and not self._writing, timeout)
-
-    def _put(self, line: bytes) -> None:
-        if self._size + len(line) > self._room:
-            self._drop()
-        else:
-            self._lines.append(line)
-            self._size += len(line)
-
-    def _drop(self) -> None:
-        self.dropped += 1
-        if self._lines and isinstance(self._lines[-1], int):
-            self._lines[-1] += 1
-        else:
-            self._lines.append(1)
-
-    def _run(self) -> None:
-        missing = 0  # lines since the last that was written
-        while True:
-            with self._changed:
-                self._writing = False
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: bool(self._lines))
-                item = self._lines.popleft()
-                self._writing = True
-                if isinstance(item, bytes):
-                    self._size -= len(item)
-            if isinstance(item, int):
-                missing, item = missing + item, b""
-            told = self._told(missing).encode() if missing and self._told is not None else b""
-            try:
-                _write_all(self._target, told + item)
-                missing = 0
-            except OSError:  # a reader that left, a full disk
-                missing += bool(item)
-                with self._changed:
-                    self.dropped += bool(item)
-
-
-def unblock_standard_streams(told: Callable[[int], str]) -> None:
-    """For a process that must go on and end whoever reads its output. What is left at exit has `LAST_WRITES` seconds.
-
-    told: see `Unblocked`, for stderr. Streams that something else has replaced stay as they are.
-    """
-    for name, line in (("stdout", None), ("stderr", told)):
-        own: TextIO | None = getattr(sys, name)
-        if own is None or own is not getattr(sys, f"__{name}__"):
-            continue
-        with suppress(OSError):  # it was closed
-            own.flush()
-            stream = Unblocked(own.fileno(), line)
-            _unblock_descriptor(own.fileno())
-            setattr(sys, name, stream)
-            atexit.register(stream.wait)
-
-
-def _unblock_descriptor(fd: int) -> None:
-    """For libraries that write to it themselves: they lose what a full pipe or a stopped terminal does not take.
-
-    It is opened anew, since others share its flags. Linux only; a socket cannot be opened, and stays.
-    """
-    if not (stat.S_ISFIFO(os.fstat(fd).st_mode) or os.isatty(fd)):
-        return
-    with suppress(OSError):
-        new = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-        os.dup2(new, fd)
-        os.close(new)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        try:
-            data = data[os.write(fd, data) :]
-        except BlockingIOError:  # whoever shares it made it so
-            select([], [fd], [])
+MOST_LINES = 4096  # that wait to be written
 
 
 class LogLines(logging.Formatter):
@@ -163,8 +30,53 @@ class LogLines(logging.Formatter):
         return json.dumps({**head, **row})
 
 
-def dropped(count: int) -> str:
-    """The line that stands for `count` others."""
-    told = f"{count} lines of the log were dropped: nobody took them"
-    record = logging.LogRecord("specexport.serve", logging.WARNING, __file__, 0, told, (), None)
-    return LogLines().format(record) + "\n"
+class UnblockedHandler(logging.Handler):
+    """Writes to a file descriptor, directly: a thread that blocks within `sys.stderr` would hold its lock at exit."""
+
+    def __init__(self, fd: int, most: int = MOST_LINES) -> None:
+        super().__init__()
+        self.setFormatter(LogLines())
+        self.dropped = 0  # lines
+        self._fd, self._most = fd, most
+        self._lines: SimpleQueue[str] = SimpleQueue()  # reentrant: a destructor may log while its thread is within
+        self._taken = self._written = 0
+        Thread(target=self._write, name="specexport-log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._lines.qsize() >= self._most:
+            self.dropped += 1
+        else:
+            self._taken += 1
+            self._lines.put(self.format(record))
+
+    def wait(self, timeout: float) -> None:
+        """Return once all is written, after `timeout` seconds at the latest. Registered at exit."""
+        end = monotonic() + timeout
+        while self._written < self._taken and monotonic() < end:
+            sleep(0.005)
+
+    def _write(self) -> None:
+        noted = 0  # of the dropped lines
+        while True:
+            lines = [self._lines.get()]
+            if self.dropped > noted:
+                lines.append(self.format(_dropped(self.dropped - noted)))
+                noted = self.dropped
+            try:
+                _write_all(self._fd, "".join(f"{line}\n" for line in lines).encode())
+            except OSError:  # a reader that left, a full disk
+                self.dropped, noted = self.dropped + 1, noted + 1
+            self._written += 1
+
+
+def _dropped(count: int) -> logging.LogRecord:
+    message = f"{count} lines of the log were dropped: nobody took them"
+    return logging.LogRecord("specexport.serve", logging.WARNING, __file__, 0, message, (), None)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:  # whoever shares it made it so
+            select([], [fd], [])

@@ -21,8 +21,8 @@ OTHER_ROUTES = "default"
 
 
 class _Total(Collector):
-    def __init__(self, name: str, told: str, model: str, value: Callable[[], float]) -> None:
-        self._name, self._told, self._labels, self._value = name, told, [model], value
+    def __init__(self, name: str, help: str, model: str, value: Callable[[], float]) -> None:
+        self._name, self._told, self._labels, self._value = name, help, [model], value
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         family = CounterMetricFamily(self._name, self._told, labels=["model_name"])
@@ -68,13 +68,13 @@ class Metrics:
         self.output_size = self._histogram("request_generation_tokens", "Tokens per answer.", TOKENS)
         self.round_size = self._histogram("iteration_tokens_total", "Tokens per round.", ROUND)
 
-    def gauge(self, name: str, told: str, value: Callable[[], float]) -> None:
-        gauge = Gauge(f"{self._prefix}:{name}", told, ["model_name"], registry=self.registry)
+    def gauge(self, name: str, help: str, value: Callable[[], float]) -> None:
+        gauge = Gauge(f"{self._prefix}:{name}", help, ["model_name"], registry=self.registry)
         gauge.labels(self._model).set_function(value)
 
-    def total(self, name: str, told: str, value: Callable[[], float]) -> None:
+    def total(self, name: str, help: str, value: Callable[[], float]) -> None:
         """A counter that something else keeps."""
-        self.registry.register(_Total(f"{self._prefix}:{name}", told, self._model, value))
+        self.registry.register(_Total(f"{self._prefix}:{name}", help, self._model, value))
 
     def info(self, **labels: str) -> None:
         Info(f"{self._prefix}:build", "Version, engine and bundle.", registry=self.registry).info(labels)
@@ -136,11 +136,11 @@ class Metrics:
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type
 
-    def _counter(self, name: str, told: str, *labels: str) -> Counter:
-        counter = Counter(f"{self._prefix}:{name}", told, ["model_name", *labels], registry=self.registry)
+    def _counter(self, name: str, help: str, *labels: str) -> Counter:
+        counter = Counter(f"{self._prefix}:{name}", help, ["model_name", *labels], registry=self.registry)
         if not labels:
             counter.labels(self._model)  # 0 from the start
         return counter
 
-    def _histogram(self, name: str, told: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
-        return Histogram(f"{self._prefix}:{name}", told, ["model_name"], buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, help: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
+        return Histogram(f"{self._prefix}:{name}", help, ["model_name"], buckets=buckets, registry=self.registry)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import sha256
 from time import monotonic
 from typing import Any, TypeVar
 
-from ..runtime.grammar.grammar import Grammar
+import msgspec
+
 from ..runtime.hub import bundle_name
 from ..runtime.session import Session
 from ..version import VERSION
@@ -20,7 +21,6 @@ from .settings import ServerSettings
 from .wire.answers import Model
 from .wire.errors import ApiError
 from .wire.logprobs import TokenTexts
-from .wire.translate import Limits
 
 SHOWN_DIGITS = 10
 T = TypeVar("T")
@@ -30,11 +30,11 @@ MAX_FAILURES = 3  # in a row: a single one may be caused by its request, such as
 class Service:
     """One bundle, one model, one queue."""
 
-    def __init__(self, sessions: AsyncSession, settings: ServerSettings) -> None:
+    def __init__(self, sessions: AsyncSession, settings: ServerSettings, openapi: Mapping[str, Any]) -> None:
         session = sessions.session
         self.sessions, self.settings, self.session = sessions, settings, session
+        self.openapi = msgspec.json.encode(openapi)
         self.texts = TokenTexts(session.tokenizer)
-        self.limits = Limits(session.capacity, self.texts.longest)
         self.created = int(time.time())
         self.names = settings.names or (checks.model("model", bundle_name(session.bundle.root)),)
         self.fingerprint = f"fp_{_digest(session)}-{session.engine.name}"
@@ -52,13 +52,6 @@ class Service:
         metrics.info(version=VERSION, engine=session.engine.name, bundle=_digest(session))
         return metrics
 
-    async def prepare_grammar(self, grammar: Grammar, key: str) -> Grammar | None:
-        """The grammar, compiled in a worker thread before the request enters the queue.
-
-        Raises `GrammarError`, `MissingPackageError`, `QueueError`.
-        """
-        return await self.compile(partial(self.session.prepare_grammar, grammar), key)
-
     async def compile(self, work: Callable[[], T], key: str) -> T:
         """Runs `work` in a worker thread, with keys in turn; its time is counted."""
         start = monotonic()
@@ -75,8 +68,8 @@ class Service:
     def check_model(self, name: str | None) -> None:
         """Raises `ApiError` 404 for another model than this one; a name is never a path. None or "" for any."""
         if name and name not in self.names and not self.settings.any_model_name:
-            told = f"there is no model {name[:100]!r}; this server has {' and '.join(map(repr, self.names))}"
-            raise ApiError(404, "model_not_found", told, "model")
+            reason = f"there is no model {name[:100]!r}; this server has {' and '.join(map(repr, self.names))}"
+            raise ApiError(404, "model_not_found", reason, "model")
 
     @cached_property
     def models(self) -> list[Model]:

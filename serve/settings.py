@@ -157,18 +157,18 @@ def keys_of_host(text: str = "", file: str | None = None) -> tuple[str, ...]:
     Raises `ParameterError` for a key that no client can send, and for a file without any if the environment has none.
     The message names the place and never the key.
     """
-    unfit, found = "an API key has spaces or characters beyond ASCII", []
+    unfit, keys = "an API key has spaces or characters beyond ASCII", []
     for number, line in enumerate(text.splitlines(), start=1):
         if key := line.strip():
             if not checks.is_key(key):
                 raise ParameterError(
                     f"{file}, line {number}: {unfit}; write one key per line and nothing else", "api_keys"
                 )
-            found.append(key)
+            keys.append(key)
     if key := os.environ.get(KEY_VARIABLE, "").strip():
         if not checks.is_key(key):
             raise ParameterError(f"{KEY_VARIABLE}: {unfit}; set it to a single key", "api_keys")
-        found.append(key)
-    if file is not None and not found:
+        keys.append(key)
+    if file is not None and not keys:
         raise ParameterError(f"{file} holds no API key; write one key per line", "api_keys")
-    return tuple(found)
+    return tuple(keys)

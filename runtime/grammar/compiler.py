@@ -6,23 +6,20 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import chain
 from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ...bundle import Bundle
 from ...errors import GrammarError, MissingPackageError
-from .atoms import renamed
+from .atoms import without_atoms
+from .constraint import Matcher
 from .grammar import Grammar
 from .guided import GuidedMatcher, one_line
 from .lark import as_regex
-from .matcher import Matcher
-from .thinking import behind
-from .verdicts import Verdict, Verdicts
+from .thinking import after_thoughts
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
 DEADLINE = 2.0  # seconds
 STACK = 256 << 20  # bytes; only the used part takes memory
 KEPT = 64
+KEPT_FAILURES = 256  # of at most 32 KiB each
 WHITESPACE = r"[\x20\x0A\x0D\x09]{1,8}"
 # A step of the parser that takes longer than about 10 ms ends in an error.
 LIMITS: dict[str, Any] = {
@@ -50,15 +48,15 @@ T = TypeVar("T")
 
 
 class GrammarCompiler:
-    """May be called from any thread; one grammar compiles at a time. The last `KEPT` are kept, and for more of them the
-    verdict.
+    """May be called from any thread; one grammar compiles at a time. The last `KEPT` are kept, and the errors of the
+    last `KEPT_FAILURES` that are invalid.
     """
 
     def __init__(self, tokenizer: Callable[[], str], vocab_size: int, stop_tokens: Collection[int]) -> None:
         """tokenizer: returns the tokenizer.json, called once. stop_tokens: the model's own."""
         self._text, self._vocab_size, self._stop_tokens = tokenizer, vocab_size, stop_tokens
         self._compiled: OrderedDict[Grammar, GuidedMatcher] = OrderedDict()
-        self._verdicts = Verdicts()
+        self._failed: OrderedDict[Grammar, GrammarError] = OrderedDict()
         self._lock = threading.Lock()
         self._busy = threading.Semaphore()  # held by the thread that compiles, even after the caller's deadline
         self._late: float | None = None  # since when nobody waits for it, and so nothing else compiles
@@ -100,54 +98,6 @@ class GrammarCompiler:
         """The grammar, which stays compiled while the returned object is referenced. Raises like `compile`."""
         return Compiled(*_value(grammar), compiler=self, made=self._made(grammar))
 
-    def first_kept(self, ways: Iterable[Iterable[Grammar]]) -> list[Grammar | None]:
-        """For each item the first grammar that can be compiled, None if none can. Only the verdicts on these are
-        remembered.
-
-        All together have one deadline: None for items that it was too short for. An item's next grammar is requested
-        once those before it cannot be compiled. Raises `GrammarError` while another grammar is compiling,
-        `MissingPackageError`.
-        """
-        self.prepare()
-        left = threading.Event()
-        found: list[Grammar | None] = []
-        unknown: list[tuple[int, Grammar, Iterator[Grammar]]] = []
-        for place, way in enumerate(map(iter, ways)):
-            grammar = next((one for one in way if not self._is_wrong(one)), None)
-            known = grammar is None or self._verdicts.of(grammar) is not None
-            found.append(grammar if known else None)
-            if grammar is not None and not known:
-                unknown.append((place, grammar, way))
-
-        def work() -> None:
-            for place, first, way in unknown:
-                for grammar in chain([first], way):
-                    if left.is_set():
-                        return
-                    if self._can_be_made(grammar):
-                        found[place] = grammar
-                        break
-
-        try:
-            if unknown:
-                self._in_time("tools", work)
-        except GrammarError as error:
-            left.set()  # what is compiling is finished, and no other begins
-            if error.code != "schema_too_complex":
-                raise
-        return list(found)
-
-    def _is_wrong(self, grammar: Grammar) -> bool:
-        """As far as is known."""
-        verdict = self._verdicts.of(grammar)
-        return verdict is not None and not verdict.right
-
-    def _can_be_made(self, grammar: Grammar) -> bool:
-        with suppress(GrammarError):
-            self._make_and_note(grammar)
-            return True
-        return False
-
     def _made(self, grammar: Grammar) -> GuidedMatcher:
         if isinstance(grammar, Compiled) and grammar.compiler is self:
             return grammar.made
@@ -157,8 +107,10 @@ class GrammarCompiler:
             if known is not None:
                 self._compiled.move_to_end(grammar)
                 return known
-        (self._verdicts.of(grammar) or Verdict()).check()
-        made = self._in_time(grammar.kind, partial(self._make_and_note, grammar))
+            failure = self._failed.get(grammar)
+        if failure is not None:
+            raise _failed(failure)
+        made = self._in_time(grammar.kind, partial(self._make_or_note, grammar))
         with self._lock:
             self._compiled[grammar] = made
             while len(self._compiled) > KEPT:
@@ -173,7 +125,7 @@ class GrammarCompiler:
             raise MissingPackageError("llguidance", "grammar") from None
         stops = [token for token in self._stop_tokens if 0 <= token < self._vocab_size]
         try:
-            return LLTokenizer(renamed(self._text()), n_vocab=self._vocab_size, eos_token=stops or None)
+            return LLTokenizer(without_atoms(self._text()), n_vocab=self._vocab_size, eos_token=stops or None)
         except ValueError as error:
             reason = one_line(str(error))
             raise GrammarError(f"this bundle's tokenizer cannot be used with grammars: {reason}") from None
@@ -181,8 +133,8 @@ class GrammarCompiler:
     def _in_time(self, kind: str, task: Callable[[], T]) -> T:
         """Compiles in a thread, which continues in the background if it takes too long: nothing can stop it."""
         if not self._busy.acquire(timeout=0 if self._late is not None else DEADLINE):
-            told = f"another grammar has been compiling for more than {DEADLINE:g} s; try again later"
-            raise GrammarError(told, code="grammar_busy")
+            reason = f"another grammar has been compiling for more than {DEADLINE:g} s; try again later"
+            raise GrammarError(reason, code="grammar_busy")
         made: list[T] = []
         failed: list[BaseException] = []
         finished = threading.Event()
@@ -207,23 +159,27 @@ class GrammarCompiler:
         if not finished.wait(DEADLINE):
             with self._lock:
                 self._late = None if finished.is_set() else monotonic()
-            _too_slow(kind).check()
+            raise _too_slow(kind)
         if failed:
             raise failed[0]
         return made[0]
 
-    def _make_and_note(self, grammar: Grammar) -> GuidedMatcher:
+    def _make_or_note(self, grammar: Grammar) -> GuidedMatcher:
         """Called by the thread that compiles. Taking too long is an error; only its own CPU time counts."""
-        start, verdict = thread_time(), Verdict()
+        start, failure = thread_time(), None
         try:
             made = self._make(grammar)
         except GrammarError as error:
-            verdict = Verdict.of(error)
+            failure = error
         if thread_time() - start > DEADLINE:
-            verdict = _too_slow(grammar.kind)
-        self._verdicts.note(grammar, verdict)
-        verdict.check()
-        return made
+            failure = _too_slow(grammar.kind)
+        if failure is None:
+            return made
+        with self._lock:
+            self._failed[Grammar(*_value(grammar))] = failure
+            while len(self._failed) > KEPT_FAILURES:
+                self._failed.popitem(last=False)
+        raise _failed(failure)
 
     def _make(self, grammar: Grammar) -> GuidedMatcher:
         made = GuidedMatcher(self._matcher(grammar), self._vocab_size, self._tokenizer.eos_tokens)
@@ -232,8 +188,8 @@ class GrammarCompiler:
         except GrammarError as error:
             raise GrammarError(str(error), code="schema_too_complex", kind=grammar.kind) from None
         if made.done:  # a request has at least one token
-            told = "it matches only the empty text; let it match at least one character"
-            raise GrammarError(told, kind=grammar.kind)
+            reason = "it matches only the empty text; let it match at least one character"
+            raise GrammarError(reason, kind=grammar.kind)
         plain = Grammar(*_value(grammar))  # one that is held would hold what is made of it
         made.renew_by(partial(self._in_time, grammar.kind, partial(self._matcher, plain)))
         return made
@@ -282,16 +238,22 @@ def _value(grammar: Grammar) -> tuple[Any, ...]:
     return grammar.kind, grammar.text, grammar.whitespace, grammar.shown, grammar.thinking, grammar.lenient
 
 
-def _too_slow(kind: str) -> Verdict:
-    return Verdict(f"it takes more than {DEADLINE:g} s to compile; simplify it", "schema_too_complex", kind)
+def _too_slow(kind: str) -> GrammarError:
+    reason = f"it takes more than {DEADLINE:g} s to compile; simplify it"
+    return GrammarError(reason, code="schema_too_complex", kind=kind)
+
+
+def _failed(error: GrammarError) -> GrammarError:
+    """The error anew, as one that is raised again would keep its tracebacks."""
+    return GrammarError(error.reason, code=error.code, kind=error.kind, line=error.line)
 
 
 def _definition(grammar: Grammar) -> str:
-    if grammar.thinking is None:
-        return _answer(grammar)
     answer = _answer(grammar)
+    if grammar.thinking is None:
+        return answer
     lark = grammar.kind in ("grammar", "tools")
-    return behind(grammar.thinking, {"lark_grammar": answer} if lark else json.loads(answer)["grammars"][0])
+    return after_thoughts(grammar.thinking, {"lark_grammar": answer} if lark else json.loads(answer)["grammars"][0])
 
 
 def _answer(grammar: Grammar) -> str:

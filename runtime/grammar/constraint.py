@@ -3,14 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import GrammarError
-from .matcher import Matcher
 
 Row = NDArray[np.float32]  # [vocab], logits
+Allowed = NDArray[np.bool_]  # [vocab]
+
+
+class Matcher(Protocol):
+    """The state after some tokens of text. It never sees stop tokens.
+
+    Its answers depend on the tokens alone, not on earlier calls. Raises `GrammarError` where it cannot tell.
+    """
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the answers of this one and of all its copies took so far."""
+        ...
+
+    @property
+    def accepting(self) -> bool:
+        """Whether the text is complete, so that it may end here."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether the text is complete and nothing may follow."""
+        ...
+
+    def allowed(self) -> Allowed:
+        """`[vocab]`: the tokens that may follow. Must not be changed."""
+        ...
+
+    def accepts(self, token: int) -> bool:
+        """`allowed()[token]`, without computing the others."""
+        ...
+
+    def forced(self) -> list[int]:
+        """Tokens that the grammar forces, as far as it can tell; the first is the only one allowed."""
+        ...
+
+    def advance(self, token: int) -> None:
+        """Append `token`, one of those allowed, to the text."""
+        ...
+
+    def copy(self) -> Matcher:
+        """A copy that is independent from here on."""
+        ...
 
 
 class Constraint:
@@ -30,23 +73,23 @@ class Constraint:
 
     def emit(self, tokens: Sequence[int]) -> None:
         """`tokens` are now output. Raises `GrammarError` for one that the grammar forbids."""
-        self._states = [self._behind(tokens)]
+        self._states = [self._state_after(tokens)]
         self._path = []
 
     def over(self, drafted: Sequence[int]) -> bool:
         """Whether the request ends with `drafted`."""
-        return self._behind(drafted) is None
+        return self._state_after(drafted) is None
 
     def allows(self, token: int, drafted: Sequence[int]) -> bool:
         """Whether `token` may follow the output and then `drafted`."""
-        state = self._behind(drafted)
+        state = self._state_after(drafted)
         if state is None:
             return True
         return state.accepting if token in self._stop_tokens else state.accepts(token)
 
     def mask(self, logits: Row, drafted: Sequence[int]) -> Row:
         """The logits `[vocab]` (a draft may have fewer), with -inf where `allows` says no."""
-        state = self._behind(drafted)
+        state = self._state_after(drafted)
         if state is None:
             return logits
         size = len(logits)
@@ -73,13 +116,13 @@ class Constraint:
     def forced(self, drafted: Sequence[int], most: int) -> list[int]:
         """Up to `most` tokens that the grammar forces after `drafted`."""
         try:
-            state = self._behind(drafted)
-            found = [] if state is None or state.accepting else state.forced()[:most]
+            state = self._state_after(drafted)
+            tokens = [] if state is None or state.accepting else state.forced()[:most]
         except GrammarError:
             return []
-        return found[: self.legal(found, drafted)]
+        return tokens[: self.legal(tokens, drafted)]
 
-    def _behind(self, drafted: Sequence[int]) -> Matcher | None:
+    def _state_after(self, drafted: Sequence[int]) -> Matcher | None:
         """The state after the output and then `drafted`."""
         path, states = self._path, self._states
         for place, token in enumerate(drafted):

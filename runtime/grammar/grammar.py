@@ -21,7 +21,7 @@ class Grammar:
     text: the schema as JSON without blanks, the regex, the choices as JSON, or the Lark grammar. whitespace: for JSON,
     whether whitespace of up to eight characters is allowed between tokens. lenient: whether keywords of a schema that
     cannot be enforced are left out, instead of refused. shown: special tokens that the grammar names; the output's text
-    has them by their names. thinking: what may come before it, see `behind`.
+    has them by their names. thinking: what may come before it, see `after`.
 
     What it constrains, and what is refused, is in docs/grammars.md. Raises `GrammarError` when it is made if it is too
     long or nested too deep; a request raises it for what cannot be compiled.
@@ -48,8 +48,9 @@ class Grammar:
         if not isinstance(schema, Mapping | bool):
             raise GrammarError(f"it is of type {type(schema).__name__}; it must be an object", kind="schema")
         try:
-            given = dict(schema) if isinstance(schema, Mapping) else schema
-            text = json.dumps(given, allow_nan=False, separators=(",", ":"))
+            text = json.dumps(
+                dict(schema) if isinstance(schema, Mapping) else schema, allow_nan=False, separators=(",", ":")
+            )
         except RecursionError:
             raise too_deep() from None
         except (TypeError, ValueError) as error:
@@ -85,7 +86,7 @@ class Grammar:
         """A context-free grammar in llguidance's dialect of Lark; its rule `start` is the whole text."""
         return cls("grammar", _text("grammar", text, LONGEST_LARK))
 
-    def behind(self, thinking: Thinking | None) -> Grammar:
+    def after(self, thinking: Thinking | None) -> Grammar:
         """The same grammar, after the thoughts: `thinking` is from `Session.thinking`, which is None if the model has
         none.
         """

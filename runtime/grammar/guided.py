@@ -1,4 +1,4 @@
-"""llguidance behind the protocol `Matcher`: the state of a text in a compiled grammar."""
+"""llguidance as the protocol `Matcher`: the state of a text in a compiled grammar."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from ...errors import GrammarError
-from .matcher import Allowed
+from .constraint import Allowed
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -144,15 +144,17 @@ class GuidedMatcher:
     def _ask(self, question: Callable[[LLMatcher], T], of_copy: bool = False) -> T:
         """The matcher's answer, or a new one's if its lexer is full."""
         with self._watch:
-            asked = self._matcher.deep_copy() if of_copy else self._matcher
-            found = question(asked)
-        if self._source is not None and _full(asked):
+            matcher = self._matcher.deep_copy() if of_copy else self._matcher
+            answer = question(matcher)
+        if self._source is not None and _full(matcher):
             self._renew(self._source)
             with self._watch:
-                asked = self._matcher.deep_copy() if of_copy else self._matcher
-                found = question(asked)
-        self._check(asked)
-        return found
+                matcher = self._matcher.deep_copy() if of_copy else self._matcher
+                answer = question(matcher)
+        if matcher.is_error():  # silent and permanent: the mask then allows nothing but the end of the text
+            reason = one_line(matcher.get_error())
+            raise GrammarError(f"the grammar cannot be followed here: {reason}; simplify it", code="grammar_failed")
+        return answer
 
     def _renew(self, source: Source) -> None:
         """The same text with a lexer that has room."""
@@ -161,13 +163,6 @@ class GuidedMatcher:
             self._matcher = self._begun.deep_copy()
             self._matcher.consume_tokens(self._tokens)
 
-    @staticmethod
-    def _check(matcher: LLMatcher) -> None:
-        """The library's errors are silent and permanent: the mask then allows nothing but the end of the text."""
-        if matcher.is_error():
-            told = one_line(matcher.get_error())
-            raise GrammarError(f"the grammar cannot be followed here: {told}; simplify it", code="grammar_failed")
-
 
 def _full(matcher: LLMatcher) -> bool:
     return matcher.is_error() and FULL in matcher.get_error()
@@ -175,5 +170,5 @@ def _full(matcher: LLMatcher) -> bool:
 
 def one_line(text: str) -> str:
     """The library's message without the excerpt of the grammar after it."""
-    told = re.split(r"\n\s*\d+ \| ", text.replace("<non-verbose/>", ""))[0]
-    return " ".join(told.split())[:LONGEST_SHOWN]
+    message = re.split(r"\n\s*\d+ \| ", text.replace("<non-verbose/>", ""))[0]
+    return " ".join(message.split())[:LONGEST_SHOWN]

@@ -19,18 +19,18 @@ def literal(text: str, atoms: Mapping[str, int]) -> str:
 
 def as_regex(text: str) -> str:
     """A regex that matches only `text`: every character except letters and digits by its code point."""
-    return re.sub(r"[^a-zA-Z0-9]", lambda found: f"\\x{{{ord(found[0]):x}}}", text)
+    return re.sub(r"[^a-zA-Z0-9]", lambda match: f"\\x{{{ord(match[0]):x}}}", text)
 
 
 def tokens(numbers: Sequence[int]) -> str:
     """One of these tokens, `<[3-5,9]>`. Some tokenizers have thousands of them with consecutive ids."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in sorted(numbers):
-        if found and found[-1][1] == number - 1:
-            found[-1][1] = number
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
         else:
-            found.append([number, number])
-    return "<[" + ",".join(f"{first}-{last}" if first < last else f"{first}" for first, last in found) + "]>"
+            ranges.append([number, number])
+    return "<[" + ",".join(f"{first}-{last}" if first < last else f"{first}" for first, last in ranges) + "]>"
 
 
 def until(name: str, end: str, then: str, atoms: Mapping[str, int], free: Sequence[int], may_stop: bool) -> list[str]:

@@ -36,7 +36,7 @@ class Thinking:
     free: tuple[int, ...] = ()
 
 
-def behind(thinking: Thinking, answer: dict[str, Any]) -> str:
+def after_thoughts(thinking: Thinking, answer: dict[str, Any]) -> str:
     """A grammar in llguidance's form. answer: one of its grammars, for what follows the thinking."""
     atoms = dict(thinking.atoms)
     then = "@answer" if thinking.may_stop else f"{lark.literal(thinking.gap, atoms)} @answer"
@@ -48,10 +48,7 @@ def behind(thinking: Thinking, answer: dict[str, Any]) -> str:
         leads = [thinking.lead, ""] if thinking.lead else [""]
         if any(name in thinking.opening for name in atoms):
             ways += [lark.literal(lead + thinking.opening, atoms) for lead in leads]
-        start = [f"start: @answer | ({' | '.join(ways)}) thought", *_opened(thinking, leads)]
+        # Lazy, since an answer that merely begins like an opening is none.
+        opened = f"opened[lazy]: {' | '.join(json.dumps(lead + thinking.opening) for lead in leads)}"
+        start = [f"start: @answer | ({' | '.join(ways)}) thought", opened]
     return json.dumps({"grammars": [{"lark_grammar": "\n".join([*start, *lines])}, {**answer, "name": "answer"}]})
-
-
-def _opened(thinking: Thinking, leads: list[str]) -> list[str]:
-    """The opening by its bytes; lazy, since an answer that merely begins like it is not one."""
-    return [f"opened[lazy]: {' | '.join(json.dumps(lead + thinking.opening) for lead in leads)}"]

@@ -13,8 +13,7 @@ import numpy as np
 from ...bundle import Role
 from ...engines.base import Logits
 from ...errors import GrammarError, ParameterError
-from ..grammar.constraint import Constraint
-from ..grammar.matcher import Matcher
+from ..grammar.constraint import Constraint, Matcher
 from .acceptance import VERIFY, verify_tokens
 from .adjustment import LogitAdjustment
 from .distribution import Distribution, Probabilities, Row

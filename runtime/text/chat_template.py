@@ -33,20 +33,20 @@ class ChatTemplate:
         """The variables that it reads besides messages, tools and special tokens, such as `enable_thinking`."""
         from jinja2 import meta
 
-        found = meta.find_undeclared_variables(self._template.environment.parse(self.source))
-        return frozenset(name for name in found if not is_own(name))
+        undeclared = meta.find_undeclared_variables(self._template.environment.parse(self.source))
+        return frozenset(name for name in undeclared if not is_reserved(name))
 
     def setting(self, variables: Variables) -> ChatTemplate:
         """The same template with `variables` set, as far as it reads them: the renderer's own cannot be replaced."""
         if not variables:
             return self
         _ = self._template  # parsed once
-        found = copy(self)
-        found._set = {name: value for name, value in variables.items() if name in self.variables}
-        return found
+        template = copy(self)
+        template._set = {name: value for name, value in variables.items() if name in self.variables}
+        return template
 
     def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """The text of checked `messages`, followed by the start of the assistant's turn. tools: as in `Tool.told`.
+        """The text of checked `messages`, and the start of the assistant's turn. tools: as `Tool.for_template`.
 
         Contents that are lists of parts are passed on to a template that accepts them, as in transformers, and joined
         for one that accepts texts only, as in `transformers serve`.
@@ -55,7 +55,9 @@ class ChatTemplate:
         `MissingPackageError` without jinja2.
         """
         has_parts = any(isinstance(message.get("content"), list) for message in messages)
-        return self.as_given(joined(messages) if has_parts and not self._takes_parts(messages) else messages, tools)
+        return self.render_unchanged(
+            joined(messages) if has_parts and not self._takes_parts(messages) else messages, tools
+        )
 
     def _takes_parts(self, messages: Sequence[Message]) -> bool:
         """Whether it writes the text of the parts in these messages, rather than the parts in Python's notation."""
@@ -65,12 +67,12 @@ class ChatTemplate:
             for message in messages
         ]
         try:
-            text = self.as_given(probe)
+            text = self.render_unchanged(probe)
         except PromptError:
             return False
         return PROBE in text and repr(PROBE)[1:-1] not in text
 
-    def as_given(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+    def render_unchanged(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         """Like `render`, with contents of parts unchanged."""
         template = self._template
         try:
@@ -113,7 +115,7 @@ class ChatTemplate:
             raise BundleError(f"the chat template cannot be parsed: {error}") from None
 
 
-def is_own(name: str) -> bool:
+def is_reserved(name: str) -> bool:
     """Whether the variable belongs to the renderer, and cannot be set by requests."""
     return name in OWN or name.endswith(("_token", "_tokens"))
 

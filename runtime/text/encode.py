@@ -55,8 +55,8 @@ class PromptEncoder:
     @property
     def template_variables(self) -> frozenset[str]:
         """The variables that the templates read besides messages and tools, and that `encode` may set."""
-        found = (one.variables for one in (self._template, self._tools_template) if one is not None)
-        return frozenset[str]().union(*found)
+        each = (one.variables for one in (self._template, self._tools_template) if one is not None)
+        return frozenset[str]().union(*each)
 
     def _template_for(self, tools: bool) -> ChatTemplate | None:
         return self._tools_template if tools else self._template
@@ -118,17 +118,17 @@ class PromptEncoder:
 
         tools: whether the messages were encoded with tools.
         """
-        told = repr((tools, sorted((variables or {}).items())))
+        key = repr((tools, sorted((variables or {}).items())))
         try:
-            found = self._thinking[told]
+            thinking = self._thinking[key]
         except KeyError:
-            found = self._find_thinking(variables or {}, tools)
+            thinking = self._find_thinking(variables or {}, tools)
             if len(self._thinking) >= KEPT:
                 self._thinking.clear()
-            self._thinking[told] = found
-        if found is None:
+            self._thinking[key] = thinking
+        if thinking is None:
             return None
-        return of_prompt(found, self.tokenizer.decode(list(prompt[-TAIL:]), skip_special_tokens=False))
+        return of_prompt(thinking, self.tokenizer.decode(list(prompt[-TAIL:]), skip_special_tokens=False))
 
     def _find_thinking(self, variables: Variables, tools: bool) -> Thinking | None:
         """With these variables, since a template may write thoughts only if they say so."""
@@ -136,25 +136,25 @@ class PromptEncoder:
         if template is None:
             return None
         special = self._special_tokens
-        found = find_thinking(template.setting(variables), special.atoms, special.ids.values())
+        thinking = find_thinking(template.setting(variables), special.atoms, special.ids.values())
         stops = set(self._manifest.text.stop_token_ids)
         # If the end marker ends the answer as well, nothing follows it.
-        return None if found is None or stops & {number for _, number in found.atoms} else found
+        return None if thinking is None or stops & {number for _, number in thinking.atoms} else thinking
 
     def _tokens(self, prompt: Prompt, tools: Sequence[Tool], variables: Variables) -> list[int]:
         if isinstance(prompt, str):
             return self._encode_text(prompt)
-        found = None if isinstance(prompt, bytes | Mapping) else items(prompt)  # an iterator yields its items only once
-        if found is None:
+        parts = None if isinstance(prompt, bytes | Mapping) else items(prompt)  # an iterator yields its items only once
+        if parts is None:
             raise PromptError(
                 f"the prompt is of type {type(prompt).__name__}; give a text, a list of messages or of token ids",
                 "prompt",
             )
-        if any(isinstance(item, Mapping) for item in found):
-            return self._encode_messages(check_messages(found), tools, variables)
-        if all(type(item) is int for item in found):  # as `encode` returns them: a server gives them back
-            return list(found)
-        return [whole_number(f"token {place} of the prompt", item, "prompt") for place, item in enumerate(found)]
+        if any(isinstance(item, Mapping) for item in parts):
+            return self._encode_messages(check_messages(parts), tools, variables)
+        if all(type(item) is int for item in parts):  # as `encode` returns them: a server gives them back
+            return list(parts)
+        return [whole_number(f"token {place} of the prompt", item, "prompt") for place, item in enumerate(parts)]
 
     def _encode_text(self, text: str) -> list[int]:
         """Special tokens that the text spells become tokens, as in transformers."""
@@ -176,9 +176,9 @@ class PromptEncoder:
                 )
             raise BundleError(f"{lacks}; give a prompt as text instead of messages")
         masked, mark = self._special_tokens.mask(messages)
-        told = [self._special_tokens.mask_more(tool.told, mark) for tool in tools]
+        masked_tools = [self._special_tokens.mask_more(tool.for_template, mark) for tool in tools]
         set_template = template.setting(self._special_tokens.mask_more(variables, mark))
-        text = set_template.render(masked, told or None)
+        text = set_template.render(masked, masked_tools or None)
         with _unicode():
             return self._special_tokens.encode(text, mark)
 

@@ -19,22 +19,14 @@ def check_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
     checked: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise PromptError(
-                f"message {index} is {str(message)[:SHOWN]!r}; expected an object with a role and a content", "messages"
-            )
+            raise _wrong(index, f"is {_shown(message)}; expected an object with a role and a content")
         content = message.get("content")
         if isinstance(content, list | tuple):
             content = [_checked_part(index, part) for part in content]
         # An assistant's message may hold tool calls instead of a content.
         elif not isinstance(content, str) and "tool_calls" not in message:
-            if "content" not in message:
-                raise PromptError(
-                    f"message {index} has no content; expected a text, or a list of text parts", "messages"
-                )
-            raise PromptError(
-                f"message {index} has the content {str(content)[:SHOWN]!r}; expected a text, or a list of text parts",
-                "messages",
-            )
+            has = f"has the content {_shown(content)}" if "content" in message else "has no content"
+            raise _wrong(index, f"{has}; expected a text, or a list of text parts")
         checked.append({**message, **({"content": content} if "content" in message else {})})
     if not checked:
         raise PromptError("there are no messages; give at least one with a role and a content", "messages")
@@ -43,21 +35,20 @@ def check_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
 
 def _checked_part(index: int, part: Any) -> dict[str, Any]:
     if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
-        raise PromptError(
-            f'message {index} has the part {str(part)[:SHOWN]!r}; expected {{"type": "text", "text": "..."}}',
-            "messages",
-        )
+        raise _wrong(index, f'has the part {_shown(part)}; expected {{"type": "text", "text": "..."}}')
     if part["type"] != "text":
-        raise PromptError(
-            f"message {index} has a part of type {part['type'][:SHOWN]!r}; this model reads parts of type 'text' only",
-            "messages",
-        )
+        raise _wrong(index, f"has a part of type {_shown(part['type'])}; this model reads parts of type 'text' only")
     if not isinstance(part.get("text"), str):
-        raise PromptError(
-            f"message {index} has a text part with the text {str(part.get('text'))[:SHOWN]!r}; expected a text",
-            "messages",
-        )
+        raise _wrong(index, f"has a text part with the text {_shown(part.get('text'))}; expected a text")
     return dict(part)
+
+
+def _wrong(index: int, what: str) -> PromptError:
+    return PromptError(f"message {index} {what}", "messages")
+
+
+def _shown(value: object) -> str:
+    return repr(str(value)[:SHOWN])
 
 
 def joined(messages: Iterable[Message]) -> list[dict[str, Any]]:

@@ -86,75 +86,64 @@ def first_of(skipped: Sequence[str]) -> str:
 def _parse(number: int, raw: bytes, routed: bool) -> PromptLine:
     """Raises `ParameterError` with what was found and what was expected."""
     try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError:
-        raise ParameterError(f"found {str(raw[:SHOWN])[1:]}, which is not UTF-8, expected {EXPECTED[routed]}") from None
-    try:
-        entry = json.loads(text, object_pairs_hook=_unique)
+        entry = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
     except ParameterError:
         raise
+    except UnicodeDecodeError:
+        raise _expected(f"{str(raw[:SHOWN])[1:]}, which is not UTF-8", EXPECTED[routed]) from None
     except (ValueError, RecursionError):  # also raised for numbers and nesting without end
-        raise ParameterError(f"found {_show(text.strip())}, which is not JSON, expected {EXPECTED[routed]}") from None
+        raise _expected(f"{_show(raw.decode().strip())}, which is not JSON", EXPECTED[routed]) from None
     if not isinstance(entry, dict):
-        raise ParameterError(f"found {_show(entry)}, expected {EXPECTED[routed]}")
+        raise _expected(_show(entry), EXPECTED[routed])
     for key in entry:
         if key not in KEYS:
-            raise ParameterError(f"found the unknown key {_show(key)}, expected {', '.join(KEYS)}", key)
-    return PromptLine(
-        number, _route(entry) if routed or "route" in entry else "", _prompt(entry), _max_new_tokens(entry)
-    )
+            raise _expected(f"the unknown key {_show(key)}", ", ".join(KEYS), key)
+    route = _route(entry) if routed or "route" in entry else ""
+    most = entry.get("max_new_tokens")
+    if "max_new_tokens" in entry and (type(most) is not int or most < 1):
+        raise _expected(f"max_new_tokens {_show(most)}", "a whole number of at least 1", "max_new_tokens")
+    return PromptLine(number, route, _prompt(entry), most)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         double = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        raise ParameterError(f"found the key {_show(double)} twice, expected every key once", double)
-    return found
+        raise _expected(f"the key {_show(double)} twice", "every key once", double)
+    return fields
 
 
 def _route(entry: dict[str, Any]) -> str:
     if "route" not in entry:
-        raise ParameterError(
-            'found no "route", expected the name of the kind of request that this is, such as "route": "code" '
-            "(the same in every line will do)",
-            "route",
-        )
+        named = 'the name of the kind of request that this is, such as "route": "code" (the same in every line will do)'
+        raise _expected('no "route"', named, "route")
     route = entry["route"]
     if not isinstance(route, str) or not route or route != route.strip() or not route.isprintable():
         expected = "a name of printable characters, without spaces around it"
-        raise ParameterError(f"found the route {_show(route)}, expected {expected}", "route")
+        raise _expected(f"the route {_show(route)}", expected, "route")
     return route
 
 
 def _prompt(entry: dict[str, Any]) -> Prompt:
     if ("prompt" in entry) == ("messages" in entry):
-        found = 'both "prompt" and "messages"' if "prompt" in entry else 'no "prompt"'
-        raise ParameterError(f'found {found}, expected either "prompt", a text or token ids, or "messages"', "prompt")
+        both = 'both "prompt" and "messages"' if "prompt" in entry else 'no "prompt"'
+        raise _expected(both, 'either "prompt", a text or token ids, or "messages"', "prompt")
     if "messages" in entry:
         messages = entry["messages"]
         if not isinstance(messages, list) or not messages or not all(isinstance(item, dict) for item in messages):
-            raise ParameterError(
-                f'found the messages {_show(messages)}, expected [{{"role": "user", "content": "..."}}]', "messages"
-            )
+            expected = '[{"role": "user", "content": "..."}]'
+            raise _expected(f"the messages {_show(messages)}", expected, "messages")
         return messages
     prompt = entry["prompt"]
     ids = isinstance(prompt, list) and all(type(item) is int for item in prompt)
     if not (isinstance(prompt, str) or ids) or not prompt:
-        raise ParameterError(
-            f"found the prompt {_show(prompt)}, expected a text or a list of token ids, not empty", "prompt"
-        )
+        raise _expected(f"the prompt {_show(prompt)}", "a text or a list of token ids, not empty", "prompt")
     assert isinstance(prompt, str | list)
     return prompt
 
 
-def _max_new_tokens(entry: dict[str, Any]) -> int | None:
-    found = entry.get("max_new_tokens")
-    if "max_new_tokens" in entry and (type(found) is not int or found < 1):
-        raise ParameterError(
-            f"found max_new_tokens {_show(found)}, expected a whole number of at least 1", "max_new_tokens"
-        )
-    return found
+def _expected(what: str, expected: str, field: str | None = None) -> ParameterError:
+    return ParameterError(f"found {what}, expected {expected}", field)
 
 
 def _show(value: object) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from ...errors import PromptError
-from ..grammar.atoms import is_atom
+from ..grammar.atoms import is_atom, renamed
 from .messages import Message
 
 CODE = re.compile(r"\d{7}", re.ASCII)  # after a mark
@@ -33,11 +33,7 @@ class SpecialTokens:
         self._tokenizer = tokenizer
         added = tokenizer.get_added_tokens_decoder()
         self.ids = {token.content: number for number, token in added.items() if token.special and token.content}
-        self.atoms = {
-            token.content: number
-            for number, token in added.items()
-            if is_atom({"content": token.content, "special": token.special})
-        }
+        self.atoms = {token.content: number for number, token in added.items() if is_atom(token.content, token.special)}
         longest_first = sorted(self.ids, key=len, reverse=True)
         self._names = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")  # which nothing matches
         self._beginnings = {name[:size] for name in self.ids for size in range(1, len(name))}
@@ -64,14 +60,14 @@ class SpecialTokens:
         first, *others = rendered.split(mark)
         marked = [(chr(int(rest[:7])), rest[7:]) if CODE.match(rest) else (mark, rest) for rest in others]
         literal = first + "".join(character + rest for character, rest in marked)
-        own = self._names.findall(rendered)
-        if self._names.findall(literal) == own:
+        of_template = self._names.findall(rendered)
+        if self._names.findall(literal) == of_template:
             tokens = self._tokenizer.encode(literal, add_special_tokens=False).ids
-            if self._are(tokens, own):
+            if self._are(tokens, of_template):
                 return tokens
-        renamed = self._rename(first) + "".join(character + self._rename(rest) for character, rest in marked)
-        tokens = self._renamed.encode(renamed, add_special_tokens=False).ids
-        if not self._are(tokens, own):
+        aliased = self._rename(first) + "".join(character + self._rename(rest) for character, rest in marked)
+        tokens = self._renamed.encode(aliased, add_special_tokens=False).ids
+        if not self._are(tokens, of_template):
             raise PromptError(
                 "the messages contain a special token that this tokenizer cannot write as text; leave it out",
                 "messages",
@@ -79,16 +75,16 @@ class SpecialTokens:
         return tokens
 
     def _rename(self, text: str) -> str:
-        return self._names.sub(lambda found: self._aliases[found[0]], text)
+        return self._names.sub(lambda match: self._aliases[match[0]], text)
 
-    def _are(self, tokens: Sequence[int], own: Sequence[str]) -> bool:
-        """Whether the special tokens among `tokens` are `own`. The unknown token counts as text."""
-        numbers = set(self.ids.values())
-        if [token for token in tokens if token in numbers] == [self.ids[name] for name in own]:
+    def _are(self, tokens: Sequence[int], names: Sequence[str]) -> bool:
+        """Whether the special tokens among `tokens` have these names. The unknown token counts as text."""
+        special = set(self.ids.values())
+        if [token for token in tokens if token in special] == [self.ids[name] for name in names]:
             return True
-        numbers.discard(self._unknown)
-        wanted = [self.ids[name] for name in own if self.ids[name] != self._unknown]
-        return [token for token in tokens if token in numbers] == wanted
+        special.discard(self._unknown)
+        wanted = [self.ids[name] for name in names if self.ids[name] != self._unknown]
+        return [token for token in tokens if token in special] == wanted
 
     def _mask_message(self, message: Message, mark: str) -> dict[str, Any]:
         masked = {key: value if key == "role" else self._mask(value, mark) for key, value in message.items()}
@@ -111,8 +107,8 @@ class SpecialTokens:
         ends = range(max(0, len(text) - max(map(len, beginnings), default=0)), len(text))
         places = {place for place in ends if text[place:] in beginnings}
         place = -1
-        while (found := self._names.search(text, place + 1)) is not None:  # they may overlap
-            place = found.start()
+        while (match := self._names.search(text, place + 1)) is not None:  # they may overlap
+            place = match.start()
             places.add(place)
         parts, start = [], 0
         for place in sorted(places):
@@ -133,20 +129,8 @@ class SpecialTokens:
     @cached_property
     def _renamed(self) -> Tokenizer:
         """The tokenizer with the aliases as names and the same ids."""
-        description = json.loads(self._tokenizer.to_str())
-        for token in description["added_tokens"]:
-            token["content"] = self._aliases.get(token["content"], token["content"])
-        model = description["model"]
-        pieces = {name: alias for name, alias in self._aliases.items() if len(name) > 1}  # letters are for all words
-        if isinstance(model["vocab"], dict):
-            model["vocab"] = {pieces.get(name, name): number for name, number in model["vocab"].items()}
-        else:
-            model["vocab"] = [[pieces.get(name, name), score] for name, score in model["vocab"]]
-        if model.get("unk_token") is not None:
-            model["unk_token"] = pieces.get(model["unk_token"], model["unk_token"])
-        description["post_processor"] = None  # unused, and it names special tokens
         try:
-            return Tokenizer.from_str(json.dumps(description))
+            return Tokenizer.from_str(renamed(self._tokenizer.to_str(), self._aliases))
         except Exception as error:  # tokenizers raises a bare Exception
             raise PromptError(
                 f"the messages contain a special token, which this tokenizer cannot write as text ({error}); "

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..grammar.lark import apart, named
 from ..grammar.thinking import Thinking
-from ..tools.probing import QUESTION, tried
+from ..tools.formats import QUESTION, tried
 from .chat_template import ChatTemplate
 
 THOUGHT, ANSWER = "probe_thought", "probe_answer"
@@ -27,15 +27,15 @@ def find_thinking(template: ChatTemplate, atoms: Mapping[str, int], special: Col
     A template that writes a message's thoughts shows the markers around them; one that leaves them out of a history
     cuts a content at the end marker.
     """
-    found = _written(template, atoms) or _left_out(template)
-    if found is None:
+    thinking = _written(template, atoms) or _left_out(template)
+    if thinking is None:
         return None
-    literal = found.lead + found.opening + found.end + found.gap
+    literal = thinking.lead + thinking.opening + thinking.end + thinking.gap
     names = named(literal, atoms)
     shown = tuple(number for _, number in names if number in special)
     inner = {name: number for name, number in atoms.items() if number not in special}
-    free = tuple(number for _, number in apart(inner, found.end, found.end))
-    return replace(found, atoms=names, shown=shown, free=free)
+    free = tuple(number for _, number in apart(inner, thinking.end, thinking.end))
+    return replace(thinking, atoms=names, shown=shown, free=free)
 
 
 def of_prompt(thinking: Thinking, tail: str) -> Thinking | None:
@@ -48,9 +48,9 @@ def of_prompt(thinking: Thinking, tail: str) -> Thinking | None:
 
 def _written(template: ChatTemplate, atoms: Mapping[str, int]) -> Thinking | None:
     ways: list[tuple[str | None, dict[str, Any]]] = [(key, {"content": ANSWER, key: THOUGHT}) for key in KEYS]
-    told = tried(template.as_given, [QUESTION]) or ""
+    prompt = tried(template.render_unchanged, [QUESTION]) or ""
     for key, way in [*ways, (None, {"content": PARTS})]:
-        text = tried(template.as_given, [QUESTION, {"role": "assistant", **way}])
+        text = tried(template.render_unchanged, [QUESTION, {"role": "assistant", **way}])
         start = -1 if text is None else text.find(THOUGHT)
         if text is None or start < 0:
             continue
@@ -58,7 +58,7 @@ def _written(template: ChatTemplate, atoms: Mapping[str, int]) -> Thinking | Non
         if not answer or "type" in between:  # parts in the notation of Python or JSON
             continue
         end, gap = _parted(between, atoms)
-        added = before[len(told) :] if before.startswith(told) else ""
+        added = before[len(prompt) :] if before.startswith(prompt) else ""
         opening = end.replace("/", "", 1)
         if not before.rstrip().endswith(opening):
             opening = added.strip()
@@ -78,7 +78,7 @@ def _parted(between: str, atoms: Mapping[str, int]) -> tuple[str, str]:
 
 def _left_out(template: ChatTemplate) -> Thinking | None:
     for end in dict.fromkeys(CLOSING.findall(template.source)):
-        text = tried(template.as_given, [QUESTION, {"role": "assistant", "content": f"{THOUGHT}{end}{ANSWER}"}])
+        text = tried(template.render_unchanged, [QUESTION, {"role": "assistant", "content": f"{THOUGHT}{end}{ANSWER}"}])
         if text is not None and THOUGHT not in text and ANSWER in text:
             return Thinking(end.replace("/", "", 1), end, gap=USUAL_GAP)
     return None

@@ -24,8 +24,8 @@ def spelled(tokenizer: Mapping[str, Any]) -> dict[int, bytes]:
     parts = list(_parts(tokenizer))
     # no other part changes added tokens
     spaces = [part for part in parts if part["type"] in ("Replace", "Metaspace")]
-    found = {token: _bytes(name, parts) for token, name in token_names(tokenizer).items()}
-    return found | {entry["id"]: _bytes(entry["content"], spaces) for entry in tokenizer.get("added_tokens") or ()}
+    spellings = {token: _bytes(name, parts) for token, name in token_names(tokenizer).items()}
+    return spellings | {entry["id"]: _bytes(entry["content"], spaces) for entry in tokenizer.get("added_tokens") or ()}
 
 
 def token_names(tokenizer: Mapping[str, Any]) -> dict[int, str]:
@@ -60,8 +60,8 @@ def _bytes(token: str, parts: list[Mapping[str, Any]]) -> bytes:
         match part:
             case {"type": "ByteLevel"} if all(character in BYTE_ALPHABET for character in token):
                 return bytes(BYTE_ALPHABET[character] for character in token)
-            case {"type": "ByteFallback"} if found := BYTE_FALLBACK.fullmatch(token):
-                return bytes([int(found[1], 16)])
+            case {"type": "ByteFallback"} if number := BYTE_FALLBACK.fullmatch(token):
+                return bytes([int(number[1], 16)])
             case {"type": "Replace", "pattern": {"String": pattern}, "content": content}:
                 token = token.replace(pattern, content)
             case {"type": "Metaspace", "replacement": pattern}:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ..grammar.thinking import Thinking
 from .calls import Argued, CallReader, Part
-from .scanning import overlap
+from .parameter_reader import overlap
 
 
 @dataclass(frozen=True)
@@ -114,15 +114,15 @@ class AnswerReader:
 
 def merged(parts: Iterable[Part | Thought]) -> list[Part | Thought]:
     """Merges neighbours of the same kind."""
-    found: list[Part | Thought] = []
+    result: list[Part | Thought] = []
     for part in parts:
-        match found[-1] if found else None, part:
+        match result[-1] if result else None, part:
             case str(before), str():
-                found[-1] = before + part
+                result[-1] = before + part
             case Thought(before), Thought(text):
-                found[-1] = Thought(before + text)
+                result[-1] = Thought(before + text)
             case Argued(place, before), Argued(other, text) if place == other:
-                found[-1] = Argued(place, before + text)
+                result[-1] = Argued(place, before + text)
             case _:
-                found.append(part)
-    return found
+                result.append(part)
+    return result

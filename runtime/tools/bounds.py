@@ -53,8 +53,8 @@ def _start(form: ToolFormat, demanded: bool) -> list[str]:
     if not form.leads:
         return [*until("start", form.trigger, "calls", dict(form.atoms), form.free, may_stop=True), TEXT]
     free = tokens(form.free) if form.free else None
-    behind = f" ({free} ANY)*" if free else ""
-    lines = [f"start: {trigger} calls | TEXT{behind}", f"TEXT: /{ANY}/ & ~/{as_regex(form.trigger)}{ANY}/"]
+    more = f" ({free} ANY)*" if free else ""
+    lines = [f"start: {trigger} calls | TEXT{more}", f"TEXT: /{ANY}/ & ~/{as_regex(form.trigger)}{ANY}/"]
     return [*lines, f"ANY: /{ANY}/"] if free else lines
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .kinds import Kind, kinds_of
-from .parameter_reader import ParametersReader
-from .scanning import JsonScanner, overlap
+from .parameter_reader import JsonScanner, ParametersReader, overlap
 from .tool import Tool
 from .tool_format import ToolFormat
 
@@ -48,7 +47,7 @@ class CallReader:
         self._parameters: ParametersReader | None = None  # of the call whose arguments are read
         self._held = ""
         self._opening = form.opening  # of the call that comes next
-        self._state: Literal["content", "text", "call", "arguments", "behind"] = "content"
+        self._state: Literal["content", "text", "call", "arguments", "done"] = "content"
         self._scanner = JsonScanner()  # of arguments
         self._kinds: dict[str, dict[str, Kind]] = {}  # of arguments, by tool
         self.count = 0  # of calls
@@ -56,7 +55,7 @@ class CallReader:
     @property
     def whole(self) -> bool:
         """Whether there are calls, and the arguments of all of them are complete."""
-        return self._state == "behind"
+        return self._state == "done"
 
     def add(self, text: str) -> list[Part]:
         self._held += text
@@ -68,7 +67,7 @@ class CallReader:
                 "text": self._text,
                 "call": self._call,
                 "arguments": self._arguments,
-                "behind": self._behind,
+                "done": self._done,
             }[before]()
             if self._state == before:
                 return parts
@@ -100,8 +99,8 @@ class CallReader:
     def _call(self) -> list[Part]:
         start, between = len(self._opening), self._form.between
         if self._form.parameters is not None:
-            found = NAME.match(self._held, start)
-            place = -1 if found is None or found.end() == len(self._held) else found.end()
+            name = NAME.match(self._held, start)
+            place = -1 if name is None or name.end() == len(self._held) else name.end()
         else:
             place = self._held.find(between, start)
         if place < 0:
@@ -120,18 +119,18 @@ class CallReader:
         if self._parameters is not None:
             text, self._held = self._parameters.add(self._held)
             if self._parameters.done:
-                self._state, self._parameters = "behind", None
+                self._state, self._parameters = "done", None
             return [Argued(self.count - 1, text)] if text else []
         held, end = self._held, len(self._held)
         for place, letter in enumerate(held):
             self._scanner.read(letter)
             if letter in "}]" and self._scanner.outside:
-                end, self._state = place + 1, "behind"
+                end, self._state = place + 1, "done"
                 break
         self._held = held[end:]
         return [Argued(self.count - 1, held[:end])] if end else []
 
-    def _behind(self) -> list[Part]:
+    def _done(self) -> list[Part]:
         further = self._form.next
         start = self._form.closing + (further or "")
         if further is not None and self._held.startswith(start):

@@ -21,40 +21,40 @@ def frame(write: Write, name: str) -> ToolFormat | None:
     one = write({FIRST: 1, SECOND: "x"})
     if one is None or name not in one:
         return None
-    lead, _, behind = one.partition(name)
-    found = TRIGGER.match(lead.lstrip())
-    if found is None or len(found[0]) < SHORTEST:
+    lead, _, rest = one.partition(name)
+    mark = TRIGGER.match(lead.lstrip())
+    if mark is None or len(mark[0]) < SHORTEST:
         return None
-    trigger, opening = found[0], lead.lstrip()[found.end() :]
+    trigger, opening = mark[0], lead.lstrip()[mark.end() :]
     two = write({FIRST: 1, SECOND: "x"}, {FIRST: 1, SECOND: "x"})
     further = None
     if two is not None and two.count(name) == 2:
         _, further, again = two.split(name)
-        if again != behind:
+        if again != rest:
             return None  # for example, calls are numbered
-    return _json(trigger, opening, behind, further) or _parameters(trigger, opening, behind, further, write, name)
+    return _json(trigger, opening, rest, further) or _parameters(trigger, opening, rest, further, write, name)
 
 
-def _json(trigger: str, opening: str, behind: str, further: str | None) -> ToolFormat | None:
-    start = behind[:LONGEST].find("{")
+def _json(trigger: str, opening: str, rest: str, further: str | None) -> ToolFormat | None:
+    start = rest[:LONGEST].find("{")
     try:
-        value, end = json.JSONDecoder().raw_decode(behind, start) if start >= 0 else (None, 0)
+        value, end = json.JSONDecoder().raw_decode(rest, start) if start >= 0 else (None, 0)
     except ValueError:
         return None
     if value != {FIRST: 1, SECOND: "x"}:
         return None
-    if further is not None and not further.startswith(behind[:end]):
+    if further is not None and not further.startswith(rest[:end]):
         return None
-    closing, following, last = _ends(behind[end:], None if further is None else further[end:])
-    spaced = '"first": 1' in behind
-    return ToolFormat("json", trigger, opening, behind[:start], closing, following, last, spaced=spaced)
+    closing, following, last = _ends(rest[end:], None if further is None else further[end:])
+    spaced = '"first": 1' in rest
+    return ToolFormat("json", trigger, opening, rest[:start], closing, following, last, spaced=spaced)
 
 
 def _parameters(
-    trigger: str, opening: str, behind: str, further: str | None, write: Write, name: str
+    trigger: str, opening: str, rest: str, further: str | None, write: Write, name: str
 ) -> ToolFormat | None:
     swapped, nothing, truth = write({FIRST: "x", SECOND: 1}), write({}), write({FIRST: True})
-    parts, others = _cut(behind, "1", "x"), _cut((swapped or "").partition(name)[2], "x", "1")
+    parts, others = _cut(rest, "1", "x"), _cut((swapped or "").partition(name)[2], "x", "1")
     if parts is None or others is None or nothing is None or not _nested(write):
         return None
     head, other, joint_behind_other, text, tail_of_text = parts
@@ -66,16 +66,16 @@ def _parameters(
     same = (joint_behind_other[len(other_end) :], tail_of_other[len(other_end) :]) == (joint, tail)
     if not text_end or not same or not (other_end or (joint and tail)):  # nothing would end a number
         return None
-    value = len(behind) - len(tail)
-    if further is not None and not further.startswith(behind[:value]):
+    value = len(rest) - len(tail)
+    if further is not None and not further.startswith(rest[:value]):
         return None
     closing, following, last = _ends(tail, None if further is None else further[value:])
     none = nothing.partition(name)[2]
     if not none.endswith(closing + last):
         return None
     none = none[: len(none) - len(closing + last)]
-    found = Parameters(head, none, text, other, text_end, other_end, joint, python="True" in (truth or ""))
-    return ToolFormat("parameters", trigger, opening, "", closing, following, last, parameters=found)
+    parameters = Parameters(head, none, text, other, text_end, other_end, joint, python="True" in (truth or ""))
+    return ToolFormat("parameters", trigger, opening, "", closing, following, last, parameters=parameters)
 
 
 def _nested(write: Write) -> bool:
@@ -85,26 +85,26 @@ def _nested(write: Write) -> bool:
     return any(form in text for form in (json.dumps(value), json.dumps(value, separators=(",", ":")), repr(value)))
 
 
-def _cut(behind: str, first: str, second: str) -> tuple[str, str, str, str, str] | None:
+def _cut(rest: str, first: str, second: str) -> tuple[str, str, str, str, str] | None:
     """The texts around two keys and their values."""
-    found = re.fullmatch(f"(.*?){FIRST}(\\W.*?){first}(.*?){SECOND}(\\W.*?){second}(.*)", behind, re.DOTALL)
-    return None if found is None else (found[1], found[2], found[3], found[4], found[5])
+    parts = re.fullmatch(f"(.*?){FIRST}(\\W.*?){first}(.*?){SECOND}(\\W.*?){second}(.*)", rest, re.DOTALL)
+    return None if parts is None else (parts[1], parts[2], parts[3], parts[4], parts[5])
 
 
-def _ends(behind: str, further: str | None) -> tuple[str, str | None, str]:
+def _ends(rest: str, further: str | None) -> tuple[str, str | None, str]:
     """(closing, next, end) from the text after the last call and the text between two."""
     if further is None:
-        return behind, None, ""
-    closing = _common(behind, further)
-    return closing, further[len(closing) :], behind[len(closing) :]
+        return rest, None, ""
+    closing = _common(rest, further)
+    return closing, further[len(closing) :], rest[len(closing) :]
 
 
 def _common(one: str, other: str) -> str:
     """The common beginning of both, without cutting names such as `<this>`."""
-    found = _shared(one, other)
-    if len(found) < max(len(one), len(other)) and ">" in found:
-        found = found[: found.rindex(">") + 1]
-    return found
+    common = _shared(one, other)
+    if len(common) < max(len(one), len(other)) and ">" in common:
+        common = common[: common.rindex(">") + 1]
+    return common
 
 
 def _shared(one: str, other: str) -> str:

@@ -23,15 +23,15 @@ def kind_of(schema: Any, shared: Mapping[str, Any] | None = None) -> tuple[Kind,
     shared: the targets of references.
     """
     ways, bounded = _ways(schema, shared or {})
-    found = [_kind_of_way(way) for way in ways]
-    kinds = {kind for kind, _ in found}
+    alternatives = [_kind_of_way(way) for way in ways]
+    kinds = {kind for kind, _ in alternatives}
     if bounded and not kinds <= {*VALUES}:
         raise cannot("bounds on texts")
-    if len(found) == 1:
-        return found[0]
+    if len(alternatives) == 1:
+        return alternatives[0]
     if kinds <= {*VALUES}:
         return "json", []
-    texts = [kind for kind, way in zip((kind for kind, _ in found), ways, strict=True) if not _is_null(way)]
+    texts = [kind for kind, way in zip((kind for kind, _ in alternatives), ways, strict=True) if not _is_null(way)]
     if {*texts} <= {"text", "optional"}:
         return ("text" if kinds == {"text"} else "optional"), []
     raise cannot("texts or other values")
@@ -85,14 +85,14 @@ def _ways(schema: Any, shared: Mapping[str, Any]) -> tuple[list[Any], bool]:
 
     Each reference is followed once, wherever it occurs: so the time is proportional to the schema's length.
     """
-    found: list[Any] = []
+    ways: list[Any] = []
     seen: set[str] = set()
     waiting, bounded = [schema], False
     while waiting:
         one = waiting.pop()
         several = _several(one)
         if several is None:
-            found.append(one)
+            ways.append(one)
             continue
         keyword, further = several
         bounded = bounded or bool({*one} - TOLD - {keyword} | {*one} & {"type"})
@@ -101,9 +101,9 @@ def _ways(schema: Any, shared: Mapping[str, Any]) -> tuple[list[Any], bool]:
         elif further not in seen:
             seen.add(further)
             waiting.append(_referred(further, shared))
-    if not found:
+    if not ways:
         raise cannot("a reference to itself")
-    return found, bounded
+    return ways, bounded
 
 
 def _several(schema: Any) -> tuple[str, Any] | None:

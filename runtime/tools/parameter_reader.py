@@ -1,4 +1,4 @@
-"""Arguments that are written one by one, parsed to a JSON object."""
+"""Arguments that are written one by one, parsed to a JSON object, piece by piece."""
 
 from __future__ import annotations
 
@@ -7,10 +7,38 @@ from collections.abc import Mapping
 from typing import Any
 
 from .kinds import VALUES, Kind
-from .scanning import JsonScanner, overlap
 from .tool_format import Parameters
 
 WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+
+
+class JsonScanner:
+    """Reads a value letter by letter. outside: outside any object, list or text of it."""
+
+    def __init__(self) -> None:
+        self._depth, self._quoted, self._escaped = 0, False, False
+
+    @property
+    def outside(self) -> bool:
+        return not self._depth and not self._quoted
+
+    def read(self, letter: str) -> None:
+        if self._escaped:
+            self._escaped = False
+        elif self._quoted:
+            self._escaped, self._quoted = letter == "\\", letter != '"'
+        elif letter == '"':
+            self._quoted = True
+        elif letter in "{[":
+            self._depth += 1
+        elif letter in "}]":
+            self._depth -= 1
+
+
+def overlap(text: str, marker: str) -> int:
+    """Number of characters at the end of `text` with which `marker` may begin: what follows decides."""
+    sizes = range(min(len(marker) - 1, len(text)), 0, -1)
+    return next((size for size in sizes if text.endswith(marker[:size])), 0)
 
 
 class ParametersReader:
@@ -33,50 +61,50 @@ class ParametersReader:
 
     def add(self, held: str) -> tuple[str, str]:
         """(more of the object, the rest of `held`): pass that rest again, followed by more text."""
-        found = ""
+        emitted = ""
         while not self.done:
             key = self._key
             more, left = self._next(held) if key is None else self._value(held)
-            found += more
+            emitted += more
             if left == held and self._key == key:
                 break
             held = left
-        return found, held
+        return emitted, held
 
     def _next(self, held: str) -> tuple[str, str]:
         """The next key, or the end."""
-        own = self._parameters
-        end, head = ("", own.joint) if self._begun else (own.none, own.opening)
+        form = self._parameters
+        end, head = ("", form.joint) if self._begun else (form.none, form.opening)
         if held.startswith(end + self._closing):
             self.done = True
             return ("}" if self._begun else "{}"), held[len(end) :]
         if not held.startswith(head):
             return "", held
         rest = held[len(head) :]
-        place = min((place for place in map(rest.find, {own.text, own.other}) if place >= 0), default=-1)
+        place = min((place for place in map(rest.find, {form.text, form.other}) if place >= 0), default=-1)
         if place < 0:
             return "", held
         kind = self._kinds.get(rest[:place], "any")
         for marker in self._markers(kind):
             if rest.startswith(marker, place):
-                self._key, self._kind = rest[:place], self._kind_behind(marker, kind)
+                self._key, self._kind = rest[:place], self._kind_after(marker, kind)
                 return "", rest[place + len(marker) :]
             if marker.startswith(rest[place:]):
                 break  # it may still come
         return "", held
 
     def _markers(self, kind: Kind) -> list[str]:
-        own = self._parameters
+        form = self._parameters
         if kind in VALUES:
-            return [own.other]
-        return [own.text] if kind in ("text", "choice") else sorted({own.text, own.other}, key=len, reverse=True)
+            return [form.other]
+        return [form.text] if kind in ("text", "choice") else sorted({form.text, form.other}, key=len, reverse=True)
 
-    def _kind_behind(self, marker: str, kind: Kind) -> Kind:
+    def _kind_after(self, marker: str, kind: Kind) -> Kind:
         """If both are marked alike, the schema says which it is."""
-        own = self._parameters
-        if own.text == own.other or kind in VALUES:
+        form = self._parameters
+        if form.text == form.other or kind in VALUES:
             return kind
-        if marker == own.text:
+        if marker == form.text:
             return "text"
         return "truth" if kind == "optional" else "json"
 
@@ -105,13 +133,13 @@ class ParametersReader:
         return self._whole(more + '"', held[place + len(end) :]) if place >= 0 else (more, held[size:])
 
     def _json(self, held: str) -> tuple[str, str]:
-        own, scanner = self._parameters, self._scanner
-        ends = (own.other_end + own.joint, own.other_end + self._closing)
+        form, scanner = self._parameters, self._scanner
+        ends = (form.other_end + form.joint, form.other_end + self._closing)
         place, some = 0, self._opened
         while place < len(held):
             if some and scanner.outside:
                 if held.startswith(ends, place):
-                    return self._whole(held[:place], held[place + len(own.other_end) :])
+                    return self._whole(held[:place], held[place + len(form.other_end) :])
                 if any(end.startswith(held[place : place + len(end)]) for end in ends):
                     break  # it may still come
             scanner.read(held[place])

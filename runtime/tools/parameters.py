@@ -27,10 +27,10 @@ class ParameterRules:
         """The rule `name` for the arguments of a tool, in the schema's order, and the rules that it needs. Raises
         `GrammarError` for what such arguments cannot follow.
         """
-        own, end, none = self._own, self._literal(self._closing), self._literal(self._own.none + self._closing)
+        form, end, none = self._own, self._literal(self._closing), self._literal(self._own.none + self._closing)
         if not schema.get("properties") and schema.get("additionalProperties") is not False:
             one = f"(KEY {self._loose('anything')})"
-            some = f"{self._literal(own.opening)} {one} ({self._literal(own.joint)} {one})*"
+            some = f"{self._literal(form.opening)} {one} ({self._literal(form.joint)} {one})*"
             return [f"{name}: {some} {end} | {none}"]
         properties, required = dict(schema.get("properties") or {}), set(schema.get("required") or ())
         unknown = sorted(({*schema} - KNOWN) | (required - {*properties}))
@@ -42,48 +42,48 @@ class ParameterRules:
             value = f"{name}_{number}"
             lines += self._value(value, key, one, shared_of(schema))
             follows = f" {rest}" if rest else ""
-            ways = [*([] if key in required else ways), f"{self._literal(own.opening)} {value}{follows}"]
-            further = f"{self._literal(own.joint)} {value}{follows}"
+            ways = [*([] if key in required else ways), f"{self._literal(form.opening)} {value}{follows}"]
+            further = f"{self._literal(form.joint)} {value}{follows}"
             rest = f"{name}_from_{number}"
             further += "" if key in required else f" | {follows.strip() or EMPTY}"
             lines.append(f"{rest}: {further}")
-        found = [f"({' | '.join(ways)}) {end}"] if ways else []
-        return [f"{name}: {' | '.join([*found, *([] if required else [none])])}", *lines]
+        some_ways = [f"({' | '.join(ways)}) {end}"] if ways else []
+        return [f"{name}: {' | '.join([*some_ways, *([] if required else [none])])}", *lines]
 
     def _value(self, name: str, key: str, schema: Any, shared: Mapping[str, Any]) -> list[str]:
-        own, (kind, choices) = self._own, kind_of(schema, shared)
-        marks = {own.text, own.other}
+        form, (kind, choices) = self._own, kind_of(schema, shared)
+        marks = {form.text, form.other}
         if any(_ends_early(key, mark, marks) for mark in marks):
             raise cannot(f"the name {key[:80]!r}")
-        head = self._literal(key + (own.other if kind in VALUES else own.text))
-        end = self._literal(own.other_end)
+        head = self._literal(key + (form.other if kind in VALUES else form.text))
+        end = self._literal(form.other_end)
         if kind == "text":
             return [f"{name}: {head} value"]
         if kind in ("optional", "any"):
-            loose = self._loose(json.dumps(own.null) if kind == "optional" else "anything")
+            loose = self._loose(json.dumps(form.null) if kind == "optional" else "anything")
             return [f"{name}: {self._literal(key)} {loose}"]
         if kind == "choice":
-            wrong = next((one for one in choices if _ends_early(one, own.text_end, [own.text_end])), None)
+            wrong = next((one for one in choices if _ends_early(one, form.text_end, [form.text_end])), None)
             if wrong is not None:
                 raise cannot(f"the choice {wrong[:80]!r}")
-            return [f"{name}: {head} ({' | '.join(self._literal(one + own.text_end) for one in choices)})"]
-        if kind == "truth" and own.python:
+            return [f"{name}: {head} ({' | '.join(self._literal(one + form.text_end) for one in choices)})"]
+        if kind == "truth" and form.python:
             return [f'{name}: {head} ("True" | "False") {end}']
-        found = json.dumps({**shared, **(schema if isinstance(schema, dict) else {}), "x-guidance": self._options})
-        return [f"{name}: {head} {name}_json {end}", f"{name}_json: %json {found}"]
+        bounded = json.dumps({**shared, **(schema if isinstance(schema, dict) else {}), "x-guidance": self._options})
+        return [f"{name}: {head} {name}_json {end}", f"{name}_json: %json {bounded}"]
 
     def _loose(self, other: str) -> str:
         """A text or `other`, after the key. If both are marked alike the text may be anything."""
-        own = self._own
-        text = f"{self._literal(own.text)} value"
-        if own.text == own.other:
+        form = self._own
+        text = f"{self._literal(form.text)} value"
+        if form.text == form.other:
             return text
-        return f"({text} | {self._literal(own.other)} {other} {self._literal(own.other_end)})"
+        return f"({text} | {self._literal(form.other)} {other} {self._literal(form.other_end)})"
 
     def _literal(self, text: str) -> str:
         return literal(text, self._atoms)
 
 
-def _ends_early(text: str, behind: str, marks: Iterable[str]) -> bool:
-    """Whether a parser that looks for the first of `marks` finds one within `text`, if `behind` follows it."""
-    return any(0 <= (text + behind).find(mark) < len(text) for mark in marks)
+def _ends_early(text: str, following: str, marks: Iterable[str]) -> bool:
+    """Whether a parser that looks for the first of `marks` finds one within `text`, if `following` follows it."""
+    return any(0 <= (text + following).find(mark) < len(text) for mark in marks)

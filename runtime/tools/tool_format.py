@@ -71,8 +71,8 @@ class ToolFormat:
         literal = self.trigger + self.opening + self.between + self.closing + (self.next or "") + self.end
         return literal + (self.parameters.written if self.parameters is not None else "")
 
-    def call_id(self, given: str) -> str:
+    def call_id(self, name: str) -> str:
         """In the form for the template: Mistral's refuse ids that are not nine letters and digits."""
-        if not self.short_ids or re.fullmatch("[a-zA-Z0-9]{9}", given):
-            return given
-        return sha256(given.encode()).hexdigest()[:9]
+        if not self.short_ids or re.fullmatch("[a-zA-Z0-9]{9}", name):
+            return name
+        return sha256(name.encode()).hexdigest()[:9]

@@ -263,8 +263,8 @@ CALIBRATION = (
     Mutant(
         "costs of another draft are scaled the wrong way",
         "runtime/policy/cost_model.py",
-        "of.rounds[0].median / own.rounds[0].median",
-        "own.rounds[0].median / of.rounds[0].median",
+        "theirs.rounds[0].median / ours.rounds[0].median",
+        "ours.rounds[0].median / theirs.rounds[0].median",
         (f"{TESTS}test_drafted.py",),
     ),
     Mutant(

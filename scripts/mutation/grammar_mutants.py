@@ -28,25 +28,15 @@ GRAMMAR = (
     Mutant(
         "the grammar's state does not follow the draft",
         RULES,
-        """try:
-    if self._constraint.over(self._drafted):
-        return None
-    row = self._row(known, self._drafted)
-except GrammarError:  # of a position that the output may never reach
-    return None""",
-        """try:
-    if self._constraint.over(self._drafted):
-        return None
-    row = self._row(known, [])
-except GrammarError:  # of a position that the output may never reach
-    return None""",
+        "row = self._row(known, self._drafted)",
+        "row = self._row(known, [])",
         EXACT,
     ),
     Mutant(
         "every row masked by the round's first state",
         CONSTRAINT,
-        "        state = self._behind(drafted)\n        if state is None:\n            return logits\n",
-        "        state = self._behind([])\n        if state is None:\n            return logits\n",
+        "        state = self._state_after(drafted)\n        if state is None:\n            return logits\n",
+        "        state = self._state_after([])\n        if state is None:\n            return logits\n",
         EXACT,
     ),
     Mutant(
@@ -105,9 +95,10 @@ row = logits if free else self._constraint.mask(logits, drafted)""",
     Mutant(
         "a matcher in error is the end of the text",
         GUIDED,
-        "        self._check(asked)\n",
-        "",
+        "if matcher.is_error():",
+        "if False:",
         (f"{TESTS}/test_sessions.py", f"{TESTS}/test_compiler.py"),
+        within="GuidedMatcher._ask",
     ),
     Mutant(
         "a grammar ends with its lexer",

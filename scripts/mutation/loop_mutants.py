@@ -464,6 +464,6 @@ LOOP = (
         "True",
         "False",
         ("tests/runtime/text",),
-        within="ChatTemplate.as_given",
+        within="ChatTemplate.render_unchanged",
     ),
 )

@@ -49,16 +49,17 @@ class AsyncSession:
         max_queue_per_key: int | None = None,
         queue_timeout: float = QUEUE_TIMEOUT,
         grammar_timeout: float = 10.0,
+        keys_are: str = "key",
     ) -> None:
+        """keys_are: what `key` stands for, in the text of a refusal."""
         self.session, self.queue_timeout = session, checks.seconds("queue_timeout", queue_timeout)
         grammar_timeout = checks.seconds("grammar_timeout", grammar_timeout)
         max_queue = checks.count("max_queue", max_queue)
         most_per_key = max_queue if max_queue_per_key is None else checks.count("max_queue_per_key", max_queue_per_key)
-        self.thread = EngineThread(session, max_queue, most_per_key, grammar_timeout)
-        # Never fewer than fit into the queue, however fast they come.
-        most, of_key = 2 * max_queue, 2 * most_per_key
-        self.encoders = Workers("specexport-encode", ENCODERS, most, of_key)
-        self.compilers = Workers("specexport-compile", COMPILERS, most, of_key)
+        self.thread = EngineThread(session, max_queue, most_per_key, grammar_timeout, keys_are)
+        bounds = (2 * max_queue, 2 * most_per_key, keys_are)  # more than the queue, however fast they come
+        self.encoders = Workers("specexport-encode", ENCODERS, *bounds)
+        self.compilers = Workers("specexport-compile", COMPILERS, *bounds)
 
     async def encode(
         self, prompt: Prompt, tools: Sequence[Tool] = (), variables: Variables | None = None, *, key: str = ""
@@ -110,16 +111,10 @@ class AsyncSession:
         job.cancel(self._timed_out(job))
         return await job.started()  # it may have been started meanwhile
 
-    def expect(self, job: Job) -> None:
-        """Raises `QueueError` unless `job`, which waits, is expected to start within `queue_timeout`. For a caller that
-        says then that it will be answered, and waits for that however long it takes.
-        """
-        self.thread.expect(job, max(self.queue_timeout - job.waited, 0.0))
-
     def _timed_out(self, job: Job) -> QueueError:
         wait = self.thread.retry_after(job)
-        told = f"the request waited {self.queue_timeout:g} s for its turn; retry in {wait} s"
-        return QueueError("queue_timeout", told, wait)
+        reason = f"the request waited {self.queue_timeout:g} s for its turn; retry in {wait} s"
+        return QueueError("queue_timeout", reason, wait)
 
     async def stream(
         self, prompt: Prompt, params: SamplingParameters | None = None, *, key: str = "", **overrides: Any
@@ -174,6 +169,6 @@ class AsyncSession:
         await self.close()
 
 
-def _salt(key: str, own: str | None) -> str:
+def _salt(key: str, salt: str | None) -> str:
     """A distinct text for every pair: the quotes show where each of the two ends."""
-    return sha256(ascii((key, own)).encode()).hexdigest()
+    return sha256(ascii((key, salt)).encode()).hexdigest()

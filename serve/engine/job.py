@@ -13,7 +13,6 @@ from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.state.statistics import Statistics
 from ...runtime.stream import Stream
 from ...runtime.text.encode import Prompt
-from .pace import Progress
 
 # A reader that lags this many rounds behind has stopped reading; its request is cancelled, so the engine never waits
 # for it.
@@ -46,7 +45,6 @@ class Job:
         self.started_at: float | None = None
         self.queue_seconds = 0.0
         self.rounds: list[tuple[float, int]] = []
-        self.progress = Progress()
         self._noted = 0.0  # seconds, up to the last round
         self._withdraw = withdraw
         self._loop = asyncio.get_running_loop()
@@ -86,7 +84,6 @@ class Job:
         """
         if chunk.tokens:
             self.rounds.append((chunk.statistics.total_seconds - self._noted, len(chunk.tokens)))
-            self.progress.add(*self.rounds[-1])
             self._noted = chunk.statistics.total_seconds
 
     def deliver(self, event: Event) -> None:

@@ -6,7 +6,7 @@ import math
 from itertools import takewhile
 from threading import Condition, Thread
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ...errors import (
     EngineError,
@@ -17,36 +17,31 @@ from ...errors import (
     SpecExportError,
 )
 from ...runtime.loop.chunks import Chunk
-from ...runtime.sampling.parameters import SamplingParameters
-from ...runtime.stream import Stream
-from ...runtime.text.encode import Prompt
-from .fair_queue import FairQueue, Full
+from .fair_queue import FairQueue
 from .job import STARTED, Event, Job
-from .pace import Pace
 
+if TYPE_CHECKING:
+    from ...runtime.session import Session
+
+NEWEST = 0.3  # share of the newest job in the mean
 LONGEST_RETRY = 60  # seconds: openai's clients ignore longer ones, and come again at once
 SHUTTING_DOWN = "no new requests are taken during the shutdown; send this one to another replica, or later"
-
-
-class Streams(Protocol):
-    """What the thread needs of a session."""
-
-    def stream(self, prompt: Prompt, params: SamplingParameters | None = None) -> Stream: ...
 
 
 class EngineThread:
     """Started with the first job. A process that loaded a bundle must not fork, neither before nor after that."""
 
-    turns_by = "key"  # what `Job.key` means, for the text of a refusal
-
-    def __init__(self, session: Streams, most: int, most_per_key: int, grammar_timeout: float) -> None:
+    def __init__(
+        self, session: Session, most: int, most_per_key: int, grammar_timeout: float, keys_are: str = "key"
+    ) -> None:
+        """most: jobs that may wait; most_per_key: of one key. grammar_timeout: seconds of masks for one job."""
         self._session, self._grammar_timeout = session, grammar_timeout
-        self._queue: FairQueue[Job] = FairQueue(most, most_per_key)
+        self._queue: FairQueue[Job] = FairQueue(most, most_per_key, keys_are, self.retry_after)
         self._changed = Condition()
         self._thread: Thread | None = None
         self._running: Job | None = None
         self._stopped = self._draining = False
-        self._pace = Pace()
+        self._usual: float | None = None  # seconds that a job runs, a running mean
         self._seen: tuple[Job | None, int] = (None, 0)  # what ran at the last check, and its steps
         self._seen_at = monotonic()
         self._failed_in_a_row = 0
@@ -92,57 +87,43 @@ class EngineThread:
                 raise SessionClosedError("this AsyncSession is closed; make another one")
             if self._draining:
                 raise QueueError("shutting_down", SHUTTING_DOWN, 1)
-            try:
-                # A burst comes before the thread takes the first one up.
-                self._queue.put(job.key, job, idle=self._running is None, again=again)
-            except Full as full:
-                raise self._refusal(full.of_key) from None
-            if not again:
-                self.expect(job, timeout)
+            # A burst comes before the thread takes the first one up.
+            self._queue.put(job.key, job, idle=self._running is None, again=again)
+            expected = 0.0 if again else self.starts_in(job)
+            if expected > timeout:
+                wait = self.retry_after(job)
+                self.withdraw(job)
+                reason = f"the engine is expected to be busy for another {expected:.0f} s, and a request may wait for "
+                raise QueueError("queue_timeout", f"{reason}{timeout:.0f} s; retry in {wait} s", wait)
             if self._thread is None:
                 self._thread = Thread(target=self._run, name="specexport-engine", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
-    def _refusal(self, of_key: bool) -> QueueError:
-        wait = self.retry_after()
-        if of_key:
-            told = f"too many requests of this {self.turns_by} are waiting; retry in {wait} s"
-            return QueueError("too_many_requests", told, wait)
-        return QueueError("queue_full", f"{len(self._queue)} requests are waiting; retry in {wait} s", wait)
-
     def starts_in(self, job: Job | None = None) -> float:
-        """Estimated seconds until the turn of `job`, which waits; without one, until nothing waits any more."""
+        """Estimated seconds until the turn of `job`, which waits; without one, until nothing waits any more.
+
+        Each takes as long as earlier ones did, and one that already takes longer as long again.
+        """
         with self._changed:
             running = self._running
-            ahead = takewhile(lambda other: other is not job, self._queue)
-            left = took = 0.0
-            if running is not None:
-                left = self._pace.left(running.parameters, running.progress, running.ran)
-                took = running.ran + left  # as may the others, while nothing else is known of them
-            return left + sum(self._pace.whole(other.parameters) if self._pace.known else took for other in ahead)
+            ran = running.ran if running is not None else 0.0
+            left = max((self._usual or 0.0) - ran, ran) if running is not None else 0.0
+            usual = ran + left if self._usual is None else self._usual
+            return left + usual * sum(1 for _ in takewhile(lambda other: other is not job, self._queue))
 
     def retry_after(self, job: Job | None = None) -> int:
         """`starts_in` as whole seconds, 1 to 60. Before any request has ended, at least one for each."""
         with self._changed:
-            least = 1 if self._pace.known else self.running + len(self._queue)
+            least = 1 if self._usual is not None else self.running + len(self._queue)
             return min(max(math.ceil(self.starts_in(job)), least, 1), LONGEST_RETRY)
-
-    def expect(self, job: Job, timeout: float) -> None:
-        """Raises `QueueError` for a waiting `job` that is not expected to start within `timeout` seconds; it leaves."""
-        with self._changed:
-            expected, wait = self.starts_in(job), self.retry_after(job)
-            if expected > timeout and self.withdraw(job):
-                job.queue_seconds = job.waited
-                told = f"the engine is expected to be busy for another {expected:.0f} s, and a request may wait for "
-                raise QueueError("queue_timeout", f"{told}{timeout:.0f} s; retry in {wait} s", wait)
 
     def withdraw(self, job: Job) -> bool:
         """Returns whether the job was waiting; it no longer is."""
         with self._changed:
-            found = self._queue.remove(job.key, job)
+            waited = self._queue.remove(job.key, job)
             self._changed.notify_all()
-            return found
+            return waited
 
     def drain(self) -> None:
         """Accept no new jobs from now on; waiting and running ones continue."""
@@ -175,7 +156,8 @@ class EngineThread:
                 self._serve(job)
             finally:
                 with self._changed:
-                    self._pace.note(job.progress)
+                    if job.rounds:
+                        self._usual = job.ran if self._usual is None else self._usual + NEWEST * (job.ran - self._usual)
                     self._running = job.stream = None
                     self._changed.notify_all()
 
@@ -220,5 +202,5 @@ class EngineThread:
 
 
 def _grammar_too_slow(timeout: float) -> GrammarError:
-    told = f"the grammar took more than {timeout:g} s to compute which tokens may follow; simplify it"
-    return GrammarError(told, code="grammar_failed")
+    reason = f"the grammar took more than {timeout:g} s to compute which tokens may follow; simplify it"
+    return GrammarError(reason, code="grammar_failed")

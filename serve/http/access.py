@@ -1,4 +1,4 @@
-"""The outermost layer: a request id, one log line, and an answer to uncaught errors."""
+"""The outermost layer: a request id, who may send requests, one log line, and an answer to uncaught errors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from ..settings import ServerSettings
 from ..wire.errors import ApiError, of_engine
 from .exchange import ClientGone, Exchange, Receive, Scope, Send
+from .guard import Guard
 
 LOG = logging.getLogger("specexport.access")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -20,12 +21,11 @@ MAX_HEADERS = 32 * 1024
 REPLICA_HEADER = "x-specexport-replica"
 CLIENT_GONE = 499  # nginx's status for it, in logs only
 NEVER_REFUSED = ("/health", "/ready", "/metrics")
-ADMITTED = "admitted"  # in a request's state: it is one of `max_requests`
 
 
 class Access:
     """At most `max_requests` at once, apart from those about the server's state. Writes one JSON line for each, without
-    any text of prompt or answer. The path is a known route's, so clients cannot write log lines of their own.
+    any text of prompt or answer.
     """
 
     def __init__(
@@ -35,51 +35,54 @@ class Access:
         are too many.
         """
         self._app, self._settings, self._rejected, self._retry_after = app, settings, rejected, retry_after
-        self._own = {} if settings.replica is None else {REPLICA_HEADER: settings.replica}
+        self._guard = Guard(settings)
         self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        name = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
         start, status = perf_counter(), 0
-        notes: dict[str, Any] = {"request_id": name}
-        scope.setdefault("state", {})["notes"] = notes
+        extra = {} if self._settings.replica is None else {REPLICA_HEADER: self._settings.replica}
 
         async def noted(message: dict[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                more = {"x-request-id": name, **self._own, **scope["state"].get("cors", {})}
-                lines = [(key.encode(), value.encode("latin-1")) for key, value in more.items()]
+                lines = [(key.encode(), value.encode("latin-1")) for key, value in extra.items()]
                 message["headers"] = [*message["headers"], *lines]
             await send(message)
 
+        exchange = Exchange(scope, receive, noted, self._settings)
+        scope.setdefault("state", {})["exchange"] = exchange
+        name = exchange.header("x-request-id")
+        extra["x-request-id"] = name if REQUEST_ID.fullmatch(name) else secrets.token_hex(16)
+        exchange.notes["request_id"] = extra["x-request-id"]
+        cors = _cors(exchange, self._settings.cors_origins)  # first: refusals have them too
+        extra |= cors
         try:
-            await self._answer(scope, receive, noted)
+            await self._answer(scope, receive, noted, bool(cors) and scope["method"] == "OPTIONS")
         finally:
             if self._settings.access_log and LOG.isEnabledFor(logging.INFO):
-                self._log(scope, notes, status or CLIENT_GONE, perf_counter() - start)
+                _log(scope, exchange.notes, status or CLIENT_GONE, perf_counter() - start)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = scope["state"]["exchange"] = Exchange(scope, receive, send, self._settings)
-        cors = _cors(exchange, self._settings.cors_origins)  # first: refusals have them too
-        if cors:
-            scope["state"]["cors"] = cors
-        free = exchange.path in NEVER_REFUSED or (bool(cors) and scope["method"] == "OPTIONS")
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, preflight: bool) -> None:
+        exchange: Exchange = scope["state"]["exchange"]
+        free = exchange.path in NEVER_REFUSED or preflight
         admitted = not free and self._open < self._settings.max_requests
-        scope["state"][ADMITTED] = admitted
         self._open += admitted
         try:
             if not (free or admitted):
                 wait = self._retry_after()
-                told = f"{self._settings.max_requests} requests are open; retry in {wait} s"
-                # Closed, so that it makes room, and whoever reads no answers cannot send on.
-                raise ApiError(429, "queue_full", told, headers={"Retry-After": str(wait), "Connection": "close"})
+                message = f"{self._settings.max_requests} requests are open; retry in {wait} s"
+                raise ApiError(429, "queue_full", message, headers={"Retry-After": str(wait)})
             if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
                 raise ApiError(431, "headers_too_large", f"the headers have more than {MAX_HEADERS} bytes; send less")
+            self._guard.check(exchange)
+            if preflight:  # it brings no key
+                await exchange.answer(204, b"")
+                return
+            exchange.key = self._guard.key(exchange)
             await self._app(scope, receive, send)
         except ClientGone:
             pass
@@ -91,29 +94,29 @@ class Access:
         finally:
             self._open -= admitted
 
-    @staticmethod
-    def _log(scope: Scope, notes: dict[str, Any], status: int, seconds: float) -> None:
-        row = {
-            "method": scope["method"],
-            "path": scope["path"][:200],
-            "status": notes.pop("status", status),
-            "seconds": round(seconds, 4),
-            **notes,
-        }
-        LOG.info("%s", json.dumps(row))  # JSON: a line break in a path stays inside its text
+
+def _log(scope: Scope, notes: dict[str, Any], status: int, seconds: float) -> None:
+    row = {
+        "method": scope["method"],
+        "path": scope["path"][:200],
+        "status": notes.pop("status", status),
+        "seconds": round(seconds, 4),
+        **notes,
+    }
+    LOG.info("%s", json.dumps(row))  # JSON: a line break in a path stays inside its text
 
 
 def _cors(exchange: Exchange, origins: Collection[str]) -> dict[str, str]:
     """CORS headers for a page of one of `origins`. No route depends on the headers that a preflight asks for, so all
     are allowed.
     """
-    origin, asked = exchange.header("origin"), exchange.header("access-control-request-headers")
+    origin, wanted = exchange.header("origin"), exchange.header("access-control-request-headers")
     if origin not in origins:
         return {}
     return {
         "access-control-allow-origin": origin,
         "access-control-allow-methods": "GET, POST, OPTIONS",
-        "access-control-allow-headers": asked or "authorization, content-type, x-api-key, x-request-id",
+        "access-control-allow-headers": wanted or "authorization, content-type, x-api-key, x-request-id",
         "access-control-expose-headers": "retry-after, x-request-id, x-specexport-ignored, x-specexport-relaxed, "
         + REPLICA_HEADER,
         "vary": "Origin, Access-Control-Request-Headers",

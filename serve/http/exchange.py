@@ -26,12 +26,16 @@ class ClientGone(Exception):  # noqa: N818 (nobody's failure)
 
 
 class Exchange:
-    """begun: the status has been sent. headers: additional ones to send with it."""
+    """begun: the status has been sent. headers: additional ones to send with it. key: whose turns in the queue these
+    are. notes: for the log's line.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, settings: ServerSettings) -> None:
         self.scope, self._receive, self._send, self._settings = scope, receive, send, settings
         self.begun = self.gone = self._sends_on = False
         self.headers: dict[str, str] = {}
+        self.notes: dict[str, Any] = {}
+        self.key = ""
         self._sent_at = monotonic()
 
     @property
@@ -39,11 +43,6 @@ class Exchange:
         """The path within the app, wherever that is mounted."""
         whole, root = str(self.scope["path"]), str(self.scope.get("root_path", ""))
         return whole.removeprefix(root) or "/"
-
-    @property
-    def key(self) -> str:
-        """The key for the queue, as found by `Guard`."""
-        return str(self.scope["state"].get("key", ""))
 
     def header(self, name: str) -> str:
         wanted = name.encode()
@@ -59,9 +58,8 @@ class Exchange:
         try:
             return await asyncio.wait_for(self._read(), self._settings.body_timeout)
         except asyncio.TimeoutError:
-            seconds = self._settings.body_timeout
-            told = f"the body did not arrive within {seconds:g} s"
-            raise ApiError(408, "body_timeout", told, headers={"Connection": "close"}) from None
+            reason = f"the body did not arrive within {self._settings.body_timeout:g} s"
+            raise ApiError(408, "body_timeout", reason, headers={"Connection": "close"}) from None
 
     async def _read(self) -> bytes:
         parts, size = [], 0
@@ -79,8 +77,8 @@ class Exchange:
 
     def _too_large(self, more: bool) -> ApiError:
         self._sends_on = more
-        told = f"the body has more than {self._settings.max_body} bytes; send less"
-        return ApiError(413, "body_too_large", told, headers={"Connection": "close"})
+        reason = f"the body has more than {self._settings.max_body} bytes; send less"
+        return ApiError(413, "body_too_large", reason, headers={"Connection": "close"})
 
     async def _discard(self) -> None:
         """Drop what the client still sends, for at most `body_timeout`."""
@@ -159,7 +157,7 @@ class Exchange:
 
     async def fail(self, error: ApiError) -> None:
         """Send the error as the answer, or as a stream's last event, which no [DONE] follows. The log gets its code."""
-        self.scope["state"].setdefault("notes", {})["error"] = error.code
+        self.notes["error"] = error.code
         if self.begun:
             await self.event(error.body)
             await self.end()

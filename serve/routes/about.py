@@ -12,10 +12,9 @@ from ..service import Service
 from ..wire.answers import Detokenized, ModelList, Tokenized
 from ..wire.body import parse
 from ..wire.errors import ApiError, invalid
-from ..wire.openapi import describe
 from ..wire.requests import DetokenizeRequest, TokenizeRequest
 from ..wire.tools import form_of, offered
-from ..wire.translate import chat_messages, check_size, check_template, variables_of
+from ..wire.translate import chat_messages, check_template, variables_of
 
 encode = msgspec.json.encode
 
@@ -26,11 +25,10 @@ async def models(service: Service, exchange: Exchange) -> None:
 
 async def model(service: Service, exchange: Exchange) -> None:
     name = exchange.scope["path_params"]["name"]
-    if not name:  # a list is expected behind /v1/models
+    if not name:  # a list is expected at /v1/models
         raise ApiError(404, "not_found", "there is nothing at '/v1/models/'; use /v1/models")
     service.check_model(name)
-    found = next((one for one in service.models if one.id == name), service.models[0])
-    await exchange.answer(200, encode(found))
+    await exchange.answer(200, encode(next((one for one in service.models if one.id == name), service.models[0])))
 
 
 async def tokenize(service: Service, exchange: Exchange) -> None:
@@ -49,12 +47,11 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
         if request.tools:
             tools = offered(request.tools)
             form_of(service.session, "tools")
-    check_size(prompt, service.limits, tools)
     tokens: list[int] = []
     if prompt != "":
         tokens = await exchange.while_there(service.sessions.encode(prompt, tools, variables, key=exchange.key))
     texts = [service.texts.text_of(token) for token in tokens] if request.return_token_strs else None
-    await exchange.answer(200, encode(Tokenized(tokens, len(tokens), service.limits.capacity, texts)))
+    await exchange.answer(200, encode(Tokenized(tokens, len(tokens), service.session.capacity, texts)))
 
 
 async def detokenize(service: Service, exchange: Exchange) -> None:
@@ -98,5 +95,4 @@ async def metrics(service: Service, exchange: Exchange) -> None:
 
 
 async def openapi(service: Service, exchange: Exchange) -> None:
-    settings = service.settings
-    await exchange.answer(200, encode(describe(bool(settings.api_keys), settings.public_metrics)))
+    await exchange.answer(200, service.openapi)

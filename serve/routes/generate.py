@@ -23,15 +23,14 @@ from ..wire.answers import Chunk, metrics_of
 from ..wire.body import Parsed, parse
 from ..wire.calls import Calls, bounded, calls_of
 from ..wire.constraints import grammar_of, relaxed
-from ..wire.errors import ApiError, named_as_given, of_engine, of_grammar
+from ..wire.errors import ApiError, named_as_sent, of_engine, of_grammar
 from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
 from ..wire.translate import (
     chat_messages,
-    check_size,
     check_template,
     parameters,
     prediction_text,
-    prompts,
+    prompts_of,
     variables_of,
 )
 from .output import Output, Piece
@@ -64,7 +63,7 @@ async def completions(service: Service, exchange: Exchange) -> None:
     parsed = parse(CompletionRequest, await exchange.body(), service.settings.strict_fields)
     _note_ignored(service, exchange, [*parsed.ignored, *_unknown_route(service, parsed.request)])
     service.check_model(parsed.request.model)
-    making = _work(service, exchange.key, parsed.request, prompts(parsed.request))
+    making = _work(service, exchange.key, parsed.request, prompts_of(parsed.request))
     await _answer(await _made(making, exchange, parsed), exchange, TextShape(service, _wants_usage(parsed.request)))
 
 
@@ -73,9 +72,9 @@ async def _made(making: Awaitable[Work], exchange: Exchange, parsed: Parsed[Any]
     try:
         work = await exchange.while_there(making)
     except SpecExportError as error:
-        raise named_as_given(of_engine(error), parsed.given) from None
+        raise named_as_sent(of_engine(error), parsed.sent_as) from None
     except ApiError as error:
-        raise named_as_given(error, parsed.given) from None
+        raise named_as_sent(error, parsed.sent_as) from None
     if work.relaxed:
         exchange.headers[RELAXED_HEADER] = _listed(work.relaxed)
     return work
@@ -85,24 +84,23 @@ async def _work(
     service: Service,
     key: str,
     request: ChatRequest | CompletionRequest,
-    given: list[Prompt],
+    prompts: list[Prompt],
     calls: Calls | None = None,
     variables: Variables | None = None,
 ) -> Work:
     tools = () if calls is None else calls.tools
-    for prompt in given:
-        check_size(prompt, service.limits, tools)
-    encoded = [await service.sessions.encode(prompt, tools, variables, key=key) for prompt in given]
+    encoded = [await service.sessions.encode(prompt, tools, variables, key=key) for prompt in prompts]
     chat = isinstance(request, ChatRequest)
     thinking = service.session.thinking(encoded[0], variables, bool(tools)) if chat else None
-    predicted = prediction_text(request, service.limits)
+    predicted = prediction_text(request)
     prediction = await service.sessions.encode_prediction(predicted, key=key) if predicted else []
     if calls is None:
         grammar, loosened = await _grammar(service, key, request, thinking)
     else:
         calls, grammar = await _calls_grammar(service, key, calls, thinking)
         loosened = [calls.tools[place].name for place in sorted(calls.relaxed)]
-    chosen = [parameters(request, service.settings, service.limits, len(ids), grammar, prediction) for ids in encoded]
+    capacity = service.session.capacity
+    chosen = [parameters(request, service.settings, capacity, len(ids), grammar, prediction) for ids in encoded]
     if thinking is not None:  # markers that are special tokens would have no text otherwise
         chosen = [replace(one, shown=thinking.shown) for one in chosen]
     return Work(service, request, encoded, chosen, key, calls, thinking, loosened)
@@ -115,15 +113,15 @@ async def _grammar(
     grammar = grammar_of(request, service.settings.allow_grammars)
     if grammar is None:
         return None, []
-    loose = relaxed(request, grammar)
+    loose, prepare = relaxed(request, grammar), service.session.prepare_grammar
     try:
-        return await service.prepare_grammar(grammar.behind(thinking), key), []
+        return await service.compile(partial(prepare, grammar.after(thinking)), key), []
     except GrammarError as error:
         if loose is None or error.code != "invalid_schema":
             raise of_grammar(error, request) from None
         refused = error
     try:
-        return await service.prepare_grammar(loose.behind(thinking), key), ["response_format"]
+        return await service.compile(partial(prepare, loose.after(thinking)), key), ["response_format"]
     except GrammarError as error:  # it is no schema, or refers to what it does not hold
         raise of_grammar(refused if error.code == refused.code else error, request) from None
 
@@ -137,7 +135,7 @@ async def _calls_grammar(
 
 
 async def _answer(work: Work, exchange: Exchange, shape: Shape) -> None:
-    notes = exchange.scope["state"].get("notes", {})
+    notes = exchange.notes
     with exchange.watched(work.leave):
         try:
             if work.request.stream:
@@ -148,7 +146,7 @@ async def _answer(work: Work, exchange: Exchange, shape: Shape) -> None:
             notes["status"] = 499
             raise
         finally:
-            notes.update(work.told)
+            notes.update(work.log_fields)
             if exchange.gone:
                 notes["status"] = 499
 
@@ -161,13 +159,13 @@ async def _whole(work: Work, exchange: Exchange, shape: Shape) -> None:
         with work.output(index) as output:
             await work.service.sessions.started(output.job)
             async with aclosing(output.pieces()) as pieces:
-                found = [piece async for piece in pieces]
+                rounds = [piece async for piece in pieces]
             if output.finish_reason == "abort":
                 raise ClientGone
-        entries = [entry for piece in found for entry in piece.entries]
-        asked = work.parameters[index].logprobs is not None
-        parts = [part for piece in found for part in piece.parts]
-        choices.append(Whole.of(parts, entries if asked else None, output.finish_reason))
+        entries = [entry for piece in rounds for entry in piece.entries]
+        with_logprobs = work.parameters[index].logprobs is not None
+        parts = [part for piece in rounds for part in piece.parts]
+        choices.append(Whole.of(parts, entries if with_logprobs else None, output.finish_reason))
     metrics = metrics_of(work.statistics, work.queue_seconds, work.service.session.max_draft_tokens)
     await exchange.answer(200, msgspec.json.encode(shape.whole(choices, work.usage, metrics)))
 
@@ -185,10 +183,10 @@ async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
     except Exception as error:
         if not exchange.begun:
             raise
-        told = of_engine(error)
+        refusal = of_engine(error)
         if not work.counted:
-            work.service.metrics.rejected(told.code)
-        await exchange.fail(told)
+            work.service.metrics.rejected(refusal.code)
+        await exchange.fail(refusal)
         return
     if _wants_usage(work.request):
         metrics = metrics_of(work.statistics, work.queue_seconds, work.service.session.max_draft_tokens)
@@ -203,8 +201,6 @@ async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, 
         # The status waits, so that a refusal has a status of its own, which clients retry; but not for so long that a
         # proxy gives up. Who has it is answered, however long that takes.
         started = await sessions.started(output.job, settings.header_timeout)
-        if not started:
-            sessions.expect(output.job)
         await exchange.begin_events()
     else:
         started = False
@@ -213,7 +209,7 @@ async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, 
         if not started:
             await exchange.ping()
     opened = False
-    asked = work.parameters[index].logprobs is not None
+    with_logprobs = work.parameters[index].logprobs is not None
     held: list[TokenLogprobs] = []  # for tokens that add nothing to the answer, such as markers
     async with aclosing(output.pieces(exchange.ping)) as pieces:
         async for piece in pieces:
@@ -221,7 +217,7 @@ async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, 
             if not piece.parts and piece.drafts is None:
                 held = piece.entries
             else:
-                for chunk in _chunks(shape, index, piece, asked, not opened):
+                for chunk in _chunks(shape, index, piece, with_logprobs, not opened):
                     opened = True
                     await exchange.event(msgspec.json.encode(chunk))
             if exchange.silent_for > settings.ping_interval:  # rounds come, but with nothing to report yet
@@ -231,11 +227,11 @@ async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, 
     opening = None if opened else shape.start(index, "")
     if opening is not None:
         await exchange.event(msgspec.json.encode(opening))
-    last = shape.finish(index, output.finish_reason, held if asked and held else None)
+    last = shape.finish(index, output.finish_reason, held if with_logprobs and held else None)
     await exchange.event(msgspec.json.encode(last))
 
 
-def _chunks(shape: Shape, index: int, piece: Piece, asked: bool, first: bool) -> Iterator[Chunk]:
+def _chunks(shape: Shape, index: int, piece: Piece, with_logprobs: bool, first: bool) -> Iterator[Chunk]:
     """One for each part; other fields come with the first one. first: the choice is still to be opened, as its first
     part tells whether it has content.
     """
@@ -245,7 +241,7 @@ def _chunks(shape: Shape, index: int, piece: Piece, asked: bool, first: bool) ->
         if opening is not None:
             yield opening
         first = False
-        yield shape.piece(index, part, entries if asked else None, drafts)
+        yield shape.piece(index, part, entries if with_logprobs else None, drafts)
         entries, drafts = [], None
 
 

@@ -77,8 +77,8 @@ class Output:
     entries: Entries = field(init=False)
 
     def __post_init__(self) -> None:
-        own = self.job.parameters.stop_token_ids
-        stops = self.service.session.bundle.manifest.text.stop_token_ids if own is None else own
+        of_request = self.job.parameters.stop_token_ids
+        stops = self.service.session.bundle.manifest.text.stop_token_ids if of_request is None else of_request
         assert isinstance(stops, Sequence)
         self.entries = Entries(self.service.texts, frozenset(stops))
 
@@ -132,6 +132,6 @@ class Output:
             Drafted(token, texts.text_of(token), source, place < accepted)
             for place, (token, source) in enumerate(zip(chunk.draft_tokens, chunk.sources, strict=True))
         ]
-        own = chunk.tokens[accepted:]
-        following = Next(own[0], texts.text_of(own[0])) if own else None
+        rest = chunk.tokens[accepted:]
+        following = Next(rest[0], texts.text_of(rest[0])) if rest else None
         return Drafts(self.rounds, drafted, following, list(chunk.pieces))

@@ -130,7 +130,7 @@ class ChatShape:
 
     def whole(self, choices: list[Whole], usage: Usage, metrics: Metrics) -> msgspec.Struct:
         texts = self._service.texts
-        found = [
+        made = [
             ChatChoice(
                 index,
                 _message(choice),
@@ -139,7 +139,7 @@ class ChatShape:
             )
             for index, choice in enumerate(choices)
         ]
-        return self._head.whole(ChatAnswer, choices=found, usage=usage, metrics=metrics)
+        return self._head.whole(ChatAnswer, choices=made, usage=usage, metrics=metrics)
 
 
 def _delta(part: Part | Thought) -> Delta:
@@ -190,8 +190,8 @@ class TextShape:
         return self._head.last(usage, metrics)
 
     def whole(self, choices: list[Whole], usage: Usage, metrics: Metrics) -> msgspec.Struct:
-        found = [
+        made = [
             TextChoice(index, choice.text, self._entries(index, choice.logprobs), choice.finish_reason)
             for index, choice in enumerate(choices)
         ]
-        return self._head.whole(CompletionAnswer, choices=found, usage=usage, metrics=metrics)
+        return self._head.whole(CompletionAnswer, choices=made, usage=usage, metrics=metrics)

@@ -58,23 +58,23 @@ class Work:
         self.job, self.refused = job, False
         calls = None if self.calls is None else CallReader(self.calls.form, self.calls.bounded)
         reader = None if calls is None and self.thinking is None else AnswerReader(self.thinking, calls)
-        found = Output(self.service, job, bool(self.extension.show_drafts), reader)
-        self.outputs.append(found)
+        output = Output(self.service, job, bool(self.extension.show_drafts), reader)
+        self.outputs.append(output)
         begun = True
         try:
-            yield found
+            yield output
         except (ClientGone, GeneratorExit):
             raise
         except Exception as error:
-            begun = bool(found.rounds)
-            found.finish_reason = "error"
+            begun = bool(output.rounds)
+            output.finish_reason = "error"
             if not begun and isinstance(error, QueueError | ParameterError):
-                found.finish_reason = "refused"
+                output.finish_reason = "refused"
             raise
         finally:
             job.leave()
             if begun:  # what fails before its first token is counted where errors become answers
-                found.count()
+                output.count()
                 self.counted = True
 
     @property
@@ -95,7 +95,7 @@ class Work:
         return sum(output.job.queue_seconds for output in self.outputs)
 
     @property
-    def told(self) -> dict[str, object]:
+    def log_fields(self) -> dict[str, object]:
         """What the log says of it."""
         rows = self.statistics
         return {

@@ -7,34 +7,31 @@ import math
 import re
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import inspect
 
-from .allowed import parts
-from .errors import ApiError, invalid, named_as_given
+from .errors import ApiError, invalid, named_as_sent
 from .fields import check_fields, renamed, unknown
 from .invalid_structs import of_validation
 from .requests import Extension
 
 T = TypeVar("T")
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_type = cache(inspect.type_info)
+LARGEST_EXACT = 2**53  # up to here each whole number is a float
 
 
 @dataclass(frozen=True)
 class Parsed(Generic[T]):
-    """ignored: names of unknown fields, `messages[0].x` for a nested one. given: the client's names of fields that have
-    another one here, by that.
+    """ignored: names of unknown fields, `messages[0].x` for a nested one. sent_as: the client's names of fields that
+    have another one here, by that.
     """
 
     request: T
     ignored: list[str]
-    given: Mapping[str, str]
+    sent_as: Mapping[str, str]
 
 
 def parse(kind: type[T], body: bytes, strict: bool) -> Parsed[T]:
@@ -43,38 +40,24 @@ def parse(kind: type[T], body: bytes, strict: bool) -> Parsed[T]:
     if not isinstance(raw, dict):
         raise invalid(None, f"the body is a {type(raw).__name__}; expected an object")
     honoured = frozenset(_names(kind))
-    raw, given = renamed(raw, honoured)
+    raw, sent_as = renamed(raw, honoured)
     ignored = check_fields(raw, honoured, strict)
-    if "specexport" in honoured:
-        _check_own(raw.get("specexport"))
     try:
-        request = _converted(raw, kind)
-    except ApiError as error:
-        raise named_as_given(error, given) from None
+        request = msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise named_as_sent(_refusal(error, kind, raw), sent_as) from None
     for name in _names(request):
         ignored += unknown(_unknown(getattr(request, name), raw.get(name), name), strict)
-    return Parsed(request, ignored, given)
+    return Parsed(request, ignored, sent_as)
 
 
-def _converted(raw: dict[str, Any], kind: type[T]) -> T:
-    try:
-        return msgspec.convert(raw, kind)
-    except msgspec.ValidationError:  # perhaps of a whole number that is written as 3.0
-        raw = whole_numbers(raw, kind)
-    try:
-        return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as error:
-        raise of_validation(error, kind, raw) from None
-
-
-def _check_own(own: Any) -> None:
-    """Raises `ApiError` for an unknown field of `specexport`: no other client has that object, so it is a mistake."""
-    known = _names(Extension)
-    unknown = next((name for name in own if name not in known), None) if isinstance(own, dict) else None
-    if unknown is not None:
-        where = f"specexport.{unknown[:64]}"
-        told = f"{where!r} is not a known field; specexport has {', '.join(known)}"
-        raise ApiError(400, "unknown_parameter", told, where)
+def _refusal(error: msgspec.ValidationError, kind: type, raw: dict[str, Any]) -> ApiError:
+    """An unknown field of `specexport` has the code of one: no other client has that object, so it is a mistake."""
+    refusal = of_validation(error, kind, raw)
+    place, _, name = (refusal.param or "").partition(".")
+    if place == "specexport" and name and name not in _names(Extension):
+        refusal.code = "unknown_parameter"
+    return refusal
 
 
 def _json(body: bytes) -> Any:
@@ -91,11 +74,12 @@ def _json(body: bytes) -> Any:
     return raw
 
 
-def _finite(number: str) -> float:
-    found = float(number)
-    if math.isinf(found):
-        raise ValueError(f"the number {number[:64]} is too large")
-    return found
+def _number(text: str) -> float | int:
+    """A number with a point or an exponent. 3.0 is 3, since clients write integers so; JSON knows no difference."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text[:64]} is too large")
+    return int(number) if number.is_integer() and abs(number) <= LARGEST_EXACT else number
 
 
 def _constant(name: str) -> None:
@@ -103,12 +87,12 @@ def _constant(name: str) -> None:
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         times = Counter(name for name, _ in pairs)
-        twice = next(name for name in found if times[name] > 1)
+        twice = next(name for name in fields if times[name] > 1)
         raise ValueError(f"the key {twice[:64]!r} appears twice")
-    return found
+    return fields
 
 
 def _unknown(made: Any, raw: Any, where: str) -> Iterator[tuple[str, Any]]:
@@ -132,33 +116,4 @@ def _names(struct: Any) -> tuple[str, ...]:
     return struct.__struct_fields__  # type: ignore[no-any-return]  # `msgspec.structs.fields` reads all annotations
 
 
-def whole_numbers(raw: Any, kind: type) -> Any:
-    """`raw` with whole floats as integers, wherever a struct of that kind has an integer.
-
-    Values of any type, such as a schema's, stay as they are.
-    """
-    return _whole(raw, (_type(kind),))
-
-
-def _whole(raw: Any, kinds: Sequence[inspect.Type]) -> Any:
-    """kinds: what it may be, one of a union."""
-    found = [part for kind in kinds for part in parts(kind)]
-    if isinstance(raw, float):
-        exact = any(isinstance(part, inspect.FloatType | inspect.AnyType) for part in found)
-        wanted = any(isinstance(part, inspect.IntType) for part in found)
-        return int(raw) if wanted and not exact and raw.is_integer() else raw
-    if isinstance(raw, list):
-        items = [part.item_type for part in found if isinstance(part, inspect.ListType)]
-        return [_whole(one, items) for one in raw] if items else raw
-    if isinstance(raw, dict):
-        fields = {
-            field.encode_name: field.type
-            for part in found
-            if isinstance(part, inspect.StructType)
-            for field in part.fields
-        }
-        return {name: _whole(value, (fields[name],)) if name in fields else value for name, value in raw.items()}
-    return raw
-
-
-DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_finite, parse_constant=_constant)
+DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_number, parse_constant=_constant)

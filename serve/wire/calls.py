@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from time import monotonic
 
 from ...errors import GrammarError
 from ...runtime.grammar.grammar import Grammar
@@ -22,6 +25,7 @@ from .tools import form_of, offered
 
 OF_TOOL = re.compile(r"arguments_(\d+)(?:_\d+_json)?: ")
 BUSY = "grammar_busy"
+PATIENCE = 2.0  # seconds for finding out what can be enforced of a request's tools
 
 
 @dataclass(frozen=True)
@@ -97,69 +101,56 @@ def _check(calls: Calls) -> None:
     """Checks that need no compiling: the strict tools one by one, and all with only the minimum enforced."""
     for place in calls.strict.intersection(calls.places):
         try:
-            _alone(calls.form, calls.tools[place])
+            _check_writable(calls.form, calls.tools[place])
         except GrammarError as error:
             raise _of_tool(place, calls.tools[place], error) from None
-    wrong = _fit(calls.relax_longest(len(calls.free)))
-    if wrong is not None:
-        raise invalid("tools", str(wrong), wrong.code)
+    try:
+        _ = calls.relax_longest(len(calls.free)).grammar
+    except GrammarError as error:
+        raise invalid("tools", str(error), error.code) from None
 
 
 def bounded(calls: Calls, session: Session, thoughts: Thinking | None) -> tuple[Calls, Grammar | None]:
-    """(calls, their grammar, compiled). Tools without `strict` are relaxed if their schemas cannot be enforced: each by
-    itself, and the longest if all together are too large. Raises `ApiError`, `GrammarError` while another one is
-    compiling.
+    """(calls, their grammar, compiled). Of a tool without `strict` as much is enforced as can be: the one that the
+    compiler refuses is relaxed step by step. All of them are, if none is to blame or `PATIENCE` is over. Raises
+    `ApiError`, also while another grammar is compiling.
     """
-    calls = _within_limits(calls.relax(_judged(calls, session)))
-    try:
-        return calls, session.prepare_grammar(calls.grammar.behind(thoughts))
-    except GrammarError as error:
-        place = _to_blame(error, calls)
-        if error.code == BUSY or place in calls.strict or not calls.free:
-            raise of_tools(error, calls) from None
-    calls = calls.relax_longest(len(calls.free))
-    try:
-        return calls, session.prepare_grammar(calls.grammar.behind(thoughts))
-    except GrammarError as error:
-        raise of_tools(error, calls) from None
-
-
-def _judged(calls: Calls, session: Session) -> dict[int, Tool]:
-    """The tools that cannot be enforced even alone, in the strictest form that can be."""
-    tried: dict[int, Tool] = {}
-
-    def grammars(place: int) -> Iterator[Grammar]:
-        for tool in _ways(calls.form, calls.tools[place]):
-            try:
-                grammar = _alone(calls.form, tool)
-            except GrammarError:
-                continue
-            tried[place] = tool
-            yield grammar
-
-    kept = session.first_kept([grammars(place) for place in calls.free])
-    found = {
-        place: tried[place] if grammar is not None else _any_object(calls.tools[place])
-        for place, grammar in zip(calls.free, kept, strict=True)
-    }
-    return {place: tool for place, tool in found.items() if tool is not calls.tools[place]}
-
-
-def _alone(form: ToolFormat, tool: Tool) -> Grammar:
-    """The grammar of a call of the tool, whatever its name. Raises `GrammarError`."""
-    return tools_grammar(form, [replace(tool, name="f")], demanded=True, parallel=False)
+    ways = {place: _ways(calls.form, calls.tools[place]) for place in calls.free}
+    strictest = {place: next(way) for place, way in ways.items()}
+    relaxed = calls.relax({place: tool for place, tool in strictest.items() if tool is not calls.tools[place]})
+    end = monotonic() + PATIENCE
+    while True:
+        calls = _within_limits(relaxed)
+        try:
+            return calls, session.prepare_grammar(calls.grammar.after(thoughts))
+        except GrammarError as error:
+            place = _to_blame(error, calls)
+            looser = next(ways[place], None) if place in ways else None
+            if looser is not None and place is not None and monotonic() < end:
+                relaxed = relaxed.relax({place: looser})
+            else:
+                relaxed = calls.relax_longest(len(calls.free))
+            if error.code == BUSY or place in calls.strict or relaxed.relaxed == calls.relaxed:
+                raise of_tools(error, calls) from None
 
 
 def _ways(form: ToolFormat, tool: Tool) -> Iterator[Tool]:
-    """What may be enforced for it, the strictest first; that it is an object can always be enforced."""
-    try:
+    """What may be enforced for it, the strictest first, as far as no compiler is needed to know; that it is an object
+    can always be enforced.
+    """
+    with suppress(GrammarError):
         check_limits([tool])
-    except GrammarError:
-        return
-    yield tool
-    if form.parameters is not None:
-        for values in (True, False):
-            yield replace(tool, parameters=loosened(tool.schema, values))
+        looser = (replace(tool, parameters=loosened(tool.schema, values)) for values in (True, False))
+        for way in (tool, *(looser if form.parameters is not None else ())):
+            with suppress(GrammarError):
+                _check_writable(form, way)
+                yield way
+    yield _any_object(tool)
+
+
+def _check_writable(form: ToolFormat, tool: Tool) -> None:
+    """Raises `GrammarError` if no grammar of a call of the tool can be written, whatever its name."""
+    tools_grammar(form, [replace(tool, name="f")], demanded=True, parallel=False)
 
 
 def _any_object(tool: Tool) -> Tool:
@@ -168,30 +159,24 @@ def _any_object(tool: Tool) -> Tool:
 
 def _within_limits(calls: Calls) -> Calls:
     """Relaxes only as many of the longest as necessary; with all relaxed, they are within the limits: see `_check`."""
-    if _fit(calls) is None:
-        return calls
-    low, high = 1, len(calls.free)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _fit(calls.relax_longest(middle)) is None else (middle + 1, high)
-    return calls.relax_longest(low)
 
+    def fits(count: int) -> bool:
+        try:
+            _ = calls.relax_longest(count).grammar
+        except GrammarError:
+            return False
+        return True
 
-def _fit(calls: Calls) -> GrammarError | None:
-    try:
-        _ = calls.grammar
-    except GrammarError as error:
-        return error
-    return None
+    return calls.relax_longest(bisect_left(range(len(calls.free)), True, key=fits))
 
 
 def of_tools(error: GrammarError, calls: Calls) -> ApiError:
     """The error with the tool that caused it, if known."""
-    found, place = of_engine(error), _to_blame(error, calls)
-    if found.status != 400:
-        return found
+    refusal, place = of_engine(error), _to_blame(error, calls)
+    if refusal.status != 400:
+        return refusal
     if place is None:
-        return invalid("tools", str(error), found.code)
+        return invalid("tools", str(error), refusal.code)
     return _of_tool(place, calls.tools[place], error)
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from ...errors import GrammarError
 from ...runtime.grammar.grammar import Grammar
-from ...runtime.grammar.schema_shape import below
-from .errors import ApiError, invalid, of_grammar, unsupported
-from .requests import Common, JsonSchema, ResponseFormat, StructuredOutputs
+from .errors import invalid, of_grammar, unsupported
+from .requests import Common, ResponseFormat, StructuredOutputs
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
-DEEPEST = 64
 
 
 def grammar_of(request: Common, allow_lark: bool) -> Grammar | None:
@@ -34,35 +31,27 @@ def _grammar(request: Common, allow_lark: bool) -> Grammar | None:
 
 
 def _formatted(wanted: ResponseFormat) -> Grammar | None:
-    fields = {"text": (), "json": ("value",), "regex": ("value", "pattern")}
-    known = fields.get(wanted.type, ("json_schema", "schema"))
-    given = [name for name in ("json_schema", "schema", "value", "pattern") if getattr(wanted, name) is not None]
-    wrong = next((name for name in given if name not in known), None)
-    if wrong is not None or len(given) > 1:
-        where = f"response_format.{wrong or given[1]}"
+    by_type = {"text": (), "json": ("value",), "regex": ("value", "pattern")}
+    known = by_type.get(wanted.type, ("json_schema", "schema"))
+    fields = [name for name in ("json_schema", "schema", "value", "pattern") if getattr(wanted, name) is not None]
+    wrong = next((name for name in fields if name not in known), None)
+    if wrong is not None or len(fields) > 1:
+        where = f"response_format.{wrong or fields[1]}"
         raise invalid(where, f"{where} is given with type {wanted.type}; expected {' or '.join(known) or 'none'} alone")
     if wanted.type == "text":
         return None
-    if not given:
+    if not fields:
         if wanted.type == "json_object":
             return Grammar.json_schema(ANY_OBJECT)
         raise invalid(f"response_format.{known[0]}", f"response_format.{known[0]} is missing")
-    value = getattr(wanted, given[0])
+    value = getattr(wanted, fields[0])
     if wanted.type == "regex":
         return Grammar.regex(value)
-    if wanted.type == "json":
+    if wanted.json_schema is None:
         return Grammar.json_schema(value)
-    if wanted.json_schema is not None:
-        return _schema(wanted.json_schema, "response_format.json_schema.schema")
-    return _schema(JsonSchema(schema=wanted.schema, strict=wanted.strict), "response_format.schema")
-
-
-def _schema(wanted: JsonSchema, where: str) -> Grammar:
-    if wanted.schema is None:
-        raise invalid(where, f"{where} is missing")
-    if wanted.strict:
-        check_strict(wanted.schema, "schema", where)
-    return Grammar.json_schema(wanted.schema)
+    if wanted.json_schema.schema is None:
+        raise invalid("response_format.json_schema.schema", "response_format.json_schema.schema is missing")
+    return Grammar.json_schema(wanted.json_schema.schema)
 
 
 def relaxed(request: Common, grammar: Grammar) -> Grammar | None:
@@ -74,16 +63,9 @@ def relaxed(request: Common, grammar: Grammar) -> Grammar | None:
     return replace(grammar, lenient=True)
 
 
-def check_strict(schema: dict[str, Any], name: str, where: str) -> None:
-    """Raises `ApiError` for a schema that OpenAI's strict mode refuses. name: the schema's name in the message."""
-    loose = next(_loose(schema, name), None)
-    if loose is not None:
-        raise ApiError(400, "invalid_schema", f"strict: {loose}", where)
-
-
 def _structured(wanted: StructuredOutputs, allow_lark: bool) -> Grammar:
-    given = [name for name in wanted.__struct_fields__ if getattr(wanted, name) not in (None, False)]
-    if len(given) != 1:
+    kinds = [name for name in wanted.__struct_fields__ if getattr(wanted, name) not in (None, False)]
+    if len(kinds) != 1:
         raise invalid("structured_outputs", "give exactly one of json, regex, choice, grammar and json_object")
     if wanted.json_object:
         return Grammar.json_schema(ANY_OBJECT)
@@ -96,21 +78,3 @@ def _structured(wanted: StructuredOutputs, allow_lark: bool) -> Grammar:
     if not allow_lark:
         raise unsupported("structured_outputs.grammar", "this server was started without --allow-grammars")
     return Grammar.lark(str(wanted.grammar))
-
-
-def _loose(schema: Any, where: str, depth: int = 0) -> Iterator[str]:
-    """What OpenAI's strict mode requires and `schema` lacks."""
-    if depth > DEEPEST or not isinstance(schema, dict):
-        return  # refused by its depth later
-    kind, properties = schema.get("type"), schema.get("properties")
-    properties = properties if isinstance(properties, dict) else {}
-    if kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in schema:
-        if schema.get("additionalProperties") is not False:
-            yield f"{where} needs additionalProperties: false"
-        required = schema.get("required")
-        names = required if isinstance(required, list) else []
-        if {*properties} - {name for name in names if isinstance(name, str)}:
-            yield f"{where} needs all its properties in required"
-    for keyword, value in schema.items():
-        for place, one in below(f"{where}.{keyword}", keyword, value):
-            yield from _loose(one, place[:200], depth + 1)

@@ -64,35 +64,35 @@ def invalid(param: str | None, message: str, code: str = "invalid_value") -> Api
     return ApiError(400, code, message, param)
 
 
-def named_as_given(error: ApiError, given: Mapping[str, str]) -> ApiError:
-    """The error about the field as the client named it. given: the client's names, by this server's."""
-    for own in sorted(given, key=len, reverse=True):
-        rest = (error.param or "").removeprefix(own)
+def named_as_sent(error: ApiError, sent_as: Mapping[str, str]) -> ApiError:
+    """The error about the field as the client named it. sent_as: the client's names, by this server's."""
+    for name in sorted(sent_as, key=len, reverse=True):
+        rest = (error.param or "").removeprefix(name)
         if rest != error.param and not rest[:1].isidentifier():
-            named, told = given[own] + rest, str(error)
-            about = named + told.removeprefix(own + rest) if told.startswith(own + rest) else told
-            return ApiError(error.status, error.code, about, named, error.headers)
+            sent, message = sent_as[name] + rest, str(error)
+            message = sent + message.removeprefix(name + rest) if message.startswith(name + rest) else message
+            return ApiError(error.status, error.code, message, sent, error.headers)
     return error
 
 
-def too_long(field: str, size: str, capacity: int) -> ApiError:
+def too_long(field: str, tokens: int, capacity: int) -> ApiError:
     """Clients that shorten a prompt, or turn to another model, look for these words: litellm and LangChain for "prompt
     is too long" or the code, litellm for OpenAI's first words.
     """
-    told = (
-        f"This model's maximum context length is {capacity} tokens, but your {field} resulted in {size}: the prompt is "
-        f"too long ({TOO_LONG}), as at most {capacity - 1} tokens leave room for one to generate; shorten it, or serve "
-        "a bundle that was built with a larger --max-seq-len"
+    message = (
+        f"This model's maximum context length is {capacity} tokens, but your {field} resulted in {tokens} tokens: the "
+        f"prompt is too long ({TOO_LONG}), as at most {capacity - 1} tokens leave room for one to generate; shorten "
+        "it, or serve a bundle that was built with a larger --max-seq-len"
     )
-    return invalid(field, told, TOO_LONG)
+    return invalid(field, message, TOO_LONG)
 
 
 def of_grammar(error: GrammarError, request: Common) -> ApiError:
     """The error for a grammar of a whole output, with the field that caused it, if known."""
-    found = of_engine(error)
-    if found.status == 400:
-        found.param = "response_format" if request.structured_outputs is None else "structured_outputs"
-    return found
+    refusal = of_engine(error)
+    if refusal.status == 400:
+        refusal.param = "response_format" if request.structured_outputs is None else "structured_outputs"
+    return refusal
 
 
 def of_engine(error: BaseException) -> ApiError:
@@ -109,15 +109,15 @@ def of_engine(error: BaseException) -> ApiError:
         case MissingPackageError():
             return ApiError(400, "unsupported_parameter", str(error))
         case LongPromptError():
-            return too_long(str(error.field), f"{error.tokens} tokens", error.capacity)
+            return too_long(str(error.field), error.tokens, error.capacity)
         case ParameterError():
             return invalid(_in_requests(error.field), str(error), error.code)
         case SessionClosedError():
             return ApiError(503, "shutting_down", "this server is shutting down", headers={"Retry-After": "1"})
     LOG.error("a request failed: %s", error, exc_info=None if isinstance(error, SpecExportError) else error)
     # No details: an engine's messages name files of this machine.
-    told = "the engine failed on this request; the server's log says more"
-    return ApiError(500, "engine_error", told, headers={"x-should-retry": "false"})
+    message = "the engine failed on this request; the server's log says more"
+    return ApiError(500, "engine_error", message, headers={"x-should-retry": "false"})
 
 
 def _in_requests(field: str | None) -> str | None:

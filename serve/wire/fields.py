@@ -21,71 +21,60 @@ from .known_fields import (
     OF_MESSAGES,
     OTHER_NAMES,
 )
+from .requests import Extension
 
-# Fields of the object `specexport`. Its `route` is none: as a field of the request, it may be another server's.
-OWN = ("drafter", "num_draft_tokens", "speculate", "show_drafts", "banned_tokens")
+# `route` is none: as a field of the request, it may be another server's.
+MISPLACED = {*Extension.__struct_fields__} - {"route"}
 PLACE = re.compile(r"\[\d+\]")
 MAX_TOKENS = 2**31 - 1  # reduced to what there is room for
 
 
-def check_kinds(raw: Mapping[str, Any]) -> None:
-    """Raises `ApiError` for kinds of tools that the OpenAI API has and this server does not."""
-    choice, tools = raw.get("tool_choice"), raw.get("tools")
-    kind = choice.get("type") if isinstance(choice, Mapping) else None
-    if kind in ("allowed_tools", "custom"):
-        raise unsupported("tool_choice.type", f"{kind!r}; give none, auto, required, or the name of a function")
-    for place, tool in enumerate(tools if isinstance(tools, list) else []):
-        if isinstance(tool, Mapping) and tool.get("type") == "custom":
-            raise unsupported(f"tools[{place}].type", "'custom'; a tool is a function with parameters")
-
-
 def renamed(raw: Mapping[str, Any], honoured: frozenset[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """(the request with this server's names of its fields, the given names of those that had another one).
+    """(the request with this server's names of its fields, the client's names of those that had another one).
 
     Raises `ApiError` for two names of one thing.
     """
-    found = {name: value for name, value in raw.items() if name in honoured or name not in OTHER_NAMES}
-    given: dict[str, str] = {}
+    fields = {name: value for name, value in raw.items() if name in honoured or name not in OTHER_NAMES}
+    sent_as: dict[str, str] = {}
     for name, value in raw.items():
-        if name in found or value is None:
+        if name in fields or value is None:
             continue
         target, _, inner = OTHER_NAMES[name].partition(".")
         if target not in honoured:
-            found[name] = value
+            fields[name] = value
             continue
         if any(_same(value, nothing) for nothing in NOTHING.get(name, ())):
-            if target != "max_tokens" or found.get(target) is not None:
+            if target != "max_tokens" or fields.get(target) is not None:
                 continue
             value = MAX_TOKENS
         if (name, value) == ("format", "json"):
             inner = "json_object"
             value = True
         value = {inner: value} if inner else value
-        if found.get(target) not in (None, value):
-            raise invalid(name, f"{name} is given beside {given.get(target, target)}; give one of them")
-        found[target] = value
-        given |= {OTHER_NAMES[name]: name, target: name}
-    return found, given
+        if fields.get(target) not in (None, value):
+            raise invalid(name, f"{name} is sent beside {sent_as.get(target, target)}; send one of them")
+        fields[target] = value
+        sent_as |= {OTHER_NAMES[name]: name, target: name}
+    return fields, sent_as
 
 
 def check_fields(raw: Mapping[str, Any], honoured: frozenset[str], strict: bool) -> list[str]:
     """Names of the ignored fields, in order. Raises `ApiError` for refused ones."""
-    check_kinds(raw)
-    own = next((name for name in raw if name in OWN and raw[name] is not None), None)
-    if own is not None:
-        told = f'{own} belongs in the object specexport: "specexport": {{"{own}": ...}}'
-        raise ApiError(400, "unsupported_parameter", told, own)
+    misplaced = next((name for name in raw if name in MISPLACED and raw[name] is not None), None)
+    if misplaced is not None:
+        reason = f'{misplaced} belongs in the object specexport: "specexport": {{"{misplaced}": ...}}'
+        raise ApiError(400, "unsupported_parameter", reason, misplaced)
     others = ((name, value) for name, value in raw.items() if name not in honoured and value is not None)
     return unknown(others, strict, of_messages=raw.get("messages") is not None)
 
 
-def unknown(given: Iterable[tuple[str, Any]], strict: bool, of_messages: bool = False) -> list[str]:
+def unknown(fields: Iterable[tuple[str, Any]], strict: bool, of_messages: bool = False) -> list[str]:
     """Names of those that no server is known to have; `messages[0].x` for one in another object.
 
     Raises `ApiError` for one that would change an answer, and with `strict` for every unknown one.
     """
-    found = []
-    for name, value in given:
+    ignored = []
+    for name, value in fields:
         known = PLACE.sub("[]", name)
         rule = (OF_MESSAGES.get(known) if of_messages else None) or FIELDS.get(known)
         if rule is None and _narrows(known):
@@ -93,10 +82,10 @@ def unknown(given: Iterable[tuple[str, Any]], strict: bool, of_messages: bool = 
         if rule is None:
             if strict:
                 raise ApiError(400, "unknown_parameter", f"{name[:64]!r} is not a known field", name[:64])
-            found.append(name)
+            ignored.append(name)
         elif not any(_same(value, accepted) for accepted in rule[0]):
             raise unsupported(name, rule[1])
-    return found
+    return ignored
 
 
 def _narrows(name: str) -> bool:

@@ -2,7 +2,8 @@
 
 Whatever narrows or changes what an answer may be is here, so that none of it is ignored: OpenAI, vLLM, SGLang, TGI,
 llama.cpp, Ollama, Together, Fireworks, OpenRouter, Mistral, text-generation-webui. Names in other objects are written
-`messages[].prefix`. What is neither here nor honoured is unknown, and only named in a header.
+`messages[].prefix`. What is neither here nor honoured is unknown, and only named in a header: so are fields that have
+an effect only beside one that is refused, such as `length_penalty`.
 """
 
 from __future__ import annotations
@@ -38,11 +39,7 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     **_all("user metadata prompt_cache_key safety_identifier parallel_tool_calls", (ANY,), ""),
     "store": ((False,), "nothing is stored"),
     "service_tier": (("auto", "default"), "there is one tier"),
-    # With an effect only beside a field that is refused.
-    **_all("mirostat_tau mirostat_eta mirostat_lr xtc_threshold dynatemp_exponent smoothing_curve", (ANY,), ""),
-    **_all("dry_base dry_allowed_length dry_range dry_penalty_last_n dry_sequence_breakers", (ANY,), ""),
-    **_all("length_penalty early_stopping spaces_between_special_tokens", (ANY,), ""),
-    **_all("guided_decoding_backend mm_processor_kwargs media_io_kwargs", (ANY,), ""),
+    **_all("guided_decoding_backend", (ANY,), ""),  # a name that would seem to narrow the answer
     **_all("structured_outputs.disable_any_whitespace structured_outputs.disable_fallback", (ANY,), ""),
     # What an answer must match.
     **_all("grammar ebnf guided_grammar", ("",), LARK),

@@ -43,11 +43,6 @@ class TokenTexts:
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
-    @property
-    def longest(self) -> int:
-        """Number of bytes of the longest token."""
-        return max(map(len, self._bytes.values()), default=1)
-
 
 def chat_logprobs(entries: Iterable[TokenLogprobs], texts: TokenTexts) -> ChatLogprobs:
     def top(token: int, logprob: float) -> TopLogprob:
@@ -76,25 +71,25 @@ class CompletionEntries:
 
     def add(self, entries: Iterable[TokenLogprobs]) -> CompletionLogprobs:
         """The offset of a token that ends inside a character is that character's."""
-        found = CompletionLogprobs([], [], [], [])
+        logprobs = CompletionLogprobs([], [], [], [])
         for entry in entries:
-            found.tokens.append(self._texts.name_of(entry.token))
-            found.token_logprobs.append(finite(entry.logprob))
-            found.top_logprobs.append(self._likeliest(entry))
-            found.text_offset.append(self._offset)
+            logprobs.tokens.append(self._texts.name_of(entry.token))
+            logprobs.token_logprobs.append(finite(entry.logprob))
+            logprobs.top_logprobs.append(self._likeliest(entry))
+            logprobs.text_offset.append(self._offset)
             self._offset += len(self._decoder.decode(self._texts.bytes_of(entry.token)))
-        return found
+        return logprobs
 
     def _likeliest(self, entry: TokenLogprobs) -> dict[str, float]:
         """By name, the token itself among them: of several tokens with one name, the others are called by their ids."""
-        own = self._texts.name_of(entry.token)
-        found: dict[str, float] = {}
+        itself = self._texts.name_of(entry.token)
+        by_name: dict[str, float] = {}
         for token, logprob in entry.likeliest:
             name = self._texts.name_of(token)
-            if token != entry.token and (name == own or name in found):
+            if token != entry.token and (name == itself or name in by_name):
                 name = f"token_id:{token}"
-            found[name] = finite(logprob)
-        return found if own in found else {**found, own: finite(entry.logprob)}
+            by_name[name] = finite(logprob)
+        return by_name if itself in by_name else {**by_name, itself: finite(entry.logprob)}
 
 
 def finite(logprob: float) -> float:

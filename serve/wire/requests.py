@@ -88,7 +88,7 @@ Tools = Annotated[list[ToolDefinition], Meta(max_length=128)]
 
 
 class JsonSchema(msgspec.Struct):
-    """strict: as in OpenAI's API, every object names all its properties as required and allows no others."""
+    """strict: a schema that cannot be enforced is refused instead of relaxed."""
 
     name: Annotated[str, Meta(max_length=256)] | None = None
     description: str | None = None

@@ -13,7 +13,6 @@ from ...errors import GrammarError, ToolsError
 from ...runtime.session import Session
 from ...runtime.tools.tool import Tool
 from ...runtime.tools.tool_format import ToolFormat
-from .constraints import check_strict
 from .errors import invalid, unsupported
 from .requests import Message, ToolDefinition
 
@@ -21,16 +20,14 @@ LETTERS = string.ascii_letters + string.digits
 MAX_LEVELS = 64  # templates and masks recurse into nested values, on the interpreter's stack
 
 
-def offered(given: Sequence[ToolDefinition]) -> list[Tool]:
+def offered(definitions: Sequence[ToolDefinition]) -> list[Tool]:
     """Raises `ApiError`, also for an invalid schema."""
     tools = []
-    for place, entry in enumerate(given):
+    for place, entry in enumerate(definitions):
         where = f"tools[{place}].function.parameters"
         tool = entry.function
         if _deeper(tool.parameters or {}, MAX_LEVELS):
             raise invalid(where, f"{where} is nested in more than {MAX_LEVELS} levels; flatten it", "invalid_schema")
-        if tool.strict and tool.parameters is not None:
-            check_strict({"type": "object", **tool.parameters}, "parameters", where)
         try:
             tools.append(Tool(tool.name, tool.description, tool.parameters))
         except GrammarError as error:
@@ -59,49 +56,49 @@ class History:
             raise invalid(f"{where}.tool_calls", f"{where} has tool_calls, which only the assistant has", CODE)
         calls = message.tool_calls or []
         if len(calls) > 1 and form.next is None:
-            told = f"{where} has {len(calls)} calls; this model's chat template takes one at a time"
-            raise invalid(f"{where}.tool_calls", told, CODE)
-        found = []
+            reason = f"{where} has {len(calls)} calls; this model's chat template takes one at a time"
+            raise invalid(f"{where}.tool_calls", reason, CODE)
+        rendered = []
         for place, call in enumerate(calls):
             self._called[call.id] = call.function.name
             at = f"{where}.tool_calls[{place}].function.arguments"
             arguments = _arguments(call.function.arguments, at, form.takes_texts)
             function = {"name": call.function.name, "arguments": arguments}
-            found.append({"id": form.call_id(call.id), "type": "function", "function": function})
-        return found
+            rendered.append({"id": form.call_id(call.id), "type": "function", "function": function})
+        return rendered
 
     def result(self, message: Message, where: str) -> dict[str, Any]:
         """The fields of a tool's message in addition to its content. Raises `ApiError`."""
         form = form_of(self._session, f"{where}.role")
         if not form.takes_results:
             raise unsupported(f"{where}.role", "this model's chat template does not render tool results")
-        given = message.tool_call_id
-        if given is None:
+        name = message.tool_call_id
+        if name is None:
             raise invalid(f"{where}.tool_call_id", f"{where}.tool_call_id is missing; a tool answers a call", CODE)
-        if given not in self._called:
-            told = f"{where}.tool_call_id is {given[:64]!r}; no earlier call has that id"
-            raise invalid(f"{where}.tool_call_id", told, CODE)
-        return {"tool_call_id": form.call_id(given), "name": message.name or self._called[given]}
+        if name not in self._called:
+            reason = f"{where}.tool_call_id is {name[:64]!r}; no earlier call has that id"
+            raise invalid(f"{where}.tool_call_id", reason, CODE)
+        return {"tool_call_id": form.call_id(name), "name": message.name or self._called[name]}
 
 
 CODE = "invalid_tool_history"
 
 
-def _arguments(given: str | dict[str, Any] | None, where: str, takes_texts: bool) -> dict[str, Any] | str:
+def _arguments(arguments: str | dict[str, Any] | None, where: str, takes_texts: bool) -> dict[str, Any] | str:
     """Arguments that are no object, because the answer was cut off, as the text that the model wrote, or as none for a
     template that cannot write a text: an agent must be able to go on with its own history.
     """
-    found: Any = given
-    if isinstance(given, str):
+    value: Any = arguments
+    if isinstance(arguments, str):
         try:
-            found = msgspec.json.decode(given)
+            value = msgspec.json.decode(arguments)
         except (ValueError, RecursionError):
-            found = None
-    if not isinstance(found, dict):
-        return given if takes_texts and isinstance(given, str) and given.strip() else {}
-    if _deeper(found, MAX_LEVELS):
+            value = None
+    if not isinstance(value, dict):
+        return arguments if takes_texts and isinstance(arguments, str) and arguments.strip() else {}
+    if _deeper(value, MAX_LEVELS):
         raise invalid(where, f"{where} is nested in more than {MAX_LEVELS} levels; flatten it", CODE)
-    return found
+    return value
 
 
 def _deeper(value: Any, levels: int) -> bool:

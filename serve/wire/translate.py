@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from ...runtime.grammar.grammar import Grammar
 from ...runtime.sampling.parameters import SEEDS, SamplingParameters
 from ...runtime.session import Session
-from ...runtime.text.chat_template import Variables, is_own
+from ...runtime.text.chat_template import Variables, is_reserved
 from ...runtime.text.encode import Prompt
-from ...runtime.text.thinking import KEYS
-from ...runtime.tools.tool import Tool
 from ..settings import ServerSettings
-from .errors import ApiError, invalid, too_long, unsupported
+from .errors import ApiError, invalid, unsupported
 from .requests import ChatRequest, Common, CompletionRequest, Extension, Message, Part, TokenizeRequest
 from .tools import History
 
@@ -22,23 +19,11 @@ MAX_PROMPTS = 64
 FIELD, EFFORT = "chat_template_kwargs", "reasoning_effort"
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits of the bundle. longest_token: in bytes of text; a text of more than capacity times that cannot fit."""
-
-    capacity: int
-    longest_token: int
-
-    @property
-    def longest_text(self) -> int:
-        return self.capacity * self.longest_token
-
-
 def chat_messages(
     messages: Sequence[Message], session: Session, variables: Variables | None = None
 ) -> list[dict[str, Any]]:
     """In the runtime's form. variables: of the template. Raises `ApiError` for what cannot be rendered."""
-    found: list[dict[str, Any]] = []
+    rendered: list[dict[str, Any]] = []
     history = History(session)
     for place, message in enumerate(messages):
         where = f"messages[{place}]"
@@ -58,8 +43,8 @@ def chat_messages(
             made |= {thinking.key: thoughts} if thinking is not None and thinking.key else {}
         if message.role == "tool":
             made |= history.result(message, where)
-        found.append(made)
-    return found
+        rendered.append(made)
+    return rendered
 
 
 def check_template(session: Session, tools: bool) -> None:
@@ -85,96 +70,45 @@ def flat(content: str | Sequence[Part], where: str) -> str:
     return "\n".join(texts)
 
 
-def prompts(request: CompletionRequest) -> list[Prompt]:
+def prompts_of(request: CompletionRequest) -> list[Prompt]:
     """One to 64 prompts. Raises `ApiError`."""
-    given = request.prompt
-    if isinstance(given, str):
-        return [given]
-    ids = [item for item in given if isinstance(item, int)]
-    if ids and len(ids) == len(given):
+    items = request.prompt
+    if isinstance(items, str):
+        return [items]
+    ids = [item for item in items if isinstance(item, int)]
+    if ids and len(ids) == len(items):
         return [ids]
-    if not given or ids:
-        raise invalid(
-            "prompt", "prompt mixes texts and token ids, or is empty; give a text, token ids, or a list of either"
-        )
-    if len(given) > MAX_PROMPTS:
-        raise invalid("prompt", f"prompt holds {len(given)} prompts; give at most {MAX_PROMPTS}")
-    return [item for item in given if not isinstance(item, int)]
+    if not items or ids:
+        reason = "prompt mixes texts and token ids, or is empty; give a text, token ids, or a list of either"
+        raise invalid("prompt", reason)
+    if len(items) > MAX_PROMPTS:
+        raise invalid("prompt", f"prompt holds {len(items)} prompts; give at most {MAX_PROMPTS}")
+    return [item for item in items if not isinstance(item, int)]
 
 
-def check_size(prompt: Prompt, limits: Limits, tools: Sequence[Tool] = ()) -> None:
-    """Refuses what cannot fit before anything is tokenized. Raises `ApiError`."""
-    size = 0
-    for one in _rendered(prompt, tools):
-        size += one
-        if size > limits.longest_text:
-            break  # the rest is skipped
-    if size > limits.longest_text:
-        field = "prompt" if isinstance(prompt, str) else "messages"
-        told = f"{size} bytes or more, and no text of more than {limits.longest_text} can fit"
-        raise too_long(field, told, limits.capacity)
-
-
-def _rendered(prompt: Prompt, tools: Sequence[Tool]) -> Iterator[int]:
-    """Bytes of everything that a template writes: never more than it does write, apart from structure."""
-    if isinstance(prompt, str):
-        yield len(prompt.encode())
-        return
-    for message in prompt:
-        if isinstance(message, dict):  # otherwise a token
-            yield from _sizes(message["content"])
-            for name in ("name", *KEYS):
-                yield from _sizes(message.get(name, ""))
-            for call in message.get("tool_calls", ()):
-                yield from _sizes(call["function"]["name"])
-                yield from _sizes(call["function"]["arguments"])
-    for tool in tools:
-        yield from _sizes(tool.name)
-        yield from _sizes(tool.description or "")
-        yield from _sizes(tool.parameters or {})
-
-
-def _sizes(value: Any) -> Iterator[int]:
-    """Bytes of each text and bracket of JSON, one for a number. A loop, so that deep values do not overflow the
-    stack.
-    """
-    left = [value]
-    while left:
-        value = left.pop()
-        if isinstance(value, str):
-            yield len(value.encode())
-        elif isinstance(value, Mapping):
-            left += [*value, *value.values()]
-            yield len("{}")
-        elif isinstance(value, list):
-            left += value
-            yield len("[]")
-        else:
-            yield 1
-
-
-def prediction_text(request: Common, limits: Limits) -> str:
-    """At most as much of it as a sequence can hold; empty for none. Raises `ApiError`."""
-    if request.prediction is None:
-        return ""
-    return flat(request.prediction.content, "prediction.content")[: limits.longest_text]
+def prediction_text(request: Common) -> str:
+    """Empty for none. Raises `ApiError`."""
+    return "" if request.prediction is None else flat(request.prediction.content, "prediction.content")
 
 
 def parameters(
     request: Common,
     settings: ServerSettings,
-    limits: Limits,
+    capacity: int,
     prompt_tokens: int,
     grammar: Grammar | None,
     prediction: Sequence[int] = (),
 ) -> SamplingParameters:
-    """prediction: token ids. Raises `ParameterError`, `ApiError`."""
+    """capacity: of a sequence, in tokens. prediction: token ids. Raises `ParameterError`, `ApiError`."""
     extension = request.specexport or Extension()
-    asked = getattr(request, "max_completion_tokens", None) or request.max_tokens
-    default = 16 if isinstance(request, CompletionRequest) else limits.capacity  # as in the OpenAI API
-    room = limits.capacity - prompt_tokens
-    most = max(1, min(asked or default, settings.max_tokens or room, room))
-    given: dict[str, Any] = {
+    default = 16 if isinstance(request, CompletionRequest) else capacity  # as in the OpenAI API
+    limit = getattr(request, "max_completion_tokens", None) or request.max_tokens or default
+    room = capacity - prompt_tokens
+    most = max(1, min(limit, settings.max_tokens or room, room))
+    if request.min_tokens is not None and request.min_tokens > limit:
+        reason = f"min_tokens is {request.min_tokens}; it must be at most max_tokens, {limit}"
+        raise invalid("min_tokens", reason)
+    values: dict[str, Any] = {
         "top_p": request.top_p or None,
         "top_k": None if request.top_k is None else max(request.top_k, 0),  # vLLM's -1 means off as well
         "min_p": request.min_p,
@@ -199,7 +133,7 @@ def parameters(
     temperature = settings.default_temperature if request.temperature is None else request.temperature
     if request.top_p == 0:  # the likeliest token alone
         temperature = 0.0
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in values.items() if value is not None}
     return SamplingParameters(max_new_tokens=most, temperature=temperature, **chosen)
 
 
@@ -213,12 +147,11 @@ def likeliest(request: Common) -> int | None:
     return (request.top_logprobs or 0) if request.logprobs else None
 
 
-def _biases(given: dict[str, float]) -> dict[int, float]:
-    whole: Callable[[str], bool] = lambda text: text.isascii() and text.isdigit() and len(text) < 12  # noqa: E731
-    wrong = next((token for token in given if not whole(token)), None)
-    if wrong is not None:
-        raise invalid("logit_bias", f"logit_bias names {wrong[:32]!r}; its keys are token ids")
-    return {int(token): bias for token, bias in given.items()}
+def _biases(biases: dict[str, float]) -> dict[int, float]:
+    for token in biases:
+        if not (token.isascii() and token.isdigit() and len(token) < 12):
+            raise invalid("logit_bias", f"logit_bias names {token[:32]!r}; its keys are token ids")
+    return {int(token): bias for token, bias in biases.items()}
 
 
 def variables_of(
@@ -228,16 +161,16 @@ def variables_of(
 
     Raises `ApiError` for a variable that requests may not set; with `strict` for one that the template does not read.
     """
-    given: dict[str, Any] = dict(request.chat_template_kwargs or {})
-    own = next(filter(is_own, given), None)
-    if own is not None:
-        where = f"{FIELD}.{own}"
+    variables: dict[str, Any] = dict(request.chat_template_kwargs or {})
+    reserved = next(filter(is_reserved, variables), None)
+    if reserved is not None:
+        where = f"{FIELD}.{reserved}"
         raise invalid(where, f"{where} cannot be set by requests: it comes from messages, tools and the model")
-    names = {name: f"{FIELD}.{name}" for name in given}
-    if request.reasoning_effort is not None and EFFORT not in given:
-        given[EFFORT], names[EFFORT] = request.reasoning_effort, EFFORT
+    names = {name: f"{FIELD}.{name}" for name in variables}
+    if request.reasoning_effort is not None and EFFORT not in variables:
+        variables[EFFORT], names[EFFORT] = request.reasoning_effort, EFFORT
     read = session.template_variables
-    unread = [names[name] for name in given if name not in read]
+    unread = [names[name] for name in variables if name not in read]
     if unread and strict:
         raise ApiError(400, "unknown_parameter", f"{unread[0]!r} is not read by the chat template", unread[0])
-    return {name: value for name, value in given.items() if name in read}, unread
+    return {name: value for name, value in variables.items() if name in read}, unread

@@ -1,4 +1,4 @@
-"""What requests cost before they wait for the engine: sizes, turns, and clients that leave meanwhile."""
+"""What requests cost before they wait for the engine: turns, depths, and clients that leave meanwhile."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision=
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
 LONG = "x" * 100_000
+ARGUMENTS = "messages[1].tool_calls[0].function.arguments"
+PARAMETERS = "tools[0].function.parameters"
 
 
 class Gate:
@@ -55,34 +57,9 @@ def history(arguments: str, **tool: Any) -> list[dict[str, Any]]:
     return [*HELLO, {"role": "assistant", "content": None, "tool_calls": [call]}, result]
 
 
-def offered(**function: Any) -> list[dict[str, Any]]:
-    return [{"type": "function", "function": {"name": "f", **function}}]
-
-
-TOO_LONG: dict[str, dict[str, Any]] = {
-    "content": {"messages": [{"role": "user", "content": LONG}]},
-    "arguments": {"messages": history(json.dumps({"a": LONG}))},
-    "names in arguments": {"messages": history(json.dumps({"a": [{LONG: 1}]}))},
-    "numbers in arguments": {"messages": history(json.dumps({"a": [1] * len(LONG)}))},
-    "brackets in arguments": {"messages": history(json.dumps({"a": [[]] * len(LONG)}))},
-    "description": {"messages": HELLO, "tools": offered(description=LONG)},
-    "parameters": {"messages": HELLO, "tools": offered(parameters={"type": "object", "description": LONG})},
-}
-
-
-@pytest.mark.parametrize("path", ["/tokenize", CHAT])
-@pytest.mark.parametrize("what", TOO_LONG)
-def test_what_cannot_fit_is_not_even_tokenized(qwen: Client, what: str, path: str) -> None:
-    gate = Gate(qwen.session)  # type: ignore[attr-defined]
-    gate.open.set()
-    status, _, body = qwen.ask("POST", path, TOO_LONG[what])
-    assert (status, json.loads(body)["error"]["code"]) == (400, "context_length_exceeded")
-    assert gate.begun == []
-
-
-def test_what_fits_is_answered(qwen: Client) -> None:
-    fields = {"messages": history(json.dumps({"a": [1, "é", None, {}]})), "tools": offered(description="Of cities.")}
-    assert qwen.chat(**fields, max_tokens=3)["usage"]["completion_tokens"] == 3
+def with_default(levels: int) -> list[dict[str, Any]]:
+    """A tool whose parameters hold a value with so many levels."""
+    return [{"type": "function", "function": {"name": "f", "parameters": {"default": nested(levels)}}}]
 
 
 def raw(client: Client) -> socket.socket:
@@ -164,26 +141,17 @@ def nested(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", ["/tokenize", CHAT])
-def test_arguments_that_are_nested_too_deep(qwen: Client, path: str) -> None:
-    for levels in (65, 600):
-        status, _, body = qwen.ask("POST", path, {"messages": history(json.dumps(nested(levels)))})
-        error = json.loads(body)["error"]
-        assert (status, error["code"]) == (400, "invalid_tool_history")
-        assert error["param"] == "messages[1].tool_calls[0].function.arguments"
-    assert qwen.ask("POST", path, {"messages": history(json.dumps(nested(64))), "max_tokens": 1})[0] == 200
-
-
-@pytest.mark.parametrize("path", ["/tokenize", CHAT])
-def test_parameters_that_are_nested_too_deep(qwen: Client, path: str) -> None:
-    fields = {"messages": HELLO, "max_tokens": 1} | ({"tool_choice": "none"} if path == CHAT else {})
-    for levels in (65, 600):
-        status, _, body = qwen.ask(
-            "POST", path, fields | {"tools": offered(parameters={"default": nested(levels - 1)})}
-        )
-        error = json.loads(body)["error"]
-        assert (status, error["code"]) == (400, "invalid_schema")
-        assert error["param"] == "tools[0].function.parameters"
-    assert qwen.ask("POST", path, fields | {"tools": offered(parameters={"default": nested(63)})})[0] == 200
+def test_what_is_nested_too_deep(qwen: Client, path: str) -> None:
+    none = {"tool_choice": "none"} if path == CHAT else {}
+    for make, code, param in (
+        (lambda levels: {"messages": history(json.dumps(nested(levels)))}, "invalid_tool_history", ARGUMENTS),
+        (lambda levels: none | {"messages": HELLO, "tools": with_default(levels - 1)}, "invalid_schema", PARAMETERS),
+    ):
+        for levels in (65, 600):
+            status, _, body = qwen.ask("POST", path, make(levels))
+            error = json.loads(body)["error"]
+            assert (status, error["code"], error["param"]) == (400, code, param)
+        assert qwen.ask("POST", path, {**make(64), "max_tokens": 1})[0] == 200
 
 
 def test_the_engine_thread_tokenizes_no_prediction(tmp_path: Path) -> None:
@@ -197,11 +165,10 @@ def test_the_engine_thread_tokenizes_no_prediction(tmp_path: Path) -> None:
 
     session._encoder.encode_prediction = noted  # type: ignore[method-assign]
     with served(session) as client:
-        longest = client.app.state.service.limits.longest_text  # type: ignore[attr-defined]
         client.chat(prediction={"type": "content", "content": LONG}, max_tokens=2)
     (worker, text), (engine, ids) = found
     assert worker.startswith("specexport-encode")
-    assert text == LONG[:longest]
+    assert text == LONG
     assert engine == "specexport-engine"
     assert list(ids) == encode(text)
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from specexport.serve.engine.fair_queue import FairQueue, Full
+from specexport.errors import QueueError
+from specexport.serve.engine.fair_queue import FairQueue
 
 
 def drained(queue: FairQueue[str]) -> list[str]:
@@ -11,6 +12,9 @@ def drained(queue: FairQueue[str]) -> list[str]:
     while (item := queue.pop()) is not None:
         found.append(item)
     return found
+
+
+OF_KEY = "too_many_requests"
 
 
 def test_keys_take_turns_and_each_is_first_in_first_out() -> None:
@@ -35,13 +39,13 @@ def test_both_bounds() -> None:
     queue: FairQueue[str] = FairQueue(3, 2)
     queue.put("a", "a1")
     queue.put("a", "a2")
-    with pytest.raises(Full) as full:
+    with pytest.raises(QueueError) as full:
         queue.put("a", "a3")
-    assert full.value.of_key
+    assert full.value.code == OF_KEY
     queue.put("b", "b1")
-    with pytest.raises(Full) as full:
+    with pytest.raises(QueueError) as full:
         queue.put("c", "c1")
-    assert not full.value.of_key
+    assert full.value.code == "queue_full"
     assert queue.remove("a", "a1")
     assert not queue.remove("a", "a1")
     assert not queue.remove("nobody", "a1")
@@ -54,18 +58,18 @@ def test_where_nothing_runs_the_next_one_does_not_wait() -> None:
     for item in ("a1", "a2", "b1"):
         queue.put(item[0], item, idle=True)
     for key in ("a", "b", "c"):  # the key's share; the queue
-        with pytest.raises(Full) as full:
+        with pytest.raises(QueueError) as full:
             queue.put(key, "no", idle=True)
-        assert not full.value.of_key
+        assert full.value.code == "queue_full"
     assert queue.pop() == "a1"  # runs
-    for key, of_key in (("b", False), ("c", False)):
-        with pytest.raises(Full) as full:
+    for key in ("b", "c"):
+        with pytest.raises(QueueError) as full:
             queue.put(key, "no")
-        assert full.value.of_key is of_key
+        assert full.value.code == "queue_full"
     assert queue.remove("b", "b1")
-    with pytest.raises(Full) as full:
+    with pytest.raises(QueueError) as full:
         queue.put("a", "a3")
-    assert full.value.of_key
+    assert full.value.code == OF_KEY
     queue.put("b", "b2")
     assert drained(queue) == ["a2", "b2"]
 
@@ -81,9 +85,9 @@ def test_random_histories_lose_nothing_and_starve_nobody() -> None:
             if chance.random() < 0.55:
                 full = len(queue) >= 12
                 if full or len(waiting[key]) >= 5:
-                    with pytest.raises(Full) as caught:
+                    with pytest.raises(QueueError) as caught:
                         queue.put(key, (key, number))
-                    assert caught.value.of_key is not full
+                    assert (caught.value.code == OF_KEY) is not full
                 else:
                     queue.put(key, (key, number))
                     waiting[key].append(number)

@@ -65,11 +65,3 @@ def test_a_stream_that_is_left_ends_with_an_error(served_bundle: Path, tmp_path:
     found = stopped_stream(SLOWLY + example().replace(DRAIN, "queue.drain(0)"), served_bundle, tmp_path)
     assert b'"code":"shutting_down"' in found
     assert b"[DONE]" not in found
-
-
-def test_without_a_drain_uvicorn_breaks_streams_off(served_bundle: Path, tmp_path: Path) -> None:
-    """As the page says; otherwise the example would do more than is needed."""
-    app = SLOWLY + example().replace("signal.signal(signal.SIGTERM, stop)", "")
-    found = stopped_stream(app, served_bundle, tmp_path, "--timeout-graceful-shutdown", "0")
-    assert b"[DONE]" not in found
-    assert b'"error"' not in found

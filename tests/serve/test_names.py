@@ -55,10 +55,7 @@ def test_one_name_stays_the_text_that_it_was() -> None:
     ("path", "instead"),
     [
         ("/v1/responses", "/v1/chat/completions"),
-        ("/v1/messages", "/v1/chat/completions"),
-        ("/api/generate", "/v1/completions"),
         ("/chat/completions", "/v1/chat/completions"),
-        ("/models", "/v1/models"),
         ("/v1/embeddings", "see /openapi.json"),
     ],
 )

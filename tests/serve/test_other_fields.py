@@ -8,109 +8,14 @@ from typing import Any
 import pytest
 from specexport.serve.wire.body import parse
 from specexport.serve.wire.errors import ApiError
-from specexport.serve.wire.known_fields import FIELDS, OTHER_NAMES
+from specexport.serve.wire.known_fields import ANY, FIELDS, OF_MESSAGES, OTHER_NAMES
 from specexport.serve.wire.requests import ChatRequest, CompletionRequest, TokenizeRequest
 from support.refusals import refused
 
 HELLO = {"role": "user", "content": "Hello"}
-# What each asks for, and the same field where it asks for nothing (None where it always asks).
-CHANGE: dict[str, tuple[Any, Any]] = {
-    "allowed_token_ids": ([5], []),
-    "bad_words": (["Sure"], []),
-    "banned_strings": (["a"], []),
-    "suppress_tokens": ([5], []),
-    "logits_processors": (["a.b"], []),
-    "custom_logit_processor": ("x", ""),
-    "force_words_ids": ([[5]], []),
-    "grammar": ('root ::= "a"', ""),
-    "ebnf": ('root ::= "a"', ""),
-    "guided_grammar": ('root ::= "a"', None),
-    "guided_whitespace_pattern": (" ", None),
-    "structural_tag": ("{}", None),
-    "schema": ({"type": "object"}, None),
-    "json_mode": (True, False),
-    "response_schema": ({"type": "object"}, None),
-    "mirostat": (2, 0),
-    "mirostat_mode": (1, 0.0),
-    "mirostat_target": (1.5, None),
-    "typical_p": (0.9, 1),
-    "tfs": (0.9, 1.0),
-    "tfs_z": (0.9, 1),
-    "top_a": (0.1, 0),
-    "top_n_sigma": (1.5, -1),
-    "dry_multiplier": (0.8, 0),
-    "xtc_probability": (0.5, 0.0),
-    "dynatemp_range": (0.5, 0),
-    "smoothing_factor": (0.2, 0),
-    "epsilon_cutoff": (3, 0),
-    "penalty_alpha": (0.6, 0),
-    "guidance_scale": (1.5, 1),
-    "negative_prompt": ("no", ""),
-    "no_repeat_ngram_size": (3, 0),
-    "encoder_repetition_penalty": (1.1, 1),
-    "repeat_last_n": (64, -1),
-    "samplers": (["top_k"], None),
-    "min_keep": (2, 0),
-    "do_sample": (False, True),
-    "watermark": (True, False),
-    "n": (2, 1.0),
-    "n_cmpl": (2, 1),
-    "best_of": (2, 1),
-    "use_beam_search": (True, False),
-    "num_beams": (4, 1),
-    "max_length": (30, None),
-    "min_length": (3, 0),
-    "max_time": (2.0, 0),
-    "t_max_predict_ms": (100, -1),
-    "stop_regex": ("a+", None),
-    "eos_token_id": (5, None),
-    "include_stop_str_in_output": (True, False),
-    "no_stop_trim": (True, False),
-    "skip_special_tokens": (False, True),
-    "echo": (True, False),
-    "return_full_text": (True, False),
-    "prompt_logprobs": (1, None),
-    "n_probs": (5, 0),
-    "suffix": ("x", ""),
-    "truncate_prompt_tokens": (3, None),
-    "truncate": (3, None),
-    "prompt_truncate_len": (3, None),
-    "context_length_exceeded_behavior": ("truncate", "error"),
-    "truncation": ("auto", "disabled"),
-    "transforms": (["middle-out"], []),
-    "add_generation_prompt": (False, True),
-    "continue_final_message": (True, False),
-    "add_special_tokens": (True, False),
-    "system": ("Be brief.", ""),
-    "prompt": ("Hello", None),
-    "input_ids": ([1], None),
-    "prompt_embeds": ("AAAA", None),
-    "documents": ([{"text": "a"}], []),
-    "images": (["AAAA"], []),
-    "chat_template": ("{{ 1 }}", None),
-    "raw": (True, False),
-    "functions": ([{"name": "f"}], []),
-    "max_tool_calls": (1, None),
-    "modalities": (["audio"], ["text"]),
-    "think": (False, None),
-    "thinking": ({"type": "disabled"}, None),
-    "reasoning": ({"effort": "low"}, None),
-    "enable_thinking": (False, None),
-    "thinking_budget": (100, None),
-    "reasoning_budget": (0, -1),
-    "include_reasoning": (False, True),
-    "reasoning_format": ("none", "auto"),
-    "verbosity": ("low", "medium"),
-    "lora": ([{"id": 0, "scale": 1}], []),
-    "lora_path": ("a", None),
-    "adapter_id": ("a", None),
-    "safe_prompt": (True, False),
-    "options": ({"temperature": 0}, {}),
-    "parameters": ({"max_new_tokens": 3}, {}),
-    "extra_body": ({"top_k": 1}, {}),
-    "nvext": ({"ignore_eos": True}, {}),
-    "vllm_xargs": ({"a": 1}, {}),
-}
+VALUES: list[Any] = ["x", 7, -7.5, True, False, [5], {"a": 1}]
+CHAT_FIELDS = ChatRequest.__struct_fields__
+OF_TEXTS = ("prompt", "add_special_tokens")  # that completions honour or accept
 NESTED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [HELLO, {"role": "assistant", "content": "Su", "prefix": True}]}, "messages[1].prefix"),
     ({"messages": [HELLO, {"role": "assistant", "content": "Su", "partial": True}]}, "messages[1].partial"),
@@ -139,27 +44,24 @@ def text(**fields: Any) -> Any:
     return parse(CompletionRequest, json.dumps({"prompt": "Hello", **fields}).encode(), False)
 
 
-@pytest.mark.parametrize("name", CHANGE)
+@pytest.mark.parametrize("name", sorted(name for name in FIELDS if "." not in name and name not in CHAT_FIELDS))
 def test_what_changes_an_answer_is_refused_by_name(name: str) -> None:
-    value, neutral = CHANGE[name]
-    with refused(ApiError, code="unsupported_parameter", field=name) as caught:
-        chat(**{name: value})
-    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
-    if name not in ("prompt", "add_special_tokens"):
-        with pytest.raises(ApiError, match=f"^{name} is not supported"):
-            text(**{name: value})
-    assert chat(strict=True, **{name: None}).ignored == []
-    if neutral is not None:
-        assert chat(strict=True, **{name: neutral}).ignored == []
+    accepted, reason = OF_MESSAGES.get(name) or FIELDS[name]
+    for value in (None, *accepted):
+        assert chat(strict=True, **{name: "anything" if value is ANY else value}).ignored == []
+    if ANY not in accepted:
+        assert reason
+        for value in VALUES:
+            if not any(value == one and type(value) is type(one) for one in accepted):
+                for parsed in (chat, *([] if name in OF_TEXTS else [text])):
+                    with refused(ApiError, code="unsupported_parameter", field=name):
+                        parsed(**{name: value})
 
 
-def test_all_of_them_are_in_one_table_with_an_advice() -> None:
-    assert len(CHANGE) >= 90
-    assert not {*CHANGE} - {*FIELDS}
-    assert not {*OTHER_NAMES} & {*FIELDS}
-    for name, (accepted, reason) in FIELDS.items():
-        assert reason or accepted, name
-        assert not reason or reason[0].islower() or "JSON" in reason, name
+@pytest.mark.parametrize("name", ["mirostat", "n", "grammar", "bad_words", "echo", "system", "functions", "think"])
+def test_names_that_must_be_in_the_table(name: str) -> None:
+    assert name in FIELDS
+    assert name not in OTHER_NAMES
 
 
 @pytest.mark.parametrize(("fields", "name"), NESTED, ids=[name for _, name in NESTED])
@@ -178,7 +80,7 @@ def test_in_other_objects_too(fields: dict[str, Any], name: str) -> None:
     ],
 )
 def test_a_name_that_is_not_known_and_seems_to_narrow_the_answer(name: str) -> None:
-    def given(value: Any) -> dict[str, Any]:
+    def fields_with(value: Any) -> dict[str, Any]:
         fields: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}
         fields["structured_outputs"] = {"regex": "a"}
         *objects, last = name.split(".")
@@ -189,9 +91,9 @@ def test_a_name_that_is_not_known_and_seems_to_narrow_the_answer(name: str) -> N
         return {key: fields[key] for key in (objects or [last])[:1]}
 
     with refused(ApiError, code="unsupported_parameter", field=name):
-        chat(**given("x"))
+        chat(**fields_with("x"))
     for nothing in (None, False, "", {}):
-        assert chat(**given(nothing)).ignored == []
+        assert chat(**fields_with(nothing)).ignored == []
 
 
 def test_a_schema_of_what_a_tool_returns_narrows_nothing() -> None:
@@ -216,31 +118,26 @@ def test_where_special_tokens_are_added() -> None:
 def test_what_has_no_effect_on_an_answer_is_named_in_the_header() -> None:
     fields = {"cache_prompt": True, "keep_alive": "5m", "num_ctx": 2048, "snippy": {"enabled": False}, "priority": 1}
     assert chat(**fields).ignored == [*fields]
-    assert chat(strict=True, user="u", metadata={"a": 1}, mirostat_tau=5, dry_base=1.75).ignored == []
+    fields = {"length_penalty": 2, "mirostat_tau": 5, "dry_base": 1.75}  # with an effect beside refused ones only
+    assert chat(**fields).ignored == [*fields]
+    assert chat(strict=True, user="u", metadata={"a": 1}).ignored == []
 
 
 SAME: list[tuple[dict[str, Any], str, Any]] = [
     ({"repeat_penalty": 1.1}, "repetition_penalty", 1.1),
     ({"n_predict": 7}, "max_tokens", 7),
     ({"n_predict": -1}, "max_tokens", 2**31 - 1),
-    ({"num_predict": -2}, "max_tokens", 2**31 - 1),
     ({"max_new_tokens": 7.0}, "max_tokens", 7),
     ({"max_output_tokens": 7, "max_tokens": 7}, "max_tokens", 7),
     ({"min_new_tokens": 2}, "min_tokens", 2),
     ({"stop_sequences": ["a"]}, "stop", ["a"]),
-    ({"stop_strings": "a"}, "stop", "a"),
     ({"random_seed": 3}, "seed", 3),
     ({"ban_eos_token": True}, "ignore_eos", True),
     ({"json_schema": {"type": "object"}}, "structured_outputs.json", {"type": "object"}),
-    ({"json_schema": "{}"}, "structured_outputs.json", "{}"),
-    ({"guided_json": {"type": "object"}}, "structured_outputs.json", {"type": "object"}),
     ({"format": {"type": "object"}}, "structured_outputs.json", {"type": "object"}),
     ({"format": "json"}, "structured_outputs.json_object", True),
     ({"regex": "a+"}, "structured_outputs.regex", "a+"),
-    ({"guided_regex": "a+"}, "structured_outputs.regex", "a+"),
     ({"guided_choice": ["a", "b"]}, "structured_outputs.choice", ["a", "b"]),
-    ({"regex_pattern": "a+"}, "structured_outputs.regex", "a+"),
-    ({"stop_words": ["a"]}, "stop", ["a"]),
     ({"n_predict": -1, "max_tokens": 7}, "max_tokens", 7),
     ({"format": "", "guided_choice": [], "regex": ""}, "structured_outputs", None),
 ]
@@ -288,15 +185,11 @@ def test_integers_with_a_point(name: str, value: Any) -> None:
     assert repr(chat(**{name: value}).request) == repr(wanted)
 
 
-def test_integers_with_a_point_in_prompts_and_nowhere_else() -> None:
+def test_integers_with_a_point_in_prompts_and_schemas() -> None:
     assert repr(text(prompt=[1.0, 2]).request.prompt) == "[1, 2]"
     assert repr(text(prompt=[[1.0], [2]], logprobs=2.0).request.prompt) == "[[1], [2]]"
-    schema = {"const": 1.0, "minimum": 2.0}
-    found = chat(
-        response_format={"type": "json_object", "schema": schema}, max_tokens=3.0, chat_template_kwargs={"a": 2.0}
-    ).request
-    assert repr(found.response_format.schema) == repr(schema)
-    assert repr(found.chat_template_kwargs) == "{'a': 2.0}"
+    request = chat(response_format={"type": "json_object", "schema": {"const": 1.0, "minimum": 2.5, "maximum": 1e300}})
+    assert repr(request.request.response_format.schema) == "{'const': 1, 'minimum': 2.5, 'maximum': 1e+300}"
 
 
 @pytest.mark.parametrize("value", [1.5, 1e30, "3", True, 0.0])

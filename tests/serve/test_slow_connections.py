@@ -52,7 +52,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_ends(length: bytes, sent:
 
 
 def test_a_connection_without_a_request_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.serve.http.connection.HEAD_TIMEOUT", 0.1)
+    monkeypatch.setattr("specexport.serve.listen.HEAD_TIMEOUT", 0.1)
     with slow_server(tmp_path) as (client, _):
         for said in (b"", b"POST /tokenize HTTP/1.1\r\nHost: loc"):
             with socket.create_connection(("127.0.0.1", client.port), timeout=30) as slow:

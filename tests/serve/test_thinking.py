@@ -157,15 +157,6 @@ def test_thoughts_of_a_history_are_the_templates(model: Client) -> None:
     assert ("Hm <think>" in text) == ("[THINK]" not in model.thinks)  # type: ignore[attr-defined]
 
 
-def test_a_tool_that_cannot_be_kept_is_named(model: Client) -> None:
-    schema = {**AGE, "properties": {"age": {"not": {}}}}
-    function = {"name": "f", "parameters": schema, "strict": True}
-    fields = {"messages": HELLO, "tools": [*TOOLS["tools"], {"type": "function", "function": function}]}
-    status, _, body = model.ask("POST", CHAT, fields)
-    error = json.loads(body)["error"]
-    assert (status, error["code"], error["param"]) == (400, "invalid_schema", "tools[1].function.parameters")
-
-
 def test_a_prompt_that_has_ended_it(tmp_path: Path) -> None:
     """As of templates that are told not to think: the grammar begins at once."""
     template = templates.OPENED.replace("<think>\\n' }}{% endif", "<think>\\n\\n</think>\\n\\n' }}{% endif")

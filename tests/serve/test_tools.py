@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,7 +174,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("text", "content", "calls"), WRITTEN, ids=range(len(WRITTEN)))
-@pytest.mark.parametrize("k", [0, 1, 3, 4])
+@pytest.mark.parametrize("k", [0, 3])
 def test_text_until_a_call_begins(qwen: Client, text: str, content: str | None, calls: Any, k: int) -> None:
     tell(qwen.session, text)  # type: ignore[attr-defined]
     found = check_stream(qwen, specexport={"num_draft_tokens": k})
@@ -185,13 +184,11 @@ def test_text_until_a_call_begins(qwen: Client, text: str, content: str | None, 
     assert ("tool_calls" in found["message"]) == bool(calls)
 
 
-def test_behind_a_trigger_there_are_only_calls_of_these_tools(qwen: Client) -> None:
+def test_after_a_trigger_there_are_only_calls_of_these_tools(qwen: Client) -> None:
     """Whatever the model would rather write, with drafts that would rather write it as well."""
     for text in ("So <tool_call>nonsense", '<tool_call>\n{"name": "rain"', ROME.replace("Rome", "Nice")):
         for drafted in (0, 4):
-            found = (
-                check_stream(qwen, text=None) if False else ask(qwen, text, specexport={"num_draft_tokens": drafted})
-            )
+            found = ask(qwen, text, specexport={"num_draft_tokens": drafted})
             if found["finish_reason"] == "tool_calls":
                 for name, arguments in called(found):
                     jsonschema.validate(arguments, SCHEMAS[name])
@@ -314,45 +311,6 @@ def test_llamas_calls_lead(tmp_path: Path) -> None:
         assert (found["message"]["content"], found["finish_reason"]) == (f"Like {call}?", "stop")
 
 
-PARAMETERS = {
-    "QWEN_CODER": "<tool_call>\n<function=weather>\n<parameter=city>\nÅre\n</parameter>\n<parameter=days>\n3\n"
-    "</parameter>\n</function>\n</tool_call>",
-    "GLM": "\n<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Åre</arg_value>\n<arg_key>days</arg_key>\n"
-    "<arg_value>3</arg_value>\n</tool_call>",
-    "LFM": "<|tool_call_start|>[weather(city='Åre', days=3)]<|tool_call_end|>",
-    "DSML": '<|DSML|calls>\n<|DSML|invoke name="weather">\n<|DSML|parameter name="city" string="true">Åre'
-    '</|DSML|parameter>\n<|DSML|parameter name="days" string="false">3</|DSML|parameter>\n</|DSML|invoke>\n'
-    "</|DSML|calls>",
-    "DEEPSEEK": '<|calls_begin|><|call_begin|>weather<|call_sep|>{"city": "Åre", "days": 3}<|call_end|><|calls_end|>',
-}
-
-
-@pytest.mark.parametrize("form", PARAMETERS)
-def test_calls_of_other_forms(tmp_path: Path, form: str) -> None:
-    marks = {name for text in PARAMETERS.values() for name in re.findall(r"</?\|?\w+\|?>", text)} - {"<|DSML|calls>"}
-    special = ["|DSML|", *(name for name in sorted(marks) if name.startswith("<|"))]
-    atoms = [name for name in sorted(marks) if name not in special]
-    session = scripted_session(tmp_path, getattr(parameter_templates, form), "Hello<A>", special, atoms)
-    with served(session) as client:
-        client.session = session  # type: ignore[attr-defined]
-        tell(session, f"So.{PARAMETERS[form]}")
-        for choice in ("auto", "required"):
-            if choice == "required":
-                tell(session, PARAMETERS[form].strip())
-            for k in (0, 4):
-                found = check_stream(client, tool_choice=choice, specexport={"num_draft_tokens": k})
-                assert called(found) == [("weather", {"city": "Åre", "days": 3})]
-                assert found["message"]["content"] == ("So." if choice == "auto" else None)
-                assert found["finish_reason"] == "tool_calls"
-        calls = found["message"]["tool_calls"]
-        results = [{"role": "tool", "tool_call_id": call["id"], "content": "7"} for call in calls]
-        messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": calls}, *results, *HELLO]
-        status, _, body = client.ask("POST", "/tokenize", {"messages": messages, "tools": TOOLS})
-        assert status == 200
-        text = session.tokenizer.decode(json.loads(body)["tokens"], skip_special_tokens=False)
-        assert PARAMETERS[form] in text
-
-
 def history(*calls: Any, role: str = "assistant", **result: Any) -> list[Any]:
     message = {"role": role, "content": "x", "tool_calls": list(calls)}
     return [*HELLO, message, *([{"role": "tool", "content": "7", **result}] if result else [])]
@@ -366,64 +324,23 @@ def tool(**function: Any) -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": {"name": "f", **function}}]}
 
 
-FORMAT = "response_format"
 NAMED = {"type": "function", "function": {"name": "rain"}}
 WRONG: list[tuple[dict[str, Any], str, str | None]] = [
-    ({"messages": history(call('{"a":' * 65 + "1" + "}" * 65))}, "invalid_tool_history", None),
     ({"messages": history(call("[" * 50_000))}, "context_length_exceeded", "messages"),
     ({"messages": history(call(), role="user")}, "invalid_tool_history", "messages[1].tool_calls"),
     ({"messages": history(call(), tool_call_id="c2")}, "invalid_tool_history", "messages[2].tool_call_id"),
-    ({"messages": history(call(), name="now")}, "invalid_tool_history", "messages[2].tool_call_id"),
     ({"messages": history({})}, "invalid_value", "messages[1].tool_calls[0].id"),
-    ({"messages": history(call(3))}, "invalid_value", "messages[1].tool_calls[0].function.arguments"),
     ({"tool_choice": "required"}, "invalid_value", "tool_choice"),
-    ({"tool_choice": "some", "tools": TOOLS}, "invalid_value", "tool_choice"),
     ({"tool_choice": NAMED, "tools": TOOLS}, "invalid_value", "tool_choice"),
-    (
-        {"tool_choice": {"type": "custom", "custom": {"name": "x"}}, "tools": TOOLS},
-        "unsupported_parameter",
-        "tool_choice.type",
-    ),
-    ({"tool_choice": {"type": "allowed_tools", "tools": []}}, "unsupported_parameter", "tool_choice.type"),
-    ({"tool_choice": {"type": "some"}, "tools": TOOLS}, "invalid_value", "tool_choice.type"),
-    ({"tools": [*TOOLS, {"type": "custom", "custom": {"name": "x"}}]}, "unsupported_parameter", "tools[2].type"),
-    ({"tools": [{"type": "function"}]}, "invalid_value", "tools[0].function"),
-    ({"tools": [{"type": "web_search"}]}, "invalid_value", "tools[0].type"),
+    ({"tool_choice": {"type": "allowed_tools", "tools": []}}, "invalid_value", "tool_choice.type"),
+    ({"tools": [*TOOLS, {"type": "custom", "custom": {"name": "x"}}]}, "invalid_value", "tools[2].type"),
     (tool(name="a b"), "invalid_value", "tools[0].function.name"),
     (tool(parameters={"type": "string"}), "invalid_schema", "tools[0].function.parameters"),
-    (tool(parameters={"properties": {"a": {}}}, strict=True), "invalid_schema", "tools[0].function.parameters"),
-    (
-        tool(parameters={"properties": {"a": {"not": {}}}}, strict=True),
-        "invalid_schema",
-        "tools[0].function.parameters",
-    ),
-    (
-        tool(parameters={"properties": {"a": {"$ref": "file:///etc/passwd"}}}, strict=True),
-        "invalid_schema",
-        "tools[0].function.parameters",
-    ),
-    (
-        tool(parameters={"properties": {"a": {"enum": ["x" * 40_000]}}}, strict=True),
-        "invalid_schema",
-        "tools[0].function.parameters",
-    ),
-    (
-        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}, "strict": True}}},
-        "invalid_schema",
-        FORMAT,
-    ),
-    (
-        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": ["x" * 40_000]}}}},
-        "invalid_schema",
-        FORMAT,
-    ),
-    ({"structured_outputs": {"regex": "("}}, "invalid_schema", "structured_outputs"),
     ({"tools": TOOLS[:1] * 2}, "invalid_schema", "tools"),
     ({"tools": TOOLS * 65}, "invalid_value", "tools"),
     ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
     ({"tools": TOOLS, "structured_outputs": {"regex": "a"}}, "unsupported_parameter", "structured_outputs"),
     ({"tools": TOOLS, "min_tokens": 3}, "invalid_value", None),
-    ({"functions": [{}]}, "unsupported_parameter", "functions"),
 ]
 
 

@@ -1,26 +1,25 @@
-"""Standard streams whose writers never wait, over pipes that nobody reads."""
+"""Lines of the log, whose writers never wait, over pipes that nobody reads."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from subprocess import PIPE, Popen
+from datetime import datetime, timedelta
+from subprocess import Popen
 
 import pytest
-from specexport.serve.log import Unblocked, dropped, unblock_standard_streams
+from specexport.serve.log import LogLines, UnblockedHandler
 from support.serving import PATIENCE, wait_for
 
 CHILD = """
-import logging, os, sys, threading, warnings
-from specexport.serve.log import dropped
-from specexport.serve.log import unblock_standard_streams
-unblock_standard_streams(dropped)
-logging.basicConfig(level=logging.INFO)
-for place in range(1000):
+import logging, sys, warnings
+from specexport.cli.serve import _log_to_stderr
+_log_to_stderr()
+for place in range(10_000):
     {write}
 """
 
@@ -45,82 +44,44 @@ def filled(writer: int) -> int:
     return count
 
 
-def read(reader: int, until: bytes) -> bytes:
-    found = b""
-    while until not in found:
-        found += os.read(reader, 1 << 16)
-    return found
+def record(message: str) -> logging.LogRecord:
+    return logging.LogRecord("specexport.serve", logging.INFO, __file__, 0, message, (), None)
 
 
-def test_lines_come_out_whole_and_in_order(pipe: tuple[int, int]) -> None:
-    stream = Unblocked(pipe[1])
-    stream.write("a")
-    stream.write("b\nc\nd")
-    print("é", "\udcff", file=stream)
-    print("end", file=stream, flush=True)
-    assert stream.wait(PATIENCE)
-    assert read(pipe[0], b"end\n") == "ab\nc\ndé \\udcff\nend\n".encode()
-    assert stream.dropped == 0
-    assert (stream.fileno(), stream.isatty()) == (pipe[1], False)
+def messages(data: bytes) -> list[str]:
+    return [json.loads(line)["message"] for line in data.decode().lstrip(".").splitlines()]
 
 
-def test_what_finds_no_room_is_dropped_and_told_where_it_is_missing(pipe: tuple[int, int]) -> None:
+def test_what_finds_no_place_is_dropped_and_told_where_it_is_missing(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     count = filled(writer)
-    stream = Unblocked(writer, dropped, room=1000)
-    stream.write("first\n")
-    wait_for(lambda: not stream._lines)  # the thread waits with it
+    log = UnblockedHandler(writer, most=100)
+    log.emit(record("first"))
+    wait_for(lambda: log._lines.empty())  # the thread waits with it
     for place in range(300):
-        stream.write(f"{place:09}\n")
-    assert stream.dropped == 200
-    assert not stream.wait(0.01)
-    found = os.read(reader, count)
-    assert stream.wait(PATIENCE)
-    stream.write("last\n")
-    first, *lines, notice, last = (found + read(reader, b"last\n")).decode().strip(".").splitlines()
-    assert (first, lines, last) == ("first", [f"{place:09}" for place in range(100)], "last")
-    told = json.loads(notice)
-    assert (told["level"], told["message"].split()[0]) == ("warning", "200")
+        log.emit(record(f"{place}"))
+    assert log.dropped == 200
+    log.wait(0.01)
+    data = os.read(reader, count)
+    while b'"99"' not in data:
+        data += os.read(reader, 1 << 16)
+    log.emit(record("last"))
+    while b'"last"' not in data:
+        data += os.read(reader, 1 << 16)
+    first, *others = messages(data)
+    assert (first, others[-1]) == ("first", "last")
+    assert [one for one in others if "dropped" not in one] == [*map(str, range(100)), "last"]
+    (notice,) = [one for one in others if "dropped" in one]
+    assert notice.startswith("200 ")
 
 
 def test_a_reader_that_left_is_counted(pipe: tuple[int, int]) -> None:
     os.close(pipe[0])
-    stream = Unblocked(pipe[1], dropped)
+    log = UnblockedHandler(pipe[1])
     for _ in range(3):
-        stream.write("line\n")
-        assert stream.wait(PATIENCE)
-    assert stream.dropped == 3
-
-
-def test_a_line_without_an_end_has_a_bound(pipe: tuple[int, int]) -> None:
-    stream = Unblocked(pipe[1], room=1000)
-    for _ in range(100):
-        stream.write("x" * 100)
-    assert stream.dropped > 5
-    assert len(stream._begun) <= 1000
-
-
-def test_a_write_from_within_a_write(pipe: tuple[int, int]) -> None:
-    """As from a destructor that the collector runs while the lock is held."""
-    stream = Unblocked(pipe[1])
-    done = threading.Event()
-
-    def write() -> None:
-        with stream._changed:
-            stream.write("nested\n")
-        done.set()
-
-    threading.Thread(target=write, daemon=True).start()
-    assert done.wait(PATIENCE)
-    assert read(pipe[0], b"nested\n")
-
-
-def test_streams_that_somebody_replaced_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("stdout", "stderr"):
-        monkeypatch.setattr(sys, name, object())
-    own = sys.stdout, sys.stderr
-    unblock_standard_streams(dropped)
-    assert (sys.stdout, sys.stderr) == own
+        log.emit(record("line"))
+    log.wait(PATIENCE)
+    assert log.dropped == 3
 
 
 @pytest.mark.parametrize(
@@ -128,11 +89,9 @@ def test_streams_that_somebody_replaced_stay(monkeypatch: pytest.MonkeyPatch) ->
     [
         "logging.info('x' * 1000)",
         "warnings.warn(f'{place}' + 'x' * 1000)",
-        "print('x' * 1000); print('x' * 1000, file=sys.stderr)",
-        "sys.excepthook(ValueError, ValueError('x' * 1000), None)",
         "logging.getLogger('asyncio').error('x' * 1000, exc_info=ValueError('y'))",
     ],
-    ids=["logging", "warnings", "print", "a traceback", "asyncio"],
+    ids=["logging", "warnings", "a traceback"],
 )
 def test_a_process_goes_on_and_ends_although_nobody_reads(pipe: tuple[int, int], write: str) -> None:
     writer = pipe[1]
@@ -141,19 +100,39 @@ def test_a_process_goes_on_and_ends_although_nobody_reads(pipe: tuple[int, int],
         assert process.wait(PATIENCE) == 0
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="descriptors are opened anew through /proc")
-def test_nor_do_libraries_wait_that_write_to_the_descriptor(pipe: tuple[int, int]) -> None:
-    writer = pipe[1]
-    filled(writer)
-    write = "import ctypes; [ctypes.CDLL(None).write(fd, b'x' * 1000, 1000) for fd in (1, 2)]"
-    with Popen([sys.executable, "-c", CHILD.format(write=write)], stdout=writer, stderr=writer) as process:
-        assert process.wait(PATIENCE) == 0
-    assert os.get_blocking(writer)  # those that share it are left as they were
-
-
 def test_all_comes_out_at_exit_where_somebody_reads(pipe: tuple[int, int]) -> None:
-    write = "print(place); logging.info(place)"
-    with Popen([sys.executable, "-c", CHILD.format(write=write)], stdout=PIPE, stderr=PIPE, text=True) as process:
-        out, err = process.communicate(timeout=PATIENCE)
-    assert out.split() == [str(place) for place in range(1000)]
-    assert len(err.splitlines()) == 1000
+    command = [sys.executable, "-c", CHILD.format(write="logging.info(place) if place < 1000 else None")]
+    with Popen(command, stderr=pipe[1]) as process:
+        os.close(pipe[1])
+        data = b"".join(iter(lambda: os.read(pipe[0], 1 << 16), b""))
+        assert process.wait(PATIENCE) == 0
+    assert messages(data) == [str(place) for place in range(1000)]
+
+
+def line(name: str, message: str, exc_info: object = None) -> dict[str, object]:
+    record = logging.LogRecord(name, logging.INFO, __file__, 1, message, (), exc_info)
+    record.created = 1_795_495_249.623
+    return json.loads(LogLines().format(record))
+
+
+def test_times_are_iso_8601_with_their_offset() -> None:
+    told = line("specexport.serve", "hello")
+    assert told == {
+        "time": "2026-11-24T04:40:49.623+00:00",
+        "level": "info",
+        "logger": "specexport.serve",
+        "message": "hello",
+    }
+    assert datetime.fromisoformat(str(told["time"])).utcoffset() == timedelta(0)
+
+
+def test_a_line_of_the_access_log_has_its_own_keys() -> None:
+    assert line("specexport.access", '{"path": "/health"}')["path"] == "/health"
+
+
+def test_a_traceback_stays_in_its_line() -> None:
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        told = line("specexport.serve", "failed", sys.exc_info())
+    assert "ValueError: broken" in str(told["traceback"])

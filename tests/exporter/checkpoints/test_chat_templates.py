@@ -48,7 +48,7 @@ def test_messages_with_tools_have_the_template_that_transformers_takes(built: Pa
     assert (tmp_path / "t" / "additional_chat_templates" / "tool_use.jinja").is_file()
     ours, theirs = encoder(found, built, tmp_path / "b"), AutoTokenizer.from_pretrained(tmp_path / "t")
     for tools in ([], [TOOL]):
-        text = theirs.apply_chat_template(USER, tools=[tool.told for tool in tools] or None, tokenize=False)
+        text = theirs.apply_chat_template(USER, tools=[tool.for_template for tool in tools] or None, tokenize=False)
         assert ours._tokens(USER, tools, {}) == ours.tokenizer.encode(text, add_special_tokens=False).ids
     assert ours.tool_format.name == "hermes"
     assert check_models({"target": found}, 0.5) == (None, [])

@@ -13,9 +13,9 @@ from specexport import Grammar
 from specexport.errors import GrammarError
 from specexport.runtime.grammar import compiler as compiling
 from specexport.runtime.grammar.compiler import GrammarCompiler
+from specexport.runtime.grammar.constraint import Matcher
 from specexport.runtime.grammar.guided import GuidedMatcher
 from specexport.runtime.grammar.limits import LONGEST_LARK, MAX_REFS
-from specexport.runtime.grammar.matcher import Matcher
 from support.doubles import EOS, VOCAB, byte_tokenizer
 from support.refusals import refused
 from support.schemas import random_schema
@@ -312,3 +312,14 @@ def test_a_mask_in_error_is_no_end_and_spoils_no_state() -> None:
     with refused(GrammarError, "Too", code="grammar_failed"):
         GuidedMatcher(state, VOCAB, [EOS]).allowed()  # type: ignore[arg-type]
     assert not state.failed
+
+
+def test_what_is_invalid_is_compiled_once(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, original = [], GrammarCompiler._make
+    monkeypatch.setattr(GrammarCompiler, "_make", lambda self, one: made.append(one) or original(self, one))
+    errors = set()
+    for _ in range(3):
+        with pytest.raises(GrammarError) as caught:
+            compiler.compile(Grammar.regex("("))
+        errors.add((str(caught.value), caught.value.code))
+    assert len(errors) == len(made) == 1

@@ -13,7 +13,7 @@ from specexport import Generation, Grammar, Session
 from specexport.bundle import Contract
 from specexport.engines.base import Engine, OpenedDraft
 from specexport.runtime.grammar.compiler import GrammarCompiler
-from specexport.runtime.grammar.matcher import Matcher
+from specexport.runtime.grammar.constraint import Matcher
 from specexport.runtime.text.token_bytes import spelled
 from support.doubles import EOS as BYTE_EOS
 from support.doubles import VOCAB as BYTE_VOCAB

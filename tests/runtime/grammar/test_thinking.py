@@ -61,7 +61,7 @@ def ending(compiler: GrammarCompiler, grammar: Grammar, text: str, spelled: Coll
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.kind)
 def test_what_a_model_may_think(compiler: GrammarCompiler, grammar: Grammar) -> None:
     """Or not: then the answer comes at once."""
-    behind = grammar.behind(QWEN)
+    behind = grammar.after(QWEN)
     cases = {
         "12": True,
         "<think>So {<b> é <think></think>\n\n12": True,
@@ -81,14 +81,14 @@ def test_what_a_model_may_think(compiler: GrammarCompiler, grammar: Grammar) -> 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.kind)
 def test_a_prompt_that_has_begun_it(compiler: GrammarCompiler, grammar: Grammar) -> None:
-    behind = grammar.behind(replace(QWEN, begun=True))
+    behind = grammar.after(replace(QWEN, begun=True))
     cases = {"12": False, "So</think>\n\n12": True, "</think>\n\n12": True, "So</think>\n\nx": None, "</think>12": None}
     assert {text: ending(compiler, behind, text) for text in cases} == cases
 
 
 def test_an_answer_that_begins_like_thoughts_is_thoughts(compiler: GrammarCompiler) -> None:
     """As it is read: whoever spells the opening has begun to think."""
-    behind = Grammar.regex(r"[^x]+").behind(QWEN)
+    behind = Grammar.regex(r"[^x]+").after(QWEN)
     assert ending(compiler, behind, "<thin a", NAMES)
     assert ending(compiler, behind, "<think>a", NAMES) is False
     assert ending(compiler, behind, "<think>a</think>b", NAMES) is None
@@ -97,7 +97,7 @@ def test_an_answer_that_begins_like_thoughts_is_thoughts(compiler: GrammarCompil
 @pytest.mark.parametrize("spelled", [(), NAMES], ids=["by tokens", "by bytes"])
 def test_markers_that_hold_tokens(compiler: GrammarCompiler, spelled: Collection[str]) -> None:
     """A model writes them with these tokens; what other tokens spell reads the same."""
-    grammar = Grammar.regex("[0-9]+").behind(SEVERAL)
+    grammar = Grammar.regex("[0-9]+").after(SEVERAL)
     for thoughts in ("", "hm #", "#.\n"):
         assert ending(compiler, grammar, f"[THINK]so[/THINK]{thoughts}#<b>.!12", spelled)
     assert ending(compiler, grammar, "[THINK]so[/THINK]hm#<b>.12", spelled) is None
@@ -107,7 +107,7 @@ def test_markers_that_hold_tokens(compiler: GrammarCompiler, spelled: Collection
 def test_thoughts_that_may_be_all_there_is(compiler: GrammarCompiler) -> None:
     """As where tools may be called: nothing is demanded of the text."""
     for begun, opening in ((False, "<think>"), (True, "")):
-        behind = GRAMMARS[1].behind(replace(QWEN, begun=begun, may_stop=True))
+        behind = GRAMMARS[1].after(replace(QWEN, begun=begun, may_stop=True))
         assert ending(compiler, behind, f"{opening}12 <b>")
         assert ending(compiler, behind, f"{opening}a</think>12")
         assert ending(compiler, behind, f"{opening}a</think>b") is None

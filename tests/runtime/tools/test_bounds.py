@@ -12,7 +12,7 @@ import pytest
 from specexport import Grammar
 from specexport.errors import GrammarError
 from specexport.runtime.grammar.compiler import GrammarCompiler
-from specexport.runtime.grammar.matcher import Matcher
+from specexport.runtime.grammar.constraint import Matcher
 from specexport.runtime.tools.bounds import tools_grammar
 from specexport.runtime.tools.tool import Tool
 from specexport.runtime.tools.tool_format import ToolFormat

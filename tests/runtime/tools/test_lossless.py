@@ -16,8 +16,7 @@ import pytest
 from specexport import Grammar
 from specexport.errors import GrammarError
 from specexport.runtime.grammar.compiler import GrammarCompiler
-from specexport.runtime.grammar.constraint import Constraint
-from specexport.runtime.grammar.matcher import Matcher
+from specexport.runtime.grammar.constraint import Constraint, Matcher
 from specexport.runtime.grammar.thinking import Thinking
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE
 from specexport.runtime.sampling import rules
@@ -30,7 +29,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 TOKENS = ("t", "u", "ut", "uu")  # the last two end the trigger `tu` and go on, rightly and wrongly
 CALL = "tt*"
 TOOLS = Grammar("tools", "\n".join([*_start(replace(HERMES, trigger="tu"), demanded=False), f"calls: /{CALL}/"]))
-THOUGHTS = Grammar.regex(CALL).behind(Thinking("uuu", "tu", begun=True))
+THOUGHTS = Grammar.regex(CALL).after(Thinking("uuu", "tu", begun=True))
 both = pytest.mark.parametrize("grammar", [TOOLS, THOUGHTS], ids=["tools", "thoughts"])
 
 

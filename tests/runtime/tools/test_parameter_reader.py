@@ -7,8 +7,7 @@ import json
 import pytest
 from specexport.runtime.tools.calls import CallReader, joined
 from specexport.runtime.tools.kinds import Kind
-from specexport.runtime.tools.parameter_reader import ParametersReader
-from specexport.runtime.tools.scanning import JsonScanner
+from specexport.runtime.tools.parameter_reader import JsonScanner, ParametersReader
 from specexport.runtime.tools.tool import Tool
 from specexport.runtime.tools.tool_format import Parameters
 

@@ -64,7 +64,7 @@ def compiler() -> GrammarCompiler:
 
 def written(name: str, calls: list[tuple[str, dict[str, Any]]]) -> str:
     """As the template writes it, behind what it writes in front of any answer."""
-    template, tools = ChatTemplate(getattr(templates, name), {}), [tool.told for tool in TOOLS]
+    template, tools = ChatTemplate(getattr(templates, name), {}), [tool.for_template for tool in TOOLS]
     question = {"role": "user", "content": "0"}
     turn = {
         "role": "assistant",
