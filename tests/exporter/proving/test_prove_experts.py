@@ -182,7 +182,7 @@ def test_a_choice_among_groups_of_experts_stays_the_model_s() -> None:
 
 def test_a_stack_that_the_model_does_not_call_is_missed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make(FORMS[0])
-    widths = {layer.path: layer.outputs for layer in expert_layers(made.subject.model)}
+    widths = {layer.path: int(layer.module.weight.shape[1]) for layer in expert_layers(made.subject.model)}
 
     def uncounted(self: pinned_model.PinnedModel, path: str, rows: Tensor, experts: Tensor) -> Tensor:
         return rows.new_zeros(len(rows), widths[path])
