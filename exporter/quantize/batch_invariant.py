@@ -1,24 +1,16 @@
-"""Attention that gives a row the same bits whatever other rows the pass has: never over one row alone.
+"""Parts of a graph that give a row other bits when other rows run beside it, and what they become.
 
-ONNX Runtime's kernel multiplies a matrix of one row in another order than one of more rows; among two and more, all
-orders are the same. A difference of 1e-7 is nothing by itself, but before quantized layers it rounds some values
-the other way, and those round more: plain decoding, in passes of one row, would stray from verification. So a single
-row is followed by a row of zeros. It is written into the cache where the next pass writes, and no row sees it.
+A difference of 1e-7 is nothing by itself, but before quantized layers it rounds some values the other way, and those
+round more: plain decoding, in passes of one row, would stray from verification.
 
-Cosines and sines of a rotary embedding that attention does not compute itself, looked up by position.
-
-ONNX Runtime's kernels of `Cos` and `Sin` give the last elements of an array other bits than the rest, so that a row's
-angles would depend on how many rows a pass has. And there are dozens of small operators around them, as for positions
-in three parts (Qwen3.5), of which a text needs one.
-
-Softplus by operators that give an element the same bits wherever it lies.
-
-ONNX Runtime's kernels of `Softplus` and `Log` compute the last elements of an array in another way than the rest, so
-that a row's bits would depend on how many rows a pass has. Those of `Exp` and `Atanh` do not.
+- Attention over one row multiplies in another order than over more; among two and more, all orders are the same. So a
+  single row is followed by a row of zeros. It is written into the cache where the next pass writes, and no row sees it.
+- ONNX Runtime's kernels of `Cos`, `Sin`, `Softplus` and `Log` give the last elements of an array other bits than the
+  rest. Cosines and sines of a rotary embedding are looked up by position, and Softplus is written by `Exp` and `Atanh`:
 
     log(1 + exp(x)) = max(x, 0) + log(1 + u),  u = exp(-|x|),  log(1 + u) = 2 atanh(u / (2 + u))
 
-which is also exact for small u, as of a step size of a selective scan, where 1 + u has lost them.
+  which is also exact for small u, as of a step size of a selective scan, where 1 + u has lost them.
 """
 
 from __future__ import annotations

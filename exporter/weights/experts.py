@@ -57,11 +57,6 @@ class ExpertLayer:
         """[E N, K]: one row for each output of each expert."""
         return self.module.weight.data.flatten(0, 1)
 
-    @property
-    def outputs(self) -> int:
-        """N, the number of outputs of each expert."""
-        return int(self.module.weight.shape[1])
-
 
 def expert_layers(model: nn.Module) -> list[ExpertLayer]:
     """Every `ExpertStack`, in the model's order."""

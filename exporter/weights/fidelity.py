@@ -1,7 +1,4 @@
-"""How quantization changes a model's output distributions, on text it was not calibrated on.
-
-Calibration texts as batches of tokens.
-"""
+"""How quantization changes a model's output distributions, on calibration texts that are held out."""
 
 from __future__ import annotations
 
