@@ -31,7 +31,7 @@ def find_checkpoint(source: str) -> Checkpoint:
             if not path.exists():
                 raise CheckpointError(
                     f"{hub_id} on the hub has no file {file}; see the list of files on its page",
-                    code="checkpoint_not_path",
+                    code="checkpoint_not_found",
                 )
             check_gguf(source, path)
         return GgufCheckpoint(source, path.parent, path.name)
