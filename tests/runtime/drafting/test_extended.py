@@ -10,6 +10,7 @@ from specexport.bundle import Contract
 from specexport.runtime.drafting.drafters import Drafter
 from specexport.runtime.drafting.lookup import Lookup, NgramLookup, SuffixLookup
 from specexport.runtime.drafting.model_draft import ModelDraft
+from specexport.runtime.drafting.rounds import RoundPlan
 from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.statistics import Statistics
 from support.doubles import FakeDecoder, check_invariant, greedy_tokens
@@ -149,3 +150,10 @@ def test_a_lookup_says_how_long_its_match_is(kind: type[NgramLookup] | type[Suff
         assert lookup.matched == length
         assert lookup.find([*text, 99, *text[:length]], 1, [length, length + 1]) == [length + 2]
         assert lookup.matched == length + 2
+
+
+def test_after_forced_tokens_the_model_drafts_alone() -> None:
+    prompt, _ = prompt_for(1)
+    draft, context, decoder, _ = made(prompt, NgramLookup(1), Rule())
+    tokens = draft.propose(context.tokens, RoundPlan(6, forced=(7, 8))).tokens
+    assert tuple(tokens) == (7, 8, *greedy_tokens(decoder, [*prompt, 7, 8], 4))

@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from specexport.runtime.drafting.lookup import LONGEST_NGRAM, LONGEST_SUFFIX, PLACES, Lookup, NgramLookup, SuffixLookup
+from specexport.runtime.drafting.lookup import (
+    LONGEST_NGRAM,
+    LONGEST_SUFFIX,
+    PLACES,
+    Lookup,
+    NgramLookup,
+    PredictionLookup,
+    SuffixLookup,
+)
 
 KINDS: list[Callable[[int], Lookup]] = [NgramLookup, SuffixLookup]
 
@@ -112,3 +120,10 @@ def test_a_suffix_sees_the_most_recent_places_only() -> None:
         for index in range(others):
             text += [100 + index, 1, 2, 99]
         assert SuffixLookup(2).find([*text, 5, 1, 2], 1) == found
+
+
+def test_a_prediction_does_not_move_on_with_what_is_only_drafted() -> None:
+    lookup = PredictionLookup([9, 9], [1, 2, 3, 1, 2, 4])
+    assert lookup.find([9, 9, 7], 2, [1, 2]) == [3, 1]
+    assert lookup.find([9, 9, 7, 1, 2], 2) == [3, 1]
+    assert lookup.find([9, 9, 7, 1, 2, 1, 2], 2) == [4]

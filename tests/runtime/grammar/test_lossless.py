@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from specexport.errors import GrammarError
 from specexport.runtime.drafting.drafters import Drafter
-from specexport.runtime.drafting.rounds import RoundPlan
+from specexport.runtime.drafting.rounds import RoundPlan, Source
 from specexport.runtime.grammar.constraint import Constraint
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, Enumeration, enumerate_rounds
 from specexport.runtime.sampling import rules
@@ -28,6 +28,9 @@ SEEDS = range(3)
 
 class Found:
     """A lookup that finds what it is told."""
+
+    matched = 1
+    source: Source = "lookup"
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = tokens
@@ -171,8 +174,8 @@ def bonus_row_unmasked(monkeypatch: pytest.MonkeyPatch) -> None:
     def row(self: SamplingRule, logits: np.ndarray, drafted: Sequence[int]) -> np.ndarray:
         return logits if len(drafted) == 2 else original(self, logits, drafted)
 
-    original = rules._Rows._target_row
-    monkeypatch.setattr(rules._Rows, "_target_row", row)
+    original = rules.Rule._target_row
+    monkeypatch.setattr(rules.Rule, "_target_row", row)
 
 
 @pytest.mark.parametrize(

@@ -109,13 +109,13 @@ def rows_of_the_rounds_first_state(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_behind_the_trigger_unmasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = rules._Rows._target_row
+    original = rules.Rule._target_row
 
     def row(self: SamplingRule, logits: np.ndarray, drafted: tuple[int, ...]) -> np.ndarray:
         behind = "tu" in "".join(TOKENS[token] for token in drafted)
         return logits if behind else original(self, logits, drafted)
 
-    monkeypatch.setattr(rules._Rows, "_target_row", row)
+    monkeypatch.setattr(rules.Rule, "_target_row", row)
 
 
 @pytest.mark.parametrize("mutant", [rows_of_the_rounds_first_state, rows_behind_the_trigger_unmasked])
