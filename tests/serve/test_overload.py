@@ -30,6 +30,24 @@ def test_a_client_that_leaves_frees_the_engine(tmp_path: Path, stream: bool) -> 
         assert client.metrics()["specexport:request_success_total"] == 2
 
 
+def test_one_that_leaves_the_queue_stops_nobody(tmp_path: Path) -> None:
+    with slow_server(tmp_path) as (client, decoder):
+        decoder.gate.clear()
+        answers: list[dict[str, Any]] = []
+        thread = threading.Thread(target=lambda: answers.append(client.chat(max_tokens=20, temperature=0)))
+        thread.start()
+        wait_for(lambda: running(client) == 1)
+        gone = raw(client, max_tokens=20)
+        wait_for(lambda: waiting(client) == 1)
+        gone.close()
+        wait_for(lambda: waiting(client) == 0)
+        assert running(client) == 1
+        decoder.gate.set()
+        thread.join()
+        assert answers[0]["usage"]["completion_tokens"] == 20
+        assert answers[0]["choices"][0]["finish_reason"] == "length"
+
+
 def test_too_many_are_refused_and_retries_end_well(tmp_path: Path) -> None:
     with slow_server(tmp_path, max_queue=2, max_queue_per_key=2) as (client, decoder):
         decoder.gate.clear()
