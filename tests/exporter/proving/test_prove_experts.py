@@ -5,27 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+
 import numpy as np
 import onnx_ir as ir
 import pytest
-from specexport.bundle import Format
-from specexport.bundle import Precision
+from specexport.bundle import Format, Precision
 from specexport.errors import ProofError
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.proving.quantized_ops import quantized_ops
 from specexport.exporter.weights.experts import expert_layers
 from specexport.exporter.weights.recipe import Recipe
-from support.quantized import Damage
-from support.quantized import Quantized
-from support.quantized import change
-from support.quantized import load
-from support.quantized import plain_recipe
-from support.quantized import stored
-from support.tiny import CONTRACT
-from support.tiny import LLAMA
-from support.tiny import save_model
+from support.quantized import Damage, Quantized, change, load, plain_recipe, stored
+from support.tiny import CONTRACT, LLAMA, save_model
 from transformers import PreTrainedModel
-
 
 EXPERTS = 8
 CONFIG = LLAMA | dict(
