@@ -74,6 +74,13 @@ def test_what_a_text_model_does_without(names: list[str], told: list[str], tmp_p
     assert sum(int(note.split()[2]) for note in notes) == len(names)
 
 
+def test_a_part_of_a_layer_is_never_left_out_for_its_name(tmp_path: Path) -> None:
+    folder = save_model(tmp_path)
+    edit_weights(weights_of(folder), **{"model.layers.0.mlp.image_proj.weight": torch.ones(4)})
+    with refused(CheckpointError, "model.layers.0.mlp.image_proj.weight"):
+        notes_of(folder)
+
+
 def test_masks_of_old_checkpoints_and_biases_of_their_names(tmp_path: Path) -> None:
     folder = save_model(tmp_path, "gpt2", config=GPT2)
     masks = {f"h.{i}.attn.bias": torch.ones(1, 1, 64, 64).tril() for i in range(2)}
