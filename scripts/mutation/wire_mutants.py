@@ -297,13 +297,6 @@ WIRE = (
         REFUSALS,
     ),
     Mutant(
-        "a key that a struct refuses is not named",
-        STRUCTS,
-        "if one.forbid_unknown_fields:",
-        "if False:",
-        REFUSALS,
-    ),
-    Mutant(
         "the tool above is blamed",
         "serve/wire/calls.py",
         "lines[number - 1] if",

@@ -247,3 +247,8 @@ def test_no_request_starts_from_its_own_half(monkeypatch: pytest.MonkeyPatch) ->
     replay_adaptive(traces, costs(), ("model",), None)
     assert [start.chances[0] > 0.5 for start in starts] == [False, True] * 4
     assert all(0 < start.chances[0] < 1 for start in starts)  # what was always right, or never, may change
+
+
+def test_half_the_interval_takes_four_times_the_requests() -> None:
+    one = candidate(0.9, 1.1, 1.3)
+    assert missing(judged(one, 100, (1.1,) * 100), 0.9) == 300
