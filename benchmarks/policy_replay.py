@@ -28,7 +28,7 @@ from specexport.calibration.measuring.judged_tokens import judged_tokens
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import Record, Recorder, agreement, from_row, misses, record, to_row
 from specexport.calibration.measuring.replay import plain_seconds, replay, replay_fixed
-from specexport.calibration.measuring.session_replay import conditional_chances
+from specexport.calibration.measuring.session_replay import conditional_acceptance_rates
 from specexport.calibration.measuring.traces import CostsAt, Trace, cached
 from specexport.calibration.survival.fit import fit_survival
 from specexport.runtime.policy.confidence import adaptive_schedule
@@ -148,7 +148,7 @@ def entry_of(traces: Sequence[Trace], at: CostsAt, drafter: str) -> RoutePolicy:
     """What calibration finds, without intervals: off where the best fixed number loses."""
     plain = sum(plain_seconds(trace, at) for trace in traces)
     best = min(fixed(traces, at, drafter))
-    chances = conditional_chances(traces, drafter, MOST)
+    chances = conditional_acceptance_rates(traces, drafter, MOST)
     return RoutePolicy("on" if best < plain else "off", drafter, int(best < plain), "adaptive", chances, None)
 
 

@@ -89,13 +89,13 @@ def require_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(there).free
     if free < needed:
         raise OutputError(
-            f"{_as_given(folder)} needs {_size(needed, math.ceil)}, but only {_size(free, math.floor)} are free on its "
-            "disk; free some",
+            f"{_final_path(folder)} needs {_size(needed, math.ceil)}, but only {_size(free, math.floor)} are free on "
+            "its disk; free some",
             code="disk_full",
         )
 
 
-def _as_given(folder: Path) -> Path:
+def _final_path(folder: Path) -> Path:
     """What a temporary folder will become, since nobody knows its own name."""
     for place in (folder, *folder.parents):
         found = TEMPORARY.fullmatch(place.name)

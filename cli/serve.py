@@ -150,11 +150,11 @@ def _run(session: Any, settings: ServerSettings, listening: Listening, log: Unbl
     app = create_app(session, settings)
     if log is not None:
         app.state.service.metrics.total("log_lines_dropped", "Lines of the log that nobody took.", lambda: log.dropped)
-    own: list[int] = []  # the socket file's number
+    socket_inode: list[int] = []  # the socket file's number
 
     def started(port: int) -> None:
         if listening.uds is not None:
-            own.append(listening.uds.stat().st_ino)
+            socket_inode.append(listening.uds.stat().st_ino)
         where = {"uds": str(listening.uds)} if listening.uds else {"host": listening.host, "port": port}
         line = json.dumps({"ready": True, **where, "model": app.state.service.name})
         if sys.__stdout__ is not None:  # by a thread, since nobody has to read it
@@ -176,7 +176,7 @@ def _run(session: Any, settings: ServerSettings, listening: Listening, log: Unbl
 
     code = asyncio.run(main())
     with suppress(OSError):  # the system leaves the file; another server may have made its own there since
-        if listening.uds is not None and listening.uds.stat().st_ino in own:
+        if listening.uds is not None and listening.uds.stat().st_ino in socket_inode:
             listening.uds.unlink()
     return code
 

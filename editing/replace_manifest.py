@@ -22,7 +22,7 @@ def replace_manifest(
     manifest: Manifest,
     scratch: Path,
     moved: Mapping[Path, Path] | None = None,
-    recompiled: str | None = None,
+    recompiled_engine: str | None = None,
 ) -> Bundle:
     """In one step, and then remove the files that nobody names any more.
 
@@ -32,7 +32,7 @@ def replace_manifest(
     """
     try:
         with locked(bundle.root):
-            _replace(bundle, manifest, scratch, moved or {}, recompiled)
+            _replace(bundle, manifest, scratch, moved or {}, recompiled_engine)
     except BlockingIOError:
         raise OutputError(
             f"{bundle.root} is being changed by another command; run this command again", code="changed_meanwhile"
@@ -41,10 +41,10 @@ def replace_manifest(
 
 
 def _replace(
-    bundle: Bundle, manifest: Manifest, scratch: Path, moved: Mapping[Path, Path], recompiled: str | None
+    bundle: Bundle, manifest: Manifest, scratch: Path, moved: Mapping[Path, Path], recompiled_engine: str | None
 ) -> None:
     root = bundle.root
-    if _on_disk(root, recompiled) != bundle.manifest:
+    if _on_disk(root, recompiled_engine) != bundle.manifest:
         raise OutputError(
             f"{root} was changed by another command in the meantime; run this command again", code="changed_meanwhile"
         )
@@ -62,7 +62,7 @@ def _replace(
             forget_decisions(bundle)  # which speak of another draft
         (scratch / MANIFEST).replace(root / MANIFEST)
     except BaseException:
-        named = _on_disk(root, recompiled)
+        named = _on_disk(root, recompiled_engine)
         for place in moved.values():
             if not _names(named, root, place):
                 discard(place)
@@ -94,8 +94,8 @@ def remove_draft(bundle: Bundle, name: str) -> Bundle:
         return replace_manifest(bundle, replace(manifest, drafts=drafts, files=files), scratch)
 
 
-def _on_disk(root: Path, recompiled: str | None) -> Manifest:
-    return Bundle.open(root, check_digests=False, without_plans=recompiled).manifest
+def _on_disk(root: Path, recompiled_engine: str | None) -> Manifest:
+    return Bundle.open(root, check_digests=False, without_plans=recompiled_engine).manifest
 
 
 def _names(manifest: Manifest, root: Path, place: Path) -> bool:

@@ -70,14 +70,14 @@ class Decoder(Protocol):
         """Write rows `start` to `end` of what `read_rows` returned back into the caches."""
         ...
 
-    def read_states(self, end: int) -> SavedStates:
+    def read_recurrent_states(self, end: int) -> SavedStates:
         """A copy of the states on the host. end: a position from which a pass can continue; later rows are left out.
 
         This and `write_states` exist only with `has_states`.
         """
         ...
 
-    def write_states(self, saved: SavedStates) -> None:
+    def write_recurrent_states(self, saved: SavedStates) -> None:
         """Restore what `read_states` returned. The caller restores the cache rows below `saved.end`."""
         ...
 
@@ -187,7 +187,7 @@ class Rounds(Protocol):
 
     drafts: bool
 
-    def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: RoundNoise | None) -> RoundResult:
+    def run(self, tokens: Sequence[int], num_draft_tokens: int, noise: RoundNoise | None) -> RoundResult:
         """Continue `tokens`; greedy if `chances` is None.
 
         The target's cache must hold all tokens but the last one, the draft's all but the last two. A round that drafts

@@ -25,7 +25,7 @@ from .options import BuildContext
 from .passes.lint import refuse_traps
 from .passes.optimize import optimize, save
 from .proving.prove import continued_logits, record_reference
-from .proving.prove_layers import Recorded, prove_layers
+from .proving.prove_layers import ReferenceLogits, prove_layers
 from .proving.quantized_graph import Subject
 from .quantize.apply import by_every_name, quantize
 from .quantize.for_tensorrt import Made
@@ -170,7 +170,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     )
     if chosen is not None:
         subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract)
-        recorded = Recorded(tuple(reference), tuple(exact))
+        recorded = ReferenceLogits(tuple(reference), tuple(exact))
         proofs = []
         for dialect in dialects:
             step(f"prove {dialect} by layers")

@@ -11,7 +11,7 @@ from ..errors import ParameterError
 from .hub import local_bundle
 from .sampling.options import whole_number
 from .session import Session
-from .state.conversations import usual_budget
+from .state.prompt_cache import usual_budget
 
 
 def load(

@@ -27,7 +27,7 @@ from .request import EncodedRequest, make_request
 from .sampling.parameters import SamplingParameters, with_overrides
 from .signature import takes
 from .state.cancellation import Cancellation
-from .state.conversations import Conversations
+from .state.prompt_cache import PromptCache
 from .state.statistics import Statistics
 from .stream import Generation, Stream, holds
 from .text.chat_template import Variables
@@ -71,7 +71,7 @@ class Session:
         contract, models = bundle.manifest.contract, bundle.manifest.pair.values()
         if prompt_cache_bytes:
             sizes = [(model.row_bytes(contract), model.state_bytes(contract)) for model in models]
-            self._context.conversations = Conversations(prompt_cache_bytes, *zip(*sizes, strict=True))
+            self._context.conversations = PromptCache(prompt_cache_bytes, *zip(*sizes, strict=True))
         self._decoding = Decoding(bundle, engine, self.tokenizer, self._context)
         self._stream: weakref.ref[Stream] | None = None  # the newest
         self._cancels = 0  # number of calls of `cancel`: it also ends a request whose costs are still being measured

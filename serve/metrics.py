@@ -22,10 +22,10 @@ OTHER_ROUTES = "default"
 
 class _Total(Collector):
     def __init__(self, name: str, help: str, model: str, value: Callable[[], float]) -> None:
-        self._name, self._told, self._labels, self._value = name, help, [model], value
+        self._name, self._help, self._labels, self._value = name, help, [model], value
 
     def collect(self) -> Iterable[CounterMetricFamily]:
-        family = CounterMetricFamily(self._name, self._told, labels=["model_name"])
+        family = CounterMetricFamily(self._name, self._help, labels=["model_name"])
         family.add_metric(self._labels, self._value())
         return [family]
 

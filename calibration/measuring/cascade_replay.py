@@ -15,7 +15,7 @@ from ...engines.base import Logits
 from ...runtime.drafting.drafters import LOOKUPS
 from ...runtime.drafting.model_draft import GUESSES, SHORTEST_FOR_A_MODEL
 from ...runtime.drafting.names import cascade_source_of
-from ...runtime.drafting.rounds import Guide
+from ...runtime.drafting.rounds import DraftStop
 from .traces import Trace, agreeing, known, matching
 
 # A guess that was not recorded; it equals no token id.
@@ -82,21 +82,23 @@ class CascadeReplay:
         self._smaller = None if source in LOOKUPS else _SmallerDraft(trace, source)
         self._source = self._smaller or LOOKUPS[source](SHORTEST_FOR_A_MODEL)
 
-    def draft(self, place: int, count: int, behind: int, guide: Guide | None, seen: Sequence[Logits]) -> ModelDraft:
+    def draft(
+        self, place: int, count: int, missing_rows: int, draft_stop: DraftStop | None, seen: Sequence[Logits]
+    ) -> ModelDraft:
         """Draft up to `count` tokens after `tokens[:place]`. behind: see `ReplayedRound`. seen: by token, the logits
-        that a guide which reads the draft's confidence gets.
+        that a `DraftStop` that reads the draft's confidence gets.
         """
         text, tokens = self._tokens[:place], self._drafts.at(place, count)
         before = self._smaller.seconds if self._smaller else 0.0
         drafted = tried = passes = rows = 0
         out = False
-        while not out and drafted < count and (guide is None or guide.go_on(drafted)):
-            room = 0 if behind and not passes else min(GUESSES, count - drafted - 1)
+        while not out and drafted < count and (draft_stop is None or draft_stop.go_on(drafted)):
+            room = 0 if missing_rows and not passes else min(GUESSES, count - drafted - 1)
             guesses = self._source.find(text, room, tokens[:drafted]) if room else []
             passes, rows = passes + 1, rows + len(guesses)
             for guess in (*guesses, UNKNOWN):
                 tried += 1
-                out = guide is not None and not guide.include(drafted, seen[drafted])
+                out = draft_stop is not None and not draft_stop.include(drafted, seen[drafted])
                 drafted += not out
                 if out or tokens[drafted - 1] != guess or guess == UNKNOWN or drafted == count:
                     break

@@ -21,7 +21,7 @@ from ...runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from ...runtime.policy.confidence import AcceptancePredictor, ConfidentSchedule
 from ...runtime.policy.controller import RouteState
 from ...runtime.policy.cost_model import Costs
-from ...runtime.policy.decisions import chance_of
+from ...runtime.policy.decisions import acceptance_predictor
 from ...runtime.policy.routes import RoutePolicy
 from ...runtime.policy.survival import Survival
 from ...runtime.sampling.parameters import SamplingParameters
@@ -64,7 +64,7 @@ def read_confidence(
     """The draft's confidence on all records; None if it cannot be read. sampling: as in `record`."""
     if survival is None or session.engine.rounds is not None:
         return None
-    predictor = chance_of(survival, session.drafts.head(sampling.drafter))
+    predictor = acceptance_predictor(survival, session.drafts.head(sampling.drafter))
     if predictor is None:
         return None
     seconds = reading_seconds(session, requests, sampling, costs, predictor)
@@ -113,7 +113,7 @@ class TimedSchedule:
         self.seconds: list[float] = []  # of each pass
 
     def plan(self, sequence: SequenceState) -> RoundPlan:
-        return replace(self._schedule.plan(sequence), guide=self)
+        return replace(self._schedule.plan(sequence), draft_stop=self)
 
     def observe(self, outcome: RoundOutcome) -> None:
         self._schedule.observe(outcome)

@@ -97,8 +97,9 @@ class RecordedRound:
 
 @dataclass
 class Recorder:
-    """A schedule and guide that only records. features: `[F] float16` of every draft pass, in order. vocab: how many
-    token ids the target has; the draft's choices are limited to these.
+    """A schedule and `DraftStop` that only records. features: `[F] float16` of every draft pass, in order.
+
+    vocab: how many token ids the target has; the draft's choices are limited to these.
     """
 
     num_draft_tokens: int
@@ -115,7 +116,7 @@ class Recorder:
 
     def plan(self, sequence: SequenceState) -> RoundPlan:
         self._probability, self._last_choice, self._choices = [], None, []
-        return RoundPlan(self.num_draft_tokens, guide=self)
+        return RoundPlan(self.num_draft_tokens, draft_stop=self)
 
     def include(self, index: int, logits: Logits) -> bool:
         if index == 0 and len(logits) > 1:

@@ -17,7 +17,7 @@ from ...engines.base import Logits
 from ...runtime.drafting.drafters import LOOKUPS, SHORTEST_ALONE, SHORTEST_BESIDE_A_MODEL
 from ...runtime.drafting.lookup import Lookup
 from ...runtime.drafting.names import cascade_source_of, model_of
-from ...runtime.drafting.rounds import Guide, RoundOutcome, SequenceState, Source
+from ...runtime.drafting.rounds import DraftStop, RoundOutcome, SequenceState, Source
 from ...runtime.policy.schedule import FixedSchedule, Schedule
 from .cascade_replay import CascadeReplay, ModelDraft
 from .traces import CostsAt, Trace, agreeing, known, matching
@@ -41,7 +41,7 @@ class ReplayedRound:
     num_drafted: int
     num_accepted: int
     passes: int
-    behind: int = 0
+    missing_rows: int = 0
     saved: int = 0
     guess_rows: int = 0
     guess_seconds: float = 0.0
@@ -65,7 +65,7 @@ class ReplayedRound:
         if self.looked_up:
             return costs.looked_up(self.num_drafted)
         passes = self.passes - self.saved - self.num_drafted  # beyond one per draft token; negative if fewer
-        rows = self.behind * costs.draft_prefill + self.guess_rows * costs.draft_row
+        rows = self.missing_rows * costs.draft_prefill + self.guess_rows * costs.draft_row
         return costs.rounds[self.num_drafted] + passes * costs.draft + rows + self.guess_seconds
 
 
@@ -86,11 +86,11 @@ def replay(
     place, prefill = trace.prompt_tokens, trace.prompt_tokens if len(runs) > 1 else 0
     missed = dict.fromkeys(runs, prefill)  # rows that a draft's cache lacks since others drafted
     while place < len(trace.tokens):
-        plan = schedule.plan(SequenceState(place, lambda name: missed[name] + replayers[name].behind + 1))
+        plan = schedule.plan(SequenceState(place, lambda name: missed[name] + replayers[name].missing_rows + 1))
         name = plan.drafter or first
-        one = replayers[name].round(place, plan.num_draft_tokens, plan.guide)
+        one = replayers[name].round(place, plan.num_draft_tokens, plan.draft_stop)
         if one.passes:
-            one = replace(one, behind=one.behind + missed[name] - prefill)
+            one = replace(one, missing_rows=one.missing_rows + missed[name] - prefill)
             missed[name] = prefill = 0
         yield name, one
         schedule.observe(one.outcome)
@@ -113,14 +113,14 @@ class Replayer:
         self._lookup, self._with_model = lookup_of(drafter), model_of(drafter) is not None
         self._agrees = known(trace) if self._with_model else []
         self._cascade = CascadeReplay(trace, drafter) if cascade_source_of(drafter) else None
-        self._behind = 0
+        self._missing_rows = 0
 
     @property
-    def behind(self) -> int:
+    def missing_rows(self) -> int:
         """Rows that the draft model's cache lacks, not counting the two that its next pass feeds."""
-        return self._behind
+        return self._missing_rows
 
-    def round(self, place: int, count: int, guide: Guide | None = None) -> ReplayedRound:
+    def round(self, place: int, count: int, draft_stop: DraftStop | None = None) -> ReplayedRound:
         """The round after `tokens[:place]`, with up to `count` draft tokens."""
         start = place - self._trace.prompt_tokens
         looked_up: list[int] = []
@@ -128,41 +128,41 @@ class Replayer:
         right = agreeing(self._agrees[start : start + count], count)
         if self._cascade is not None:
             seen = [self._seen(place, min(index, right)) for index in range(count)]
-            model = self._cascade.draft(place, count, self._behind, guide, seen)
+            model = self._cascade.draft(place, count, self._missing_rows, draft_stop, seen)
         else:
-            model, looked_up = self._draft(place, count, right, guide)
+            model, looked_up = self._draft(place, count, right, draft_stop)
         accepted = min(model.drafted, right)
         if accepted == model.drafted:
             accepted += matching(looked_up, self._trace.tokens[place + model.drafted :])
-        behind = self._behind if model.passes else 0
-        self._behind = max(0, accepted - model.drafted) if model.passes else self._behind + accepted + 1
+        missing_rows = self._missing_rows if model.passes else 0
+        self._missing_rows = max(0, accepted - model.drafted) if model.passes else self._missing_rows + accepted + 1
         return ReplayedRound(
             context=place - 1,
             num_drafted=model.drafted + len(looked_up),
             num_accepted=accepted,
             passes=model.passes,
-            behind=behind,
+            missing_rows=missing_rows,
             saved=model.saved,
             guess_rows=model.rows,
             guess_seconds=model.seconds,
             num_looked_up=len(looked_up),
         )
 
-    def _draft(self, place: int, count: int, right: int, guide: Guide | None) -> tuple[ModelDraft, list[int]]:
+    def _draft(self, place: int, count: int, right: int, draft_stop: DraftStop | None) -> tuple[ModelDraft, list[int]]:
         """(the model's part, the looked-up tokens after it). right: how many of the model's tokens are right."""
         tokens, lookup, by_model, passes = self._trace.tokens, self._lookup, 0, 0
         text = tokens[:place]
         while True:
             if lookup is not None and by_model <= right and by_model < count:
                 looked_up = lookup.find(text, count - by_model, tokens[place : place + by_model])
-                if looked_up and guide is not None:
-                    looked_up = looked_up[: guide.looked_up(len(looked_up), lookup.matched, by_model)]
+                if looked_up and draft_stop is not None:
+                    looked_up = looked_up[: draft_stop.looked_up(len(looked_up), lookup.matched, by_model)]
                 if looked_up:
                     return ModelDraft(by_model, passes), looked_up
-            if by_model == count or not self._with_model or (guide is not None and not guide.go_on(by_model)):
+            if by_model == count or not self._with_model or (draft_stop is not None and not draft_stop.go_on(by_model)):
                 return ModelDraft(by_model, passes), []
             passes += 1
-            if guide is not None and not guide.include(by_model, self._seen(place, min(by_model, right))):
+            if draft_stop is not None and not draft_stop.include(by_model, self._seen(place, min(by_model, right))):
                 return ModelDraft(by_model, passes), []
             by_model += 1
 

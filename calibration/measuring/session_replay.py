@@ -105,11 +105,11 @@ def routed_seconds(
 
 def start_of(traces: Sequence[Trace], drafter: str, costs: Costs) -> Start:
     """What sessions start from that get requests like these."""
-    chances = conditional_chances(traces, drafter, costs.max_draft_tokens)
+    chances = conditional_acceptance_rates(traces, drafter, costs.max_draft_tokens)
     return Start(chances, relative_draft_cost(traces, drafter, costs))
 
 
-def conditional_chances(traces: Iterable[Trace], drafter: str, most: int) -> tuple[float, ...]:
+def conditional_acceptance_rates(traces: Iterable[Trace], drafter: str, most: int) -> tuple[float, ...]:
     """For each position, the chance that a draft token is accepted if all before it are; with a model, of its tokens.
 
     The share of the replayed rounds, with one success and one failure added. most: draft tokens per round. A chain does

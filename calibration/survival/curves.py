@@ -72,16 +72,16 @@ def fit_curves(logits: Floats, tokens: JudgedTokens) -> tuple[Curve, ...]:
     return tuple(_isotonic(LogitBins.of(logits[here], tokens.accepted[here]) + prior) for here in positions)
 
 
-def held_out_chances(logits: Floats, tokens: JudgedTokens, fold: Integers) -> Floats:
+def cross_val_probs(logits: Floats, tokens: JudgedTokens, fold: Integers) -> Floats:
     """Each token's chance `[n]` by curves fitted on the other folds."""
     chances = np.empty(len(tokens))
     for left_out in np.unique(fold):
         out, rest = fold == left_out, fold != left_out
-        chances[out] = curve_chances(fit_curves(logits[rest], tokens.of(rest)), logits[out], tokens.index[out])
+        chances[out] = predict_curves(fit_curves(logits[rest], tokens.of(rest)), logits[out], tokens.index[out])
     return chances
 
 
-def curve_chances(curves: tuple[Curve, ...], logits: Floats, index: Integers) -> Floats:
+def predict_curves(curves: tuple[Curve, ...], logits: Floats, index: Integers) -> Floats:
     """`Survival.chance` for arrays `[n]`."""
     chances = np.empty(len(logits))
     for position, curve in enumerate(curves):

@@ -11,7 +11,7 @@ from ...errors import ParameterError
 from ...runtime.policy.survival import SURVIVAL_VERSION, Signal, Survival
 from ..measuring.judged_tokens import JudgedTokens
 from ..statistics.results import SignalQuality
-from .curves import fit_curves, held_out_chances, log_loss
+from .curves import cross_val_probs, fit_curves, log_loss
 from .fit_head import fit_head
 from .quality import Floats, Integers, judge, scikit_learn
 
@@ -57,16 +57,16 @@ def _fit(tokens: JudgedTokens, bundle: str, seed: int) -> tuple[Survival, tuple[
     probability = Survival(SURVIVAL_VERSION, bundle, "probability", fit_curves(logits, bare), ())
     if fold.max() == 0:
         return probability, ()
-    chances = held_out_chances(logits, bare, fold)
+    chances = cross_val_probs(logits, bare, fold)
     quality = judge("probability", chances, tokens.accepted)
     if not tokens.features.shape[1] or fold.max() < 2:
         return probability, (quality,)
     best, least, qualities = probability, log_loss(chances, tokens.accepted), [quality]
     heads: tuple[tuple[Signal, JudgedTokens], ...] = (("head", tokens), ("both", _with_probability(tokens)))
     for signal, seen in heads:
-        head, head_chances = fit_head(signal, seen, fold, bundle, seed)
-        qualities.append(judge(signal, head_chances, tokens.accepted))
-        losses = log_loss(head_chances, tokens.accepted)
+        head, head_probs = fit_head(signal, seen, fold, bundle, seed)
+        qualities.append(judge(signal, head_probs, tokens.accepted))
+        losses = log_loss(head_probs, tokens.accepted)
         if (least - losses).sum() > 2 * _standard_error(least - losses, tokens.request):
             best, least = head, losses
     return best, tuple(qualities)

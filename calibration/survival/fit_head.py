@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...runtime.policy.survival import SURVIVAL_VERSION, Signal, Survival
 from ..measuring.judged_tokens import JudgedTokens
-from .curves import curve_chances, fit_curves
+from .curves import fit_curves, predict_curves
 from .quality import Bools, Floats, Integers, scikit_learn
 
 # Inverse L2 strengths that are tried, on standardised features.
@@ -54,7 +54,7 @@ def fit_head(signal: Signal, tokens: JudgedTokens, fold: Integers, bundle: str, 
         best = int(losses[judged].argmin())
         curves = fit_curves(tried[best][rest], bare.of(rest))
         logits = _logits(tokens.features[out], without(STRENGTHS[best], judged))
-        chances[out] = curve_chances(curves, logits, tokens.index[out])
+        chances[out] = predict_curves(curves, logits, tokens.index[out])
     strength = STRENGTHS[int(losses.sum(axis=0).argmin())]
     curves = fit_curves(unseen(strength), bare)
     return Survival(SURVIVAL_VERSION, bundle, signal, curves, tuple(map(float, without(strength)))), chances

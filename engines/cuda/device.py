@@ -47,13 +47,13 @@ class CudaDevice:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        found = self._driver.call("cuCtxGetCurrent")
+        previous_context = self._driver.call("cuCtxGetCurrent")
         self._enter()
         try:
             yield
         finally:
-            if int(found) != int(self._context):
-                self._driver.attempt("cuCtxSetCurrent", found)
+            if int(previous_context) != int(self._context):
+                self._driver.attempt("cuCtxSetCurrent", previous_context)
 
     def memory(self) -> tuple[int, int]:
         self._enter()
@@ -157,12 +157,12 @@ class CudaDevice:
             return
         self._is_open = False
         # After a fault of the GPU every call fails, which must not keep the rest from being released.
-        status, found = self._driver.attempt("cuCtxGetCurrent")
+        status, previous_context = self._driver.attempt("cuCtxGetCurrent")
         self._driver.attempt("cuCtxSetCurrent", self._context)
         self._driver.attempt("cuStreamSynchronize", self.stream)
         self._releases.close()
-        if status == SUCCESS and int(found) != int(self._context):
-            self._driver.attempt("cuCtxSetCurrent", found)
+        if status == SUCCESS and int(previous_context) != int(self._context):
+            self._driver.attempt("cuCtxSetCurrent", previous_context)
 
     def _event(self, releases: ExitStack, timed: bool) -> Any:
         event = self._call("cuEventCreate", 0 if timed else self._driver.bindings.CUevent_flags.CU_EVENT_DISABLE_TIMING)

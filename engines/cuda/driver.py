@@ -115,10 +115,10 @@ def _readable(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-def out_of_memory(purpose: str, asked: int, free: int, total: int) -> EngineError:
-    """The error for a failed allocation of `asked` bytes. free, total: bytes of device memory."""
+def out_of_memory(purpose: str, requested: int, free: int, total: int) -> EngineError:
+    """The error for a failed allocation of `requested` bytes. free, total: bytes of device memory."""
     return EngineError(
-        f"out of device memory for {purpose}: {size_text(asked)} requested, {size_text(free)} of "
+        f"out of device memory for {purpose}: {size_text(requested)} requested, {size_text(free)} of "
         f"{size_text(total)} free; "
         "lower --max-seq-len, choose a smaller --precision or close other programs that use the GPU",
         code="out_of_device_memory",

@@ -247,11 +247,11 @@ class OrtDecoder:
         for array, rows in zip(self._caches, saved, strict=True):
             array[0, :, start:end] = rows[:, start:end]
 
-    def read_states(self, end: int) -> SavedStates:
+    def read_recurrent_states(self, end: int) -> SavedStates:
         assert self._states is not None
         return self._states.read(end)
 
-    def write_states(self, saved: SavedStates) -> None:
+    def write_recurrent_states(self, saved: SavedStates) -> None:
         assert self._states is not None
         self._states.write(saved)
 

@@ -139,11 +139,11 @@ class OrtCudaDecoder:
             rows[0, :, start:end] = part[:, start:end]
             cache.update_inplace(rows)
 
-    def read_states(self, end: int) -> SavedStates:
+    def read_recurrent_states(self, end: int) -> SavedStates:
         assert self._states is not None
         return self._states.read(end)
 
-    def write_states(self, saved: SavedStates) -> None:
+    def write_recurrent_states(self, saved: SavedStates) -> None:
         assert self._states is not None
         self._states.write(saved)
 

@@ -110,12 +110,12 @@ class TensorRTDecoder:
     def resumable(self, rows: int) -> int:
         return rows if self.states is None else self.states.resumable(rows)
 
-    def read_states(self, end: int) -> SavedStates:
+    def read_recurrent_states(self, end: int) -> SavedStates:
         assert self.states is not None
         with self._device.entered():
             return self.states.read(end)
 
-    def write_states(self, saved: SavedStates) -> None:
+    def write_recurrent_states(self, saved: SavedStates) -> None:
         assert self.states is not None
         with self._device.entered():
             self.states.write(saved)

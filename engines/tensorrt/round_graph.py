@@ -94,7 +94,7 @@ class DeviceRounds:
         self._bound: dict[tuple[str, int], Enqueue] = {}
         self._replay = Replay(device)
 
-    def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: RoundNoise | None) -> RoundResult:
+    def run(self, tokens: Sequence[int], num_draft_tokens: int, noise: RoundNoise | None) -> RoundResult:
         k, position = num_draft_tokens, len(tokens) - 1
         check_rows(len(tokens) + k, self._contract)
         draft = self._draft if k else None
@@ -112,11 +112,11 @@ class DeviceRounds:
             self._positions.host[:k] = range(position, position + k)
         self._begin(position, k, draft)
         rule = GREEDY
-        if chances is not None:
-            rule = chances.verification
-            self._sampling.host[:] = chances.sampling
-            self._draft_noise.host[:k] = chances.draft_noise
-            self._noise.host[: k + 1] = chances.noise
+        if noise is not None:
+            rule = noise.verification
+            self._sampling.host[:] = noise.sampling
+            self._draft_noise.host[:k] = noise.draft_noise
+            self._noise.host[: k + 1] = noise.noise
         span = self._contract.span(len(tokens) + k)
         with self._device.entered():
             self._replay.run((rule, k, span), lambda: self._round(rule, k, span))
@@ -152,12 +152,12 @@ class DeviceRounds:
         for span in self._contract.spans:
             for k in range(most + 1):
                 noise = np.full(k + 1, 0.5, np.float32)
-                for chances in (None, RoundNoise("block", np.array([1.0, 0, 1.0, 0], np.float32), noise[1:], noise)):
+                for draws in (None, RoundNoise("block", np.array([1.0, 0, 1.0, 0], np.float32), noise[1:], noise)):
                     tokens = [0] * (span - k)
                     for decoder, left in ((self._target, 1), (self._draft, 2)):
                         if decoder is not None and decoder.states is not None:
                             decoder.states.assume(len(tokens) - left)
-                    self.run(tokens, k, chances)
+                    self.run(tokens, k, draws)
 
     def _round(self, rule: str, k: int, span: int) -> None:
         copy, target = self._device.copy, self._target

@@ -30,7 +30,7 @@ from ...bundle import Defaults, Precision
 from ...errors import CheckpointError, SpecExportError, UnsupportedModelError
 from .checkpoint import Checkpoint, check_decoder, for_inference
 from .gguf_keys import apply_header
-from .gguf_tokenizer import OWN, read_tokenizer
+from .gguf_tokenizer import SUPPORTED_TOKENIZERS, read_tokenizer
 from .half_precision import TORCH_DTYPES
 from .left_out import check_shapes
 from .source import INSTEAD, first_line
@@ -101,7 +101,7 @@ class GgufCheckpoint(Checkpoint):
         if "tokenizer.ggml.tokens" not in self.values:
             raise CheckpointError(f"{self.source} has no tokenizer; give a GGUF file that has one")
         try:
-            if self.values.get("tokenizer.ggml.model") in OWN:
+            if self.values.get("tokenizer.ggml.model") in SUPPORTED_TOKENIZERS:
                 return read_tokenizer(self.source, self.values)
             with self._quick_loader():
                 tokenizer = AutoTokenizer.from_pretrained(self.folder, gguf_file=self.file, trust_remote_code=False)
@@ -122,7 +122,7 @@ class GgufCheckpoint(Checkpoint):
             return set()
         if architecture not in GGUF_CONFIG_ARCHS:
             return set()
-        values = _Recorded(self.values)
+        values = _KeyTrackingDict(self.values)
         GGUF_CONFIG_ARCHS[architecture](values, tuple(tensor.name for tensor in self.header.tensors))
         return values.read
 
@@ -192,7 +192,7 @@ class GgufCheckpoint(Checkpoint):
         return {key: field.contents() for key, field in self.header.fields.items()}
 
 
-class _Recorded(dict[str, Any]):
+class _KeyTrackingDict(dict[str, Any]):
     """Keeps the keys that were read."""
 
     def __init__(self, values: dict[str, Any]) -> None:

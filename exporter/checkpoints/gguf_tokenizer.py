@@ -124,7 +124,7 @@ SPLITS = {name: split for split, names in _FAMILIES.items() for name in names.sp
 
 
 BYTE_LEVEL, SENTENCEPIECE = "gpt2", "llama"
-OWN = (BYTE_LEVEL, SENTENCEPIECE)  # the values of tokenizer.ggml.model that are read here
+SUPPORTED_TOKENIZERS = (BYTE_LEVEL, SENTENCEPIECE)  # the values of tokenizer.ggml.model that are read here
 # Types of tokens, as GGUF numbers them.
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 ROLES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}

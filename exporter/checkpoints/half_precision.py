@@ -25,18 +25,20 @@ def fp32_arithmetic(model: Module) -> Iterator[None]:
     narrow: dict[Tensor, Tensor] = {}
 
     def widen(module: Module, args: Any) -> None:
-        for tensor in _own(module):
+        for tensor in _direct_float_tensors(module):
             narrow[tensor] = tensor.data
             tensor.data = tensor.data.float()
 
     def restore(module: Module, args: Any, output: Any) -> None:
-        for tensor in _own(module):
+        for tensor in _direct_float_tensors(module):
             if tensor in narrow:
                 tensor.data = narrow.pop(tensor)
 
     hooks = []
     for module in model.modules():
-        if any(tensor.is_floating_point() and tensor.dtype != torch.float32 for tensor in _own(module)):
+        if any(
+            tensor.is_floating_point() and tensor.dtype != torch.float32 for tensor in _direct_float_tensors(module)
+        ):
             hooks.append(module.register_forward_pre_hook(widen))
             hooks.append(module.register_forward_hook(restore, always_call=True))
     try:
@@ -46,7 +48,7 @@ def fp32_arithmetic(model: Module) -> Iterator[None]:
             hook.remove()
 
 
-def _own(module: Module) -> Iterator[Tensor]:
+def _direct_float_tensors(module: Module) -> Iterator[Tensor]:
     yield from (
         tensor
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))

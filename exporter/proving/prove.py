@@ -54,7 +54,7 @@ def record_reference(
 
     Raises `UnsupportedModelError` when the model cannot be evaluated.
     """
-    steps = schedule(contract, vocab_size, largest_window(model), spare, text, has_states)
+    steps = schedule(contract, vocab_size, sliding_window_size(model), spare, text, has_states)
     return [ReferenceStep(step, logits) for step, logits in zip(steps, _whole_passes(model, steps), strict=True)]
 
 
@@ -92,7 +92,7 @@ def continued_logits(model: PreTrainedModel, steps: list[Step], has_states: bool
     return found
 
 
-def largest_window(model: PreTrainedModel) -> int:
+def sliding_window_size(model: PreTrainedModel) -> int:
     """Tokens that the model's sliding window spans, 0 without one."""
     window = getattr(model.config.get_text_config(), "sliding_window", None)
     return window if isinstance(window, int) else 0

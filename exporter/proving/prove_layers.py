@@ -42,7 +42,7 @@ PICKED = 4096
 
 
 @dataclass(frozen=True)
-class Recorded:
+class ReferenceLogits:
     """The proof's schedule: with the logits of the rounded model, and step by step those of the model as it was."""
 
     reference: tuple[ReferenceStep, ...]
@@ -54,7 +54,7 @@ class Recorded:
         return divergence(zip(self.exact, (entry.logits for entry in self.reference), strict=True)).nats
 
 
-def prove_layers(subject: Subject, dialect: Dialect, path: Path, recorded: Recorded) -> LayerProof:
+def prove_layers(subject: Subject, dialect: Dialect, path: Path, recorded: ReferenceLogits) -> LayerProof:
     """Prove the graph of `subject` in `dialect` at `path`.
 
     Raises `ProofError` that names the layer that is wrong, or says that the layers are put together wrongly.
@@ -128,22 +128,22 @@ def _errors(graph: QuantizedGraph, op: QuantizedOp, fp32_kernels: bool) -> Itera
             arrays: dict[str, NDArray[Any]] = {op.input: inputs[rows].reshape(*shape, inputs.shape[1])}
             arrays |= {op.experts: experts[rows]} if stack else {}
             outputs.append(run(arrays)[op.output].reshape(len(rows), -1))
-    found = np.concatenate(outputs).astype(np.float32)
+    actual = np.concatenate(outputs).astype(np.float32)
     size = sum(map(len, matrices)) // max(stack, 1)
-    if found.shape[1] != size:
-        raise ProofError(f"{' and '.join(op.weights)} have {size} outputs, their product {found.shape[1]}; {REPORT}")
+    if actual.shape[1] != size:
+        raise ProofError(f"{' and '.join(op.weights)} have {size} outputs, their product {actual.shape[1]}; {REPORT}")
     if stack:
         for expert in range(stack):
             part, mine = slice(expert * size, (expert + 1) * size), experts == expert
             recipe = weights[0].recipe
             if recipe.stored is not None:
                 recipe = replace(recipe, stored=(recipe.stored[0][part], recipe.stored[1][part]))
-            error = layer_error(op.form, recipe, matrices[0][part], inputs[mine], found[mine])
+            error = layer_error(op.form, recipe, matrices[0][part], inputs[mine], actual[mine])
             yield error, f"expert {expert} of {weights[0].name}"
         return
     start = 0
     for weight, matrix in zip(weights, matrices, strict=True):
-        mine = found[:, start : start + len(matrix)]
+        mine = actual[:, start : start + len(matrix)]
         bias = weight.bias if op.biased else None
         yield layer_error(op.form, weight.recipe, matrix, inputs, mine, bias), weight.name.removesuffix(".weight")
         start += len(matrix)
@@ -156,9 +156,9 @@ def _table_error(subject: str, graph: QuantizedGraph, table: Table) -> float:
     with graph.alone({table.index: ir.DataType.INT64}, table.output) as pick:
         for start in range(0, len(restored), PICKED):
             wanted = restored[start : start + PICKED]
-            found = pick({table.index: np.arange(start, start + len(wanted))[None]})[table.output]
+            actual = pick({table.index: np.arange(start, start + len(wanted))[None]})[table.output]
             allowed = ROUNDINGS * ROUNDING * np.abs(wanted) + np.finfo(np.float32).tiny
-            off = np.abs(found.reshape(len(wanted), -1).astype(np.float32) - wanted) / allowed
+            off = np.abs(actual.reshape(len(wanted), -1).astype(np.float32) - wanted) / allowed
             worst = max(worst, float(off.max()))
     if not worst <= 1:
         raise ProofError(

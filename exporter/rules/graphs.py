@@ -100,7 +100,7 @@ def accept(vocab_size: int, num_draft_tokens: int, verification: Verification) -
     scale: Operand
     if verification == "block":
         ratios = _ratios(op, of_target, of_draft, num_draft_tokens)
-        chances = _chances(op, ratios, target_probs, draft_probs, num_draft_tokens)
+        chances = _block_accept_probs(op, ratios, target_probs, draft_probs, num_draft_tokens)
         lengths = op.Range(1, num_draft_tokens + 1, 1)
         num_accepted = op.ReduceMax(op.Where(op.Less(uniforms, chances), lengths, 0), [0], keepdims=1)
         scale = op.Gather(op.Concat([1.0], ratios, axis=0), num_accepted)
@@ -128,7 +128,7 @@ def _ratios(op: RuleGraph, of_target: ir.Value, of_draft: ir.Value, num_draft_to
     return op.Concat(*ratios, axis=0)
 
 
-def _chances(
+def _block_accept_probs(
     op: RuleGraph, ratios: ir.Value, target_probs: ir.Value, draft_probs: ir.Value, num_draft_tokens: int
 ) -> ir.Value:
     """`[k]`: h_1 to h_k of block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2)."""

@@ -49,7 +49,7 @@ class SeenByAttention:
     whole: bool = False
 
 
-def own_code(layers: int, of: int) -> str:
+def custom_attention_reason(layers: int, of: int) -> str:
     """Why a model is refused."""
     which = "its layers compute" if layers == of else f"{layers} of its {of} layers compute"
     return (

@@ -27,7 +27,7 @@ from ..dialects import OPSETS, Dialect
 from .attention import static_cache_attention
 from .complex_numbers import complex_as_pairs
 from .confidence_head import HEADED, OUTPUTS, WEIGHTS, confidence, embeddings_seen
-from .probe import cache_argument, cache_of, own_code, probe_states, seen_by_attention, state_tensors
+from .probe import cache_argument, cache_of, custom_attention_reason, probe_states, seen_by_attention, state_tensors
 from .recurrences import OpenStates
 from .states import EMITTERS, StateCache, static_states
 from .trees import ANCESTOR, DEPTH, Tree, refuse_trees
@@ -71,7 +71,7 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
     if not any(layer.num_kv_heads or layer.states for layer in layers):
         raise UnsupportedModelError(f"{name} returns no key-value cache, so there is nothing to make static")
     if seen.whole and not seen.layers and attending:  # of some layers the trace tells, after much more work
-        raise UnsupportedModelError(f"{name} cannot be exported: {own_code(attending, attending)}")
+        raise UnsupportedModelError(f"{name} cannot be exported: {custom_attention_reason(attending, attending)}")
     if "position_ids" in inspect.signature(model.forward).parameters:
         _refuse_other_positions(model, tokens, output.logits)
     return tuple(layers)
@@ -199,7 +199,7 @@ class StaticDecoder(torch.nn.Module):
             else self._with_head(tokens, position, cache, weights)
         )
         if len(cache.written) != len(cache.past):
-            raise UnsupportedModelError(own_code(len(cache.past) - len(cache.written), len(cache.past)))
+            raise UnsupportedModelError(custom_attention_reason(len(cache.past) - len(cache.written), len(cache.past)))
         states = cache.states.in_order(self.layers) if cache.states is not None else []
         return *by_row, *(half for _, pair in sorted(cache.written.items()) for half in pair), *states
 

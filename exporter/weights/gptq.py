@@ -110,7 +110,7 @@ def _round_columns(work: Tensor, values: Tensor, factor: Tensor, scales: Tensor,
 
 
 @dataclass(frozen=True)
-class ChosenIntegers:
+class GptqResult:
     """weights: recipes with their integers (`stored`). fitted: how many of the `experts` of all stacks GPTQ rounded."""
 
     weights: dict[str, WeightRecipe]
@@ -120,7 +120,7 @@ class ChosenIntegers:
 
 def choose_integers(
     model: nn.Module, token_batches: Sequence[Tensor], recipes: Mapping[str, WeightRecipe], damping: float = DAMPING
-) -> ChosenIntegers:
+) -> GptqResult:
     """The integers of the weights `recipes`, in int8 or int4, each used in one place only; none if no text reaches it.
 
     token_batches: each [1, T] int64. damping: relative to the mean of the Gram matrix's diagonal.
@@ -128,7 +128,7 @@ def choose_integers(
     layers = [layer for layer in linear_layers(model) if layer.weight in recipes]
     stacks = [layer for layer in expert_layers(model) if layer.weight in recipes]
     if not layers and not stacks:
-        return ChosenIntegers({}, 0, 0)
+        return GptqResult({}, 0, 0)
     of_all: list[LinearLayer | ExpertLayer] = [*layers, *stacks]
     tokens, lengths = together(token_batches, max(layer.matrix.shape[1] for layer in of_all))
     state = _State(torch.arange(tokens.shape[1])[None] < lengths[:, None], recipes, damping)
@@ -140,7 +140,7 @@ def choose_integers(
     finally:
         for hook in hooks:
             hook.remove()
-    return ChosenIntegers(state.weights, state.fitted, sum(len(layer.module.weight) for layer in stacks))
+    return GptqResult(state.weights, state.fitted, sum(len(layer.module.weight) for layer in stacks))
 
 
 def _hook(choose: Callable[..., None], layer: LinearLayer | ExpertLayer) -> Any:

@@ -74,12 +74,12 @@ class Drafter:
         count = plan.num_draft_tokens - len(drafted)
         for lookup in self._lookups if count else ():
             matched = lookup.find(tokens, count, drafted)
-            if matched and plan.guide is not None and lookup.source == "lookup":
-                matched = matched[: plan.guide.looked_up(len(matched), lookup.matched, len(drafted))]
+            if matched and plan.draft_stop is not None and lookup.source == "lookup":
+                matched = matched[: plan.draft_stop.looked_up(len(matched), lookup.matched, len(drafted))]
             matched = matched[: self._rule.legal(matched)]
             if matched:
                 for token in matched:
-                    self._rule.certain(token)
+                    self._rule.record_deterministic(token)
                 self._statistics.looked_up += len(matched)
                 return Proposal(matched, [lookup.source] * len(matched))
         return Proposal([], [])
@@ -92,7 +92,7 @@ class Drafter:
         """
         forced, rest = list(plan.forced), plan.num_draft_tokens - len(plan.forced)
         for token in forced:
-            self._rule.certain(token)
+            self._rule.record_deterministic(token)
         self._statistics.forced += len(forced)
         drafted = list[int]()
         if self._model is not None and rest:

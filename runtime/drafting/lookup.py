@@ -19,8 +19,9 @@ PLACES = 16
 
 
 class Lookup(Protocol):
-    """matched: length of the last match, in tokens. source: of its tokens; the guide is asked about those of `lookup`
-    only.
+    """matched: length of the last match, in tokens.
+
+    source: of its tokens; a `DraftStop` is asked about those of `lookup` only.
     """
 
     matched: int

@@ -72,18 +72,22 @@ class ModelDraft:
         self._cached, self._rule, self._statistics, self._source = cached, rule, statistics, source
 
     def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
-        if plan.guide is None or plan.guide.go_on(0):
+        if plan.draft_stop is None or plan.draft_stop.go_on(0):
             self._cached.prefill(tokens, len(tokens) - 2)
 
     def one_by_one(self, tokens: Sequence[int], plan: RoundPlan) -> Iterator[int]:
         """Draft tokens, lazily: a pass runs only when its token is requested."""
-        cached, drafted, count, guide = self._cached, list[int](), plan.num_draft_tokens, plan.guide
-        while len(drafted) < count and (guide is None or guide.go_on(len(drafted))):
+        cached, drafted, count, draft_stop = self._cached, list[int](), plan.num_draft_tokens, plan.draft_stop
+        while len(drafted) < count and (draft_stop is None or draft_stop.go_on(len(drafted))):
             start = perf_counter()
             place = len(tokens) + len(drafted) - 1 if drafted else _caught_up(cached, tokens, 2)
             fed = drafted[-1:] or tokens[place:]
-            room = min(GUESSES, count - len(drafted) - 1, cached.widest - len(fed)) if self._source is not None else 0
-            guesses = self._source.find(tokens, room, drafted) if self._source is not None and room > 0 else []
+            max_guesses = (
+                min(GUESSES, count - len(drafted) - 1, cached.widest - len(fed)) if self._source is not None else 0
+            )
+            guesses = (
+                self._source.find(tokens, max_guesses, drafted) if self._source is not None and max_guesses > 0 else []
+            )
             logits = cached.step([*fed, *guesses], place)
             self._statistics.draft_seconds += perf_counter() - start
             self._statistics.draft_passes += 1
@@ -91,7 +95,7 @@ class ModelDraft:
             for index, guess in enumerate([*guesses, None]):
                 cached.rows = place + len(fed) + index  # rows of drafted tokens only, wherever this is abandoned
                 rows = logits[: first + index]
-                if guide is not None and not guide.include(len(drafted), rows):
+                if draft_stop is not None and not draft_stop.include(len(drafted), rows):
                     return
                 token = self._rule.propose(rows[-1])
                 if token is None:

@@ -1,7 +1,7 @@
 """What a schedule wants of a round, and what the round did. The order of calls, in `runtime/loop/speculate.py`:
 
 plan = schedule.plan(sequence)      before each round
-outcome = round.run(tokens, plan)   asks the plan's guide while it drafts, if the host runs the passes
+outcome = round.run(tokens, plan)   asks the plan's draft_stop while it drafts, if the host runs the passes
 schedule.observe(outcome)           after each round that ran
 """
 
@@ -17,7 +17,7 @@ from ..sampling.logprobs import TokenLogprobs
 Source = Literal["model", "lookup", "prediction", "grammar"]
 
 
-class Guide(Protocol):
+class DraftStop(Protocol):
     """Asked while a round drafts."""
 
     def include(self, index: int, logits: Logits) -> bool:
@@ -43,12 +43,13 @@ class SequenceState:
     """What a schedule may look at before a round, apart from earlier outcomes.
 
     length: tokens of the sequence. missing_rows: how many of its rows the cache of a drafter's model lacks, by the
-    drafter's name; 0 without a model. guided: whether a guide is asked, which is not so where the device runs rounds.
+    drafter's name; 0 without a model.
+    checks_draft_stop: whether the `DraftStop` is asked, which is not so where the device runs rounds.
     """
 
     length: int
     missing_rows: Callable[[str], int]
-    guided: bool = True
+    checks_draft_stop: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,14 @@ class RoundPlan:
     """What a schedule wants of the next round.
 
     num_draft_tokens: at most, `forced` included. drafter: one of the request's, None for its first. forced: tokens that
-    begin the draft, since the grammar allows no others. guide: asked between draft passes, None to draft on.
+    begin the draft, since the grammar allows no others. draft_stop: asked between draft passes, None to draft on.
     num_leaves: at most, None for as many as the request asks for.
     """
 
     num_draft_tokens: int
     drafter: str | None = None
     forced: tuple[int, ...] = ()
-    guide: Guide | None = None
+    draft_stop: DraftStop | None = None
     num_leaves: int | None = None
 
     def limited(self, most: int) -> RoundPlan:

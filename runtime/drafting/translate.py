@@ -20,7 +20,10 @@ class Wrapped:
         self.has_states = decoder.has_states
         self.resumable, self.overwrite_rows = decoder.resumable, decoder.overwrite_rows
         self.read_rows, self.write_rows = decoder.read_rows, decoder.write_rows
-        self.read_states, self.write_states = decoder.read_states, decoder.write_states
+        self.read_recurrent_states, self.write_recurrent_states = (
+            decoder.read_recurrent_states,
+            decoder.write_recurrent_states,
+        )
         self._decoder = decoder
 
 

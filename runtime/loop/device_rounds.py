@@ -37,7 +37,7 @@ def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str |
 class DeviceRound:
     """Draws the same noise from the same seed as `SamplingRule`: both give the same tokens up to rounding."""
 
-    guided = False
+    checks_draft_stop = False
 
     def __init__(
         self, context: Context, rounds: Rounds, parameters: SamplingParameters, drafts: bool, statistics: Statistics
@@ -61,7 +61,7 @@ class DeviceRound:
         if k and draft is not None:
             self.prefill(tokens, plan)  # rows that plain rounds have left out
             draft.rows = min(draft.rows, len(tokens) - 2)  # the valid ones, should the round fail
-        result = self._rounds.run(tokens, k, self._chances(k))
+        result = self._rounds.run(tokens, k, self._draw_noise(k))
         self._context.target.rows = len(tokens) + k
         if k and draft is not None:
             draft.rows = len(tokens) + k - 1
@@ -75,7 +75,7 @@ class DeviceRound:
         sources: list[Source] = ["model"] * len(drafted)
         return RoundOutcome(drafted, tuple(sources), result.num_accepted, (result.next_token,))
 
-    def _chances(self, k: int) -> RoundNoise | None:
+    def _draw_noise(self, k: int) -> RoundNoise | None:
         if self._verification is None:
             return None
         drawn, judged = self._draft_noise.random(k), self._target_noise.random(k + 1)

@@ -21,9 +21,9 @@ from ..state.statistics import Statistics
 
 
 class Round(Protocol):
-    """guided: whether it asks the plan's guide."""
+    """checks_draft_stop: whether it asks the plan's `draft_stop`."""
 
-    guided: bool
+    checks_draft_stop: bool
 
     def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
         """Prepare to draft after `tokens`."""
@@ -51,7 +51,7 @@ def decode(
 
     try:
         context.target.prefill(tokens, len(tokens) - 1)
-        plan = schedule.plan(SequenceState(len(tokens), missing_rows, round.guided))
+        plan = schedule.plan(SequenceState(len(tokens), missing_rows, round.checks_draft_stop))
         if plan.num_draft_tokens:
             round.prefill(tokens, plan)  # else when a round first drafts
     finally:
@@ -66,13 +66,13 @@ def decode(
         schedule.observe(outcome)
         limit -= len(new)
         yield outcome
-        plan = schedule.plan(SequenceState(len(tokens), missing_rows, round.guided))
+        plan = schedule.plan(SequenceState(len(tokens), missing_rows, round.checks_draft_stop))
 
 
 class HostRound:
     """Pass by pass: the host looks at the logits of each."""
 
-    guided = True
+    checks_draft_stop = True
 
     def __init__(
         self, context: Context, draft: Draft, rule: Rule, statistics: Statistics, likeliest: int | None = None

@@ -46,8 +46,8 @@ class TreeRound(HostRound):
         start, position = perf_counter(), min(self._target.rows, len(tokens) - 1)
         fed = tokens[position:]  # the last token, and the leaf that the round before caught
         chain = [*fed, *draft_tokens]
-        room = min(self._contract.widest_step, self._contract.capacity - position) - len(chain)
-        leaves = self._leaves.take(room if plan.num_leaves is None else min(room, plan.num_leaves))
+        max_leaves = min(self._contract.widest_step, self._contract.capacity - position) - len(chain)
+        leaves = self._leaves.take(max_leaves if plan.num_leaves is None else min(max_leaves, plan.num_leaves))
         logits = self._step(chain, leaves, position, len(fed) - 1)
         self._statistics.target_seconds += perf_counter() - start
         self._statistics.leaves += len(leaves)

@@ -34,10 +34,10 @@ class ConfidentSchedule(AdaptiveSchedule):
     """
 
     def __init__(
-        self, entry: RoutePolicy, costs: Costs, state: RouteState, most: int, chance: AcceptancePredictor
+        self, entry: RoutePolicy, costs: Costs, state: RouteState, most: int, predictor: AcceptancePredictor
     ) -> None:
         super().__init__(entry, costs, state, most)
-        self._chance = chance
+        self._predictor = predictor
         self._calibration = 0.0  # logits, of this request
         self._read: list[float] = []  # acceptance probabilities of this round's draft tokens
         self._alive = self._trust = 1.0
@@ -46,9 +46,9 @@ class ConfidentSchedule(AdaptiveSchedule):
         plan = super().plan(sequence)
         self._read, self._alive = [], 1.0
         self._trust = math.exp(self._calibration + self._state.calibration)
-        if not sequence.guided or not plan.num_draft_tokens:
+        if not sequence.checks_draft_stop or not plan.num_draft_tokens:
             return plan
-        return replace(plan, num_draft_tokens=self._most, guide=self)
+        return replace(plan, num_draft_tokens=self._most, draft_stop=self)
 
     def go_on(self, num_drafted: int) -> bool:
         if not self._allowed:
@@ -60,7 +60,7 @@ class ConfidentSchedule(AdaptiveSchedule):
         self._match = None
         if not self._allowed:
             return False
-        chance = min(max(self._chance(index, logits), LEAST), 1.0 - LEAST)
+        chance = min(max(self._predictor(index, logits), LEAST), 1.0 - LEAST)
         odds = chance * self._trust
         chance = odds / (1.0 - chance + odds)
         if index == 0:
@@ -98,9 +98,9 @@ class ConfidentSchedule(AdaptiveSchedule):
 
 
 def adaptive_schedule(
-    entry: RoutePolicy, costs: Costs, chance: AcceptancePredictor | None, state: RouteState, most: int
+    entry: RoutePolicy, costs: Costs, predictor: AcceptancePredictor | None, state: RouteState, most: int
 ) -> AdaptiveSchedule:
-    """The schedule of a request. chance: reads the draft model's confidence; None where it is not read."""
-    if chance is None or model_of(entry.drafter) is None:
+    """The schedule of a request. predictor: reads the draft model's confidence; None where it is not read."""
+    if predictor is None or model_of(entry.drafter) is None:
         return AdaptiveSchedule(entry, costs, state, most)
-    return ConfidentSchedule(entry, costs, state, most, chance)
+    return ConfidentSchedule(entry, costs, state, most, predictor)

@@ -65,7 +65,7 @@ class Timing:
         self.clock, self.extra, self.budget = clock, 1.0, START
         self._before: deque[tuple[float, float]] = deque(maxlen=NEIGHBOURS)  # (seconds, expected)
         self._drafted = False  # whether those have a draft
-        self._found: deque[float] = deque(maxlen=WINDOW)
+        self._overhead_samples: deque[float] = deque(maxlen=WINDOW)
 
     @property
     def ready(self) -> bool:
@@ -85,9 +85,9 @@ class Timing:
             ratio = seconds / (slower * plain) if drafted else slower * cost / seconds
             self._before.clear()
             if cost > plain:
-                self._found.append((ratio - 1.0) * plain / (cost - plain))
-                share = len(self._found) / (len(self._found) + PRIOR)
-                self.extra = min(MAX_EXTRA, max(1 / MAX_EXTRA, 1.0 + share * (median(self._found) - 1.0)))
+                self._overhead_samples.append((ratio - 1.0) * plain / (cost - plain))
+                share = len(self._overhead_samples) / (len(self._overhead_samples) + PRIOR)
+                self.extra = min(MAX_EXTRA, max(1 / MAX_EXTRA, 1.0 + share * (median(self._overhead_samples) - 1.0)))
 
 
 @dataclass
@@ -112,7 +112,7 @@ class RouteState:
 
 
 class AdaptiveSchedule:
-    """Of one request; implements `Schedule`, and `Guide` where lookups draft."""
+    """Of one request; implements `Schedule`, and `DraftStop` where lookups draft."""
 
     def __init__(self, entry: RoutePolicy, costs: Costs, state: RouteState, most: int) -> None:
         """most: draft tokens per round."""
@@ -150,7 +150,7 @@ class AdaptiveSchedule:
         if timing:
             self._started = timing.clock()
         if self._looks_up:
-            return RoundPlan(count if self._explores else self._most, guide=self)
+            return RoundPlan(count if self._explores else self._most, draft_stop=self)
         return RoundPlan(count)
 
     def _explore(self, sequence: SequenceState) -> bool:

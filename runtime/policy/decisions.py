@@ -55,7 +55,7 @@ class Decisions:
     states: dict[tuple[str | None, bool], RouteState] = field(default_factory=dict)
     routed_states: dict[str, RouteState] = field(default_factory=dict)
     timings: dict[str, Timing] = field(default_factory=dict)
-    _chances: dict[str, AcceptancePredictor | None] = field(default_factory=dict)
+    _predictors: dict[str, AcceptancePredictor | None] = field(default_factory=dict)
     _left: set[str] = field(default_factory=set)
 
     @classmethod
@@ -96,7 +96,7 @@ class Decisions:
         survivals = read_by_draft(bundle, Survival, SURVIVAL)
         made = cls(policy, used, routing, first, survivals=survivals, open_draft=drafts.open)
         for name in drafts.opened:
-            made.chance_of(name)
+            made.acceptance_predictor(name)
         return made
 
     def prepare(self) -> None:
@@ -118,13 +118,15 @@ class Decisions:
                 self.costs[model] = self.measure(model)
         return self.costs.get(model)
 
-    def chance_of(self, drafter: str) -> AcceptancePredictor | None:
+    def acceptance_predictor(self, drafter: str) -> AcceptancePredictor | None:
         """The function that reads the confidence of this drafter's draft while it drafts, None where none does."""
         model = model_of(drafter) or self.first_draft
-        if model not in self._chances:
+        if model not in self._predictors:
             survival, opened = self.survivals.get(model), self.open_draft
-            self._chances[model] = chance_of(survival, opened(model).head) if survival and opened else None
-        return self._chances[model]
+            self._predictors[model] = (
+                acceptance_predictor(survival, opened(model).head) if survival and opened else None
+            )
+        return self._predictors[model]
 
     def uncalibrated(self, drafter: str, most: int, seeded: bool, constrained: bool = False) -> Schedule:
         """The schedule of a request where there is no policy: adaptive, starting from a guess or from earlier requests.
@@ -160,9 +162,9 @@ class Decisions:
         if not seeded:
             timing = None if constrained else self._timing(entry.drafter)
             state = self.states.setdefault((key, constrained), RouteState(timing=timing))
-        chance = None if constrained else self.chance_of(entry.drafter)
+        predictor = None if constrained else self.acceptance_predictor(entry.drafter)
         # With a grammar there are no chains.
-        return adaptive_schedule(entry, costs if constrained else costs.chained(entry.unit), chance, state, most)
+        return adaptive_schedule(entry, costs if constrained else costs.chained(entry.unit), predictor, state, most)
 
     def routed(self, prompt: Sequence[int], most: int, seeded: bool = False) -> RoutedSchedule | None:
         """The schedule of a request that names no route, if any draft that pays may draft it; None where the default
@@ -181,7 +183,7 @@ class Decisions:
             state = RouteState(alone=True)
             if not seeded:
                 state = self.routed_states.setdefault(name, RouteState(timing=self._timing(name)))
-            candidates[name] = Candidate(known.chained(self.routing.unit(name)), self.chance_of(name), state)
+            candidates[name] = Candidate(known.chained(self.routing.unit(name)), self.acceptance_predictor(name), state)
         return RoutedSchedule(self.routing, prompt, candidates, most)
 
     def _opens(self, drafter: str) -> bool:
@@ -205,7 +207,7 @@ class Decisions:
         return self.timings.setdefault(drafter, Timing(self.clock)) if model_of(drafter) else None
 
 
-def chance_of(survival: Survival, head: Head | None) -> AcceptancePredictor | None:
+def acceptance_predictor(survival: Survival, head: Head | None) -> AcceptancePredictor | None:
     """A function that reads the draft's confidence; None where the head is the signal and there is none. Raises
     `BundleError`.
     """

@@ -28,12 +28,12 @@ MAX_GAP = 8
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate drafter. costs: of rounds with it. chance: reads its draft's confidence, None where that is not read.
+    """A candidate drafter. costs: of rounds with it. predictor: reads its draft's confidence, if that is read.
     state: what is remembered of it between requests.
     """
 
     costs: Costs
-    chance: AcceptancePredictor | None
+    predictor: AcceptancePredictor | None
     state: RouteState
 
 
@@ -55,7 +55,7 @@ class RoutedSchedule:
             name: adaptive_schedule(
                 RoutePolicy("undecided", name, 0, "adaptive", self._posterior.chances(name), None),
                 one.costs,
-                one.chance,
+                one.predictor,
                 one.state,
                 most,
             )

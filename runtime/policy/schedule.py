@@ -87,7 +87,7 @@ class WithPrediction:
 
     def plan(self, sequence: SequenceState) -> RoundPlan:
         self._sequence = sequence
-        return RoundPlan(self._most, guide=self)
+        return RoundPlan(self._most, draft_stop=self)
 
     def _inner(self) -> RoundPlan:
         """What the schedule wants of this round."""
@@ -97,16 +97,16 @@ class WithPrediction:
 
     def include(self, index: int, logits: Logits) -> bool:
         plan = self._inner()
-        return index < plan.num_draft_tokens and (plan.guide is None or plan.guide.include(index, logits))
+        return index < plan.num_draft_tokens and (plan.draft_stop is None or plan.draft_stop.include(index, logits))
 
     def go_on(self, num_drafted: int) -> bool:
         plan = self._inner()
-        return num_drafted < plan.num_draft_tokens and (plan.guide is None or plan.guide.go_on(num_drafted))
+        return num_drafted < plan.num_draft_tokens and (plan.draft_stop is None or plan.draft_stop.go_on(num_drafted))
 
     def looked_up(self, count: int, length: int, drafted: int) -> int:
         plan = self._inner()
-        if plan.guide is not None:
-            return plan.guide.looked_up(count, length, drafted)
+        if plan.draft_stop is not None:
+            return plan.draft_stop.looked_up(count, length, drafted)
         return min(count, max(0, plan.num_draft_tokens - drafted))
 
     def observe(self, outcome: RoundOutcome) -> None:

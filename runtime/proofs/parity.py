@@ -193,8 +193,8 @@ def divergence(pairs: Iterable[tuple[Logits, Logits]]) -> Divergence:
     numbers.
     """
     rows, total, agreed = 0, 0.0, 0
-    for wanted, found in pairs:
-        for one, other in zip(wanted, found, strict=True):
+    for wanted, actual in pairs:
+        for one, other in zip(wanted, actual, strict=True):
             exact, ours = _log_probs(one), _log_probs(other)
             probable = exact > -np.inf  # tokens banned in both do not differ
             total += float(np.exp(exact[probable]) @ (exact[probable] - ours[probable]))
@@ -239,10 +239,10 @@ def largest_error(reference: Sequence[ReferenceStep], answers: Sequence[Logits])
     return worst / deviation if deviation and np.isfinite(worst) else np.inf
 
 
-def _difference(wanted: Logits, found: Logits) -> float:
+def _difference(wanted: Logits, actual: Logits) -> float:
     """Infinite where one may be proposed and the other not, NaN for values that are not numbers."""
-    both = (wanted == -np.inf) & (found == -np.inf)
-    return float(np.abs(np.subtract(found, wanted, out=np.zeros_like(wanted), where=~both)).max(initial=0.0))
+    both = (wanted == -np.inf) & (actual == -np.inf)
+    return float(np.abs(np.subtract(actual, wanted, out=np.zeros_like(wanted), where=~both)).max(initial=0.0))
 
 
 def arithmetic(spec: ModelSpec, contract: Contract) -> Arithmetic:

@@ -54,12 +54,12 @@ def verify_block(
         ratio = min(1.0, ratio * target(index - 1).of(draft_token) / draft.of(draft_token))
         if ratio == 0.0:
             break  # no longer one is accepted either
-        chance = ratio
+        accept_prob = ratio
         if index < num_draft_tokens:
             left = target(index).excess(ratio, draft_probs[index]).mass
             whole = left + (1.0 - ratio)
-            chance = left / whole if whole else 1.0
-        if uniforms[index - 1] < chance:
+            accept_prob = left / whole if whole else 1.0
+        if uniforms[index - 1] < accept_prob:
             accepted, accepted_ratio = index, ratio
     if accepted == num_draft_tokens:
         return accepted, target(accepted).draw(uniforms[-1])

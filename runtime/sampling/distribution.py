@@ -24,7 +24,7 @@ class Distribution:
     tokens: Tokens | None = None
 
     @classmethod
-    def certain(cls, token: int) -> Distribution:
+    def point_mass(cls, token: int) -> Distribution:
         """All probability on one token: the distribution of a deterministic draft token."""
         return cls(np.ones(1), np.array([token], np.int64))
 

@@ -38,7 +38,7 @@ class Leaves(Protocol):
         """Begin a round that drafts up to `count` tokens."""
         ...
 
-    def take(self, room: int) -> list[Leaf]:
+    def take(self, max_leaves: int) -> list[Leaf]:
         """At most `room` leaves for the draft that the round has proposed."""
         ...
 
@@ -62,13 +62,13 @@ class LeafChoices:
         self._drafted.append(token)
         self._places.append(place)
 
-    def take(self, room: int) -> list[Leaf]:
+    def take(self, max_leaves: int) -> list[Leaf]:
         """The most valuable tokens, by the draft's probability that it is accepted so far and the token follows."""
         if not self._rows:
             return []
         places, tokens, values = self._ranked()
         order = [i for i in np.argsort(-values, kind="stable").tolist() if tokens[i] not in self._never]
-        return [Leaf(int(places[i]), int(tokens[i])) for i in order[: max(0, min(self._most, room))]]
+        return [Leaf(int(places[i]), int(tokens[i])) for i in order[: max(0, min(self._most, max_leaves))]]
 
     def _ranked(self) -> tuple[Tokens, Tokens, Probabilities]:
         """(position, token, value) of tokens that were not drafted, all of the round's rows at once, which takes less

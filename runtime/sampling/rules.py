@@ -64,7 +64,7 @@ class Proposer(Protocol):
         """How many of `tokens`, from the first on, the grammar allows after the draft: a lookup ends there."""
         ...
 
-    def certain(self, draft_token: int) -> None:
+    def record_deterministic(self, draft_token: int) -> None:
         """The next draft token is this one, deterministically: it was looked up, or forced."""
         ...
 
@@ -96,7 +96,7 @@ class Rule(ABC):
             self._drafted.append(token)
         return token
 
-    def certain(self, draft_token: int) -> None:
+    def record_deterministic(self, draft_token: int) -> None:
         self._drafted.append(draft_token)
 
     @abstractmethod
@@ -246,11 +246,11 @@ class SamplingRule(Rule):
             self.siblings.add(probs, token, self._draft_noise.random)
         return token
 
-    def certain(self, draft_token: int) -> None:
-        super().certain(draft_token)
-        self._draft_probs.append(Distribution.certain(draft_token))
+    def record_deterministic(self, draft_token: int) -> None:
+        super().record_deterministic(draft_token)
+        self._draft_probs.append(Distribution.point_mass(draft_token))
         if self.siblings is not None:
-            self.siblings.add_certain(draft_token)
+            self.siblings.add_deterministic(draft_token)
 
     def accept(self, target_logits: Logits, draft_tokens: Sequence[int]) -> tuple[int, int]:
         draft_probs, self._draft_probs = self._draft_probs, []
@@ -262,8 +262,8 @@ class SamplingRule(Rule):
         def judged(size: int) -> tuple[int, int]:
             """The verdict on the draft's first `size` tokens."""
             probs = draft_probs[:size]
-            chance = any(len(one.probs) > 1 for one in probs)
-            verify = VERIFY[self._parameters.verification] if chance else verify_tokens
+            is_stochastic = any(len(one.probs) > 1 for one in probs)
+            verify = VERIFY[self._parameters.verification] if is_stochastic else verify_tokens
             try:
                 return verify(target, probs, draft_tokens[:size], np.append(uniforms[:size], uniforms[-1]))
             except (NonFiniteLogitsError, GrammarError, ParameterError):

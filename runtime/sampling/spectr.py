@@ -93,12 +93,12 @@ class Siblings:
         self._tokens.append(token)
         self.others.append([draft.draw(float(uniform)) for uniform in random(most)] if most else [])
 
-    def add_certain(self, token: int) -> None:
+    def add_deterministic(self, token: int) -> None:
         """The next draft token was not drawn, so there are no additional candidates."""
         self._tokens.append(token)
         self.others.append([])
 
-    def take(self, room: int) -> list[Leaf]:
+    def take(self, max_leaves: int) -> list[Leaf]:
         """A row for each candidate that is not the draft token of its position, at most `room`, from the front on."""
         leaves = [
             Leaf(place, token)
@@ -106,7 +106,7 @@ class Siblings:
             for token in dict.fromkeys(others)
             if token != drafted and token not in self._never
         ]
-        return leaves[: max(0, room)]
+        return leaves[: max(0, max_leaves)]
 
     def verify(
         self,

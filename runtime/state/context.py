@@ -8,7 +8,7 @@ from functools import partial
 
 from ...bundle import NO_DRAFT
 from ...engines.base import Decoder, Logits, Rows, nothing
-from .conversations import Conversations, StateCheckpoint, shared_prefix
+from .prompt_cache import PromptCache, StateCheckpoint, shared_prefix
 
 # If a prompt diverges from an earlier one at least so many tokens after the place that it continues from, prefill stops
 # there, for later prompts to continue from. That takes one additional pass, once, and saves at least a pass of so many
@@ -64,7 +64,7 @@ class CachedDecoder:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _CacheHit:
     """What the host has of a sequence for one decoder, whose cache has the first `there` rows of it.
 
     end: rows after which a pass can continue with it. parting: number of tokens that the sequence shares with an
@@ -78,16 +78,16 @@ class _Found:
     parting: int
 
 
-def _restore(cached: CachedDecoder, found: _Found) -> None:
+def _restore(cached: CachedDecoder, hit: _CacheHit) -> None:
     """Put back what the decoder lacks."""
-    if found.end <= cached.rows:
+    if hit.end <= cached.rows:
         return
-    if found.end > found.there:
-        cached.decoder.write_rows(found.rows, found.there, found.end)
-    if found.place is not None:
+    if hit.end > hit.there:
+        cached.decoder.write_rows(hit.rows, hit.there, hit.end)
+    if hit.place is not None:
         cached.rows = 0  # an interrupt leaves unknown states
-        cached.decoder.write_states(found.place.states)
-    cached.rows = found.end
+        cached.decoder.write_recurrent_states(hit.place.states)
+    cached.rows = hit.end
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Context:
     drafts_with: str = NO_DRAFT
     tokens: list[int] = field(default_factory=list)
     salt: str | None = None
-    conversations: Conversations | None = None
+    conversations: PromptCache | None = None
     restored: int = 0
 
     @property
@@ -133,9 +133,9 @@ class Context:
         `restored` of these came back from `conversations`. Sequences of different salts share no rows.
         """
         common = shared_prefix(self.tokens, prompt) if salt == self.salt else 0
-        found: list[_Found] = []
+        hit: list[_CacheHit] = []
         if self.conversations is not None:
-            found = self._find(self.conversations, prompt, salt, common)  # first: room may have to be made
+            hit = self._find(self.conversations, prompt, salt, common)  # first: room may have to be made
             for which in range(len(self.decoders)):
                 self._mark(which)
             held = [(cached.decoder, cached.rows) for cached in self.decoders]
@@ -144,7 +144,7 @@ class Context:
             cached.keep(min(common, cached.last(prompt)) if cached.decoder.has_states else common)
         self.tokens, self.salt = list(prompt), salt
         kept = self.target.rows
-        for which, (cached, part) in enumerate(zip(self.decoders, found, strict=bool(found))):
+        for which, (cached, part) in enumerate(zip(self.decoders, hit, strict=bool(hit))):
             _restore(cached, part)
             self._set_places(which, part.parting)
         # The last token is fed by the first round, whose logits continue the prompt.
@@ -152,17 +152,19 @@ class Context:
         self.restored = max(0, self.target.rows - kept)
         return self.target.rows
 
-    def _find(self, conversations: Conversations, prompt: Sequence[int], salt: str | None, common: int) -> list[_Found]:
+    def _find(
+        self, conversations: PromptCache, prompt: Sequence[int], salt: str | None, common: int
+    ) -> list[_CacheHit]:
         """What the host has of `prompt`, by decoder. common: tokens that it shares with the sequence."""
         saved, shared = conversations.longest(prompt, salt)
-        found = []
+        hit = []
         for which, cached in enumerate(self.decoders):
             there, rows, place = min(cached.rows, common), saved.rows[which] if saved is not None else (), None
             end = max(there, min(shared, saved.counts[which]) if saved is not None else 0)
             if cached.decoder.has_states:
                 place, end = conversations.nearest(which, prompt[: min(end, cached.last(prompt))], salt)
-            found.append(_Found(there, end, rows, place, max(common, shared)))
-        return found
+            hit.append(_CacheHit(there, end, rows, place, max(common, shared)))
+        return hit
 
     def _set_places(self, which: int, parting: int) -> None:
         """Where prefill stops to copy states: at the prompt's end, and where it diverges from an earlier one."""

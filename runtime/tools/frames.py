@@ -57,13 +57,13 @@ def _parameters(
     parts, others = _cut(rest, "1", "x"), _cut((swapped or "").partition(name)[2], "x", "1")
     if parts is None or others is None or nothing is None or not _nested(write):
         return None
-    head, other, joint_behind_other, text, tail_of_text = parts
+    head, other, separator_after_other, text, tail_of_text = parts
     if (others[0], others[1], others[3]) != (head, text, other):
         return None
-    joint_behind_text, tail_of_other = others[2], others[4]
-    text_end, other_end = _common(joint_behind_text, tail_of_text), _common(joint_behind_other, tail_of_other)
-    joint, tail = joint_behind_text[len(text_end) :], tail_of_text[len(text_end) :]
-    same = (joint_behind_other[len(other_end) :], tail_of_other[len(other_end) :]) == (joint, tail)
+    separator_after_text, tail_of_other = others[2], others[4]
+    text_end, other_end = _common(separator_after_text, tail_of_text), _common(separator_after_other, tail_of_other)
+    joint, tail = separator_after_text[len(text_end) :], tail_of_text[len(text_end) :]
+    same = (separator_after_other[len(other_end) :], tail_of_other[len(other_end) :]) == (joint, tail)
     if not text_end or not same or not (other_end or (joint and tail)):  # nothing would end a number
         return None
     value = len(rest) - len(tail)

@@ -40,10 +40,10 @@ def kind_of(schema: Any, shared: Mapping[str, Any] | None = None) -> tuple[Kind,
 def kinds_of(schema: Mapping[str, Any]) -> dict[str, Kind]:
     """The kinds of all properties; `any` for those that cannot be told apart."""
     shared = shared_of(schema)
-    return {key: _told(one, shared) or "any" for key, one in (schema.get("properties") or {}).items()}
+    return {key: _kind_or_none(one, shared) or "any" for key, one in (schema.get("properties") or {}).items()}
 
 
-def loosened(schema: Mapping[str, Any], values: bool = True) -> dict[str, Any]:
+def relaxed_schema(schema: Mapping[str, Any], values: bool = True) -> dict[str, Any]:
     """A schema that such arguments can follow: the same properties, and as much of each property's schema as possible.
 
     values: whether values that are not texts keep their schema, which a compiler may refuse; otherwise they may be
@@ -52,7 +52,7 @@ def loosened(schema: Mapping[str, Any], values: bool = True) -> dict[str, Any]:
     shared = shared_of(schema)
     properties: dict[str, Any] = {}
     for key, one in (schema.get("properties") or {}).items():
-        kind = _told(one, shared)
+        kind = _kind_or_none(one, shared)
         if kind is None:
             properties[key] = {"type": "string"} if _is_text(one) else {}
         else:
@@ -72,7 +72,7 @@ def cannot(what: str) -> GrammarError:
     return GrammarError(f"{what} cannot be enforced where arguments are not JSON; simplify the schema", kind="tools")
 
 
-def _told(schema: Any, shared: Mapping[str, Any]) -> Kind | None:
+def _kind_or_none(schema: Any, shared: Mapping[str, Any]) -> Kind | None:
     """None if it cannot be told."""
     try:
         return kind_of(schema, shared)[0]
@@ -117,10 +117,10 @@ def _several(schema: Any) -> tuple[str, Any] | None:
 
 
 def _referred(reference: str, shared: Mapping[str, Any]) -> Any:
-    room, _, name = reference.removeprefix("#/").partition("/")
-    if not reference.startswith("#/") or name not in shared.get(room, {}):
+    section, _, name = reference.removeprefix("#/").partition("/")
+    if not reference.startswith("#/") or name not in shared.get(section, {}):
         raise cannot(f"a reference to {reference[:80]!r}")
-    return shared[room][name]
+    return shared[section][name]
 
 
 def _kind_of_way(schema: Any) -> tuple[Kind, list[str]]:

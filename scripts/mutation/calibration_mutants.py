@@ -218,8 +218,8 @@ CALIBRATION = (
     Mutant(
         "rows that others' rounds left are not read",
         f"{OF}measuring/replay.py",
-        "one.behind + missed[name] - prefill",
-        "one.behind",
+        "one.missing_rows + missed[name] - prefill",
+        "one.missing_rows",
         IN_REPLAY,
     ),
     Mutant(

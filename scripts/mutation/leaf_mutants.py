@@ -25,7 +25,7 @@ LEAVES = (
     Mutant(
         "a plan cannot ask for fewer leaves",
         "runtime/loop/tree_round.py",
-        "room if plan.num_leaves is None else min(room, plan.num_leaves)",
+        "max_leaves if plan.num_leaves is None else min(max_leaves, plan.num_leaves)",
         "room",
         IN_CHOICES,
     ),

@@ -81,21 +81,21 @@ LOOP = (
         CONTEXT,
         "shared_prefix(self.tokens, prompt) if salt == self.salt else 0",
         "shared_prefix(self.tokens, prompt)",
-        ("tests/runtime/state/test_conversations.py",),
+        ("tests/runtime/state/test_prompt_cache.py",),
     ),
     Mutant(
         "rows that a sequence got back are counted before they are there",
         CONTEXT,
-        "cached.decoder.write_rows(found.rows, found.there, found.end)",
+        "cached.decoder.write_rows(hit.rows, hit.there, hit.end)",
         "pass",
-        ("tests/runtime/state/test_conversations.py",),
+        ("tests/runtime/state/test_prompt_cache.py",),
     ),
     Mutant(
         "a saved sequence is told by its length alone",
-        "runtime/state/conversations.py",
+        "runtime/state/prompt_cache.py",
         "if one != other:",
         "if one != other and index < 3:",
-        ("tests/runtime/state/test_conversations.py",),
+        ("tests/runtime/state/test_prompt_cache.py",),
     ),
     Mutant(
         "forgetting leaves the caches as they are",
@@ -279,8 +279,8 @@ LOOP = (
     Mutant(
         "a pass of a model that is not to draft",
         MODEL,
-        "guide is None or guide.go_on(len(drafted))",
-        "guide is None or not drafted or guide.go_on(len(drafted))",
+        "draft_stop is None or draft_stop.go_on(len(drafted))",
+        "draft_stop is None or not drafted or draft_stop.go_on(len(drafted))",
         ("tests/runtime/drafting",),
     ),
     Mutant(
@@ -328,8 +328,8 @@ LOOP = (
     Mutant(
         "the first comparison is believed alone",
         CONTROLLER,
-        "(len(self._found) + PRIOR)",
-        "len(self._found)",
+        "(len(self._overhead_samples) + PRIOR)",
+        "len(self._overhead_samples)",
         IN_SCHEDULE,
     ),
     Mutant(

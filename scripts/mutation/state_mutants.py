@@ -153,7 +153,7 @@ return pending, self.certain(pending, count, prompt)""",
     ),
     Mutant(
         "a place is gone on behind a row late",
-        "runtime/state/conversations.py",
+        "runtime/state/prompt_cache.py",
         "return start + shared_prefix(self.tokens[start:], tokens[start:])",
         "return start + shared_prefix(self.tokens[start:], tokens[start:]) + 1",
         PLACES,

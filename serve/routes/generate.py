@@ -95,15 +95,15 @@ async def _work(
     predicted = prediction_text(request)
     prediction = await service.sessions.encode_prediction(predicted, key=key) if predicted else []
     if calls is None:
-        grammar, loosened = await _grammar(service, key, request, thinking)
+        grammar, relaxed_schema = await _grammar(service, key, request, thinking)
     else:
         calls, grammar = await _calls_grammar(service, key, calls, thinking)
-        loosened = [calls.tools[place].name for place in sorted(calls.relaxed)]
+        relaxed_schema = [calls.tools[place].name for place in sorted(calls.relaxed)]
     capacity = service.session.capacity
     chosen = [parameters(request, service.settings, capacity, len(ids), grammar, prediction) for ids in encoded]
     if thinking is not None:  # markers that are special tokens would have no text otherwise
         chosen = [replace(one, shown=thinking.shown) for one in chosen]
-    return Work(service, request, encoded, chosen, key, calls, thinking, loosened)
+    return Work(service, request, encoded, chosen, key, calls, thinking, relaxed_schema)
 
 
 async def _grammar(

@@ -263,11 +263,11 @@ def metrics_of(requests: tuple[Statistics, ...], queue_seconds: float, most: int
     token is the first request's.
     """
     decoded = sum(row.total_seconds - row.first_token_seconds for row in requests)
-    behind_first = sum(max(row.emitted - 1, 0) for row in requests)
+    num_inter_token_gaps = sum(max(row.emitted - 1, 0) for row in requests)
     return Metrics(
         time_to_first_token_ms=1e3 * (queue_seconds + requests[0].first_token_seconds),
         queue_time_ms=1e3 * queue_seconds,
         generation_time_ms=1e3 * sum(row.total_seconds for row in requests),
-        mean_itl_ms=1e3 * decoded / behind_first if behind_first else 0.0,
+        mean_itl_ms=1e3 * decoded / num_inter_token_gaps if num_inter_token_gaps else 0.0,
         speculative_decoding=speculative_decoding(requests, most),
     )

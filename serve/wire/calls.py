@@ -15,7 +15,7 @@ from ...runtime.grammar.grammar import Grammar
 from ...runtime.grammar.thinking import Thinking
 from ...runtime.session import Session
 from ...runtime.tools.bounds import check_limits, schema_size, tools_grammar
-from ...runtime.tools.kinds import loosened
+from ...runtime.tools.kinds import relaxed_schema
 from ...runtime.tools.tool import Tool
 from ...runtime.tools.tool_format import ToolFormat
 from .constraints import ANY_OBJECT
@@ -140,7 +140,7 @@ def _ways(form: ToolFormat, tool: Tool) -> Iterator[Tool]:
     """
     with suppress(GrammarError):
         check_limits([tool])
-        looser = (replace(tool, parameters=loosened(tool.schema, values)) for values in (True, False))
+        looser = (replace(tool, parameters=relaxed_schema(tool.schema, values)) for values in (True, False))
         for way in (tool, *(looser if form.parameters is not None else ())):
             with suppress(GrammarError):
                 _check_writable(form, way)

@@ -103,8 +103,8 @@ def parameters(
     extension = request.specexport or Extension()
     default = 16 if isinstance(request, CompletionRequest) else capacity  # as in the OpenAI API
     limit = getattr(request, "max_completion_tokens", None) or request.max_tokens or default
-    room = capacity - prompt_tokens
-    most = max(1, min(limit, settings.max_tokens or room, room))
+    remaining_tokens = capacity - prompt_tokens
+    most = max(1, min(limit, settings.max_tokens or remaining_tokens, remaining_tokens))
     if request.min_tokens is not None and request.min_tokens > limit:
         reason = f"min_tokens is {request.min_tokens}; it must be at most max_tokens, {limit}"
         raise invalid("min_tokens", reason)

@@ -99,13 +99,13 @@ def saved_and_gone_on(ours: OrtDecoder, place: int) -> tuple[Any, Any]:
     ours.feed(tokens[:12], 0)
     ours.step(tokens[12:17], 12)
     end = 12 + place  # the rest is rejected
-    saved, rows = ours.read_states(end), ours.read_rows(end)
+    saved, rows = ours.read_recurrent_states(end), ours.read_rows(end)
     behind = draw.integers(0, VOCAB, 5).tolist()
     expected = ours.step(behind, end).copy()
     ours.feed(draw.integers(0, VOCAB, 16).tolist(), 0)
     ours.step([1, 2, 3], 16)
     ours.write_rows(rows, 0, end)
-    ours.write_states(saved)
+    ours.write_recurrent_states(saved)
     assert ours.resumable(end) == end
     return expected, ours.step(behind, end)
 
@@ -124,14 +124,14 @@ def test_a_place_is_gone_on_behind_before_its_end(kind: str, exports: Exports) -
     ours, tokens = decoder(exports(kind, 0.0)), list(range(1, 19))
     ours.feed(tokens[:16], 0)
     ours.feed(tokens[16:], 16)
-    saved, rows = ours.read_states(18), ours.read_rows(18)
+    saved, rows = ours.read_recurrent_states(18), ours.read_rows(18)
     assert saved.start == 18 - CONTRACT.widest_step
     for end in range(saved.start, 19):
         ours.feed(tokens[:end], 0)
         expected = ours.step([7, 8], end).copy()
         ours.feed([9] * 16, 0)
         ours.write_rows(rows, 0, 18)
-        ours.write_states(saved)
+        ours.write_recurrent_states(saved)
         assert np.allclose(ours.step([7, 8], end), expected, atol=1e-5)  # a prompt of another width before
 
 

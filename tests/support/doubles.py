@@ -179,10 +179,10 @@ class StatefulDecoder(FakeDecoder):
         self.certain, self.open = [], []
         self.open_rows.forget()
 
-    def read_states(self, end: int) -> SavedStates:
+    def read_recurrent_states(self, end: int) -> SavedStates:
         return SavedStates(self.open_rows.start, end, [np.asarray(self.certain), np.asarray(self.open)])
 
-    def write_states(self, saved: SavedStates) -> None:
+    def write_recurrent_states(self, saved: SavedStates) -> None:
         self.certain, self.open = (part.tolist() for part in saved.arrays)
         self.open_rows.finish(saved.start, saved.end)
 

@@ -13,8 +13,8 @@ class RollsBack:
     def resumable(self, rows: int) -> int:
         return rows
 
-    def read_states(self, end: int) -> SavedStates:
+    def read_recurrent_states(self, end: int) -> SavedStates:
         raise NotImplementedError
 
-    def write_states(self, saved: SavedStates) -> None:
+    def write_recurrent_states(self, saved: SavedStates) -> None:
         raise NotImplementedError

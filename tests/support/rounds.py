@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specexport.runtime.drafting.drafters import Draft
-from specexport.runtime.drafting.rounds import Guide, RoundOutcome, RoundPlan, SequenceState, Source
+from specexport.runtime.drafting.rounds import DraftStop, RoundOutcome, RoundPlan, SequenceState, Source
 from specexport.runtime.policy.schedule import Schedule
 
 
-def sequence(length: int, missing_rows: int = 0, guided: bool = True) -> SequenceState:
-    return SequenceState(length, lambda _: missing_rows, guided)
+def sequence(length: int, missing_rows: int = 0, checks_draft_stop: bool = True) -> SequenceState:
+    return SequenceState(length, lambda _: missing_rows, checks_draft_stop)
 
 
 def ask(schedule: Schedule, length: int, missing_rows: int = 0) -> int:
@@ -46,9 +46,9 @@ def tell(schedule: Schedule, num_drafted: int, num_accepted: int, found: int = 0
     schedule.observe(RoundOutcome((0,) * num_drafted, tuple(sources), num_accepted, (0,)))
 
 
-def propose(draft: Draft, tokens: Sequence[int], count: int, guide: Guide | None = None) -> list[int]:
-    return draft.propose(tokens, RoundPlan(count, guide=guide)).tokens
+def propose(draft: Draft, tokens: Sequence[int], count: int, draft_stop: DraftStop | None = None) -> list[int]:
+    return draft.propose(tokens, RoundPlan(count, draft_stop=draft_stop)).tokens
 
 
-def prefill(draft: Draft, tokens: Sequence[int], guide: Guide | None = None) -> None:
-    draft.prefill(tokens, RoundPlan(4, guide=guide))
+def prefill(draft: Draft, tokens: Sequence[int], draft_stop: DraftStop | None = None) -> None:
+    draft.prefill(tokens, RoundPlan(4, draft_stop=draft_stop))

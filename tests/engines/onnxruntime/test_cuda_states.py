@@ -58,7 +58,7 @@ def feed(decoder: Decoder, tokens: list[int], position: int) -> None:
 
 
 def same_states(ours: Decoder, theirs: Decoder, end: int) -> bool:
-    one, other = ours.read_states(end), theirs.read_states(end)
+    one, other = ours.read_recurrent_states(end), theirs.read_recurrent_states(end)
     return (one.start, one.end) == (other.start, other.end) and all(
         np.array_equal(*pair) for pair in zip(one.arrays, other.arrays, strict=True)
     )
@@ -113,14 +113,14 @@ def test_places_come_back_bit_for_bit_and_are_those_of_the_cpu_engine(
 ) -> None:
     ours, theirs = make(kind, keeps_open)[0], decoder(exports(kind, 0.0), keeps_open)
     feed(ours, TOKENS[:20], 0)
-    states, rows = ours.read_states(20), ours.read_rows(20)
+    states, rows = ours.read_recurrent_states(20), ours.read_rows(20)
     expected = ours.step(TOKENS[20:23], 20).copy()
     for part in (ours, theirs):
         feed(part, TOKENS[30:60], 0)
         part.overwrite_rows(0, POISON)
         assert part.resumable(20) == 0
         part.write_rows(rows, 0, 20)
-        part.write_states(states)
+        part.write_recurrent_states(states)
         assert part.resumable(20) == 20
         assert np.array_equal(part.step(TOKENS[20:23], 20), expected)
 

@@ -121,7 +121,7 @@ def fresh(made: Made) -> Made:
     return made
 
 
-def chances(k: int, verification: str = "block", seed: int = 0) -> RoundNoise:
+def noise(k: int, verification: str = "block", seed: int = 0) -> RoundNoise:
     rng = np.random.default_rng(seed)
     sampling = np.array([1.0, 0, 1.0, 0], np.float32)
     return RoundNoise(verification, sampling, rng.random(k, np.float32), rng.random(k + 1, np.float32))
@@ -136,10 +136,10 @@ def executed(log: list[str], prefix: str = "captured execute ") -> list[str]:
 @pytest.mark.parametrize("rule", ["greedy", "block", "token"])
 @pytest.mark.parametrize("k", [0, 1, 3])
 def test_the_passes_of_a_round(made: Made, rule: str, k: int) -> None:
-    made.rounds.run(TOKENS[:20], k, None if rule == "greedy" else chances(k, rule))  # everything is bound
+    made.rounds.run(TOKENS[:20], k, None if rule == "greedy" else noise(k, rule))  # everything is bound
     del made.rounds._replay._graphs[rule, k, 32]
     fresh(made)
-    made.rounds.run(TOKENS[:20], k, None if rule == "greedy" else chances(k, rule))
+    made.rounds.run(TOKENS[:20], k, None if rule == "greedy" else noise(k, rule))
     made.session.reset()
     dialect = made.engine.dialect
     select = "select_greedy" if rule == "greedy" else "select"
@@ -160,7 +160,7 @@ def test_one_launch_whatever_the_round(made: Made) -> None:
     for rule, k in (("greedy", 0), ("greedy", 2), ("block", 4), ("token", 1), ("token", 0)):
         for length in (12, 9):
             made.device.log.clear()
-            made.rounds.run(TOKENS[:length], k, None if rule == "greedy" else chances(k, rule))
+            made.rounds.run(TOKENS[:length], k, None if rule == "greedy" else noise(k, rule))
         assert made.device.log == ["launch", "wait"]
     made.session.reset()
 
@@ -171,7 +171,7 @@ def test_what_is_captured_at_load(made: Made) -> None:
     fresh(made)
     for span in (16, 32, 64):
         for k in range(5):
-            for given in (None, chances(k)):
+            for given in (None, noise(k)):
                 made.rounds.run(TOKENS[: span - k], k, given)
                 made.rounds.run(TOKENS[: span // 2 + 1], k, given)
     for decoder in made.decoders:
@@ -287,7 +287,7 @@ def test_a_draft_whose_ids_are_not_the_targets(
 def test_logits_of_the_target_that_are_no_numbers(made: Made, k: int, sampled: bool) -> None:
     made.feed(20)
     made.decoders[0].overwrite_rows(3, np.nan)
-    result = made.rounds.run(TOKENS[:20], k, chances(k) if sampled else None)
+    result = made.rounds.run(TOKENS[:20], k, noise(k) if sampled else None)
     assert (result.num_accepted, result.next_token) == (0, VOCAB)
     assert not np.isnan(result.confidence).any()
     made.session._context.forget()
@@ -297,7 +297,7 @@ def test_logits_of_the_target_that_are_no_numbers(made: Made, k: int, sampled: b
 def test_logits_of_the_draft_that_are_no_numbers(made: Made, sampled: bool) -> None:
     made.feed(20)
     made.decoders[1].overwrite_rows(3, np.nan)
-    result = made.rounds.run(TOKENS[:20], 3, chances(3) if sampled else None)
+    result = made.rounds.run(TOKENS[:20], 3, noise(3) if sampled else None)
     assert np.isnan(result.confidence).all()
     assert all(0 <= token < VOCAB for token in result.draft_tokens), "the target is fed them all the same"
     made.session._context.forget()

@@ -39,7 +39,7 @@ class Told:
         self.drafted.append(("model", int(draft_logits.argmax())))
         return self.drafted[-1][1]
 
-    def certain(self, draft_token: int) -> None:
+    def record_deterministic(self, draft_token: int) -> None:
         self.drafted.append(("certain", draft_token))
 
 

@@ -34,7 +34,7 @@ class Rule:
         self.told.append("model")
         return int(draft_logits.argmax())
 
-    def certain(self, draft_token: int) -> None:
+    def record_deterministic(self, draft_token: int) -> None:
         self.told.append("certain")
 
 
@@ -110,7 +110,7 @@ def test_a_lookup_behind_a_draft_finds_what_it_finds_in_the_text_but_never_remem
     assert found
 
 
-class Guide:
+class DraftStop:
     """Lets the model draft up to `allowed` tokens and takes `most` of what is looked up."""
 
     def __init__(self, allowed: int, most: int) -> None:
@@ -131,14 +131,14 @@ class Guide:
 def test_a_guide_says_how_much_is_looked_up_and_how_much_is_drafted() -> None:
     prompt, expected = prompt_for(2)
     for allowed, most, drafted, passes in ((6, 3, 5, 2), (0, 3, 0, 0), (1, 3, 1, 1)):
-        guide = Guide(allowed, most)
+        draft_stop = DraftStop(allowed, most)
         draft, context, decoder, statistics = made(prompt, NgramLookup(2), Rule())
-        prefill(draft, context.tokens, guide)
-        assert propose(draft, context.tokens, 6, guide) == expected[:drafted]
+        prefill(draft, context.tokens, draft_stop)
+        assert propose(draft, context.tokens, 6, draft_stop) == expected[:drafted]
         assert statistics.draft_passes == passes
         assert bool(decoder.steps) == (allowed > 0)  # no row of a model that is not to draft
-        assert [(count, place) for count, _, place in guide.asked] == [(4, 2)] * (allowed > 1)
-        assert all(length >= 2 for _, length, _ in guide.asked)
+        assert [(count, place) for count, _, place in draft_stop.asked] == [(4, 2)] * (allowed > 1)
+        assert all(length >= 2 for _, length, _ in draft_stop.asked)
 
 
 @pytest.mark.parametrize("kind", [NgramLookup, SuffixLookup])

@@ -36,9 +36,9 @@ class FakeRounds:
         self.asked: list[tuple[int, int, RoundNoise | None]] = []
         self.spoil: dict[str, Any] = {}
 
-    def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: RoundNoise | None) -> RoundResult:
+    def run(self, tokens: Sequence[int], num_draft_tokens: int, noise: RoundNoise | None) -> RoundResult:
         k, last = num_draft_tokens, len(tokens) - 1
-        self.asked.append((len(tokens), k, chances))
+        self.asked.append((len(tokens), k, noise))
         assert self.target.rows[:last].tolist() == list(tokens[:last])
         draft_tokens: list[int] = []
         draft_probs = []
@@ -51,25 +51,25 @@ class FakeRounds:
                 if index == 0
                 else self.draft.step(draft_tokens[-1:], last + index)
             )
-            if chances is None:
+            if noise is None:
                 draft_tokens.append(int(logits[-1].argmax()))
             else:
-                draft_probs.append(self._distribution(logits[-1], chances))
-                draft_tokens.append(draft_probs[-1].draw(float(chances.draft_noise[index])))
+                draft_probs.append(self._distribution(logits[-1], noise))
+                draft_tokens.append(draft_probs[-1].draw(float(noise.draft_noise[index])))
         rows = self.target.step([tokens[-1], *draft_tokens], last).copy()
-        if chances is None:
+        if noise is None:
             best = rows.argmax(axis=1).tolist()
             count = next((index for index in range(k) if best[index] != draft_tokens[index]), k)
             token = best[count]
         else:
-            target = [self._distribution(row, chances) for row in rows]
-            verify = VERIFY[chances.verification]  # type: ignore[index]
-            count, token = verify(target.__getitem__, draft_probs, draft_tokens, chances.noise.astype(np.float64))
+            target = [self._distribution(row, noise) for row in rows]
+            verify = VERIFY[noise.verification]  # type: ignore[index]
+            count, token = verify(target.__getitem__, draft_probs, draft_tokens, noise.noise.astype(np.float64))
         return replace(RoundResult(draft_tokens, [0.5] * k, count, token), **self.spoil)
 
     @staticmethod
-    def _distribution(row: np.ndarray, chances: RoundNoise) -> Any:
-        temperature, top_k, top_p, min_p = (float(value) for value in chances.sampling)
+    def _distribution(row: np.ndarray, noise: RoundNoise) -> Any:
+        temperature, top_k, top_p, min_p = (float(value) for value in noise.sampling)
         return processed_distribution(
             row, SamplingParameters(temperature=temperature, top_k=int(top_k), top_p=top_p, min_p=min_p)
         )
@@ -134,14 +134,14 @@ def test_greedy_requests_have_no_use_for_candidates_and_stay_on_the_device(
 def test_noise_is_below_one_and_of_two_streams(pair: tuple[Session, Session, FakeRounds]) -> None:
     _, device, rounds = pair
     device.generate(PROMPT, max_new_tokens=20, temperature=1.0, top_k=7, seed=1, verification="token")
-    for _, k, chances in rounds.asked:
-        assert chances is not None
-        assert (chances.verification, chances.sampling.tolist()) == ("token", [1.0, 7.0, 1.0, 0.0])
-        assert len(chances.draft_noise) == k
-        assert len(chances.noise) == k + 1
-        assert chances.noise.dtype == chances.draft_noise.dtype == np.float32
-        assert max(*chances.noise, *chances.draft_noise, 0.0) < 1.0
-        assert not set(chances.noise.tolist()) & set(chances.draft_noise.tolist())
+    for _, k, noise in rounds.asked:
+        assert noise is not None
+        assert (noise.verification, noise.sampling.tolist()) == ("token", [1.0, 7.0, 1.0, 0.0])
+        assert len(noise.draft_noise) == k
+        assert len(noise.noise) == k + 1
+        assert noise.noise.dtype == noise.draft_noise.dtype == np.float32
+        assert max(*noise.noise, *noise.draft_noise, 0.0) < 1.0
+        assert not set(noise.noise.tolist()) & set(noise.draft_noise.tolist())
 
 
 def test_a_uniform_next_to_one_is_not_rounded_up(

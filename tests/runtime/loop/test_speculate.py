@@ -210,7 +210,7 @@ class Stutters:
         self.asked.append(count)
         found = list(greedy_tokens(self._target, tokens, min(next(self._counts), max(0, count - 1))))
         for token in found:
-            self._rule.certain(token)
+            self._rule.record_deterministic(token)
         return Proposal(found, ["lookup"] * len(found))
 
 

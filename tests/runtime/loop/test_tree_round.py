@@ -138,7 +138,7 @@ def test_the_likeliest_come_first_over_all_places() -> None:
     assert choices.take(1) == [Leaf(0, 1)]  # no more room
     rule.accept(np.zeros((1, VOCAB), np.float32), [])
     choices.begin(2)
-    rule.certain(4)  # looked up
+    rule.record_deterministic(4)  # looked up
     assert choices.take(9) == []
     rule.propose(first)
     assert choices.take(1) == [Leaf(1, 1)]

@@ -66,7 +66,7 @@ def drafted_of(schedule: AdaptiveSchedule, most: int) -> int:
 def test_fixed_is_fixed() -> None:
     schedule = FixedSchedule(3)
     assert ask(schedule, 10, 0) == ask(schedule, 900, 5) == 3
-    assert schedule.plan(sequence(10)).guide is None
+    assert schedule.plan(sequence(10)).draft_stop is None
 
 
 def test_the_whole_draft_where_it_is_sure_and_cheap() -> None:
@@ -99,7 +99,7 @@ def test_where_nobody_reads_confidence_the_best_fixed_number_is_taken() -> None:
     assert ask(adaptive((0.9, 0.05), None, draft=0.3), 16, 2) == 1
     # 1 + 0.7 + 0.49 tokens in 1.5 s; a third would add 0.343 tokens in 0.25 s
     assert ask(adaptive((0.7,), None, draft=0.2), 16, 2) == 2
-    assert adaptive((0.9,), None).plan(sequence(16)).guide is None
+    assert adaptive((0.9,), None).plan(sequence(16)).draft_stop is None
 
 
 def test_no_drafts_where_none_pays() -> None:
@@ -222,8 +222,8 @@ def test_what_a_guide_looks_at_leaves_the_output_alone_unless_it_looks_ahead(ver
             first = uniforms[len(rule._drafted)] if ahead else 0.0
             return Distribution(model.after(tuple(rule._drafted))).draw(first) if ahead else -1
 
-        guide, drafted = Choosy(coming), list[int]()
-        while len(drafted) < k and guide.include(len(drafted), as_logits(model.after(tuple(drafted)))[None]):
+        draft_stop, drafted = Choosy(coming), list[int]()
+        while len(drafted) < k and draft_stop.include(len(drafted), as_logits(model.after(tuple(drafted)))[None]):
             drafted.append(rule.propose(as_logits(model.after(tuple(drafted)))) or 0)
         rows = np.stack([as_logits(target.after(tuple(drafted[:i]))) for i in range(len(drafted) + 1)])
         return tuple(drafted), *rule.accept(rows, drafted)

@@ -154,8 +154,8 @@ def test_a_grammars_requests_are_trusted_apart_and_by_what_came_of_them(bundle: 
     write_decision(bundle, {"draft": survival_of(bundle)}, SURVIVAL)
     decisions = Decisions.load(Drafts(bundle, engine()), 0)
     free, bounded = (decisions.schedule("code", 4, constrained)[1] for constrained in (False, True))
-    assert free.plan(sequence(10)).guide is not None
-    assert bounded.plan(sequence(10)).guide is None  # what the draft says of itself was fitted to free text
+    assert free.plan(sequence(10)).draft_stop is not None
+    assert bounded.plan(sequence(10)).draft_stop is None  # what the draft says of itself was fitted to free text
     ask(bounded, 10, 2)
     tell(bounded, 2, 0)
     assert decisions.states["code", True].prior < 0 == decisions.states["code", False].prior
@@ -165,7 +165,7 @@ def test_the_probability_is_read_from_the_drafts_last_row(bundle: Bundle) -> Non
     write_policy(bundle, ADAPTIVE)
     write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
     write_decision(bundle, {"draft": survival_of(bundle)}, SURVIVAL)
-    chance = Decisions.load(Drafts(bundle, engine()), 0).chance_of("draft")
+    chance = Decisions.load(Drafts(bundle, engine()), 0).acceptance_predictor("draft")
     assert chance is not None
     sure, unsure = np.array([0, 20, 0], np.float32), np.array([1, 1, 1], np.float32)
     assert chance(0, np.stack([unsure, sure])) == 0.75
@@ -177,11 +177,11 @@ def test_the_head_gets_its_weights_and_is_read(bundle: Bundle) -> None:
     write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
     write_decision(bundle, {"draft": survival_of(bundle, (1.0, 2.0, 3.0, 4.0))}, SURVIVAL)
     head = FakeHead()
-    chance = Decisions.load(Drafts(bundle, engine(head)), 0).chance_of("draft")
+    chance = Decisions.load(Drafts(bundle, engine(head)), 0).acceptance_predictor("draft")
     assert head.weights.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert chance is not None
     assert chance(0, np.zeros((1, 3), np.float32)) == 0.75
-    assert Decisions.load(Drafts(bundle, engine()), 0).chance_of("draft") is None  # this engine has no head
+    assert Decisions.load(Drafts(bundle, engine()), 0).acceptance_predictor("draft") is None  # this engine has no head
     with refused(BundleError, "delete", "8"):
         Decisions.load(Drafts(bundle, engine(FakeHead(7))), 0)
 
@@ -195,7 +195,7 @@ def test_the_head_is_read_in_the_row_that_is_asked_about(bundle: Bundle, weight:
     write_decision(bundle, {"draft": replace(survival, signal="both" if weight else "head")}, SURVIVAL)
     head = FakeHead()
     head.rows = [0.5, -0.5, 9.0]
-    chance = Decisions.load(Drafts(bundle, engine(head)), 0).chance_of("draft")
+    chance = Decisions.load(Drafts(bundle, engine(head)), 0).acceptance_predictor("draft")
     assert chance is not None
     even = np.array([[0.0, 0.0, -np.inf]] * 2, np.float32)  # a probability of 1/2, whose logit is 0
     assert chance(0, even[:1]) == pytest.approx(0.625)
@@ -210,7 +210,7 @@ def test_the_head_beside_the_probability(bundle: Bundle) -> None:
     )
     write_decision(bundle, {"draft": both}, SURVIVAL)
     head = FakeHead()
-    chance = Decisions.load(Drafts(bundle, engine(head)), 0).chance_of("draft")
+    chance = Decisions.load(Drafts(bundle, engine(head)), 0).acceptance_predictor("draft")
     assert head.weights.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert chance is not None
     # The head says 1.5; three equal logits are a probability of 1/3, whose logit is -log 2.

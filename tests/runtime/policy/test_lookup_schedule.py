@@ -60,7 +60,7 @@ def hear(one: AdaptiveSchedule, num_drafted: int, num_accepted: int, found: int 
 def test_each_drafter_has_its_schedule() -> None:
     for drafter in ("ngram", "suffix", "ngram+model", "suffix+model"):
         one = schedule(drafter)
-        assert one.plan(sequence(16)).guide is one
+        assert one.plan(sequence(16)).draft_stop is one
         assert one.needs_host
     entry = RoutePolicy("on", "model", 1, "adaptive", (0.7,), None)
     assert type(adaptive_schedule(entry, costs(), None, RouteState(), 8)) is AdaptiveSchedule

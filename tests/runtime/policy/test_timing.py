@@ -164,7 +164,7 @@ def test_rounds_with_leaves_that_were_asked_for_are_not_timed() -> None:
             host.now += table.rounds[k] + (0.5 * leaves if k else 0.0)
             following.observe(replace(outcome(k, k), num_leaves=leaves if k else 0))
         assert pace.extra == pytest.approx(1.0, abs=0.01)
-        assert bool(pace._found) == known
+        assert bool(pace._overhead_samples) == known
 
 
 class StoppedError(Exception):

@@ -54,7 +54,7 @@ def test_a_uniform_at_the_ratio_rejects(verify: Verify) -> None:
     for target, draft in (
         (of(0.25, 0.75), of(0.5, 0.5)),
         (of(0.5, 0.5), of(1.0, 0.0)),
-        (of(0.5, 0.5), Distribution.certain(0)),
+        (of(0.5, 0.5), Distribution.point_mass(0)),
     ):
         assert run(verify, Target(target, [1.0, 0.0]), [draft], [0], math.nextafter(0.5, 0), 0.0) == (1, 0)
         assert run(verify, Target(target, [1.0, 0.0]), [draft], [0], 0.5, 0.0) == (0, 1)

@@ -31,7 +31,7 @@ def whole(distribution: Distribution, vocab: int) -> np.ndarray:
 
 
 def test_a_certain_token() -> None:
-    certain = Distribution.certain(7)
+    certain = Distribution.point_mass(7)
     assert [certain.of(token) for token in (0, 6, 7, 8)] == [0.0, 0.0, 1.0, 0.0]
     assert certain.mass == 1.0
     assert certain.draw(0.0) == certain.draw(ALMOST_ONE) == 7
@@ -73,11 +73,11 @@ def test_the_excess_over_what_shares_nothing_is_all() -> None:
         few(t10=1.0),
         few(t5=1.0),
         Distribution(np.array([1.0, 0.0])),
-        Distribution.certain(100),
+        Distribution.point_mass(100),
     ):
         assert few(t2=0.25, t9=0.75).excess(1.0, other).probs.tolist() == [0.25, 0.75]
         assert few(t2=0.25, t9=0.75).excess(0.5, other).probs.tolist() == [0.125, 0.375]
-    assert Distribution(np.array([0.5, 0.5])).excess(1.0, Distribution.certain(1)).probs.tolist() == [0.5, 0.0]
+    assert Distribution(np.array([0.5, 0.5])).excess(1.0, Distribution.point_mass(1)).probs.tolist() == [0.5, 0.0]
 
 
 def test_draw_takes_the_interval_of_the_cumulative_distribution() -> None:

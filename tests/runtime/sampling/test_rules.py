@@ -88,7 +88,7 @@ def test_each_side_draws_from_its_own_noise() -> None:
     logits = np.zeros((3, 4), np.float32)
     assert [rule.propose(logits[0]) for _ in range(2)] == [3, 3]
     assert rule.accept(logits, [3, 3]) == (2, 0)
-    rule.certain(1)
+    rule.record_deterministic(1)
     assert rule.accept(logits[:2], [1]) == (0, 0)
 
 
@@ -109,7 +109,7 @@ def test_the_first_difference_ends_the_draft(temperature: float) -> None:
             rule = rule_for(4, temperature=temperature, seed=0)
             for token in drafted:
                 if looked_up:
-                    rule.certain(token)
+                    rule.record_deterministic(token)
                 else:
                     assert rule.propose(np.eye(4, dtype=np.float32)[token]) == token
             assert rule.accept(rows, drafted) == outcome
@@ -139,7 +139,7 @@ def test_every_row_is_judged_by_the_tokens_in_front_of_it(temperature: float) ->
 def test_rejected_tokens_are_no_output(temperature: float) -> None:
     rule = rule_for(4, temperature=temperature, seed=0, **PENALTIES)
     for token in (0, 3, 2):
-        rule.certain(token)
+        rule.record_deterministic(token)
     assert rule.accept(np.stack([LADDER] * 4), [0, 3, 2]) == (1, 1)
     # 0 and 1 are output; 2 and 3, which were rejected, are not.
     assert [rule.propose(LADDER) for _ in range(2)] == [2, 3]
@@ -175,7 +175,7 @@ def test_looked_up_tokens_stand_with_the_targets_probability() -> None:
         for verification in ("block", "token"):
             rule = rule_for(3, temperature=1.0, verification=verification)
             rule._target_noise = Scripted(uniform, 0.1)  # type: ignore[attr-defined]
-            rule.certain(1)
+            rule.record_deterministic(1)
             assert rule.accept(np.stack([logits, logits]), [1]) == outcome
 
 
@@ -194,7 +194,7 @@ def test_rows_behind_a_rejected_token_without_chance_are_never_looked_at(verific
             if "top_k" in options:
                 assert rule.propose(row(9.0, 0.0)) == 0  # one token is left, so there is no chance in it
             else:
-                rule.certain(0)
+                rule.record_deterministic(0)
         assert rule.accept(rows, [0, 0]) == (0, 1)
 
 
@@ -252,7 +252,7 @@ def test_logits_that_are_no_numbers_are_named(
         rows = [fine] * 4
         rows[place] = broken
         for _ in range(3):
-            rule.certain(2)
+            rule.record_deterministic(2)
         with pytest.raises(NonFiniteLogitsError, match=f"target logits hold {value}") as caught:
             rule.accept(np.stack(rows), [2, 2, 2])
         assert (caught.value.role, caught.value.index, str(caught.value.value)) == ("target", place, value)

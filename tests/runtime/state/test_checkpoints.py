@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from specexport.runtime.session import Session
 from specexport.runtime.state.context import CachedDecoder, Context
-from specexport.runtime.state.conversations import MAX_CHECKPOINTS, Conversations
+from specexport.runtime.state.prompt_cache import MAX_CHECKPOINTS, PromptCache
 from support.doubles import CONTRACT, VOCAB, StatefulDecoder, check_invariant, fake_session, greedy_tokens
 
 ROW, STATE = 8, 100  # bytes, as these tests count
@@ -21,7 +21,7 @@ def make_context(budget: int = 100 * STATE) -> Context:
         CachedDecoder(StatefulDecoder(), 8),
         {"model": CachedDecoder(StatefulDecoder(keeps=True), 8, leaves=2)},
         "model",
-        conversations=Conversations(budget, [ROW, ROW], [STATE, STATE]),
+        conversations=PromptCache(budget, [ROW, ROW], [STATE, STATE]),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from specexport.errors import GrammarError
-from specexport.runtime.tools.kinds import kind_of, kinds_of, loosened
+from specexport.runtime.tools.kinds import kind_of, kinds_of, relaxed_schema
 from specexport.runtime.tools.tool import Tool
 from support.refusals import refused
 
@@ -57,7 +57,7 @@ CANNOT: list[Any] = [
 def test_kinds(schema: Any, kind: str) -> None:
     assert kind_of(schema, SHARED)[0] == kind
     assert kinds_of({"properties": {"a": schema}, **SHARED}) == {"a": kind}
-    assert loosened({"properties": {"a": schema}, **SHARED})["properties"] == {"a": schema}
+    assert relaxed_schema({"properties": {"a": schema}, **SHARED})["properties"] == {"a": schema}
 
 
 @pytest.mark.parametrize("schema", CANNOT, ids=range(len(CANNOT)))
@@ -65,7 +65,7 @@ def test_nobody_could_tell(schema: Any) -> None:
     with refused(GrammarError, "enforced"):
         kind_of(schema, SHARED)
     assert kinds_of({"properties": {"a": schema}, **SHARED}) == {"a": "any"}
-    kept = loosened({"properties": {"a": schema}, **SHARED})["properties"]["a"]
+    kept = relaxed_schema({"properties": {"a": schema}, **SHARED})["properties"]["a"]
     assert kept == ({"type": "string"} if isinstance(schema, dict) and schema.get("type") == "string" else {})
 
 
@@ -91,9 +91,9 @@ def test_what_is_kept_of_a_schema() -> None:
     schema = {"properties": properties, "required": ["n", "gone"], "minProperties": 1, **SHARED}
     kept: dict[str, Any] = {**properties, "code": {"type": "string"}, "when": {}}
     closed = {"type": "object", "required": ["n"], "additionalProperties": False, **SHARED}
-    assert loosened(schema) == {**closed, "properties": kept}
+    assert relaxed_schema(schema) == {**closed, "properties": kept}
     kept |= {"n": {}, "list": {}}
-    assert loosened(schema, values=False) == {**closed, "properties": kept}
+    assert relaxed_schema(schema, values=False) == {**closed, "properties": kept}
 
 
 MALFORMED: list[dict[str, Any]] = [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from specexport.runtime.session import Session
 from specexport.runtime.state.context import CachedDecoder, Context
-from specexport.runtime.state.conversations import Conversations
+from specexport.runtime.state.prompt_cache import PromptCache
 from support.doubles import VOCAB, FakeDecoder, check_invariant, fake_session, greedy_tokens
 
 ROW = 8  # bytes of a row of either decoder, as these tests count
@@ -19,7 +19,7 @@ def make_context(budget: int = 1000 * ROW) -> Context:
         CachedDecoder(FakeDecoder(), 8),
         {"model": CachedDecoder(FakeDecoder(), 8)},
         "model",
-        conversations=Conversations(budget, [ROW, ROW]),
+        conversations=PromptCache(budget, [ROW, ROW]),
     )
 
 

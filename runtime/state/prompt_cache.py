@@ -75,7 +75,7 @@ class Saved:
         return shared_prefix(self.tokens, tokens) if salt == self.salt else 0
 
 
-class Conversations:
+class PromptCache:
     """The least recently used entries are dropped first.
 
     budget: bytes. row_bytes: size of a row of each decoder's caches; state_bytes: of each decoder's states, 0 for none.
@@ -119,7 +119,7 @@ class Conversations:
                 return
         self._drop([saved for saved in self._saved if saved.shared(prefix, salt) == len(saved.tokens)])
         size = sum(count * row_bytes for count, row_bytes in zip(counts, self._row_bytes, strict=True))
-        self._make_room(size)
+        self._evict_until_fits(size)
         rows = tuple(decoder.read_rows(count) for (decoder, _), count in zip(decoders, counts, strict=True))
         self._held.append(Saved(prefix, salt, rows, tuple(counts), size))
 
@@ -146,8 +146,10 @@ class Conversations:
                 return
         passed = [place for place in before if not place.shared]
         self._drop(passed[: len(passed) + 1 - MAX_CHECKPOINTS] if len(passed) >= MAX_CHECKPOINTS and not shared else [])
-        self._make_room(size)
-        self._held.append(StateCheckpoint(which, prefix, salt, decoder.read_states(len(prefix)), shared, size))
+        self._evict_until_fits(size)
+        self._held.append(
+            StateCheckpoint(which, prefix, salt, decoder.read_recurrent_states(len(prefix)), shared, size)
+        )
 
     def nearest(self, which: int, tokens: Sequence[int], salt: str | None) -> tuple[StateCheckpoint | None, int]:
         """The place from which decoder number `which` can continue after most of `tokens`, and after how many."""
@@ -168,7 +170,7 @@ class Conversations:
     def clear(self) -> None:
         self._held.clear()
 
-    def _make_room(self, size: int) -> None:
+    def _evict_until_fits(self, size: int) -> None:
         while self._held and self.size + size > self._budget:
             del self._held[0]
 
