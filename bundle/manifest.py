@@ -14,7 +14,7 @@ from .drafts import NO_DRAFT, DraftSpec
 from .models import ModelSpec, Role
 
 SCHEMA_VERSION = 10
-# The oldest that can be read; see upgrade.py.
+# The oldest that can be read; see opening.py.
 OLDEST_SCHEMA = 7
 MANIFEST = "manifest.json"
 

@@ -10,8 +10,6 @@ import click
 
 from .options import BUNDLE, DRAFTER, FILE, JSON, compile_options, compiling, running
 
-"""Commands on a finished bundle: `specexport inspect`, `verify`, `compile`, `push`, `remove-draft` and `dump`."""
-
 
 @click.command()
 @BUNDLE

@@ -20,6 +20,8 @@ from ..errors import SpecExportError
 from ..version import VERSION
 from .doctor import EXPORTER_EXTRA
 
+# Of a write to stdout that cannot be done.
+UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
 
@@ -55,10 +57,13 @@ class Commands(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # click ends a command whose reader went away
-            where = error.filename or "the output cannot be written"
-            if error.filename is None:
-                _discard_output()
-            raise click.ClickException(f"{where}: {error.strerror or error}") from None
+            reason = error.strerror or str(error).partition("\n")[0]
+            if error.filename is not None:
+                raise click.ClickException(f"{error.filename}: {reason}") from None
+            if error.errno not in UNWRITABLE:
+                raise click.ClickException(reason) from None
+            _discard_output()
+            raise click.ClickException(f"the output cannot be written: {reason}") from None
 
 
 def refusal(error: SpecExportError, command: click.Command | None) -> click.ClickException:
@@ -72,11 +77,9 @@ def refusal(error: SpecExportError, command: click.Command | None) -> click.Clic
     if wrong is None:
         return click.ClickException(message)
     for option in options:
-        name = str(option.name)
-        if "_" in name:  # never a word of a sentence
-            message = re.sub(rf"(?<![\w-]){name}(?![\w-])", option.opts[-1], message)
-        elif option is wrong:
-            message = re.sub(rf"^{name}(?= )", option.opts[-1], message)
+        name = str(option.name)  # where it is the subject, and not within what the user gave
+        if "_" in name or option is wrong:
+            message = re.sub(rf"(?<![^\s]){name}(?= (is|are|must|has)\b)", option.opts[-1], message)
     return WrongOptionError(message)
 
 

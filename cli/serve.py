@@ -1,3 +1,5 @@
+"""`specexport serve`."""
+
 from __future__ import annotations
 
 import json
@@ -21,9 +23,6 @@ if TYPE_CHECKING:
 
 
 LAST_WRITES = 1.0  # seconds for what is left of the log at exit
-
-
-"""`specexport serve`."""
 
 
 WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded")

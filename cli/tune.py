@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from ..exporter.tuning.tune import TuneReport
 
 
-if TYPE_CHECKING:
-    from ..exporter.tuning.tune import TuneReport
-
-
 @click.command()
 @BUNDLE
 @PROMPTS

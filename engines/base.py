@@ -73,12 +73,12 @@ class Decoder(Protocol):
     def read_recurrent_states(self, end: int) -> SavedStates:
         """A copy of the states on the host. end: a position from which a pass can continue; later rows are left out.
 
-        This and `write_states` exist only with `has_states`.
+        This and `write_recurrent_states` exist only with `has_states`.
         """
         ...
 
     def write_recurrent_states(self, saved: SavedStates) -> None:
-        """Restore what `read_states` returned. The caller restores the cache rows below `saved.end`."""
+        """Restore what `read_recurrent_states` returned. The caller restores the cache rows below `saved.end`."""
         ...
 
 

@@ -109,7 +109,8 @@ def build(
         with timed.stage("check the pair", 1):
             resolved = _Models.find(target, drafts, options, texts, targets.dialects)
             for model in resolved.models.values() if texts.own else ():
-                calibration_tokens(model.tokenizer, texts.texts)  # too few are reported now, not after an export
+                # too few are reported now, not after an export
+                calibration_tokens(model.tokenizer, texts.texts, vocab_size=model.vocab_size or None)
             context = BuildContext(_contract(resolved, options), staging_dir, cache, timed)
             if (chunk := context.contract.prompt_chunk) < min(options.chunk, context.contract.capacity):
                 timed.note(

@@ -25,8 +25,8 @@ from .weights.fidelity import MAX_HELD_OUT_TOKENS as HELD_OUT_TOKENS
 # Python with torch, and the reference's activations.
 BASE = 700_000_000
 # The weights, in the precision they are traced in. While they are quantized also those that are restored
-# from few bits, in fp32, and the few bits themselves. An estimate; `benchmarks/build_memory.py --precision int8` holds
-# a build against it.
+# from few bits, in fp32, and the few bits themselves. An estimate: the proof of a graph for TensorRT has all restored
+# weights in memory at once, as ONNX Runtime folds what restores them.
 RESTORED_BYTES = 4 + 1
 # Rows of fp32 logits in addition to them: the exact model's on the held-out text, and some copies of one batch of it.
 LOGIT_ROWS = HELD_OUT_TOKENS + 4 * BATCH_TOKENS
@@ -102,8 +102,12 @@ def prompt_chunk(models: Mapping[Role, Checkpoint], options: BuildOptions) -> in
 
 
 def require_memory_for_copies(models: Mapping[Role, Checkpoint], options: BuildOptions, rows: int) -> None:
-    """Raises `OutputError` where the copies of a pass of so many rows, as the proof runs it, do not fit into memory."""
-    for copied in _copied_bytes(models, options):
+    """Raises `OutputError` where the copies of a pass of so many rows do not fit into memory, in fp32 as the proof of a
+    quantized graph runs it.
+    """
+    for model in models.values():
+        precision = "fp32" if options.numbers.quantized else options.numbers.precision
+        copied = copied_weights(model.config) * ELEMENT_BYTES[precision]
         _require(
             BASE + copied * rows,
             f"a pass of {rows} rows, which copies the weights of their experts,",

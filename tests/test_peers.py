@@ -16,7 +16,7 @@ from interleave import Measured, Request, System, run
 STRAY = 9  # a request on which something else took the machine from the peer
 
 
-class Recorded:
+class ReferenceLogits:
     """Answers with its own pace, in milliseconds a token."""
 
     def __init__(self, name: str, pace: dict[bool, float], asked: list[tuple[str, bool, int]]) -> None:
@@ -43,7 +43,7 @@ class Recorded:
 
 def compared(paces: dict[str, dict[bool, float]], prompts: list[list[int]]) -> tuple[list[tuple[str, bool, int]], Any]:
     asked: list[tuple[str, bool, int]] = []
-    runners = [Recorded(name, pace, asked) for name, pace in paces.items()]
+    runners = [ReferenceLogits(name, pace, asked) for name, pace in paces.items()]
     systems = [System(runner.name, runner, mode) for mode in (False, True) for runner in runners]
     return asked, run(systems, [Request("any", prompt, new_tokens=12) for prompt in prompts], k=4)
 

@@ -12,11 +12,6 @@ from numpy.typing import NDArray
 DEPTH, ANCESTOR = "depth", "ancestor"
 
 
-def chain_inputs(width: int) -> dict[str, NDArray[np.generic]]:
-    """`depth [width] int64` and `ancestor [width, width] bool` of a chain."""
-    return {DEPTH: np.arange(width), ANCESTOR: np.tri(width, dtype=np.bool_)}
-
-
 class OrtTrees:
     """The tree inputs of all widths; each is a chain except within `as_tree`."""
 

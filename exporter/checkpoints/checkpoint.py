@@ -55,6 +55,15 @@ class Checkpoint:
                 f"transformers' {self.config.model_type}, which may answer otherwise"
             )
 
+    def check_tokens(self) -> None:
+        """Raises `CheckpointError` where every prompt would have a token without an embedding."""
+        tokens, size = self.tokenizer("a")["input_ids"], self.vocab_size
+        if 0 < size <= max(tokens, default=0):
+            raise CheckpointError(
+                f"{self.source}: the tokenizer puts token {max(tokens)} into every text, and the model has {size} "
+                "embeddings; resize them, or use the tokenizer that the model was trained with"
+            )
+
     def _note_of_tokens(self) -> Iterator[str]:
         """As after adding tokens without resizing the embeddings."""
         size = self.vocab_size

@@ -12,10 +12,12 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import safe_open
 from transformers import PreTrainedModel
 
 from ...errors import CheckpointError
+from .config import rotary
 
 SHOWN = 3
 # Layers for multi-token prediction: modules of this name, or a layer after the last that has this projection.
@@ -25,6 +27,9 @@ LAYER = re.compile(r"(.*?\b(?:layers|h|blocks)\.(\d+))\.")
 OTHER_INPUTS = re.compile(
     r"(.*?\.|)(embed_)?(vision|visual|video|image|img|audio|speech|multi_?modal|mm|talker|token2wav|code2wav)(_\w+)?(?=\.|$)"
 )
+# Tables that are no longer stored, since they follow from the config.
+FREQUENCIES = "inv_freq"
+TABLES = re.compile(r"(.*\.)?(inv_freq|position_ids)")
 # Causal masks; a bias of the same name has one dimension.
 MASKS = re.compile(r".*(attn|attention)\.(bias|masked_bias|causal_mask)")
 
@@ -39,6 +44,7 @@ def check_all_read(
     """
     check_shapes(source, info, "config.json")
     _check_tied(source, model)
+    _check_frequencies(source, model, config, files)
     unexpected: Collection[str] = info["unexpected_keys"]
     masks = set(_masks(unexpected, files))
     groups: Counter[str] = Counter()
@@ -75,6 +81,8 @@ def _group(name: str, model: PreTrainedModel, config: Any, names: Collection[str
         return f"multi-token prediction, {layer[1]}.*"
     if match := _outside_layers(OTHER_INPUTS, name, config):
         return f"parts that read no text, {match[0]}.*"
+    if match := TABLES.fullmatch(name):
+        return f"tables that follow from the config, *.{match[2]}"
     part = name.removeprefix(f"{model.base_model_prefix}.").partition(".")[0]
     if config.get_text_config() is not config and part not in _parts(model):
         return f"parts beside the text model, {name.partition(part)[0]}{part}.*"
@@ -109,6 +117,29 @@ def _masks(names: Collection[str], files: Sequence[Path]) -> Iterator[str]:
                 same = [name for name in wanted if name.endswith(key) or key.endswith(name)]
                 if same and len(file.get_slice(key).get_shape()) != 1:
                     yield from same
+
+
+def _check_frequencies(source: str, model: PreTrainedModel, config: Any, files: Sequence[Path]) -> None:
+    """Raises `CheckpointError` where the checkpoint was trained with other rotary frequencies than its config gives."""
+    ours = [buffer.float() for name, buffer in model.named_buffers() if name.endswith(FREQUENCIES)]
+    bases = [rope["rope_theta"] for rope in rotary(config.get_text_config()) if rope.get("rope_theta")]
+    for path in files:
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118 - no dict
+                if name.endswith(FREQUENCIES):
+                    stored = file.get_tensor(name).float()
+                    # Those of old checkpoints are without the scaling of positions.
+                    unscaled = [base ** (-torch.arange(len(stored)) / len(stored)) for base in bases]
+                    if not any(_close(stored, other) for other in (*ours, *unscaled)):
+                        raise CheckpointError(
+                            f"{source}: {name} ends in {stored[-1]:.3g}, other rotary frequencies than those of "
+                            f"config.json, which end in {(ours or unscaled or [stored])[0][-1]:.3g}; expected the "
+                            "config that the weights were trained with"
+                        )
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one, other, rtol=0.02, atol=0.0)  # stored in bf16, perhaps
 
 
 def _check_tied(source: str, model: PreTrainedModel) -> None:

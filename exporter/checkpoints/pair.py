@@ -27,6 +27,8 @@ def check_models(
     target, draft = models["target"], models.get("draft")
     # Refused here, and not when the models have been exported.
     _ = target.stop_token_ids, target.defaults, target.fp32_bytes
+    for model in models.values():
+        model.check_tokens()
     unused = unused_templates(target.tokenizer)
     warnings = [f"{target.source}: {unused}"] if unused else []
     if draft is None:

@@ -68,16 +68,30 @@ def refuse_adapter(source: str, folder: Path) -> None:
 
 def count_elements(files: Sequence[Path]) -> int:
     """Numbers in all weights, from the headers of their files. Raises `CheckpointError` for damaged ones."""
-    elements = 0
+    elements, holders = 0, dict[str, Path]()
     for path in files:
         try:
             with safe_open(path, "pt") as file:
-                elements += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+                for name in file.keys():  # noqa: SIM118 - no dict
+                    elements += math.prod(file.get_slice(name).get_shape())
+                    if name in holders:
+                        _refuse_another(name, holders[name], path)
+                    holders[name] = path
         except SafetensorError as error:
             raise CheckpointError(f"{path} is damaged: {error}; download it again") from None
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
     return elements
+
+
+def _refuse_another(name: str, first: Path, second: Path) -> None:
+    with safe_open(first, "pt") as one, safe_open(second, "pt") as other:
+        ours, theirs = one.get_tensor(name), other.get_tensor(name)
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype or not bool((ours == theirs).all()):
+        raise CheckpointError(
+            f"{first} and {second.name} both hold {name}, with different values; expected each weight once, download "
+            "the checkpoint again"
+        )
 
 
 GGUF = ".gguf"

@@ -41,6 +41,10 @@ class TuneOptions:
             raise ParameterError(
                 f"temperature is {self.temperature}; it must be finite and at least 0 (0 is greedy)", "temperature"
             )
+        if self.rate is not None and not 0 < self.rate <= 10:
+            raise ParameterError(f"rate is {self.rate}; it must be above 0 and at most 10", "rate")
+        if self.step is not None and self.step < 1:
+            raise ParameterError(f"step is {self.step}; it must be 1 or more", "step")
         if not 0 <= self.general <= 0.9:
             raise ParameterError(f"general is {self.general}; it must be from 0 to 0.9 (0.4: two fifths)", "general")
 
@@ -59,5 +63,5 @@ def split(requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
             "prompts",
         )
     by_route = sorted(different.values(), key=lambda request: (request.route, request.line))
-    judging = by_route[EVERY - 1 :: EVERY]
-    return [request for request in by_route if request not in judging], judging
+    training = [request for number, request in enumerate(by_route, 1) if number % EVERY]
+    return training, by_route[EVERY - 1 :: EVERY]

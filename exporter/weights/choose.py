@@ -216,8 +216,8 @@ class _Choice:
 
         On ONNX Runtime, weights are within the limit at which no host saturates: only weights that are constants where
         they are multiplied can be stored as uint8, whose products are exact everywhere, not those that a Gather selects
-        (`products.py`). For TensorRT the activations are not quantized: one scale for all rows would have to cover the
-        expert with the largest inputs.
+        (`session_options.py`). For TensorRT the activations are not quantized: one scale for all rows would have to
+        cover the expert with the largest inputs.
         """
         recipe = self.of_shape(layer.matrix.shape[1], format)
         if self.family == "onnxruntime":

@@ -20,11 +20,14 @@ MAX_CALIBRATION_TOKENS = 8192
 BATCH_TOKENS = 256
 
 
-def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = BATCH_TOKENS) -> list[Tensor]:
+def calibration_tokens(
+    tokenizer: Any, texts: Sequence[str], length: int = BATCH_TOKENS, vocab_size: int | None = None
+) -> list[Tensor]:
     """Batches [1, T] int64, T <= length, of at most MAX_CALIBRATION_TOKENS in all, taken evenly from the texts.
 
     tokenizer: Hugging Face's. Every batch begins with the tokenizer's leading special token, as prompts do, so that
-    channels that only the first token makes large are seen. Raises `ParameterError` for fewer than MIN_TOKENS.
+    channels that only the first token makes large are seen. Raises `ParameterError` for fewer than MIN_TOKENS, and for
+    tokens from `vocab_size` on.
     """
     pieces: list[list[int]] = []
     for text in texts:
@@ -33,6 +36,12 @@ def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = BATCH
         rest, length_left = tokens[len(first) :], length - len(first)
         pieces += [first + rest[start : start + length_left] for start in range(0, len(rest), length_left)]
     count = sum(map(len, pieces))
+    if vocab_size is not None and pieces and max(map(max, pieces)) >= vocab_size:
+        raise ParameterError(
+            f"the calibration prompts have token {max(map(max, pieces))}, and the model has {vocab_size} embeddings; "
+            "leave out the text that makes it",
+            "calibration_prompts",
+        )
     if count < MIN_TOKENS:
         raise ParameterError(
             f"the calibration prompts have {count} tokens, expected at least {MIN_TOKENS}; "
@@ -71,34 +80,28 @@ def split(batches: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     return used or list(batches), kept
 
 
-def measure_fidelity(
-    model: nn.Module, recipe: Recipe, batches: Sequence[Tensor], own_texts: bool, rows: Tensor | None = None
-) -> Fidelity:
+def measure_fidelity(model: nn.Module, recipe: Recipe, batches: Sequence[Tensor], own_texts: bool) -> Fidelity:
     """Compare `model` under `recipe` with itself unquantized.
 
-    batches: each [1, T] int64, T at least 2. own_texts: whether they are the user's, not the built-in set. rows
-    `[vocab]`: for a reduced output layer with n rows, the row of each token, n for tokens without one; the perplexity
-    is then over the tokens that have a row.
+    batches: each [1, T] int64, T at least 2. own_texts: whether they are the user's, not the built-in set.
     """
     exact = [_log_probs(model, batch) for batch in batches]
     surprise = exact_surprise = divergence = 0.0
-    agreed = tokens = judged = 0
+    agreed = tokens = 0
     with fake_quantized(model, recipe):
         for batch, theirs in zip(batches, exact, strict=True):
             ours = _log_probs(model, batch)
-            following = batch[0, 1:, None] if rows is None else rows[batch[0, 1:, None]]
-            known = (following < ours.shape[1])[:, 0]
-            surprise -= float(ours[:-1][known].gather(1, following[known]).double().sum())
-            exact_surprise -= float(theirs[:-1][known].gather(1, following[known]).double().sum())
-            judged += int(known.sum())
+            following = batch[0, 1:, None]
+            surprise -= float(ours[:-1].gather(1, following).double().sum())
+            exact_surprise -= float(theirs[:-1].gather(1, following).double().sum())
             divergence += float((theirs.exp() * (theirs - ours)).sum(-1).double().mean()) * following.shape[0]
             agreed += int((ours[:-1].argmax(-1) == theirs[:-1].argmax(-1)).sum())
             tokens += following.shape[0]
     return Fidelity(
         tokens,
         own_texts,
-        math.exp(surprise / max(judged, 1)),
-        math.exp(exact_surprise / max(judged, 1)),
+        math.exp(surprise / tokens),
+        math.exp(exact_surprise / tokens),
         divergence / tokens,
         agreed / tokens,
     )

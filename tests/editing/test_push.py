@@ -58,7 +58,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
 
 def test_the_manifest_s_files_go_and_what_was_measured_here_stays(hub: FakeHub, built: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(built, tmp_path / "b.bundle"))
-    for name in ("policy.json", "costs.json", "report.html", "calibration.journal"):
+    for name in ("policy.json", "costs.json", "report.md", "calibration.journal"):
         (folder / name).write_text("of this host")
     bundle = Bundle.open(folder)
     assert push(bundle, "org/tiny", private=True) == "https://hub/org/tiny"

@@ -13,7 +13,7 @@ from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove import continued_logits, record_reference
-from specexport.exporter.proving.prove_layers import Recorded, prove_layers
+from specexport.exporter.proving.prove_layers import ReferenceLogits, prove_layers
 from specexport.exporter.proving.quantized_graph import Subject
 from specexport.exporter.quantize.apply import by_every_name, quantize
 from specexport.exporter.tracing.trace import probe_cache, trace
@@ -71,7 +71,7 @@ class Quantized:
         with fake_quantized(model, recipe):
             reference = record_reference(model, contract, size, 1, text, has_states)
         exact = continued_logits(model, [entry.step for entry in reference], has_states)
-        self.recorded = Recorded(tuple(reference), tuple(exact))
+        self.recorded = ReferenceLogits(tuple(reference), tuple(exact))
         graph = trace(model, layers, dialect, contract)
         optimize(graph, dialect)
         quantize(graph, dialect, by_every_name(recipe, model), contract.capacity, {}, exact_widths=dialect == "ort")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from specexport.bundle import Bundle
+from specexport.errors import CheckpointError
 from specexport.exporter.bundle_files import write_text
 from specexport.exporter.checkpoints.chat_templates import unused_templates
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
@@ -15,6 +16,7 @@ from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.pair import check_models
 from specexport.runtime.text.encode import PromptEncoder
 from specexport.runtime.tools.tool import Tool
+from support.refusals import refused
 from support.tiny import CHAT, make_tokenizer, save_checkpoint
 from transformers import AutoTokenizer
 
@@ -86,3 +88,13 @@ def test_tokens_beyond_the_embeddings_are_named(tmp_path: Path) -> None:
     (note,) = found.warnings
     assert "6 tokens beyond the model's 288 embeddings, the first is '<|0|>' (288)" in note
     assert checkpoint(tmp_path / "u", CHAT).warnings == ()
+
+
+def test_a_start_token_beyond_the_embeddings_is_refused(tmp_path: Path) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    found = checkpoint(tmp_path / "t", None, ("<|user|>",))
+    start = TemplateProcessing(single="<|user|> $A", special_tokens=[("<|user|>", 288)])
+    found.tokenizer.backend_tokenizer.post_processor = start
+    with refused(CheckpointError, 288):
+        check_models({"target": found}, 0.5)

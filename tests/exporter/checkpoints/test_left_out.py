@@ -94,6 +94,24 @@ def test_masks_of_old_checkpoints_and_biases_of_their_names(tmp_path: Path) -> N
         notes_of(folder)
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_rotary_frequencies_are_those_of_the_config(scaled: bool, tmp_path: Path) -> None:
+    rope = dict(rope_type="linear", factor=2.0) if scaled else dict(rope_type="default")
+    folder = save_model(tmp_path, config=LLAMA | dict(rope_parameters=rope | dict(rope_theta=5e5)))
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    edit_weights(weights_of(folder), **{name: (5e5 ** (-torch.arange(4) / 4)).bfloat16()})
+    notes_of(folder)
+    edit_weights(weights_of(folder), **{name: 1e4 ** (-torch.arange(4) / 4)})
+    with refused(CheckpointError, name):
+        notes_of(folder)
+
+
+def test_tables_of_old_checkpoints_follow_from_the_config(tmp_path: Path) -> None:
+    folder = save_model(tmp_path)
+    edit_weights(weights_of(folder), **{"model.embeddings.position_ids": torch.arange(4)[None]})
+    assert notes_of(folder) == ("left out: 1 weight of tables that follow from the config, *.position_ids",)
+
+
 def test_build_and_inspect_tell_what_was_left_out(tmp_path: Path) -> None:
     folder, bundle = save_checkpoint(tmp_path / "model"), str(tmp_path / "bundle")
     edit_weights(weights_of(folder), **{"mtp.fc.weight": torch.ones(4)})

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 from specexport.errors import CheckpointError
 from specexport.exporter.build import build
+from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.source import find_local
 from support.pair import Notes
 from support.refusals import refused
-from support.tiny import save_checkpoint, shard
+from support.tiny import edit_weights, save_checkpoint, shard
 
 INDEX = "model.safetensors.index.json"
 
@@ -49,3 +51,13 @@ def test_an_adapter(alone: bool, folder: Path) -> None:
             path.unlink()
     with refused(CheckpointError, "merge_and_unload"):
         find_local(str(folder))
+
+
+def test_a_weight_in_two_files_with_two_values(folder: Path) -> None:
+    first, second = (folder / name for name in shard(folder))
+    name, weight = next(iter(load_file(first).items()))
+    edit_weights(second, **{name: weight.clone()})
+    assert find_checkpoint(str(folder)).fp32_bytes > 0  # the same twice is no other model
+    edit_weights(second, **{name: weight + 1})
+    with refused(CheckpointError, "lm_head.weight", "model-00002-of-00002.safetensors"):
+        find_checkpoint(str(folder)).fp32_bytes  # noqa: B018

@@ -50,6 +50,11 @@ def test_token_ids_are_refused(tmp_path: Path) -> None:
         read_texts(path)
 
 
+def test_a_token_without_an_embedding_is_refused() -> None:
+    with refused(ParameterError, field="calibration_prompts"):
+        calibration_tokens(make_tokenizer(), ["xy" * MIN_TOKENS], vocab_size=2)
+
+
 def test_too_few_tokens_are_told() -> None:
     tokenizer = make_tokenizer()
     with pytest.raises(ParameterError) as caught:

@@ -12,7 +12,7 @@ import pytest
 from specexport import Grammar
 from specexport.errors import GrammarError
 from specexport.runtime.grammar import compiler as compiling
-from specexport.runtime.grammar.checks_draft_stop import GuidedMatcher
+from specexport.runtime.grammar.guided import GuidedMatcher
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.grammar.constraint import Matcher
 from specexport.runtime.grammar.limits import LONGEST_LARK, MAX_REFS

@@ -141,7 +141,7 @@ def test_an_interrupted_restore_leaves_states_that_do_not_count(monkeypatch: pyt
         decoder.certain[0] = 77.0  # type: ignore[attr-defined]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(decoder, "write_states", interrupted)
+    monkeypatch.setattr(decoder, "write_recurrent_states", interrupted)
     with pytest.raises(KeyboardInterrupt):
         context.start([*first, 4])
     assert context.target.rows == 0
