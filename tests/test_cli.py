@@ -93,6 +93,7 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..
     assert build("--force").exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["tensorrt", "tensorrt-rtx"])
 def test_a_build_for_elsewhere_says_where_to_go_on(
     build: Callable[..., Result], quick: list[CompileOptions], tmp_path: Path, engine: str

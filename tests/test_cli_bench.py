@@ -255,6 +255,7 @@ def test_outputs_that_differ_are_exit_code_1(run: Run, monkeypatch: pytest.Monke
     assert json.loads(run("--json").stdout)["passed"] is False
 
 
+@pytest.mark.slow
 def test_bench_needs_no_torch_and_nothing_to_calibrate_with(built: Path, prompts: Path, journal: Path) -> None:
     blocked = ("torch", "transformers", "onnx", "onnxscript", "safetensors", "scipy", "sklearn", "matplotlib")
     script = f"import sys; sys.modules.update(dict.fromkeys({blocked!r}));" + MAIN

@@ -14,6 +14,8 @@ from specexport.cli import main
 from support.ended import cause
 from support.refusals import check, says
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., Result]
 LINES: list[dict[str, Any]] = [
     {"route": route, "prompt": f"def add{n}(a, b):"} for n in range(3) for route in ("code", "prose")

@@ -91,6 +91,7 @@ def test_an_answer_that_is_stopped_is_no_success(run: Run, monkeypatch: pytest.M
     assert run("--prompt", "x").exit_code == 130
 
 
+@pytest.mark.slow
 def test_options_reach_the_request(generated: Callable[..., dict[str, Any]]) -> None:
     """Every one of them changes what comes, or forbids what came."""
     plain = generated("--plain")["tokens"]

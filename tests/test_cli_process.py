@@ -45,6 +45,7 @@ def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
     assert "specexport" in result.stdout
 
 
+@pytest.mark.slow
 def test_generate_needs_no_torch(built: Path) -> None:
     blocked = ("torch", "transformers", "onnx", "onnx_ir", "onnxscript", "safetensors", "huggingface_hub")
     result = python(CLI, "generate", built, "--prompt", "def add", "--max-new-tokens", 4, "--json", block=blocked)
@@ -88,6 +89,7 @@ def test_a_wrong_option_is_refused_before_torch_is_imported(option: tuple[str, .
     assert result.stdout.endswith(" []\n")
 
 
+@pytest.mark.slow
 def test_compile_needs_no_torch(compilable: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx")
     bundle = Path(shutil.copytree(compilable, tmp_path / "copy.bundle"))
@@ -110,6 +112,7 @@ def test_compile_needs_no_torch(compilable: Path, tmp_path: Path) -> None:
     assert result.stderr.startswith("check the bundle\ncompile tensorrt-rtx\n16 plans by tensorrt-rtx ")
 
 
+@pytest.mark.slow
 def test_running_without_an_engine_says_what_to_do(built: Path) -> None:
     result = python(CLI, "generate", built, "--prompt", "x", block=("onnxruntime",))
     assert result.returncode == 1
@@ -119,6 +122,7 @@ def test_running_without_an_engine_says_what_to_do(built: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away(built: Path) -> None:
     command = f"{sys.executable} -c \"{CLI}\" generate {built} --prompt 'def add' --max-new-tokens 50 | true"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
@@ -136,6 +140,7 @@ def broken(folder: Path, package: str) -> str:
     return f"import sys; sys.path.insert(0, {str(folder)!r}); "
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_installed_but_broken(built: Path, tmp_path: Path) -> None:
     script = broken(tmp_path, "onnxruntime") + CLI
     reason = (
@@ -155,6 +160,7 @@ def test_threads_of_torch_wait_without_spinning(monkeypatch: pytest.MonkeyPatch)
     assert python(script).stdout == "active\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["1", "2"])
 def test_a_bundle_runs_and_is_proved_in_an_optimized_python(
     level: str, built: Path, monkeypatch: pytest.MonkeyPatch

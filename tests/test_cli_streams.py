@@ -12,6 +12,8 @@ import pytest
 from support.refusals import says
 from test_cli_process import MAIN
 
+pytestmark = pytest.mark.slow
+
 ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 UTF8 = {"LC_ALL": "C.UTF-8", "PYTHONUTF8": "0"}
 OTHERS = [ASCII, {**UTF8, "PYTHONIOENCODING": "latin-1"}, {**UTF8, "PYTHONIOENCODING": "ascii"}]

@@ -8,8 +8,11 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
 from support.pair import Pair
 from test_cli_process import MAIN, python
+
+pytestmark = pytest.mark.slow
 
 NAME = "telltale"
 

@@ -70,6 +70,7 @@ def test_everything_is_written_and_followed(session: Session, prices: list[float
     assert again.generate([5, 6, 7], max_new_tokens=12, route="code").statistics.rounds > 0
 
 
+@pytest.mark.slow
 def test_cheap_drafts_are_on_and_dear_ones_off(session: Session, prices: list[float]) -> None:
     found = {}
     for price in (0.05, 5.0):

@@ -26,6 +26,8 @@ from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
 from support.tiny import CONTRACT, LLAMA, Exported, export, export_cached, make_tokenizer, save_model
 from torch.nn import functional
 
+pytestmark = pytest.mark.slow
+
 TOL = LOGIT_TOLERANCE["fp32"]
 KINDS = ["sliding_attention", "full_attention"]
 LATENT = LLAMA | dict(num_key_value_heads=4, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=4)

@@ -27,6 +27,8 @@ from support.refusals import refused
 from support.tiny import CONTRACT, LLAMA, make_tokenizer, save_model
 from torch.onnx.ops import symbolic
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:

@@ -22,6 +22,8 @@ from specexport.exporter.tracing.attention import Layer
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
 from support.tiny import CONTRACT, LLAMA, export, export_cached, save_model
 
+pytestmark = pytest.mark.slow
+
 TOL = LOGIT_TOLERANCE["fp32"]
 # Every window is shorter than the proof's schedule.
 SLIDING = LLAMA | dict(sliding_window=8)

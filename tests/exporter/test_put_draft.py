@@ -32,6 +32,8 @@ from support.pair import Notes, Pair
 from support.refusals import refused
 from support.tiny import LINES, make_tokenizer, save_checkpoint
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "the quick brown fox"
 
 

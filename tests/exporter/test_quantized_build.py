@@ -22,6 +22,8 @@ from support.pair import Pair
 from support.refusals import refused
 from support.standard_tools import check_graphs
 
+pytestmark = pytest.mark.slow
+
 
 def made(pair: Pair, output: Path, cache: Path, **options: Any) -> Path:
     given: dict[str, Any] = dict(max_seq_len=64, prompt_chunk=16, cache=cache) | options

@@ -124,6 +124,7 @@ def test_the_key_depends_on_inputs_versions_and_sources(monkeypatch: pytest.Monk
     assert key != stage_key(__file__, role="draft")
 
 
+@pytest.mark.slow
 def test_whatever_a_stage_is_made_by_is_a_source() -> None:
     """Else exports of older code would be taken for today's. Proofs by layers, which a stage keeps, run engines."""
     found, root = set(stage_cache.sources(export_model.__file__)), Path(specexport.__file__).parent

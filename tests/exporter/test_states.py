@@ -185,6 +185,7 @@ def test_a_kind_of_state_without_a_standard_form(kind: str, tmp_path: Path) -> N
         trace(model, probe_cache(model), "onnx", CONTRACT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp16"])
 def test_states_in_half_precision(precision: Any, tmp_path: Path) -> None:
     contract = replace(CONTRACT, precision=precision)

@@ -19,6 +19,8 @@ from specexport.runtime.session import Session
 from support.hybrids import KINDS, Exports, decoder, make_exports, session_of
 from support.tiny import CONTRACT, VOCAB
 
+pytestmark = pytest.mark.slow
+
 NEAR = 0.03  # see test_hybrid_sessions.py
 PAIRS: dict[str, tuple[tuple[str, float], tuple[str, float] | None]] = {
     "a hybrid and one like it": (("delta rule", 0.0), ("delta rule", NEAR)),

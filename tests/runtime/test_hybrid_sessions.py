@@ -68,6 +68,7 @@ def prompts(count: int, seed: int = 0) -> Iterator[list[int]]:
         yield draw.integers(0, VOCAB, int(draw.integers(1, 40))).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [6, pytest.param(200, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", [*PAIRS, *(pytest.param(name, marks=pytest.mark.nightly) for name in SLOW_PAIRS)])
 def test_speculative_output_is_the_targets_own(name: str, number: int, pair: Open) -> None:

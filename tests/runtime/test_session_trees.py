@@ -22,6 +22,8 @@ from support.pair import Pair
 from support.refusals import refused
 from transformers import AutoModelForCausalLM
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = [[7, 3, 200, 41, 9], [5] * 4, list(range(20, 40))]
 FREE = SamplingParameters(stop_token_ids=(), max_new_tokens=40, num_draft_tokens=3)
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from support.serving import ServerProcess
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = ["Hello", "Grüße aus Köln, 12 €", "日本語 🙂🙃", "for item in items:\n    print(item)\n"]
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 GREEDY: dict[str, Any] = {"temperature": 0, "stop_token_ids": []}

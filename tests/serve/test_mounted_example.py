@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.serving import PATIENCE, STARTED, wait_for
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/embedding.md"
@@ -54,6 +55,7 @@ def stopped_stream(app: str, bundle: Path, folder: Path, *options: str, tokens: 
     return found
 
 
+@pytest.mark.slow
 def test_a_stream_ends_before_the_application_does(served_bundle: Path, tmp_path: Path) -> None:
     """With the drain and without: what the drain is for, the others test."""
     found = stopped_stream(SLOWLY + example(), served_bundle, tmp_path, tokens=60)

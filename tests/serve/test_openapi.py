@@ -17,6 +17,7 @@ from support.serving import ServerProcess, served, slow_session
 CHECKS = "not_a_server_error,response_schema_conformance,status_code_conformance,content_type_conformance"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("phases", "examples"), [("fuzzing", 12), pytest.param("coverage,fuzzing", 50, marks=pytest.mark.nightly)]
 )

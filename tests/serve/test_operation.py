@@ -291,6 +291,7 @@ def storm(process: ServerProcess, seed: int, count: int) -> None:
                 connection.sendall(os.urandom(chance.randrange(1, 200)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.nightly)])
 def test_a_storm_leaves_nothing_behind(served_bundle: Path, tmp_path: Path, count: int) -> None:
     options = ("--max-queue", "64", "--max-queue-per-key", "64", "--prompt-cache-mib", "1")

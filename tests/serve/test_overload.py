@@ -48,6 +48,7 @@ def test_one_that_leaves_the_queue_stops_nobody(tmp_path: Path) -> None:
         assert answers[0]["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.slow
 def test_too_many_are_refused_and_retries_end_well(tmp_path: Path) -> None:
     with slow_server(tmp_path, max_queue=2, max_queue_per_key=2) as (client, decoder):
         decoder.gate.clear()

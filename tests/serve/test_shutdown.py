@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from specexport.serve import ServerSettings
 from support.serving import PATIENCE, STARTED, Client, served, slow_session, wait_for
 from support.slow_server import CONTRACT, MESSAGES, raw, slow_server
@@ -75,6 +76,7 @@ def refuses(client: Client) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_the_command_ends_although_a_pass_hangs(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HANGS, str(tmp_path)]
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])

@@ -51,6 +51,7 @@ def started(bundle: Path, path: Path, before: str = "", **streams: int) -> Itera
                 process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [("stderr",), ("stdout", "stderr")], ids=str)
 def test_pipes_that_nobody_reads(served_bundle: Path, tmp_path: Path, streams: tuple[str, ...]) -> None:
     reader, writer = os.pipe()

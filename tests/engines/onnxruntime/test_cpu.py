@@ -25,6 +25,8 @@ from support.pair import Pair
 from support.refusals import refused
 from support.tiny import Exported, export_cached
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, 288, 64).tolist()
 

@@ -24,6 +24,8 @@ from support.hybrids import Exports, bundle_for_tensorrt, make_exports, session_
 from support.refusals import refused
 from support.tiny import CONTRACT, VOCAB
 
+pytestmark = pytest.mark.slow
+
 NEAR = 0.03  # so far is a draft's every weight from its target's: some of its tokens are accepted, some are not
 PAIRS: dict[str, tuple[tuple[str, float], tuple[str, float] | None]] = {
     "scans": (("scan", 0.0), ("scan", NEAR)),

@@ -262,6 +262,7 @@ def other_ids() -> Iterator[Any]:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("draft", "vocabulary"), list(other_ids()))
 def test_a_draft_whose_ids_are_not_the_targets(
     tmp_path: Path, draft: Micro, vocabulary: SharedVocabulary | None

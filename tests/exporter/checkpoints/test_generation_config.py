@@ -23,6 +23,8 @@ from support.tiny import edit_json, save_checkpoint
 from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.generation import GenerationMixin
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "def add(a, b):"
 MOST = 12
 

@@ -70,6 +70,7 @@ def test_rotary_divisors_stretch_the_positions_as_in_the_checkpoint(tmp_path: Pa
     )
 
 
+@pytest.mark.slow
 def test_a_bundle_is_built_and_speaks(file: Path, folder: Path, cache: Path, tmp_path: Path) -> None:
     from specexport.exporter.build import build
     from specexport.exporter.options import BuildOptions

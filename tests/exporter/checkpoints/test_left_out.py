@@ -112,6 +112,7 @@ def test_tables_of_old_checkpoints_follow_from_the_config(tmp_path: Path) -> Non
     assert notes_of(folder) == ("left out: 1 weight of tables that follow from the config, *.position_ids",)
 
 
+@pytest.mark.slow
 def test_build_and_inspect_tell_what_was_left_out(tmp_path: Path) -> None:
     folder, bundle = save_checkpoint(tmp_path / "model"), str(tmp_path / "bundle")
     edit_weights(weights_of(folder), **{"mtp.fc.weight": torch.ones(4)})

@@ -55,6 +55,7 @@ def test_the_shortest_of_several_kinds_of_layers(full: dict[str, Any], sliding: 
     assert max_positions(config) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rope", "length"), [(YARN | dict(original_max_position_embeddings=64), 250), (LINEAR, 126)], ids=["yarn", "linear"]
 )

@@ -22,6 +22,8 @@ from support.tiny import LINES, LLAMA, make_tokenizer, save_model
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+pytestmark = pytest.mark.slow
+
 TEXT = "naïve 日本 the quick\n\tbrown  fox 🦊"
 FALLBACKS = [f"<0x{byte:02X}>" for byte in range(256)]
 TO_SPACE = decoders.Replace("▁", " ")

@@ -120,6 +120,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 # A draft has a confidence head.
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "role"), [("llama", "draft"), ("a sliding window", "target")])
 def test_graphs_as_exported(family: str, role: Role, tmp_path: Path) -> None:
     model_type, config = FAMILIES[family]

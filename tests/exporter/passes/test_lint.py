@@ -13,6 +13,8 @@ from specexport.exporter.passes.lint import lint, refuse_traps
 from support.refusals import refused
 from support.tiny import Exported
 
+pytestmark = pytest.mark.slow
+
 
 def load(exported: Exported, dialect: Dialect) -> ir.Model:
     return ir.load(exported.folder / exported.spec.graphs[dialect])

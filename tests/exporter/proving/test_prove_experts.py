@@ -56,6 +56,7 @@ def whole(folder: Path, model: PreTrainedModel, form: Form) -> Quantized:
     return Quantized(folder, model, *form[:2], replace(CONTRACT, precision=form[2]), recipe)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS, ids="-".join)
 def test_a_right_graph_passes(form: Form, make: Make) -> None:
     made = make(form)

@@ -79,6 +79,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS, ids=name)
 def test_a_right_graph_passes(form: tuple[Format, Dialect, Precision], make: Make) -> None:
     proof = make(form).prove()

@@ -62,6 +62,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS, ids=" in ".join)
 def test_a_right_graph_passes(form: Form, make: Make) -> None:
     made = make(form)

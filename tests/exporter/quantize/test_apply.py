@@ -21,6 +21,8 @@ from support.quantized import Quantized, load, plain_recipe
 from support.refusals import refused
 from support.tiny import CONTRACT, LLAMA, save_model, traced
 
+pytestmark = pytest.mark.slow
+
 # Large enough that no weight counts as a small constant, heads as wide as the kernel turns them.
 SIZES = LLAMA | dict(hidden_size=128, intermediate_size=160, num_hidden_layers=1, initializer_range=0.1)
 GPT2 = dict(

@@ -29,6 +29,7 @@ def angles(model: ir.Model, position: int, width: int) -> list[np.ndarray]:
     return list(evaluator.run(None, {value.name: feeds[value.name] for value in model.graph.inputs}))  # type: ignore[arg-type, index]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["part of a head", "delta rule"])
 def test_they_are_what_the_graph_computed(kind: str, tmp_path: Path) -> None:
     graph = traced(checkpoint(tmp_path, kind))

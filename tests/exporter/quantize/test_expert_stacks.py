@@ -30,6 +30,7 @@ def made(folder: Path, family: str) -> Quantized:
     return Quantized(folder, model, "int8", "ort", CONTRACT, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_have_the_same_bits_in_passes_of_any_width(family: str, tmp_path: Path) -> None:
     found = made(tmp_path, family)
@@ -48,6 +49,7 @@ def test_rows_have_the_same_bits_in_passes_of_any_width(family: str, tmp_path: P
         assert np.array_equal(rows(width), plain)
 
 
+@pytest.mark.slow
 def test_a_stack_is_stored_once_in_a_byte_a_weight(tmp_path: Path) -> None:
     found = made(tmp_path, "mixtral")
     graph = ir.load(found.path).graph

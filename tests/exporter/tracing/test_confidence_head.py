@@ -83,6 +83,7 @@ def feed_in_parts(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_logits_to_keep")
 @pytest.mark.parametrize(
     "family", [pytest.param(name, marks=[pytest.mark.nightly] * name.startswith("gemma")) for name in FAMILIES]
@@ -107,6 +108,7 @@ def test_features_and_confidence(family: str, tmp_path: Path) -> None:
     assert np.abs(expected[:, size // 2 :]).mean() > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.nightly)])
 def test_half_precision_shows_features_in_fp32(precision: Precision, tmp_path: Path) -> None:
     checkpoint = save_model(tmp_path / "checkpoint")

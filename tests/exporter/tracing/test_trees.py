@@ -22,6 +22,8 @@ from support.pair import Pair
 from support.refusals import refused
 from support.tiny import CONTRACT, LLAMA, Exported, export_cached, make_tokenizer, save_model
 
+pytestmark = pytest.mark.slow
+
 TREES = replace(CONTRACT, tree_rows=6)
 TOKENS = np.random.default_rng(0).integers(0, 288, 64).tolist()
 START = 12

@@ -64,6 +64,7 @@ def test_answers_are_the_targets_with_its_own_rows(answers: Answers, pair: Pair)
         assert np.allclose(one.logprobs, exact, atol=0.02)
 
 
+@pytest.mark.slow
 def test_a_draft_is_tuned_and_an_ordinary_checkpoint(
     draft: Draft, answers: Answers, built: Path, tmp_path: Path
 ) -> None:
@@ -138,6 +139,7 @@ def arguments(built: Path, noisy: Path, tmp_path: Path) -> list[str]:
     return [*given, "--max-new-tokens", str(TOKENS), "--answers", "1", "--epochs", "40"]
 
 
+@pytest.mark.slow
 def test_the_command(arguments: list[str], tmp_path: Path) -> None:
     shown = CliRunner().invoke(main, [*arguments, "--json"])
     assert shown.exit_code == 0, shown.output

@@ -208,6 +208,7 @@ def test_a_cancelled_request_leaves_nothing_behind(make_session: MakeSession, ro
         assert session.generate(PROMPT, grammar=grammar, max_new_tokens=60).tokens == whole.tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verification", ["block", "token"])
 @pytest.mark.parametrize("drafter", ["model", "ngram+model"])
 def test_sampled_output_has_the_bounded_distribution(

@@ -40,6 +40,7 @@ def test_the_output_is_the_targets_own(rule: str, vocab: int, k: int, seed: int)
     assert result.error(target) <= PROBABILITY_TOLERANCE
 
 
+@pytest.mark.slow
 def test_block_verification_gives_at_least_as_many_tokens() -> None:
     gains = []
     for vocab, k in SIZES:
@@ -93,6 +94,7 @@ def token_mutant(
     return verify
 
 
+@pytest.mark.slow
 def test_mutants_of_token_verification_are_found_out() -> None:
     assert worst(token_mutant()) <= PROBABILITY_TOLERANCE
     assert worst(token_mutant(accepts=lambda u, d, t: u * d <= t)) == 1.0  # what the target excludes comes at u = 0

@@ -35,6 +35,7 @@ def test_leaves_of_the_targets_own_distribution(verification: Verification, voca
         assert k > 1 or result.length == pytest.approx(2)  # what is rejected is caught
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("vocab", "k", "most", "seed"),
     [(3, 1, 1, 7), (2, 2, 1, 7), (3, 1, 2, 7), pytest.param(2, 2, 2, 0, marks=pytest.mark.nightly)],
@@ -46,6 +47,7 @@ def test_candidates_of_the_targets_own_distribution(vocab: int, k: int, most: in
     assert result.length > enumerate_rule(verify_tokens, target, draft, k).length + 0.02
 
 
+@pytest.mark.slow
 def test_what_verify_runs() -> None:
     results = check_trees()
     assert [entry.rule for entry in results] == ["leaves after block", "leaves after token", "spectr"]
@@ -107,6 +109,7 @@ def test_mutant_the_residual_of_token_verification(monkeypatch: pytest.MonkeyPat
     assert error("spectr", 1) > 1e-3
 
 
+@pytest.mark.slow
 def test_rho_may_be_too_large_and_never_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     original = spectr._division
 

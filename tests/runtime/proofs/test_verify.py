@@ -85,6 +85,7 @@ def test_rules_that_are_wrong_fail_a_bundle_that_is_right(session: Session, monk
     assert not verify_session(session, None, 2).passed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_enumeration")
 def test_every_way_to_draft_and_verify_is_sampled(session: Session) -> None:
     session.generate([1, 2, 3], max_new_tokens=3)
@@ -132,6 +133,7 @@ def test_a_line_that_cannot_be_a_prompt_is_named(session: Session, tmp_path: Pat
 OFF = Policy(POLICY_VERSION, "x", "fake", "", 0.0, 0.9, RoutePolicy("off", "draft", 0, "fixed", (0.5,), None), {})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_enumeration")
 @pytest.mark.parametrize("drafter", [None, "model", "ngram"])
 def test_every_check_speculates_whatever_the_policy(session: Session, drafter: str | None) -> None:

@@ -131,6 +131,7 @@ PENALTIES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("trials", "cells"), [(TRIALS, 40), pytest.param(MAX_TRIALS, 100, marks=pytest.mark.nightly)])
 def test_the_default_way_has_the_targets_distribution(session: Session, trials: int, cells: int) -> None:
     result = sample(session, SamplingParameters(temperature=1.0), trials)
@@ -155,6 +156,7 @@ MORE_WAYS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "trials"),
     [
@@ -169,6 +171,7 @@ def test_sampled_output_has_the_targets_distribution(session: Session, options: 
     assert (result.mean_acceptance_length > 1.05) == options.get("speculate", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "trials"),
     [
@@ -191,6 +194,7 @@ LEAF_WAYS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "trials"),
     [
@@ -209,6 +213,7 @@ def test_leaves_leave_the_distribution_alone(branching: Session, options: dict[s
     assert result.mean_acceptance_length > alone + 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trials", [MUTANT_TRIALS, pytest.param(MAX_TRIALS, marks=pytest.mark.nightly)])
 def test_candidates_beside_the_draft_leave_the_distribution_alone(branching: Session, trials: int) -> None:
     asked = SamplingParameters(temperature=1.0, verification="spectr", num_leaves=4, num_draft_tokens=2)
