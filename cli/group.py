@@ -79,7 +79,7 @@ def refusal(error: SpecExportError, command: click.Command | None) -> click.Clic
     for option in options:
         name = str(option.name)  # where it is the subject, and not within what the user gave
         if "_" in name or option is wrong:
-            message = re.sub(rf"(?<![^\s]){name}(?= (is|are|must|has)\b)", option.opts[-1], message)
+            message = re.sub(rf"^{name}\b|(?<!\S){name}(?= (is|are|must|has)\b)", option.opts[-1], message)
     return WrongOptionError(message)
 
 

@@ -72,7 +72,7 @@ def test_build_without_torch_says_which_extra_to_install(pair: Pair, tmp_path: P
             "missing.jsonl cannot be read: No such file",
         ),
         (("--engine", "cuda"), "there is no engine 'cuda'"),
-        (("--precision", "int8", "--draft-precision", "int4"), "--draft-precision is int4, but there is no --draft"),
+        (("--precision", "int8", "--draft-precision", "int4"), "--draft-precision is int4; there is no --draft"),
         (("--target", "./missing"), "there is no folder ./missing"),
     ],
 )

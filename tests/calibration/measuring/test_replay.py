@@ -81,7 +81,7 @@ def test_a_draft_reads_what_was_written_while_another_drafted() -> None:
     trace, turns = Trace(1, "code", 5, tuple(range(17)), (True,) * 12, 12), Turns()
     rounds = list(replay({"a": trace, "b": trace}, turns))
     assert [name for name, _ in rounds] == ["a", "b"] * 3
-    assert [one.behind for _, one in rounds] == [0, 5 + 2, 2, 2, 2, 2]
+    assert [one.missing_rows for _, one in rounds] == [0, 5 + 2, 2, 2, 2, 2]
     assert turns.missing == [6, 8, 3, 3, 3, 3]
 
 

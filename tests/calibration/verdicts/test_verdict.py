@@ -168,7 +168,7 @@ def test_a_model_behind_lookups_pays_for_what_it_missed() -> None:
     one = Trace(1, "code", 10, tokens, (True,) * 6, 6)
     rounds = list(replay_fixed(one, "suffix+model", 3))
     assert [r.looked_up for r in rounds] == [True, False]
-    assert [r.behind for r in rounds] == [0, 3]
+    assert [r.missing_rows for r in rounds] == [0, 3]
     table = cached(Costs(1, "b", "h", "e", 0, "", 0.01, 0.5, costs().points))
     free = cached(costs())
     assert rounds[1].seconds(table) == pytest.approx(rounds[1].seconds(free) + 3 * 0.5)
