@@ -43,8 +43,9 @@ def of_validation(error: msgspec.ValidationError, kind: type, raw: Any) -> ApiEr
             step = next((key for key, one in value.items() if not _fits(types, one)), "")
             if not step:
                 break
-        where += step if step[0] == "[" else f".{step[:SHOWN]}"
-        value = value[int(step[1:-1]) if step[0] == "[" else step]
+        in_list = isinstance(value, list)  # a client's key may look like an index
+        where += step if in_list else f".{step[:SHOWN]}"
+        value = value[int(step[1:-1]) if in_list else step]
     where = where.removeprefix(".")
     for name, reason in _wrong_keys(types, value):
         where = ".".join(filter(None, (where, name)))
