@@ -12,7 +12,7 @@ import pytest
 from specexport import Grammar
 from specexport.errors import GrammarError
 from specexport.runtime.grammar import compiler as compiling
-from specexport.runtime.grammar.checks_draft_stop import GuidedMatcher
+from specexport.runtime.grammar.guided import GuidedMatcher
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.grammar.constraint import Matcher
 from specexport.runtime.grammar.limits import LONGEST_LARK, MAX_REFS
@@ -323,3 +323,5 @@ def test_what_is_invalid_is_compiled_once(compiler: GrammarCompiler, monkeypatch
             compiler.compile(Grammar.regex("("))
         errors.add((str(caught.value), caught.value.code))
     assert len(errors) == len(made) == 1
+    kept = compiler._failed[Grammar.regex("(")]
+    assert (kept.__traceback__, kept.__context__) == (None, None)
