@@ -143,7 +143,7 @@ class Session:
     def thinking(
         self, prompt: Sequence[int], variables: Variables | None = None, tools: bool = False
     ) -> Thinking | None:
-        """How the model thinks after `prompt`, token ids of messages, for `Grammar.behind`; None where it does not.
+        """How the model thinks after `prompt`, token ids of messages, for `Grammar.after`; None where it does not.
 
         variables: those that the messages were encoded with. tools: whether they were encoded with tools.
         """

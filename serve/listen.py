@@ -32,6 +32,7 @@ GRACE = 1.0  # seconds for sending the last bytes once no request runs
 HEAD_TIMEOUT = 30.0  # seconds
 TICK = 0.05
 SOCKET_MODE = 0o600
+OPEN_FILES = 10_240  # what a system with an infinite hard limit may still refuse to exceed, as macOS does
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,11 @@ class Listener:
 
     def _abandon(self) -> None:
         self.clean = False
+        # uvicorn waits for what these have accepted, from Python 3.12 on until each connection is closed, whatever
+        # `force_exit` says: a pass that hangs keeps its own open.
+        for one in self._server.servers:
+            one.close()
+        self._server.servers.clear()
         self._service.sessions.thread.cancel_all(QueueError("shutting_down", "this server is shutting down now", 1))
         self._server.should_exit = self._server.force_exit = True
         self._forced.set()
@@ -185,9 +191,11 @@ class Listener:
 
 def _allow_many_connections() -> None:
     """Raise the soft limit of open files to the hard one: some systems start processes with 256 or 1024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # a system's own limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for most in (hard, max(soft, OPEN_FILES)) if hard == resource.RLIM_INFINITY else (hard,):
+        with suppress(OSError, ValueError):  # a system's own limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            return
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -45,9 +45,13 @@ class UnblockedHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if self._lines.qsize() >= self._most:
             self.dropped += 1
-        else:
-            self._taken += 1
-            self._lines.put(self.format(record))
+            return
+        try:
+            line = self.format(record)
+        except Exception as error:  # `handleError` would write to stderr, for whose reader nobody waits
+            line = self.format(_unformatted(record, error))
+        self._taken += 1
+        self._lines.put(line)
 
     def wait(self, timeout: float) -> None:
         """Return once all is written, after `timeout` seconds at the latest. Registered at exit."""
@@ -70,7 +74,16 @@ class UnblockedHandler(logging.Handler):
 
 
 def _dropped(count: int) -> logging.LogRecord:
-    message = f"{count} lines of the log were dropped: nobody took them"
+    return _warning(f"{count} lines of the log were dropped: nobody took them")
+
+
+def _unformatted(record: logging.LogRecord, error: Exception) -> logging.LogRecord:
+    """For a record whose arguments do not fit its message: a mistake of whoever logs, which ends no request."""
+    where = f"{record.pathname}:{record.lineno}"
+    return _warning(f"a line of the log from {where} cannot be written: {type(error).__name__}: {error}")
+
+
+def _warning(message: str) -> logging.LogRecord:
     return logging.LogRecord("specexport.serve", logging.WARNING, __file__, 0, message, (), None)
 
 

@@ -170,7 +170,7 @@ class GrammarCompiler:
         try:
             made = self._make(grammar)
         except GrammarError as error:
-            failure = error
+            failure = _failed(error)  # which is kept: a traceback would keep llguidance's matcher
         if thread_time() - start > DEADLINE:
             failure = _too_slow(grammar.kind)
         if failure is None:

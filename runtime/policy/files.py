@@ -40,8 +40,10 @@ def read_by_draft(bundle: Bundle, kind: type[T], name: str) -> dict[str, T]:
     path, manifest = bundle.path(name), bundle.manifest
     raw = _by_draft(bundle, name, read_json(path, remedy(bundle)) if path.exists() else {})
     for one in raw.values() if name == COSTS else ():  # earlier versions timed passes with leaves
-        for point in one.get("points", ()) if isinstance(one, dict) else ():
-            point.pop("tree", None)
+        points = one.get("points") if isinstance(one, dict) else None
+        for point in points if isinstance(points, list) else ():
+            if isinstance(point, dict):
+                point.pop("tree", None)
     known = {draft: raw[draft] for draft in manifest.draft_names or (manifest.first_draft,) if draft in raw}
     return {draft: _parsed(bundle, kind, one, f"{path}: {draft}", draft) for draft, one in known.items()}
 
@@ -59,7 +61,8 @@ def _by_draft(bundle: Bundle, name: str, raw: Any) -> dict[str, Any]:
     for draft in manifest.drafts[1:]:
         path, identity = bundle.path(f"survival-{draft.name}.json"), {"bundle": bundle_identity(bundle, draft.name)}
         if name == SURVIVAL and path.exists():
-            by_draft[draft.name] = read_json(path, remedy(bundle)) | identity
+            older = read_json(path, remedy(bundle))
+            by_draft[draft.name] = older | identity if isinstance(older, dict) else older
         one = others.get(draft.name) if isinstance(others, dict) else None
         if isinstance(one, dict) and one.pop("weights", None) == manifest.files[draft.model.weights].sha256:
             by_draft[draft.name] = raw | one | identity

@@ -124,6 +124,13 @@ WIRE = (
         OTHERS,
     ),
     Mutant(
+        "numbers of tools and calls lose their points",
+        "serve/wire/body.py",
+        "parse_float=_finite",
+        "parse_float=lambda text: _integer(_finite(text))",
+        OTHERS,
+    ),
+    Mutant(
         "the model's end counts with ignore_eos",
         TRANSLATE,
         "() if request.stop_token_ids is None and request.ignore_eos else request.stop_token_ids",

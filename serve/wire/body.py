@@ -7,20 +7,25 @@ import math
 import re
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from .errors import ApiError, invalid, named_as_sent
 from .fields import check_fields, renamed, unknown
-from .invalid_structs import of_validation
+from .invalid_structs import alternatives, of_validation
 from .requests import Extension
 
 T = TypeVar("T")
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 LARGEST_EXACT = 2**53  # up to here each whole number is a float
+# Keywords of JSON schemas whose values llguidance takes as integers only.
+COUNTS = frozenset(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"))
+_type = cache(inspect.type_info)
 
 
 @dataclass(frozen=True)
@@ -43,12 +48,45 @@ def parse(kind: type[T], body: bytes, strict: bool) -> Parsed[T]:
     raw, sent_as = renamed(raw, honoured)
     ignored = check_fields(raw, honoured, strict)
     try:
-        request = msgspec.convert(raw, kind)
-    except msgspec.ValidationError as error:
-        raise named_as_sent(_refusal(error, kind, raw), sent_as) from None
+        request = _converted(raw, kind)
+    except ApiError as error:
+        raise named_as_sent(error, sent_as) from None
     for name in _names(request):
         ignored += unknown(_unknown(getattr(request, name), raw.get(name), name), strict)
     return Parsed(request, ignored, sent_as)
+
+
+def _converted(raw: dict[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError:  # perhaps for an integer that is written as 3.0
+        raw = _with_integers(raw, [_type(kind)])
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise _refusal(error, kind, raw) from None
+
+
+def _with_integers(raw: Any, types: Iterable[inspect.Type]) -> Any:
+    """`raw` with 3.0 as 3 wherever a struct of these types, one of a union, has an integer.
+
+    Values of any type, such as a call's arguments, stay as the client wrote them: the chat template shows them.
+    """
+    types = [part for one in types for part in alternatives(one)]
+    if isinstance(raw, float):
+        return _integer(raw) if any(isinstance(one, inspect.IntType) for one in types) else raw
+    if isinstance(raw, list):
+        items = [one.item_type for one in types if isinstance(one, inspect.ListType)]
+        return [_with_integers(one, items) for one in raw] if items else raw
+    if isinstance(raw, dict):
+        structs = [one for one in types if isinstance(one, inspect.StructType)]
+        fields = {field.encode_name: field.type for one in structs for field in one.fields}
+        return {key: _with_integers(one, [fields[key]]) if key in fields else one for key, one in raw.items()}
+    return raw
+
+
+def _integer(number: float) -> float | int:
+    return int(number) if number.is_integer() and abs(number) <= LARGEST_EXACT else number
 
 
 def _refusal(error: msgspec.ValidationError, kind: type, raw: dict[str, Any]) -> ApiError:
@@ -74,12 +112,11 @@ def _json(body: bytes) -> Any:
     return raw
 
 
-def _number(text: str) -> float | int:
-    """A number with a point or an exponent. 3.0 is 3, since clients write integers so; JSON knows no difference."""
+def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"the number {text[:64]} is too large")
-    return int(number) if number.is_integer() and abs(number) <= LARGEST_EXACT else number
+    return number
 
 
 def _constant(name: str) -> None:
@@ -92,6 +129,9 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         times = Counter(name for name, _ in pairs)
         twice = next(name for name in fields if times[name] > 1)
         raise ValueError(f"the key {twice[:64]!r} appears twice")
+    for name in COUNTS.intersection(fields):
+        if isinstance(fields[name], float):
+            fields[name] = _integer(fields[name])
     return fields
 
 
@@ -116,4 +156,4 @@ def _names(struct: Any) -> tuple[str, ...]:
     return struct.__struct_fields__  # type: ignore[no-any-return]  # `msgspec.structs.fields` reads all annotations
 
 
-DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_number, parse_constant=_constant)
+DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_finite, parse_constant=_constant)

@@ -36,15 +36,16 @@ def of_validation(error: msgspec.ValidationError, kind: type, raw: Any) -> ApiEr
     assert parts is not None
     reason, where = str(parts[1]), ""
     value: Any = raw
-    types = list(_alternatives(inspect.type_info(kind)))
+    types = list(alternatives(inspect.type_info(kind)))
     for step in STEP.findall(parts[2] or ""):
         types = [one for outer in types for one in _inner(outer, step)]
         if step == "[...]":  # one of a mapping's values, and msgspec does not say which
             step = next((key for key, one in value.items() if not _fits(types, one)), "")
             if not step:
                 break
-        where += step if step[0] == "[" else f".{step[:SHOWN]}"
-        value = value[int(step[1:-1]) if step[0] == "[" else step]
+        in_list = isinstance(value, list)  # a client's key may look like an index
+        where += step if in_list else f".{step[:SHOWN]}"
+        value = value[int(step[1:-1]) if in_list else step]
     where = where.removeprefix(".")
     for name, reason in _wrong_keys(types, value):
         where = ".".join(filter(None, (where, name)))
@@ -66,16 +67,16 @@ def _inner(outer: inspect.Type, step: str) -> Iterator[inspect.Type]:
         case _:
             types = []
     for one in types:
-        yield from _alternatives(one)
+        yield from alternatives(one)
 
 
-def _alternatives(one: inspect.Type) -> Iterator[inspect.Type]:
+def alternatives(one: inspect.Type) -> Iterator[inspect.Type]:
     """Each type of a union, without the annotations that describe it."""
     if isinstance(one, inspect.Metadata):
-        yield from _alternatives(one.type)
+        yield from alternatives(one.type)
     elif isinstance(one, inspect.UnionType):
         for part in one.types:
-            yield from _alternatives(part)
+            yield from alternatives(part)
     else:
         yield one
 

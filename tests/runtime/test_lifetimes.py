@@ -166,6 +166,18 @@ def test_a_request_is_cancelled_before_it_begins(session: Session) -> None:
     assert session.generate(PROMPT, max_new_tokens=2).statistics.reused_tokens == len(PROMPT) - 1
 
 
+def test_cancelling_is_of_the_open_request_alone(session: Session) -> None:
+    session.cancel()
+    old = session.stream(PROMPT)
+    next(old)
+    old.close()
+    stream = session.stream(PROMPT, max_new_tokens=9)
+    old.cancel()
+    assert tuple(token for chunk in stream for token in chunk.tokens) == expected(session, PROMPT, 9)
+    session.cancel()
+    assert session.generate(PROMPT, max_new_tokens=9).finish_reason == "length"
+
+
 @pytest.mark.parametrize("call", [lambda session: session.generate([1, 2], max_new_tokens=3), Session.reset])
 def test_an_interrupt_before_any_line(session: Session, call: Callable[[Session], object]) -> None:
     """Of the session and its stream. Entering and leaving a `with` is one step for signals, and is left whole."""

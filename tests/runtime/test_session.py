@@ -213,6 +213,14 @@ def test_absurd_options_are_refused_at_the_call(make_session: MakeSession, optio
     assert session.generate(PROMPT, max_new_tokens=5).tokens == expected(session, PROMPT, 5)
 
 
+@pytest.mark.parametrize("kind", [iter, tuple, np.array, lambda ids: list(np.array(ids, np.int32))])
+def test_ids_may_be_of_any_iterable_and_numpys(make_session: MakeSession, kind: Callable[[list[int]], Any]) -> None:
+    session, ids = make_session(), [1, 2, 3]
+    assert session.generate(kind(ids), max_new_tokens=5).tokens == expected(session, ids, 5)
+    found = session.encode(kind(ids))
+    assert (found, set(map(type, found))) == (ids, {int})
+
+
 @pytest.mark.parametrize(
     "prompt",
     [

@@ -69,6 +69,9 @@ BEYOND = [
     ({"messages": []}, "messages"),
     ({"messages": [{**HELLO, "name": "n" * 257}]}, "messages[0].name"),
     ({"logit_bias": {"7": 101}}, "logit_bias.7"),  # msgspec does not say which one
+    ({"logit_bias": {"[0]": 1000}}, "logit_bias.[0]"),
+    ({"logit_bias": {"[x]": "1"}}, "logit_bias.[x]"),
+    ({"chat_template_kwargs": {"[x]": [1]}}, "chat_template_kwargs.[x]"),
     ({"seed": 10**30}, "seed"),
     ({"temperature": "hot"}, "temperature"),
 ]

@@ -185,11 +185,24 @@ def test_integers_with_a_point(name: str, value: Any) -> None:
     assert repr(chat(**{name: value}).request) == repr(wanted)
 
 
-def test_integers_with_a_point_in_prompts_and_schemas() -> None:
+def test_integers_with_a_point_in_prompts_and_counts_of_schemas() -> None:
+    """Nothing else changes: a template shows tools, calls and its variables to the model."""
     assert repr(text(prompt=[1.0, 2]).request.prompt) == "[1, 2]"
     assert repr(text(prompt=[[1.0], [2]], logprobs=2.0).request.prompt) == "[[1], [2]]"
-    request = chat(response_format={"type": "json_object", "schema": {"const": 1.0, "minimum": 2.5, "maximum": 1e300}})
-    assert repr(request.request.response_format.schema) == "{'const': 1, 'minimum': 2.5, 'maximum': 1e+300}"
+    schema = {"const": 1.0, "default": 2.0, "minimum": 2.5, "maximum": 1e300, "maxLength": 3.0}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": 1.0}}}
+    request = chat(
+        messages=[HELLO, {"role": "assistant", "tool_calls": [call]}],
+        tools=[{"type": "function", "function": {"name": "f", "parameters": schema}}],
+        response_format={"type": "json_object", "schema": schema},
+        chat_template_kwargs={"a": 2.0},
+        max_tokens=3.0,
+    ).request
+    told = "{'const': 1.0, 'default': 2.0, 'minimum': 2.5, 'maximum': 1e+300, 'maxLength': 3}"
+    assert repr(request.response_format.schema) == repr(request.tools[0].function.parameters) == told
+    assert repr(request.messages[1].tool_calls[0].function.arguments) == "{'a': 1.0}"
+    assert repr(request.chat_template_kwargs) == "{'a': 2.0}"
+    assert request.max_tokens == 3
 
 
 @pytest.mark.parametrize("value", [1.5, 1e30, "3", True, 0.0])

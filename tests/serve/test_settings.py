@@ -109,6 +109,15 @@ def test_the_commands_options_are_the_settings() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("keys", "given", "expected"), [((), None, 40), (("a",), None, 40), (("a", "b"), None, 4), (("a", "b"), 7, 7)]
+)
+def test_one_users_requests_may_fill_the_queue_and_one_of_several_may_not(
+    keys: tuple[str, ...], given: int | None, expected: int
+) -> None:
+    assert ServerSettings(api_keys=keys, max_queue=40, max_queue_per_key=given).waiting_per_key == expected
+
+
 QUEUES: list[dict[str, Any]] = [
     {"max_queue": 0},
     {"max_queue": -5},

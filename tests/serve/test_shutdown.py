@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from resource import RLIM_INFINITY
+from typing import Any
 
 import pytest
 from specexport.serve import ServerSettings
+from specexport.serve.listen import _allow_many_connections
 from support.serving import PATIENCE, STARTED, Client, served, slow_session, wait_for
 from support.slow_server import CONTRACT, MESSAGES, raw, slow_server
 
@@ -39,7 +43,14 @@ def test_a_drain_ends_streams_and_refuses_what_is_new(tmp_path: Path) -> None:
         assert decoder.steps
 
 
-def test_a_second_signal_ends_a_pass_that_hangs(tmp_path: Path) -> None:
+async def closed_as_in_3_12(server: Any) -> None:
+    """`asyncio.Server.wait_closed` of Python 3.12.1 and later, which waits for every open connection."""
+    while server.is_serving() or server._active_count:
+        await asyncio.sleep(0.01)
+
+
+def test_a_second_signal_ends_a_pass_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asyncio.base_events.Server, "wait_closed", closed_as_in_3_12)
     with slow_server(tmp_path) as (client, decoder):
         decoder.gate.clear()
         stream = raw(client, max_tokens=2, stream=True)
@@ -50,6 +61,26 @@ def test_a_second_signal_ends_a_pass_that_hangs(tmp_path: Path) -> None:
         decoder.gate.set()
         client.app.state.service.sessions.thread.stop()  # type: ignore[attr-defined]  # the command's ends with it
         stream.close()
+
+
+@pytest.mark.parametrize(
+    ("hard", "largest", "expected"), [(4096, 4096, 4096), (RLIM_INFINITY, 10_240, 10_240), (RLIM_INFINITY, 5000, 256)]
+)
+def test_as_many_open_files_as_the_system_grants(
+    hard: int, largest: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = 256
+
+    def limit(_: int, limits: tuple[int, int]) -> None:
+        nonlocal found
+        if not 0 <= limits[0] <= largest:
+            raise ValueError("current limit exceeds maximum limit")
+        found = limits[0]
+
+    monkeypatch.setattr("resource.getrlimit", lambda _: (256, hard))
+    monkeypatch.setattr("resource.setrlimit", limit)
+    _allow_many_connections()
+    assert found == expected
 
 
 HANGS = """

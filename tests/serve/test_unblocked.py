@@ -75,6 +75,17 @@ def test_what_finds_no_place_is_dropped_and_told_where_it_is_missing(pipe: tuple
     assert notice.startswith("200 ")
 
 
+def test_arguments_that_do_not_fit_are_told_in_the_log(pipe: tuple[int, int]) -> None:
+    log = UnblockedHandler(pipe[1])
+    log.emit(logging.LogRecord("specexport.serve", logging.INFO, "a.py", 7, "%d files", ("three",), None))
+    log.emit(record("last"))
+    log.wait(PATIENCE)
+    told, last = messages(os.read(pipe[0], 1 << 16))
+    assert "a.py:7" in told
+    assert "TypeError" in told
+    assert (last, log.dropped, log._taken) == ("last", 0, 2)
+
+
 def test_a_reader_that_left_is_counted(pipe: tuple[int, int]) -> None:
     os.close(pipe[0])
     log = UnblockedHandler(pipe[1])

@@ -264,6 +264,25 @@ def test_times_of_passes_with_leaves_in_older_costs_are_left_out(bundle: Bundle)
     assert read_by_draft(bundle, Costs, COSTS) == {"draft": costs}
 
 
+@pytest.mark.parametrize(
+    ("costs", "field"),
+    [
+        ([], None),
+        ({"draft": 5}, "costs.json: draft"),
+        ({"draft": {"points": 5}}, "costs.json: draft"),
+        ({"schema_version": 1, "points": None}, "costs.json: draft"),
+        ({"schema_version": 1, "points": [1]}, "costs.json: draft"),
+        ({"schema_version": 1, "drafts": 5, "points": {"tree": 1}}, "costs.json: draft"),
+    ],
+    ids=str,
+)
+def test_damaged_costs_are_named(bundle: Bundle, costs: Any, field: str | None) -> None:
+    bundle.path(COSTS).write_text(json.dumps(costs))
+    with pytest.raises(BundleError, match=r"costs\.json") as caught:
+        read_by_draft(bundle, Costs, COSTS)
+    assert (caught.value.field or "").startswith(field or "")
+
+
 def test_another_contract_is_another_bundle(bundle: Bundle) -> None:
     contract = replace(bundle.manifest.contract, capacity=64)
     assert bundle_identity(Bundle(bundle.root, replace(bundle.manifest, contract=contract))) != bundle_identity(bundle)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
+from functools import cache
 
+import numpy as np
 import pytest
 from specexport.runtime.drafting.rounds import RoundPlan, SequenceState, Source
 from specexport.runtime.policy.controller import RouteState
@@ -11,6 +14,9 @@ from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.routed_schedule import HORIZON, MAX_GAP, Candidate, RoutedSchedule
 from specexport.runtime.policy.routing import ROUTING_VERSION, KnownDraft, KnownRoute, RoutePosterior, Routing
 from specexport.runtime.policy.schedule import Schedule
+from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, Enumeration, integrate
+from specexport.runtime.sampling.acceptance import VERIFY
+from specexport.runtime.sampling.distribution import Distribution
 from support.rounds import outcome
 
 MOST = 2
@@ -178,3 +184,66 @@ def test_what_was_looked_up_tells_nothing_of_a_model() -> None:
         assert schedule.drafter == "ngram"
         schedule.observe(2, 2, "lookup")
     assert schedule.schedule._posterior.shares == [0.5, 0.5]
+
+
+# Losslessness: who drafts a round may depend on rounds before it, never on what the round itself draws.
+
+Tokens = tuple[int, ...]
+Past = list[tuple[str, int]]  # rounds that are over: who drafted, and how many were accepted
+TARGET, DRAFTS = Chain(3, 0), {"model": Chain(3, 100), "b": Chain(3, 200)}
+
+
+def error(rule: str, choose: Callable[[Past, int], str]) -> float:
+    """Of four tokens by two rounds of one draft token. choose: told of the past and of the token that `model` would
+    draft; returns who drafts.
+    """
+
+    @cache
+    def verified(tokens: Tokens, name: str, drafted: int) -> list[tuple[tuple[int, int], float]]:
+        def run(uniforms: object) -> tuple[int, int]:
+            targets = [Distribution(TARGET.after(context)) for context in (tokens, (*tokens, drafted))]
+            draft = Distribution(DRAFTS[name].after(tokens))
+            return VERIFY[rule](targets.__getitem__, [draft], (drafted,), np.array(uniforms))
+
+        return list(integrate(run, 2))
+
+    def follow(tokens: Tokens, past: Past, probability: float) -> Iterator[tuple[Tokens, float]]:
+        if len(past) == 2:
+            yield tokens, probability
+            return
+        laws = [chain.after(tokens) for chain in DRAFTS.values()]
+        for drawn in itertools.product(range(3), repeat=2):
+            chance = float(np.prod([law[token] for law, token in zip(laws, drawn, strict=True)]))
+            if chance == 0.0:
+                continue
+            name = choose(past, drawn[0])
+            drafted = drawn[list(DRAFTS).index(name)]
+            for (count, token), share in verified(tokens, name, drafted):
+                new = (*tokens, *(drafted,) * count, token)
+                yield from follow(new, [*past, (name, count)], probability * chance * share)
+
+    return Enumeration.of(follow((), [], 1.0), TARGET, 3).error(TARGET)
+
+
+@pytest.mark.parametrize("rule", VERIFY)
+def test_who_drafts_leaves_the_output_alone(rule: str) -> None:
+    seen = set()
+
+    def choose(past: Past, drawn: int) -> str:
+        schedule, length = routed(routing(0.05, 0.95)), 1
+        for name, accepted in past:
+            schedule.next(length)
+            assert schedule.drafter == name
+            schedule.observe(1, accepted)
+            length += accepted + 1
+        schedule.next(length)
+        seen.add((len(past), schedule.drafter))
+        return schedule.drafter
+
+    assert error(rule, choose) <= PROBABILITY_TOLERANCE
+    assert {(1, "model"), (1, "b")} <= seen  # it does choose
+
+
+@pytest.mark.parametrize("rule", VERIFY)
+def test_the_enumeration_finds_a_choice_that_looks_ahead(rule: str) -> None:
+    assert error(rule, lambda past, drawn: "b" if drawn == 1 else "model") > 1000 * PROBABILITY_TOLERANCE
