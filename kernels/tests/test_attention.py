@@ -148,8 +148,9 @@ def test_attention(case: Case) -> None:
     whole = attention.run([256, 44])
     for widths in ([300], [1] * 300, [7] * 42 + [6], [128, 1, 1, 5, 9, 100, 56], [15, 16, 17, 252]):
         assert same_bits(whole, attention.run(widths)), f"passes of {widths[:7]}"
-    # rounding keys to fp16 has edges too: 2^-11 of a key, a few of which matter
-    assert np.max(np.abs(whole - attention.wanted())) < (1e-3 if case.half else 2e-5)
+    # A key's value at the edge between two numbers of fp16 moves by 2^-11 of up to 8, its score by that times a query's
+    # value and the scale, below 1e-3; the output by as much of a value.
+    assert np.max(np.abs(whole - attention.wanted())) < (8e-3 if case.half else 2e-5)
 
 
 @pytest.mark.parametrize(
