@@ -1,0 +1,24 @@
+"""The library of custom operators that ONNX Runtime loads: `options.register_custom_ops_library(library())`."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+__all__ = ["OPERATORS", "instruction_set", "library"]
+
+# The version of the operators' domain: a graph that asks for a newer one needs a newer package.
+OPERATORS = 1
+
+
+def library() -> str:
+    """The path of the shared library."""
+    return str(Path(__file__).with_name("specexport_kernels.so"))
+
+
+def instruction_set() -> str | None:
+    """What this host runs, such as `avx512_vnni`; None where SPECEXPORT_KERNELS names a set that it cannot run."""
+    name = ctypes.CDLL(library()).specexport_kernels_set
+    name.restype = ctypes.c_char_p
+    best: bytes | None = name()
+    return best.decode() if best is not None else None

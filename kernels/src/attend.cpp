@@ -1,0 +1,267 @@
+// The operator Attention. See attend.h for its inputs, attention.h for the arithmetic.
+#include "attend.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace specexport {
+namespace {
+constexpr int WIDE = 16;   // rows from which a task has some rows over all blocks, and below which it has one block
+constexpr int QUERIES = 16;  // of one wide task
+
+// One call, with its sizes checked.
+struct Call {
+  int heads, kv_heads, group, size, capacity, rows, position, window, turned;
+  float scale, soft_cap;
+  bool neighbours, half;
+  const float *queries, *keys, *values, *cosines, *sines, *sinks;
+  size_t query_stride, key_stride;
+  char *cached_keys, *cached_values;
+  float* y;
+
+  size_t bytes() const { return half ? 2 : 4; }
+  Head head(int h) const {
+    const size_t at = static_cast<size_t>(h) * static_cast<size_t>(capacity) * static_cast<size_t>(size) * bytes();
+    return {cached_keys + at, cached_values + at, capacity, size, half, soft_cap};
+  }
+  // The keys that row t sees: [begin, end).
+  int begin(int t) const { return window ? std::max(0, position + t + 1 - window) : 0; }
+  int end(int t) const { return position + t + 1; }
+};
+
+Call checked(const AttentionSettings& s, ort::Type cache, ort::KernelContext* c) {
+  const Tensor queries = input(c, 0), keys = input(c, 4), values = input(c, 5);
+  const Tensor past_keys = input(c, 1, cache), past_values = input(c, 2, cache), position = input(c, 3, ort::int64);
+  const Tensor cosines = input(c, 6), sines = input(c, 7), sinks = input(c, 8);
+  require(past_keys.rank == 4 && past_keys.sizes[0] == 1 && past_keys.sizes[1] == s.kv_heads,
+          "past keys are not [1, kv_heads, capacity, size]");
+  const int64_t capacity = past_keys.sizes[2], size = past_keys.sizes[3];
+  require(capacity > 0 && capacity < INT32_MAX / 2 && size >= 16 && size <= 1024 && size % 16 == 0,
+          "the head size is not a multiple of 16 up to 1024, or there is no capacity");
+  require(past_values.has({1, s.kv_heads, capacity, size}), "past values are not of the keys' shape");
+  require(queries.rank == 3 && queries.sizes[0] == 1, "queries are not [1, T, ...]");
+  const int64_t rows = queries.sizes[1], all = (s.heads + (keys ? 0 : 2 * s.kv_heads)) * size;
+  require(queries.sizes[2] == all, "queries are not of heads * size, or (heads + 2 kv_heads) * size");
+  require(bool(keys) == bool(values), "keys and values come together");
+  require(!keys || (keys.has({1, rows, s.kv_heads * size}) && values.has({1, rows, s.kv_heads * size})),
+          "keys or values are not [1, T, kv_heads * size]");
+  require(position.has({1}), "position is not [1]");
+  const int64_t at = *position.as<int64_t>();
+  require(at >= 0 && rows <= capacity && at <= capacity - rows, "the rows do not fit into the cache at this position");
+  require(bool(cosines) == bool(sines), "cosines and sines come together");
+  int64_t turned = 0;
+  if (cosines) {
+    require(cosines.rank == 2 && sines.has({cosines.sizes[0], cosines.sizes[1]}), "cosines and sines differ in shape");
+    turned = 2 * cosines.sizes[1];
+    require(turned <= size, "there are more angles than the head has pairs");
+    require(at + rows <= cosines.sizes[0], "the angles end before this position");
+  }
+  require(!sinks || sinks.has({s.heads}), "sinks are not [heads]");
+
+  Call call{};
+  call.heads = static_cast<int>(s.heads);
+  call.kv_heads = static_cast<int>(s.kv_heads);
+  call.group = call.heads / call.kv_heads;
+  call.size = static_cast<int>(size);
+  call.capacity = static_cast<int>(capacity);
+  call.rows = static_cast<int>(rows);
+  call.position = static_cast<int>(at);
+  call.window = static_cast<int>(std::min<int64_t>(s.window, INT32_MAX / 2));
+  call.turned = static_cast<int>(turned);
+  call.scale = s.scale;
+  call.soft_cap = s.soft_cap;
+  call.neighbours = s.neighbours != 0;
+  call.half = cache == ort::float16;
+  call.queries = queries.as<float>();
+  call.query_stride = static_cast<size_t>(all);
+  call.keys = keys ? keys.as<float>() : call.queries + s.heads * size;
+  call.values = keys ? values.as<float>() : call.keys + s.kv_heads * size;
+  call.key_stride = keys ? static_cast<size_t>(s.kv_heads * size) : call.query_stride;
+  call.cosines = cosines ? cosines.as<float>() : nullptr;
+  call.sines = sines ? sines.as<float>() : nullptr;
+  call.sinks = sinks ? sinks.as<float>() : nullptr;
+
+  Tensor shape = queries;
+  shape.sizes[2] = s.heads * size;
+  call.y = output(c, 0, shape).as<float>();
+  const Tensor present_keys = output(c, 1, past_keys, cache), present_values = output(c, 2, past_values, cache);
+  const size_t bytes = static_cast<size_t>(s.kv_heads * capacity * size) * call.bytes();
+  if (present_keys.data != past_keys.data) std::memcpy(present_keys.data, past_keys.data, bytes);
+  if (present_values.data != past_values.data) std::memcpy(present_values.data, past_values.data, bytes);
+  call.cached_keys = present_keys.as<char>();
+  call.cached_values = present_values.as<char>();
+  return call;
+}
+
+// Writes row t's keys and values into the cache, and its turned queries to [kv_heads][rows * group][size].
+void place(const Call& call, int t, float* queries) {
+  const size_t size = static_cast<size_t>(call.size), slot = static_cast<size_t>(call.position + t);
+  const float* cosines = call.cosines ? call.cosines + slot * static_cast<size_t>(call.turned / 2) : nullptr;
+  const float* sines = call.sines ? call.sines + slot * static_cast<size_t>(call.turned / 2) : nullptr;
+  const float* row = call.queries + static_cast<size_t>(t) * call.query_stride;
+  for (int h = 0; h < call.heads; ++h) {
+    const size_t to = static_cast<size_t>((h / call.group * call.rows + t) * call.group + h % call.group);
+    kernels->rotate(row + static_cast<size_t>(h) * size, cosines, sines, call.turned, call.neighbours, call.scale,
+                    call.size, queries + to * size);
+  }
+  float turned[1024];
+  for (int h = 0; h < call.kv_heads; ++h) {
+    const size_t from = static_cast<size_t>(t) * call.key_stride + static_cast<size_t>(h) * size;
+    const size_t to = (static_cast<size_t>(h) * static_cast<size_t>(call.capacity) + slot) * size * call.bytes();
+    float* key = call.half ? turned : reinterpret_cast<float*>(call.cached_keys + to);
+    kernels->rotate(call.keys + from, cosines, sines, call.turned, call.neighbours, 1.0f, call.size, key);
+    if (call.half) {
+      kernels->to_half(turned, call.size, reinterpret_cast<uint16_t*>(call.cached_keys + to));
+      kernels->to_half(call.values + from, call.size, reinterpret_cast<uint16_t*>(call.cached_values + to));
+    } else {
+      std::memcpy(call.cached_values + to, call.values + from, size * sizeof(float));
+    }
+  }
+}
+
+// Rows [from, to) of tokens for cache head h over one block: those that see any of it, which are neighbours.
+// Returns how many rows before them see nothing; `partial` and `sums` are those of row `from`.
+struct Span {
+  int skipped, count;
+};
+Span attend_block(const Call& call, int h, int from, int to, int block, const float* queries, float* scratch, int* ends,
+                  Partial* partial, float* sums) {
+  const int first_key = block * KEYS, last_key = first_key + KEYS, rows = (to - from) * call.group;
+  int* begins = ends + rows;
+  Span span{0, 0};
+  for (int r = 0; r < rows; ++r) {
+    const int t = from + r / call.group;
+    const int begin = std::max(call.begin(t), first_key), end = std::min(call.end(t), last_key);
+    if (begin < end) {
+      begins[span.skipped + span.count] = begin;
+      ends[span.skipped + span.count] = end;
+      ++span.count;
+    } else if (span.count == 0) {
+      ++span.skipped;
+    }
+  }
+  if (span.count) {
+    const size_t at = static_cast<size_t>(span.skipped) * static_cast<size_t>(call.size);
+    kernels->attend(call.head(h), queries + at, begins + span.skipped, ends + span.skipped, span.count, block, scratch,
+                    partial + span.skipped, sums + at);
+  }
+  return span;
+}
+
+// Adds a head's sink to what its row has, and writes the row.
+void finish_row(const Call& call, int h, int row_of_head, Partial* partial, float* sums, const float* zeros) {
+  const int t = row_of_head / call.group, head = h * call.group + row_of_head % call.group;
+  if (call.sinks) kernels->merge(partial, sums, {call.sinks[head], 1.0f}, zeros, call.size);
+  kernels->finish(*partial, sums, call.size, call.y + (t * call.heads + head) * call.size);
+}
+}  // namespace
+
+AttentionSettings::AttentionSettings(const ort::KernelInfo* info)
+    : heads(attribute<int64_t>(info, "heads", 0)),
+      kv_heads(attribute<int64_t>(info, "kv_heads", 0)),
+      neighbours(attribute<int64_t>(info, "neighbours", 0)),
+      window(attribute<int64_t>(info, "window", 0)),
+      scale(attribute<float>(info, "scale", 0.0f)),
+      soft_cap(attribute<float>(info, "soft_cap", 0.0f)) {
+  require(kv_heads > 0 && heads >= kv_heads && heads <= 1024 && heads % kv_heads == 0,
+          "heads is not a multiple of kv_heads up to 1024");
+  require(window >= 0 && soft_cap >= 0 && scale > 0, "window, soft_cap or scale is out of range");
+}
+
+void attend(const AttentionSettings& settings, ort::Type cache, ort::KernelContext* c) {
+  const Call call = checked(settings, cache, c);
+  if (call.rows == 0) return;
+  const size_t size = static_cast<size_t>(call.size);
+  const int head_rows = call.rows * call.group;
+  const int first_block = call.begin(0) / KEYS, blocks = (call.position + call.rows + KEYS - 1) / KEYS - first_block;
+  const bool narrow = call.rows < WIDE;
+  const size_t query_floats = static_cast<size_t>(call.heads * call.rows) * size;
+  const size_t parts = narrow ? static_cast<size_t>(call.kv_heads) * static_cast<size_t>(blocks) : 0;
+  const size_t part_floats = parts * static_cast<size_t>(head_rows) * size;
+  const size_t partials = parts * static_cast<size_t>(head_rows);
+  static thread_local Scratch scratch;
+  char* memory = scratch.get(aligned(query_floats * 4) + aligned(part_floats * 4) + partials * sizeof(Partial) +
+                             parts * sizeof(Span));
+  float* queries = reinterpret_cast<float*>(memory);
+  if (narrow) for (int t = 0; t < call.rows; ++t) place(call, t, queries);
+  else parallel(c, static_cast<size_t>(call.rows + 15) / 16, [&](size_t i) {
+    const int from = static_cast<int>(i) * 16;
+    for (int t = from; t < std::min(call.rows, from + 16); ++t) place(call, t, queries);
+  });
+
+  // What one task needs: keys of a block, turned; where rows begin and end; a row of zeros.
+  const int task_rows = (narrow ? call.rows : QUERIES) * call.group;
+  const size_t task_bytes = aligned(size * KEYS * 4) + aligned(static_cast<size_t>(task_rows) * 2 * sizeof(int)) +
+                            aligned(size * 4) + static_cast<size_t>(task_rows) * 2 * (aligned(size * 4) + sizeof(Partial));
+  auto task_memory = [&] {
+    static thread_local Scratch own;
+    return own.get(task_bytes);
+  };
+  const size_t head_floats = static_cast<size_t>(head_rows) * size;
+  if (narrow) {
+    float* sums = queries + aligned(query_floats * 4) / 4;
+    auto* partial = reinterpret_cast<Partial*>(memory + aligned(query_floats * 4) + aligned(part_floats * 4));
+    auto* spans = reinterpret_cast<Span*>(partial + partials);
+    parallel(c, parts, [&](size_t i) {
+      const int h = static_cast<int>(i) / blocks, block = first_block + static_cast<int>(i) % blocks;
+      char* own = task_memory();
+      spans[i] = attend_block(call, h, 0, call.rows, block, queries + static_cast<size_t>(h) * head_floats,
+                              reinterpret_cast<float*>(own), reinterpret_cast<int*>(own + aligned(size * KEYS * 4)),
+                              partial + i * static_cast<size_t>(head_rows), sums + i * head_floats);
+    });
+    char* own = task_memory();
+    float* zeros = reinterpret_cast<float*>(own);
+    std::memset(zeros, 0, size * 4);
+    for (int h = 0; h < call.kv_heads; ++h)
+      for (int r = 0; r < head_rows; ++r) {
+        Partial* whole = nullptr;
+        float* row = nullptr;
+        for (int b = 0; b < blocks; ++b) {
+          const size_t i = static_cast<size_t>(h * blocks + b);
+          if (r < spans[i].skipped || r >= spans[i].skipped + spans[i].count) continue;
+          Partial* part = partial + i * static_cast<size_t>(head_rows) + r;
+          float* part_sums = sums + i * head_floats + static_cast<size_t>(r) * size;
+          if (!whole) whole = part, row = part_sums;
+          else kernels->merge(whole, row, *part, part_sums, call.size);
+        }
+        finish_row(call, h, r, whole, row, zeros);
+      }
+    return;
+  }
+  const int tiles = (call.rows + QUERIES - 1) / QUERIES;
+  parallel(c, static_cast<size_t>(call.kv_heads * tiles), [&](size_t i) {
+    const int h = static_cast<int>(i) % call.kv_heads, tile = tiles - 1 - static_cast<int>(i) / call.kv_heads;
+    const int from = tile * QUERIES, to = std::min(call.rows, from + QUERIES), rows = (to - from) * call.group;
+    char* own = task_memory();
+    float* keys = reinterpret_cast<float*>(own);
+    own += aligned(size * KEYS * 4);
+    int* ends = reinterpret_cast<int*>(own);
+    own += aligned(static_cast<size_t>(task_rows) * 2 * sizeof(int));
+    float* zeros = reinterpret_cast<float*>(own);
+    std::memset(zeros, 0, size * 4);
+    own += aligned(size * 4);
+    float* sums = reinterpret_cast<float*>(own);
+    float* new_sums = sums + static_cast<size_t>(task_rows) * size;
+    auto* partial = reinterpret_cast<Partial*>(new_sums + static_cast<size_t>(task_rows) * size);
+    Partial* new_partial = partial + task_rows;
+    const float* own_queries = queries + static_cast<size_t>(h) * head_floats +
+                               static_cast<size_t>(from * call.group) * size;
+    int seen = 0;  // rows [0, seen) have seen a block: the first of a row is kept, later ones are merged into it
+    for (int block = call.begin(from) / KEYS; block * KEYS < call.position + to; ++block) {
+      const Span span = attend_block(call, h, from, to, block, own_queries, keys, ends, new_partial, new_sums);
+      for (int r = span.skipped; r < span.skipped + span.count; ++r) {
+        float *row = sums + static_cast<size_t>(r) * size, *now = new_sums + static_cast<size_t>(r) * size;
+        if (r < seen) {
+          kernels->merge(partial + r, row, new_partial[r], now, call.size);
+        } else {
+          partial[r] = new_partial[r];
+          std::memcpy(row, now, size * 4);
+        }
+      }
+      seen = std::max(seen, span.skipped + span.count);
+    }
+    for (int r = 0; r < rows; ++r)
+      finish_row(call, h, from * call.group + r, partial + r, sums + static_cast<size_t>(r) * size, zeros);
+  });
+}
+}  // namespace specexport

@@ -1,0 +1,141 @@
+// AVX2 with FMA and F16C: sixteen floats in two registers; the 256-bit VNNI where the compiler may use it.
+
+
+struct Floats {
+  __m256 low, high;
+};
+struct Ints {
+  __m256i low, high;
+};
+
+inline Floats load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, Floats a) {
+  _mm256_storeu_ps(p, a.low);
+  _mm256_storeu_ps(p + 8, a.high);
+}
+inline Floats all(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline Floats operator+(Floats a, Floats b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
+inline Floats operator-(Floats a, Floats b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
+inline Floats operator*(Floats a, Floats b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+inline Floats operator/(Floats a, Floats b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
+inline Floats fma(Floats a, Floats b, Floats c) {
+  return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+inline Floats max(Floats a, Floats b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+inline Floats min(Floats a, Floats b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
+inline Floats abs(Floats a) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, a.low), _mm256_andnot_ps(sign, a.high)};
+}
+inline Floats round(Floats a) {
+  constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(a.low, nearest), _mm256_round_ps(a.high, nearest)};
+}
+inline Ints to_ints(Floats a) { return {_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high)}; }
+inline Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
+inline __m256 times_power_of_two(__m256 a, __m256 exponents) {
+  const __m256i shifted = _mm256_slli_epi32(_mm256_cvtps_epi32(exponents), 23);
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), shifted));
+}
+inline Floats times_power_of_two(Floats a, Floats exponents) {
+  return {times_power_of_two(a.low, exponents.low), times_power_of_two(a.high, exponents.high)};
+}
+inline Floats first(int count, Floats a, Floats otherwise) {
+  const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256 low = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(count), index));
+  const __m256 high = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(count - 8), index));
+  return {_mm256_blendv_ps(otherwise.low, a.low, low), _mm256_blendv_ps(otherwise.high, a.high, high)};
+}
+inline float sum(Floats a) {
+  const __m256 neighbours = _mm256_hadd_ps(a.low, a.high);
+  const __m256 fours = _mm256_hadd_ps(neighbours, neighbours);  // of low, of high, and again, in either half
+  const __m128 eights = _mm_add_ps(_mm256_castps256_ps128(fours), _mm256_extractf128_ps(fours, 1));
+  return _mm_cvtss_f32(_mm_add_ss(eights, _mm_movehdup_ps(eights)));
+}
+inline float largest(Floats a) {
+  const __m256 eight = _mm256_max_ps(a.low, a.high);
+  __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
+inline __m256 widen_bf16(__m128i eight) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(eight), 16));
+}
+inline Floats widen_bf16(const uint16_t* p) {
+  return {widen_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          widen_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+inline Floats widen_fp16(const uint16_t* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+inline void narrow_to_int8(int8_t* p, Floats a) {
+  const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high));
+  const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
+  const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+
+constexpr int PARTS = 2;
+struct Sums {
+  __m256i v;
+};
+inline __m256i four_of(const int8_t* x) {
+  int32_t four;
+  memcpy(&four, x, 4);
+  return _mm256_set1_epi32(four);
+}
+inline __m256i bytes_at(const void* p, int part) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p) + part);
+}
+inline Sums add_pairs(Sums a, __m256i unsigned_bytes, __m256i signed_bytes) {
+#ifdef __AVXVNNI__
+  return {_mm256_dpbusd_avx_epi32(a.v, unsigned_bytes, signed_bytes)};
+#else
+  const __m256i pairs = _mm256_maddubs_epi16(unsigned_bytes, signed_bytes);
+  return {_mm256_add_epi32(a.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
+#endif
+}
+#ifdef __AVXVNNI__
+// VNNI multiplies unsigned by signed: weights are shifted by 128, and the sum starts at -128 times the activations'.
+struct Weights {
+  __m256i shifted;
+};
+inline Sums start(int32_t sum_of_row) { return {_mm256_set1_epi32(-128 * sum_of_row)}; }
+inline Weights weights_of(const int8_t* p, int part) {
+  return {_mm256_xor_si256(bytes_at(p, part), _mm256_set1_epi8(-128))};
+}
+inline Sums add_products(Sums a, const Weights& w, const int8_t* x) { return add_pairs(a, w.shifted, four_of(x)); }
+#else
+// |w| times a with the sign of w: both within 127, so that two products fit into 16 bits.
+struct Weights {
+  __m256i value, magnitude;
+};
+inline Sums start(int32_t) { return {_mm256_setzero_si256()}; }
+inline Weights weights_of(const int8_t* p, int part) {
+  const __m256i w = bytes_at(p, part);
+  return {w, _mm256_abs_epi8(w)};
+}
+inline Sums add_products(Sums a, const Weights& w, const int8_t* x) {
+  return add_pairs(a, w.magnitude, _mm256_sign_epi8(four_of(x), w.value));
+}
+#endif
+struct Nibbles {
+  __m256i value;
+};
+inline Nibbles nibbles_of(const uint8_t* p, int part, bool high) {
+  const __m256i both = bytes_at(p, part);
+  return {_mm256_and_si256(high ? _mm256_srli_epi16(both, 4) : both, _mm256_set1_epi8(15))};
+}
+inline Sums add_products(Sums a, const Nibbles& w, const int8_t* x) { return add_pairs(a, w.value, four_of(x)); }
+inline Ints joined(const Sums (&a)[PARTS]) { return {a[0].v, a[1].v}; }
+
+constexpr int INT_ROWS = 5, FLOAT_ROWS = 6, INT_SUMS = 4, FLOAT_SUMS = 6, VALUE_ROWS = 3, VALUE_CHUNK = 2, GROUPS = 2, ROWS_TO_TRANSPOSE = 8;
+
+// The sums of four vectors, each in the order of `sum`.
+inline void sums_of_four(const Floats* a, float* sums) {
+  const __m256 low = _mm256_hadd_ps(_mm256_hadd_ps(a[0].low, a[1].low), _mm256_hadd_ps(a[2].low, a[3].low));
+  const __m256 high = _mm256_hadd_ps(_mm256_hadd_ps(a[0].high, a[1].high), _mm256_hadd_ps(a[2].high, a[3].high));
+  _mm_storeu_ps(sums, _mm_add_ps(_mm_add_ps(_mm256_castps256_ps128(low), _mm256_extractf128_ps(low, 1)),
+                                 _mm_add_ps(_mm256_castps256_ps128(high), _mm256_extractf128_ps(high, 1))));
+}

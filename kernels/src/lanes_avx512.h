@@ -1,0 +1,123 @@
+// AVX-512 (F, BW, VL, DQ): sixteen floats in one register; VNNI's products where the compiler may use them.
+
+
+struct Floats {
+  __m512 v;
+};
+struct Ints {
+  __m512i v;
+};
+
+inline Floats load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, Floats a) { _mm512_storeu_ps(p, a.v); }
+inline Floats all(float x) { return {_mm512_set1_ps(x)}; }
+inline Floats operator+(Floats a, Floats b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline Floats operator-(Floats a, Floats b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline Floats operator*(Floats a, Floats b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline Floats operator/(Floats a, Floats b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline Floats fma(Floats a, Floats b, Floats c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline Floats max(Floats a, Floats b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline Floats min(Floats a, Floats b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline Floats abs(Floats a) { return {_mm512_abs_ps(a.v)}; }
+inline Floats round(Floats a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+inline Ints to_ints(Floats a) { return {_mm512_cvtps_epi32(a.v)}; }
+inline Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
+inline Floats times_power_of_two(Floats a, Floats exponents) {
+  const __m512i shifted = _mm512_slli_epi32(_mm512_cvtps_epi32(exponents.v), 23);
+  return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), shifted))};
+}
+inline __mmask16 mask_of(int count) {
+  return static_cast<__mmask16>(count >= 16 ? 0xffff : count <= 0 ? 0 : (1u << count) - 1);
+}
+inline Floats first(int count, Floats a, Floats otherwise) {
+  return {_mm512_mask_mov_ps(otherwise.v, mask_of(count), a.v)};
+}
+inline float sum(Floats a) {
+  __m128 q = _mm512_castps512_ps128(a.v), r = _mm512_extractf32x4_ps(a.v, 1);
+  __m128 s = _mm512_extractf32x4_ps(a.v, 2), t = _mm512_extractf32x4_ps(a.v, 3);
+  const __m128 pairs = _mm_hadd_ps(_mm_hadd_ps(q, r), _mm_hadd_ps(s, t));  // one sum of each quarter
+  const __m128 halves = _mm_hadd_ps(pairs, pairs);
+  return _mm_cvtss_f32(_mm_hadd_ps(halves, halves));
+}
+inline float largest(Floats a) { return _mm512_reduce_max_ps(a.v); }
+inline Floats widen_bf16(const uint16_t* p) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+}
+inline Floats widen_fp16(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline void narrow_to_int8(int8_t* p, Floats a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)));
+}
+
+constexpr int PARTS = 1;
+using Sums = Ints;
+inline __m512i four_of(const int8_t* x) {
+  int32_t four;
+  memcpy(&four, x, 4);
+  return _mm512_set1_epi32(four);
+}
+#ifdef __AVX512VNNI__
+// VNNI multiplies unsigned by signed: weights are shifted by 128, and the sum starts at -128 times the activations'.
+struct Weights {
+  __m512i shifted;
+};
+inline Sums start(int32_t sum_of_row) { return {_mm512_set1_epi32(-128 * sum_of_row)}; }
+inline Weights weights_of(const int8_t* p, int) {
+  return {_mm512_xor_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(-128))};
+}
+inline Sums add_products(Sums a, const Weights& w, const int8_t* x) {
+  return {_mm512_dpbusd_epi32(a.v, w.shifted, four_of(x))};
+}
+#else
+// |w| times a with the sign of w: both within 127, so that two products fit into 16 bits.
+struct Weights {
+  __m512i magnitude;
+  __mmask64 negative;
+};
+inline Sums start(int32_t) { return {_mm512_setzero_si512()}; }
+inline Weights weights_of(const int8_t* p, int) {
+  const __m512i w = _mm512_loadu_si512(p);
+  return {_mm512_abs_epi8(w), _mm512_movepi8_mask(w)};
+}
+inline Sums add_pairs(Sums a, __m512i unsigned_bytes, __m512i signed_bytes) {
+  const __m512i pairs = _mm512_maddubs_epi16(unsigned_bytes, signed_bytes);
+  return {_mm512_add_epi32(a.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
+}
+inline Sums add_products(Sums a, const Weights& w, const int8_t* x) {
+  const __m512i four = four_of(x);
+  return add_pairs(a, w.magnitude, _mm512_mask_sub_epi8(four, w.negative, _mm512_setzero_si512(), four));
+}
+#endif
+struct Nibbles {
+  __m512i value;
+};
+inline Nibbles nibbles_of(const uint8_t* p, int, bool high) {
+  const __m512i both = _mm512_loadu_si512(p);
+  return {_mm512_and_si512(high ? _mm512_srli_epi16(both, 4) : both, _mm512_set1_epi8(15))};
+}
+inline Sums add_products(Sums a, const Nibbles& w, const int8_t* x) {
+#ifdef __AVX512VNNI__
+  return {_mm512_dpbusd_epi32(a.v, w.value, four_of(x))};
+#else
+  return add_pairs(a, w.value, four_of(x));
+#endif
+}
+inline Ints joined(const Sums (&a)[PARTS]) { return a[0]; }
+
+constexpr int INT_ROWS = 9, FLOAT_ROWS = 8, INT_SUMS = 20, FLOAT_SUMS = 20, VALUE_ROWS = 6, VALUE_CHUNK = 4, GROUPS = 4, ROWS_TO_TRANSPOSE = 8;
+
+// The sums of 16 vectors, in the lanes of one; each in the order of `sum`.
+inline __m512 add_neighbours(__m512 a, __m512 b) {
+  return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
+inline __m512 add_quarters(__m512 a, __m512 b) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+inline Floats sums_of(const Floats (&a)[16]) {
+  __m512 four[4];
+  for (int i = 0; i < 4; ++i)
+    four[i] = add_neighbours(add_neighbours(a[4 * i].v, a[4 * i + 1].v), add_neighbours(a[4 * i + 2].v, a[4 * i + 3].v));
+  return {add_quarters(add_quarters(four[0], four[1]), add_quarters(four[2], four[3]))};
+}
