@@ -12,9 +12,9 @@ import pytest
 from specexport import Grammar
 from specexport.errors import GrammarError
 from specexport.runtime.grammar import compiler as compiling
-from specexport.runtime.grammar.guided import GuidedMatcher
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.grammar.constraint import Matcher
+from specexport.runtime.grammar.guided import GuidedMatcher
 from specexport.runtime.grammar.limits import LONGEST_LARK, MAX_REFS
 from support.doubles import EOS, VOCAB, byte_tokenizer
 from support.refusals import refused
