@@ -174,6 +174,13 @@ SERVE = (
         ("tests/serve/test_overload.py",),
     ),
     Mutant(
+        "a second signal waits for open connections",
+        "serve/listen.py",
+        "self._server.servers.clear()",
+        "pass",
+        ("tests/serve/test_shutdown.py",),
+    ),
+    Mutant(
         "a log has no bound",
         "serve/log.py",
         "if self._lines.qsize() >= self._most:",

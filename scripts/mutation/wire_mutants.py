@@ -91,8 +91,8 @@ WIRE = (
     Mutant(
         "errors name a field that the client did not send",
         "serve/wire/body.py",
-        "raise named_as_sent(_refusal(error, kind, raw), sent_as) from None",
-        "raise _refusal(error, kind, raw) from None",
+        "raise named_as_sent(error, sent_as) from None",
+        "raise error from None",
         OTHERS,
     ),
     Mutant(
@@ -107,6 +107,13 @@ WIRE = (
         "serve/wire/body.py",
         "math.isinf(number)",
         "False",
+        ("tests/serve/test_body.py",),
+    ),
+    Mutant(
+        "a client's key is taken for an index",
+        STRUCTS,
+        "in_list = isinstance(value, list)",
+        "in_list = step[0] == '['",
         ("tests/serve/test_body.py",),
     ),
     Mutant(
@@ -126,8 +133,8 @@ WIRE = (
     Mutant(
         "numbers of tools and calls lose their points",
         "serve/wire/body.py",
-        "parse_float=_finite",
-        "parse_float=lambda text: _integer(_finite(text))",
+        "json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_finite, parse_constant=_constant)",
+        "json.JSONDecoder(object_pairs_hook=_pairs, parse_float=lambda text: _integer(_finite(text)))",
         OTHERS,
     ),
     Mutant(

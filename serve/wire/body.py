@@ -9,7 +9,6 @@ from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -25,7 +24,6 @@ SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 LARGEST_EXACT = 2**53  # up to here each whole number is a float
 # Keywords of JSON schemas whose values llguidance takes as integers only.
 COUNTS = frozenset(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"))
-_type = cache(inspect.type_info)
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def _converted(raw: dict[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError:  # perhaps for an integer that is written as 3.0
-        raw = _with_integers(raw, [_type(kind)])
+        raw = _with_integers(raw, [inspect.type_info(kind)])
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
