@@ -4,7 +4,7 @@ BIN := .venv/bin
 PAIR := examples/demo_pair
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo chat test test-ci test-all real lint site bench clean
+.PHONY: demo chat test test-ci test-all real kernels lint site bench clean
 
 PYTHON_FLOOR := import sys; sys.exit(sys.version_info < (3, 11) and "specexport needs Python 3.11 or newer, this is " + sys.version)
 # Modules are compiled when first imported: pip would take as long for all of them as for the rest of its work.
@@ -53,6 +53,15 @@ test-ci: .venv/ready
 # At length: all families, more trials, long campaigns. It ends with how long each part took.
 test-all: .venv/ready
 	$(PYTEST) --part-times
+
+# The CPU kernels (kernels/README.md): installed and tested; built with sanitizers, every instruction set of this host
+# must give the same bits.
+kernels: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check ./kernels
+	$(BIN)/python -m pytest -p no:cacheprovider --confcutdir=kernels -o addopts= -q kernels/tests
+	cmake -S kernels -B build/kernels -DSPX_SANITIZE=ON
+	cmake --build build/kernels --target digests --parallel 2
+	$(BIN)/python kernels/tests/compare_digests.py build/kernels/digests
 
 lint: .venv/ready
 	$(BIN)/ruff check .

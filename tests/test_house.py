@@ -129,7 +129,7 @@ PURE = {"isinstance", "len", "all", "any", "float", "float32", "array_equal", "i
 
 
 def product_files() -> Iterator[Path]:
-    outside = {"tests", "examples", "benchmarks", "scripts", "build", "dist", "docs"}
+    outside = {"tests", "examples", "benchmarks", "scripts", "build", "dist", "docs", "kernels"}
     yield from (path for path in ROOT.glob("[!.]*/**/*.py") if path.relative_to(ROOT).parts[0] not in outside)
     yield from ROOT.glob("*.py")
 
