@@ -9,6 +9,7 @@ from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -58,29 +59,55 @@ def _converted(raw: dict[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError:  # perhaps for an integer that is written as 3.0
-        raw = _with_integers(raw, [inspect.type_info(kind)])
+        raw = _with_integers(raw, kind)
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         raise _refusal(error, kind, raw) from None
 
 
-def _with_integers(raw: Any, types: Iterable[inspect.Type]) -> Any:
-    """`raw` with 3.0 as 3 wherever a struct of these types, one of a union, has an integer.
+@dataclass(frozen=True)
+class Integers:
+    """Where a field has integers: itself, in the items of its list, in the fields of its struct."""
 
-    Values of any type, such as a call's arguments, stay as the client wrote them: the chat template shows them.
-    """
-    types = [part for one in types for part in alternatives(one)]
-    if isinstance(raw, float):
-        return _integer(raw) if any(isinstance(one, inspect.IntType) for one in types) else raw
-    if isinstance(raw, list):
-        items = [one.item_type for one in types if isinstance(one, inspect.ListType)]
-        return [_with_integers(one, items) for one in raw] if items else raw
-    if isinstance(raw, dict):
+    itself: bool
+    items: Integers | None
+    fields: Mapping[str, Integers]
+
+    @classmethod
+    def of(cls, types: Iterable[inspect.Type]) -> Integers | None:
+        """None where there are none. types: of a union."""
+        types = [part for one in types for part in alternatives(one)]
+        itself = any(isinstance(one, inspect.IntType) for one in types)
+        items = cls.of(one.item_type for one in types if isinstance(one, inspect.ListType)) if types else None
         structs = [one for one in types if isinstance(one, inspect.StructType)]
-        fields = {field.encode_name: field.type for one in structs for field in one.fields}
-        return {key: _with_integers(one, [fields[key]]) if key in fields else one for key, one in raw.items()}
-    return raw
+        found = {field.encode_name: cls.of([field.type]) for one in structs for field in one.fields}
+        fields = {name: one for name, one in found.items() if one is not None}
+        return cls(itself, items, fields) if itself or items or fields else None
+
+    def read(self, raw: Any) -> Any:
+        """`raw` with 3.0 as 3 where it has an integer.
+
+        All else, such as a call's arguments, stays as the client wrote it: the chat template shows it.
+        """
+        if isinstance(raw, float):
+            return _integer(raw) if self.itself else raw
+        if isinstance(raw, list):
+            read = self.items and self.items.read
+            return [read(one) for one in raw] if read else raw
+        if isinstance(raw, dict):
+            return raw | {name: one.read(raw[name]) for name, one in self.fields.items() if name in raw}
+        return raw
+
+
+@cache
+def _integers(kind: type) -> Integers | None:
+    return Integers.of([inspect.type_info(kind)])
+
+
+def _with_integers(raw: dict[str, Any], kind: type) -> Any:
+    integers = _integers(kind)
+    return raw if integers is None else integers.read(raw)
 
 
 def _integer(number: float) -> float | int:
