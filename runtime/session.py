@@ -71,7 +71,7 @@ class Session:
         contract, models = bundle.manifest.contract, bundle.manifest.pair.values()
         if prompt_cache_bytes:
             sizes = [(model.row_bytes(contract), model.state_bytes(contract)) for model in models]
-            self._context.conversations = PromptCache(prompt_cache_bytes, *zip(*sizes, strict=True))
+            self._context.prompt_cache = PromptCache(prompt_cache_bytes, *zip(*sizes, strict=True))
         self._decoding = Decoding(bundle, engine, self.tokenizer, self._context)
         self._stream: weakref.ref[Stream] | None = None  # the newest
         self._cancels = 0  # number of calls of `cancel`: it also ends a request whose costs are still being measured
@@ -241,8 +241,8 @@ class Session:
         with self._running:
             self._check_free()
             self._context.truncate(0)
-            if self._context.conversations is not None:
-                self._context.conversations.clear()
+            if self._context.prompt_cache is not None:
+                self._context.prompt_cache.clear()
 
     def close(self) -> None:
         """Release what the engine holds, above all device memory. Closing again has no effect.

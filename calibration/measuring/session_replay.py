@@ -20,7 +20,7 @@ from .traces import CostsAt, Trace, cached
 
 
 @dataclass(frozen=True)
-class Start:
+class AcceptancePrior:
     """What a session starts from: see `RoutePolicy`."""
 
     chances: tuple[float, ...]
@@ -48,7 +48,7 @@ class Priced:
 
 
 def adaptive_seconds(
-    traces: Sequence[Trace], drafter: str, priced: Priced, starts: Sequence[Start]
+    traces: Sequence[Trace], drafter: str, priced: Priced, starts: Sequence[AcceptancePrior]
 ) -> tuple[list[float], int]:
     """(seconds of every trace, number of rounds) of adaptive sessions with one drafter.
 
@@ -103,10 +103,10 @@ def routed_seconds(
     return seconds, choices
 
 
-def start_of(traces: Sequence[Trace], drafter: str, costs: Costs) -> Start:
+def start_of(traces: Sequence[Trace], drafter: str, costs: Costs) -> AcceptancePrior:
     """What sessions start from that get requests like these."""
     chances = conditional_acceptance_rates(traces, drafter, costs.max_draft_tokens)
-    return Start(chances, relative_draft_cost(traces, drafter, costs))
+    return AcceptancePrior(chances, relative_draft_cost(traces, drafter, costs))
 
 
 def conditional_acceptance_rates(traces: Iterable[Trace], drafter: str, most: int) -> tuple[float, ...]:

@@ -20,7 +20,7 @@ from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.routes import Evidence, Mode, RoutePolicy, Verdict
 from ..measuring.confidence import Reading
 from ..measuring.replay import plain_seconds, replay_fixed
-from ..measuring.session_replay import Priced, Start, adaptive_seconds, start_of
+from ..measuring.session_replay import AcceptancePrior, Priced, adaptive_seconds, start_of
 from ..measuring.traces import Trace, cached
 from ..statistics.intervals import UNBOUNDED, quantile_bound, ratio_interval
 from ..statistics.results import DraftCandidate
@@ -192,7 +192,7 @@ def missing(replayed: Replayed, floor: float) -> int:
 def decide(
     replayed: Sequence[Replayed],
     criteria: Criteria,
-    start: Callable[[str], Start],
+    start: Callable[[str], AcceptancePrior],
     adaptive: Sequence[Replayed] = (),
 ) -> tuple[RoutePolicy, Replayed]:
     """(the route's entry of policy.json, the candidate it is based on).

@@ -97,10 +97,10 @@ class OrtCudaHead:
         self._returned.clear()
         self._weights = None
 
-    def _read(self, which: int) -> Floats:
+    def _read(self, output_index: int) -> Floats:
         returned = self._returned[self.width]
-        returned.values[which].update_inplace(returned.device[which])
-        return returned.arrays[which]
+        returned.values[output_index].update_inplace(returned.device[output_index])
+        return returned.arrays[output_index]
 
 
 def checked(weights: Floats, size: int) -> Floats:

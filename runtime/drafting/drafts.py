@@ -94,6 +94,6 @@ class Drafts:
     def _add(self, draft: DraftSpec, opened: OpenedDraft) -> None:
         decoder = draft_decoder(self.bundle, draft, opened.decoder, self.engine.target.vocab_size)
         contract = self.bundle.manifest.contract
-        cached = CachedDecoder(decoder, contract.prompt_chunk, leaves=2, widest=contract.of("draft").widest_step)
+        cached = CachedDecoder(decoder, contract.prompt_chunk, held_back=2, widest=contract.of("draft").widest_step)
         self.context.drafts = {**self.context.drafts, draft.name: cached}  # another thread may walk the old dict
         self.opened[draft.name] = opened

@@ -123,7 +123,7 @@ class Decoding:
         """Decode `request`. The context is left valid wherever the iteration is abandoned."""
         context, resumed = self.context, perf_counter()
         for cached in context.every_decoder:
-            cached.checkpoint = cancellation.check
+            cached.check_cancelled = cancellation.check
         output = OutputText(self.tokenizer, request)
         finish: FinishReason | None = None
         try:

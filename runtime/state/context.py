@@ -20,23 +20,23 @@ MIN_CHECKPOINT_GAP = 16
 class CachedDecoder:
     """A decoder and the number of cache rows that it was fed; the context says how many of them still count.
 
-    chunk: tokens of the widest pass. widest: tokens of the widest pass that gives every row's logits. leaves: how many
-    of a prompt's tokens are left to the first round. checkpoint: called before each prompt chunk; it raises to stop
-    there. places: row counts at which prefill stops to call `at_place`.
+    chunk: tokens of the widest pass. widest: tokens of the widest pass that gives every row's logits. held_back: how
+    many of a prompt's tokens are left to the first round. check_cancelled: called before each prompt chunk; it raises
+    to stop there. places: row counts at which prefill stops to call `at_place`.
     """
 
     decoder: Decoder
     chunk: int
     rows: int = 0
-    leaves: int = 1
+    held_back: int = 1
     widest: int = 2
-    checkpoint: Callable[[], None] = nothing
+    check_cancelled: Callable[[], None] = nothing
     checkpoints: Sequence[int] = ()
     at_place: Callable[[], None] = nothing
 
     def last(self, prompt: Sequence[int]) -> int:
         """After how many of its tokens the first round continues."""
-        return max(0, len(prompt) - self.leaves)
+        return max(0, len(prompt) - self.held_back)
 
     def keep(self, rows: int) -> None:
         """Count no more than `rows`, and no more than the decoder can continue after."""
@@ -54,7 +54,7 @@ class CachedDecoder:
         if self.rows > end and self.decoder.resumable(end) < end:
             self.keep(end)
         while self.rows < end:
-            self.checkpoint()
+            self.check_cancelled()
             stops = [place for place in (*self.checkpoints, end) if place > self.rows]
             part = tokens[self.rows : min(self.rows + self.chunk, *stops)]
             self.decoder.feed(part, self.rows)
@@ -99,9 +99,9 @@ class Context:
 
     Invariant between rounds: `rows` of every decoder are the rows of `tokens[:rows]`. Rolling back lowers `rows`,
     nothing else: the next write overwrites what lies beyond. If a decoder's states cannot be rolled back that far, it
-    has no rows; what it lacks is fed again, from the nearest place on that `conversations` has.
+    has no rows; what it lacks is fed again, from the nearest place on that `prompt_cache` has.
 
-    salt: the sequence's, see `SamplingParameters.cache_salt`. conversations: stores rows that the next sequence
+    salt: the sequence's, see `SamplingParameters.cache_salt`. prompt_cache: stores rows that the next sequence
     overwrites, if anything does. restored: target rows that the last `start` got back from there.
     """
 
@@ -110,12 +110,12 @@ class Context:
     drafts_with: str = NO_DRAFT
     tokens: list[int] = field(default_factory=list)
     salt: str | None = None
-    conversations: PromptCache | None = None
+    prompt_cache: PromptCache | None = None
     restored: int = 0
 
     @property
     def decoders(self) -> tuple[CachedDecoder, ...]:
-        """The decoders that `conversations` stores, by index: the target and the first draft."""
+        """The decoders that `prompt_cache` stores, by index: the target and the first draft."""
         return self.every_decoder[:2]
 
     @property
@@ -130,59 +130,57 @@ class Context:
     def start(self, prompt: Sequence[int], salt: str | None = None) -> int:
         """Make `prompt` the sequence; returns how many of its tokens already have target rows.
 
-        `restored` of these came back from `conversations`. Sequences of different salts share no rows.
+        `restored` of these came back from `prompt_cache`. Sequences of different salts share no rows.
         """
         common = shared_prefix(self.tokens, prompt) if salt == self.salt else 0
         hit: list[_CacheHit] = []
-        if self.conversations is not None:
-            hit = self._find(self.conversations, prompt, salt, common)  # first: room may have to be made
-            for which in range(len(self.decoders)):
-                self._mark(which)
+        if self.prompt_cache is not None:
+            hit = self._find(self.prompt_cache, prompt, salt, common)  # first: room may have to be made
+            for index in range(len(self.decoders)):
+                self._mark(index)
             held = [(cached.decoder, cached.rows) for cached in self.decoders]
-            self.conversations.save(self.tokens, self.salt, held, common)
+            self.prompt_cache.save(self.tokens, self.salt, held, common)
         for cached in self.every_decoder:  # first: an interrupt in between must not leave rows of other tokens
             cached.keep(min(common, cached.last(prompt)) if cached.decoder.has_states else common)
         self.tokens, self.salt = list(prompt), salt
         kept = self.target.rows
-        for which, (cached, part) in enumerate(zip(self.decoders, hit, strict=bool(hit))):
+        for index, (cached, part) in enumerate(zip(self.decoders, hit, strict=bool(hit))):
             _restore(cached, part)
-            self._set_places(which, part.parting)
+            self._set_places(index, part.parting)
         # The last token is fed by the first round, whose logits continue the prompt.
         self.target.keep(len(prompt) - 1)
         self.restored = max(0, self.target.rows - kept)
         return self.target.rows
 
-    def _find(
-        self, conversations: PromptCache, prompt: Sequence[int], salt: str | None, common: int
-    ) -> list[_CacheHit]:
+    def _find(self, prompt_cache: PromptCache, prompt: Sequence[int], salt: str | None, common: int) -> list[_CacheHit]:
         """What the host has of `prompt`, by decoder. common: tokens that it shares with the sequence."""
-        saved, shared = conversations.longest(prompt, salt)
+        saved, shared = prompt_cache.longest(prompt, salt)
         hit = []
-        for which, cached in enumerate(self.decoders):
-            there, rows, place = min(cached.rows, common), saved.rows[which] if saved is not None else (), None
-            end = max(there, min(shared, saved.counts[which]) if saved is not None else 0)
+        for index, cached in enumerate(self.decoders):
+            there, rows, place = min(cached.rows, common), saved.rows[index] if saved is not None else (), None
+            end = max(there, min(shared, saved.counts[index]) if saved is not None else 0)
             if cached.decoder.has_states:
-                place, end = conversations.nearest(which, prompt[: min(end, cached.last(prompt))], salt)
+                place, end = prompt_cache.nearest(index, prompt[: min(end, cached.last(prompt))], salt)
             hit.append(_CacheHit(there, end, rows, place, max(common, shared)))
         return hit
 
-    def _set_places(self, which: int, parting: int) -> None:
+    def _set_places(self, index: int, parting: int) -> None:
         """Where prefill stops to copy states: at the prompt's end, and where it diverges from an earlier one."""
-        cached = self.decoders[which]
+        cached = self.decoders[index]
         if not cached.decoder.has_states:
             return
         end = cached.last(self.tokens)
-        cached.at_place = partial(self._mark, which)
+        cached.at_place = partial(self._mark, index)
         cached.checkpoints = (parting, end) if cached.rows + MIN_CHECKPOINT_GAP <= parting < end else (end,)
 
-    def _mark(self, which: int) -> None:
+    def _mark(self, index: int) -> None:
         """Keep a decoder's states as they are now, if it has any."""
-        cached, decoder = self.decoders[which], self.decoders[which].decoder
+        cached, decoder = self.decoders[index], self.decoders[index].decoder
         # A failed pass leaves rows without states.
         known = cached.rows > 0 and decoder.resumable(cached.rows) == cached.rows
-        if self.conversations is not None and decoder.has_states and known:
+        if self.prompt_cache is not None and decoder.has_states and known:
             shared = cached.rows in cached.checkpoints[:-1]
-            self.conversations.mark(which, decoder, self.tokens[: cached.rows], self.salt, shared)
+            self.prompt_cache.mark(index, decoder, self.tokens[: cached.rows], self.salt, shared)
 
     def keep(self, rows: int) -> None:
         for cached in self.every_decoder:
@@ -194,8 +192,8 @@ class Context:
 
     def forget(self) -> None:
         """Start from nothing, with clean caches: a NaN in a dead row could still poison the rows that mask it."""
-        if self.conversations is not None:
-            self.conversations.forget(self.tokens, self.salt)
+        if self.prompt_cache is not None:
+            self.prompt_cache.forget(self.tokens, self.salt)
         self.truncate(0)
         for cached in self.every_decoder:
             cached.decoder.overwrite_rows(0, 0.0)

@@ -134,12 +134,12 @@ class PromptCache:
             self._use(best)
         return best, most
 
-    def mark(self, which: int, decoder: Decoder, tokens: Sequence[int], salt: str | None, shared: bool = False) -> None:
-        """Keep the states of `decoder`, number `which`, after `tokens`. shared: see `StateCheckpoint`."""
-        prefix, size = tuple(tokens), self._state_bytes[which]
+    def mark(self, index: int, decoder: Decoder, tokens: Sequence[int], salt: str | None, shared: bool = False) -> None:
+        """Keep the states of `decoder`, number `index`, after `tokens`. shared: see `StateCheckpoint`."""
+        prefix, size = tuple(tokens), self._state_bytes[index]
         if size > self._budget:
             return
-        before = [place for place in self.checkpoints if place.on_the_way(which, prefix, salt)]
+        before = [place for place in self.checkpoints if place.on_the_way(index, prefix, salt)]
         for place in before:
             if len(place.tokens) == len(prefix):
                 self._use(place)
@@ -148,14 +148,14 @@ class PromptCache:
         self._drop(passed[: len(passed) + 1 - MAX_CHECKPOINTS] if len(passed) >= MAX_CHECKPOINTS and not shared else [])
         self._evict_until_fits(size)
         self._held.append(
-            StateCheckpoint(which, prefix, salt, decoder.read_recurrent_states(len(prefix)), shared, size)
+            StateCheckpoint(index, prefix, salt, decoder.read_recurrent_states(len(prefix)), shared, size)
         )
 
-    def nearest(self, which: int, tokens: Sequence[int], salt: str | None) -> tuple[StateCheckpoint | None, int]:
-        """The place from which decoder number `which` can continue after most of `tokens`, and after how many."""
+    def nearest(self, index: int, tokens: Sequence[int], salt: str | None) -> tuple[StateCheckpoint | None, int]:
+        """The place from which decoder number `index` can continue after most of `tokens`, and after how many."""
         best, most, prefix = None, 0, tuple(tokens)
         for place in self.checkpoints:
-            reach = place.reach(which, prefix, salt)
+            reach = place.reach(index, prefix, salt)
             if reach >= most and reach:
                 best, most = place, reach
         if best is not None:

@@ -176,8 +176,8 @@ return pending, self.certain(pending, count, prompt)""",
     Mutant(
         "the draft's states are not kept",
         CONTEXT,
-        "if self.conversations is not None and decoder.has_states and known:",
-        "if self.conversations is not None and decoder.has_states and known and not which:",
+        "if self.prompt_cache is not None and decoder.has_states and known:",
+        "if self.prompt_cache is not None and decoder.has_states and known and not index:",
         PLACES,
     ),
     Mutant(

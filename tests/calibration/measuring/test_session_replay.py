@@ -14,8 +14,8 @@ from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import Judged, Record, Timing, record
 from specexport.calibration.measuring.replay import replay
 from specexport.calibration.measuring.session_replay import (
+    AcceptancePrior,
     Priced,
-    Start,
     adaptive_seconds,
     relative_draft_cost,
     start_of,
@@ -106,7 +106,7 @@ def test_passes_whose_token_is_left_out_are_charged() -> None:
     assert (rounds[0].num_drafted, rounds[0].num_accepted, rounds[0].passes) == (1, 1, 2)
     reading = Reading(SURE, 0.5, (logits,))
     dear, free = (
-        adaptive_seconds([trace], "model", Priced(costs(0.05), way), [Start((0.9, 0.9))])[0]
+        adaptive_seconds([trace], "model", Priced(costs(0.05), way), [AcceptancePrior((0.9, 0.9))])[0]
         for way in (reading, replace(reading, seconds=0.0))
     )
     assert dear[0] - free[0] == pytest.approx(0.5 * sum(one.passes for one in rounds))

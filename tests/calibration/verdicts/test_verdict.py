@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from specexport.calibration.measuring.replay import ReplayedRound, plain_seconds, replay_fixed
-from specexport.calibration.measuring.session_replay import Start
+from specexport.calibration.measuring.session_replay import AcceptancePrior
 from specexport.calibration.measuring.traces import Trace, cached
 from specexport.calibration.statistics.results import DraftCandidate, Interval
 from specexport.calibration.verdicts import verdict
@@ -25,8 +25,8 @@ from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.routes import Evidence, RoutePolicy
 
 
-def START(drafter: str) -> Start:  # noqa: N802
-    return Start((0.5,) * 3)
+def START(drafter: str) -> AcceptancePrior:  # noqa: N802
+    return AcceptancePrior((0.5,) * 3)
 
 
 FIXED, ADAPTIVE = Criteria(("model",), 0.9, "fixed"), Criteria(("model",), 0.9, "adaptive")
@@ -236,7 +236,7 @@ def test_half_of_each_route_tells_what_the_other_half_starts_from(monkeypatch: p
 def test_no_request_starts_from_its_own_half(monkeypatch: pytest.MonkeyPatch) -> None:
     """The good requests start from what the bad ones gave, and the other way round."""
     traces = [trace(("+-"[line % 2]) * 20, line) for line in range(8)]
-    starts: list[Start] = []
+    starts: list[AcceptancePrior] = []
     real = verdict.adaptive_seconds
 
     def noted(*given: Any) -> Any:

@@ -19,9 +19,9 @@ WINDOW = CONTRACT.widest_step  # so many rows before its end a place can be gone
 def make_context(budget: int = 100 * STATE) -> Context:
     return Context(
         CachedDecoder(StatefulDecoder(), 8),
-        {"model": CachedDecoder(StatefulDecoder(keeps=True), 8, leaves=2)},
+        {"model": CachedDecoder(StatefulDecoder(keeps=True), 8, held_back=2)},
         "model",
-        conversations=PromptCache(budget, [ROW, ROW], [STATE, STATE]),
+        prompt_cache=PromptCache(budget, [ROW, ROW], [STATE, STATE]),
     )
 
 
@@ -92,19 +92,19 @@ def test_where_prompts_part_a_place_is_made_for_the_third() -> None:
     system = numbers(0, 24)
     for which, kept in enumerate(([0, 0], [0, 0], [24, 24], [24, 24])):
         assert run(context, [*system, *numbers(100 + 20 * which, 12)]) == kept
-    assert sum(place.shared for place in context.conversations.checkpoints) == 2  # type: ignore[union-attr]
+    assert sum(place.shared for place in context.prompt_cache.checkpoints) == 2  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("room", range(1, 12))
 def test_the_budget_holds_for_rows_and_states_together(room: int) -> None:
     context = make_context(room * STATE)
-    conversations = context.conversations
-    assert conversations is not None
+    prompt_cache = context.prompt_cache
+    assert prompt_cache is not None
     talks = [numbers(20 * which, 8) for which in range(3)]
     for _ in range(3):
         for talk in talks:
             run(context, talk)
-            assert conversations.size <= room * STATE
+            assert prompt_cache.size <= room * STATE
             talk += [99, 98]
 
 
@@ -123,9 +123,9 @@ def test_a_sequence_keeps_its_last_places_and_those_that_others_share() -> None:
     for turn in range(6):
         run(context, talk)
         talk = [*talk, *numbers(10 + 5 * turn, 5)]
-    conversations = context.conversations
-    assert conversations is not None
-    ends = [[len(place.tokens) for place in conversations.checkpoints if place.decoder == which] for which in range(2)]
+    prompt_cache = context.prompt_cache
+    assert prompt_cache is not None
+    ends = [[len(place.tokens) for place in prompt_cache.checkpoints if place.decoder == which] for which in range(2)]
     assert ends == [[15, 20, 25, 30], [14, 19, 24, 29]]
     assert len(ends[0]) == MAX_CHECKPOINTS
 
@@ -166,7 +166,7 @@ def test_a_pass_that_failed_leaves_no_place(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.undo()
     assert context.target.rows == 12
     run(context, numbers(50, 12))
-    ends = {(place.decoder, len(place.tokens), place.states.start) for place in context.conversations.checkpoints}  # type: ignore[union-attr]
+    ends = {(place.decoder, len(place.tokens), place.states.start) for place in context.prompt_cache.checkpoints}  # type: ignore[union-attr]
     assert ends == {(0, 11, 11 - WINDOW), (1, 10, 10 - WINDOW)}
     assert run(context, [*first, 3]) == [11, 10]
 

@@ -19,7 +19,7 @@ def make_context(budget: int = 1000 * ROW) -> Context:
         CachedDecoder(FakeDecoder(), 8),
         {"model": CachedDecoder(FakeDecoder(), 8)},
         "model",
-        conversations=PromptCache(budget, [ROW, ROW]),
+        prompt_cache=PromptCache(budget, [ROW, ROW]),
     )
 
 
@@ -76,35 +76,35 @@ def test_salts_share_nothing() -> None:
 
 def test_a_conversation_that_goes_on_is_not_copied() -> None:
     context = make_context()
-    assert context.conversations is not None
+    assert context.prompt_cache is not None
     for length in range(4, 40, 3):
         run(context, A[:1] * length)
-        assert len(context.conversations) == 0
+        assert len(context.prompt_cache) == 0
 
 
 def test_the_budget_holds_and_the_least_recently_used_goes() -> None:
     context = make_context(budget=2 * 2 * 11 * ROW)
-    assert context.conversations is not None
+    assert context.prompt_cache is not None
     for tokens in (A, B, C):
         run(context, tokens)
-    assert context.conversations.size == 2 * 2 * 11 * ROW
+    assert context.prompt_cache.size == 2 * 2 * 11 * ROW
     assert run(context, [*A, 5]) == 11  # and so B is the older one
     run(context, [6] * 12)
     assert run(context, [*B, 5]) == 0
-    assert context.conversations.size <= 2 * 2 * 11 * ROW
+    assert context.prompt_cache.size <= 2 * 2 * 11 * ROW
 
 
 def test_a_longer_form_takes_the_place_of_a_shorter_one() -> None:
     context = make_context()
-    assert context.conversations is not None
+    assert context.prompt_cache is not None
     run(context, A)
     run(context, B)
     run(context, [*A, 4, 5])
     run(context, [*B, 4])
-    assert [len(context.conversations), context.conversations.size] == [2, 2 * (13 + 11) * ROW]
+    assert [len(context.prompt_cache), context.prompt_cache.size] == [2, 2 * (13 + 11) * ROW]
     run(context, [*A[:6], 8])  # B's longer form is displaced; A's shorter one is held already
     run(context, C)
-    assert len(context.conversations) == 2
+    assert len(context.prompt_cache) == 2
 
 
 def test_an_interrupted_restore_leaves_no_rows_that_count(monkeypatch: pytest.MonkeyPatch) -> None:
