@@ -35,6 +35,7 @@ class Service:
         self.sessions, self.settings, self.session = sessions, settings, session
         self.openapi = msgspec.json.encode(openapi)
         self.texts = TokenTexts(session.tokenizer)
+        sessions.longest_token = self.texts.longest
         self.created = int(time.time())
         self.names = settings.names or (checks.model("model", bundle_name(session.bundle.root)),)
         self.fingerprint = f"fp_{_digest(session)}-{session.engine.name}"

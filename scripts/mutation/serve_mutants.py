@@ -17,6 +17,13 @@ CLIENTS, OF_CLIENTS = "benchmarks/clients/", ("tests/test_clients.py",)
 
 SERVE = (
     Mutant(
+        "what cannot fit is tokenized",
+        f"{ENGINE}async_session.py",
+        "if tokens >= capacity:",
+        "if False:",
+        ("tests/serve/test_before_the_queue.py",),
+    ),
+    Mutant(
         "keys take no turns",
         f"{ENGINE}fair_queue.py",
         "                self._waiting.move_to_end(key)",

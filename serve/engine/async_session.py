@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from ...errors import QueueError
+from ...errors import LongPromptError, QueueError
 from ...runtime.grammar.grammar import Grammar
 from ...runtime.loop.chunks import Chunk
 from ...runtime.sampling.parameters import SamplingParameters, with_overrides
@@ -60,6 +60,7 @@ class AsyncSession:
         bounds = (2 * max_queue, 2 * most_per_key, keys_are)  # more than the queue, however fast they come
         self.encoders = Workers("specexport-encode", ENCODERS, *bounds)
         self.compilers = Workers("specexport-compile", COMPILERS, *bounds)
+        self.longest_token: int | None = None  # in bytes of text, if known: what cannot fit is not tokenized
 
     async def encode(
         self, prompt: Prompt, tools: Sequence[Tool] = (), variables: Variables | None = None, *, key: str = ""
@@ -68,6 +69,8 @@ class AsyncSession:
 
         key: whose request it is; keys take turns, and twice as many may wait as in the queue.
         """
+        if self.longest_token is not None:
+            _refuse_what_cannot_fit(prompt, self.longest_token, self.session.capacity)
         return await self.encoders.run(key, partial(self.session.encode, prompt, tools, variables))
 
     async def encode_prediction(self, prediction: str, *, key: str = "") -> list[int]:
@@ -167,6 +170,21 @@ class AsyncSession:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _refuse_what_cannot_fit(prompt: Prompt, longest_token: int, capacity: int) -> None:
+    """Tokenizing it would take a worker seconds, in which others wait. Raises `LongPromptError`."""
+    parts = [prompt] if isinstance(prompt, str) else prompt if isinstance(prompt, list) else []
+    texts = [part.get("content") if isinstance(part, Mapping) else part for part in parts]
+    tokens = sum(len(text) for text in texts if isinstance(text, str)) // longest_token
+    if tokens >= capacity:
+        field = "prompt" if isinstance(prompt, str) else "messages"
+        raise LongPromptError(
+            f"the {field} has at least {tokens} tokens, the bundle's capacity is {capacity}",
+            field,
+            tokens=tokens,
+            capacity=capacity,
+        )
 
 
 def _salt(key: str, salt: str | None) -> str:

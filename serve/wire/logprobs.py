@@ -26,6 +26,11 @@ class TokenTexts:
             entry["id"]: entry["content"] for entry in description.get("added_tokens") or () if entry["special"]
         }
 
+    @property
+    def longest(self) -> int:
+        """Number of bytes of the longest token."""
+        return max(map(len, self._bytes.values()), default=1)
+
     def bytes_of(self, token: int) -> bytes:
         return b"" if token in self._special else self._bytes.get(token, b"")
 

@@ -62,6 +62,16 @@ def with_default(levels: int) -> list[dict[str, Any]]:
     return [{"type": "function", "function": {"name": "f", "parameters": {"default": nested(levels)}}}]
 
 
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/completions"])
+def test_what_cannot_fit_is_not_even_tokenized(qwen: Client, path: str) -> None:
+    gate = Gate(qwen.session)  # type: ignore[attr-defined]
+    gate.open.set()
+    body = {"prompt": LONG} if path.endswith("completions") else {"messages": [{"role": "user", "content": LONG}]}
+    status, _, answer = qwen.ask("POST", path, body)
+    assert (status, json.loads(answer)["error"]["code"]) == (400, "context_length_exceeded")
+    assert gate.begun == []
+
+
 def raw(client: Client) -> socket.socket:
     body = json.dumps({"messages": HELLO, "max_tokens": 2}).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
