@@ -68,6 +68,9 @@ if TYPE_CHECKING:
 )
 @click.option("--engine", "engines", multiple=True, default=["onnxruntime"], help="Engine to build for; repeatable.")
 @click.option(
+    "--portable", is_flag=True, help="onnxruntime: also make graphs for hosts without specexport-kernels."
+)
+@click.option(
     "--tensorrt-version",
     metavar="X.Y",
     help="TensorRT version on the device that will run the bundle. [default: this host's]",

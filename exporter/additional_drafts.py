@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.find import find_checkpoint
 from .checkpoints.pair import translate
 from .checkpoints.shared_vocabulary import Tokens, Translation
+from .dialects import ORT_DIALECTS
 from .export_model import ModelExport, export_model
 from .memory import require_memory_for_copies
 from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
@@ -52,10 +53,11 @@ class ResolvedDraft:
         lines = tuple(f"draft {named.name}: {line}" for line in (*checkpoint.warnings, *warnings))
         return cls(named.name, checkpoint, translation, lines)
 
-    def export(self, numbers: PrecisionPlan, texts: CalibrationTexts) -> ModelExport:
-        """As engine `onnxruntime` runs it, the only one that runs drafts other than the first."""
-        quantizing = Quantizing.of(numbers, "draft", texts)
-        return ModelExport(self.checkpoint, "draft", ("ort",), quantizing, engines=(NAME,), name=self.name)
+    def export(self, numbers: PrecisionPlan, texts: CalibrationTexts, dialects: Iterable[str]) -> ModelExport:
+        """As engine `onnxruntime` runs it, the only one that runs drafts other than the first. dialects: the bundle's."""
+        ours = tuple(dialect for dialect in ORT_DIALECTS if dialect in dialects)
+        quantizing = Quantizing.of(numbers, "draft", texts, ours)
+        return ModelExport(self.checkpoint, "draft", ours, quantizing, engines=(NAME,), name=self.name)
 
 
 def check_addable(manifest: Manifest, name: str) -> None:
@@ -170,7 +172,7 @@ def add_draft(
         timed.note(f"warning: {warning}")
     if named.name in manifest.draft_names:
         timed.note(f"replaces the draft {named.name}")
-    export = draft.export(building.numbers, texts)
+    export = draft.export(building.numbers, texts, manifest.target.graphs)
     with output_errors(UNCHANGED):
         added = put_draft(bundle, draft, export, options.min_overlap, cache, timed)
     return BuildReport(added, tuple(timed.times), draft.warnings)

@@ -76,7 +76,9 @@ class _Models:
         self, targets: BuildTargets, engines: tuple[str, ...], numbers: PrecisionPlan, texts: CalibrationTexts
     ) -> dict[Role, ModelExport]:
         return {
-            role: ModelExport(model, role, targets.dialects, Quantizing.of(numbers, role, texts), engines=engines)
+            role: ModelExport(
+                model, role, targets.dialects, Quantizing.of(numbers, role, texts, targets.dialects), engines=engines
+            )
             for role, model in self.models.items()
         }
 
@@ -130,7 +132,7 @@ def build(
         require_space_for(sizes, cache, staging_dir, plans)
         bundle = _write(resolved, drafts, exports, context, options, command)
         for one in resolved.more:
-            bundle = put_draft(bundle, one, one.export(numbers, texts), options.min_overlap, cache, timed)
+            bundle = put_draft(bundle, one, one.export(numbers, texts, targets.dialects), options.min_overlap, cache, timed)
         for engine in targets.compiled:
             bundle = compile_bundle(bundle, engine, options.compiling, timed)
     return BuildReport(Bundle(Path(output), bundle.manifest), tuple(timed.times), resolved.warnings)

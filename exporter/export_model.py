@@ -19,7 +19,8 @@ from ..runtime.provenance import name_of
 from ..strict import parse, read_json
 from .bundle_files import reference_path
 from .checkpoints.checkpoint import Checkpoint
-from .dialects import Dialect, refuse_engines
+from .dialects import ORT_DIALECTS, Dialect, refuse_engines
+from .kernels.layouts import PANEL
 from .memory import RUN_BYTES, require_memory
 from .options import BuildContext
 from .passes.lint import refuse_traps
@@ -31,10 +32,11 @@ from .quantize.apply import by_every_name, quantize
 from .quantize.for_tensorrt import Made
 from .recipe_choice import Quantizing, choose_recipe
 from .stage_cache import finished_stage, make_stage, stage_key
-from .tracing.confidence_head import HEADED, probe_features
+from .tracing.confidence_head import probe_features
 from .tracing.trace import probe_cache, trace
 from .weights.choose import recipe_steps
 from .weights.fake_quant import fake_quantized
+from .weights.recipe import Recipe
 
 SPEC = "spec.json"
 REFERENCE = "reference.npz"
@@ -66,13 +68,17 @@ class ModelExport:
 
     @property
     def exact_widths(self) -> bool:
-        """Whether rows are to have the same bits in passes of any width, so that verification equals plain decoding."""
-        return self.quantizing is not None and self.quantizing.family == "onnxruntime" and self.role == "target"
+        """Whether rows of the dialect `ort` are to have the same bits in passes of any width, so that verification
+        equals plain decoding, for which a pass writes one row more (`quantize/batch_invariant.py`).
+        """
+        return self.quantizing is not None and "ort" in self.dialects and self.role == "target"
 
     @property
     def steps(self) -> int:
         """Announced while the model is exported."""
-        quantizing = len(recipe_steps(self.format)) + 1 + 2 * len(self.dialects) if self.quantizing else 0
+        quantizing = "kernels" in self.dialects
+        if self.quantizing:
+            quantizing = len(recipe_steps(self.format)) + 1 + 2 * len(self.dialects)
         return 2 + 2 * len(self.dialects) + 1 + quantizing
 
     def key(self, contract: Contract) -> str:
@@ -126,10 +132,12 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     checkpoint, contract = export.checkpoint, context.contract.of(export.role)
     model, left_out = checkpoint.load_noted(contract.precision)
     layers = probe_cache(model)
+    if "kernels" in export.dialects:  # whose vectors have 16 elements
+        layers = tuple(replace(layer, head_dim=-(-layer.head_dim // PANEL) * PANEL) for layer in layers)
     export.check_states(layers, contract.precision)
     dialects, has_states = export.dialects, any(layer.states for layer in layers)
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()
-    features = probe_features(model) if export.role == "draft" and HEADED in dialects else 0
+    features = probe_features(model) if export.role == "draft" and {*ORT_DIALECTS} & {*dialects} else 0
     chosen = choose_recipe(export.quantizing, checkpoint, model, contract, step) if export.quantizing else None
     step("reference logits")
     with fake_quantized(model, chosen.recipe) if chosen else nullcontext():
@@ -140,12 +148,12 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     made: Made = {}
     for dialect in dialects:
         step(f"trace {dialect}")
-        graphs[dialect] = trace(model, layers, dialect, contract, features if dialect == HEADED else 0)
+        graphs[dialect] = trace(model, layers, dialect, contract, features if dialect in ORT_DIALECTS else 0)
         step(f"optimize {dialect}")
         optimize(graphs[dialect], dialect)
-        if chosen is not None:
-            step(f"quantize {dialect}")
-            named = by_every_name(chosen.recipe, model)
+        if chosen is not None or dialect == "kernels":
+            step(f"quantize {dialect}" if chosen else "use kernels")
+            named = by_every_name(chosen.recipe if chosen else Recipe({}), model)
             quantize(graphs[dialect], dialect, named, contract.capacity, made, export.exact_widths)
         refuse_traps(graphs[dialect], dialect, checkpoint.architecture)
     step("write")

@@ -107,6 +107,8 @@ class BuildOptions:
     draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
     min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
     compiling: for the engines that run plans. tensorrt_version: the one on the device, by default that of this host.
+    portable: for engine `onnxruntime`, whether hosts without specexport-kernels are to run the bundle too, by graphs of
+    ONNX Runtime's own operators.
     """
 
     max_seq_len: int | None = None
@@ -120,6 +122,7 @@ class BuildOptions:
     engines: tuple[str, ...] = ("onnxruntime",)
     compiling: CompileOptions = field(default_factory=CompileOptions)
     tensorrt_version: str | None = None
+    portable: bool = False
     force: bool = False
     cache: Path | None = None
 
@@ -211,7 +214,7 @@ class BuildOptions:
             )
         _ = self.texts
         version = parse_version(self.tensorrt_version) if self.tensorrt_version else None
-        return choose_build_targets(self.engines, self.numbers, self.compiling, version, output)
+        return choose_build_targets(self.engines, self.numbers, self.compiling, version, output, self.portable)
 
 
 @dataclass(frozen=True)

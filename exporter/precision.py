@@ -9,6 +9,8 @@ from typing import cast, get_args
 
 from ..bundle import FORMATS, PRECISIONS, Family, Format, Precision, Role
 from ..engines.catalogue import ENGINES, LIBRARIES, Capability
+from ..engines.onnxruntime import kernels
+from ..engines.onnxruntime.cpu import NAME
 from ..engines.onnxruntime.cpu import availability as proving
 from ..engines.tensorrt.api import dialect_for
 from ..engines.tensorrt.compile import CompileOptions, check_options, compiler
@@ -126,20 +128,27 @@ def choose_build_targets(
     options: CompileOptions,
     tensorrt_version: tuple[int, ...] | None,
     output: str,
+    portable: bool = False,
 ) -> BuildTargets:
     """Raises `EngineError` and `ParameterError` for what this host, or an engine, cannot do.
 
     tensorrt_version: the one on the device, by default that of this host. A plan is made here only if it can be run
-    there.
+    there. portable: whether hosts without specexport-kernels are to run the bundle too.
     """
     _check_precision(engines, numbers, options.compute_capabilities)
     usable = proving()
     if not usable.usable:
         raise EngineError(f"the graphs cannot be proved on this host: {usable.detail}; {usable.remedy}")
     wanted: set[Dialect] = set()
-    if any(engine not in LIBRARIES for engine in engines):
-        wanted.add("ort")
     compiled, notes = [], []
+    if NAME in engines and numbers.precision == "fp32":
+        found = kernels.availability()
+        if found.usable:
+            wanted.add("kernels")
+        else:
+            notes.append(f"{found.detail}, so passes run on ONNX Runtime's own operators; {found.remedy}, build again")
+    if any(engine not in LIBRARIES for engine in engines) and (portable or "kernels" not in wanted):
+        wanted.add("ort")
     if "tensorrt-rtx" in engines:
         library = compiler("tensorrt-rtx", options)  # compiles anywhere, so what it lacks is worth an error at once
         wanted.add(dialect_for(library.name, library.version))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from transformers import PreTrainedModel
@@ -11,6 +11,7 @@ from ..bundle import Contract, Family, Fidelity, Format, Role
 from ..engines.onnxruntime.session_options import saturates
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.half_precision import fp32_arithmetic
+from .dialects import Dialect
 from .options import CalibrationTexts
 from .precision import PrecisionPlan
 from .weights.choose import RecipeOptions, choose
@@ -34,10 +35,12 @@ class Quantizing:
     limit: int = SATURATING_LIMIT
 
     @classmethod
-    def of(cls, numbers: PrecisionPlan, role: Role, texts: CalibrationTexts) -> Quantizing | None:
-        """None for a model whose weights stay as they are."""
+    def of(
+        cls, numbers: PrecisionPlan, role: Role, texts: CalibrationTexts, dialects: Iterable[Dialect]
+    ) -> Quantizing | None:
+        """None for a model whose weights stay as they are. dialects: of the graphs to make."""
         form = numbers.formats[role]
-        slow = numbers.family == "onnxruntime" and saturates()
+        slow = numbers.family == "onnxruntime" and "kernels" not in dialects and saturates()
         limit = SATURATING_LIMIT if slow else LARGEST_LIMIT
         return cls(form, numbers.family, texts, limit) if form != "float" else None
 

@@ -22,6 +22,7 @@ from ...errors import BundleError, EngineError
 from ..base import Availability, Engine, Logits, OpenedDraft, Rows, SavedStates, check_rows
 from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
+from .kernels import availability as availability_of_kernels
 from .graphs import OrtGraph, Signature, check_graph, open_graph, open_session, still_open
 from .session_options import check_threads
 from .states import HostState, OrtStates, state_signatures
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 NAME = "onnxruntime"
-DIALECT = "ort"
+# Of graphs that it runs, the fastest first.
+DIALECTS = ("kernels", "ort")
 OLDEST = (1, 23)  # the first that runs opset 21 with int4 in blocks, and the last with wheels for Python 3.10
 # For models that keep states: the oldest version that was tried with the operators of their graphs.
 OLDEST_WITH_STATES = (1, 31)
@@ -70,11 +72,10 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
         _check_version()
 
     def decoder(spec: ModelSpec, drafts: bool) -> OrtDecoder:
-        if DIALECT not in spec.graphs:
-            raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
+        dialect = _dialect(bundle, spec)
         contract = manifest.contract.of("draft" if drafts else "target")
         options = DecoderOptions(threads, keeps_open=drafts)
-        return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, contract, options=options)
+        return OrtDecoder(bundle.path(spec.graphs[dialect]), spec, contract, dialect, options)
 
     graphs = WeakSet[OrtGraph | OrtDecoder]()
 
@@ -95,7 +96,24 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     draft = open_draft(manifest.drafts[0].model) if manifest.drafts else None
     target = decoder(manifest.target, drafts=False)
     trees = target if manifest.contract.tree_rows else None
-    return Engine(NAME, DIALECT, target, draft, open_one, close=close, open_draft=open_draft, trees=trees)
+    dialect = _dialect(bundle, manifest.target)
+    return Engine(NAME, dialect, target, draft, open_one, close=close, open_draft=open_draft, trees=trees)
+
+
+def _dialect(bundle: Bundle, spec: ModelSpec) -> str:
+    """Which of the model's graphs this host runs. Raises `BundleError`, and `EngineError` that says what to install."""
+    made = [dialect for dialect in DIALECTS if dialect in spec.graphs]
+    if not made:
+        raise BundleError(f"{bundle.root} has no graph of {spec.source} for {NAME}; build the bundle again")
+    if made[0] == "kernels" and not (kernels := availability_of_kernels()).usable:
+        if len(made) == 1:
+            raise EngineError(
+                f"{bundle.root} runs on specexport-kernels alone, and {kernels.detail}; {kernels.remedy}, or build the "
+                "bundle with --portable",
+                code="engine_unavailable",
+            )
+        return made[1]
+    return made[0]
 
 
 def _check_version() -> None:
@@ -145,7 +163,7 @@ class OrtDecoder:
         path: Path,
         spec: ModelSpec,
         contract: Contract,
-        dialect: str = DIALECT,
+        dialect: str = "ort",
         options: DecoderOptions | None = None,
     ) -> None:
         options = options or DecoderOptions()
@@ -159,9 +177,9 @@ class OrtDecoder:
         self._path, self._spec, self._contract = path, spec, contract
         self._dtype = NUMPY_DTYPES[contract.precision]
         self._places_rows = dialect == "rows"
-        self.head = OrtHead(spec.features, contract.widest_step) if dialect == DIALECT and spec.features else None
-        # How many cache rows a pass may read; GroupQueryAttention needs no such input.
-        self._spans = () if dialect == "ort" else contract.spans
+        self.head = OrtHead(spec.features, contract.widest_step) if dialect in DIALECTS and spec.features else None
+        # How many cache rows a pass may read; the operators of ONNX Runtime's dialects need no such input.
+        self._spans = () if dialect in DIALECTS else contract.spans
         self._session: ort.InferenceSession | None = open_session(path, options.threads, options.fuse_quantized)
         self._check(self._session)
         import onnxruntime as ort
@@ -175,7 +193,7 @@ class OrtDecoder:
         self._caches = [self._rows(layer, contract.capacity) for _, layer in spec.cache_names("past")]
         self._cache_values = [self._value(array) for array in self._caches]
         self._trees = OrtTrees() if contract.tree_rows else None
-        memory = partial(HostState, value=self._value, in_place=dialect == DIALECT)
+        memory = partial(HostState, value=self._value, in_place=dialect in DIALECTS)
         self._states = None
         if spec.has_states:
             self._states = OrtStates(spec, contract, options.keeps_open, NUMPY_DTYPES, memory, self._value)

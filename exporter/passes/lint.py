@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ...errors import UnsupportedModelError
-from ..dialects import Dialect
+from ..dialects import ORT_DIALECTS, Dialect
 
 # Operators of ONNX-TensorRT 10.1's list (opsets 9 to 20), without loops, branches and shapes that depend on data: a
 # round runs as one CUDA graph, which has none of them.
@@ -39,8 +39,8 @@ def refuse_traps(model: ir.Model, dialect: Dialect, name: str) -> None:
 
 
 def lint(model: ir.Model, dialect: Dialect) -> list[str]:
-    """A line for every trap: which operator, by name, and what is wrong with it. The dialect `ort` has none."""
-    if dialect == "ort":
+    """A line for every trap: which operator, by name, and what is wrong with it. ONNX Runtime's dialects have none."""
+    if dialect in ORT_DIALECTS:
         return []
     graph = model.graph
     findings = list(_operators(graph) if dialect == "onnx" else _old_operators(graph))

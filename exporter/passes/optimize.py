@@ -13,7 +13,7 @@ from onnxscript.rewriter.ort_fusions.rms_normalization import fuse_rms_normaliza
 from onnxscript.rewriter.ort_fusions.skip_normalization import fuse_skip_layer_normalization
 from onnxscript.rewriter.rules import common as rules
 
-from ..dialects import Dialect
+from ..dialects import ORT_DIALECTS, Dialect
 from .clean_up import CLEAN_UP, PREFIX, adopt_constants, name_nodes
 from .cuda_graphs import keep_counts_on_host, keep_lengths_on_device, narrow_splits
 from .fusions import expand_rms_normalization, fuse_skip_rms_normalization, fuse_transpose_into_matmul
@@ -21,6 +21,8 @@ from .fusions import expand_rms_normalization, fuse_skip_rms_normalization, fuse
 # Tensors from this size on live in the weights file.
 EXTERNAL_BYTES = 1024
 FOLDED_ELEMENTS = 4096
+# Larger tensors begin at a page: kernels read them where the file is mapped, and vectors across cache lines are slow.
+ALIGNED_BYTES, PAGE = 16384, 4096
 EXACT_RULES = (
     rules.no_op_cast_rule,
     rules.no_op_expand_rule,
@@ -41,20 +43,23 @@ EXACT_RULES = (
 def optimize(model: ir.Model, dialect: Dialect) -> None:
     """Fold small constants; for ONNX Runtime also fuse norms and transposed weights.
 
-    Weights stay as they are stored.
+    Weights stay as they are stored. In the dialect `kernels`, norms are left as one operator each.
     """
     common_passes.InlinePass()(model)
     _fold(model)
-    if dialect == "ort":
+    if dialect in ORT_DIALECTS:
         fuses = (
             fuse_rms_normalization,
             fuse_skip_rms_normalization,
             fuse_skip_layer_normalization,
             fuse_transpose_into_matmul,
         )
-        captured = (keep_lengths_on_device, keep_counts_on_host, narrow_splits)  # what CUDA graphs need
-        for change in (*fuses, expand_rms_normalization, *captured):
+        for change in fuses:
             change(model)
+        if dialect == "ort":
+            # the last three: what CUDA graphs need
+            for change in (expand_rms_normalization, keep_lengths_on_device, keep_counts_on_host, narrow_splits):
+                change(model)
         model.opset_imports.setdefault("com.microsoft", 1)
         _fold(model)
     name_nodes(model)
@@ -89,7 +94,9 @@ def save(models: dict[Dialect, ir.Model], folder: Path, stem: str) -> tuple[dict
                 known.append(place)
                 tensors.append(tensor)
             places[value] = place
-    stored = ir.external_data.convert_tensors_to_external(tensors, folder, weights)
+    stored = ir.external_data.convert_tensors_to_external(
+        tensors, folder, weights, alignment=PAGE, align_threshold=ALIGNED_BYTES
+    )
     graphs: dict[str, str] = {}
     for dialect, model in models.items():
         for value in model.graph.initializers.values():

@@ -16,12 +16,13 @@ No format or model has a tolerance of its own, and a scale that is wrong by two 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.layouts import BLOCK
 from ..weights.formats import LARGEST, Float32, row_slices
 from ..weights.recipe import WeightRecipe
 
@@ -86,8 +87,14 @@ def _off(rounded: Rounded, weight: Float64, bias: Float64, outputs: Float32) -> 
 
 
 def _integers(recipe: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
-    """MatMulInteger: of rows with a scale each."""
+    """Products of integers, of rows with a scale each."""
     yield Rounded(*_stepped(inputs, _largest(inputs) / 127, _int8), summed=1)
+
+
+def _int4_rows(recipe: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
+    """LinearInt4: rows with a scale each; of a block of weights the sum is exact, blocks are summed in fp32."""
+    rounded = next(_integers(recipe, inputs))
+    yield replace(rounded, summed=-(-inputs.shape[1] // BLOCK))
 
 
 def _blocks(recipe: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
@@ -110,6 +117,8 @@ def _dequantized(recipe: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
 
 # By the form of the product, as `quantized_ops.py` finds it.
 ROUNDED: dict[str, Callable[[WeightRecipe, Float64], Iterator[Rounded]]] = {
+    "LinearInt8": _integers,
+    "LinearInt4": _int4_rows,
     "MatMulInteger": _integers,
     "MatMulNBits": _blocks,
     "DequantizeLinear": _dequantized,

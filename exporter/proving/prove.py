@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from transformers import DynamicCache, PreTrainedModel
 
 from ...bundle import Contract, ModelSpec, Proof, Role
-from ...engines.onnxruntime.cpu import DIALECT, NAME, DecoderOptions, OrtDecoder
+from ...engines.onnxruntime.cpu import NAME, DecoderOptions, OrtDecoder
 from ...errors import UnsupportedModelError
 from ...runtime.proofs.parity import (
     Arithmetic,
@@ -32,6 +32,7 @@ from ...runtime.proofs.parity import (
 from ...runtime.proofs.tree_parity import prove_trees
 from ..checkpoints.half_precision import fp32_arithmetic
 from ..checkpoints.source import first_line
+from ..dialects import ORT_DIALECTS
 from ..tracing.probe import cache_argument
 from .widen import widen
 
@@ -142,7 +143,7 @@ def prove(
         step(f"{role} {dialect}")
         path = staging_dir / graph
         kind = arithmetic(spec, contract)
-        if kind == "fp32" or (dialect == DIALECT and (spec.format != "float" or (NAME in engines and kind == "fp16"))):
+        if kind == "fp32" or (dialect in ORT_DIALECTS and (spec.format != "float" or (NAME in engines and kind == "fp16"))):
             decoder = OrtDecoder(path, spec, kept, dialect=dialect)
             proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, kind))
             if kept.tree_rows and not isinstance(kind, Rounding):

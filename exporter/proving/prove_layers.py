@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from ...bundle import LayerProof
 from ...engines.base import Logits
-from ...engines.onnxruntime.cpu import DIALECT, OrtDecoder
+from ...engines.onnxruntime.cpu import OrtDecoder
 from ...errors import ProofError
 from ...runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep, Step, divergence, logits_of, max_error
-from ..dialects import Dialect
+from ..dialects import ORT_DIALECTS, Dialect
 from ..weights.fake_quant import fake_quantized
 from ..weights.recipe import Recipe
 from .layer_arithmetic import REPORT, ROUNDING, ROUNDINGS, layer_error
@@ -85,8 +85,8 @@ def prove_layers(subject: Subject, dialect: Dialect, path: Path, recorded: Refer
 
 
 def _answers(subject: Subject, dialect: Dialect, path: Path, reference: list[ReferenceStep]) -> list[Logits]:
-    if dialect == DIALECT:
-        return list(logits_of(OrtDecoder(path, subject.spec, subject.contract), reference))
+    if dialect in ORT_DIALECTS:
+        return list(logits_of(OrtDecoder(path, subject.spec, subject.contract, dialect), reference))
     with widened(path) as wide:
         return list(logits_of(widened_decoder(wide, subject.spec, subject.contract, dialect), reference))
 

@@ -18,11 +18,12 @@ from transformers import PreTrainedModel
 
 from ...bundle import Contract, ModelSpec
 from ...engines.base import RunGraph
-from ...engines.onnxruntime.cpu import DIALECT
 from ...engines.onnxruntime.graphs import open_graph
 from ...errors import ProofError
 from ...runtime.proofs.parity import Exact
-from ..dialects import Dialect
+from ..dialects import OPSETS, ORT_DIALECTS, Dialect
+from ..kernels.layouts import PANEL, float_panels
+from ..kernels.products import DOMAIN
 from ..passes.clean_up import parameter_name
 from ..weights.formats import LARGEST, Float32
 from ..weights.layers import linear_layers, parameter_names
@@ -34,6 +35,8 @@ from .widen import widen
 NBITS = "MatMulNBits"
 # The accuracy level of MatMulNBits that computes in fp32.
 FP32_LEVEL = 1
+# Attributes of a kernel that say how large it is.
+SIZES = ("num_outputs", "num_inputs")
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class QuantizedGraph:
         for name in map(parameter_name, model.graph.initializers.values()):
             if name in weights and weights[name].name not in stored:
                 raise ProofError(f"{name} is missing among the graph's quantized products; {REPORT}")
-        if dialect != DIALECT:
+        if dialect not in ORT_DIALECTS:
             widen(model)
         return cls(path, model, products, picked, weights)
 
@@ -124,7 +127,11 @@ class QuantizedGraph:
     def alone(self, inputs: Mapping[str, ir.DataType], output: str, fp32_kernels: bool = False) -> Iterator[RunGraph]:
         """What makes `output` of `inputs`, by itself. fp32_kernels: of products in few bits, in place of the host's."""
         values = self.values
-        cut = ir.convenience.extract(self.model.graph, [values[name] for name in inputs], [values[output]])
+        node = values[output].producer()
+        if node is not None and node.domain == DOMAIN:
+            cut = _bare(node)
+        else:
+            cut = ir.convenience.extract(self.model.graph, [values[name] for name in inputs], [values[output]])
         for value, dtype in zip(cut.inputs[: len(inputs)], inputs.values(), strict=True):
             value.type, value.shape = ir.TensorType(dtype), None
         cut.outputs[0].type, cut.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), None
@@ -149,6 +156,9 @@ class QuantizedGraph:
             old, tape = values[op.output], ir.tape.Tape()
             node = old.producer()
             assert node is not None
+            if node.domain == DOMAIN:
+                self._restore_kernel(op, node, f"restored.{number}")
+                continue
             new = self._restored(op, node, values, tape, f"restored.{number}")
             for value in tape.initializers:
                 graph.register_initializer(value)
@@ -181,6 +191,21 @@ class QuantizedGraph:
         product = tape.op("FusedMatMul", [values[op.input], weight], {"transB": 1}, domain="com.microsoft")
         return tape.op("Add", [product, node.inputs[2]]) if op.biased else product
 
+    def _restore_kernel(self, op: QuantizedOp | Table, node: ir.Node, name: str) -> None:
+        """The operator of fp32 weights, with the same norm, turn and gate."""
+        weights = op.weights if isinstance(op, QuantizedOp) else (op.weight,)
+        restored = self._tensor(name, *weights)
+        outputs, inputs = restored.shape.numpy()
+        shape = ir.Shape([-(-outputs // PANEL), inputs, PANEL])
+        panels = ir.LazyTensor(
+            lambda: ir.tensor(float_panels(restored.numpy(), "fp32")), dtype=ir.DataType.FLOAT, shape=shape, name=name
+        )
+        value = ir.val(name, ir.DataType.FLOAT, shape, const_value=panels)
+        self.model.graph.register_initializer(value)
+        node.op_type = "LinearFloat" if isinstance(op, QuantizedOp) else "EmbeddingFloat"
+        node.replace_input_with(1, value)
+        node.replace_input_with(2, None)
+
     def _tensor(self, name: str, *weights: str) -> ir.LazyTensor:
         """The restored weights, one after another in their outputs, in memory only while they are written to a file."""
         of = [self.weights[weight] for weight in weights]
@@ -191,6 +216,20 @@ class QuantizedGraph:
             shape=ir.Shape(shape),
             name=name,
         )
+
+
+def _bare(product: ir.Node) -> ir.Graph:
+    """A kernel's product or table alone: without the norm, turn and gate that its operator also computes."""
+    taken = list(product.inputs[1:4])
+    constants = [value and ir.val(value.name, value.dtype, value.shape, const_value=value.const_value) for value in taken]
+    assert product.inputs[0] is not None
+    value = ir.val(product.inputs[0].name)
+    attributes = {name: product.attributes[name].as_int() for name in SIZES if name in product.attributes}
+    node = ir.node(product.op_type, [value, *constants], attributes, domain=DOMAIN)
+    node.outputs[0].name = product.outputs[0].name
+    opsets = {"": OPSETS["kernels"], DOMAIN: 1}
+    stored = [value for value in constants if value is not None]
+    return ir.Graph([value], [node.outputs[0]], nodes=[node], initializers=stored, opset_imports=opsets)
 
 
 def _weights(subject: Subject) -> dict[str, QuantizedWeight]:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from ...errors import ProofError
 
 STORED = (".int8", ".int4", ".fp8")
+EMBEDDINGS = ("EmbeddingInt8", "EmbeddingInt4")
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,18 @@ def _dequantized(node: ir.Node) -> Iterator[QuantizedOp]:
         yield QuantizedOp("DequantizeLinear", stored[1], _name(value), _name(node.outputs[0]), biased)
 
 
+def _kernel(node: ir.Node) -> Iterator[QuantizedOp]:
+    """`kernels/products.py`: with its norm, turn or gate, of which `QuantizedGraph.alone` frees it."""
+    stored = _stored(node.inputs[1])
+    if stored is not None:
+        biased = len(node.inputs) > 3 and node.inputs[3] is not None
+        yield QuantizedOp(node.op_type, stored[1], _name(node.inputs[0]), _name(node.outputs[0]), biased)
+
+
 # A new way to compute a quantized product: how to find it here, and what it gives in `layer_arithmetic.py`.
 FORMS: Mapping[str, Callable[[ir.Node], Iterator[QuantizedOp]]] = {
+    "LinearInt8": _kernel,
+    "LinearInt4": _kernel,
     "MatMulInteger": _integers,
     "MatMulNBits": _blocks,
     "MatMul": _dequantized,
@@ -140,7 +151,12 @@ FORMS: Mapping[str, Callable[[ir.Node], Iterator[QuantizedOp]]] = {
 
 
 def _table(node: ir.Node) -> Iterator[Table]:
-    """`quantize/picked_weights.py`, and in Q/DQ a Gather of a DequantizeLinear."""
+    """`quantize/picked_weights.py`, `kernels/products.py`, and in Q/DQ a Gather of a DequantizeLinear."""
+    if node.op_type in EMBEDDINGS:
+        stored = _stored(node.inputs[1])
+        if stored is not None:
+            yield Table(stored[1][0], _name(node.inputs[0]), _name(node.outputs[0]))
+        return
     if node.op_type not in ("Gather", "GatherBlockQuantized"):
         return
     restored = _through(node.inputs[0], "DequantizeLinear")

@@ -7,7 +7,10 @@ from torch.nn import Module
 
 from ...errors import UnsupportedModelError
 from ..dialects import Dialect
+from ..kernels.fuse import fuse_around_products
+from ..kernels.products import use_products
 from ..passes.clean_up import CLEAN_UP, parameter_name
+from ..passes.fusions import expand_rms_normalization
 from ..weights.recipe import Recipe
 from .batch_invariant import attend_over_two_rows, look_angles_up, spell_softplus_out
 from .for_onnxruntime import quantize_nbits, quantize_rows
@@ -25,7 +28,9 @@ def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, m
     by weight.
     exact_widths: for ONNX Runtime, rows are to have the same bits in passes of any width.
     """
-    if dialect != "ort":
+    if dialect == "kernels":
+        changed = use_kernels(model, recipe, capacity)
+    elif dialect != "ort":
         changed = quantize_for_tensorrt(model, recipe, made)
     else:
         absorb_rotary(model, capacity)
@@ -46,6 +51,21 @@ def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, m
                 f"({next(iter(value.uses())).node.op_type}); "
                 "build with fp32, fp16 or bf16"
             )
+    return changed
+
+
+def use_kernels(model: ir.Model, recipe: Recipe, capacity: int) -> int:
+    """Give an optimized graph of the dialect `kernels` its operators; returns the number of layers and tables."""
+    absorb_rotary(model, capacity)
+    changed = use_products(model, recipe) + quantize_expert_rows(model, recipe)
+    quantize_tables(model, recipe)
+    CLEAN_UP(model)  # what the rotary embedding left would keep queries and keys apart
+    pack_attention(model)
+    fuse_around_products(model)
+    expand_rms_normalization(model)
+    look_angles_up(model, capacity)
+    spell_softplus_out(model)
+    model.opset_imports["specexport"] = 1
     return changed
 
 

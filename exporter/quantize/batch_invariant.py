@@ -106,7 +106,7 @@ def _same(table: Table, rows: Table) -> bool:
 
 def _angles(graph: ir.Graph) -> Iterator[ir.Value]:
     """Values that are made of positions and constants alone, of cosines or sines among them, and read by others."""
-    placed = {value for value in graph.inputs if value.name == "position"}
+    placed = {value for value in graph.inputs if value.name in ("position", "depth")}
     turned: set[ir.Value] = set()
     for node in graph:
         read = [value for value in node.inputs if value is not None and not value.is_initializer()]
@@ -124,6 +124,10 @@ def _angles(graph: ir.Graph) -> Iterator[ir.Value]:
 def _positions(graph: ir.Graph) -> ir.Value:
     """Of the tokens of a pass, `[T]`."""
     inputs = {value.name: value for value in graph.inputs}
+    if "depth" in inputs:  # the rows of a tree
+        add = ir.node("Add", [inputs["depth"], inputs["position"]])
+        graph.insert_before(graph[0], add)
+        return add.outputs[0]
     zero, one = (constant(graph, f"angles.{name}", np.array(name == "one", np.int64)) for name in ("zero", "one"))
     width = ir.node("Shape", [inputs["tokens"]], {"start": 1, "end": 2})
     count = ir.node("Squeeze", [width.outputs[0]])

@@ -1,9 +1,9 @@
-"""The rotary embedding into `GroupQueryAttention`, which turns queries and keys by tables of cosines and sines.
+"""The rotary embedding into the attention operator, which turns queries and keys by tables of cosines and sines.
 
 Su et al. 2021 (arXiv 2104.09864), as transformers writes it: `x * cos + turned(x) * sin` with `turned(x) = [-x2, x1]`
 over the halves of a head. That is about twenty small operators a layer, whose calls cost more than their arithmetic.
 
-Queries, keys and values that one product gives go to `GroupQueryAttention` as they come, without being split.
+Queries, keys and values that one product gives go to the operator as they come, without being split.
 """
 
 from __future__ import annotations
@@ -18,6 +18,18 @@ from onnx.reference import ReferenceEvaluator
 from .linears import constant
 
 ATTENTION = "GroupQueryAttention"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where an operator has its inputs: keys, with the values next; cosines, with the sines next."""
+
+    keys: int
+    cosines: int
+
+
+# ONNX Runtime's operator, and that of kernels/.
+PLACES = {("com.microsoft", ATTENTION): Places(1, 7), ("specexport", "Attention"): Places(4, 6)}
 # A table's halves must be equal: in fp32, of numbers between -1 and 1 times the embedding's scaling.
 EQUAL = 1e-6
 # Of a head's width: what the kernel asks for.
@@ -45,9 +57,10 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
     tables: dict[tuple[ir.Value, ir.Value], tuple[ir.Value, ir.Value] | None] = {}
     changed = 0
     for node in list(graph):
-        if node.op_type != ATTENTION or "do_rotary" in node.attributes or any(node.inputs[7:11]):
+        places = PLACES.get((node.domain, node.op_type))
+        if places is None or any(node.inputs[places.cosines : places.cosines + 2]):
             continue
-        query, key = _rotated(node.inputs[0]), _rotated(node.inputs[1])
+        query, key = _rotated(node.inputs[0]), _rotated(node.inputs[places.keys])
         if query is None or key is None or (query.cos, query.sin) != (key.cos, key.sin):
             continue
         pair = (query.cos, query.sin)
@@ -56,12 +69,13 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
         made = tables[pair]
         if made is None:
             continue
-        for index, rotated in enumerate((query, key)):
+        for index, rotated in ((0, query), (places.keys, key)):
             node.replace_input_with(index, _flat(graph, node, rotated.view))
-        node.resize_inputs(max(len(node.inputs), 9))
-        for index, table in enumerate(made, start=7):
+        node.resize_inputs(max(len(node.inputs), places.cosines + 2))
+        for index, table in enumerate(made, start=places.cosines):
             node.replace_input_with(index, table)
-        node.attributes["do_rotary"] = ir.AttrInt64("do_rotary", 1)
+        if node.op_type == ATTENTION:
+            node.attributes["do_rotary"] = ir.AttrInt64("do_rotary", 1)
         changed += 1
     return changed
 
@@ -129,7 +143,11 @@ def evaluate(model: ir.Model, wanted: tuple[ir.Value, ...], width: int, position
             pending += [value for value in node.inputs if value is not None]
     nodes = [node for node in graph if node in needed]
     sources = {value for node in nodes for value in node.inputs if value is not None and value.producer() is None}
-    feeds = {"tokens": np.zeros((1, width), np.int64), "position": np.array([position])}
+    feeds = {
+        "tokens": np.zeros((1, width), np.int64),
+        "position": np.array([position]),
+        "depth": np.arange(width),  # of a graph that takes trees, for a chain
+    }
     inputs = [value for value in graph.inputs if value in sources]
     assert all(value.name in feeds for value in inputs), "a rotary embedding that looks at the cache"
     cut = ir.convenience.extract(graph, inputs, list(wanted))
@@ -178,9 +196,11 @@ def pack_attention(model: ir.Model) -> int:
     graph = model.graph
     changed = 0
     for node in list(graph):
-        if node.op_type != ATTENTION or any(value is None for value in node.inputs[:3]):
+        places = PLACES.get((node.domain, node.op_type))
+        inputs = (0, places.keys, places.keys + 1) if places is not None else ()
+        if not inputs or any(node.inputs[index] is None for index in inputs):
             continue
-        parts = [_part(value) for value in node.inputs[:3]]  # type: ignore[arg-type]
+        parts = [_part(node.inputs[index]) for index in inputs]  # type: ignore[arg-type]
         splits = {part.producer() for part, _ in parts}
         split = splits.pop()
         if splits or split is None or split.op_type != "Split" or list(split.outputs) != [part for part, _ in parts]:
@@ -196,7 +216,7 @@ def pack_attention(model: ir.Model) -> int:
             add.outputs[0].type = merged.type
             graph.insert_before(node, add)
             merged = add.outputs[0]
-        for index, packed in enumerate((merged, None, None)):
+        for index, packed in zip(inputs, (merged, None, None), strict=True):
             node.replace_input_with(index, packed)
         changed += 1
     return changed

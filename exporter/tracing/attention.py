@@ -162,6 +162,31 @@ def group_query_attention(query: Tensor, key: Tensor, value: Tensor, layer: Laye
     return output.view(1, length, heads, -1).transpose(1, 2), (key_all, value_all)
 
 
+def kernel_attention(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, KeyValue]:
+    """The dialect `kernels` (kernels/src/attend.h); shapes as in `scatter_and_attend`. Rows are written in place."""
+    heads, length, kv_heads = query.shape[1], query.shape[2], key.shape[1]
+    packed, new_key, new_value = (tensor.transpose(1, 2).reshape(1, length, -1) for tensor in (query, key, value))
+    attributes: dict[str, Any] = dict(heads=heads, kv_heads=kv_heads, scale=layer.scale)
+    if layer.window:
+        attributes["window"] = layer.window
+    if layer.softcap:
+        attributes["soft_cap"] = layer.softcap
+    ancestors = layer.tree.ancestor if layer.tree is not None else None
+    sinks = layer.sinks.float() if layer.sinks is not None else None
+    optional = [None, None, sinks, ancestors]  # without tables of a rotary embedding
+    while optional and optional[-1] is None:
+        optional.pop()
+    output, key_all, value_all = symbolic_multi_out(
+        "specexport::Attention",
+        (packed, *layer.past, layer.position, new_key, new_value, *optional),
+        attributes,
+        dtypes=(query.dtype, key.dtype, value.dtype),
+        shapes=(packed.shape, layer.past[0].shape, layer.past[1].shape),
+        version=1,
+    )
+    return output.view(1, length, heads, -1).transpose(1, 2), (key_all, value_all)
+
+
 def attend_to_both(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, KeyValue]:
     """The `rows` dialect; shapes as in `scatter_and_attend`, but it returns the new rows."""
     (past_key, past_value), position, columns = layer.past, layer.position, layer.columns
@@ -211,7 +236,12 @@ def _visible(columns: Tensor, rows: Tensor, window: int) -> Tensor:
     return mask & (columns > rows - window) if window else mask
 
 
-EMITTERS = {"onnx": scatter_and_attend, "ort": group_query_attention, "rows": attend_to_both}
+EMITTERS = {
+    "kernels": kernel_attention,
+    "onnx": scatter_and_attend,
+    "ort": group_query_attention,
+    "rows": attend_to_both,
+}
 
 
 @contextmanager

@@ -15,10 +15,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..dialects import Dialect
-
-# The dialect of the loop that drafts token by token on the host: device rounds fix k before they are launched.
-HEADED: Dialect = "ort"
 WEIGHTS = "head"
 OUTPUTS = ("features", "confidence")
 

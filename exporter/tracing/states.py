@@ -29,7 +29,7 @@ from .attention import StaticCache
 from .recurrences import RECURRENCES, OpenStates, Recurrence, StateIndex
 
 # What emits `convolve` and `advance` in a dialect.
-EMITTERS: dict[Dialect, ModuleType] = {"ort": ort_states, "onnx": standard_states}
+EMITTERS: dict[Dialect, ModuleType] = {"kernels": ort_states, "onnx": standard_states, "ort": ort_states}
 FUSED = ("silu", "swish")  # the activation of a convolution that ONNX Runtime's operator has
 
 

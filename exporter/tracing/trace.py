@@ -23,10 +23,10 @@ from ...bundle import COUNTS, CacheLayer, Contract
 from ...errors import UnsupportedModelError
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import first_line
-from ..dialects import OPSETS, Dialect
+from ..dialects import OPSETS, ORT_DIALECTS, Dialect
 from .attention import static_cache_attention
 from .complex_numbers import complex_as_pairs
-from .confidence_head import HEADED, OUTPUTS, WEIGHTS, confidence, embeddings_seen
+from .confidence_head import OUTPUTS, WEIGHTS, confidence, embeddings_seen
 from .probe import cache_argument, cache_of, custom_attention_reason, probe_states, seen_by_attention, state_tensors
 from .recurrences import OpenStates
 from .states import EMITTERS, StateCache, static_states
@@ -100,11 +100,10 @@ def trace(
 ) -> ir.Model:
     """The model's graph in `dialect`, its weights shared with `model`. Raises `UnsupportedModelError` with the reason.
 
-    features: with a confidence head that reads as many numbers a row, see `probe_features`. Only in the dialect
-    `HEADED`. Where the contract has tree rows, the graph has the inputs that make a tree of a pass; such a model has no
+    features: with a confidence head that reads as many numbers a row, see `probe_features`; for ONNX Runtime only. Where the contract has tree rows, the graph has the inputs that make a tree of a pass; such a model has no
     head.
     """
-    assert not features or (dialect == HEADED and not contract.tree_rows)
+    assert not features or (dialect in ORT_DIALECTS and not contract.tree_rows)
     if contract.tree_rows:
         takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         refuse_trees(type(model).__name__, any(layer.states for layer in layers), takes_positions)
@@ -118,7 +117,7 @@ def trace(
     names = [f"{index}.{half}" for index in attending for half in ("key", "value")]
     inputs = {"tokens": torch.zeros(1, 3, dtype=torch.int64), "position": torch.zeros(1, dtype=torch.int64)}
     dynamic = {"tokens": {1: Dim("width", min=1, max=contract.capacity)}}
-    if dialect != "ort":
+    if dialect not in ORT_DIALECTS:
         inputs["columns"] = torch.arange(contract.capacity // 2)
         dynamic["columns"] = {0: Dim("span", min=1, max=contract.capacity)}
     if contract.tree_rows:
@@ -164,7 +163,7 @@ def trace(
 class StaticDecoder(torch.nn.Module):
     """Any `AutoModelForCausalLM` over a static cache.
 
-    `(tokens, position, columns unless ort, depth and ancestor if trees, head if any, pending and certain if any, *past,
+    `(tokens, position, columns unless for ONNX Runtime, depth and ancestor if trees, head if any, pending and certain if any, *past,
     *states)
     -> (logits, features and confidence if any, *written, *states)`
     """
@@ -188,7 +187,7 @@ class StaticDecoder(torch.nn.Module):
         self.accepted = inspect.signature(model.forward).parameters
 
     def forward(self, tokens: Tensor, position: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        columns, rest = (None, rest) if self.dialect == "ort" else (rest[0], rest[1:])
+        columns, rest = (None, rest) if self.dialect in ORT_DIALECTS else (rest[0], rest[1:])
         tree, rest = (Tree(*rest[:2]), rest[2:]) if self.takes_trees else (None, rest)
         weights, rest = (rest[0], rest[1:]) if self.has_head else (None, rest)
         cache = self._cache(position, columns, rest)

@@ -13,7 +13,7 @@ constexpr int KEYS = 128;   // keys whose softmax is one partial result; blocks 
 
 inline int padded(int size) { return (size + BLOCK - 1) / BLOCK * BLOCK; }  // what rows are stored in, with zeros
 
-// A row of activations in int8: what one step of `scale` / 127 stands for is in the weights' scales.
+// A row of activations in int8, in steps of `scale`.
 struct Row {
   float scale;
   int32_t sum;

@@ -71,7 +71,7 @@ inline void round_row(const float* x, int size, int8_t* q, int32_t* sums, Row* r
   }
   const float magnitude = largest(top);
   const Floats steps = all(magnitude > 1e-30f ? 127.0f / magnitude : 0.0f);
-  row->scale = magnitude + sum(spoiled);
+  row->scale = magnitude / 127.0f + sum(spoiled);
   row->sum = 0;
   for (int i = 0; i < padded(size); i += BLOCK) {
     Floats total = all(0.0f);

@@ -20,11 +20,11 @@ def made(form: str, outputs: int, inputs: int, random: np.random.Generator) -> t
     dense = (random.standard_normal((outputs, inputs)) / np.sqrt(inputs)).astype(np.float32)
     if form == "Int8":
         integers = random.integers(-127, 128, (outputs, inputs)).astype(np.int8)
-        scales = (random.random(outputs) + 0.5).astype(np.float32) / 127 / 127
+        scales = (random.random(outputs) + 0.5).astype(np.float32) / 127
         return int8_panels(integers), scales, integers * scales[:, None].astype(np.float64)
     if form == "Int4":
         integers = random.integers(-8, 8, (outputs, inputs)).astype(np.int8)
-        scales = (random.random((outputs, -(-inputs // 32))) + 0.5).astype(np.float32) / 8 / 127
+        scales = (random.random((outputs, -(-inputs // 32))) + 0.5).astype(np.float32) / 8
         return *int4_panels(integers, scales), integers * np.repeat(scales, 32, 1)[:, :inputs].astype(np.float64)
     narrow = dense.astype({"BFloat16": ml_dtypes.bfloat16, "Float16": np.float16, "Float": np.float32}[form])
     return float_panels(narrow), None, narrow.astype(np.float64)
@@ -84,7 +84,7 @@ def test_rows(form: str, kind: str, inputs: int, outputs: int) -> None:
         rows = hadamard(rows, 32)
     if form.startswith("Int"):
         largest = np.abs(rows).max(-1, keepdims=True)
-        rows = np.rint(rows * 127 / np.where(largest > 0, largest, 1)) * largest
+        rows = np.rint(rows * 127 / np.where(largest > 0, largest, 1)) * largest / 127
     wanted = rows @ dense.T + (bias if kind != "plain" else 0)
     if gated:
         gate, up = wanted[:, : outputs // 2], wanted[:, outputs // 2 :]

@@ -1,0 +1,121 @@
+"""Products with stored weights become `Linear` operators, and tables that rows are picked from `Embedding`.
+
+Weights that the recipe quantizes are stored as it says. All others keep their values: in bf16 or fp16 where these hold
+them exactly, as they do for a checkpoint in half precision. Either way rows are computed in fp32, each by itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ..quantize.for_onnxruntime import stored
+from ..quantize.linears import FLOATS, Group, Linear, constant, is_table, linears, matrix, name_of, put_in_place
+from ..weights.recipe import Recipe
+from .fuse import DOMAIN, turn_size
+from .layouts import (
+    BLOCK,
+    FLOAT_FORMATS,
+    PANEL,
+    float_format,
+    float_panels,
+    int4_panels,
+    int8_panels,
+    scale_panels,
+)
+
+OPERATORS = {"int8": "Int8", "int4": "Int4"} | {form: name for form, (name, _) in FLOAT_FORMATS.items()}
+
+
+def use_products(model: ir.Model, recipe: Recipe) -> int:
+    """Returns the number of layers and tables. Layers that read the same values in one format become one product.
+
+    recipe: by the names that the graph's weights have; the values of weights that it does not name stay.
+    """
+    graph = model.graph
+    groups: dict[tuple[ir.Value, str, str], Group] = {}
+    forms: dict[ir.Value, str] = {}
+    for linear in linears(graph):
+        if turn_size(linear.weight):
+            continue
+        form = forms.setdefault(linear.weight, _form(linear, recipe))
+        alone = linear.name if is_table(linear.weight) or linear.bias is not None else ""
+        groups.setdefault((linear.input, form, alone), []).append(linear)
+    read_as_stored = {linear.weight for group in groups.values() for linear in group if not linear.transposed}
+    tables = [table for table in _tables(graph) if table.weight not in read_as_stored]
+    for (_, form, _), group in groups.items():
+        outputs = sum(linear.size[0] for linear in group)
+        inputs = [group[0].input, *_weights(graph, group, form, recipe)]
+        node = ir.node(f"Linear{OPERATORS[form]}", inputs, {"num_outputs": outputs}, domain=DOMAIN)
+        put_in_place(graph, group, [node])
+    count = sum(map(len, groups.values()))
+    for table in tables:
+        form = forms.get(table.weight) or _table_form(table, recipe)
+        if form:
+            _pick(graph, table, _weights(graph, [table], form, recipe), form)
+            count += 1
+    return count
+
+
+def _form(linear: Linear, recipe: Recipe) -> str:
+    """How a weight is stored, one of `OPERATORS`."""
+    chosen = recipe.weights.get(linear.name)
+    return float_format(matrix(linear)) if chosen is None or chosen.format == "float" else chosen.format
+
+
+def _table_form(table: Linear, recipe: Recipe) -> str:
+    """Of a table that no product reads; empty for one that a Gather serves as well."""
+    chosen = recipe.weights.get(table.name)
+    if chosen is None or chosen.format == "float":
+        form = float_format(matrix(table))
+        return form if form != "fp32" else ""
+    served = chosen.block == (BLOCK if chosen.format == "int4" else 0)
+    return chosen.format if served else ""
+
+
+def _tables(graph: ir.Graph) -> list[Linear]:
+    """The matrices whose rows are picked, as products with a node that is a Gather."""
+    return [
+        Linear(node, weight, transposed=True)
+        for node in graph
+        if node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0
+        if (weight := node.inputs[0]) is not None and weight.is_initializer() and weight.dtype in FLOATS
+        if weight.const_value is not None and len(weight.const_value.shape) == 2
+        if node.inputs[1] is not None and node.inputs[1].dtype == ir.DataType.INT64
+    ]
+
+
+def _pick(graph: ir.Graph, table: Linear, weights: list[ir.Value], form: str) -> None:
+    attributes = {"num_inputs": table.size[1]}
+    node = ir.node(f"Embedding{OPERATORS[form]}", [table.node.inputs[1], *weights], attributes, domain=DOMAIN)
+    old, new = table.output, node.outputs[0]
+    new.name, new.type, new.shape = old.name, old.type, old.shape
+    ir.convenience.replace_nodes_and_values(graph, table.node, [table.node], [node], [old], [new])
+
+
+def _weights(graph: ir.Graph, group: Group, form: str, recipe: Recipe) -> list[ir.Value]:
+    """The initializers of a product: weights in panels, and their scales where there are some."""
+    name = f"{name_of(group)}.{form}"
+    if form in FLOAT_FORMATS:
+        return [graph.initializers.get(name) or _float_weights(graph, name, group, form)]
+    by_output = f"{name}.scales"
+    if name not in graph.initializers:
+        values, scales = stored(group, recipe)
+        constant(graph, name, int8_panels(values) if form == "int8" else int4_panels(values))
+        constant(graph, by_output, scales if form == "int8" else scale_panels(scales))
+    return [graph.initializers[name], graph.initializers[by_output]]
+
+
+def _float_weights(graph: ir.Graph, name: str, group: Group, form: str) -> ir.Value:
+    """Panels that are in memory only while they are written."""
+    dtype = FLOAT_FORMATS[form][1]
+    outputs, inputs = sum(linear.size[0] for linear in group), group[0].size[1]
+    shape = ir.Shape([-(-outputs // PANEL), inputs, PANEL])
+
+    def panels() -> ir.TensorProtocol:
+        return ir.tensor(float_panels(np.concatenate([matrix(linear) for linear in group]), form))
+
+    tensor = ir.LazyTensor(panels, dtype=dtype, shape=shape, name=name)
+    value = ir.val(name, dtype, shape, const_value=tensor)
+    graph.register_initializer(value)
+    return value
