@@ -136,4 +136,11 @@ self._graphs[key] = self._device.capture(work)""",
     Mutant(
         "a folder of the package's name is one", KERNELS, "(ImportError, AttributeError)", "ImportError", OF_KERNELS
     ),
+    Mutant(
+        "a host without a GPU is told to replace onnxruntime",
+        "engines/onnxruntime/cuda.py",
+        "if _missing(DRIVER):",
+        "if not DRIVER:",
+        ("tests/engines/onnxruntime/test_cuda.py",),
+    ),
 )
