@@ -43,12 +43,14 @@ def doctor(as_json: bool) -> None:
     Says what to install for the rest.
     """
     from ..engines.catalogue import LIBRARIES
+    from ..engines.onnxruntime import kernels
     from ..engines.registry import availabilities
     from ..engines.tensorrt.api import LEAN, library
     from ..engines.tensorrt.api import found as probe
     from ..engines.tensorrt.compile import describe_compiler
 
-    rows = availabilities() | {"tensorrt-lean": probe(lambda: library(LEAN).title), "build": _building()}
+    rows = availabilities() | {"kernels": kernels.availability()}
+    rows |= {"tensorrt-lean": probe(lambda: library(LEAN).title), "build": _building()}
     rows |= {f"compile for {engine}": probe(partial(describe_compiler, engine)) for engine in LIBRARIES}
     if as_json:
         click.echo(json.dumps({name: vars(entry) for name, entry in rows.items()}))

@@ -352,7 +352,8 @@ def test_doctor(run: Run) -> None:
     found = json.loads(run("doctor", "--json").stdout)
     assert found["onnxruntime"]["usable"] is True
     engines = ["onnxruntime", "onnxruntime-cuda", "tensorrt", "tensorrt-rtx"]
-    assert list(found) == [*engines, "tensorrt-lean", "build", "compile for tensorrt", "compile for tensorrt-rtx"]
+    others = ["kernels", "tensorrt-lean", "build", "compile for tensorrt", "compile for tensorrt-rtx"]
+    assert list(found) == [*engines, *others]
     assert found["compile for tensorrt"]["remedy"] == "install it with: pip install 'specexport[tensorrt]'"
     assert all(entry["usable"] or entry["remedy"] for entry in found.values())
 
@@ -360,11 +361,13 @@ def test_doctor(run: Run) -> None:
 def test_doctor_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    for name in ("onnxruntime", "tensorrt_rtx"):
+    for name in ("onnxruntime", "tensorrt_rtx", "specexport_kernels"):
         monkeypatch.setitem(sys.modules, name, None)
     lines = run("doctor").stdout.splitlines()
     assert lines[0] == "no   onnxruntime: onnxruntime is not installed; pip install 'specexport[onnxruntime]'"
     assert any(line.startswith("no   build: building needs onnxruntime>=") for line in lines)
+    kernels = "specexport-kernels is not installed; pip install ./kernels in a checkout of specexport, or its wheel"
+    assert f"no   kernels: {kernels}" in lines
     lean = "the package tensorrt_lean is not installed; install it with: pip install 'specexport[tensorrt-lean]'"
     assert f"no   tensorrt-lean: {lean}" in lines
     assert lines[-1].startswith("no   compile for tensorrt-rtx: tensorrt_rtx is installed as a placeholder")

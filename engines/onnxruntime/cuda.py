@@ -29,6 +29,8 @@ PROVIDER = "CUDAExecutionProvider"
 # microsoft/onnxruntime#32120, #32121.
 OLDEST = (1, 31)
 INSTALL = "pip install 'specexport[onnxruntime-gpu]'"
+DRIVER = "libcuda.so.1"
+INSTALL_DRIVER = "install the driver, or give the container access to the GPU"
 # Severities of ONNX Runtime's loggers.
 WARNING, FATAL = 2, 4
 
@@ -45,6 +47,8 @@ def availability() -> Availability:
         )
     name = f"onnxruntime {ort.__version__}"
     if PROVIDER not in ort.get_available_providers():
+        if _missing(DRIVER):  # another package would gain nothing here, and this one runs bundles on the CPU
+            return Availability(False, f"there is no NVIDIA driver ({DRIVER})", INSTALL_DRIVER)
         remedy = f"pip uninstall onnxruntime onnxruntime-gpu, then {INSTALL}; only one of the two can be installed"
         return Availability(False, f"{name} is installed without its CUDA provider", remedy)
     release = re.match(r"(\d+)\.(\d+)", ort.__version__)
@@ -118,22 +122,22 @@ def _probe(ort: Any, place: OrtDevice) -> Availability | None:
         remedy = "check nvidia-smi, CUDA_VISIBLE_DEVICES and the driver's version"
         return Availability(False, f"no GPU can be used: {found}", remedy)
     if "libcuda." in library or "nvcuda." in library:
-        return Availability(
-            False,
-            f"there is no NVIDIA driver: {library}",
-            "install the driver, or give the container access to the GPU",
-        )
+        return Availability(False, f"there is no NVIDIA driver: {library}", INSTALL_DRIVER)
     remedy = "pip install 'onnxruntime-gpu[cuda,cudnn]', or install the CUDA toolkit of this major version"
     return Availability(False, f"the CUDA provider cannot be loaded: {library}", remedy)
 
 
 def _missing_library(folder: Path) -> str | None:
     """Why the provider's library cannot be loaded, None if it can. Call it only after ONNX Runtime itself has tried."""
-    for path in folder.glob("*onnxruntime_providers_cuda.*"):
-        try:
-            ctypes.CDLL(str(path))
-        except OSError as error:
-            return reason(error)
+    return next((why for path in folder.glob("*onnxruntime_providers_cuda.*") if (why := _missing(str(path)))), None)
+
+
+def _missing(library: str) -> str | None:
+    """Why a shared library cannot be loaded, None if it can."""
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        return reason(error)
     return None
 
 

@@ -200,6 +200,13 @@ COMMANDS = (
         ("tests/test_cli_build_host.py",),
     ),
     Mutant(
+        "doctor is silent about the CPU kernels",
+        "cli/doctor.py",
+        'rows = availabilities() | {"kernels": kernels.availability()}',
+        "rows = availabilities()",
+        OF_CLI,
+    ),
+    Mutant(
         "threads are not passed on",
         f"{CLI}options.py",
         '{"engine": engine, "threads": threads, "device": device}',

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
+KERNELS = "engines/onnxruntime/kernels.py"
 CPU, CUDA_DECODER = "engines/onnxruntime/cpu.py", "engines/onnxruntime/cuda_decoder.py"
 GRAPH_CACHE, STAGING, DEVICE = (f"engines/cuda/{name}.py" for name in ("graph_cache", "staging", "device"))
 DECODER, ROUND, PLACE_ROWS = (f"engines/tensorrt/{name}.py" for name in ("decoder", "round_graph", "place_rows"))
 ON_CUDA = ("tests/engines/cuda",)
+OF_KERNELS = ("tests/engines/onnxruntime/test_kernels.py",)
 ON_TENSORRT = (
     "tests/engines/tensorrt/test_decoder.py",
     "tests/engines/tensorrt/test_round_graph_sequence.py",
@@ -115,5 +117,30 @@ self._graphs[key] = self._device.capture(work)""",
         "add.u64 %d7, %d6, %d7;",
         "mov.u64 %d7, %d6;",
         ("tests/engines/tensorrt/test_place_rows.py",),
+    ),
+    Mutant(
+        "operators older than a graph asks for are taken", KERNELS, "if found < operators:", "if not found:", OF_KERNELS
+    ),
+    Mutant(
+        "a library of another processor ends in a traceback",
+        KERNELS,
+        "(OSError, AttributeError)",
+        "AttributeError",
+        OF_KERNELS,
+    ),
+    Mutant("another library ends in a traceback", KERNELS, "(OSError, AttributeError)", "OSError", OF_KERNELS),
+    Mutant(
+        "an instruction set that the host lacks is taken", KERNELS, "if runs is None:", "if runs == '':", OF_KERNELS
+    ),
+    Mutant("that a set was forced is kept quiet", KERNELS, "if wanted", "if False", OF_KERNELS),
+    Mutant(
+        "a folder of the package's name is one", KERNELS, "(ImportError, AttributeError)", "ImportError", OF_KERNELS
+    ),
+    Mutant(
+        "a host without a GPU is told to replace onnxruntime",
+        "engines/onnxruntime/cuda.py",
+        "if _missing(DRIVER):",
+        "if not DRIVER:",
+        ("tests/engines/onnxruntime/test_cuda.py",),
     ),
 )

@@ -98,6 +98,25 @@ def test_versions_that_replay_wrongly(version: str, usable: bool, install: Calla
 
 
 @pytest.mark.parametrize(
+    ("driver", "remedy"), [(True, "pip uninstall onnxruntime onnxruntime-gpu"), (False, "install the driver")]
+)
+def test_the_package_for_the_cpu_is_replaced_only_where_there_is_a_driver(
+    driver: bool, remedy: str, install: Callable[..., FakeOrt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(cuda=False)
+
+    def dlopen(path: str) -> None:
+        assert path == "libcuda.so.1"
+        if not driver:
+            raise OSError(f"{path}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", dlopen)
+    found = availability()
+    assert not found.usable
+    assert found.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
     ("library", "detail", "remedy"),
     [
         (
