@@ -9,6 +9,13 @@ namespace {
 constexpr int WIDE = 16;   // rows from which a task has some rows over all blocks, and below which it has one block
 constexpr int QUERIES = 16;  // of one wide task
 
+// A tree's rows in order of their depth, so that those who see a block are neighbours. For each: which row of the pass it
+// is, how many of its rows are before it in its text, and the cache rows of these and itself.
+struct Branch {
+  int row, depth;
+  const int* path;
+};
+
 // One call, with its sizes checked.
 struct Call {
   int heads, kv_heads, group, size, capacity, rows, position, window, turned;
@@ -18,21 +25,64 @@ struct Call {
   size_t query_stride, key_stride;
   char *cached_keys, *cached_values;
   float* y;
+  const Branch* tree;  // null for a plain pass, whose rows are a chain
 
   size_t bytes() const { return half ? 2 : 4; }
   Head head(int h) const {
     const size_t at = static_cast<size_t>(h) * static_cast<size_t>(capacity) * static_cast<size_t>(size) * bytes();
-    return {cached_keys + at, cached_values + at, capacity, size, half, soft_cap};
+    return {cached_keys + at, cached_values + at, capacity, size, half, soft_cap, position};
   }
-  // The keys that row t sees: [begin, end).
-  int begin(int t) const { return window ? std::max(0, position + t + 1 - window) : 0; }
-  int end(int t) const { return position + t + 1; }
+  // The i-th row in order of depth: which row of the pass it is, where its text has it, and the keys that it sees.
+  int row(int i) const { return tree ? tree[i].row : i; }
+  int place(int i) const { return position + (tree ? tree[i].depth : i); }
+  int begin(int i) const { return window ? std::max(0, place(i) + 1 - window) : 0; }
+  int end(int i) const { return place(i) + 1; }
 };
+
+bool all_zero(const uint8_t* bytes, int count) {
+  return count == 0 || (*bytes == 0 && std::memcmp(bytes, bytes + 1, static_cast<size_t>(count) - 1) == 0);
+}
+bool is_chain(const uint8_t* ancestors, int rows) {  // a lower triangle
+  for (int t = 0; t < rows; ++t, ancestors += rows)
+    if (std::memchr(ancestors, 0, static_cast<size_t>(t) + 1) || !all_zero(ancestors + t + 1, rows - t - 1)) return false;
+  return true;
+}
+
+// The tree's rows in order of depth, in memory that lasts until this thread's next call.
+const Branch* branches(const uint8_t* ancestors, int rows, int position) {
+  static thread_local Scratch scratch;
+  const size_t count = static_cast<size_t>(rows), numbers = count * (count + 1) / 2;
+  auto* tree = reinterpret_cast<Branch*>(scratch.get(2 * count * sizeof(Branch) + numbers * sizeof(int)));
+  Branch* by_row = tree + count;
+  int* path = reinterpret_cast<int*>(by_row + count);
+  for (int t = 0; t < rows; ++t) {
+    const uint8_t* sees = ancestors + static_cast<size_t>(t) * count;
+    const uint8_t* of_parent = nullptr;
+    by_row[t] = {t, 0, path};
+    for (int j = 0; j < t; ++j)
+      if (sees[j]) {
+        *path++ = position + j;
+        ++by_row[t].depth;
+        of_parent = ancestors + static_cast<size_t>(j) * count;
+      }
+    *path++ = position + t;
+    require(sees[t], "a row is not among its own ancestors");
+    require(all_zero(sees + t + 1, rows - t - 1), "a row has an ancestor behind it");
+    for (int j = 0; of_parent && j < t; ++j)
+      require(!sees[j] == !of_parent[j], "a row's ancestors are not itself, its parent and its parent's ancestors");
+  }
+  Branch* next = tree;
+  for (int depth = 0; next < tree + count; ++depth)
+    for (int t = 0; t < rows; ++t)
+      if (by_row[t].depth == depth) *next++ = by_row[t];
+  return tree;
+}
 
 Call checked(const AttentionSettings& s, ort::Type cache, ort::KernelContext* c) {
   const Tensor queries = input(c, 0), keys = input(c, 4), values = input(c, 5);
   const Tensor past_keys = input(c, 1, cache), past_values = input(c, 2, cache), position = input(c, 3, ort::int64);
   const Tensor cosines = input(c, 6), sines = input(c, 7), sinks = input(c, 8);
+  const Tensor ancestors = input(c, 9, ort::boolean);
   require(past_keys.rank == 4 && past_keys.sizes[0] == 1 && past_keys.sizes[1] == s.kv_heads,
           "past keys are not [1, kv_heads, capacity, size]");
   const int64_t capacity = past_keys.sizes[2], size = past_keys.sizes[3];
@@ -57,6 +107,7 @@ Call checked(const AttentionSettings& s, ort::Type cache, ort::KernelContext* c)
     require(at + rows <= cosines.sizes[0], "the angles end before this position");
   }
   require(!sinks || sinks.has({s.heads}), "sinks are not [heads]");
+  require(!ancestors || ancestors.has({rows, rows}), "ancestors are not [T, T]");
 
   Call call{};
   call.heads = static_cast<int>(s.heads);
@@ -80,6 +131,8 @@ Call checked(const AttentionSettings& s, ort::Type cache, ort::KernelContext* c)
   call.cosines = cosines ? cosines.as<float>() : nullptr;
   call.sines = sines ? sines.as<float>() : nullptr;
   call.sinks = sinks ? sinks.as<float>() : nullptr;
+  if (ancestors && !is_chain(ancestors.as<uint8_t>(), call.rows))
+    call.tree = branches(ancestors.as<uint8_t>(), call.rows, call.position);
 
   Tensor shape = queries;
   shape.sizes[2] = s.heads * size;
@@ -93,14 +146,16 @@ Call checked(const AttentionSettings& s, ort::Type cache, ort::KernelContext* c)
   return call;
 }
 
-// Writes row t's keys and values into the cache, and its turned queries to [kv_heads][rows * group][size].
-void place(const Call& call, int t, float* queries) {
+// Writes the i-th row's keys and values into the cache, and its turned queries to [kv_heads][rows * group][size].
+void place(const Call& call, int i, float* queries) {
+  const int t = call.row(i);
   const size_t size = static_cast<size_t>(call.size), slot = static_cast<size_t>(call.position + t);
-  const float* cosines = call.cosines ? call.cosines + slot * static_cast<size_t>(call.turned / 2) : nullptr;
-  const float* sines = call.sines ? call.sines + slot * static_cast<size_t>(call.turned / 2) : nullptr;
+  const size_t angle = static_cast<size_t>(call.place(i)) * static_cast<size_t>(call.turned / 2);
+  const float* cosines = call.cosines ? call.cosines + angle : nullptr;
+  const float* sines = call.sines ? call.sines + angle : nullptr;
   const float* row = call.queries + static_cast<size_t>(t) * call.query_stride;
   for (int h = 0; h < call.heads; ++h) {
-    const size_t to = static_cast<size_t>((h / call.group * call.rows + t) * call.group + h % call.group);
+    const size_t to = static_cast<size_t>((h / call.group * call.rows + i) * call.group + h % call.group);
     kernels->rotate(row + static_cast<size_t>(h) * size, cosines, sines, call.turned, call.neighbours, call.scale,
                     call.size, queries + to * size);
   }
@@ -119,38 +174,34 @@ void place(const Call& call, int t, float* queries) {
   }
 }
 
-// Rows [from, to) of tokens for cache head h over one block: those that see any of it, which are neighbours.
+// Rows [from, to), in order of depth, for cache head h over one block: those that see any of it, which are neighbours.
 // Returns how many rows before them see nothing; `partial` and `sums` are those of row `from`.
 struct Span {
   int skipped, count;
 };
-Span attend_block(const Call& call, int h, int from, int to, int block, const float* queries, float* scratch, int* ends,
-                  Partial* partial, float* sums) {
+Span attend_block(const Call& call, int h, int from, int to, int block, const float* queries, float* scratch,
+                  Sight* sights, Partial* partial, float* sums) {
   const int first_key = block * KEYS, last_key = first_key + KEYS, rows = (to - from) * call.group;
-  int* begins = ends + rows;
   Span span{0, 0};
   for (int r = 0; r < rows; ++r) {
-    const int t = from + r / call.group;
-    const int begin = std::max(call.begin(t), first_key), end = std::min(call.end(t), last_key);
+    const int i = from + r / call.group;
+    const int begin = std::max(call.begin(i), first_key), end = std::min(call.end(i), last_key);
     if (begin < end) {
-      begins[span.skipped + span.count] = begin;
-      ends[span.skipped + span.count] = end;
-      ++span.count;
+      sights[span.count++] = {begin, end, call.tree ? call.tree[i].path : nullptr};
     } else if (span.count == 0) {
       ++span.skipped;
     }
   }
   if (span.count) {
     const size_t at = static_cast<size_t>(span.skipped) * static_cast<size_t>(call.size);
-    kernels->attend(call.head(h), queries + at, begins + span.skipped, ends + span.skipped, span.count, block, scratch,
-                    partial + span.skipped, sums + at);
+    kernels->attend(call.head(h), queries + at, sights, span.count, block, scratch, partial + span.skipped, sums + at);
   }
   return span;
 }
 
 // Adds a head's sink to what its row has, and writes the row.
 void finish_row(const Call& call, int h, int row_of_head, Partial* partial, float* sums, const float* zeros) {
-  const int t = row_of_head / call.group, head = h * call.group + row_of_head % call.group;
+  const int t = call.row(row_of_head / call.group), head = h * call.group + row_of_head % call.group;
   if (call.sinks) kernels->merge(partial, sums, {call.sinks[head], 1.0f}, zeros, call.size);
   kernels->finish(*partial, sums, call.size, call.y + (t * call.heads + head) * call.size);
 }
@@ -173,7 +224,7 @@ void attend(const AttentionSettings& settings, ort::Type cache, ort::KernelConte
   if (call.rows == 0) return;
   const size_t size = static_cast<size_t>(call.size);
   const int head_rows = call.rows * call.group;
-  const int first_block = call.begin(0) / KEYS, blocks = (call.position + call.rows + KEYS - 1) / KEYS - first_block;
+  const int first_block = call.begin(0) / KEYS, blocks = (call.end(call.rows - 1) + KEYS - 1) / KEYS - first_block;
   const bool narrow = call.rows < WIDE;
   const size_t query_floats = static_cast<size_t>(call.heads * call.rows) * size;
   const size_t parts = narrow ? static_cast<size_t>(call.kv_heads) * static_cast<size_t>(blocks) : 0;
@@ -191,7 +242,7 @@ void attend(const AttentionSettings& settings, ort::Type cache, ort::KernelConte
 
   // What one task needs: keys of a block, turned; where rows begin and end; a row of zeros.
   const int task_rows = (narrow ? call.rows : QUERIES) * call.group;
-  const size_t task_bytes = aligned(size * KEYS * 4) + aligned(static_cast<size_t>(task_rows) * 2 * sizeof(int)) +
+  const size_t task_bytes = aligned(size * (KEYS + 16) * 4) + aligned(static_cast<size_t>(task_rows) * sizeof(Sight)) +
                             aligned(size * 4) + static_cast<size_t>(task_rows) * 2 * (aligned(size * 4) + sizeof(Partial));
   auto task_memory = [&] {
     static thread_local Scratch own;
@@ -206,7 +257,8 @@ void attend(const AttentionSettings& settings, ort::Type cache, ort::KernelConte
       const int h = static_cast<int>(i) / blocks, block = first_block + static_cast<int>(i) % blocks;
       char* own = task_memory();
       spans[i] = attend_block(call, h, 0, call.rows, block, queries + static_cast<size_t>(h) * head_floats,
-                              reinterpret_cast<float*>(own), reinterpret_cast<int*>(own + aligned(size * KEYS * 4)),
+                              reinterpret_cast<float*>(own),
+                              reinterpret_cast<Sight*>(own + aligned(size * (KEYS + 16) * 4)),
                               partial + i * static_cast<size_t>(head_rows), sums + i * head_floats);
     });
     char* own = task_memory();
@@ -234,9 +286,9 @@ void attend(const AttentionSettings& settings, ort::Type cache, ort::KernelConte
     const int from = tile * QUERIES, to = std::min(call.rows, from + QUERIES), rows = (to - from) * call.group;
     char* own = task_memory();
     float* keys = reinterpret_cast<float*>(own);
-    own += aligned(size * KEYS * 4);
-    int* ends = reinterpret_cast<int*>(own);
-    own += aligned(static_cast<size_t>(task_rows) * 2 * sizeof(int));
+    own += aligned(size * (KEYS + 16) * 4);
+    auto* sights = reinterpret_cast<Sight*>(own);
+    own += aligned(static_cast<size_t>(task_rows) * sizeof(Sight));
     float* zeros = reinterpret_cast<float*>(own);
     std::memset(zeros, 0, size * 4);
     own += aligned(size * 4);
@@ -247,8 +299,8 @@ void attend(const AttentionSettings& settings, ort::Type cache, ort::KernelConte
     const float* own_queries = queries + static_cast<size_t>(h) * head_floats +
                                static_cast<size_t>(from * call.group) * size;
     int seen = 0;  // rows [0, seen) have seen a block: the first of a row is kept, later ones are merged into it
-    for (int block = call.begin(from) / KEYS; block * KEYS < call.position + to; ++block) {
-      const Span span = attend_block(call, h, from, to, block, own_queries, keys, ends, new_partial, new_sums);
+    for (int block = call.begin(from) / KEYS; block * KEYS < call.end(to - 1); ++block) {
+      const Span span = attend_block(call, h, from, to, block, own_queries, keys, sights, new_partial, new_sums);
       for (int r = span.skipped; r < span.skipped + span.count; ++r) {
         float *row = sums + static_cast<size_t>(r) * size, *now = new_sums + static_cast<size_t>(r) * size;
         if (r < seen) {

@@ -147,9 +147,21 @@ inline Partial soften(float* scores, int first_key, int last_key, float soft_cap
   return {most, sum(total)};
 }
 
+// Sixteen keys of a row's text from `key` on, where a tree's rows lie apart or the cache ends: those behind `end` are zeros.
 template <class T>
-inline void attend_to(const Head& head, const float* queries, const int* begins, const int* ends, int rows, int block,
-                      float* scratch, Partial* partial, float* sums) {
+inline void gather_keys(const Head& head, const Sight& sight, int key, int end, T* copy) {
+  const size_t size = static_cast<size_t>(head.size);
+  memset(copy, 0, 16 * size * sizeof(T));
+  for (int i = 0; i < smaller(16, end - key); ++i) {
+    const int at = sight.path && key + i >= head.position ? sight.path[key + i - head.position] : key + i;
+    memcpy(copy + static_cast<size_t>(i) * size, static_cast<const T*>(head.keys) + static_cast<size_t>(at) * size,
+           size * sizeof(T));
+  }
+}
+
+template <class T>
+inline void attend_to(const Head& head, const float* queries, const Sight* sights, int rows, int block, float* scratch,
+                      Partial* partial, float* sums) {
   const int size = head.size, start_key = block * KEYS, there = smaller(KEYS, head.capacity - start_key);
   const size_t offset = static_cast<size_t>(start_key) * static_cast<size_t>(size);
   const T* keys = static_cast<const T*>(head.keys) + offset;
@@ -157,55 +169,57 @@ inline void attend_to(const Head& head, const float* queries, const int* begins,
   const bool many = rows >= ROWS_TO_TRANSPOSE;
   if (many) transpose_keys(keys, there, size, scratch);
   alignas(64) float scores[VALUE_ROWS * KEYS];
+  T* gathered = reinterpret_cast<T*>(scratch + size * KEYS);
   for (int r0 = 0; r0 < rows; r0 += VALUE_ROWS) {
     const int n = smaller(VALUE_ROWS, rows - r0);
     int common_begin = 0, common_end = KEYS;
+    int begins[VALUE_ROWS], ends[VALUE_ROWS], straight[VALUE_ROWS];  // within the block; keys below `straight` lie there
     for (int r = 0; r < n; ++r) {
-      const int begin = begins[r0 + r] - start_key, end = ends[r0 + r] - start_key;
+      const Sight& sight = sights[r0 + r];
+      const int begin = begins[r] = sight.begin - start_key, end = ends[r] = sight.end - start_key;
+      straight[r] = sight.path ? larger(begin, smaller(end, head.position - start_key)) : end;
       const float* query = queries + (r0 + r) * size;
       float* row = scores + r * KEYS;
-      if (many)
-        for (int j = begin / (16 * GROUPS) * 16 * GROUPS; j < end; j += 16 * GROUPS) {
+      int j = begin / 16 * 16;
+      if (many) {
+        for (int k = begin / (16 * GROUPS) * 16 * GROUPS; k < straight[r]; k += 16 * GROUPS) {
           Floats groups[GROUPS];
-          add_lanes<4, GROUPS>(query, scratch + j, size, 0, groups);
-          for (int g = 0; g < GROUPS; ++g) store(row + j + 16 * g, groups[g]);
+          add_lanes<4, GROUPS>(query, scratch + k, size, 0, groups);
+          for (int g = 0; g < GROUPS; ++g) store(row + k + 16 * g, groups[g]);
         }
-      else
-        for (int j = begin / 16 * 16; j < end; j += 16) {
-          if (j + 16 <= there) {
-            store(row + j, scores_of(query, keys + j * size, size));
-          } else {  // the cache ends within these keys
-            T* copy = reinterpret_cast<T*>(scratch);
-            memset(copy, 0, static_cast<size_t>(16 * size) * sizeof(T));
-            memcpy(copy, keys + j * size, static_cast<size_t>((there - j) * size) * sizeof(T));
-            store(row + j, scores_of(query, copy, size));
-          }
-        }
+        j = straight[r] < end ? larger(j, straight[r] / 16 * 16) : end;
+      }
+      for (; j < end; j += 16) {
+        const bool direct = j + 16 <= there && (straight[r] == end || j + 16 <= straight[r]);
+        if (!direct) gather_keys(head, sight, start_key + j, sight.end, gathered);
+        store(row + j, scores_of(query, direct ? keys + j * size : gathered, size));
+      }
       partial[r0 + r] = soften(row, begin, end, head.soft_cap);
       common_begin = larger(common_begin, begin);
-      common_end = smaller(common_end, end);
+      common_end = smaller(common_end, straight[r]);
     }
     // Keys that all rows see are read once for all of them; the others by those that see them, so that a row never
     // multiplies another's by 0 (which NaN would survive).
     float* out = sums + r0 * size;
     memset(out, 0, static_cast<size_t>(n * size) * sizeof(float));
     common_end = larger(common_begin, common_end);
-    for (int r = 0; r < n; ++r) {
-      const int end = smaller(ends[r0 + r] - start_key, common_begin);
-      add_values(scores + r * KEYS, values, 1, begins[r0 + r] - start_key, end, size, out + r * size);
-    }
-    bool apart = false;
-    for (int r = 0; r < n; ++r) apart = apart || ends[r0 + r] - start_key < common_end;
-    if (!apart) add_values(scores, values, n, common_begin, common_end, size, out);
     for (int r = 0; r < n; ++r)
-      add_values(scores + r * KEYS, values, 1, apart ? common_begin : common_end, ends[r0 + r] - start_key, size,
-                 out + r * size);
+      add_values(scores + r * KEYS, values, 1, begins[r], smaller(straight[r], common_begin), size, out + r * size);
+    add_values(scores, values, n, common_begin, common_end, size, out);
+    for (int r = 0; r < n; ++r) {
+      add_values(scores + r * KEYS, values, 1, common_end, straight[r], size, out + r * size);
+      for (int j = straight[r]; j < ends[r]; ++j) {
+        const int at = sights[r0 + r].path[start_key + j - head.position];
+        add_values(scores + r * KEYS + j, static_cast<const T*>(head.values) + static_cast<size_t>(at) * static_cast<size_t>(size),
+                   1, 0, 1, size, out + r * size);
+      }
+    }
   }
 }
-inline void attend(const Head& head, const float* queries, const int* begins, const int* ends, int rows, int block,
-                   float* scratch, Partial* partial, float* sums) {
-  if (head.half) attend_to<uint16_t>(head, queries, begins, ends, rows, block, scratch, partial, sums);
-  else attend_to<float>(head, queries, begins, ends, rows, block, scratch, partial, sums);
+inline void attend(const Head& head, const float* queries, const Sight* sights, int rows, int block, float* scratch,
+                   Partial* partial, float* sums) {
+  if (head.half) attend_to<uint16_t>(head, queries, sights, rows, block, scratch, partial, sums);
+  else attend_to<float>(head, queries, sights, rows, block, scratch, partial, sums);
 }
 
 inline void merge(Partial* into, float* sums, const Partial& part, const float* part_sums, int size) {

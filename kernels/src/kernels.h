@@ -39,6 +39,13 @@ struct Head {
   int capacity, size;
   bool half;        // the cache is fp16
   float soft_cap;   // 0 for none
+  int position;     // where the pass begins: positions below it are cache rows
+};
+// What a row sees: keys [begin, end), which are positions of its text. Those from the pass's position on are the cache
+// rows of the same number, or, in a tree, path[0], path[1], ...
+struct Sight {
+  int begin, end;
+  const int* path;
 };
 
 // What is left of a row's softmax over one block of keys: values are summed with weights exp(score - top).
@@ -62,10 +69,10 @@ struct Kernels {
   void (*rotate)(const float* x, const float* cosines, const float* sines, int turned, bool neighbours, float scale,
                  int size, float* y);
   void (*to_half)(const float* x, int size, uint16_t* y);
-  // Rows over block `block`: queries [rows][size]; row r sees keys [begins[r], ends[r]): positions, within the block, at
-  // least one. scratch: [size][KEYS].
-  void (*attend)(const Head& head, const float* queries, const int* begins, const int* ends, int rows, int block,
-                 float* scratch, Partial* partial, float* sums);
+  // Rows over block `block`: queries [rows][size]; a row sees at least one key, and those of this block only.
+  // scratch: [size][KEYS + 16].
+  void (*attend)(const Head& head, const float* queries, const Sight* sights, int rows, int block, float* scratch,
+                 Partial* partial, float* sums);
   // Adds a later block's part to a row's.
   void (*merge)(Partial* into, float* sums, const Partial& part, const float* part_sums, int size);
   void (*finish)(const Partial& row, const float* sums, int size, float* y);

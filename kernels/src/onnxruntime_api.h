@@ -18,7 +18,7 @@ struct KernelContext;
 struct Domain;
 struct SessionOptions;
 
-enum Type : int { any = 0, float32 = 1, uint8 = 2, int8 = 3, int64 = 7, float16 = 10, bfloat16 = 16 };
+enum Type : int { any = 0, float32 = 1, uint8 = 2, int8 = 3, int64 = 7, boolean = 9, float16 = 10, bfloat16 = 16 };
 enum ErrorCode : int { fail = 1, invalid_argument = 2 };
 enum Characteristic : int { required = 0, optional = 1 };
 

@@ -100,21 +100,24 @@ void attention(const Kernels* k, int size, int rows, int capacity, bool half, fl
   k->to_half(keys.data(), static_cast<int>(keys.size()), half_keys.data());
   k->to_half(values.data(), static_cast<int>(values.size()), half_values.data());
   const Head head{half ? static_cast<const void*>(half_keys.data()) : keys.data(),
-                  half ? static_cast<const void*>(half_values.data()) : values.data(), capacity, size, half, soft_cap};
-  std::vector<float> queries(count * n), scratch(n * KEYS), sums(count * n), now(count * n), y(count * n);
+                  half ? static_cast<const void*>(half_values.data()) : values.data(), capacity, size, half, soft_cap,
+                  capacity / 2};
+  std::vector<float> queries(count * n), scratch(n * (KEYS + 16)), sums(count * n), now(count * n), y(count * n);
   const std::vector<float> raw = random.floats(count * n), angles = random.floats(n);
   for (size_t r = 0; r < count; ++r)
     k->rotate(&raw[r * n], angles.data(), &angles[n / 2], size / 2 / 16 * 16, r % 2 == 1, 3.0f, size, &queries[r * n]);
   print("rotated", size, rows, 0, queries.data(), queries.size() * 4);
-  std::vector<int> begins(count), ends(count);
+  std::vector<Sight> sights(count);
+  std::vector<int> path;  // every second row of the pass, for every third row of queries
+  for (int at = capacity / 2; at < capacity; ++at) path.push_back(at / 2 * 2 + 1 < capacity ? at / 2 * 2 + 1 : at);
   std::vector<Partial> partial(count), other(count);
   for (int block = 0; block * KEYS < capacity; ++block) {
     const int there = capacity - block * KEYS < KEYS ? capacity - block * KEYS : KEYS;
     for (int r = 0; r < rows; ++r) {
-      begins[static_cast<size_t>(r)] = block * KEYS + (block ? 0 : r % there);
-      ends[static_cast<size_t>(r)] = block * KEYS + there - (r * 7 % (there - (block ? 0 : r % there)));
+      const int begin = block ? 0 : r % there, end = there - (r * 7 % (there - begin));
+      sights[static_cast<size_t>(r)] = {block * KEYS + begin, block * KEYS + end, r % 3 == 1 ? path.data() : nullptr};
     }
-    k->attend(head, queries.data(), begins.data(), ends.data(), rows, block, scratch.data(), block ? other.data() : partial.data(),
+    k->attend(head, queries.data(), sights.data(), rows, block, scratch.data(), block ? other.data() : partial.data(),
               block ? now.data() : sums.data());
     if (block)
       for (size_t r = 0; r < count; ++r) k->merge(&partial[r], &sums[r * n], other[r], &now[r * n], size);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from onnx import TensorProto
 from packed import same_bits, session
 
-FLOAT, HALF, INT64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
+FLOAT, HALF, INT64, BOOL = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64, TensorProto.BOOL
 TOKENS = 300
 
 
@@ -46,8 +47,8 @@ CASES = [
 class Attention:
     """The operator over random tokens, from a cache that is full of NaN."""
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
+    def __init__(self, case: Case, trees: bool = False) -> None:
+        self.case, self.trees = case, trees
         random = np.random.default_rng(case.size)
         self.tokens = 2 * random.standard_normal((1, TOKENS, (case.heads + 2 * case.kv_heads) * case.size)).astype(
             np.float32
@@ -70,6 +71,7 @@ class Attention:
                 "cos": np.cos(self.angles).astype(np.float32) if pairs else None,
                 "sin": np.sin(self.angles).astype(np.float32) if pairs else None,
                 "sinks": self.sinks if case.sinks else None,
+                "ancestors": (BOOL, ["R", "R"]) if trees else None,
             },
             {"y": FLOAT, "k_out": cache[0], "v_out": cache[0]},
             heads=case.heads,
@@ -80,30 +82,40 @@ class Attention:
             neighbours=case.neighbours,
         )
 
+    def cache(self) -> list[np.ndarray]:
+        shape = (1, self.case.kv_heads, self.case.capacity, self.case.size)
+        return [np.full(shape, np.nan, np.float16 if self.case.half else np.float32) for _ in range(2)]
+
+    def one_pass(
+        self, tokens: Sequence[int], position: int, cache: list[np.ndarray], ancestors: np.ndarray | None = None
+    ) -> np.ndarray:
+        """`[1, T, heads * size]`; writes into the cache."""
+        case = self.case
+        rows = np.take(self.tokens, tokens, 1, mode="wrap")
+        query, key = case.heads * case.size, (case.heads + case.kv_heads) * case.size
+        feeds = (
+            {"q": rows} if case.packed else {"q": rows[..., :query], "k": rows[..., query:key], "v": rows[..., key:]}
+        )
+        feeds["position"] = np.array([position])
+        if self.trees:
+            feeds["ancestors"] = np.tri(len(tokens), dtype=bool) if ancestors is None else ancestors
+        io = self.session.io_binding()
+        io.bind_output("y")
+        for name, value in feeds.items():
+            io.bind_cpu_input(name, np.ascontiguousarray(value))
+        for name, array in zip(("k", "v"), cache, strict=True):
+            bound = ort.OrtValue.ortvalue_from_numpy(array)
+            io.bind_ortvalue_input(f"past_{name}", bound)
+            io.bind_ortvalue_output(f"{name}_out", bound)
+        self.session.run_with_iobinding(io)
+        y: np.ndarray = io.copy_outputs_to_cpu()[0]
+        return y
+
     def run(self, widths: list[int], position: int = 0) -> np.ndarray:
         """`[1, T, heads * size]`, in passes of these widths."""
-        case = self.case
-        shape = (1, case.kv_heads, case.capacity, case.size)
-        cache = [np.full(shape, np.nan, np.float16 if case.half else np.float32) for _ in range(2)]
-        bound = [ort.OrtValue.ortvalue_from_numpy(array) for array in cache]
-        parts = []
+        cache, parts = self.cache(), []
         for width in widths:
-            rows = np.take(self.tokens, range(position, position + width), 1, mode="wrap")
-            query, key = case.heads * case.size, (case.heads + case.kv_heads) * case.size
-            feeds = (
-                {"q": rows}
-                if case.packed
-                else {"q": rows[..., :query], "k": rows[..., query:key], "v": rows[..., key:]}
-            )
-            io = self.session.io_binding()
-            io.bind_output("y")
-            for name, value in (feeds | {"position": np.array([position])}).items():
-                io.bind_cpu_input(name, np.ascontiguousarray(value))
-            for name, value in zip(("k", "v"), bound, strict=True):
-                io.bind_ortvalue_input(f"past_{name}", value)
-                io.bind_ortvalue_output(f"{name}_out", value)
-            self.session.run_with_iobinding(io)
-            parts.append(io.copy_outputs_to_cpu()[0])
+            parts.append(self.one_pass(range(position, position + width), position, cache))
             position += width
         return np.concatenate(parts, 1)
 
@@ -159,3 +171,55 @@ def test_attention(case: Case) -> None:
 def test_bounds_of_the_cache(position: int, widths: list[int], says: str) -> None:
     with pytest.raises(Exception, match=says):
         Attention(CASES[0]).run(widths, position)
+
+
+def random_tree(rows: int, random: np.random.Generator) -> np.ndarray:
+    """Ancestors `[T, T]` of rows whose parents are random rows before them; some have none."""
+    ancestors = np.eye(rows, dtype=bool)
+    for row in range(1, rows):
+        parent = random.integers(max(-1, row - 6), row)
+        if parent >= 0:
+            ancestors[row] |= ancestors[parent]
+    return ancestors
+
+
+@pytest.mark.parametrize("case", [*CASES, Case(6, 2, 32, window=3), Case(6, 2, 32, window=5, half=True)], ids=str)
+@pytest.mark.parametrize(("past", "rows"), [(0, 5), (118, 15), (126, 2), (127, 9), (128, 24), (250, 40)])
+def test_a_row_of_a_tree_is_the_last_of_a_pass_over_its_path(case: Case, past: int, rows: int) -> None:
+    random = np.random.default_rng(past + rows)
+    ancestors, tokens = random_tree(rows, random), random.integers(0, TOKENS, rows)
+    attention = Attention(case, trees=True)
+    before = attention.cache()
+    if past:
+        attention.one_pass(range(past), 0, before)
+    cache = [array.copy() for array in before]
+    tree = attention.one_pass(tokens, past, cache, ancestors)
+    plain = Attention(case)
+    for row in range(rows):
+        path = np.flatnonzero(ancestors[row])
+        straight = [array.copy() for array in before]
+        wanted = plain.one_pass(tokens[path], past, straight)
+        assert same_bits(tree[:, row], wanted[:, -1]), f"row {row} of path {path}"
+        for one, other in zip(cache, straight, strict=True):
+            assert same_bits(one[:, :, past + row], other[:, :, past + len(path) - 1])
+            assert same_bits(one[:, :, :past], other[:, :, :past])
+
+
+def test_a_chain_is_a_plain_pass() -> None:
+    assert same_bits(Attention(CASES[0], trees=True).run([7, 200, 1]), Attention(CASES[0]).run([7, 200, 1]))
+
+
+@pytest.mark.parametrize(
+    ("ancestors", "says"),
+    [
+        ([[1, 0, 0], [1, 1, 0]], "not \\[T, T\\]"),
+        ([[1, 0, 0], [0, 0, 0], [0, 0, 1]], "not among its own ancestors"),
+        ([[1, 1, 0], [0, 1, 0], [0, 0, 1]], "an ancestor behind it"),
+        ([[1, 0, 0], [1, 1, 0], [0, 1, 1]], "its parent and its parent's ancestors"),
+        ([[1, 0, 0], [0, 1, 0], [1, 1, 1]], "its parent and its parent's ancestors"),
+    ],
+)
+def test_what_is_no_tree(ancestors: list[list[int]], says: str) -> None:
+    attention = Attention(CASES[0], trees=True)
+    with pytest.raises(Exception, match=f"specexport.Attention: .*{says}"):
+        attention.one_pass([0, 1, 2], 5, attention.cache(), np.array(ancestors, bool))
