@@ -54,7 +54,10 @@ class ResolvedDraft:
         return cls(named.name, checkpoint, translation, lines)
 
     def export(self, numbers: PrecisionPlan, texts: CalibrationTexts, dialects: Iterable[str]) -> ModelExport:
-        """As engine `onnxruntime` runs it, the only one that runs drafts other than the first. dialects: the bundle's."""
+        """As engine `onnxruntime` runs it, the only one that runs drafts other than the first.
+
+        dialects: of the bundle's graphs.
+        """
         ours = tuple(dialect for dialect in ORT_DIALECTS if dialect in dialects)
         quantizing = Quantizing.of(numbers, "draft", texts, ours)
         return ModelExport(self.checkpoint, "draft", ours, quantizing, engines=(NAME,), name=self.name)

@@ -132,7 +132,9 @@ def build(
         require_space_for(sizes, cache, staging_dir, plans)
         bundle = _write(resolved, drafts, exports, context, options, command)
         for one in resolved.more:
-            bundle = put_draft(bundle, one, one.export(numbers, texts, targets.dialects), options.min_overlap, cache, timed)
+            bundle = put_draft(
+                bundle, one, one.export(numbers, texts, targets.dialects), options.min_overlap, cache, timed
+            )
         for engine in targets.compiled:
             bundle = compile_bundle(bundle, engine, options.compiling, timed)
     return BuildReport(Bundle(Path(output), bundle.manifest), tuple(timed.times), resolved.warnings)

@@ -20,6 +20,7 @@ from ..strict import parse, read_json
 from .bundle_files import reference_path
 from .checkpoints.checkpoint import Checkpoint
 from .dialects import ORT_DIALECTS, Dialect, refuse_engines
+from .kernels.apply import use_kernels
 from .kernels.layouts import PANEL
 from .memory import RUN_BYTES, require_memory
 from .options import BuildContext
@@ -76,10 +77,10 @@ class ModelExport:
     @property
     def steps(self) -> int:
         """Announced while the model is exported."""
-        quantizing = "kernels" in self.dialects
+        count = 3 + 2 * len(self.dialects)
         if self.quantizing:
-            quantizing = len(recipe_steps(self.format)) + 1 + 2 * len(self.dialects)
-        return 2 + 2 * len(self.dialects) + 1 + quantizing
+            return count + len(recipe_steps(self.format)) + 1 + 2 * len(self.dialects)
+        return count + ("kernels" in self.dialects)
 
     def key(self, contract: Contract) -> str:
         """Of the stage that holds the result."""
@@ -151,9 +152,12 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         graphs[dialect] = trace(model, layers, dialect, contract, features if dialect in ORT_DIALECTS else 0)
         step(f"optimize {dialect}")
         optimize(graphs[dialect], dialect)
-        if chosen is not None or dialect == "kernels":
-            step(f"quantize {dialect}" if chosen else "use kernels")
-            named = by_every_name(chosen.recipe if chosen else Recipe({}), model)
+        named = by_every_name(chosen.recipe if chosen else Recipe({}), model)
+        if dialect == "kernels":
+            step("use kernels")
+            use_kernels(graphs[dialect], named, contract.capacity)
+        elif chosen is not None:
+            step(f"quantize {dialect}")
             quantize(graphs[dialect], dialect, named, contract.capacity, made, export.exact_widths)
         refuse_traps(graphs[dialect], dialect, checkpoint.architecture)
     step("write")

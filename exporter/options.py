@@ -12,6 +12,7 @@ from pathlib import Path
 from ..bundle import RESERVED, Contract, check_name
 from ..editing.progress import Timed
 from ..engines.catalogue import LIBRARIES
+from ..engines.onnxruntime import kernels
 from ..engines.tensorrt.compile import CompileOptions
 from ..errors import ParameterError
 from .precision import BuildTargets, PrecisionPlan, choose_build_targets, choose_precision_plan, parse_version
@@ -162,12 +163,11 @@ class BuildOptions:
             raise ParameterError(
                 f"--tree-rows is only for --engine onnxruntime; the engines are {', '.join(self.engines)}", "tree_rows"
             )
-        if self.numbers.formats["target"] != "float":
-            # a quantized row has the same bits in a pass of any width, which a row outside the chain would break
+        if self.numbers.formats["target"] != "float" and (self.portable or not kernels.availability().usable):
+            # on ONNX Runtime's operators, a row outside the chain would break that rows have the same bits in any pass
+            why = "with --portable" if self.portable else "without specexport-kernels (see specexport doctor)"
             raise ParameterError(
-                f"--tree-rows is for fp32 and fp16; --precision is {self.precision}, whose rows must have the same "
-                "bits in every pass",
-                "tree_rows",
+                f"--tree-rows is for fp32 and fp16 {why}; --precision is {self.precision}", "tree_rows"
             )
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transformers import PreTrainedModel
 
@@ -16,8 +16,12 @@ from .options import CalibrationTexts
 from .precision import PrecisionPlan
 from .weights.choose import RecipeOptions, choose
 from .weights.fidelity import calibration_tokens, measure_fidelity, split
-from .weights.recipe import LARGEST_LIMIT, SATURATING_LIMIT, Recipe
+from .weights.recipe import LARGEST_LIMIT, SATURATING_LIMIT, Recipe, WeightRecipe
 
+SLOW_ELSEWHERE = (
+    f"weights use int8 up to {LARGEST_LIMIT}: without specexport-kernels, CPUs without VNNI (x86) or dot products "
+    "(ARM) run them by slower kernels, with the same results"
+)
 # Tokens of a calibration text that the model reads at once.
 LONGEST = 256
 
@@ -27,12 +31,14 @@ class Quantizing:
     """How a model's weights are stored, and for the engines of which family.
 
     texts: what its layers read meanwhile. limit: the largest magnitude of int8 weights on ONNX Runtime.
+    by_ort: whether ONNX Runtime's own products are to compute with them too.
     """
 
     format: Format
     family: Family
     texts: CalibrationTexts
     limit: int = SATURATING_LIMIT
+    by_ort: bool = False
 
     @classmethod
     def of(
@@ -40,9 +46,9 @@ class Quantizing:
     ) -> Quantizing | None:
         """None for a model whose weights stay as they are. dialects: of the graphs to make."""
         form = numbers.formats[role]
-        slow = numbers.family == "onnxruntime" and "kernels" not in dialects and saturates()
-        limit = SATURATING_LIMIT if slow else LARGEST_LIMIT
-        return cls(form, numbers.family, texts, limit) if form != "float" else None
+        by_ort = numbers.family == "onnxruntime" and "ort" in dialects
+        limit = SATURATING_LIMIT if by_ort and saturates() else LARGEST_LIMIT
+        return cls(form, numbers.family, texts, limit, by_ort) if form != "float" else None
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,11 @@ class Chosen:
     recipe: Recipe
     fidelity: Fidelity
     text: tuple[int, ...]
+
+
+def _saturates(recipe: WeightRecipe) -> bool:
+    """A table by blocks is only looked up."""
+    return recipe.format == "int8" and recipe.limit > SATURATING_LIMIT and not recipe.block
 
 
 def choose_recipe(
@@ -75,6 +86,8 @@ def choose_recipe(
             limit=quantizing.limit, scale_type=contract.precision if quantizing.family == "tensorrt" else "fp32"
         )
         recipe = choose(model, used, quantizing.format, quantizing.family, options, step)
+        if quantizing.by_ort and any(_saturates(one) for one in recipe.weights.values()):
+            recipe = replace(recipe, notes=(*recipe.notes, SLOW_ELSEWHERE))
         step("measure fidelity")
         text = tuple(int(token) for batch in held for token in batch.flatten())
         return Chosen(recipe, measure_fidelity(model, recipe, held, quantizing.texts.own), text)

@@ -22,8 +22,8 @@ from ...errors import BundleError, EngineError
 from ..base import Availability, Engine, Logits, OpenedDraft, Rows, SavedStates, check_rows
 from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
-from .kernels import availability as availability_of_kernels
 from .graphs import OrtGraph, Signature, check_graph, open_graph, open_session, still_open
+from .kernels import availability as availability_of_kernels
 from .session_options import check_threads
 from .states import HostState, OrtStates, state_signatures
 from .trees import ANCESTOR, DEPTH, OrtTrees

@@ -34,9 +34,8 @@ def float_format(weight: NDArray[np.float32]) -> str:
 def float_panels(weight: Array, form: str) -> Array:
     """`[N, K]` to `[N / 16, K, 16]` in a format that holds it exactly."""
     dtype = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}[form]
-    outputs, inputs = weight.shape
     padded = _padded(weight.astype(dtype, copy=False), PANEL, 1)
-    return np.ascontiguousarray(padded.reshape(-1, PANEL, inputs).transpose(0, 2, 1))
+    return np.ascontiguousarray(padded.reshape(-1, PANEL, weight.shape[1]).transpose(0, 2, 1))
 
 
 def int8_panels(values: Array) -> Array:

@@ -143,10 +143,12 @@ def prove(
         step(f"{role} {dialect}")
         path = staging_dir / graph
         kind = arithmetic(spec, contract)
-        if kind == "fp32" or (dialect in ORT_DIALECTS and (spec.format != "float" or (NAME in engines and kind == "fp16"))):
+        if kind == "fp32" or (
+            dialect in ORT_DIALECTS and (spec.format != "float" or (NAME in engines and kind == "fp16"))
+        ):
             decoder = OrtDecoder(path, spec, kept, dialect=dialect)
             proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, kind))
-            if kept.tree_rows and not isinstance(kind, Rounding):
+            if kept.tree_rows:
                 proofs.append(prove_trees(decoder, reference, kept, (NAME, dialect), kind))
         else:
             with widened(path) as wide:

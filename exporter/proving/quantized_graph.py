@@ -22,8 +22,8 @@ from ...engines.onnxruntime.graphs import open_graph
 from ...errors import ProofError
 from ...runtime.proofs.parity import Exact
 from ..dialects import OPSETS, ORT_DIALECTS, Dialect
+from ..kernels.fuse import DOMAIN
 from ..kernels.layouts import PANEL, float_panels
-from ..kernels.products import DOMAIN
 from ..passes.clean_up import parameter_name
 from ..weights.formats import LARGEST, Float32
 from ..weights.layers import linear_layers, parameter_names
@@ -221,7 +221,9 @@ class QuantizedGraph:
 def _bare(product: ir.Node) -> ir.Graph:
     """A kernel's product or table alone: without the norm, turn and gate that its operator also computes."""
     taken = list(product.inputs[1:4])
-    constants = [value and ir.val(value.name, value.dtype, value.shape, const_value=value.const_value) for value in taken]
+    constants = [
+        value and ir.val(value.name, value.dtype, value.shape, const_value=value.const_value) for value in taken
+    ]
     assert product.inputs[0] is not None
     value = ir.val(product.inputs[0].name)
     attributes = {name: product.attributes[name].as_int() for name in SIZES if name in product.attributes}

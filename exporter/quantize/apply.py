@@ -7,10 +7,7 @@ from torch.nn import Module
 
 from ...errors import UnsupportedModelError
 from ..dialects import Dialect
-from ..kernels.fuse import fuse_around_products
-from ..kernels.products import use_products
 from ..passes.clean_up import CLEAN_UP, parameter_name
-from ..passes.fusions import expand_rms_normalization
 from ..weights.recipe import Recipe
 from .batch_invariant import attend_over_two_rows, look_angles_up, spell_softplus_out
 from .for_onnxruntime import quantize_nbits, quantize_rows
@@ -28,9 +25,7 @@ def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, m
     by weight.
     exact_widths: for ONNX Runtime, rows are to have the same bits in passes of any width.
     """
-    if dialect == "kernels":
-        changed = use_kernels(model, recipe, capacity)
-    elif dialect != "ort":
+    if dialect != "ort":
         changed = quantize_for_tensorrt(model, recipe, made)
     else:
         absorb_rotary(model, capacity)
@@ -43,6 +38,12 @@ def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, m
             attend_over_two_rows(model)
             spell_softplus_out(model)
     CLEAN_UP(model)
+    check_stored(model, recipe)
+    return changed
+
+
+def check_stored(model: ir.Model, recipe: Recipe) -> None:
+    """Raises `UnsupportedModelError` for a weight that the recipe quantizes and the graph reads as it was."""
     for name, value in model.graph.initializers.items():
         weight_recipe = recipe.weights.get(parameter_name(value))
         if weight_recipe is not None and weight_recipe.format != "float" and value.dtype in FLOATS and value.uses():
@@ -51,22 +52,6 @@ def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, m
                 f"({next(iter(value.uses())).node.op_type}); "
                 "build with fp32, fp16 or bf16"
             )
-    return changed
-
-
-def use_kernels(model: ir.Model, recipe: Recipe, capacity: int) -> int:
-    """Give an optimized graph of the dialect `kernels` its operators; returns the number of layers and tables."""
-    absorb_rotary(model, capacity)
-    changed = use_products(model, recipe) + quantize_expert_rows(model, recipe)
-    quantize_tables(model, recipe)
-    CLEAN_UP(model)  # what the rotary embedding left would keep queries and keys apart
-    pack_attention(model)
-    fuse_around_products(model)
-    expand_rms_normalization(model)
-    look_angles_up(model, capacity)
-    spell_softplus_out(model)
-    model.opset_imports["specexport"] = 1
-    return changed
 
 
 def by_every_name(recipe: Recipe, model: Module) -> Recipe:

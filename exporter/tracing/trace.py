@@ -100,8 +100,8 @@ def trace(
 ) -> ir.Model:
     """The model's graph in `dialect`, its weights shared with `model`. Raises `UnsupportedModelError` with the reason.
 
-    features: with a confidence head that reads as many numbers a row, see `probe_features`; for ONNX Runtime only. Where the contract has tree rows, the graph has the inputs that make a tree of a pass; such a model has no
-    head.
+    features: with a confidence head that reads as many numbers a row, see `probe_features`; for ONNX Runtime only.
+    Where the contract has tree rows, the graph has the inputs that make a tree of a pass; such a model has no head.
     """
     assert not features or (dialect in ORT_DIALECTS and not contract.tree_rows)
     if contract.tree_rows:
@@ -163,8 +163,8 @@ def trace(
 class StaticDecoder(torch.nn.Module):
     """Any `AutoModelForCausalLM` over a static cache.
 
-    `(tokens, position, columns unless for ONNX Runtime, depth and ancestor if trees, head if any, pending and certain if any, *past,
-    *states)
+    `(tokens, position, columns unless for ONNX Runtime, depth and ancestor if trees, head if any, pending and certain
+    if any, *past, *states)
     -> (logits, features and confidence if any, *written, *states)`
     """
 

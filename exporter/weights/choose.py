@@ -23,15 +23,14 @@ from .sensitivity import lm_head_divergence
 from .smoothing import smooth
 from .turning import turned, worthwhile_turns
 
-# Block sizes of int4, best first.
-BLOCKS: dict[Family, tuple[int, ...]] = {"onnxruntime": (32, 16), "tensorrt": (32,)}
+# Inputs per scale of int4, and of int8 tables that are looked up and not multiplied: there a finer scale costs only a few
+# bytes.
+BLOCK = 32
 # Divergence in nats that int4 for the LM head alone may cost; int8 costs a few hundredths of it.
 LM_HEAD_DIVERGENCE_LIMIT = 2e-3
 # In int8 and fp8, layers stay in float if their relative squared error is this many times the model's median and above
 # the minimum: if all errors are small, an outlier does not matter.
 OUTLIER, MIN_ERROR = 8.0, 1e-2
-# Inputs per scale of int8 tables that are looked up and not multiplied: a finer scale costs only a few bytes.
-TABLE_BLOCK = 32
 # Names listed in a note.
 SHOWN = 3
 
@@ -148,9 +147,8 @@ class _Choice:
         """The recipe for this number of inputs: int8 instead of int4 if no block size divides it."""
         ours, scale_type = self.family == "onnxruntime", self.options.scale_type
         if format == "int4":
-            for block in BLOCKS[self.family]:
-                if inputs % block == 0:
-                    return WeightRecipe("int4", block=block, signed=ours, scale_type=scale_type)
+            if inputs % BLOCK == 0:
+                return WeightRecipe("int4", block=BLOCK, signed=ours, scale_type=scale_type)
             format = "int8"
         return WeightRecipe(format, limit=self.options.limit if ours else LARGEST_LIMIT, scale_type=scale_type)
 
@@ -165,7 +163,7 @@ class _Choice:
             self.weights |= {layer.weight: recipe for layer in group.layers}
             if self.format == "int4" != recipe.format:
                 unfit += [f"{layer.weight} ({group.inputs} inputs)" for layer in group.layers]
-        self.note(unfit, f"int8: no int4 block of {BLOCKS[self.family][-1]} inputs or more divides theirs")
+        self.note(unfit, f"int8: no int4 block of {BLOCK} inputs divides theirs")
         self.note(kept, f"float: in {self.format} their error would be above {OUTLIER:g} times the model's median")
 
     def outliers(self, recipes: Mapping[InputGroup, WeightRecipe]) -> list[InputGroup]:
@@ -200,8 +198,8 @@ class _Choice:
             if table is not of_tokens or name in self.weights or self.format == "fp8":
                 continue  # in fp8, a lookup of one row has nothing to gain
             recipe = self.of_shape(table.shape[1], self.format)
-            finer = recipe.format == "int8" and self.family == "onnxruntime" and table.shape[1] % TABLE_BLOCK == 0
-            self.weights[name] = replace(recipe, limit=LARGEST_LIMIT, block=TABLE_BLOCK if finer else recipe.block)
+            finer = recipe.format == "int8" and self.family == "onnxruntime" and table.shape[1] % BLOCK == 0
+            self.weights[name] = replace(recipe, limit=LARGEST_LIMIT, block=BLOCK if finer else recipe.block)
 
     def decide_experts(self) -> None:
         """Decide on stacks of experts. On ONNX Runtime always int8: it has no fast int4 product of experts (log.md)."""
@@ -260,14 +258,6 @@ class _Choice:
         others = [recipe for name, recipe in self.weights.items() if name not in stacks]
         if count := sum(recipe.stored is not None for recipe in others):
             self.notes.append(f"{count} of {len(others)} weights are rounded by GPTQ")
-        layers = {layer.weight for layer in linear_layers(self.model)} | stacks
-        products = [recipe for name, recipe in self.weights.items() if name in layers and recipe.format == "int8"]
-        largest = max((recipe.limit for recipe in products), default=0)
-        if self.family == "onnxruntime" and largest > SATURATING_LIMIT:
-            self.notes.append(
-                f"weights use int8 up to {largest}: CPUs without VNNI (x86) or dot products (ARM) run them by slower "
-                "kernels, with the same results"
-            )
 
     def note_the_rest(self) -> None:
         unread = (layer.weight for layer in linear_layers(self.model) if layer.weight not in self.weights)

@@ -17,7 +17,7 @@ import numpy as np
 from ...bundle import Contract, Proof
 from ...engines.base import Decoder, Logits, TakesTrees
 from ...errors import ProofError
-from .parity import LOGIT_TOLERANCE, POISON, Exact, ReferenceStep, largest_error
+from .parity import LOGIT_TOLERANCE, POISON, Arithmetic, ReferenceStep, Rounding, largest_error, logits_of
 
 
 @runtime_checkable
@@ -34,9 +34,22 @@ def _rejected(reference: Sequence[ReferenceStep], contract: Contract) -> Iterato
 
 
 def measure_trees(
-    decoder: TreeDecoder, reference: Sequence[ReferenceStep], contract: Contract, where: tuple[str, str], kind: Exact
+    decoder: TreeDecoder,
+    reference: Sequence[ReferenceStep],
+    contract: Contract,
+    where: tuple[str, str],
+    kind: Arithmetic,
 ) -> Proof:
-    """where: engine and dialect. kind: the arithmetic of the graph. contract: with tree rows."""
+    """where: engine and dialect. kind: the arithmetic of the graph. contract: with tree rows.
+
+    A graph that rounds activations is compared with its own passes over each sequence, whose rows round alike.
+    """
+    if isinstance(kind, Rounding):
+        own = logits_of(decoder, list(reference))
+        reference, kind = (
+            [ReferenceStep(one.step, logits) for one, logits in zip(reference, own, strict=True)],
+            kind.exact,
+        )
     branches = dict(_rejected(reference, contract))
     chain, rows = contract.max_draft_tokens + 1, contract.tree_rows
     wanted, answers, length = list[ReferenceStep](), list[Logits](), 0
@@ -64,7 +77,11 @@ def measure_trees(
 
 
 def prove_trees(
-    decoder: TreeDecoder, reference: Sequence[ReferenceStep], contract: Contract, where: tuple[str, str], kind: Exact
+    decoder: TreeDecoder,
+    reference: Sequence[ReferenceStep],
+    contract: Contract,
+    where: tuple[str, str],
+    kind: Arithmetic,
 ) -> Proof:
     """Raises `ProofError` if the rows of a tree differ from those of the sequences that it holds."""
     proof = measure_trees(decoder, reference, contract, where, kind)

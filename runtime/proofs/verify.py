@@ -116,7 +116,8 @@ def _trees(session: Session) -> Iterator[Proof]:
         assert isinstance(target, TreeDecoder)
         reference = load_reference(session.bundle.path(manifest.target.reference))
         where = session.engine.name, session.engine.dialect
-        yield measure_trees(target, reference, manifest.contract, where, manifest.contract.precision)
+        kind = arithmetic(manifest.target, manifest.contract)
+        yield measure_trees(target, reference, manifest.contract, where, kind)
 
 
 def _parity(session: Session, model: ModelSpec, decoder: Decoder, called: str) -> Proof:

@@ -58,7 +58,7 @@ def test_every_layer_and_the_table_have_their_recipe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(choosing, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
-    monkeypatch.setitem(choosing.BLOCKS, "tensorrt", (32, 16))
+    monkeypatch.setattr(choosing, "BLOCK", 16)
     model = make("llama", tie_word_embeddings=True)
     recipe = choose(model, batches, form, family, PLAIN)
     assert list(recipe.weights) == [name for name, parameter in model.named_parameters() if parameter.ndim == 2]
