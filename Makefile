@@ -60,8 +60,9 @@ kernels: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check ./kernels
 	$(BIN)/python -m pytest -p no:cacheprovider --confcutdir=kernels -o addopts= -q kernels/tests
 	cmake -S kernels -B build/kernels -DSPX_SANITIZE=ON
-	cmake --build build/kernels --target digests --parallel 2
+	cmake --build build/kernels --target digests --target fuzz --parallel 2
 	$(BIN)/python kernels/tests/compare_digests.py build/kernels/digests
+	build/kernels/fuzz
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace specexport {
 namespace {
@@ -78,9 +79,15 @@ const Branch* branches(const uint8_t* ancestors, int rows, int position) {
   return tree;
 }
 
+bool overlap(const Tensor& a, const Tensor& b, size_t bytes) {
+  const auto x = reinterpret_cast<uintptr_t>(a.data), y = reinterpret_cast<uintptr_t>(b.data);
+  return x < y + bytes && y < x + bytes;
+}
+
 Call checked(const AttentionSettings& s, ort::Type cache, ort::KernelContext* c) {
-  const Tensor queries = input(c, 0), keys = input(c, 4), values = input(c, 5);
-  const Tensor past_keys = input(c, 1, cache), past_values = input(c, 2, cache), position = input(c, 3, ort::int64);
+  const Tensor queries = needed(c, 0), keys = input(c, 4), values = input(c, 5);
+  const Tensor past_keys = needed(c, 1, cache), past_values = needed(c, 2, cache);
+  const Tensor position = needed(c, 3, ort::int64);
   const Tensor cosines = input(c, 6), sines = input(c, 7), sinks = input(c, 8);
   const Tensor ancestors = input(c, 9, ort::boolean);
   require(past_keys.rank == 4 && past_keys.sizes[0] == 1 && past_keys.sizes[1] == s.kv_heads,
@@ -92,6 +99,7 @@ Call checked(const AttentionSettings& s, ort::Type cache, ort::KernelContext* c)
   require(queries.rank == 3 && queries.sizes[0] == 1, "queries are not [1, T, ...]");
   const int64_t rows = queries.sizes[1], all = (s.heads + (keys ? 0 : 2 * s.kv_heads)) * size;
   require(queries.sizes[2] == all, "queries are not of heads * size, or (heads + 2 kv_heads) * size");
+  require(rows <= INT32_MAX / all, "the pass is too large");
   require(bool(keys) == bool(values), "keys and values come together");
   require(!keys || (keys.has({1, rows, s.kv_heads * size}) && values.has({1, rows, s.kv_heads * size})),
           "keys or values are not [1, T, kv_heads * size]");
@@ -139,8 +147,14 @@ Call checked(const AttentionSettings& s, ort::Type cache, ort::KernelContext* c)
   call.y = output(c, 0, shape).as<float>();
   const Tensor present_keys = output(c, 1, past_keys, cache), present_values = output(c, 2, past_values, cache);
   const size_t bytes = static_cast<size_t>(s.kv_heads * capacity * size) * call.bytes();
-  if (present_keys.data != past_keys.data) std::memcpy(present_keys.data, past_keys.data, bytes);
-  if (present_values.data != past_values.data) std::memcpy(present_values.data, past_values.data, bytes);
+  require(!overlap(present_keys, present_values, bytes) && !overlap(present_keys, past_values, bytes) &&
+              !overlap(present_values, past_keys, bytes),
+          "keys and values are in the same memory");
+  for (const auto& [present, past] : {std::pair(present_keys, past_keys), std::pair(present_values, past_values)})
+    if (present.data != past.data) {
+      require(!overlap(present, past, bytes), "the present's memory overlaps the past's, and is not the same");
+      std::memcpy(present.data, past.data, bytes);
+    }
   call.cached_keys = present_keys.as<char>();
   call.cached_values = present_values.as<char>();
   return call;

@@ -5,6 +5,7 @@
 
 namespace specexport {
 namespace {
+constexpr int MOST_INPUTS = 1 << 17;  // whose products of int8 do not overflow
 constexpr int WIDE = 16;        // rows from which a product is split by rows too
 constexpr int ROWS_A_TASK = 96; // of them in one task: their int8 rows stay in the second-level cache
 constexpr int TASKS = 32;       // of a narrow product
@@ -28,11 +29,6 @@ void check_weights(Format format, const Tensor& weights, const Tensor& scales, i
       require(!scales, "weights in floats have no scales");
   }
 }
-int64_t rows_of(const Tensor& x) {
-  int64_t rows = 1;
-  for (int i = 0; i + 1 < x.rank; ++i) rows *= x.sizes[i];
-  return rows;
-}
 }  // namespace
 
 LinearSettings::LinearSettings(const ort::KernelInfo* info)
@@ -51,11 +47,11 @@ LinearSettings::LinearSettings(const ort::KernelInfo* info)
 }
 
 void multiply_rows(const LinearSettings& settings, Format format, ort::Type type, ort::KernelContext* c) {
-  const Tensor x = input(c, 0), weights = input(c, 1, type), scales = input(c, 2), bias = input(c, 3);
+  const Tensor x = needed(c, 0), weights = needed(c, 1, type), scales = input(c, 2), bias = input(c, 3);
   const Tensor gain = input(c, 4), skip = input(c, 5);
   require(x.rank >= 1, "the input has no dimensions");
-  const int64_t inputs64 = x.sizes[x.rank - 1], rows64 = rows_of(x);
-  require(inputs64 > 0 && inputs64 <= 1 << 20, "the input's last dimension is not within 1 to 2^20");
+  const int64_t inputs64 = x.sizes[x.rank - 1], rows64 = count_of(x, x.rank - 1);
+  require(inputs64 > 0 && inputs64 <= MOST_INPUTS, "the input's last dimension is not within 1 to 2^17");
   require(rows64 <= INT32_MAX / inputs64, "the input is too large");
   check_weights(format, weights, scales, inputs64, settings.outputs);
   require(!bias || bias.has({settings.outputs}), "bias is not [outputs]");
@@ -128,14 +124,13 @@ void multiply_rows(const LinearSettings& settings, Format format, ort::Type type
 }
 
 void look_up_rows(int64_t inputs, Format format, ort::Type type, ort::KernelContext* c) {
-  const Tensor ids = input(c, 0, ort::int64), weights = input(c, 1, type), scales = input(c, 2);
+  const Tensor ids = needed(c, 0, ort::int64), weights = needed(c, 1, type), scales = input(c, 2);
   require(weights.rank >= 3 && weights.sizes[0] > 0 && weights.sizes[0] < INT32_MAX / PANEL, "the table is empty");
   const int64_t outputs = format == Format::int8 && scales && scales.rank == 1 ? scales.sizes[0]
                                                                               : weights.sizes[0] * PANEL;
-  require(inputs > 0 && inputs <= 1 << 20, "the attribute `num_inputs` is not within 1 to 2^20");
+  require(inputs > 0 && inputs <= MOST_INPUTS, "the attribute `num_inputs` is not within 1 to 2^17");
   check_weights(format, weights, scales, inputs, outputs);
-  int64_t count = 1;
-  for (int i = 0; i < ids.rank; ++i) count *= ids.sizes[i];
+  const int64_t count = count_of(ids, ids.rank);
   for (int64_t i = 0; i < count; ++i)
     require(ids.as<int64_t>()[i] >= 0 && ids.as<int64_t>()[i] < outputs, "a token is not in the table");
   require(ids.rank < 8, "the tokens have too many dimensions");

@@ -2,13 +2,13 @@
 //
 // The API is a table of functions that only grows: an entry keeps its place for ever. The places below are those of
 // onnxruntime_c_api.h (version 17, of ONNX Runtime 1.17, which has them all), so no header is needed to build this, and
-// the library loads in every newer version. `Api::Api` asks for that version and reports an older runtime.
+// the library loads in every newer version.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 namespace specexport::ort {
-constexpr uint32_t VERSION = 17;
+constexpr uint32_t OLDEST = 1, VERSION = 17;
 
 struct Status;
 struct Value;
@@ -30,7 +30,7 @@ struct ApiBase {
 // Functions return null where they succeed.
 class Api {
  public:
-  explicit Api(const ApiBase* base) : table_(base->get_api(VERSION)) {}
+  Api(const ApiBase* base, uint32_t version) : table_(base->get_api(version)) {}
   bool usable() const { return table_ != nullptr; }
 
   Status* error(ErrorCode code, const char* text) const { return at<Status*(ErrorCode, const char*)>(0)(code, text); }

@@ -1,9 +1,10 @@
 // What the operators share: tensors that are checked, errors of one line, scratch memory, the session's threads.
 #pragma once
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
 #include <new>
-#include <string>
 #include <type_traits>
 
 #include "kernels.h"
@@ -11,7 +12,7 @@
 
 namespace specexport {
 struct Error {
-  std::string text;
+  const char* text;
 };
 inline void require(bool holds, const char* text) {
   if (!holds) throw Error{text};
@@ -41,6 +42,13 @@ struct Tensor {
     return true;
   }
 };
+// How many rows or tokens the first `dimensions` hold.
+inline int64_t count_of(const Tensor& t, int dimensions) {
+  int64_t count = 1;
+  for (int i = 0; i < dimensions; ++i)
+    require(!__builtin_mul_overflow(count, t.sizes[i], &count) && count <= INT32_MAX, "the input is too large");
+  return count;
+}
 inline Tensor tensor_of(const ort::Value* value, ort::Type type) {
   Tensor t;
   if (!value) return t;
@@ -66,6 +74,11 @@ inline Tensor input(const ort::KernelContext* c, size_t i, ort::Type type = ort:
   check(api->input(c, i, &value));
   return tensor_of(value, type);
 }
+inline Tensor needed(const ort::KernelContext* c, size_t i, ort::Type type = ort::float32) {
+  const Tensor t = input(c, i, type);
+  require(bool(t), "an input is absent that is needed");
+  return t;
+}
 inline Tensor output(ort::KernelContext* c, size_t i, const Tensor& like, ort::Type type = ort::float32) {
   ort::Value* value = nullptr;
   check(api->output(c, i, like.sizes, static_cast<size_t>(like.rank), &value));
@@ -81,11 +94,25 @@ T attribute(const ort::KernelInfo* info, const char* name, T otherwise) {
   return value;
 }
 
+// Calls each(0) to each(count - 1) on the session's threads. ONNX Runtime's pool must not see an exception: the only one
+// that a task throws, of memory, is thrown again when all are done.
 template <class F>
 void parallel(const ort::KernelContext* c, size_t count, F&& each) {
   if (count == 1) return each(size_t{0});
-  auto call = [](void* f, size_t i) { (*static_cast<std::remove_reference_t<F>*>(f))(i); };
-  check(api->parallel(c, call, count, &each));
+  struct Shared {
+    std::remove_reference_t<F>* each;
+    std::atomic<bool> out_of_memory{false};
+  } shared{&each};
+  auto call = [](void* data, size_t i) {
+    auto* its = static_cast<Shared*>(data);
+    try {
+      (*its->each)(i);
+    } catch (const std::bad_alloc&) {
+      its->out_of_memory = true;
+    }
+  };
+  check(api->parallel(c, call, count, &shared));
+  if (shared.out_of_memory) throw std::bad_alloc();
 }
 
 // Memory of one thread that is kept for its next call. It grows to the largest call, and no further.
@@ -159,10 +186,15 @@ struct Operator : ort::CustomOp {
       body();
       return nullptr;
     } catch (const Error& error) {
-      return api->error(ort::invalid_argument, (std::string("specexport.") + who + ": " + error.text).c_str());
+      return failed(who, error.text, ort::invalid_argument);
     } catch (const std::bad_alloc&) {
-      return api->error(ort::fail, (std::string("specexport.") + who + ": out of memory").c_str());
+      return failed(who, "out of memory", ort::fail);
     }
+  }
+  static ort::Status* failed(const char* who, const char* what, ort::ErrorCode code) {
+    char line[200];
+    std::snprintf(line, sizeof line, "specexport.%s: %s", who, what);
+    return api->error(code, line);
   }
 };
 }  // namespace specexport

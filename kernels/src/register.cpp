@@ -47,8 +47,10 @@ extern "C" __attribute__((visibility("default"))) specexport::ort::Status* Regis
   static ort::Domain* domain = nullptr;
   const std::lock_guard<std::mutex> lock(mutex);
   if (!domain) {
-    static const ort::Api table(base);
-    if (!table.usable()) return nullptr;  // an older runtime has no table to report with; it refuses the graph
+    const ort::Api asked(base, ort::VERSION);
+    if (!asked.usable())
+      return ort::Api(base, ort::OLDEST).error(ort::fail, "specexport: ONNX Runtime is older than 1.17, which is needed");
+    static const ort::Api table = asked;
     api = &table;
     const char* why_not = nullptr;
     kernels = kernels_of_this_host(&why_not);

@@ -87,9 +87,14 @@ class Attention:
         return [np.full(shape, np.nan, np.float16 if self.case.half else np.float32) for _ in range(2)]
 
     def one_pass(
-        self, tokens: Sequence[int], position: int, cache: list[np.ndarray], ancestors: np.ndarray | None = None
+        self,
+        tokens: Sequence[int] | np.ndarray,
+        position: int,
+        cache: list[np.ndarray],
+        ancestors: np.ndarray | None = None,
+        present: list[np.ndarray] | None = None,
     ) -> np.ndarray:
-        """`[1, T, heads * size]`; writes into the cache."""
+        """`[1, T, heads * size]`; writes into the cache, or into a copy of it, `present`."""
         case = self.case
         rows = np.take(self.tokens, tokens, 1, mode="wrap")
         query, key = case.heads * case.size, (case.heads + case.kv_heads) * case.size
@@ -103,10 +108,9 @@ class Attention:
         io.bind_output("y")
         for name, value in feeds.items():
             io.bind_cpu_input(name, np.ascontiguousarray(value))
-        for name, array in zip(("k", "v"), cache, strict=True):
-            bound = ort.OrtValue.ortvalue_from_numpy(array)
-            io.bind_ortvalue_input(f"past_{name}", bound)
-            io.bind_ortvalue_output(f"{name}_out", bound)
+        for name, before, after in zip(("k", "v"), cache, present or cache, strict=True):
+            io.bind_ortvalue_input(f"past_{name}", ort.OrtValue.ortvalue_from_numpy(before))
+            io.bind_ortvalue_output(f"{name}_out", ort.OrtValue.ortvalue_from_numpy(after))
         self.session.run_with_iobinding(io)
         y: np.ndarray = io.copy_outputs_to_cpu()[0]
         return y
