@@ -23,7 +23,7 @@ from .sensitivity import lm_head_divergence
 from .smoothing import smooth
 from .turning import turned, worthwhile_turns
 
-# Inputs per scale of int4, and of int8 tables that are looked up and not multiplied: there a finer scale costs only a few
+# Inputs per scale of int4, and of int8 tables that are only looked up: there a finer scale costs but a few
 # bytes.
 BLOCK = 32
 # Divergence in nats that int4 for the LM head alone may cost; int8 costs a few hundredths of it.
