@@ -20,8 +20,8 @@ class Contract:
     """Inputs and outputs of every model graph of the bundle.
 
     inputs   `tokens [1, T] int64`, `position [1] int64`, `past.{i}.key/value [1, num_kv_heads, capacity, head_dim]` in
-             `precision`; in the dialects `onnx` and `rows` also `columns [C] int64`, 0 to C - 1: the cache rows that
-             attention reads
+             the precision `caches`; in the dialects `onnx` and `rows` also `columns [C] int64`, 0 to C - 1: the cache
+             rows that attention reads
     outputs  `logits [1, R, vocab] fp32` with R = T for T <= widest_step, and R = 1 (the last row) for wider passes;
              `present.{i}.key/value`, bound to the same memory as `past`; in the dialect `rows` instead
              `new.{i}.key/value [1, num_kv_heads, T, head_dim]`, which the caller writes into the cache at `position`
@@ -42,6 +42,7 @@ class Contract:
 
     capacity: rows of the cache, the longest sequence. max_draft_tokens: the largest k. prompt_chunk: tokens of the
     widest pass. tree_rows: how many rows a step may have in addition to those of its chain, 0 if no graph takes trees.
+    cache_precision: of keys and values, where it is not `precision`.
 
     Raises `ValueError` for a number that is too small.
     """
@@ -51,6 +52,7 @@ class Contract:
     prompt_chunk: int
     precision: Precision
     tree_rows: int = field(default=0, metadata=OPTIONAL)  # older bundles lack it
+    cache_precision: Precision | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if self.max_draft_tokens < 1:
@@ -69,6 +71,11 @@ class Contract:
     @property
     def _and_tree_rows(self) -> str:
         return f" and {self.tree_rows} tree rows" if self.tree_rows else ""
+
+    @property
+    def caches(self) -> Precision:
+        """The type of keys and values."""
+        return self.cache_precision or self.precision
 
     @property
     def widest_step(self) -> int:

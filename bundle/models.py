@@ -194,7 +194,7 @@ class ModelSpec:
 
     def row_bytes(self, contract: Contract) -> int:
         """Bytes of one row of keys and values, over all layers."""
-        return 2 * ELEMENT_BYTES[contract.precision] * sum(x.num_kv_heads * x.head_dim for x in self.layers)
+        return 2 * ELEMENT_BYTES[contract.caches] * sum(x.num_kv_heads * x.head_dim for x in self.layers)
 
     def state_bytes(self, contract: Contract) -> int:
         """Bytes of all states."""

@@ -61,6 +61,10 @@ if TYPE_CHECKING:
 )
 @click.option("--draft-precision", help="Weight precision of the draft. [default: as --precision]")
 @click.option(
+    "--cache-precision",
+    help="Precision of keys and values: fp16 halves what a long context reads. [default: fp32 on CPUs]",
+)
+@click.option(
     "--calibration-prompts",
     "calibration_texts",
     type=FILE,

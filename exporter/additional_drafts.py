@@ -138,6 +138,7 @@ class AddOptions:
             prompt_chunk=contract.prompt_chunk,
             min_overlap=self.min_overlap,
             precision=stored_as(contract, manifest.target),
+            cache_precision=contract.cache_precision,
             draft_precision=self.precision or stored_as(contract, [*manifest.pair.values()][-1]),
             calibration_texts=self.calibration_texts,
             cache=self.cache,

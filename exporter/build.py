@@ -175,7 +175,9 @@ def _contract(resolved: _Models, options: BuildOptions) -> Contract:
     try:
         chunk = min(prompt_chunk(models, options), capacity)
         require_memory_for_copies(models, options, chunk)
-        return Contract(capacity, options.max_draft_tokens, chunk, options.numbers.precision, options.tree_rows)
+        precision, caches = options.numbers.precision, options.cache_precision
+        apart = caches if caches != precision else None
+        return Contract(capacity, options.max_draft_tokens, chunk, precision, options.tree_rows, apart)
     except ValueError as error:
         raise ParameterError(
             f"--max-seq-len {capacity} and --max-draft-tokens {options.max_draft_tokens}: {error}", "max_seq_len"

@@ -12,14 +12,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Literal
 
 from ..bundle import Precision
 from ..engines.catalogue import ENGINES
 from ..errors import UnsupportedModelError
 
 Dialect = Literal["kernels", "onnx", "ort", "rows"]
-DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 # Those that ONNX Runtime runs.
 ORT_DIALECTS: tuple[Dialect, ...] = ("kernels", "ort")
 # The oldest that has what the dialect needs; TensorRT 10.3 reads up to 20. `ort` takes its cache and norms from

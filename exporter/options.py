@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ..bundle import RESERVED, Contract, check_name
+from ..bundle import RESERVED, Contract, Precision, check_name
 from ..editing.progress import Timed
 from ..engines.catalogue import LIBRARIES
 from ..engines.onnxruntime import kernels
@@ -109,7 +109,8 @@ class BuildOptions:
     min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
     compiling: for the engines that run plans. tensorrt_version: the one on the device, by default that of this host.
     portable: for engine `onnxruntime`, whether hosts without specexport-kernels are to run the bundle too, by graphs of
-    ONNX Runtime's own operators.
+    ONNX Runtime's own operators. cache_precision: of keys and values, by default that of everything else; fp16 halves
+    what a pass over a long context reads, and the proof allows for its rounding.
     """
 
     max_seq_len: int | None = None
@@ -124,6 +125,7 @@ class BuildOptions:
     compiling: CompileOptions = field(default_factory=CompileOptions)
     tensorrt_version: str | None = None
     portable: bool = False
+    cache_precision: Precision | None = None
     force: bool = False
     cache: Path | None = None
 
@@ -138,6 +140,8 @@ class BuildOptions:
             raise ParameterError("no --engine is given; name at least one", "engine")
         if self.tree_rows:
             self._check_trees()
+        if self.cache_precision is not None:
+            self._check_caches()
         if self.calibration_texts is not None and not self._reads_texts:
             raise ParameterError(
                 f"--calibration-prompts is for quantized weights, and --precision is {self.precision}; leave it out",
@@ -168,6 +172,20 @@ class BuildOptions:
             why = "with --portable" if self.portable else "without specexport-kernels (see specexport doctor)"
             raise ParameterError(
                 f"--tree-rows is for fp32 and fp16 {why}; --precision is {self.precision}", "tree_rows"
+            )
+
+    def _check_caches(self) -> None:
+        if self.cache_precision not in ("fp32", "fp16"):
+            raise _wrong("cache-precision", self.cache_precision, "it must be fp32 or fp16")
+        if self.cache_precision == self.numbers.precision:
+            return
+        usable = kernels.availability()
+        if self.engines != ("onnxruntime",) or self.numbers.precision != "fp32" or self.portable or not usable.usable:
+            raise _wrong(
+                "cache-precision",
+                self.cache_precision,
+                f"the caches are {self.numbers.precision} too, but for --engine onnxruntime alone with "
+                "specexport-kernels, in fp32, int8 or int4, without --portable",
             )
 
     @property

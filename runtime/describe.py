@@ -139,11 +139,13 @@ def _fidelity(one: Fidelity | None) -> Iterator[str]:
 def _precision(manifest: Manifest) -> str:
     """The format in which weights are stored, and the one of the computation."""
     computed: str = manifest.contract.precision
+    caches = manifest.contract.caches
+    apart = f"keys and values {caches}, " if caches != computed else ""
     forms = {role: model.format for role, model in manifest.pair.items()}
     if all(form == "float" for form in forms.values()):
-        return computed
+        return f"{apart}everything else {computed}" if apart else computed
     stored = ", ".join(f"{role} {computed if form == 'float' else form}" for role, form in forms.items())
-    return f"weights: {stored}; caches and everything else {computed}"
+    return f"weights: {stored}; {apart or 'caches and '}everything else {computed}"
 
 
 def _stored(form: str) -> str:

@@ -175,7 +175,7 @@ class OrtDecoder:
             )
         self.vocab_size, self.has_states = spec.vocab_size, spec.has_states
         self._path, self._spec, self._contract = path, spec, contract
-        self._dtype = NUMPY_DTYPES[contract.precision]
+        self._dtype = NUMPY_DTYPES[contract.caches]
         self._places_rows = dialect == "rows"
         self.head = OrtHead(spec.features, contract.widest_step) if dialect in DIALECTS and spec.features else None
         # How many cache rows a pass may read; the operators of ONNX Runtime's dialects need no such input.

@@ -32,7 +32,6 @@ from ...runtime.proofs.parity import (
 from ...runtime.proofs.tree_parity import prove_trees
 from ..checkpoints.half_precision import fp32_arithmetic
 from ..checkpoints.source import first_line
-from ..dialects import ORT_DIALECTS
 from ..tracing.probe import cache_argument
 from .widen import widen
 
@@ -143,9 +142,8 @@ def prove(
         step(f"{role} {dialect}")
         path = staging_dir / graph
         kind = arithmetic(spec, contract)
-        if kind == "fp32" or (
-            dialect in ORT_DIALECTS and (spec.format != "float" or (NAME in engines and kind == "fp16"))
-        ):
+        by_ort = dialect == "ort" and (spec.format != "float" or (NAME in engines and kind == "fp16"))
+        if kind == "fp32" or dialect == "kernels" or by_ort:
             decoder = OrtDecoder(path, spec, kept, dialect=dialect)
             proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, kind))
             if kept.tree_rows:

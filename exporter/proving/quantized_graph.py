@@ -52,7 +52,7 @@ class Subject:
     @property
     def arithmetic(self) -> Exact:
         """Of what is not quantized, as it is run here: in fp32 over the constants that the graph has."""
-        return "fp32" if self.contract.precision == "fp32" else "widened"
+        return "fp32" if self.contract.precision == self.contract.caches == "fp32" else "widened"
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,7 +29,9 @@ class Places:
 
 
 # ONNX Runtime's operator, and that of kernels/.
-PLACES = {("com.microsoft", ATTENTION): Places(1, 7), ("specexport", "Attention"): Places(4, 6)}
+PLACES = {("com.microsoft", ATTENTION): Places(1, 7)} | {
+    ("specexport", name): Places(4, 6) for name in ("Attention", "AttentionHalf")
+}
 # A table's halves must be equal: in fp32, of numbers between -1 and 1 times the embedding's scaling.
 EQUAL = 1e-6
 # Of a head's width: what the kernel asks for.

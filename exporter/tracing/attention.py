@@ -171,16 +171,18 @@ def kernel_attention(query: Tensor, key: Tensor, value: Tensor, layer: Layer) ->
         attributes["window"] = layer.window
     if layer.softcap:
         attributes["soft_cap"] = layer.softcap
+    cache = layer.past[0].dtype
+    half = cache == torch.float16
     ancestors = layer.tree.ancestor if layer.tree is not None else None
     sinks = layer.sinks.float() if layer.sinks is not None else None
     optional = [None, None, sinks, ancestors]  # without tables of a rotary embedding
     while optional and optional[-1] is None:
         optional.pop()
     output, key_all, value_all = symbolic_multi_out(
-        "specexport::Attention",
+        "specexport::AttentionHalf" if half else "specexport::Attention",
         (packed, *layer.past, layer.position, new_key, new_value, *optional),
         attributes,
-        dtypes=(query.dtype, key.dtype, value.dtype),
+        dtypes=(query.dtype, cache, cache),
         shapes=(packed.shape, layer.past[0].shape, layer.past[1].shape),
         version=1,
     )

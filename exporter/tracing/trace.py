@@ -130,7 +130,7 @@ def trace(
         inputs |= {name: torch.zeros(1, dtype=torch.int64) for name in COUNTS}
     for name, layer in zip(names, (layers[index] for index in attending for _ in "kv"), strict=True):
         shape = (1, layer.num_kv_heads, contract.capacity, layer.head_dim)
-        inputs[f"past.{name}"] = torch.zeros(shape, dtype=TORCH_DTYPES[contract.precision])
+        inputs[f"past.{name}"] = torch.zeros(shape, dtype=TORCH_DTYPES[contract.caches])
     for name, state in states.items():
         inputs[f"past.{name}"] = torch.zeros(state.shape(contract), dtype=TORCH_DTYPES[state.precision(contract)])
     shapes = [dynamic.get(name, {}) for name in inputs]

@@ -29,8 +29,9 @@ def bundle_identity(bundle: Bundle, draft: str | None = None) -> str:
         for role, model in pair.items()
     }
     contract = asdict(manifest.contract)
-    if not manifest.contract.tree_rows:  # as before there were trees
-        del contract["tree_rows"]
+    for name in ("tree_rows", "cache_precision"):  # as before there were any
+        if not contract[name]:
+            del contract[name]
     return hashlib.sha256(json.dumps([models, contract], sort_keys=True).encode()).hexdigest()
 
 

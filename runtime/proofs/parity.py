@@ -247,7 +247,8 @@ def _difference(wanted: Logits, actual: Logits) -> float:
 
 def arithmetic(spec: ModelSpec, contract: Contract) -> Arithmetic:
     """The arithmetic of the model's graphs, run unchanged."""
-    return contract.precision if spec.rounding is None else Rounding(spec.rounding, contract.precision)
+    exact: Exact = contract.precision if contract.caches == contract.precision else "widened"
+    return exact if spec.rounding is None else Rounding(spec.rounding, exact)
 
 
 def measure_decoder(

@@ -18,12 +18,12 @@ from specexport.engines.tensorrt.api import library
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, model_profiles
 from specexport.engines.tensorrt.network_checks import check_model
 from specexport.exporter.build import build
-from specexport.exporter.dialects import DIALECTS, Dialect
+from specexport.exporter.dialects import Dialect
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.tracing import attention, complex_numbers
 from specexport.exporter.tracing.attention import Layer
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
-from support.tiny import CONTRACT, LLAMA, Exported, export, export_cached, make_tokenizer, save_model
+from support.tiny import CONTRACT, DIALECTS, LLAMA, Exported, export, export_cached, make_tokenizer, save_model
 from torch.nn import functional
 
 pytestmark = pytest.mark.slow

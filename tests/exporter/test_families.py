@@ -16,11 +16,11 @@ import pytest
 import torch
 from specexport.bundle import Contract, Precision
 from specexport.errors import EngineError
-from specexport.exporter.dialects import DIALECTS, Dialect
+from specexport.exporter.dialects import Dialect
 from specexport.exporter.tracing import attention
 from specexport.exporter.tracing.attention import Layer
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
-from support.tiny import CONTRACT, LLAMA, export, export_cached, save_model
+from support.tiny import CONTRACT, DIALECTS, LLAMA, export, export_cached, save_model
 
 pytestmark = pytest.mark.slow
 

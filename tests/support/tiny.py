@@ -19,11 +19,11 @@ from specexport.bundle import Contract, ModelSpec, Role
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter import export_model
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.dialects import DIALECTS, Dialect
+from specexport.exporter.dialects import ORT_DIALECTS, Dialect
 from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove import record_reference, widened
 from specexport.exporter.stage_cache import finished_stage, make_stage, stage_key
-from specexport.exporter.tracing.confidence_head import HEADED, probe_features
+from specexport.exporter.tracing.confidence_head import probe_features
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.runtime.proofs.parity import ReferenceStep, max_error
 from specexport.user_cache import user_cache
@@ -138,6 +138,8 @@ class Exported:
             )
 
 
+# Those of graphs that tracing alone makes.
+DIALECTS: tuple[Dialect, ...] = ("onnx", "ort", "rows")
 Trace = Callable[[Path, PreTrainedModel, Dialect, Contract, int], ir.Model]
 
 
@@ -194,7 +196,7 @@ def export(
     reference = record_reference(model, contract, vocab_size, has_states=any(layer.states for layer in layers))
     features = probe_features(model) if role == "draft" else 0
     graphs = {
-        dialect: trace(checkpoint, model, dialect, contract, features if dialect == HEADED else 0)
+        dialect: trace(checkpoint, model, dialect, contract, features if dialect in ORT_DIALECTS else 0)
         for dialect in dialects
     }
     folder.mkdir(parents=True, exist_ok=True)

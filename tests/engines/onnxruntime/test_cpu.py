@@ -17,13 +17,13 @@ from specexport.engines.base import Logits
 from specexport.engines.onnxruntime.cpu import OrtDecoder, availability, load
 from specexport.engines.registry import load_engine
 from specexport.errors import BundleError, EngineError, SessionClosedError
-from specexport.exporter.dialects import DIALECTS, Dialect
+from specexport.exporter.dialects import Dialect
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, POISON, load_reference, max_error
 from specexport.strict import parse, read_json
 from support.hub_cache import in_the_hubs_layout
 from support.pair import Pair
 from support.refusals import refused
-from support.tiny import Exported, export_cached
+from support.tiny import DIALECTS, Exported, export_cached
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import onnx_ir as ir
 import pytest
 from specexport.errors import UnsupportedModelError
-from specexport.exporter.dialects import DIALECTS, Dialect
+from specexport.exporter.dialects import Dialect
 from specexport.exporter.passes.lint import lint, refuse_traps
 from support.refusals import refused
-from support.tiny import Exported
+from support.tiny import DIALECTS, Exported
 
 pytestmark = pytest.mark.slow
 

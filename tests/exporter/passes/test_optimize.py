@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from specexport.exporter.dialects import DIALECTS, Dialect
+from specexport.exporter.dialects import Dialect
 from specexport.exporter.passes.lint import lint
-from support.tiny import Exported
+from support.tiny import DIALECTS, Exported
 
 
 def load(exported: Exported, dialect: Dialect) -> onnx.ModelProto:

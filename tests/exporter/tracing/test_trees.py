@@ -15,12 +15,12 @@ from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.engines.onnxruntime.trees import OrtTrees
 from specexport.errors import ProofError, UnsupportedModelError
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.dialects import DIALECTS, Dialect
+from specexport.exporter.dialects import Dialect
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.runtime.proofs.tree_parity import measure_trees, prove_trees
 from support.pair import Pair
 from support.refusals import refused
-from support.tiny import CONTRACT, LLAMA, Exported, export_cached, make_tokenizer, save_model
+from support.tiny import CONTRACT, DIALECTS, LLAMA, Exported, export_cached, make_tokenizer, save_model
 
 pytestmark = pytest.mark.slow
 
