@@ -7,21 +7,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from specexport.bundle import Precision
+from specexport.engines.base import Availability
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import EngineError, MissingPackageError, ParameterError
 from specexport.exporter import precision as engine_requirements
 from specexport.exporter.precision import BuildTargets, choose_build_targets, choose_precision_plan, parse_version
-from support.refusals import refused
+from support.refusals import refused, says
 
 pytest.importorskip("tensorrt_rtx")
 
 
-def choose(*engines: str, precision: Precision = "fp32", version: str | None = None, **options: Any) -> BuildTargets:
+def choose(
+    *engines: str, precision: str = "fp32", version: str | None = None, portable: bool = False, **options: Any
+) -> BuildTargets:
     wanted = parse_version(version) if version else None
-    return choose_build_targets(
-        engines, choose_precision_plan(engines, precision, None), CompileOptions(**options), wanted, "out dir/my.bundle"
-    )
+    plan = choose_precision_plan(engines, precision, None)
+    return choose_build_targets(engines, plan, CompileOptions(**options), wanted, "out dir/my.bundle", portable)
 
 
 @pytest.fixture
@@ -40,16 +41,46 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return install
 
 
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Whether this host can run specexport-kernels."""
+
+    def install(usable: bool) -> None:
+        found = Availability(usable, "specexport-kernels is not installed", "install it")
+        monkeypatch.setattr(engine_requirements.kernels, "availability", lambda: found)
+
+    return install
+
+
 @pytest.mark.parametrize(
     ("engines", "dialects", "compiled"),
     [
-        (("onnxruntime",), ("ort",), ()),
+        (("onnxruntime",), ("kernels",), ()),
         (("tensorrt-rtx",), ("onnx",), ("tensorrt-rtx",)),
-        (("onnxruntime", "tensorrt-rtx"), ("onnx", "ort"), ("tensorrt-rtx",)),
+        (("onnxruntime", "tensorrt-rtx"), ("kernels", "onnx"), ("tensorrt-rtx",)),
     ],
 )
-def test_dialects_and_plans(engines: tuple[str, ...], dialects: tuple[str, ...], compiled: tuple[str, ...]) -> None:
+def test_dialects_and_plans(
+    engines: tuple[str, ...], dialects: tuple[str, ...], compiled: tuple[str, ...], kernels: Callable[[bool], None]
+) -> None:
+    kernels(True)
     assert choose(*engines) == BuildTargets(dialects, compiled, ())
+
+
+def test_which_graphs_onnxruntime_gets(kernels: Callable[[bool], None]) -> None:
+    kernels(True)
+    for precision in ("fp32", "int8", "int4"):
+        assert choose("onnxruntime", precision=precision).dialects == ("kernels",)
+        assert choose("onnxruntime", precision=precision, portable=True).dialects == ("kernels", "ort")
+    assert choose("onnxruntime", precision="fp16").dialects == ("ort",)  # the kernels compute in fp32
+    assert choose("onnxruntime-cuda", precision="fp16").dialects == ("ort",)
+    kernels(False)
+    for portable in (False, True):
+        found = choose("onnxruntime", portable=portable)
+        assert found.dialects == ("ort",)
+        (note,) = found.notes
+        says(note, "specexport-kernels is not installed", "install it")
+    assert choose("onnxruntime", precision="fp16").notes == ()
 
 
 def test_a_host_without_tensorrt_makes_the_graphs_and_says_what_to_run() -> None:
