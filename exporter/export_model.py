@@ -21,7 +21,7 @@ from .bundle_files import reference_path
 from .checkpoints.checkpoint import Checkpoint
 from .dialects import ORT_DIALECTS, Dialect, refuse_engines
 from .kernels.apply import use_kernels
-from .kernels.layouts import PANEL
+from .kernels.layouts import whole_vectors
 from .memory import RUN_BYTES, require_memory
 from .options import BuildContext
 from .passes.lint import refuse_traps
@@ -133,8 +133,8 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     checkpoint, contract = export.checkpoint, context.contract.of(export.role)
     model, left_out = checkpoint.load_noted(contract.precision)
     layers = probe_cache(model)
-    if "kernels" in export.dialects:  # whose vectors have 16 elements
-        layers = tuple(replace(layer, head_dim=-(-layer.head_dim // PANEL) * PANEL) for layer in layers)
+    if "kernels" in export.dialects:
+        layers = whole_vectors(layers)
     export.check_states(layers, contract.precision)
     dialects, has_states = export.dialects, any(layer.states for layer in layers)
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()

@@ -5,6 +5,7 @@ Padding is zero, and no output or input of it is ever seen.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +13,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from ...bundle import CacheLayer
+
 PANEL, BLOCK = 16, 32
+# The elements of a vector: what the size of a head is a multiple of.
+LANES = 16
 # What a format of floats is called in operators and initializers, with its type: the smallest that holds a weight.
 FLOAT_FORMATS: dict[str, tuple[str, ir.DataType]] = {
     "bf16": ("BFloat16", ir.DataType.BFLOAT16),
@@ -21,6 +26,11 @@ FLOAT_FORMATS: dict[str, tuple[str, ir.DataType]] = {
 }
 
 Array = NDArray[Any]
+
+
+def whole_vectors(layers: tuple[CacheLayer, ...]) -> tuple[CacheLayer, ...]:
+    """Caches with heads as wide as the kernels' attention takes them: what is more is padding."""
+    return tuple(replace(layer, head_dim=-(-layer.head_dim // LANES) * LANES) for layer in layers)
 
 
 def float_format(weight: NDArray[np.float32]) -> str:

@@ -1,7 +1,8 @@
 """The rotary embedding into the attention operator, which turns queries and keys by tables of cosines and sines.
 
 Su et al. 2021 (arXiv 2104.09864), as transformers writes it: `x * cos + turned(x) * sin` with `turned(x) = [-x2, x1]`
-over the halves of a head. That is about twenty small operators a layer, whose calls cost more than their arithmetic.
+over the halves of a head, or of its first part; or over pairs of neighbours. That is about twenty small operators a
+layer, whose calls cost more than their arithmetic. A norm of each head may come before.
 
 Queries, keys and values that one product gives go to the operator as they come, without being split.
 """
@@ -34,41 +35,58 @@ PLACES = {("com.microsoft", ATTENTION): Places(1, 7)} | {
 }
 # A table's halves must be equal: in fp32, of numbers between -1 and 1 times the embedding's scaling.
 EQUAL = 1e-6
-# Of a head's width: what the kernel asks for.
+# Of a head's width: what ONNX Runtime's kernel asks for.
 MULTIPLE = 16
+# Of a Slice that goes to the end.
+END = 2**31 - 1
+NORMS = ("SimplifiedLayerNormalization", "LayerNormalization")
+LAST = ir.AttrInt64("axis", -1)
 
 Table = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Rotated:
-    """view: `[1, T, H, D]`, the heads before they are turned. cos, sin: what they are turned by, `[1, T, D]`."""
+    """view: `[1, T, H, D]`, the heads before they are turned. cos, sin: what they are turned by, one row a position.
+
+    neighbours: whether the pairs are (0, 1), (2, 3), ..., and not a number of each half. turned: how many numbers of a
+    head are in pairs, the first ones; 0 for all of them.
+    """
 
     view: ir.Value
     cos: ir.Value
     sin: ir.Value
+    neighbours: bool
+    turned: int
+
+    @property
+    def way(self) -> tuple[ir.Value, ir.Value, bool, int]:
+        return self.cos, self.sin, self.neighbours, self.turned
 
 
 def absorb_rotary(model: ir.Model, capacity: int) -> int:
     """Returns the number of attention layers that turn by themselves now. capacity: rows of the tables.
 
-    A layer stays as it is whose queries and keys are turned otherwise: in part, by pairs of neighbours, or not at all;
-    or whose heads have a width that the operator's kernel does not turn.
+    A layer stays as it is whose queries and keys are turned otherwise or not at all; and on ONNX Runtime's operator in
+    part, by pairs of neighbours, or with heads of a width that its kernel does not turn.
     """
     graph = model.graph
-    tables: dict[tuple[ir.Value, ir.Value], tuple[ir.Value, ir.Value] | None] = {}
+    tables: dict[tuple[ir.Value, ir.Value, bool, int], tuple[ir.Value, ir.Value] | None] = {}
     changed = 0
     for node in list(graph):
         places = PLACES.get((node.domain, node.op_type))
         if places is None or any(node.inputs[places.cosines : places.cosines + 2]):
             continue
         query, key = _rotated(node.inputs[0]), _rotated(node.inputs[places.keys])
-        if query is None or key is None or (query.cos, query.sin) != (key.cos, key.sin):
+        if query is None or key is None or query.way != key.way:
             continue
-        pair = (query.cos, query.sin)
-        if pair not in tables:
-            tables[pair] = _tables(model, *pair, capacity, len(tables))
-        made = tables[pair]
+        if node.op_type == ATTENTION and (query.neighbours or query.turned):
+            continue
+        if query.way not in tables:
+            tables[query.way] = _tables(
+                model, query, capacity, len(tables), MULTIPLE if node.op_type == ATTENTION else 2
+            )
+        made = tables[query.way]
         if made is None:
             continue
         for index, rotated in ((0, query), (places.keys, key)):
@@ -78,58 +96,118 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
             node.replace_input_with(index, table)
         if node.op_type == ATTENTION:
             node.attributes["do_rotary"] = ir.AttrInt64("do_rotary", 1)
+        elif query.neighbours:
+            node.attributes["neighbours"] = ir.AttrInt64("neighbours", 1)
         changed += 1
     return changed
 
 
 def _rotated(value: ir.Value | None) -> Rotated | None:
-    """Of `Reshape(Transpose(x * cos + Concat(-x2, x1) * sin))`, where `x = Transpose(view)`."""
-    add = _producer(_through(_through(value, "Reshape"), "Transpose"), "Add")
+    """Of `Reshape(x * cos + turned(x) * sin)`, or with a Transpose between, where `x` are heads or their first part."""
+    laid = _through(value, "Reshape")
+    swapped = _swapped(laid)
+    whole = swapped or laid
+    parts = _producer(whole, "Concat")
+    found = _rotation(whole if parts is None else parts.inputs[0])
+    if found is None:
+        return None
+    heads, cos, sin, neighbours = found
+    turned = 0
+    if parts is not None:
+        split = _first_part(heads, parts.inputs[1]) if len(parts.inputs) == 2 else None
+        if split is None:
+            return None
+        heads, turned = split
+    view = _unswapped(heads) if swapped is not None else heads
+    return Rotated(view, cos, sin, neighbours, turned) if view is not None else None
+
+
+def _rotation(value: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value, bool] | None:
+    """`x`, `cos`, `sin` of `x * cos + turned(x) * sin`, and whether neighbours are turned by each other."""
+    add = _producer(value, "Add")
     for first, second in ((0, 1), (1, 0)) if add is not None else ():
         assert add is not None
         plain, crossed = _producer(add.inputs[first], "Mul"), _producer(add.inputs[second], "Mul")
         if plain is None or crossed is None:
             continue
-        heads = plain.inputs[0]
-        cos, sin = _through(plain.inputs[1], "Unsqueeze"), _through(crossed.inputs[1], "Unsqueeze")
-        view = _through(heads, "Transpose")
-        if (
-            heads is not None
-            and view is not None
-            and cos is not None
-            and sin is not None
-            and _turned(crossed.inputs[0], heads)
-        ):
-            return Rotated(view, cos, sin)
+        heads, cos, sin = plain.inputs[0], plain.inputs[1], crossed.inputs[1]
+        if heads is None or cos is None or sin is None:
+            continue
+        for neighbours, turned in ((False, _by_halves), (True, _by_neighbours)):
+            if turned(crossed.inputs[0], heads):
+                return heads, _through(cos, "Unsqueeze") or cos, _through(sin, "Unsqueeze") or sin, neighbours
     return None
 
 
-def _turned(value: ir.Value | None, heads: ir.Value) -> bool:
+def _by_halves(value: ir.Value | None, heads: ir.Value) -> bool:
     """Whether the value is `[-x2, x1]`, of the two halves of each head."""
     halves = _producer(value, "Concat")
     if halves is None or len(halves.inputs) != 2:
         return False
-    negated = _through(halves.inputs[0], "Neg")
-    first, second = _producer(halves.inputs[1], "Slice"), _producer(negated, "Slice")
-    if first is None or second is None or first.inputs[0] is not heads or second.inputs[0] is not heads:
+    first, second = _sliced(halves.inputs[1], heads), _sliced(_through(halves.inputs[0], "Neg"), heads)
+    if first is None or second is None:
         return False
-    (start, middle), (other, end) = _bounds(first), _bounds(second)
-    return start == 0 and middle is not None and middle == other and (end or 0) >= 2 * middle
+    (start, middle, *by), (other, end, *by_too) = first, second
+    return start == 0 and middle == other and end >= 2 * middle and by == by_too == [1]
+
+
+def _by_neighbours(value: ir.Value | None, heads: ir.Value) -> bool:
+    """Whether the value is `[-x1, x0, -x3, x2, ...]` of each head."""
+    pairs = _producer(_through(value, "Reshape"), "Concat")
+    if pairs is None or len(pairs.inputs) != 2:
+        return False
+    first = _sliced(_through(pairs.inputs[1], "Unsqueeze"), heads)
+    second = _sliced(_through(_through(pairs.inputs[0], "Unsqueeze"), "Neg"), heads)
+    return first == (0, END, 2) and second == (1, END, 2)
+
+
+def _first_part(first: ir.Value, rest: ir.Value | None) -> tuple[ir.Value, int] | None:
+    """What both are parts of, along the last axis, and where the second begins."""
+    heads = _through(first, "Slice")
+    if heads is not None and (one := _sliced(first, heads)) and (other := _sliced(rest, heads)):
+        return (heads, one[1]) if one == (0, other[0], 1) and other[1:] == (END, 1) else None
+    split = _producer(first, "Split")
+    if split is None or [*split.outputs] != [first, rest] or split.attributes.get_int("axis", 0) not in (-1, 3):
+        return None
+    sizes = _constant(split.inputs[1]) if len(split.inputs) > 1 else None
+    return (split.inputs[0], int(sizes[0])) if sizes is not None and split.inputs[0] is not None else None
+
+
+def _unswapped(heads: ir.Value) -> ir.Value | None:
+    """The heads as `[1, T, H, D]`, where they lie as `[1, H, T, D]`. Norms along the last axis take either."""
+    view = _swapped(heads)
+    if view is not None:
+        return view
+    norm = heads.producer()
+    if norm is None or norm.op_type not in NORMS or norm.attributes.get_int("axis", -1) not in (-1, 3):
+        return None
+    view = _swapped(norm.inputs[0])
+    if view is None or len([value for value in norm.outputs if value.uses()]) > 1:
+        return None
+    attributes = {name: value for name, value in norm.attributes.items() if name != "axis"}
+    again = ir.Node(norm.domain, norm.op_type, [view, *norm.inputs[1:]], [*attributes.values(), LAST])
+    again.outputs[0].type = heads.type
+    assert norm.graph is not None
+    norm.graph.insert_before(norm, again)
+    return again.outputs[0]
 
 
 def _tables(
-    model: ir.Model, cos: ir.Value, sin: ir.Value, capacity: int, number: int
+    model: ir.Model, rotated: Rotated, capacity: int, number: int, multiple: int
 ) -> tuple[ir.Value, ir.Value] | None:
-    """`cos` and `sin` by position, `[capacity, D / 2]` each; None where a head's halves are turned by other angles."""
-    evaluated = evaluate(model, (cos, sin), capacity)
+    """`cos` and `sin` by position, `[capacity, turned / 2]` each; None where the numbers of a pair are turned by other
+    angles.
+    """
+    evaluated = evaluate(model, (rotated.cos, rotated.sin), capacity)
     values = []
     for name, table in zip(("cos", "sin"), evaluated, strict=True):
-        half = table.shape[-1] // 2
-        table = table.reshape(capacity, -1)
-        if table.shape[1] % MULTIPLE or not np.allclose(table[:, :half], table[:, half:], rtol=0, atol=EQUAL):
+        turned = table.shape[-1]
+        if table.size != capacity * turned or turned % multiple or rotated.turned not in (0, turned):
             return None
-        name = f"rotary.{number}.{name}"
-        values.append(constant(model.graph, name, np.ascontiguousarray(table[:, :half])))
+        pairs = table.reshape(capacity, -1, 2) if rotated.neighbours else table.reshape(capacity, 2, -1).swapaxes(1, 2)
+        if not np.allclose(pairs[..., 0], pairs[..., 1], rtol=0, atol=EQUAL):
+            return None
+        values.append(constant(model.graph, f"rotary.{number}.{name}", np.ascontiguousarray(pairs[..., 0])))
     return values[0], values[1]
 
 
@@ -179,15 +257,25 @@ def _through(value: ir.Value | None, op_type: str) -> ir.Value | None:
     return node.inputs[0] if node is not None else None
 
 
-def _bounds(node: ir.Node) -> tuple[int | None, int | None]:
-    """Start and end of a Slice of the last axis by steps of one, where they are known."""
-    constants = [
-        None if value is None or value.const_value is None else value.const_value.numpy() for value in node.inputs[1:]
-    ]
-    if len(constants) < 3 or any(constant is None or constant.size != 1 for constant in constants):
-        return None, None
-    start, end, axis, step = (int(constant.item()) for constant in [*constants, np.ones(1)][:4])  # type: ignore[union-attr]
-    return (start, end) if axis in (-1, 3) and step == 1 else (None, None)
+def _swapped(value: ir.Value | None) -> ir.Value | None:
+    """What a Transpose of the second axis with the third made the value from."""
+    node = _producer(value, "Transpose")
+    return node.inputs[0] if node is not None and [*node.attributes["perm"].as_ints()] == [0, 2, 1, 3] else None
+
+
+def _sliced(value: ir.Value | None, whole: ir.Value) -> tuple[int, int, int] | None:
+    """Start, end and step of the value, a Slice of `whole` along the last axis. The end is at most `END`."""
+    node = _producer(value, "Slice")
+    bounds = [_constant(bound) for bound in node.inputs[1:]] if node is not None and node.inputs[0] is whole else []
+    if len(bounds) < 3 or any(bound is None or bound.size != 1 for bound in bounds):
+        return None
+    start, end, axis, step = (int(bound.item()) for bound in [*bounds, np.ones(1)][:4])  # type: ignore[union-attr]
+    return (start, min(end, END), step) if axis in (-1, 3) else None
+
+
+def _constant(value: ir.Value | None) -> np.ndarray | None:
+    tensor = value.const_value if value is not None else None
+    return tensor.numpy() if tensor is not None else None
 
 
 def pack_attention(model: ir.Model) -> int:

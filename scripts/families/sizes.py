@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoConfig
 from transformers.configuration_utils import PretrainedConfig
 
-LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD, INNER, POSITIONS, VOCAB = 2, 32, 4, 2, 8, 48, 128, 96
+LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD, INNER, POSITIONS, VOCAB = 2, 64, 4, 2, 16, 96, 128, 96
 # The value for each name that a family has. Windows are shorter than the proof's schedule.
 SIZES: dict[str, Any] = (
     dict.fromkeys(

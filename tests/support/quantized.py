@@ -10,13 +10,14 @@ import onnx_ir as ir
 from specexport.bundle import Contract, Format, LayerProof, ModelSpec, Precision
 from specexport.engines.onnxruntime.cpu import DecoderOptions, OrtDecoder
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.dialects import Dialect
+from specexport.exporter.dialects import ORT_DIALECTS, Dialect
+from specexport.exporter.kernels.apply import use_kernels
 from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove import continued_logits, record_reference
 from specexport.exporter.proving.prove_layers import ReferenceLogits, prove_layers
 from specexport.exporter.proving.quantized_graph import Subject
 from specexport.exporter.quantize.apply import by_every_name, quantize
-from specexport.exporter.tracing.trace import probe_cache, trace
+from specexport.exporter.tracing.trace import trace
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.layers import linear_layers, tables
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
@@ -24,7 +25,7 @@ from transformers import PreTrainedModel
 
 from support.hybrids import save_hybrid
 from support.recipes import in_precision
-from support.tiny import CONTRACT, Exported
+from support.tiny import CONTRACT, Exported, layers_of
 
 Damage = Callable[[ir.Model], None]
 
@@ -35,11 +36,11 @@ def load(checkpoint: Path, precision: Precision = "fp32") -> PreTrainedModel:
 
 def plain_recipe(model: PreTrainedModel, form: Format, dialect: Dialect, block: int = 32) -> Recipe:
     """One for every matrix, as the family of the dialect stores them."""
-    ours = dialect == "ort"
+    ours = dialect in ORT_DIALECTS
     own = WeightRecipe(
         form,
         block=block if form == "int4" else 0,
-        limit=64 if ours else 127,
+        limit=64 if dialect == "ort" else 127,
         signed=ours and form == "int4",
         input_scale=None if ours or form == "int4" else 0.05,
     )
@@ -64,9 +65,9 @@ class Quantized:
     ) -> None:
         self.folder, self.dialect = folder, dialect
         recipe = recipe or plain_recipe(model, form, dialect)
-        if dialect != "ort":
+        if dialect not in ORT_DIALECTS:
             recipe = in_precision(recipe, contract.precision)
-        layers, size = probe_cache(model), int(model.get_output_embeddings().weight.shape[0])
+        layers, size = layers_of(model, (dialect,)), int(model.get_output_embeddings().weight.shape[0])
         has_states = any(layer.states for layer in layers)
         with fake_quantized(model, recipe):
             reference = record_reference(model, contract, size, 1, text, has_states)
@@ -74,7 +75,11 @@ class Quantized:
         self.recorded = ReferenceLogits(tuple(reference), tuple(exact))
         graph = trace(model, layers, dialect, contract)
         optimize(graph, dialect)
-        quantize(graph, dialect, by_every_name(recipe, model), contract.capacity, {}, exact_widths=dialect == "ort")
+        named = by_every_name(recipe, model)
+        if dialect == "kernels":
+            use_kernels(graph, named, contract.capacity)
+        else:
+            quantize(graph, dialect, named, contract.capacity, {}, exact_widths=dialect == "ort")
         folder.mkdir(parents=True, exist_ok=True)
         paths, weights = save({dialect: graph}, folder, "model")
         spec = ModelSpec("", "", "", 0, size, layers, dict(paths), weights, 0, form, (), None, self.recorded.rounding)
@@ -82,9 +87,8 @@ class Quantized:
         self.subject = Subject("target", model, recipe, spec, contract)
 
     def decoder(self, keeps_open: bool = False) -> OrtDecoder:
-        return OrtDecoder(
-            self.path, self.subject.spec, self.subject.contract, options=DecoderOptions(1, keeps_open=keeps_open)
-        )
+        options = DecoderOptions(1, keeps_open=keeps_open)
+        return OrtDecoder(self.path, self.subject.spec, self.subject.contract, self.dialect, options)
 
     def exported(self) -> Exported:
         return Exported(self.folder, self.subject.spec, list(self.recorded.reference), self.subject.contract, 0)

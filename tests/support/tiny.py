@@ -8,23 +8,26 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import onnx
 import onnx_ir as ir
 import torch
 from filelock import FileLock
 from safetensors.torch import load_file, save_file
-from specexport.bundle import Contract, ModelSpec, Role
+from specexport.bundle import CacheLayer, Contract, ModelSpec, Role
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter import export_model
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import ORT_DIALECTS, Dialect
+from specexport.exporter.kernels.apply import use_kernels
+from specexport.exporter.kernels.layouts import whole_vectors
 from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove import record_reference, widened
 from specexport.exporter.stage_cache import finished_stage, make_stage, stage_key
 from specexport.exporter.tracing.confidence_head import probe_features
 from specexport.exporter.tracing.trace import probe_cache, trace
+from specexport.exporter.weights.recipe import Recipe
 from specexport.runtime.proofs.parity import ReferenceStep, max_error
 from specexport.user_cache import user_cache
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -138,21 +141,28 @@ class Exported:
             )
 
 
-# Those of graphs that tracing alone makes.
-DIALECTS: tuple[Dialect, ...] = ("onnx", "ort", "rows")
-Trace = Callable[[Path, PreTrainedModel, Dialect, Contract, int], ir.Model]
+DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
+Layers = tuple[CacheLayer, ...]
+Trace = Callable[[Path, PreTrainedModel, Layers, Dialect, Contract, int], ir.Model]
+
+
+def layers_of(model: PreTrainedModel, dialects: tuple[Dialect, ...]) -> Layers:
+    layers = probe_cache(model)
+    return whole_vectors(layers) if "kernels" in dialects else layers
 
 
 def trace_now(
-    checkpoint: Path, model: PreTrainedModel, dialect: Dialect, contract: Contract, features: int
+    checkpoint: Path, model: PreTrainedModel, layers: Layers, dialect: Dialect, contract: Contract, features: int
 ) -> ir.Model:
-    graph = trace(model, probe_cache(model), dialect, contract, features)
+    graph = trace(model, layers, dialect, contract, features)
     optimize(graph, dialect)
+    if dialect == "kernels":
+        use_kernels(graph, Recipe({}), contract.capacity)
     return graph
 
 
 def trace_once(
-    checkpoint: Path, model: PreTrainedModel, dialect: Dialect, contract: Contract, features: int
+    checkpoint: Path, model: PreTrainedModel, layers: Layers, dialect: Dialect, contract: Contract, features: int
 ) -> ir.Model:
     """The same from the stage cache, while checkpoint, exporter and packages are as they were."""
     key = stage_key(
@@ -161,11 +171,13 @@ def trace_once(
         checkpoint=find_checkpoint(str(checkpoint)).digest,
         contract=asdict(contract),
         spans=contract.spans,  # of a constant that tests make smaller
-        given=(dialect, features),
+        given=(dialect, features, [asdict(layer) for layer in layers]),
     )
 
     def write(stage: Path) -> None:
-        onnx.save_model(ir.to_proto(trace_now(checkpoint, model, dialect, contract, features)), stage / "graph.onnx")
+        onnx.save_model(
+            ir.to_proto(trace_now(checkpoint, model, layers, dialect, contract, features)), stage / "graph.onnx"
+        )
 
     cache = user_cache()
     locks = cache.with_name("locks")
@@ -177,7 +189,8 @@ def trace_once(
 
 def traced(checkpoint: Path, dialect: Dialect = "ort", contract: Contract = CONTRACT) -> ir.Model:
     """The optimized graph of a checkpoint. Not for tests that patch the exporter."""
-    return trace_once(checkpoint, find_checkpoint(str(checkpoint)).load(contract.precision), dialect, contract, 0)
+    model = find_checkpoint(str(checkpoint)).load(contract.precision)
+    return trace_once(checkpoint, model, layers_of(model, (dialect,)), dialect, contract, 0)
 
 
 def export(
@@ -192,11 +205,11 @@ def export(
     """Traced anew: what a test that patches the exporter needs. All others take `export_cached`."""
     model = find_checkpoint(str(checkpoint)).load(contract.precision)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
-    layers = probe_cache(model)
+    layers = layers_of(model, dialects)
     reference = record_reference(model, contract, vocab_size, has_states=any(layer.states for layer in layers))
     features = probe_features(model) if role == "draft" else 0
     graphs = {
-        dialect: trace(checkpoint, model, dialect, contract, features if dialect in ORT_DIALECTS else 0)
+        dialect: trace(checkpoint, model, layers, dialect, contract, features if dialect in ORT_DIALECTS else 0)
         for dialect in dialects
     }
     folder.mkdir(parents=True, exist_ok=True)
