@@ -4,7 +4,7 @@ BIN := .venv/bin
 PAIR := examples/demo_pair
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo chat test test-ci test-all real kernels lint site bench clean
+.PHONY: demo chat test test-ci test-all real kernels wheels lint site bench clean
 
 PYTHON_FLOOR := import sys; sys.exit(sys.version_info < (3, 11) and "specexport needs Python 3.11 or newer, this is " + sys.version)
 # Modules are compiled when first imported: pip would take as long for all of them as for the rest of its work.
@@ -62,6 +62,13 @@ kernels: .venv/ready
 	cmake -S kernels -B build/kernels -DSPX_SANITIZE=ON
 	cmake --build build/kernels --target digests --parallel 2
 	$(BIN)/python kernels/tests/compare_digests.py build/kernels/digests
+
+# Wheels of the CPU kernels for x86-64 and arm64 in dist/, checked (kernels/wheels.py). No compiler is needed.
+wheels:
+	test -x build/tools/bin/python || $(PYTHON) -m venv build/tools
+	build/tools/bin/python -m pip install --quiet --disable-pip-version-check \
+		ziglang==0.17.1 scikit-build-core==1.1.2 cmake==4.4.5 ninja==1.13.2 pyelftools==0.33
+	build/tools/bin/python kernels/wheels.py dist
 
 lint: .venv/ready
 	$(BIN)/ruff check .
