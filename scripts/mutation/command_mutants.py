@@ -177,8 +177,8 @@ COMMANDS = (
     Mutant(
         "messages name parameters, not options",
         f"{CLI}group.py",
-        "    for option in options:\n",
-        "    for option in ():\n",
+        "given if wrong else ()",
+        "()",
         OF_CLI,
     ),
     Mutant(
