@@ -4,8 +4,8 @@
 
 Each prompt runs once in process and once over a socket, in alternating order, so that both have the same noise. No
 prompt begins like the previous one, so nothing is reused. Prints medians of the differences with 95 % intervals by
-resampling, how long an import and a start take, how soon a busy server refuses requests and answers health checks, and
-how long one client's large requests delay another client before the queue.
+resampling, how long a start takes, how soon a busy server refuses requests and answers health checks, and how long one
+client's large requests delay another client before the queue.
 """
 
 from __future__ import annotations
@@ -175,15 +175,6 @@ def held_up(bundle: Path) -> None:
                 print(f"beside 32 requests {told}, /tokenize of another key: at most {max(others):.0f} ms")
 
 
-def import_seconds(code: str) -> float:
-    timed = f"import time; s = time.perf_counter(); {code}; print(time.perf_counter() - s)"
-    runs = [
-        subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True, encoding="utf-8")
-        for _ in range(7)
-    ]
-    return min(float(run.stdout) for run in runs)
-
-
 def starting(bundle: Path) -> None:
     """Start times: the first start with an uncalibrated bundle measures its costs, later ones find them cached."""
     firsts, others = [], []
@@ -202,9 +193,6 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, default=48)
     parser.add_argument("--tokens", type=int, default=64)
     arguments = parser.parse_args()
-    whole = import_seconds("import specexport.serve")
-    own = import_seconds("from specexport import Session; s = time.perf_counter(); import specexport.serve")
-    print(f"import specexport.serve: {whole:.2f} s, of which {own:.2f} s are not the runtime's (least of 7)")
     options = ("--max-queue", "1", "--max-queue-per-key", "1")
     starting(arguments.bundle)
     with (

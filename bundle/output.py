@@ -38,7 +38,7 @@ def check_free(final: Path, force: bool | None) -> None:
     """Raises `OutputError` where nothing can be put at `final`. force: as of `new_folder`."""
     for parent in final.parents:
         if parent.exists() and not parent.is_dir():
-            raise OutputError(f"{parent} is a file, so {final} cannot be made; choose another --output")
+            raise OutputError(f"{parent} is a file, so {final} cannot be made; choose another --output", "output")
     if final.exists() or final.is_symlink():
         if not force:
             instead = "" if force is None else ", or replace it with --force"

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from ..atomic import write_whole
-from ..errors import OutputError
+from ..atomic import temporary_file, write_whole
+from ..errors import OutputError, ParameterError
 from .statistics.results import Analysis, DraftCandidate, RouteAnalysis
 from .survival.fit import MIN_TOKENS
 from .tables import NOTHING, between, milliseconds, number, percent, printable, table, times
@@ -16,6 +16,22 @@ from .verdicts.verdict import BETTER_BY, MIN_REQUESTS, SHORTEST_RESPONSE, on_the
 REPORT = "report.md"
 # Predicted and measured speedups that differ by more than this share show that costs or traces do not fit the runs.
 PREDICTION_TOLERANCE = 0.05
+
+
+def check_report(path: Path) -> None:
+    """Check before a long run that the report can be written to `path`. Raises `ParameterError`."""
+    if path.suffix != ".md" or path.is_dir():
+        raise ParameterError(
+            f"report is {path}; it must be a .md file, since it is Markdown (--json is JSON)", "report"
+        )
+    try:
+        with temporary_file(path, b""):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise ParameterError(
+            f"report is {path}, which cannot be written: {reason}; give another path", "report"
+        ) from None
 
 
 def write_report(analysis: Analysis, path: Path) -> None:

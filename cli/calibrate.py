@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from .options import BUNDLE, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, running
+from .options import BUNDLE, FILE, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, running
 from .progress import bar, note_busy_host, requests_of
 
 
@@ -21,7 +21,7 @@ from .progress import bar, note_busy_host, requests_of
 @BUNDLE
 @click.option(
     "--prompts",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines. Without it, only costs are measured.',
 )
 @SKIP_INVALID
@@ -49,7 +49,7 @@ from .progress import bar, note_busy_host, requests_of
     is_flag=True,
     help="Write a policy with a fixed number of draft tokens instead of an adaptive one.",
 )
-@click.option("--report", type=click.Path(path_type=Path), help="Report in Markdown. [default: BUNDLE/report.md]")
+@click.option("--report", type=FILE, help="Report in Markdown, a .md file. [default: BUNDLE/report.md]")
 @click.option("--details", is_flag=True, help="Also print the report's tables: acceptance, costs, speedups and so on.")
 @running
 @JSON
@@ -75,15 +75,15 @@ def calibrate(
     from ..calibration.calibrate import check_packages, measure_only
     from ..calibration.measuring.prompts import choose
     from ..calibration.options import CalibrateOptions, drafters_of, models_of
-    from ..calibration.report import REPORT, answer, render, verdicts, write_report
+    from ..calibration.report import REPORT, answer, check_report, render, verdicts, write_report
     from ..runtime.provenance import command_line
     from ..runtime.text.prompt_file import read_prompt_lines
     from .progress import load
 
     start = perf_counter()
     chosen = CalibrateOptions(mode="fixed" if fixed else "adaptive", **options)
-    if report is not None and (report.is_dir() or not report.parent.is_dir()):
-        raise click.ClickException(f"--report is {report}; expected a file in a folder that exists")
+    if report is not None:
+        check_report(report)
     if prompts is None:
         of_prompts = {
             "--report": report,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import ParameterError
 from .options import BUNDLE, CHAT_TEMPLATE, JSON, grammars, note_route, running, sampling_options, text_of
 
 if TYPE_CHECKING:
@@ -122,11 +123,11 @@ def _without_thoughts(thinking: Thinking | None) -> Callable[[str, bool], str]:
 
 def _stdin() -> str:
     if sys.stdin is None:
-        raise click.ClickException("the prompt is to come from stdin, which is closed; give it with --prompt or --chat")
+        raise ParameterError("the prompt is to come from stdin, which is closed; give it with --prompt or --chat")
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
-        raise click.ClickException(f"the prompt on stdin is not UTF-8: {error}") from None
+        raise ParameterError(f"the prompt on stdin is not UTF-8: {error}") from None
 
 
 def _text(file: Any) -> str:
@@ -137,13 +138,14 @@ def _text(file: Any) -> str:
 
 
 def _messages(file: Any) -> list[Any]:
+    text = text_of(file)
     try:
-        messages = json.loads(text_of(file))
+        messages = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise click.ClickException(f"{file.name} is not JSON: {error}") from None
+        raise ParameterError(f"{file.name} is not JSON: {error}", "messages") from None
     if not isinstance(messages, list) or not all(isinstance(item, dict) for item in messages):
-        raise click.ClickException(
-            f'{file.name} does not hold a list of messages; expected [{{"role": "user", "content": "..."}}]'
+        raise ParameterError(
+            f'{file.name} does not hold a list of messages; expected [{{"role": "user", "content": "..."}}]', "messages"
         )
     return messages
 

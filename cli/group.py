@@ -16,12 +16,14 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from ..errors import SpecExportError
+from ..errors import ParameterError, SpecExportError
 from ..version import VERSION
 from .doctor import EXPORTER_EXTRA
 
 # Of a write to stdout that cannot be done.
 UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
+# Codes of errors that say that what an option or argument names is not there, is something else, or is taken.
+OF_THE_COMMAND_LINE = ("bundle_not_found", "checkpoint_not_found", "output_exists", "cannot_listen")
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
 
@@ -67,20 +69,20 @@ class Commands(click.Group):
 
 
 def refusal(error: SpecExportError, command: click.Command | None) -> click.ClickException:
-    """The error in one line that calls parameters by their options. Exit code 2 where one of the command's options is
-    at fault, as for what click itself refuses, else 1.
+    """The error in one line that calls parameters by their options. Exit code 2 where the command line is wrong, as for
+    what click itself refuses; 1 where the work failed.
     """
     message = str(error)
-    options = [one for one in command.params if isinstance(one, click.Option)] if command else []
+    given = command.params if command else []
     field = (error.field or "").replace("_", "-")
-    wrong = next((one for one in options if error.field == one.name or f"--{field}" in one.opts), None)
-    if wrong is None:
-        return click.ClickException(message)
-    for option in options:
+    wrong = next((one for one in given if error.field == one.name or f"--{field}" in one.opts), None)
+    for option in given if wrong else ():
         name = str(option.name)  # where it is the subject, and not within what the user gave
-        if "_" in name or option is wrong:
-            message = re.sub(rf"^{name}\b|(?<!\S){name}(?= (is|are|must|has)\b)", option.opts[-1], message)
-    return WrongOptionError(message)
+        if isinstance(option, click.Option) and ("_" in name or option is wrong):
+            message = re.sub(rf"^{name}\b|(?<!the )(?<!\S){name}(?= (is|are|must|has)\b)", option.opts[-1], message)
+    if wrong or isinstance(error, ParameterError) or error.code in OF_THE_COMMAND_LINE:
+        return WrongOptionError(message)
+    return click.ClickException(message)
 
 
 @click.group(cls=Commands, context_settings=SETTINGS)

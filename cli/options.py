@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from ..bundle.drafts import DRAFTERS_HELP
-from ..errors import GrammarError
+from ..errors import GrammarError, ParameterError
 from ..runtime.sampling.options import Biases, Choice, Flag, Number, Option, Texts, TokenIds, Whole
 from ..runtime.sampling.parameters import UNADJUSTED, SamplingParameters
 
@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from ..engines.tensorrt.compile import CompileOptions
     from ..runtime.session import Session
 
-FILE = click.Path(path_type=Path)
+
+class FilePath(click.Path):
+    """Rejects an empty one, which `Path` takes for the current folder: a variable of a script was not set."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value):
+            self.fail("it is empty; give a path.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = FilePath(path_type=Path)
 BUNDLE = click.argument("bundle", type=FILE)
 PROMPTS = click.option(
     "--prompts", required=True, type=FILE, help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines.'
@@ -30,7 +40,7 @@ RUNNING = (
         "--threads",
         type=click.IntRange(0),
         default=0,
-        help="CPU threads, 0 for the engine's choice; more than the host has cores are slower.",
+        help="CPU threads, 0 for the calibrated number or else the engine's choice; more than the cores are slower.",
     ),
     click.option("--device", type=click.IntRange(0), help="GPU index, from 0. [default: the first GPU]"),
 )
@@ -98,12 +108,12 @@ def output_option(text: str) -> Callable[..., Any]:
 def text_of(file: TextIO) -> str:
     """The text of a file opened as UTF-8, without the byte order mark that some editors begin it with.
 
-    Raises `click.ClickException` that names the file and the place.
+    Raises `ParameterError` that names the file and the place.
     """
     try:
         return file.read().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        raise click.ClickException(f"{file.name} is not UTF-8: {error}") from None
+        raise ParameterError(f"{file.name} is not UTF-8: {error}") from None
 
 
 def running(command: Callable[..., None]) -> Callable[..., None]:

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from ..serve import checks
 from ..serve.settings import ServerSettings, check_listening, keys_of_host
-from .options import BUNDLE, CHAT_TEMPLATE, negated, none_if_empty, running, text_of
+from .options import BUNDLE, CHAT_TEMPLATE, FILE, negated, none_if_empty, running, text_of
 
 if TYPE_CHECKING:
     from ..serve.listen import Listener, Listening
@@ -71,7 +71,7 @@ def _kind(one: Field[Any]) -> dict[str, Any]:
     show_default=True,
     help="Port to listen on; 0 for a free one.",
 )
-@click.option("--uds", type=click.Path(path_type=Path), help="Unix socket to listen on, instead of an address.")
+@click.option("--uds", type=FILE, help="Unix socket to listen on, instead of an address.")
 @CHAT_TEMPLATE
 @click.option(
     "--api-key-file",

@@ -64,7 +64,8 @@ def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
             if model.format != "float" and lib.name != "tensorrt":
                 raise BundleError(
                     f"{bundle.root} has {model.source} in the {model.format} of another engine; "
-                    f"build a separate bundle with --engine {engine}"
+                    f"build a separate bundle with --engine {engine}",
+                    "engine",
                 )
             version = ".".join(map(str, lib.version[:2]))
             again = f"--engine {engine}" + (f" --tensorrt-version {version}" if engine == "tensorrt" else "")
@@ -72,6 +73,7 @@ def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
             raise BundleError(
                 f"{bundle.root} has no {dialect} graph of {model.source}, which {lib.title} needs; "
                 f"build it again with {again}{cpu}",
+                "engine",
                 code="not_built_for_engine",
             )
         check = partial(check_model, trt=lib.trt, spec=model, contract=contract, dialect=dialect)

@@ -21,7 +21,7 @@ def push(bundle: Bundle, repository: str, private: bool = False) -> str:
     """
     match = ON_HUB.fullmatch(repository)
     if match is None or match["revision"]:
-        raise OutputError(f"{repository!r} is not a repository name; give one like org/name")
+        raise OutputError(f"{repository!r} is not a repository name; give one like org/name", "repository")
     try:
         from huggingface_hub import HfApi
     except ModuleNotFoundError:

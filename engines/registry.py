@@ -37,13 +37,14 @@ def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0, devic
         expected = "it must be 0 or more" if ENGINES[name].on_gpu else f"engine {name} runs on the CPU; leave it out"
         raise ParameterError(f"device is {device}; {expected}", "device")
     if name not in built:
+        compiles = name in LIBRARIES and any(dialect in bundle.manifest.target.graphs for dialect in ("onnx", "rows"))
         remedy = (
-            f"run: specexport compile {bundle.root} --engine {name}"
-            if name in LIBRARIES
-            else f"build it with --engine {name}"
+            f"run: specexport compile {bundle.root} --engine {name}" if compiles else f"build it with --engine {name}"
         )
         raise EngineError(
-            f"the bundle was built for {', '.join(built)}, not for {name}; {remedy}", code="not_built_for_engine"
+            f"the bundle was built for {', '.join(built)}, not for {name}; {remedy}",
+            "engine",
+            code="not_built_for_engine",
         )
     runs, precision = ENGINES[name].states, bundle.manifest.contract.precision
     if bundle.manifest.has_states and precision not in runs:

@@ -9,6 +9,7 @@ from ..bundle import Bundle
 from ..engines.registry import load_engine
 from ..errors import ParameterError
 from .hub import local_bundle
+from .policy.files import calibrated_threads
 from .sampling.options import whole_number
 from .session import Session
 from .state.prompt_cache import usual_budget
@@ -28,9 +29,10 @@ def load(
 
     engine: a name from `specexport doctor`, by default the first usable one of the bundle.
 
-    threads: of the engine, 0 for its own choice. check_digests: compare every file's SHA-256 with the manifest (about a
-    second per 1.5 GB). policy: follow the bundle's policy.json, or adapt where it has none; False drafts the maximum.
-    device: which GPU, counted from 0 among those that `CUDA_VISIBLE_DEVICES` leaves, by default the first.
+    threads: of the engine, 0 for those that the policy was calibrated with on this host, else the engine's own choice.
+    check_digests: compare every file's SHA-256 with the manifest (about a second per 1.5 GB). policy: follow the
+    bundle's policy.json, or adapt where it has none; False drafts the maximum. device: which GPU, counted from 0 among
+    those that `CUDA_VISIBLE_DEVICES` leaves, by default the first.
     prompt_cache_bytes: host memory for the cache rows of earlier sequences, so that conversations in turn prefill only
     what is new; None for 512 MiB on engines of the CPU, and for none on others. chat_template: a file to use instead of
     the bundle's own. Raises `BundleError`, `EngineError`, `ParameterError`.
@@ -41,6 +43,8 @@ def load(
     threads = whole_number("threads", threads)
     device = None if device is None else whole_number("device", device)
     bundle = Bundle.open(local_bundle(path), check_digests)
+    if policy and not threads:
+        threads = calibrated_threads(bundle, engine, device or 0)
     loaded = load_engine(bundle, engine, threads, device)
     try:
         budget = usual_budget(loaded.name) if budget is None else budget

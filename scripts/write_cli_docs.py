@@ -19,9 +19,10 @@ Written by `scripts/write_cli_docs` from the commands' own help; do not edit.
 
 Results go to stdout, progress and messages to stderr. `--json` prints one JSON object instead of text. `NO_COLOR` is
 respected. A mistake ends in one line that says what was found, what was expected and what to do. Exit codes: 0 for
-success; 2 where the command line is wrong, which is an unknown option or a value that an option cannot have, also with
-this bundle or checkpoint; 1 for any other error or a check that failed; 130 when interrupted. The command needs the
-extra `cli`, which `export`, `serve` and others include ([all extras](quickstart-cpu.md#extras)).
+success; 2 where the command line is wrong: an unknown option, a value that an option or argument cannot have, also with
+this bundle, a file or folder that is missing, not what it should be, or taken; 1 where the work or a check failed; 130
+when interrupted. The command needs the extra `cli`, which `export`, `serve` and others include
+([all extras](quickstart-cpu.md#extras)).
 
 Prompt files (`--prompts`) are JSONL, one request per line. `route` says what kind of request it is: `bench` and
 `calibrate` need one in every line, and the same in all of them will do. `max_new_tokens` is optional:

@@ -1,5 +1,5 @@
-"""The command line: data on stdout, the rest on stderr, every mistake in one line. Exit code 2 where an option is at
-fault, else 1.
+"""The command line: data on stdout, the rest on stderr, every mistake in one line. Exit code 2 where the command line
+is wrong, 1 where the work failed.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -125,7 +126,7 @@ def test_build_names_every_draft_and_its_proof(build: Callable[..., Result], pai
         (dict(engine="cuda"), EngineError, "unknown_engine", "engine"),
         (dict(engine="tensorrt", tensorrt_version="10.2"), EngineError, None, None),
         (dict(engine="tensorrt", compute_capability="89"), ParameterError, None, "compute_capability"),
-        (dict(output="/dev/null/out"), OutputError, None, None),
+        (dict(output="/dev/null/out"), OutputError, None, "output"),
     ],
 )
 def test_what_cannot_be_built(
@@ -136,7 +137,7 @@ def test_what_cannot_be_built(
     build: Callable[..., Result],
     tmp_path: Path,
 ) -> None:
-    error = cause(build(**options), 1 if field is None else 2)
+    error = cause(build(**options), 2 if field or code else 1)
     assert type(error) is kind
     facts = [value for value in options.values() if isinstance(value, str) and field is None]
     check(error, *(fact[:100] for fact in facts[-1:]), code=code, field=field)
@@ -211,6 +212,50 @@ def test_a_value_that_an_option_cannot_have(options: tuple[str, object], run: Ru
 def test_usage_errors(options: tuple[str, ...], run: Run, built: Path) -> None:
     error(run("generate", built), 2)
     error(run("generate", built, "--prompt", "x", *options), 2)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        *(
+            f"{command} nothing.bundle"
+            for command in ("inspect", "verify", "push o/n --private", "generate --prompt x")
+        ),
+        *(
+            f"{command} {{bundle}} --prompts {file}"
+            for command in ("bench", "verify", "calibrate")
+            for file in (".", "p")
+        ),
+        *(f"generate {{bundle}} --messages {file}" for file in ("nothing.json", ".", "p")),
+        *(f"generate {{bundle}} --chat x --chat-template {file}" for file in ("nothing", "p")),
+        "generate {bundle} --prompt x --prediction p",
+        "generate {bundle} --prompt x --json-schema p",
+        "generate {bundle} --prompt x --engine tensorrt",
+        "bench {bundle} --prompts one --journal .",
+        *(f"calibrate {{bundle}} --prompts one --report {file}" for file in (".", "no/x.md", "x.html", "")),
+        *(f"build --output out --target {model}" for model in ("./no", "/no/m", "no.gguf", ".", "p", "")),
+        *(f"build --target {{target}} --output {place}" for place in (".", "p/out", "")),
+        "add-draft {bundle} --draft ./no",
+        "push {bundle} name",
+        "serve {bundle} --port {taken}",
+        "serve {bundle} --uds no/socket",
+        "serve {bundle} --api-key-file p",
+        "inspect ",
+    ],
+)
+def test_a_wrong_command_line_has_one_exit_code(
+    mistake: str, run: Run, built: Path, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the command, and whether click sees the mistake or the work would. p: no UTF-8, and no folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("p").write_bytes(b"\xff")
+    Path("one").write_text('{"route": "a", "prompt": "x"}')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        facts = {"bundle": built, "target": pair.target, "taken": taken.getsockname()[1]}
+        result = run(*(part.format(**facts) for part in mistake.split(" ")))
+    assert (result.exit_code, result.stdout) == (2, ""), result.stderr
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
+    assert {path.name for path in tmp_path.iterdir()} <= {"p", "one"}, "nothing is made"
 
 
 def flip(bundle: Path) -> None:

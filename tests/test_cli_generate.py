@@ -148,7 +148,7 @@ def test_a_prediction_comes_from_a_file(run: Run, tmp_path: Path) -> None:
         assert run("--prompt=a", other, "--prediction", source).exit_code == 2
     file.write_bytes(b"\xff\xfe")
     wrong = run(*arguments, "--prediction", file)
-    assert wrong.exit_code == 1
+    assert wrong.exit_code == 2
     says(wrong.stderr, "expected.txt", "UTF-8")
     file.write_bytes(b"")
     empty = run(*arguments, "--prediction", file)
@@ -167,7 +167,7 @@ def test_the_prompt_comes_from_stdin_and_messages_from_a_file(run: Run, tmp_path
         assert run(*options, "--max-new-tokens", 8, input="hi").stdout == rendered.stdout
     for wrong in ("{", '"hi"', "[1, 2]"):
         path.write_text(wrong)
-        assert run("--messages", path).exit_code == 1
+        assert run("--messages", path).exit_code == 2
 
 
 SCHEMA = {

@@ -53,7 +53,8 @@ class Journal:
         written.
         """
         with _output_errors(path):
-            file = _open_locked(path)
+            with _output_errors(path, "journal"):
+                file = _open_locked(path)
             try:
                 return cls(path, file, json.loads(json.dumps({"journal": VERSION, "header": header})), foreign)
             except BaseException:
@@ -90,12 +91,12 @@ class Journal:
 
 
 @contextmanager
-def _output_errors(path: Path) -> Iterator[None]:
+def _output_errors(path: Path, field: str | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise OutputError(
-            f"{path} cannot be written: {error.strerror}; free some space, or give another path"
+            f"{path} cannot be written: {error.strerror}; free some space, or give another path", field
         ) from None
 
 
@@ -107,7 +108,9 @@ def _open_locked(path: Path) -> FileIO:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
         try:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OutputError(f"{path} is not a regular file, so a run cannot be kept in it; give another path")
+                raise OutputError(
+                    f"{path} is not a regular file, so a run cannot be kept in it; give another path", "journal"
+                )
             _lock(path, file)
             # Another run may have finished and deleted the file between our open and our lock.
             if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):

@@ -105,27 +105,24 @@ def find_local(source: str) -> Path | None:
 
     Raises `CheckpointError`, and `MissingPackageError` where a GGUF file cannot be read.
     """
+    if not source:
+        raise _not_found("the model is an empty name; give a checkpoint: a folder, a GGUF file or a hub id")
     try:
         path = Path(source).expanduser()
         exists = path.exists()
     except (RuntimeError, OSError) as error:  # ~nobody; a name too long
-        raise CheckpointError(f"{source} cannot be looked up: {first_line(error)}") from None
+        raise _not_found(f"{source} cannot be looked up: {first_line(error)}") from None
     if is_gguf(source):
         if not exists:
             hub_id, colon, _ = source.partition(":")
             if not colon or hub_id.count("/") > 1 or hub_id.startswith((".", "/", "~")):
-                raise CheckpointError(
-                    f"there is no file {source}; give a GGUF file, or one on the hub as hub-id:file.gguf"
-                )
+                raise _not_found(f"there is no file {source}; give a GGUF file, or one on the hub as hub-id:file.gguf")
             return None
         check_gguf(source, path)
         return path
     if not exists:
         if source.startswith((".", "/", "~")) or source.count("/") > 1:
-            raise CheckpointError(
-                f"there is no folder {source}; give a Hugging Face checkpoint: a folder or a hub id",
-                code="checkpoint_not_found",
-            )
+            raise _not_found(f"there is no folder {source}; give a Hugging Face checkpoint: a folder or a hub id")
         return None
     check_folder(source, path)
     return path
@@ -137,7 +134,7 @@ def is_gguf(source: str) -> bool:
 
 def check_gguf(source: str, path: Path) -> None:
     if not path.is_file():
-        raise CheckpointError(f"{source} is a folder; give a GGUF file")
+        raise _not_found(f"{source} is a folder; give a GGUF file")
     if re.search(r"-\d{5}-of-\d{5}\.gguf$", path.name):
         raise CheckpointError(f"{source} is one part of several, which transformers cannot read; {INSTEAD}")
     for name in NEEDED:
@@ -155,15 +152,19 @@ def check_gguf(source: str, path: Path) -> None:
 
 def check_folder(source: str, folder: Path) -> None:
     if not folder.is_dir():
-        raise CheckpointError(
+        raise _not_found(
             f"{source} is a file; give the folder that holds config.json and *.safetensors, or a *.gguf file"
         )
     refuse_adapter(source, folder)
     if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{source} has no config.json; give a Hugging Face checkpoint: a folder or a hub id")
+        raise _not_found(f"{source} has no config.json; give a Hugging Face checkpoint: a folder or a hub id")
     if not any(folder.glob(ALIKE)) and (files := sorted(folder.glob(f"*{GGUF}"))):
         raise CheckpointError(f"{source} has no {ALIKE}; give its GGUF file: {files[0]}")
     find_weights(source, folder)
+
+
+def _not_found(message: str) -> CheckpointError:
+    return CheckpointError(message, code="checkpoint_not_found")
 
 
 def first_line(error: BaseException) -> str:

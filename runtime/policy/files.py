@@ -90,6 +90,15 @@ def stale(costs: Costs | None, engine: str, threads: int, device: int = 0) -> st
     return None
 
 
+def calibrated_threads(bundle: Bundle, engine: str | None, device: int) -> int:
+    """How many threads the policy's costs were measured with on this host, 0 without any. engine: None for any."""
+    by_draft = read_by_draft(bundle, Costs, COSTS) if bundle.path(POLICY).exists() else {}
+    costs = by_draft.get(bundle.manifest.first_draft)
+    if costs is None or stale(costs, engine or costs.engine, costs.threads, device):
+        return 0
+    return costs.threads
+
+
 def _threads(number: int) -> str:
     return f"--threads {number}" if number else "the engine's own number of threads"
 

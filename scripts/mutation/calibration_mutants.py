@@ -457,5 +457,13 @@ CALIBRATION = (
         "bundle.path(name).write_bytes(text.encode())",
         IN_DECISIONS,
     ),
+    Mutant("the calibrated threads are not taken", "runtime/load.py", "policy and not threads", "False", IN_DECISIONS),
+    Mutant(
+        "threads are taken that another host was calibrated with",
+        "runtime/policy/files.py",
+        "stale(costs, engine or costs.engine, costs.threads, device)",
+        "costs.engine != (engine or costs.engine)",
+        IN_DECISIONS,
+    ),
     Mutant("a container's limit is no part of the host", HOST, "limit < cores", "limit < 0", IN_DECISIONS),
 )

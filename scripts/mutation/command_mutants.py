@@ -150,10 +150,35 @@ COMMANDS = (
         OF_CLI,
     ),
     Mutant(
+        "a missing bundle is work that failed", f"{CLI}group.py", "error.code in OF_THE_COMMAND_LINE", "False", OF_CLI
+    ),
+    Mutant(
+        "a file of prompts that is wrong is work that failed",
+        f"{CLI}group.py",
+        "isinstance(error, ParameterError)",
+        "False",
+        OF_CLI,
+    ),
+    Mutant("an empty path is the current folder", "cli/options.py", "if not str(value):", "if False:", OF_CLI),
+    Mutant(
+        "a report in HTML is Markdown",
+        "calibration/report.py",
+        'path.suffix != ".md"',
+        "False",
+        OF_CLI,
+    ),
+    Mutant(
+        "a bundle without the graphs is to be compiled",
+        "engines/registry.py",
+        'any(dialect in bundle.manifest.target.graphs for dialect in ("onnx", "rows"))',
+        "True",
+        ("tests/engines/test_registry.py",),
+    ),
+    Mutant(
         "messages name parameters, not options",
         f"{CLI}group.py",
-        "    for option in options:\n",
-        "    for option in ():\n",
+        "given if wrong else ()",
+        "()",
         OF_CLI,
     ),
     Mutant(

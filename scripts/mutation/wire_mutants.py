@@ -264,15 +264,22 @@ WIRE = (
     Mutant(
         "the field at fault is not told",
         ERRORS,
-        "return invalid(_in_requests(error.field), str(error), error.code)",
+        "return invalid(field, message, error.code)",
         "return invalid(None, str(error), error.code)",
+        MAPPED,
+    ),
+    Mutant(
+        "a message calls the field as the runtime does",
+        ERRORS,
+        'if message.startswith(f"{error.field} "):',
+        "if False:",
         MAPPED,
     ),
     Mutant(
         "a refined code is not told",
         ERRORS,
-        "return invalid(_in_requests(error.field), str(error), error.code)",
-        "return invalid(_in_requests(error.field), str(error))",
+        "return invalid(field, message, error.code)",
+        "return invalid(field, message)",
         MAPPED,
     ),
     Mutant(

@@ -111,7 +111,10 @@ def of_engine(error: BaseException) -> ApiError:
         case LongPromptError():
             return too_long(str(error.field), error.tokens, error.capacity)
         case ParameterError():
-            return invalid(_in_requests(error.field), str(error), error.code)
+            field, message = _in_requests(error.field), str(error)
+            if message.startswith(f"{error.field} "):
+                message = f"{field}{message.removeprefix(str(error.field))}"
+            return invalid(field, message, error.code)
         case SessionClosedError():
             return ApiError(503, "shutting_down", "this server is shutting down", headers={"Retry-After": "1"})
     LOG.error("a request failed: %s", error, exc_info=None if isinstance(error, SpecExportError) else error)

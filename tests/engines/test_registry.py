@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import onnxruntime
 import pytest
@@ -28,7 +29,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def built_for(opened: Bundle, *names: str) -> Bundle:
-    return Bundle(opened.root, dataclasses.replace(opened.manifest, engines=names))
+    return Bundle(opened.root, replace(opened.manifest, engines=names))
 
 
 def test_the_order_of_the_bundle_decides(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,10 +58,15 @@ def test_a_device_that_the_engine_cannot_have(opened: Bundle, name: str, device:
 
 
 def test_an_engine_the_bundle_was_not_built_for(opened: Bundle) -> None:
-    with refused(EngineError, "built", code="not_built_for_engine"):
+    facts: Any = {"code": "not_built_for_engine", "field": "engine"}
+    with refused(EngineError, "built", **facts):
         load_engine(built_for(opened, "tensorrt"), "onnxruntime")
-    with refused(EngineError, "built", code="not_built_for_engine"):
-        load_engine(opened, "tensorrt")
+    with refused(EngineError, "build it with --engine tensorrt", **facts):
+        load_engine(opened, "tensorrt")  # it has no graphs to compile
+    manifest = opened.manifest
+    target = replace(manifest.target, graphs=manifest.target.graphs | {"rows": "graphs/target.rows.onnx"})
+    with refused(EngineError, f"specexport compile {opened.root} --engine tensorrt", **facts):
+        load_engine(replace(opened, manifest=replace(manifest, target=target)), "tensorrt")
 
 
 @pytest.mark.usefixtures("lacking")
@@ -82,17 +88,17 @@ def test_every_engine_tells_whether_it_is_usable() -> None:
 
 
 def with_states(opened: Bundle, *engines: str) -> Bundle:
-    layer = dataclasses.replace(opened.manifest.target.layers[0], states=(State("window", (2, 8)),))
-    target = dataclasses.replace(opened.manifest.target, layers=(layer,))
-    return Bundle(opened.root, dataclasses.replace(opened.manifest, engines=engines, target=target))
+    layer = replace(opened.manifest.target.layers[0], states=(State("window", (2, 8)),))
+    target = replace(opened.manifest.target, layers=(layer,))
+    return Bundle(opened.root, replace(opened.manifest, engines=engines, target=target))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_precision_that_an_engine_runs_no_states_in(precision: Precision, opened: Bundle) -> None:
     hybrid = with_states(opened, "onnxruntime-cuda")
-    contract = dataclasses.replace(hybrid.manifest.contract, precision=precision)
+    contract = replace(hybrid.manifest.contract, precision=precision)
     with refused(EngineError, precision, "--precision"):
-        load_engine(Bundle(hybrid.root, dataclasses.replace(hybrid.manifest, contract=contract)), "onnxruntime-cuda")
+        load_engine(Bundle(hybrid.root, replace(hybrid.manifest, contract=contract)), "onnxruntime-cuda")
 
 
 def test_an_onnxruntime_before_the_operators_for_states(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,4 +56,7 @@ def test_an_error_is_answered_by_its_facts(error: BaseException, answer: tuple[i
 def test_what_the_runtime_refuses_is_named_as_in_requests(field: str, value: object, param: str) -> None:
     with pytest.raises(ParameterError) as caught:
         SamplingParameters(**{field: value})  # type: ignore[arg-type]
-    assert of_engine(caught.value).param == param
+    answer = of_engine(caught.value)
+    assert answer.param == param
+    message = msgspec.json.decode(answer.body, type=ErrorAnswer).error.message
+    assert message.startswith((f"{param} is ", "a stop string "))

@@ -154,7 +154,7 @@ def test_keys_that_no_client_can_send(
     file.write_bytes(content)
     monkeypatch.setenv(KEY_VARIABLE, variable)
     found = CliRunner().invoke(main, ["serve", "some.bundle", "--api-key-file", str(file)])
-    assert (found.exit_code, found.stdout) == (1, "")
+    assert (found.exit_code, found.stdout) == (2, "")
     assert "secret" not in found.stderr
     says(found.stderr, "API")
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import specexport
 from specexport.bundle import Bundle
 from specexport.engines.base import Engine, OpenedDraft
 from specexport.errors import BundleError, OutputError, ParameterError
@@ -20,7 +22,7 @@ from specexport.runtime.policy import host_identity
 from specexport.runtime.policy.controller import AdaptiveSchedule
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
-from specexport.runtime.policy.files import read_by_draft, stale, write_decision
+from specexport.runtime.policy.files import calibrated_threads, read_by_draft, stale, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity, describe_host
 from specexport.runtime.policy.routes import POLICY, Policy, RoutePolicy
 from specexport.runtime.policy.schedule import FixedSchedule
@@ -237,6 +239,27 @@ def test_costs_of_another_host_make_the_policy_fixed(
     schedule = decisions.schedule(None, 4)[1]
     assert isinstance(schedule, FixedSchedule)
     assert ask(schedule, 10, 2) == 2
+
+
+def test_sessions_take_the_threads_that_were_calibrated(
+    built: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle = Bundle.open(shutil.copytree(built, tmp_path / "tiny.bundle"))
+    write_decision(bundle, {"draft": replace(costs_of(bundle), threads=1)}, COSTS)
+    assert calibrated_threads(bundle, None, 0) == 0, "there is no policy that needs these costs"
+    write_policy(bundle, ADAPTIVE)
+    with caplog.at_level(logging.WARNING), specexport.load(bundle.root) as session:
+        assert session.threads == 1
+        assert isinstance(session.decisions.schedule(None, 4)[1], AdaptiveSchedule)
+    assert not caplog.text
+    with specexport.load(bundle.root, threads=2) as session:
+        assert session.threads == 2
+    assert "specexport calibrate" in caplog.text
+    with specexport.load(bundle.root, policy=False) as session:  # calibrate's own
+        assert session.threads == 0
+    assert calibrated_threads(bundle, "tensorrt", 0) == 0
+    write_decision(bundle, {"draft": replace(costs_of(bundle), threads=1, host="another")}, COSTS)
+    assert calibrated_threads(bundle, None, 0) == 0
 
 
 def test_no_costs_at_all(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
