@@ -1,4 +1,4 @@
-"""In the dialect `kernels` a row has the same bits in passes of any width, in any chunks of a prompt, by any threads."""
+"""In the dialect `kernels` a row has the same bits in passes of any width, chunks of any size, by any threads."""
 
 from __future__ import annotations
 
