@@ -1,4 +1,4 @@
-"""How long the command, the runtime's import and the loading of a bundle take.
+"""How long the command, the runtime's import and the loading of a bundle take, and the memory of a bundle in use.
 
     python benchmarks/startup.py demo.bundle
 
@@ -15,8 +15,20 @@ from statistics import median
 from time import perf_counter
 
 from hardware import describe_hardware
+from specexport.bundle import Bundle
 
 LOAD = "from time import perf_counter as t; from specexport import load; s = t(); load({!r}); print(t() - s)"
+# Resident memory that a bundle brings, in kB, after a prompt and a few tokens.
+MEMORY = """
+from pathlib import Path
+import onnxruntime, specexport, specexport.runtime.load
+def resident():
+    return int(next(line for line in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in line).split()[1])
+before = resident()
+with specexport.load({!r}, policy=False) as session:
+    session.generate(list(range(3, 40)), max_new_tokens=8, stop_token_ids=())
+    print(resident() - before)
+"""
 IMPORT = "from time import perf_counter as t; s = t(); from specexport import load; print(t() - s)"
 
 
@@ -50,6 +62,11 @@ def main() -> None:
     for name, limit, run in measures:
         times = [run() for _ in range(arguments.repeats)]
         print(f"| {name} | {median(times):.2f} | {max(times):.2f} | {limit} |")
+    manifest = Bundle.open(arguments.bundle).manifest
+    weights = sum(manifest.files[model.weights].bytes for model in manifest.pair.values()) / 1e6
+    caches = sum(model.cache_bytes(manifest.contract) for model in manifest.pair.values()) / 1e6
+    used = inner(MEMORY.format(str(arguments.bundle))) * 1024 / 1e6
+    print(f"\nmemory {used:.0f} MB: {used / weights:.2f} times the {weights:.0f} MB of weights; caches {caches:.0f} MB")
 
 
 if __name__ == "__main__":

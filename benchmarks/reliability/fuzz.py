@@ -88,7 +88,7 @@ def prepare(bundle: Path, intact: Path) -> list[Any]:
 def damaged_files(intact: Path) -> list[str]:
     """The files that loading and running a bundle reads: manifest and tokenizer as often as all others together."""
     manifest = Bundle.open(intact, check_digests=False).manifest
-    graphs = [model.graphs["ort"] for model in manifest.models.values()]
+    graphs = [graph for model in manifest.models.values() for graph in model.graphs.values()]
     others = [POLICY, COSTS, SURVIVAL, *graphs, manifest.target.weights]
     if manifest.text.chat_template is not None:
         others.append(manifest.text.chat_template)
