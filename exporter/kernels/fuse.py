@@ -119,7 +119,12 @@ def _turn(graph: ir.Graph, product: ir.Node) -> bool:
     size = turn_size(made.inputs[1])
     if parted is None or parted.op_type != "Reshape" or not size:
         return False
-    product.replace_input_with(0, parted.inputs[0])
+    value = parted.inputs[0]
+    made_by = value.producer() if value is not None else None
+    if made_by is not None and made_by.domain == DOMAIN:
+        product.replace_input_with(0, value)
+    else:  # rows of heads, maybe
+        back.replace_input_with(0, value)
     product.attributes["hadamard"] = ir.AttrInt64("hadamard", size)
     return True
 

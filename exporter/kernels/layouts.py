@@ -34,7 +34,7 @@ def whole_vectors(layers: tuple[CacheLayer, ...]) -> tuple[CacheLayer, ...]:
 
 
 def float_format(weight: NDArray[np.float32]) -> str:
-    """The smallest of `FLOAT_FORMATS` that holds all values exactly; `fp32` for what is not finite."""
+    """The smallest of `FLOAT_FORMATS` that holds all values exactly."""
     if not (weight.view(np.uint32) & 0xFFFF).any():
         return "bf16"
     with np.errstate(over="ignore"):

@@ -41,6 +41,8 @@ MULTIPLE = 16
 END = 2**31 - 1
 NORMS = ("SimplifiedLayerNormalization", "LayerNormalization")
 LAST = ir.AttrInt64("axis", -1)
+# Heads and tokens change places.
+SWAP = [0, 2, 1, 3]
 
 Table = NDArray[np.float32]
 
@@ -118,8 +120,7 @@ def _rotated(value: ir.Value | None) -> Rotated | None:
         if split is None:
             return None
         heads, turned = split
-    view = _unswapped(heads) if swapped is not None else heads
-    return Rotated(view, cos, sin, neighbours, turned) if view is not None else None
+    return Rotated(_unswapped(heads) if swapped is not None else heads, cos, sin, neighbours, turned)
 
 
 def _rotation(value: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value, bool] | None:
@@ -173,23 +174,23 @@ def _first_part(first: ir.Value, rest: ir.Value | None) -> tuple[ir.Value, int] 
     return (split.inputs[0], int(sizes[0])) if sizes is not None and split.inputs[0] is not None else None
 
 
-def _unswapped(heads: ir.Value) -> ir.Value | None:
+def _unswapped(heads: ir.Value) -> ir.Value:
     """The heads as `[1, T, H, D]`, where they lie as `[1, H, T, D]`. Norms along the last axis take either."""
-    view = _swapped(heads)
+    view, made_by = _swapped(heads), heads.producer()
     if view is not None:
         return view
-    norm = heads.producer()
-    if norm is None or norm.op_type not in NORMS or norm.attributes.get_int("axis", -1) not in (-1, 3):
-        return None
-    view = _swapped(norm.inputs[0])
-    if view is None or len([value for value in norm.outputs if value.uses()]) > 1:
-        return None
-    attributes = {name: value for name, value in norm.attributes.items() if name != "axis"}
-    again = ir.Node(norm.domain, norm.op_type, [view, *norm.inputs[1:]], [*attributes.values(), LAST])
-    again.outputs[0].type = heads.type
-    assert norm.graph is not None
-    norm.graph.insert_before(norm, again)
-    return again.outputs[0]
+    assert made_by is not None
+    assert made_by.graph is not None
+    if made_by.op_type in NORMS and made_by.attributes.get_int("axis", -1) in (-1, 3):
+        view = _swapped(made_by.inputs[0])
+    if view is not None:
+        kept = [value for name, value in made_by.attributes.items() if name != "axis"]
+        node = ir.Node(made_by.domain, made_by.op_type, [view, *made_by.inputs[1:]], [*kept, LAST])
+    else:
+        node = ir.node("Transpose", [heads], {"perm": SWAP})
+    node.outputs[0].type = heads.type
+    made_by.graph.insert_after(made_by, node)
+    return node.outputs[0]
 
 
 def _tables(
@@ -260,7 +261,7 @@ def _through(value: ir.Value | None, op_type: str) -> ir.Value | None:
 def _swapped(value: ir.Value | None) -> ir.Value | None:
     """What a Transpose of the second axis with the third made the value from."""
     node = _producer(value, "Transpose")
-    return node.inputs[0] if node is not None and [*node.attributes["perm"].as_ints()] == [0, 2, 1, 3] else None
+    return node.inputs[0] if node is not None and [*node.attributes["perm"].as_ints()] == SWAP else None
 
 
 def _sliced(value: ir.Value | None, whole: ir.Value) -> tuple[int, int, int] | None:

@@ -135,7 +135,12 @@ def groups_swapped(layer: str) -> Damage:
 
 
 def block_transposed(layer: str, size: int = 16) -> Damage:
+    """Of panels, two groups of inputs change places."""
+
     def transposed(values: np.ndarray) -> np.ndarray:
+        if values.ndim == 4:
+            values[0, 0, :2] = values[0, 0, 1::-1].copy()
+            return values
         wide = np.stack([values & 15, values >> 4], -1).reshape(len(values), -1) if values.dtype == np.uint8 else values
         wide[:size, :size] = wide[:size, :size].T.copy()
         return wide[:, ::2] | (wide[:, 1::2] << 4) if values.dtype == np.uint8 else wide
@@ -148,15 +153,18 @@ def bias_missing(bias: str) -> Damage:
 
 
 def table_off_by_one(model: ir.Model) -> None:
-    """Of the table that tokens are looked up in, whole rows: values and scales."""
+    """Of the table that tokens are looked up in, whole rows, in panels as many as these have: values and scales."""
     for node in model.graph:
-        value = node.inputs[0] if node.op_type in ("Gather", "GatherBlockQuantized") else None
+        panels = node.op_type.startswith("Embedding")
+        value = node.inputs[panels] if panels or node.op_type in ("Gather", "GatherBlockQuantized") else None
         if value is not None and value.producer() is not None:
             value = value.producer().inputs[0]  # type: ignore[union-attr]
         if value is not None and value.is_initializer() and (value.name or "").endswith((".int8", ".int4", ".fp8")):
-            for ending in ("int8", "int4", "fp8", "scale", "row_scales"):
-                found = model.graph.initializers.get(f"{(value.name or '').rpartition('.')[0]}.{ending}")
+            name = value.name or ""
+            scales = [f"{name}.scales", *(f"{name.rpartition('.')[0]}.{ending}" for ending in ("scale", "row_scales"))]
+            for found in (model.graph.initializers.get(each) for each in (name, *scales)):
                 if found is not None:
-                    change(found, lambda rows: np.roll(rows, 1, axis=0))
+                    count = 16 if panels and len(found.shape or ()) == 1 else 1
+                    change(found, lambda rows, count=count: np.roll(rows, count, axis=0))
             return
     raise AssertionError("no table")

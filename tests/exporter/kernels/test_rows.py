@@ -1,4 +1,4 @@
-"""In the dialect `kernels` a row has the same bits in passes of any width, chunks of any size, by any threads."""
+"""In the dialect `kernels` a row has the same bits in passes of any width, and behind a prompt in any chunks."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from specexport.bundle import Format, Precision
 from specexport.errors import ProofError
-from specexport.exporter.dialects import Dialect
+from specexport.exporter.dialects import ORT_DIALECTS, Dialect
 from specexport.exporter.proving import quantized_graph
 from specexport.exporter.proving.layer_arithmetic import ROUNDED, Rounded
 from specexport.exporter.proving.prove_layers import prove_layers
@@ -34,6 +34,8 @@ FAST: list[tuple[Format, Dialect, Precision]] = [
     ("int4", "ort", "fp32"),
     ("int8", "onnx", "fp32"),
     ("fp8", "rows", "fp16"),
+    ("int8", "kernels", "fp32"),
+    ("int4", "kernels", "fp32"),
 ]
 SLOW: list[tuple[Format, Dialect, Precision]] = [
     ("int8", "rows", "fp16"),
@@ -84,7 +86,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
 def test_a_right_graph_passes(form: tuple[Format, Dialect, Precision], make: Make) -> None:
     proof = make(form).prove()
     tables = form[0] != "fp8"
-    assert proof.layers == (10 if form[1] == "ort" else 15 + tables)
+    assert proof.layers == (10 if form[1] in ORT_DIALECTS else 15 + tables)
     assert proof.layer_error < 1
     assert proof.as_run
     assert proof.exact_error < (1e-4 if form[2] == "fp32" else 5e-3)
@@ -131,7 +133,7 @@ def gains_swapped(model: ir.Model) -> None:
 
 
 @pytest.mark.parametrize("damage", [reads_another_layer, residual_missing, gains_swapped])
-@pytest.mark.parametrize("form", FAST[:3], ids="-".join)
+@pytest.mark.parametrize("form", [*FAST[:3], *FAST[4:]], ids="-".join)
 def test_layers_that_are_put_together_wrongly_fail(
     form: tuple[Format, Dialect, Precision], damage: Damage, make: Make
 ) -> None:
