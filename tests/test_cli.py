@@ -248,6 +248,7 @@ def test_a_wrong_command_line_has_one_exit_code(
 ) -> None:
     """Whatever the command, and whether click sees the mistake or the work would. p: no UTF-8, and no folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("specexport.cli.serve._log_to_stderr", lambda: None)
     Path("p").write_bytes(b"\xff")
     Path("one").write_text('{"route": "a", "prompt": "x"}')
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -48,7 +48,7 @@ def version_of(name: str, found: str) -> Callable[[pytest.MonkeyPatch], str]:
         older_python,
         without_docstrings,
         version_of("torch", "2.9.1+cpu"),
-        version_of("torch", "3.0"),
+        version_of("torch", "3"),
         version_of("onnx-ir", "0.9"),
     ],
 )

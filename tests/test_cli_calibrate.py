@@ -80,7 +80,8 @@ def test_calibrate_writes_what_generate_and_inspect_follow(run: Run, bundle: Pat
     (bundle / "policy.json").write_text(json.dumps(policy))
     for command in (("generate", "--prompt", "def"), ("inspect",)):
         check(cause(run(*command)), "delete", code="stale")
-    assert run("calibrate", "--prompts", prompts, "--max-new-tokens", 4).exit_code == 0  # which mends it
+    assert run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--fixed").exit_code == 0  # which mends it
+    assert json.loads((bundle / "policy.json").read_text())["default"]["mode"] == "fixed"
 
 
 def test_costs_of_another_host_are_told(run: Run, bundle: Path) -> None:

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 from specexport.cli import main
-from specexport.cli.generate import summary
+from specexport.cli.generate import generate, summary
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.state.statistics import Statistics
 from specexport.runtime.stream import Stream
@@ -81,6 +81,11 @@ def test_sources_of_draft_tokens_add_up() -> None:
     row.forced = 6
     assert summary(row).partition("draft tokens: ")[2].startswith("5 looked up in the text + 4 looked up in the ")
     assert "(3 accepted) + 6 forced by the grammar;" in summary(row)
+
+
+def test_several_that_are_not_given_are_the_bundles_own() -> None:
+    found = generate.make_context("generate", ["some.bundle", "--prompt", "x", "--ban-token", "3"]).params
+    assert (found["stop"], found["banned_tokens"]) == (None, (3,))
 
 
 def test_an_answer_that_is_stopped_is_no_success(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def test_the_manifest_s_files_go_and_what_was_measured_here_stays(hub: FakeHub, 
 
 @pytest.mark.parametrize("name", ["tiny", "a/b/c", "org/tiny@main", "../x"])
 def test_a_wrong_name_is_refused_before_the_hub_is_asked(hub: FakeHub, built: Path, name: str) -> None:
-    with refused(OutputError, "org/name"):
+    with refused(OutputError, "org/name", field="repository"):
         push(Bundle.open(built), name)
     assert not hub.asked
 

@@ -6,12 +6,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from specexport.bundle import Contract
 from specexport.cli import main
 from specexport.cli.serve import serve
-from specexport.errors import ParameterError
+from specexport.errors import EngineError, ParameterError
 from specexport.serve import AsyncSession, ServerSettings, create_app
 from specexport.serve.settings import KEY_VARIABLE, keys_of_host
 from support.refusals import refused, says
@@ -107,6 +108,22 @@ def test_the_commands_options_are_the_settings() -> None:
         max_queue=3,
         cors_origins=("https://app.example",),
     )
+    with pytest.raises(click.BadParameter, match="nan"):
+        asked("--queue-timeout", "nan")
+
+
+def test_what_the_command_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[dict[str, Any]] = []
+
+    def load(bundle: Path, **options: Any) -> None:
+        loaded.append(options)
+        raise EngineError("enough")
+
+    monkeypatch.setattr("specexport.runtime.load.load", load)
+    monkeypatch.setattr("specexport.cli.serve._log_to_stderr", lambda: None)
+    CliRunner().invoke(main, ["serve", "some.bundle", "--threads", "3", "--prompt-cache-mib", "2"])
+    where = {"engine": None, "threads": 3, "device": None}
+    assert loaded == [{"prompt_cache_bytes": 2 << 20, "chat_template": None, **where}]
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from resource import RLIM_INFINITY
 from typing import Any
 
 import pytest
+from specexport.cli.serve import _run
 from specexport.serve import ServerSettings
-from specexport.serve.listen import _allow_many_connections
+from specexport.serve.listen import Listening, _allow_many_connections
 from support.serving import PATIENCE, STARTED, Client, served, slow_session, wait_for
 from support.slow_server import CONTRACT, MESSAGES, raw, slow_server
 
@@ -81,6 +82,26 @@ def test_as_many_open_files_as_the_system_grants(
     monkeypatch.setattr("resource.setrlimit", limit)
     _allow_many_connections()
     assert found == expected
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_answers_that_were_lost_are_the_exit_code(clean: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended:
+        hung = False
+
+        def __init__(self, *_: object) -> None:
+            self.clean = clean
+
+        async def run(self, started: object) -> None:
+            """It was stopped at once."""
+
+        def stop(self) -> None:
+            """For signals."""
+
+    monkeypatch.setattr("specexport.serve.listen.Listener", Ended)
+    session, _ = slow_session(tmp_path, CONTRACT)
+    with session:
+        assert _run(session, ServerSettings(), Listening()) == (0 if clean else 1)
 
 
 HANGS = """
