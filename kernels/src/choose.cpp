@@ -30,10 +30,20 @@ struct Choice {
 };
 
 #if defined(__x86_64__)
-bool has_avx_vnni() {  // CPUID leaf 7, subleaf 1, EAX bit 4: older compilers do not know its name
-  unsigned a = 7, b, c = 1, d;
-  __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-  return a >> 4 & 1;
+// From the processor itself: what `__builtin_cpu_supports` calls finds nothing where zig has linked.
+struct Cpuid {
+  unsigned a, b = 0, c, d = 0;
+  Cpuid(unsigned leaf, unsigned subleaf) : a(leaf), c(subleaf) {
+    __asm__("cpuid" : "+a"(a), "+b"(b), "+c"(c), "+d"(d));
+  }
+};
+
+constexpr bool has(unsigned word, unsigned bits) { return (word & bits) == bits; }
+
+unsigned saved_registers() {  // those that the system keeps for each thread
+  unsigned low, high;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
 }
 #endif
 
@@ -41,13 +51,14 @@ bool has_avx_vnni() {  // CPUID leaf 7, subleaf 1, EAX bit 4: older compilers do
 size_t choices(Choice (&out)[6]) {
   size_t n = 0;
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  const bool two = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  const bool wide = two && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                    __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  out[n++] = {&avx512_vnni::kernels, wide && __builtin_cpu_supports("avx512vnni")};
-  out[n++] = {&avx512::kernels, wide};
-  out[n++] = {&avx_vnni::kernels, two && has_avx_vnni()};
+  const unsigned leaves = Cpuid(0, 0).a, one = Cpuid(1, 0).c;
+  const bool avx = leaves >= 7 && has(one, 1u << 12 | 1u << 27 | 1u << 29) && has(saved_registers(), 0x6);  // FMA, F16C
+  const Cpuid seven(7, 0);
+  const bool two = avx && has(seven.b, 1u << 5);  // AVX2
+  const bool wide = two && has(saved_registers(), 0xe6) && has(seven.b, 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31);
+  out[n++] = {&avx512_vnni::kernels, wide && has(seven.c, 1u << 11)};
+  out[n++] = {&avx512::kernels, wide};  // F, DQ, BW, VL
+  out[n++] = {&avx_vnni::kernels, two && seven.a >= 1 && has(Cpuid(7, 1).a, 1u << 4)};
   out[n++] = {&avx2::kernels, two};
 #elif defined(__aarch64__)
   constexpr unsigned long dot_products = 1ul << 20;  // HWCAP_ASIMDDP

@@ -16,6 +16,7 @@ SETS = ("portable", "avx2", "avx_vnni", "avx512", "avx512_vnni", "neon", "neon_d
 def main(*commands: str) -> None:
     printed: dict[str, str] = {}
     for command in commands:
+        before = len(printed)
         for name in SETS:
             done = subprocess.run(
                 shlex.split(command),
@@ -28,6 +29,8 @@ def main(*commands: str) -> None:
                 printed[f"{name} of {command}"] = done.stdout
             elif "SPECEXPORT_KERNELS names" not in done.stderr:  # a set that this host lacks
                 sys.exit(f"{name} of {command} ended with {done.returncode}: {done.stderr[-2000:]}")
+        if len(printed) < before + 2:  # as when the choice of a set does not know the processor
+            sys.exit(f"{command} runs the portable kernels alone, which proves nothing")
     first = next(iter(printed))  # the portable kernels
     lines = printed[first].splitlines()
     for name, text in printed.items():
