@@ -103,6 +103,6 @@ def test_the_model_s_text_ends_no_command(env: dict[str, str], built: Path) -> N
 def test_a_path_of_any_bytes_is_an_error_of_one_line() -> None:
     command = [sys.executable, "-c", MAIN, "inspect", b"missing-\xff.bundle"]
     done = subprocess.run(command, capture_output=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert b"missing-\\udcff.bundle" in done.stderr

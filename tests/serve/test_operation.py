@@ -71,7 +71,7 @@ def test_an_address_that_is_taken(served_bundle: Path, tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         command = [sys.executable, "-m", "specexport", "serve", str(served_bundle), "--port", str(port)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"Error: cannot listen on 127.0.0.1 port {port}: ")
     assert len(done.stderr.splitlines()) == 1
 
