@@ -92,6 +92,12 @@ inline float largest(Floats a) {
   for (int i = 1; i < 16; ++i) most = a.lane[i] > most ? a.lane[i] : most;
   return most;
 }
+template <int STEP>
+inline Floats swapped(Floats a) {  // lane i gets lane i ^ STEP
+  Floats b;
+  SPX_EACH(i) b.lane[i] = a.lane[i ^ STEP];
+  return b;
+}
 inline Floats widen_bf16(const uint16_t* p) {
   Floats a;
   SPX_EACH(i) {
