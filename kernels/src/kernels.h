@@ -70,7 +70,7 @@ struct Kernels {
                  int size, float* y);
   void (*to_half)(const float* x, int size, uint16_t* y);
   // Rows over block `block`: queries [rows][size]; a row sees at least one key, and those of this block only.
-  // scratch: [size][KEYS + 16].
+  // scratch: [rows][KEYS] and [16][size].
   void (*attend)(const Head& head, const float* queries, const Sight* sights, int rows, int block, float* scratch,
                  Partial* partial, float* sums);
   // Adds a later block's part to a row's.

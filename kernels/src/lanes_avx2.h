@@ -137,7 +137,7 @@ inline Nibbles nibbles_of(const uint8_t* p, int part, bool high) {
 inline Sums add_products(Sums a, const Nibbles& w, const int8_t* x) { return add_pairs(a, w.value, four_of(x)); }
 inline Ints joined(const Sums (&a)[PARTS]) { return {a[0].v, a[1].v}; }
 
-constexpr int INT_ROWS = 5, FLOAT_ROWS = 6, INT_SUMS = 4, FLOAT_SUMS = 6, VALUE_ROWS = 3, VALUE_CHUNK = 2, GROUPS = 2, ROWS_TO_TRANSPOSE = 8;
+constexpr int INT_ROWS = 5, FLOAT_ROWS = 6, INT_SUMS = 4, FLOAT_SUMS = 6, VALUE_ROWS = 3, VALUE_CHUNK = 2, SCORE_ROWS = 1;
 
 // The sums of four vectors, each in the order of `sum`.
 inline void sums_of_four(const Floats* a, float* sums) {

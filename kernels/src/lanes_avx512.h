@@ -121,18 +121,18 @@ inline Sums add_products(Sums a, const Nibbles& w, const int8_t* x) {
 }
 inline Ints joined(const Sums (&a)[PARTS]) { return a[0]; }
 
-constexpr int INT_ROWS = 8, FLOAT_ROWS = 8, INT_SUMS = 24, FLOAT_SUMS = 20, VALUE_ROWS = 6, VALUE_CHUNK = 4, GROUPS = 4, ROWS_TO_TRANSPOSE = 8;
+constexpr int INT_ROWS = 8, FLOAT_ROWS = 8, INT_SUMS = 24, FLOAT_SUMS = 20, VALUE_ROWS = 6, VALUE_CHUNK = 4, SCORE_ROWS = 3;
 
-// The sums of 16 vectors, in the lanes of one; each in the order of `sum`.
+// The sums of 16 vectors, in the lanes of one, each in the order of `sum`: of four at a time, then of all.
 inline __m512 add_neighbours(__m512 a, __m512 b) {
   return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
 }
 inline __m512 add_quarters(__m512 a, __m512 b) {
   return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
-inline Floats sums_of(const Floats (&a)[16]) {
-  __m512 four[4];
-  for (int i = 0; i < 4; ++i)
-    four[i] = add_neighbours(add_neighbours(a[4 * i].v, a[4 * i + 1].v), add_neighbours(a[4 * i + 2].v, a[4 * i + 3].v));
-  return {add_quarters(add_quarters(four[0], four[1]), add_quarters(four[2], four[3]))};
+inline Floats four_sums(const Floats (&a)[4]) {
+  return {add_neighbours(add_neighbours(a[0].v, a[1].v), add_neighbours(a[2].v, a[3].v))};
+}
+inline Floats joined(const Floats (&four)[4]) {
+  return {add_quarters(add_quarters(four[0].v, four[1].v), add_quarters(four[2].v, four[3].v))};
 }

@@ -146,7 +146,7 @@ inline Sums add_products(Sums a, const Weights& w, const int8_t* x) {
 }
 inline Ints joined(const Sums (&a)[PARTS]) { return {{a[0].v, a[1].v, a[2].v, a[3].v}}; }
 
-constexpr int INT_ROWS = 5, FLOAT_ROWS = 5, INT_SUMS = 5, FLOAT_SUMS = 5, VALUE_ROWS = 3, VALUE_CHUNK = 2, GROUPS = 2, ROWS_TO_TRANSPOSE = 8;
+constexpr int INT_ROWS = 5, FLOAT_ROWS = 5, INT_SUMS = 5, FLOAT_SUMS = 5, VALUE_ROWS = 3, VALUE_CHUNK = 2, SCORE_ROWS = 1;
 
 // The sums of four vectors, each in the order of `sum`.
 inline void sums_of_four(const Floats* a, float* sums) {

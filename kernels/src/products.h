@@ -7,8 +7,6 @@
 
 namespace specexport::SPX_SET {
 // Weights are read once, in P streams too short for the processor to foresee: what the next tile reads is asked for early.
-inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
-
 template <int R, int P>
 struct Tile {
   Floats sum[R][P];

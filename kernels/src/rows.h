@@ -4,6 +4,7 @@
 #include "lanes.h"
 
 namespace specexport::SPX_SET {
+inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }  // into the second-level cache
 inline Floats load_some(const float* p, int count) {  // zeros behind `count`
   if (count >= 16) return load(p);
   float padded[16] = {};
