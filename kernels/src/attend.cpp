@@ -254,9 +254,10 @@ void attend(const AttentionSettings& settings, ort::Type cache, ort::KernelConte
     for (int t = from; t < std::min(call.rows, from + 16); ++t) place(call, t, queries);
   });
 
-  // What one task needs: keys of a block, turned; where rows begin and end; a row of zeros.
+  // What one task needs: scores and sixteen keys; where rows begin and end; a row of zeros.
   const int task_rows = (narrow ? call.rows : QUERIES) * call.group;
-  const size_t task_bytes = aligned(size * (KEYS + 16) * 4) + aligned(static_cast<size_t>(task_rows) * sizeof(Sight)) +
+  const size_t scratch_bytes = aligned((static_cast<size_t>(task_rows) * KEYS + 16 * size) * 4);
+  const size_t task_bytes = scratch_bytes + aligned(static_cast<size_t>(task_rows) * sizeof(Sight)) +
                             aligned(size * 4) + static_cast<size_t>(task_rows) * 2 * (aligned(size * 4) + sizeof(Partial));
   auto task_memory = [&] {
     static thread_local Scratch own;
@@ -272,7 +273,7 @@ void attend(const AttentionSettings& settings, ort::Type cache, ort::KernelConte
       char* own = task_memory();
       spans[i] = attend_block(call, h, 0, call.rows, block, queries + static_cast<size_t>(h) * head_floats,
                               reinterpret_cast<float*>(own),
-                              reinterpret_cast<Sight*>(own + aligned(size * (KEYS + 16) * 4)),
+                              reinterpret_cast<Sight*>(own + scratch_bytes),
                               partial + i * static_cast<size_t>(head_rows), sums + i * head_floats);
     });
     char* own = task_memory();
@@ -300,7 +301,7 @@ void attend(const AttentionSettings& settings, ort::Type cache, ort::KernelConte
     const int from = tile * QUERIES, to = std::min(call.rows, from + QUERIES), rows = (to - from) * call.group;
     char* own = task_memory();
     float* keys = reinterpret_cast<float*>(own);
-    own += aligned(size * (KEYS + 16) * 4);
+    own += scratch_bytes;
     auto* sights = reinterpret_cast<Sight*>(own);
     own += aligned(static_cast<size_t>(task_rows) * sizeof(Sight));
     float* zeros = reinterpret_cast<float*>(own);

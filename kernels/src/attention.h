@@ -2,8 +2,7 @@
 // 2018, arXiv 1805.02867).
 //
 // Blocks begin at multiples of 128 positions and are merged in order, so the arithmetic of a row depends on its own
-// position only. A score is a sum of 16 partial sums, one for each lane, added by `sum`'s order; both ways to compute
-// scores below give the same bits.
+// position only. A score is a sum of 16 partial sums, one for each lane, added by `sum`'s order.
 #pragma once
 #include "rows.h"
 
@@ -16,65 +15,41 @@ inline float one_of(Floats a) {
 inline Floats load_cache(const float* p) { return load(p); }
 inline Floats load_cache(const uint16_t* p) { return widen_fp16(p); }
 
-// The scores of 16 keys that lie behind each other, for few rows.
-template <class T>
-inline Floats scores_of(const float* query, const T* keys, int size) {
-#if !defined(SPX_PORTABLE) && defined(__AVX512BW__)
-  Floats sums[16];
-#pragma GCC unroll 16
-  for (int j = 0; j < 16; ++j) sums[j] = load(query) * load_cache(keys + j * size);
-  for (int c = 16; c < size; c += 16) {
-    const Floats q = load(query + c);
-#pragma GCC unroll 16
-    for (int j = 0; j < 16; ++j) sums[j] = fma(q, load_cache(keys + j * size + c), sums[j]);
-  }
-  return sums_of(sums);
-#else
-  float scores[16];
-  for (int j = 0; j < 16; j += 4) {
-    Floats sums[4];
+// The scores [R][KEYS] of R rows for 16 keys that lie behind each other, four keys at a time.
+template <int R>
+inline void scores_of_rows(const float* queries, const float* keys, int size, float* scores) {
+  [[maybe_unused]] Floats fours[R][4];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) sums[i] = load(query) * load_cache(keys + (j + i) * size);
-    for (int c = 16; c < size; c += 16) {
-      const Floats q = load(query + c);
+  for (int j = 0; j < 4; ++j) {
+    const float *one = keys + 4 * j * size, *two = one + size, *three = two + size, *four = three + size;
+    Floats sums[R][4];
+    for (int c = 0; c < size; c += 16) {
+      const Floats k[4] = {load(one + c), load(two + c), load(three + c), load(four + c)};
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) sums[i] = fma(q, load_cache(keys + (j + i) * size + c), sums[i]);
+      for (int r = 0; r < R; ++r) {
+        const Floats q = load(queries + r * size + c);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) sums[r][i] = c == 0 ? q * k[i] : fma(q, k[i], sums[r][i]);
+      }
     }
-    sums_of_four(sums, scores + j);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+#if !defined(SPX_PORTABLE) && defined(__AVX512BW__)
+      fours[r][j] = four_sums(sums[r]);
+#else
+      sums_of_four(sums[r], scores + r * KEYS + 4 * j);
+#endif
+    }
   }
-  return load(scores);
+#if !defined(SPX_PORTABLE) && defined(__AVX512BW__)
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) store(scores + r * KEYS, joined(fours[r]));
 #endif
 }
-
-// Keys of a block, [size][KEYS]: for many rows. Keys behind `count` are zeros.
-template <class T>
-inline void transpose_keys(const T* keys, int count, int size, float* turned) {
-  for (int j = 0; j < KEYS; ++j)
-    for (int c = 0; c < size; c += 16) {
-      float lanes[16] = {};
-      if (j < count) store(lanes, load_cache(keys + static_cast<size_t>(j) * static_cast<size_t>(size) + c));
-      for (int i = 0; i < 16; ++i) turned[(c + i) * KEYS + j] = lanes[i];
-    }
-}
-// The partial sums of lanes [lane, lane + 2^LEVEL) for G groups of 16 keys, added as `sum` does.
-template <int LEVEL, int G>
-inline void add_lanes(const float* query, const float* turned, int size, int lane, Floats (&out)[G]) {
-  if constexpr (LEVEL == 0) {
-    const Floats q = all(query[lane]);
-#pragma GCC unroll 4
-    for (int g = 0; g < G; ++g) out[g] = q * load(turned + lane * KEYS + 16 * g);
-    for (int c = lane + 16; c < size; c += 16) {
-      const Floats next = all(query[c]);
-#pragma GCC unroll 4
-      for (int g = 0; g < G; ++g) out[g] = fma(next, load(turned + c * KEYS + 16 * g), out[g]);
-    }
-  } else {
-    Floats right[G];
-    add_lanes<LEVEL - 1, G>(query, turned, size, lane, out);
-    add_lanes<LEVEL - 1, G>(query, turned, size, lane + (1 << (LEVEL - 1)), right);
-#pragma GCC unroll 4
-    for (int g = 0; g < G; ++g) out[g] = out[g] + right[g];
-  }
+inline void scores_of(const float* queries, const float* keys, int rows, int size, float* scores) {
+  int r = 0;
+  for (; r + SCORE_ROWS <= rows; r += SCORE_ROWS) scores_of_rows<SCORE_ROWS>(queries + r * size, keys, size, scores + r * KEYS);
+  for (; r < rows; ++r) scores_of_rows<1>(queries + r * size, keys, size, scores + r * KEYS);
 }
 
 // Adds weights [row][key] times values of keys [from, to) to sums [R][size]; keys in order.
@@ -147,18 +122,17 @@ inline Partial soften(float* scores, int first_key, int last_key, float soft_cap
   return {most, sum(total)};
 }
 
-// Sixteen keys of a row's text from `key` on, where a tree's rows lie apart or the cache ends: those behind `end` are zeros.
+// Sixteen keys of a row's text from `key` on, as floats; those behind `end` are zeros.
 template <class T>
-inline void gather_keys(const Head& head, const Sight& sight, int key, int end, T* copy) {
-  const size_t size = static_cast<size_t>(head.size);
-  memset(copy, 0, 16 * size * sizeof(T));
-  for (int i = 0; i < smaller(16, end - key); ++i) {
-    const int at = sight.path && key + i >= head.position ? sight.path[key + i - head.position] : key + i;
-    memcpy(copy + static_cast<size_t>(i) * size, static_cast<const T*>(head.keys) + static_cast<size_t>(at) * size,
-           size * sizeof(T));
+inline void gather_keys(const Head& head, const int* path, int key, int end, float* copy) {
+  for (int i = 0; i < 16; ++i) {
+    const int at = path && key + i >= head.position ? path[smaller(key + i, end - 1) - head.position] : key + i;
+    const T* from = static_cast<const T*>(head.keys) + static_cast<size_t>(at) * static_cast<size_t>(head.size);
+    for (int c = 0; c < head.size; c += 16) store(copy + i * head.size + c, key + i < end ? load_cache(from + c) : all(0.0f));
   }
 }
 
+// `scratch` is [rows][KEYS] for scores, and [16][size] for sixteen keys.
 template <class T>
 inline void attend_to(const Head& head, const float* queries, const Sight* sights, int rows, int block, float* scratch,
                       Partial* partial, float* sums) {
@@ -166,36 +140,41 @@ inline void attend_to(const Head& head, const float* queries, const Sight* sight
   const size_t offset = static_cast<size_t>(start_key) * static_cast<size_t>(size);
   const T* keys = static_cast<const T*>(head.keys) + offset;
   const T* values = static_cast<const T*>(head.values) + offset;
-  const bool many = rows >= ROWS_TO_TRANSPOSE;
-  if (many) transpose_keys(keys, there, size, scratch);
-  alignas(64) float scores[VALUE_ROWS * KEYS];
-  T* gathered = reinterpret_cast<T*>(scratch + size * KEYS);
+  float *all_scores = scratch, *gathered = scratch + rows * KEYS;
+  // Keys from `position` on lie elsewhere for the rows of a tree.
+  auto end_of_straight = [&](const Sight& sight) {
+    return (sight.path ? larger(sight.begin, smaller(sight.end, head.position)) : sight.end) - start_key;
+  };
+  int first_begin = KEYS, last_end = 0;
+  for (int r = 0; r < rows; ++r) {
+    first_begin = smaller(first_begin, sights[r].begin - start_key);
+    last_end = larger(last_end, end_of_straight(sights[r]));
+  }
+  for (int j = first_begin / 16 * 16; j < last_end; j += 16) {
+    const float* sixteen = gathered;
+    if (sizeof(T) == sizeof(float) && j + 16 <= there) sixteen = reinterpret_cast<const float*>(keys + j * size);
+    else gather_keys<T>(head, nullptr, start_key + j, start_key + there, gathered);
+    scores_of(queries, sixteen, rows, size, all_scores + j);
+  }
+  for (int r = 0; r < rows; ++r) {
+    float* scores = all_scores + r * KEYS;
+    const int end = sights[r].end - start_key, straight = end_of_straight(sights[r]);
+    for (int j = straight / 16 * 16; straight < end && j < end; j += 16) {
+      gather_keys<T>(head, sights[r].path, start_key + j, sights[r].end, gathered);
+      scores_of(queries + r * size, gathered, 1, size, scores + j);
+    }
+    partial[r] = soften(scores, sights[r].begin - start_key, end, head.soft_cap);
+  }
   for (int r0 = 0; r0 < rows; r0 += VALUE_ROWS) {
     const int n = smaller(VALUE_ROWS, rows - r0);
+    const float* scores = all_scores + r0 * KEYS;
+    int begins[VALUE_ROWS], ends[VALUE_ROWS], straight[VALUE_ROWS];
     int common_begin = 0, common_end = KEYS;
-    int begins[VALUE_ROWS], ends[VALUE_ROWS], straight[VALUE_ROWS];  // within the block; keys below `straight` lie there
     for (int r = 0; r < n; ++r) {
-      const Sight& sight = sights[r0 + r];
-      const int begin = begins[r] = sight.begin - start_key, end = ends[r] = sight.end - start_key;
-      straight[r] = sight.path ? larger(begin, smaller(end, head.position - start_key)) : end;
-      const float* query = queries + (r0 + r) * size;
-      float* row = scores + r * KEYS;
-      int j = begin / 16 * 16;
-      if (many) {
-        for (int k = begin / (16 * GROUPS) * 16 * GROUPS; k < straight[r]; k += 16 * GROUPS) {
-          Floats groups[GROUPS];
-          add_lanes<4, GROUPS>(query, scratch + k, size, 0, groups);
-          for (int g = 0; g < GROUPS; ++g) store(row + k + 16 * g, groups[g]);
-        }
-        j = straight[r] < end ? larger(j, straight[r] / 16 * 16) : end;
-      }
-      for (; j < end; j += 16) {
-        const bool direct = j + 16 <= there && (straight[r] == end || j + 16 <= straight[r]);
-        if (!direct) gather_keys(head, sight, start_key + j, sight.end, gathered);
-        store(row + j, scores_of(query, direct ? keys + j * size : gathered, size));
-      }
-      partial[r0 + r] = soften(row, begin, end, head.soft_cap);
-      common_begin = larger(common_begin, begin);
+      begins[r] = sights[r0 + r].begin - start_key;
+      ends[r] = sights[r0 + r].end - start_key;
+      straight[r] = end_of_straight(sights[r0 + r]);
+      common_begin = larger(common_begin, begins[r]);
       common_end = smaller(common_end, straight[r]);
     }
     // Keys that all rows see are read once for all of them; the others by those that see them, so that a row never

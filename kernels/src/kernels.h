@@ -59,7 +59,7 @@ struct Kernels {
   // Hadamard turn where block is not 0.
   void (*prepare)(const float* x, const float* skip, const float* gain, float epsilon, int block, int size,
                   float* total, float* y);
-  // x [padded(size)] to q, the same; sums [padded(size) / 32] of its blocks.
+  // x [padded(size)] to q, the same; sums [padded(size) / 32] of its blocks, or null.
   void (*round_row)(const float* x, int size, int8_t* q, int32_t* sums, Row* row);
   // Panels [from, to) of the product for `rows` rows. x: int8 [rows][padded(inputs)] or fp32 the same; y: [rows][outputs],
   // or [rows][outputs / 2] with a gate, whose panels are counted in its first half.
@@ -70,7 +70,7 @@ struct Kernels {
                  int size, float* y);
   void (*to_half)(const float* x, int size, uint16_t* y);
   // Rows over block `block`: queries [rows][size]; a row sees at least one key, and those of this block only.
-  // scratch: [size][KEYS + 16].
+  // scratch: [rows][KEYS] and [16][size].
   void (*attend)(const Head& head, const float* queries, const Sight* sights, int rows, int block, float* scratch,
                  Partial* partial, float* sums);
   // Adds a later block's part to a row's.

@@ -58,6 +58,13 @@ inline float largest(Floats a) {
   four = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
 }
+template <int STEP>
+inline Floats swapped(Floats a) {  // lane i gets lane i ^ STEP
+  if constexpr (STEP == 1) return {_mm256_permute_ps(a.low, 0xb1), _mm256_permute_ps(a.high, 0xb1)};
+  if constexpr (STEP == 2) return {_mm256_permute_ps(a.low, 0x4e), _mm256_permute_ps(a.high, 0x4e)};
+  if constexpr (STEP == 4) return {_mm256_permute2f128_ps(a.low, a.low, 1), _mm256_permute2f128_ps(a.high, a.high, 1)};
+  if constexpr (STEP == 8) return {a.high, a.low};
+}
 inline __m256 widen_bf16(__m128i eight) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(eight), 16));
 }
@@ -130,7 +137,7 @@ inline Nibbles nibbles_of(const uint8_t* p, int part, bool high) {
 inline Sums add_products(Sums a, const Nibbles& w, const int8_t* x) { return add_pairs(a, w.value, four_of(x)); }
 inline Ints joined(const Sums (&a)[PARTS]) { return {a[0].v, a[1].v}; }
 
-constexpr int INT_ROWS = 5, FLOAT_ROWS = 6, INT_SUMS = 4, FLOAT_SUMS = 6, VALUE_ROWS = 3, VALUE_CHUNK = 2, GROUPS = 2, ROWS_TO_TRANSPOSE = 8;
+constexpr int INT_ROWS = 5, FLOAT_ROWS = 6, INT_SUMS = 4, FLOAT_SUMS = 6, VALUE_ROWS = 3, VALUE_CHUNK = 2, SCORE_ROWS = 1;
 
 // The sums of four vectors, each in the order of `sum`.
 inline void sums_of_four(const Floats* a, float* sums) {

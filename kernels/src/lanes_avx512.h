@@ -4,9 +4,17 @@
 struct Floats {
   __m512 v;
 };
+// Typed as what the sums' instruction returns: a variable that is both this and __m512i would take two registers.
+#ifdef __AVX512VNNI__
+typedef int IntLanes __attribute__((vector_size(64)));
+#else
+typedef unsigned IntLanes __attribute__((vector_size(64)));
+#endif
 struct Ints {
-  __m512i v;
+  IntLanes v;
 };
+inline __m512i bits(Ints a) { return reinterpret_cast<__m512i>(a.v); }
+inline Ints ints(__m512i a) { return {reinterpret_cast<IntLanes>(a)}; }
 
 inline Floats load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline void store(float* p, Floats a) { _mm512_storeu_ps(p, a.v); }
@@ -20,8 +28,8 @@ inline Floats max(Floats a, Floats b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Floats min(Floats a, Floats b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline Floats abs(Floats a) { return {_mm512_abs_ps(a.v)}; }
 inline Floats round(Floats a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
-inline Ints to_ints(Floats a) { return {_mm512_cvtps_epi32(a.v)}; }
-inline Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
+inline Ints to_ints(Floats a) { return ints(_mm512_cvtps_epi32(a.v)); }
+inline Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(bits(a))}; }
 inline Floats times_power_of_two(Floats a, Floats exponents) {
   const __m512i shifted = _mm512_slli_epi32(_mm512_cvtps_epi32(exponents.v), 23);
   return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), shifted))};
@@ -40,6 +48,13 @@ inline float sum(Floats a) {
   return _mm_cvtss_f32(_mm_hadd_ps(halves, halves));
 }
 inline float largest(Floats a) { return _mm512_reduce_max_ps(a.v); }
+template <int STEP>
+inline Floats swapped(Floats a) {  // lane i gets lane i ^ STEP
+  if constexpr (STEP == 1) return {_mm512_permute_ps(a.v, 0xb1)};
+  if constexpr (STEP == 2) return {_mm512_permute_ps(a.v, 0x4e)};
+  if constexpr (STEP == 4) return {_mm512_shuffle_f32x4(a.v, a.v, 0xb1)};
+  if constexpr (STEP == 8) return {_mm512_shuffle_f32x4(a.v, a.v, 0x4e)};
+}
 inline Floats widen_bf16(const uint16_t* p) {
   const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
@@ -63,12 +78,12 @@ inline __m512i four_of(const int8_t* x) {
 struct Weights {
   __m512i shifted;
 };
-inline Sums start(int32_t sum_of_row) { return {_mm512_set1_epi32(-128 * sum_of_row)}; }
+inline Sums start(int32_t sum_of_row) { return ints(_mm512_set1_epi32(-128 * sum_of_row)); }
 inline Weights weights_of(const int8_t* p, int) {
   return {_mm512_xor_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(-128))};
 }
 inline Sums add_products(Sums a, const Weights& w, const int8_t* x) {
-  return {_mm512_dpbusd_epi32(a.v, w.shifted, four_of(x))};
+  return ints(_mm512_dpbusd_epi32(bits(a), w.shifted, four_of(x)));
 }
 #else
 // |w| times a with the sign of w: both within 127, so that two products fit into 16 bits.
@@ -76,14 +91,14 @@ struct Weights {
   __m512i magnitude;
   __mmask64 negative;
 };
-inline Sums start(int32_t) { return {_mm512_setzero_si512()}; }
+inline Sums start(int32_t) { return ints(_mm512_setzero_si512()); }
 inline Weights weights_of(const int8_t* p, int) {
   const __m512i w = _mm512_loadu_si512(p);
   return {_mm512_abs_epi8(w), _mm512_movepi8_mask(w)};
 }
 inline Sums add_pairs(Sums a, __m512i unsigned_bytes, __m512i signed_bytes) {
   const __m512i pairs = _mm512_maddubs_epi16(unsigned_bytes, signed_bytes);
-  return {_mm512_add_epi32(a.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
+  return ints(_mm512_add_epi32(bits(a), _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))));
 }
 inline Sums add_products(Sums a, const Weights& w, const int8_t* x) {
   const __m512i four = four_of(x);
@@ -99,25 +114,25 @@ inline Nibbles nibbles_of(const uint8_t* p, int, bool high) {
 }
 inline Sums add_products(Sums a, const Nibbles& w, const int8_t* x) {
 #ifdef __AVX512VNNI__
-  return {_mm512_dpbusd_epi32(a.v, w.value, four_of(x))};
+  return ints(_mm512_dpbusd_epi32(bits(a), w.value, four_of(x)));
 #else
   return add_pairs(a, w.value, four_of(x));
 #endif
 }
 inline Ints joined(const Sums (&a)[PARTS]) { return a[0]; }
 
-constexpr int INT_ROWS = 9, FLOAT_ROWS = 8, INT_SUMS = 20, FLOAT_SUMS = 20, VALUE_ROWS = 6, VALUE_CHUNK = 4, GROUPS = 4, ROWS_TO_TRANSPOSE = 8;
+constexpr int INT_ROWS = 8, FLOAT_ROWS = 8, INT_SUMS = 24, FLOAT_SUMS = 20, VALUE_ROWS = 6, VALUE_CHUNK = 4, SCORE_ROWS = 3;
 
-// The sums of 16 vectors, in the lanes of one; each in the order of `sum`.
+// The sums of 16 vectors, in the lanes of one, each in the order of `sum`: of four at a time, then of all.
 inline __m512 add_neighbours(__m512 a, __m512 b) {
   return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
 }
 inline __m512 add_quarters(__m512 a, __m512 b) {
   return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
-inline Floats sums_of(const Floats (&a)[16]) {
-  __m512 four[4];
-  for (int i = 0; i < 4; ++i)
-    four[i] = add_neighbours(add_neighbours(a[4 * i].v, a[4 * i + 1].v), add_neighbours(a[4 * i + 2].v, a[4 * i + 3].v));
-  return {add_quarters(add_quarters(four[0], four[1]), add_quarters(four[2], four[3]))};
+inline Floats four_sums(const Floats (&a)[4]) {
+  return {add_neighbours(add_neighbours(a[0].v, a[1].v), add_neighbours(a[2].v, a[3].v))};
+}
+inline Floats joined(const Floats (&four)[4]) {
+  return {add_quarters(add_quarters(four[0].v, four[1].v), add_quarters(four[2].v, four[3].v))};
 }

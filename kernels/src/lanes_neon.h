@@ -77,6 +77,14 @@ inline Floats first(int count, Floats a, Floats otherwise) {
   }
   return a;
 }
+template <int STEP>
+inline Floats swapped(Floats a) {  // lane i gets lane i ^ STEP
+  if constexpr (STEP == 1) SPX_QUARTERS(i) a.v[i] = vrev64q_f32(a.v[i]);
+  if constexpr (STEP == 2) SPX_QUARTERS(i) a.v[i] = vextq_f32(a.v[i], a.v[i], 2);
+  if constexpr (STEP == 4) return {{a.v[1], a.v[0], a.v[3], a.v[2]}};
+  if constexpr (STEP == 8) return {{a.v[2], a.v[3], a.v[0], a.v[1]}};
+  return a;
+}
 // The sums of each quarter of a, in one vector.
 inline float32x4_t quarter_sums(Floats a) {
   return vpaddq_f32(vpaddq_f32(a.v[0], a.v[1]), vpaddq_f32(a.v[2], a.v[3]));
@@ -86,8 +94,7 @@ inline float sum(Floats a) {
   return vgetq_lane_f32(vpaddq_f32(halves, halves), 0);
 }
 inline float largest(Floats a) {
-  const Floats b = max(a, {{a.v[1], a.v[0], a.v[3], a.v[2]}});
-  const Floats c = max(b, {{b.v[2], b.v[3], b.v[0], b.v[1]}});
+  const Floats b = max(a, swapped<4>(a)), c = max(b, swapped<8>(b));
   float four[4];
   vst1q_f32(four, c.v[0]);
   float most = four[0];
@@ -139,7 +146,7 @@ inline Sums add_products(Sums a, const Weights& w, const int8_t* x) {
 }
 inline Ints joined(const Sums (&a)[PARTS]) { return {{a[0].v, a[1].v, a[2].v, a[3].v}}; }
 
-constexpr int INT_ROWS = 5, FLOAT_ROWS = 5, INT_SUMS = 5, FLOAT_SUMS = 5, VALUE_ROWS = 3, VALUE_CHUNK = 2, GROUPS = 2, ROWS_TO_TRANSPOSE = 8;
+constexpr int INT_ROWS = 5, FLOAT_ROWS = 5, INT_SUMS = 5, FLOAT_SUMS = 5, VALUE_ROWS = 3, VALUE_CHUNK = 2, SCORE_ROWS = 1;
 
 // The sums of four vectors, each in the order of `sum`.
 inline void sums_of_four(const Floats* a, float* sums) {

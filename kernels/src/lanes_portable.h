@@ -92,6 +92,12 @@ inline float largest(Floats a) {
   for (int i = 1; i < 16; ++i) most = a.lane[i] > most ? a.lane[i] : most;
   return most;
 }
+template <int STEP>
+inline Floats swapped(Floats a) {  // lane i gets lane i ^ STEP
+  Floats b;
+  SPX_EACH(i) b.lane[i] = a.lane[i ^ STEP];
+  return b;
+}
 inline Floats widen_bf16(const uint16_t* p) {
   Floats a;
   SPX_EACH(i) {
@@ -155,7 +161,7 @@ inline Sums add_products(Sums a, const Nibbles& w, const int8_t* x) {
 inline Ints joined(const Sums (&a)[PARTS]) { return a[0]; }
 
 // How many rows and panels a tile has: what the registers hold.
-constexpr int INT_ROWS = 4, FLOAT_ROWS = 4, INT_SUMS = 4, FLOAT_SUMS = 4, VALUE_ROWS = 2, VALUE_CHUNK = 2, GROUPS = 1, ROWS_TO_TRANSPOSE = 8;
+constexpr int INT_ROWS = 4, FLOAT_ROWS = 4, INT_SUMS = 4, FLOAT_SUMS = 4, VALUE_ROWS = 2, VALUE_CHUNK = 2, SCORE_ROWS = 1;
 
 inline void sums_of_four(const Floats* a, float* sums) {
   for (int i = 0; i < 4; ++i) sums[i] = sum(a[i]);

@@ -88,7 +88,8 @@ void multiply_rows(const LinearSettings& settings, Format format, ort::Type type
     float* row = integers(format) ? reinterpret_cast<float*>(own.get(stride * sizeof(float))) : floats + r * stride;
     kernels->prepare(x.as<float>() + at, skip ? skip.as<float>() + at : nullptr, gain ? gain.as<float>() : nullptr,
                      settings.epsilon, static_cast<int>(settings.hadamard), inputs, total ? total + at : nullptr, row);
-    if (integers(format)) kernels->round_row(row, inputs, q + r * stride, sums + r * stride / BLOCK, scale_of + r);
+    if (integers(format)) kernels->round_row(row, inputs, q + r * stride,
+                                              format == Format::int4 ? sums + r * stride / BLOCK : nullptr, scale_of + r);
   };
   if (!as_they_are) {
     if (rows < 4) for (size_t r = 0; r < count; ++r) prepare(r);

@@ -6,6 +6,7 @@
 #include "rows.h"
 
 namespace specexport::SPX_SET {
+// Weights are read once, in P streams too short for the processor to foresee: what the next tile reads is asked for early.
 template <int R, int P>
 struct Tile {
   Floats sum[R][P];
@@ -33,7 +34,9 @@ inline Tile<R, P> int8_tile(const Product& product, const int8_t* x, const Row* 
     for (int p = 0; p < P; ++p)
 #pragma GCC unroll 4
       for (int i = 0; i < PARTS; ++i) {
-        const Weights four = weights_of(w + (static_cast<size_t>(p) * inputs + k) * PANEL, i);
+        const int8_t* at = w + (static_cast<size_t>(p) * inputs + k) * PANEL;
+        if (P > 1 && i == 0) prefetch(at + static_cast<size_t>(P) * inputs * PANEL);
+        const Weights four = weights_of(at, i);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) sums[r][p][i] = add_products(sums[r][p][i], four, x + static_cast<size_t>(r) * stride + k);
       }
@@ -70,6 +73,7 @@ inline Tile<R, P> int4_tile(const Product& product, const int8_t* x, const Row* 
       for (int g = 0; g < 4; ++g)
 #pragma GCC unroll 4
         for (int i = 0; i < PARTS; ++i) {
+          if (P > 1 && i == 0) prefetch(at + static_cast<size_t>(P) * blocks * PANEL * BLOCK / 2 + 64 * g);
           const Nibbles low = nibbles_of(at + 64 * g, i, false), high = nibbles_of(at + 64 * g, i, true);
 #pragma GCC unroll 16
           for (int r = 0; r < R; ++r) {
@@ -97,6 +101,11 @@ inline Floats widened(const void* weights, size_t at) {
   if constexpr (F == Format::fp32) return load(static_cast<const float*>(weights) + at);
 }
 
+template <Format F>
+constexpr size_t size_of() {
+  return F == Format::fp32 ? 4 : 2;
+}
+
 template <Format F, int R, int P>
 inline Tile<R, P> float_tile(const Product& product, const float* x, int panel) {
   const size_t inputs = static_cast<size_t>(product.inputs), stride = static_cast<size_t>(padded(product.inputs));
@@ -109,7 +118,12 @@ inline Tile<R, P> float_tile(const Product& product, const float* x, int panel) 
   for (size_t k = 0; k < inputs; ++k) {
     Floats w[P];
 #pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) w[p] = widened<F>(product.weights, first_weight + (static_cast<size_t>(p) * inputs + k) * PANEL);
+    for (int p = 0; p < P; ++p) {
+      const size_t at = first_weight + (static_cast<size_t>(p) * inputs + k) * PANEL;
+      if (P > 1)
+        prefetch(static_cast<const char*>(product.weights) + (at + static_cast<size_t>(P) * inputs * PANEL) * size_of<F>());
+      w[p] = widened<F>(product.weights, at);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const Floats a = all(x[static_cast<size_t>(r) * stride + k]);

@@ -4,6 +4,7 @@
 #include "lanes.h"
 
 namespace specexport::SPX_SET {
+inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }  // into the second-level cache
 inline Floats load_some(const float* p, int count) {  // zeros behind `count`
   if (count >= 16) return load(p);
   float padded[16] = {};
@@ -33,31 +34,34 @@ inline void rms_norm(const float* x, const float* skip, const float* gain, float
   for (int i = 0; i < size; i += 16) store(y + i, load(y + i) * scale * load_some(gain + i, size - i));
 }
 
+// Within sixteen: u + v in the lanes whose bit STEP is 0, u - v in the others.
+template <int STEP>
+inline Floats butterfly(Floats a) {
+  alignas(64) static constexpr auto signs = [] {
+    struct {
+      float lane[16];
+    } s{};
+    for (int i = 0; i < 16; ++i) s.lane[i] = i & STEP ? -1.0f : 1.0f;
+    return s;
+  }();
+  return fma(a, load(signs.lane), swapped<STEP>(a));
+}
 // Each block of `block` values (a power of two, at least 16) times the normalized Hadamard matrix of Sylvester.
 inline void hadamard(float* x, int size, int block) {
   const Floats scale = all(1.0f / __builtin_sqrtf(static_cast<float>(block)));
-  for (float* b = x; b < x + size; b += block) {
-    for (int i = 0; i < block; i += 16) {
-      float lane[16];
-      memcpy(lane, b + i, sizeof lane);
-      for (int step = 1; step < 16; step *= 2)
-        for (int j = 0; j < 16; ++j)
-          if (!(j & step)) {
-            const float u = lane[j], v = lane[j + step];
-            lane[j] = u + v;
-            lane[j + step] = u - v;
-          }
-      memcpy(b + i, lane, sizeof lane);
-    }
+  for (int i = 0; i < size; i += 16) {
+    const Floats a = butterfly<8>(butterfly<4>(butterfly<2>(butterfly<1>(load(x + i)))));
+    store(x + i, block == 16 ? a * scale : a);
+  }
+  for (float* b = x; b < x + size; b += block)
     for (int step = 16; step < block; step *= 2)
       for (int i = 0; i < block; i += 2 * step)
         for (int j = i; j < i + step; j += 16) {
           const Floats u = load(b + j), v = load(b + j + step);
-          store(b + j, u + v);
-          store(b + j + step, u - v);
+          const bool last = 2 * step == block;
+          store(b + j, last ? (u + v) * scale : u + v);
+          store(b + j + step, last ? (u - v) * scale : u - v);
         }
-    for (int i = 0; i < block; i += 16) store(b + i, load(b + i) * scale);
-  }
 }
 
 // x [size] in steps of its largest magnitude / 127, to integers within +-127. x and q are padded.
@@ -72,17 +76,18 @@ inline void round_row(const float* x, int size, int8_t* q, int32_t* sums, Row* r
   const float magnitude = largest(top);
   const Floats steps = all(magnitude > 1e-30f ? 127.0f / magnitude : 0.0f);
   row->scale = magnitude / 127.0f + sum(spoiled);
-  row->sum = 0;
+  Floats whole = all(0.0f);  // sums are exact: integers below 2^24, with at most 2^17 inputs
   for (int i = 0; i < padded(size); i += BLOCK) {
-    Floats total = all(0.0f);
-    for (int j = i; j < i + BLOCK; j += 16) {
-      const Floats a = min(max(round(load(x + j) * steps), all(-127.0f)), all(127.0f));
-      narrow_to_int8(q + j, a);
-      total = total + a;
+    Floats half[2];
+    for (int j = 0; j < 2; ++j) {
+      half[j] = min(max(round(load(x + i + 16 * j) * steps), all(-127.0f)), all(127.0f));
+      narrow_to_int8(q + i + 16 * j, half[j]);
     }
-    sums[i / BLOCK] = static_cast<int32_t>(sum(total));  // exact: integers below 2^24
-    row->sum += sums[i / BLOCK];
+    const Floats total = half[0] + half[1];
+    if (sums) sums[i / BLOCK] = static_cast<int32_t>(sum(total));
+    whole = whole + total;
   }
+  row->sum = static_cast<int32_t>(sum(whole));
 }
 
 inline Floats gated(Floats gate, Floats up, Gate kind) {

@@ -102,7 +102,7 @@ void attention(const Kernels* k, int size, int rows, int capacity, bool half, fl
   const Head head{half ? static_cast<const void*>(half_keys.data()) : keys.data(),
                   half ? static_cast<const void*>(half_values.data()) : values.data(), capacity, size, half, soft_cap,
                   capacity / 2};
-  std::vector<float> queries(count * n), scratch(n * (KEYS + 16)), sums(count * n), now(count * n), y(count * n);
+  std::vector<float> queries(count * n), scratch(count * KEYS + 16 * n), sums(count * n), now(count * n), y(count * n);
   const std::vector<float> raw = random.floats(count * n), angles = random.floats(n);
   for (size_t r = 0; r < count; ++r)
     k->rotate(&raw[r * n], angles.data(), &angles[n / 2], size / 2 / 16 * 16, r % 2 == 1, 3.0f, size, &queries[r * n]);
