@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 import transformers
 from families import attempt as attempts
-from families.attempt import attempt
+from families.attempt import attempt, has_exact_rows
 from families.page import PAGE, written
 from families.sizes import tiny
 from families.sweep import RESULTS, read
+from specexport.engines.base import Logits
 from specexport.exporter.tracing import attention
+from support.doubles import CONTRACT as DOUBLES
+from support.doubles import FakeDecoder
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 KEPT = read(RESULTS)
@@ -29,6 +35,19 @@ def test_every_refusal_is_a_line_that_names_a_cause() -> None:
         assert "Traceback" not in outcome.reason, family
 
 
+def test_rows_that_depend_on_the_width_of_a_pass_are_seen() -> None:
+    assert has_exact_rows(FakeDecoder(), DOUBLES)
+    for width in (4, DOUBLES.prompt_chunk):
+
+        class Off(FakeDecoder):
+            def step(self, tokens: Sequence[int], position: int, width: int = width) -> Logits:
+                logits = super().step(tokens, position)
+                self.rows[position] += 1e-9 * (len(tokens) == width)
+                return logits + np.float32(1e-6 * (len(tokens) == width))
+
+        assert not has_exact_rows(Off(), DOUBLES)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("family", ["helium", "falcon"])
 def test_an_attempt_gives_what_the_table_says(family: str) -> None:
@@ -39,8 +58,8 @@ def test_an_attempt_gives_what_the_table_says(family: str) -> None:
 def test_a_wrong_graph_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a family whose tiny model has a window."""
     monkeypatch.setattr(attempts, "tiny", lambda family: tiny("starcoder2"))
-    emit = attention.EMITTERS["ort"]
-    monkeypatch.setitem(attention.EMITTERS, "ort", lambda q, k, v, layer: emit(q, k * 1.5, v, layer))
+    emit = attention.EMITTERS["kernels"]
+    monkeypatch.setitem(attention.EMITTERS, "kernels", lambda q, k, v, layer: emit(q, k * 1.5, v, layer))
     outcome = attempt("starcoder2")
     assert outcome.status == "failed"
     assert "standard deviations off" in outcome.reason

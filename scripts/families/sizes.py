@@ -92,6 +92,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             kind: dict(rope_type="default", rope_theta=1e4) for kind in ("sliding_attention", "full_attention")
         },
     ),
+    "falcon_h1": dict(mamba_n_heads=8, mamba_d_ssm=8 * HEAD),
     "gptj": dict(rotary_dim=HEAD),
     "dbrx": dict(
         attn_config=dict(kv_n_heads=KV_HEADS, rope_theta=1e4, clip_qkv=8.0),
