@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     "--tree-rows",
     type=int,
     default=0,
-    help="Maximum leaves per round, alternatives to draft tokens; fp32 and fp16 on onnxruntime.",
+    help="Maximum leaves per round, alternatives to draft tokens; on onnxruntime.",
 )
 @click.option(
     "--prompt-chunk",
