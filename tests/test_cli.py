@@ -81,8 +81,8 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..
         "export target        reused",
         "export draft         reused",
         "prove ",
-        "proved     target ort on onnxruntime: ",
-        "proved     draft ort on onnxruntime: ",
+        "proved     target kernels on onnxruntime: ",
+        "proved     draft kernels on onnxruntime: ",
         "\nnext: specexport ",
     ):
         assert line in result.stderr
@@ -114,7 +114,9 @@ def test_a_build_for_elsewhere_says_where_to_go_on(
 def test_build_names_every_draft_and_its_proof(build: Callable[..., Result], pair: Pair) -> None:
     result = build("--draft", f"one={pair.draft}", draft=f"two={pair.draft}")
     assert result.exit_code == 0, result.stderr
-    assert re.search(r"^proved     draft one ort.*\n(.*\n)*proved     draft two ort", result.stderr, re.MULTILINE)
+    assert re.search(
+        r"^proved     draft one kernels.*\n(.*\n)*proved     draft two kernels", result.stderr, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize(
@@ -344,9 +346,9 @@ def test_inspect(run: Run, built: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert "up to 64 tokens" in run("inspect", "org/tiny").stdout
     found = json.loads(run("inspect", built, "--json").stdout)
     assert found["contract"]["capacity"] == 64
-    assert found["memory"]["target"]["cache"] == 2 * 2 * 64 * 2 * 8 * 4
+    assert found["memory"]["target"]["cache"] == 2 * 2 * 64 * 2 * 16 * 4  # heads of 8 take a vector of 16
     assert found["files"]["graphs/target.weights"]["sha256"]
-    for part in ("up to 64 tokens", "LlamaForCausalLM", "proved     target ort"):
+    for part in ("up to 64 tokens", "LlamaForCausalLM", "proved     target kernels"):
         assert part in run("inspect", built).stdout
 
 

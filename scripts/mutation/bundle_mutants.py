@@ -242,8 +242,8 @@ BUNDLE = (
     Mutant(
         "a cache row has keys only",
         "bundle/models.py",
-        "2 * ELEMENT_BYTES[contract.precision]",
-        "ELEMENT_BYTES[contract.precision]",
+        "2 * ELEMENT_BYTES[contract.caches]",
+        "ELEMENT_BYTES[contract.caches]",
         TESTS,
     ),
     Mutant(

@@ -403,8 +403,8 @@ CALIBRATION = (
     Mutant(
         "a block of int4 that does not divide the inputs",
         "exporter/weights/choose.py",
-        "inputs % block == 0",
-        "inputs >= block",
+        "inputs % BLOCK == 0",
+        "inputs >= BLOCK",
         ("tests/exporter/weights/test_choose.py",),
     ),
     Mutant(

@@ -66,8 +66,14 @@ def test_a_bundle_says_what_it_is(built: Path, pair: Pair) -> None:
     assert (len(manifest.target.layers), len(manifest.drafts[0].model.layers)) == (2, 1)
     assert manifest.engines == ("onnxruntime",)
     assert manifest.text.stop_token_ids == (1,)
-    assert [(proof.role, proof.dialect) for proof in proofs_of(manifest)] == [("target", "ort"), ("draft", "ort")]
-    assert (set(manifest.target.graphs), manifest.rules) == ({"ort"}, ())  # nothing that no engine of the bundle runs
+    assert [(proof.role, proof.dialect) for proof in proofs_of(manifest)] == [
+        ("target", "kernels"),
+        ("draft", "kernels"),
+    ]
+    assert (set(manifest.target.graphs), manifest.rules) == (
+        {"kernels"},
+        (),
+    )  # nothing that no engine of the bundle runs
     assert all(proof.max_error < 1e-4 for proof in proofs_of(manifest))
     assert manifest.packages["torch"] == torch.__version__
     assert left(built) == [built.name]

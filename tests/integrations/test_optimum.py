@@ -40,7 +40,7 @@ def optimum_cli(environment: dict[str, str], *arguments: str) -> subprocess.Comp
 def test_a_wrong_checkpoint_is_one_line_of_the_build(environment: dict[str, str], tmp_path: Path) -> None:
     target, output = str(tmp_path / "nothing"), str(tmp_path / "o.bundle")
     done = optimum_cli(environment, "export", "specexport", "--model", target, output, "--precision", "fp32")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert f"there is no folder {target}" in done.stderr.splitlines()[-1]
 
 

@@ -95,8 +95,7 @@ def test_a_library_that_cannot_be_loaded(case: str, installed: Path) -> None:
     lacks(availability(), "cannot be loaded", "pip install ./kernels")
 
 
-def test_a_folder_of_that_name_is_no_package(installed: Path) -> None:
-    installed.unlink()
-    installed.with_suffix("").mkdir()
+def test_another_module_of_that_name_is_no_package(installed: Path) -> None:
+    installed.write_text("", encoding="utf-8")
     lacks(availability(), "version 0")
     assert library() is None

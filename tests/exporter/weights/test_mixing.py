@@ -58,6 +58,7 @@ def test_within_the_budget_and_layers_of_one_input_together(
     make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choosing, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
+    monkeypatch.setattr(choosing, "BLOCK", 16)
     model = calm(make("llama", num_hidden_layers=4))
     four = choose(model, batches, "int4", "onnxruntime", replace(OPTIONS, mixing=False))
     budget = bytes_of(model, four.weights) / bytes_of(model, {}) + 0.01
@@ -107,6 +108,7 @@ def test_inputs_of_raised_layers_only_are_turned(
 ) -> None:
     monkeypatch.setattr(turning, "WORTH", 10.0)
     monkeypatch.setattr(mixing, "ENOUGH", 0.0)
+    monkeypatch.setattr(choosing, "BLOCK", 16)
     model = calm(make("llama", num_hidden_layers=3))
     with torch.no_grad():
         exact = model(input_ids=batches[0]).logits
