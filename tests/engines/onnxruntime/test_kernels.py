@@ -5,11 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
+from specexport.bundle import ModelSpec
 from specexport.engines.base import Availability
+from specexport.engines.onnxruntime.cpu import _dialect
+from specexport.engines.onnxruntime.graphs import open_graph
 from specexport.engines.onnxruntime.kernels import OLDEST_OPERATORS, availability, library
-from support.refusals import says
+from specexport.errors import BundleError, EngineError
+from support.refusals import refused, says
 
 VARIABLE = "SPECEXPORT_KERNELS"
 # As the package of kernels/ does it: None where the variable names a set that the host lacks.
@@ -93,6 +102,24 @@ def test_a_library_that_cannot_be_loaded(case: str, installed: Path) -> None:
     with pytest.raises(error):
         specexport_kernels.instruction_set()
     lacks(availability(), "cannot be loaded", "pip install ./kernels")
+
+
+def test_what_a_host_that_cannot_run_them_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "avx3")
+    spec = SimpleNamespace(source="tiny", graphs={"kernels": "a", "ort": "b"})
+    bundle: Any = SimpleNamespace(root=tmp_path)
+    assert _dialect(bundle, cast(ModelSpec, spec)) == "ort"
+    del spec.graphs["ort"]
+    with refused(EngineError, VARIABLE, "--portable", code="engine_unavailable"):
+        _dialect(bundle, cast(ModelSpec, spec))
+    del spec.graphs["kernels"]
+    with refused(BundleError, "tiny"):
+        _dialect(bundle, cast(ModelSpec, spec))
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "one", [value], [result])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "a.onnx")
+    assert open_graph(tmp_path / "a.onnx")({"x": np.ones(2, np.float32)})["y"].tolist() == [-1, -1]
 
 
 def test_another_module_of_that_name_is_no_package(installed: Path) -> None:
