@@ -28,7 +28,8 @@ OPERATORS = {"int8": "Int8", "int4": "Int4"} | {form: name for form, (name, _) i
 
 
 def use_products(model: ir.Model, recipe: Recipe) -> int:
-    """Returns the number of layers and tables. Layers that read the same values in one format become one product.
+    """Returns the number of layers and tables. Layers of one module that read the same values in one format become one
+    product: what follows attention's, and what follows a gate's, can then become a part of theirs.
 
     recipe: by the names that the graph's weights have; the values of weights that it does not name stay.
     """
@@ -39,8 +40,9 @@ def use_products(model: ir.Model, recipe: Recipe) -> int:
         if turn_size(linear.weight):
             continue
         form = forms.setdefault(linear.weight, _form(linear, recipe))
-        alone = linear.name if is_table(linear.weight) or linear.bias is not None else ""
-        groups.setdefault((linear.input, form, alone), []).append(linear)
+        alone = is_table(linear.weight) or linear.bias is not None
+        module = linear.name if alone else ".".join(linear.name.split(".")[:-2])
+        groups.setdefault((linear.input, form, module), []).append(linear)
     read_as_stored = {linear.weight for group in groups.values() for linear in group if not linear.transposed}
     tables = [table for table in _tables(graph) if table.weight not in read_as_stored]
     for (_, form, _), group in groups.items():

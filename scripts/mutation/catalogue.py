@@ -8,6 +8,7 @@ from .command_mutants import COMMANDS
 from .engine_mutants import ENGINES
 from .exporter_mutants import EXPORTER
 from .grammar_mutants import GRAMMAR
+from .kernel_mutants import KERNELS
 from .leaf_mutants import LEAVES
 from .loop_mutants import LOOP
 from .proof_mutants import PROOFS
@@ -24,6 +25,7 @@ MUTANTS = (
     *PROOFS,
     *BUNDLE,
     *EXPORTER,
+    *KERNELS,
     *ENGINES,
     *SERVE,
     *STATES,
