@@ -13,12 +13,9 @@ INSTALL = "pip install ./kernels in a checkout of specexport, or its wheel"
 
 
 def library() -> str | None:
-    """The path for `register_custom_ops_library`, None if the package is not installed. See `availability` first."""
-    try:
-        path: str = import_module("specexport_kernels").library()
-        return path
-    except (ImportError, AttributeError):
-        return None
+    """The path for `register_custom_ops_library`, None where this host cannot run it: other graphs need none."""
+    path: str | None = import_module("specexport_kernels").library() if availability().usable else None
+    return path
 
 
 def availability(operators: int = OLDEST_OPERATORS) -> Availability:

@@ -134,7 +134,11 @@ self._graphs[key] = self._device.capture(work)""",
     ),
     Mutant("that a set was forced is kept quiet", KERNELS, "if wanted", "if False", OF_KERNELS),
     Mutant(
-        "a folder of the package's name is one", KERNELS, "(ImportError, AttributeError)", "ImportError", OF_KERNELS
+        "a package that this host cannot run stops all graphs",
+        KERNELS,
+        "if availability().usable else None",
+        "if True else None",
+        OF_KERNELS,
     ),
     Mutant(
         "a host without a GPU is told to replace onnxruntime",
