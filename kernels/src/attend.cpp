@@ -7,8 +7,11 @@
 
 namespace specexport {
 namespace {
-constexpr int WIDE = 16;   // rows from which a task has some rows over all blocks, and below which it has one block
-constexpr int QUERIES = 16;  // of one wide task
+constexpr int WIDE = 16;     // rows from which a task has some rows over all blocks, and below which it has one block
+constexpr int QUERIES = 16;  // tokens of a task that has all blocks
+constexpr int ROUND = 64;    // blocks whose partial results are kept at a time
+constexpr size_t MANY_PARTS = 256;  // partial results that are worth a second turn of the threads
+constexpr int MOST_SIZE = 1024;     // of a head
 
 // A tree's rows in order of their depth, so that those who see a block are neighbours. For each: which row of the pass it
 // is, how many of its rows are before it in its text, and the cache rows of these and itself.
@@ -93,7 +96,7 @@ Call checked(const AttentionSettings& s, ort::Type cache, ort::KernelContext* c)
   require(past_keys.rank == 4 && past_keys.sizes[0] == 1 && past_keys.sizes[1] == s.kv_heads,
           "past keys are not [1, kv_heads, capacity, size]");
   const int64_t capacity = past_keys.sizes[2], size = past_keys.sizes[3];
-  require(capacity > 0 && capacity < INT32_MAX / 2 && size >= 16 && size <= 1024 && size % 16 == 0,
+  require(capacity > 0 && capacity < INT32_MAX / 2 && size >= 16 && size <= MOST_SIZE && size % 16 == 0,
           "the head size is not a multiple of 16 up to 1024, or there is no capacity");
   require(past_values.has({1, s.kv_heads, capacity, size}), "past values are not of the keys' shape");
   require(queries.rank == 3 && queries.sizes[0] == 1, "queries are not [1, T, ...]");
@@ -173,7 +176,7 @@ void place(const Call& call, int i, float* queries) {
     kernels->rotate(row + static_cast<size_t>(h) * size, cosines, sines, call.turned, call.neighbours, call.scale,
                     call.size, queries + to * size);
   }
-  float turned[1024];
+  float turned[MOST_SIZE];
   for (int h = 0; h < call.kv_heads; ++h) {
     const size_t from = static_cast<size_t>(t) * call.key_stride + static_cast<size_t>(h) * size;
     const size_t to = (static_cast<size_t>(h) * static_cast<size_t>(call.capacity) + slot) * size * call.bytes();
@@ -213,11 +216,103 @@ Span attend_block(const Call& call, int h, int from, int to, int block, const fl
   return span;
 }
 
+// What the heads' rows have of their softmax so far.
+struct Rows {
+  Partial* partial;
+  float* sums;
+  int size;
+  float* sums_of(size_t row) const { return sums + row * static_cast<size_t>(size); }
+
+  void clear(size_t rows) const {
+    for (size_t r = 0; r < rows; ++r) partial[r].total = -1.0f;  // nothing
+  }
+  void add(size_t row, const Rows& parts, size_t part) const {
+    if (partial[row].total == -1.0f) {
+      partial[row] = parts.partial[part];
+      std::memcpy(sums_of(row), parts.sums_of(part), static_cast<size_t>(size) * sizeof(float));
+    } else {
+      kernels->merge(partial + row, sums_of(row), parts.partial[part], parts.sums_of(part), size);
+    }
+  }
+};
 // Adds a head's sink to what its row has, and writes the row.
-void finish_row(const Call& call, int h, int row_of_head, Partial* partial, float* sums, const float* zeros) {
+void finish_row(const Call& call, int h, int row_of_head, const Rows& rows, size_t row) {
+  static const float zeros[MOST_SIZE] = {};
   const int t = call.row(row_of_head / call.group), head = h * call.group + row_of_head % call.group;
-  if (call.sinks) kernels->merge(partial, sums, {call.sinks[head], 1.0f}, zeros, call.size);
-  kernels->finish(*partial, sums, call.size, call.y + (t * call.heads + head) * call.size);
+  if (call.sinks) kernels->merge(rows.partial + row, rows.sums_of(row), {call.sinks[head], 1.0f}, zeros, call.size);
+  kernels->finish(rows.partial[row], rows.sums_of(row), call.size, call.y + (t * call.heads + head) * call.size);
+}
+
+// What a task needs: scores and sixteen keys, what its rows see, and room for `rows` partial results.
+struct Task {
+  float* scratch;
+  Sight* sights;
+  Rows rows;
+};
+Task task_of(const Call& call, int sights, int rows) {
+  static thread_local Scratch own;
+  const size_t size = static_cast<size_t>(call.size), n = static_cast<size_t>(rows), seen = static_cast<size_t>(sights);
+  const size_t scratch = aligned((seen * KEYS + 16 * size) * sizeof(float)), sums = aligned(n * size * sizeof(float));
+  char* memory = own.get(scratch + sums + n * sizeof(Partial) + seen * sizeof(Sight));
+  auto* partial = reinterpret_cast<Partial*>(memory + scratch + sums);
+  return {reinterpret_cast<float*>(memory), reinterpret_cast<Sight*>(partial + n),
+          {partial, reinterpret_cast<float*>(memory + scratch), call.size}};
+}
+
+// Few rows: a task has all rows of a cache head over one block. Parts are added when a round of blocks is done.
+void attend_by_blocks(const Call& call, ort::KernelContext* c, const float* queries) {
+  const size_t size = static_cast<size_t>(call.size), head_rows = static_cast<size_t>(call.rows * call.group);
+  const size_t heads = static_cast<size_t>(call.kv_heads), all_rows = heads * head_rows;
+  const int first = call.begin(0) / KEYS, last = (call.end(call.rows - 1) + KEYS - 1) / KEYS;
+  const size_t most = static_cast<size_t>(std::min(ROUND, last - first)), parts = heads * most;
+  static thread_local Scratch scratch;
+  const size_t sums_bytes = (1 + most) * all_rows * size * sizeof(float);
+  char* memory = scratch.get(sums_bytes + (1 + most) * all_rows * sizeof(Partial) + parts * sizeof(Span));
+  auto* sums = reinterpret_cast<float*>(memory);
+  auto* partial = reinterpret_cast<Partial*>(memory + sums_bytes);
+  auto* spans = reinterpret_cast<Span*>(partial + (1 + most) * all_rows);
+  const Rows whole{partial, sums, call.size}, part{partial + all_rows, sums + all_rows * size, call.size};
+  whole.clear(all_rows);
+  for (int from = first; from < last; from += ROUND) {
+    const size_t blocks = static_cast<size_t>(std::min(ROUND, last - from));
+    parallel(c, heads * blocks, [&](size_t i) {
+      const size_t h = i / blocks;
+      const Task task = task_of(call, call.rows * call.group, 0);
+      spans[i] = attend_block(call, static_cast<int>(h), 0, call.rows, from + static_cast<int>(i % blocks),
+                              queries + h * head_rows * size, task.scratch, task.sights,
+                              part.partial + i * head_rows, part.sums_of(i * head_rows));
+    });
+    auto add = [&](size_t row) {
+      const size_t h = row / head_rows;
+      const int r = static_cast<int>(row % head_rows);
+      for (size_t i = h * blocks; i < (h + 1) * blocks; ++i)
+        if (r >= spans[i].skipped && r < spans[i].skipped + spans[i].count)
+          whole.add(row, part, i * head_rows + static_cast<size_t>(r));
+      if (from + ROUND >= last) finish_row(call, static_cast<int>(h), r, whole, row);
+    };
+    if (all_rows * blocks >= MANY_PARTS) parallel(c, all_rows, add);
+    else for (size_t row = 0; row < all_rows; ++row) add(row);
+  }
+}
+
+// Many rows: a task has some rows of a cache head over all blocks.
+void attend_by_rows(const Call& call, ort::KernelContext* c, const float* queries) {
+  const int tiles = (call.rows + QUERIES - 1) / QUERIES;
+  parallel(c, static_cast<size_t>(call.kv_heads * tiles), [&](size_t i) {
+    const int h = static_cast<int>(i) % call.kv_heads, tile = tiles - 1 - static_cast<int>(i) / call.kv_heads;
+    const int from = tile * QUERIES, to = std::min(call.rows, from + QUERIES), rows = (to - from) * call.group;
+    const Task task = task_of(call, rows, 2 * rows);
+    const Rows& whole = task.rows;
+    const Rows part{whole.partial + rows, whole.sums_of(static_cast<size_t>(rows)), call.size};
+    const float* own = queries + static_cast<size_t>((h * call.rows + from) * call.group) * static_cast<size_t>(call.size);
+    whole.clear(static_cast<size_t>(rows));
+    for (int block = call.begin(from) / KEYS; block * KEYS < call.end(to - 1); ++block) {
+      const Span span = attend_block(call, h, from, to, block, own, task.scratch, task.sights, part.partial, part.sums);
+      for (int r = span.skipped; r < span.skipped + span.count; ++r)
+        whole.add(static_cast<size_t>(r), part, static_cast<size_t>(r));
+    }
+    for (int r = 0; r < rows; ++r) finish_row(call, h, from * call.group + r, whole, static_cast<size_t>(r));
+  });
 }
 }  // namespace
 
@@ -236,99 +331,15 @@ AttentionSettings::AttentionSettings(const ort::KernelInfo* info)
 void attend(const AttentionSettings& settings, ort::Type cache, ort::KernelContext* c) {
   const Call call = checked(settings, cache, c);
   if (call.rows == 0) return;
-  const size_t size = static_cast<size_t>(call.size);
-  const int head_rows = call.rows * call.group;
-  const int first_block = call.begin(0) / KEYS, blocks = (call.end(call.rows - 1) + KEYS - 1) / KEYS - first_block;
-  const bool narrow = call.rows < WIDE;
-  const size_t query_floats = static_cast<size_t>(call.heads * call.rows) * size;
-  const size_t parts = narrow ? static_cast<size_t>(call.kv_heads) * static_cast<size_t>(blocks) : 0;
-  const size_t part_floats = parts * static_cast<size_t>(head_rows) * size;
-  const size_t partials = parts * static_cast<size_t>(head_rows);
   static thread_local Scratch scratch;
-  char* memory = scratch.get(aligned(query_floats * 4) + aligned(part_floats * 4) + partials * sizeof(Partial) +
-                             parts * sizeof(Span));
-  float* queries = reinterpret_cast<float*>(memory);
-  if (narrow) for (int t = 0; t < call.rows; ++t) place(call, t, queries);
-  else parallel(c, static_cast<size_t>(call.rows + 15) / 16, [&](size_t i) {
-    const int from = static_cast<int>(i) * 16;
-    for (int t = from; t < std::min(call.rows, from + 16); ++t) place(call, t, queries);
+  const size_t floats = static_cast<size_t>(call.heads * call.rows) * static_cast<size_t>(call.size);
+  float* queries = reinterpret_cast<float*>(scratch.get(floats * sizeof(float)));
+  const int each = call.rows < WIDE ? call.rows : QUERIES;
+  parallel(c, static_cast<size_t>((call.rows + each - 1) / each), [&](size_t i) {
+    const int from = static_cast<int>(i) * each;
+    for (int t = from; t < std::min(call.rows, from + each); ++t) place(call, t, queries);
   });
-
-  // What one task needs: scores and sixteen keys; where rows begin and end; a row of zeros.
-  const int task_rows = (narrow ? call.rows : QUERIES) * call.group;
-  const size_t scratch_bytes = aligned((static_cast<size_t>(task_rows) * KEYS + 16 * size) * 4);
-  const size_t task_bytes = scratch_bytes + aligned(static_cast<size_t>(task_rows) * sizeof(Sight)) +
-                            aligned(size * 4) + static_cast<size_t>(task_rows) * 2 * (aligned(size * 4) + sizeof(Partial));
-  auto task_memory = [&] {
-    static thread_local Scratch own;
-    return own.get(task_bytes);
-  };
-  const size_t head_floats = static_cast<size_t>(head_rows) * size;
-  if (narrow) {
-    float* sums = queries + aligned(query_floats * 4) / 4;
-    auto* partial = reinterpret_cast<Partial*>(memory + aligned(query_floats * 4) + aligned(part_floats * 4));
-    auto* spans = reinterpret_cast<Span*>(partial + partials);
-    parallel(c, parts, [&](size_t i) {
-      const int h = static_cast<int>(i) / blocks, block = first_block + static_cast<int>(i) % blocks;
-      char* own = task_memory();
-      spans[i] = attend_block(call, h, 0, call.rows, block, queries + static_cast<size_t>(h) * head_floats,
-                              reinterpret_cast<float*>(own),
-                              reinterpret_cast<Sight*>(own + scratch_bytes),
-                              partial + i * static_cast<size_t>(head_rows), sums + i * head_floats);
-    });
-    char* own = task_memory();
-    float* zeros = reinterpret_cast<float*>(own);
-    std::memset(zeros, 0, size * 4);
-    for (int h = 0; h < call.kv_heads; ++h)
-      for (int r = 0; r < head_rows; ++r) {
-        Partial* whole = nullptr;
-        float* row = nullptr;
-        for (int b = 0; b < blocks; ++b) {
-          const size_t i = static_cast<size_t>(h * blocks + b);
-          if (r < spans[i].skipped || r >= spans[i].skipped + spans[i].count) continue;
-          Partial* part = partial + i * static_cast<size_t>(head_rows) + r;
-          float* part_sums = sums + i * head_floats + static_cast<size_t>(r) * size;
-          if (!whole) whole = part, row = part_sums;
-          else kernels->merge(whole, row, *part, part_sums, call.size);
-        }
-        finish_row(call, h, r, whole, row, zeros);
-      }
-    return;
-  }
-  const int tiles = (call.rows + QUERIES - 1) / QUERIES;
-  parallel(c, static_cast<size_t>(call.kv_heads * tiles), [&](size_t i) {
-    const int h = static_cast<int>(i) % call.kv_heads, tile = tiles - 1 - static_cast<int>(i) / call.kv_heads;
-    const int from = tile * QUERIES, to = std::min(call.rows, from + QUERIES), rows = (to - from) * call.group;
-    char* own = task_memory();
-    float* keys = reinterpret_cast<float*>(own);
-    own += scratch_bytes;
-    auto* sights = reinterpret_cast<Sight*>(own);
-    own += aligned(static_cast<size_t>(task_rows) * sizeof(Sight));
-    float* zeros = reinterpret_cast<float*>(own);
-    std::memset(zeros, 0, size * 4);
-    own += aligned(size * 4);
-    float* sums = reinterpret_cast<float*>(own);
-    float* new_sums = sums + static_cast<size_t>(task_rows) * size;
-    auto* partial = reinterpret_cast<Partial*>(new_sums + static_cast<size_t>(task_rows) * size);
-    Partial* new_partial = partial + task_rows;
-    const float* own_queries = queries + static_cast<size_t>(h) * head_floats +
-                               static_cast<size_t>(from * call.group) * size;
-    int seen = 0;  // rows [0, seen) have seen a block: the first of a row is kept, later ones are merged into it
-    for (int block = call.begin(from) / KEYS; block * KEYS < call.end(to - 1); ++block) {
-      const Span span = attend_block(call, h, from, to, block, own_queries, keys, sights, new_partial, new_sums);
-      for (int r = span.skipped; r < span.skipped + span.count; ++r) {
-        float *row = sums + static_cast<size_t>(r) * size, *now = new_sums + static_cast<size_t>(r) * size;
-        if (r < seen) {
-          kernels->merge(partial + r, row, new_partial[r], now, call.size);
-        } else {
-          partial[r] = new_partial[r];
-          std::memcpy(row, now, size * 4);
-        }
-      }
-      seen = std::max(seen, span.skipped + span.count);
-    }
-    for (int r = 0; r < rows; ++r)
-      finish_row(call, h, from * call.group + r, partial + r, sums + static_cast<size_t>(r) * size, zeros);
-  });
+  if (call.rows < WIDE) attend_by_blocks(call, c, queries);
+  else attend_by_rows(call, c, queries);
 }
 }  // namespace specexport

@@ -7,7 +7,7 @@ namespace specexport {
 namespace {
 constexpr int MOST_INPUTS = 1 << 17;  // whose products of int8 do not overflow
 constexpr int WIDE = 16;        // rows from which a product is split by rows too
-constexpr int ROWS_A_TASK = 96; // of them in one task: their int8 rows stay in the second-level cache
+constexpr int ROWS_A_TASK = 80; // of them in one task: whole tiles, whose int8 rows stay in the second-level cache
 constexpr int TASKS = 32;       // of a narrow product
 
 bool integers(Format format) { return format == Format::int8 || format == Format::int4; }
@@ -113,9 +113,9 @@ void multiply_rows(const LinearSettings& settings, Format format, ort::Type type
     });
   } else {
     const size_t quads = static_cast<size_t>((panels + 3) / 4);
-    const size_t parts = (count + ROWS_A_TASK - 1) / ROWS_A_TASK, each = (count + parts - 1) / parts;
+    const size_t parts = (count + ROWS_A_TASK - 1) / ROWS_A_TASK;
     parallel(c, quads * parts, [&](size_t i) {
-      const size_t part = i / quads, begin = part * each, n = std::min(each, count - begin);
+      const size_t begin = i / quads * ROWS_A_TASK, n = std::min<size_t>(ROWS_A_TASK, count - begin);
       const int from = static_cast<int>(i % quads) * 4, to = std::min(from + 4, panels);
       const size_t at = begin * stride * (integers(format) ? 1 : sizeof(float));
       kernels->multiply(product, static_cast<const char*>(prepared) + at, scale_of + begin, sums + begin * stride / BLOCK,
