@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import BundleError, EngineError
 from ..base import Arrays
-from . import kernels
+from .kernels import library
 from .session_options import configure, keep_exact
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def open_session(path: Path, threads: int, fuse_quantized: bool = True) -> ort.I
     if not fuse_quantized:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     try:
-        if kernels.availability().usable:  # else graphs of other operators still run
-            options.register_custom_ops_library(kernels.library())
+        if (kernels := library()) is not None:
+            options.register_custom_ops_library(kernels)
         return ort.InferenceSession(
             path, options, providers=["CPUExecutionProvider"], disabled_optimizers=UNUSED_OPTIMIZERS
         )
