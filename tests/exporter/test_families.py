@@ -58,9 +58,10 @@ def test_every_dialect_gives_the_logits_of_hugging_face(family: str, tmp_path: P
 
 def test_every_dialect_in_half_precision(tmp_path: Path) -> None:
     checkpoint = save_model(tmp_path / "checkpoint", "gpt2", config=GPT2)
-    exported = export_cached(checkpoint, tmp_path / "graphs", contract=replace(CONTRACT, precision="bf16"))
+    dialects: tuple[Dialect, ...] = ("onnx", "ort", "rows")  # the kernels compute in fp32
+    exported = export_cached(checkpoint, tmp_path / "graphs", dialects, replace(CONTRACT, precision="bf16"))
     allowed = LOGIT_TOLERANCE["widened"] / 4
-    assert {dialect: exported.error(dialect) <= allowed for dialect in DIALECTS} == dict.fromkeys(DIALECTS, True)
+    assert {dialect: exported.error(dialect) <= allowed for dialect in dialects} == dict.fromkeys(dialects, True)
 
 
 # Of a sliding window, soft-capped logits and a scale of the model's own; what it passes to a dialect, changed.

@@ -43,7 +43,7 @@ def test_the_bundle_says_what_was_done_and_what_it_cost(mixed: Path, built: Path
     assert manifest.drafts
     assert [model.format for model in manifest.pair.values()] == ["int8", "int4"]
     assert manifest.contract.precision == "fp32"
-    assert [list(model.graphs) for model in manifest.pair.values()] == [["ort"], ["ort"]]
+    assert [list(model.graphs) for model in manifest.pair.values()] == [["kernels"], ["kernels"]]
     for model in manifest.pair.values():
         assert model.fidelity is not None
         assert model.fidelity.tokens > 200

@@ -148,7 +148,7 @@ def test_the_command(arguments: list[str], tmp_path: Path) -> None:
     assert report["overall"]["gain"]["low"] > 0
     assert (tmp_path / "tuned" / "model.safetensors").is_file()
     again = CliRunner().invoke(main, arguments)
-    assert again.exit_code == 1
+    assert again.exit_code == 2
     assert "exists" in again.output
 
 
