@@ -18,8 +18,9 @@ from ..bundle import NO_DRAFT, Bundle, Contract, DraftSpec, FileEntry, Manifest,
 from ..bundle.files import require_space_for
 from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
 from ..editing.replace_manifest import DRAFTS, UNCHANGED, replace_manifest
+from ..engines.onnxruntime import kernels
 from ..engines.onnxruntime.cpu import NAME
-from ..errors import ParameterError
+from ..errors import EngineError, ParameterError
 from ..user_cache import user_cache
 from .bundle_files import write_maps
 from .checkpoints.checkpoint import Checkpoint
@@ -64,7 +65,9 @@ class ResolvedDraft:
 
 
 def check_addable(manifest: Manifest, name: str) -> None:
-    """Raises `ParameterError` where the bundle cannot have one more draft, or not this one."""
+    """Raises `ParameterError` where the bundle cannot have one more draft, or not this one; `EngineError` where this
+    host cannot prove it.
+    """
     if NAME not in manifest.engines:
         raise ParameterError(
             f"additional drafts run only with --engine {NAME}, and the bundle was built for "
@@ -76,6 +79,11 @@ def check_addable(manifest: Manifest, name: str) -> None:
             f"{name!r} would be the bundle's first draft, which is also built for {', '.join(manifest.engines)}; "
             "build the bundle again, or give the draft another name",
             "draft",
+        )
+    if "kernels" in manifest.target.graphs and not (found := kernels.availability()).usable:
+        raise EngineError(
+            f"the draft is to run on specexport-kernels as the bundle does, and {found.detail}; {found.remedy}",
+            code="engine_unavailable",
         )
 
 
@@ -155,8 +163,8 @@ def add_draft(
 ) -> BuildReport:
     """Export and prove a draft, and add it to the bundle, or replace the one of its name.
 
-    Calibration results stay unless a draft is replaced. Raises `ParameterError`, `CheckpointError`, `PairError`,
-    `ProofError`, `OutputError`; the bundle is then unchanged.
+    Calibration results stay unless a draft is replaced. Raises `ParameterError`, `EngineError`, `CheckpointError`,
+    `PairError`, `ProofError`, `OutputError`; the bundle is then unchanged.
     """
     options, manifest = options or AddOptions(), bundle.manifest
     check_addable(manifest, named.name)

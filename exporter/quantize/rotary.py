@@ -51,19 +51,19 @@ Table = NDArray[np.float32]
 class Rotated:
     """view: `[1, T, H, D]`, the heads before they are turned. cos, sin: what they are turned by, one row a position.
 
-    neighbours: whether the pairs are (0, 1), (2, 3), ..., and not a number of each half. turned: how many numbers of a
-    head are in pairs, the first ones; 0 for all of them.
+    half: where the second numbers of pairs begin; 0 for pairs of neighbours, (0, 1), (2, 3), ... turned: how many
+    numbers of a head are in pairs, the first ones; 0 for all of them.
     """
 
     view: ir.Value
     cos: ir.Value
     sin: ir.Value
-    neighbours: bool
+    half: int
     turned: int
 
     @property
-    def way(self) -> tuple[ir.Value, ir.Value, bool, int]:
-        return self.cos, self.sin, self.neighbours, self.turned
+    def way(self) -> tuple[ir.Value, ir.Value, int, int]:
+        return self.cos, self.sin, self.half, self.turned
 
 
 def absorb_rotary(model: ir.Model, capacity: int) -> int:
@@ -73,7 +73,7 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
     part, by pairs of neighbours, or with heads of a width that its kernel does not turn.
     """
     graph = model.graph
-    tables: dict[tuple[ir.Value, ir.Value, bool, int], tuple[ir.Value, ir.Value] | None] = {}
+    tables: dict[tuple[ir.Value, ir.Value, int, int], tuple[ir.Value, ir.Value] | None] = {}
     changed = 0
     for node in list(graph):
         places = PLACES.get((node.domain, node.op_type))
@@ -82,7 +82,7 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
         query, key = _rotated(node.inputs[0]), _rotated(node.inputs[places.keys])
         if query is None or key is None or query.way != key.way:
             continue
-        if node.op_type == ATTENTION and (query.neighbours or query.turned):
+        if node.op_type == ATTENTION and (not query.half or query.turned):
             continue
         if query.way not in tables:
             tables[query.way] = _tables(
@@ -98,7 +98,7 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
             node.replace_input_with(index, table)
         if node.op_type == ATTENTION:
             node.attributes["do_rotary"] = ir.AttrInt64("do_rotary", 1)
-        elif query.neighbours:
+        elif not query.half:
             node.attributes["neighbours"] = ir.AttrInt64("neighbours", 1)
         changed += 1
     return changed
@@ -113,18 +113,18 @@ def _rotated(value: ir.Value | None) -> Rotated | None:
     found = _rotation(whole if parts is None else parts.inputs[0])
     if found is None:
         return None
-    heads, cos, sin, neighbours = found
+    heads, cos, sin, half = found
     turned = 0
     if parts is not None:
         split = _first_part(heads, parts.inputs[1]) if len(parts.inputs) == 2 else None
         if split is None:
             return None
         heads, turned = split
-    return Rotated(_unswapped(heads) if swapped is not None else heads, cos, sin, neighbours, turned)
+    return Rotated(_unswapped(heads) if swapped is not None else heads, cos, sin, half, turned)
 
 
-def _rotation(value: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value, bool] | None:
-    """`x`, `cos`, `sin` of `x * cos + turned(x) * sin`, and whether neighbours are turned by each other."""
+def _rotation(value: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value, int] | None:
+    """`x`, `cos`, `sin` of `x * cos + turned(x) * sin`, and where the second half of `x` begins, 0 for neighbours."""
     add = _producer(value, "Add")
     for first, second in ((0, 1), (1, 0)) if add is not None else ():
         assert add is not None
@@ -134,28 +134,28 @@ def _rotation(value: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value, boo
         heads, cos, sin = plain.inputs[0], plain.inputs[1], crossed.inputs[1]
         if heads is None or cos is None or sin is None:
             continue
-        for neighbours, turned in ((False, _by_halves), (True, _by_neighbours)):
-            if turned(crossed.inputs[0], heads):
-                return heads, _through(cos, "Unsqueeze") or cos, _through(sin, "Unsqueeze") or sin, neighbours
+        half = _by_halves(crossed.inputs[0], heads)
+        if half or _by_neighbours(crossed.inputs[0], heads):
+            return heads, _through(cos, "Unsqueeze") or cos, _through(sin, "Unsqueeze") or sin, half
     return None
 
 
-def _by_halves(value: ir.Value | None, heads: ir.Value) -> bool:
-    """Whether the value is `[-x2, x1]`, of the two halves of each head."""
+def _by_halves(value: ir.Value | None, heads: ir.Value) -> int:
+    """Where `x2` begins, if the value is `[-x2, x1]` of the two parts of each head; else 0."""
     halves = _producer(value, "Concat")
     if halves is None or len(halves.inputs) != 2:
-        return False
+        return 0
     first, second = _sliced(halves.inputs[1], heads), _sliced(_through(halves.inputs[0], "Neg"), heads)
     if first is None or second is None:
-        return False
-    (start, middle, *by), (other, end, *by_too) = first, second
-    return start == 0 and middle == other and end >= 2 * middle and by == by_too == [1]
+        return 0
+    middle = first[1]
+    return middle if first == (0, middle, 1) and second in ((middle, END, 1), (middle, 2 * middle, 1)) else 0
 
 
 def _by_neighbours(value: ir.Value | None, heads: ir.Value) -> bool:
     """Whether the value is `[-x1, x0, -x3, x2, ...]` of each head."""
     pairs = _producer(_through(value, "Reshape"), "Concat")
-    if pairs is None or len(pairs.inputs) != 2:
+    if pairs is None or len(pairs.inputs) != 2 or pairs.attributes.get_int("axis", 0) not in (-1, 4):
         return False
     first = _sliced(_through(pairs.inputs[1], "Unsqueeze"), heads)
     second = _sliced(_through(_through(pairs.inputs[0], "Unsqueeze"), "Neg"), heads)
@@ -203,9 +203,11 @@ def _tables(
     values = []
     for name, table in zip(("cos", "sin"), evaluated, strict=True):
         turned = table.shape[-1]
-        if table.size != capacity * turned or turned % multiple or rotated.turned not in (0, turned):
+        if table.size != capacity * turned or turned % multiple:
             return None
-        pairs = table.reshape(capacity, -1, 2) if rotated.neighbours else table.reshape(capacity, 2, -1).swapaxes(1, 2)
+        if rotated.turned not in (0, turned) or 2 * rotated.half not in (0, turned):
+            return None
+        pairs = table.reshape(capacity, 2, -1).swapaxes(1, 2) if rotated.half else table.reshape(capacity, -1, 2)
         if not np.allclose(pairs[..., 0], pairs[..., 1], rtol=0, atol=EQUAL):
             return None
         values.append(constant(model.graph, f"rotary.{number}.{name}", np.ascontiguousarray(pairs[..., 0])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ from specexport.atomic import lock
 from specexport.bundle import MANIFEST, Bundle
 from specexport.editing import replace_manifest
 from specexport.editing.replace_manifest import remove_draft
-from specexport.errors import OutputError, ParameterError, ProofError
+from specexport.errors import EngineError, OutputError, ParameterError, ProofError
 from specexport.exporter import additional_drafts as put_draft
 from specexport.exporter.additional_drafts import AddOptions, add_draft
 from specexport.exporter.build import build
@@ -221,6 +222,13 @@ def test_an_add_that_fails_leaves_the_bundle_as_it_was(
     with pytest.raises((ProofError, KeyboardInterrupt, OutputError)):
         add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
     assert state(copy) == before
+
+
+def test_a_host_without_the_kernels_is_told_what_to_install(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("specexport_kernels")
+    monkeypatch.setitem(sys.modules, "specexport_kernels", None)
+    with refused(EngineError, "specexport-kernels", "not installed", "pip install", code="engine_unavailable"):
+        add_draft(Bundle.open(bundle), NamedDraft("small", "unread"))
 
 
 def test_of_two_that_add_the_same_the_second_is_refused_and_harms_nothing(

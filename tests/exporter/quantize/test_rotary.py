@@ -125,8 +125,10 @@ def test_they_go_into_attention(
         (ALL.replace("Concat<axis = -1>($3, $1)", "Concat<axis = -1>($2, $1)"), "halved", ""),  # no turn
         (ALL.replace("Concat<axis = -1>($3, $1)", "Concat<axis = -1>($1, $3)"), "halved", ""),
         (ALL.replace("Add", "Sub"), "halved", ""),
+        (ALL.replace("n8", "n4"), "halved", ""),  # parts that are no halves
         (ALL.replace("Mul($h, cos)", "Mul($t, cos)"), "halved", ""),
         (PAIRS.replace("($4, $5)", "($5, $4)"), "paired", ""),
+        (PAIRS.replace("<axis = -1>", "<axis = -2>"), "paired", ""),  # the second numbers behind all of the first
         (PART.replace("($z, $9)", "($9, $z)"), "first", ""),  # the last part
         (PART.replace("$9 = Slice($h, n8, end", "$9 = Slice($h, n0, n8"), "first", ""),
         (SPLIT.replace("($z, $9)", "($z, $x)"), "first", ""),
