@@ -71,7 +71,11 @@ if TYPE_CHECKING:
     help="int8, int4, fp8: calibration data, JSONL of prompts, at least 512 tokens. [default: a built-in set]",
 )
 @click.option("--engine", "engines", multiple=True, default=["onnxruntime"], help="Engine to build for; repeatable.")
-@click.option("--portable", is_flag=True, help="onnxruntime: also make graphs for hosts without specexport-kernels.")
+@click.option(
+    "--portable",
+    is_flag=True,
+    help="onnxruntime: also make graphs for hosts without specexport-kernels, with weights of their own.",
+)
 @click.option(
     "--tensorrt-version",
     metavar="X.Y",

@@ -96,10 +96,11 @@ class ModelExport:
             refuse_engines(self.checkpoint.architecture, self.engines, self.dialects, precision)
 
     def weight_bytes(self, contract: Contract) -> int:
-        """The approximate size of the weights file."""
+        """The approximate size of the weights file, in which the kernels have weights of their own."""
+        layouts = ("kernels" in self.dialects) + bool({*self.dialects} - {"kernels"})
         if self.quantizing is None:
-            return self.checkpoint.weight_bytes(contract.precision)
-        return int(self.checkpoint.fp32_bytes / ELEMENT_BYTES["fp32"] * RUN_BYTES[self.format])
+            return self.checkpoint.weight_bytes(contract.precision) * layouts
+        return int(self.checkpoint.fp32_bytes / ELEMENT_BYTES["fp32"] * RUN_BYTES[self.format]) * layouts
 
 
 def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
