@@ -140,9 +140,8 @@ def apart(session: Session, width: int) -> float:
 
 def compare(sessions: dict[str, Session], routes: tuple[str, ...], limit: int, max_new_tokens: int) -> None:
     files = [path for path in sorted(PROMPTS.glob("*.jsonl")) if not routes or path.stem in routes]
-    prompts = [
-        json.loads(line)["prompt"] for path in files for line in path.read_text(encoding="utf-8").splitlines()[:limit]
-    ]
+    lines = [line for path in files for line in path.read_text(encoding="utf-8").splitlines()[:limit]]
+    prompts = [row["prompt"] for row in map(json.loads, lines) if "prompt" in row]
     rates: dict[tuple[str, bool], list[float]] = {(name, drafts): [] for name in sessions for drafts in (False, True)}
     lengths: dict[str, list[float]] = {name: [] for name in sessions}
     equal = dict.fromkeys(sessions, 0)
