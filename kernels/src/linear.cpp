@@ -74,9 +74,9 @@ void multiply_rows(const LinearSettings& settings, Format format, ort::Type type
   const size_t stride = static_cast<size_t>(padded(inputs)), count = static_cast<size_t>(rows);
   const bool as_they_are = !integers(format) && !gain && !settings.hadamard && stride == static_cast<size_t>(inputs);
   static thread_local Scratch scratch;
-  const size_t values = aligned(count * stride * (integers(format) ? 1 : sizeof(float)));
+  const size_t values = as_they_are ? 0 : aligned(count * stride * (integers(format) ? 1 : sizeof(float)));
   const size_t sums_bytes = aligned(count * stride / BLOCK * sizeof(int32_t));
-  char* memory = as_they_are ? nullptr : scratch.get(values + sums_bytes + count * sizeof(Row));
+  char* memory = scratch.get(values + sums_bytes + count * sizeof(Row));
   auto* q = reinterpret_cast<int8_t*>(memory);
   auto* floats = reinterpret_cast<float*>(memory);
   auto* sums = reinterpret_cast<int32_t*>(memory + values);
