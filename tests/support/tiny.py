@@ -142,6 +142,8 @@ class Exported:
 
 
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
+# Those whose weights stay as the checkpoint has them.
+AS_STORED: tuple[Dialect, ...] = ("onnx", "ort", "rows")
 Layers = tuple[CacheLayer, ...]
 Trace = Callable[[Path, PreTrainedModel, Layers, Dialect, Contract, int], ir.Model]
 

@@ -10,14 +10,14 @@ import onnx_ir as ir
 import pytest
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.passes.lint import lint
-from support.tiny import DIALECTS, Exported
+from support.tiny import AS_STORED, Exported
 
 
 def load(exported: Exported, dialect: Dialect) -> onnx.ModelProto:
     return onnx.load(exported.folder / exported.spec.graphs[dialect], load_external_data=False)
 
 
-ALL = pytest.mark.parametrize("dialect", DIALECTS)
+ALL = pytest.mark.parametrize("dialect", AS_STORED)
 
 
 def operators(model: onnx.ModelProto) -> dict[str, int]:
@@ -40,7 +40,7 @@ def test_weights_keep_their_names_and_values(exported: Exported) -> None:
     from safetensors.numpy import load_file
 
     stored = load_file(Path(exported.spec.source) / "model.safetensors")
-    for dialect in DIALECTS:
+    for dialect in AS_STORED:
         tensors = onnx.load(exported.folder / exported.spec.graphs[dialect]).graph.initializer
         found = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
         assert len(stored) == 9 * len(exported.spec.layers) + 2
