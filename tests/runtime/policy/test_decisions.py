@@ -241,6 +241,7 @@ def test_costs_of_another_host_make_the_policy_fixed(
     assert ask(schedule, 10, 2) == 2
 
 
+@pytest.mark.slow
 def test_sessions_take_the_threads_that_were_calibrated(
     built: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
