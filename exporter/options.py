@@ -184,8 +184,8 @@ class BuildOptions:
             raise _wrong(
                 "cache-precision",
                 self.cache_precision,
-                f"the caches are {self.numbers.precision} too, but for --engine onnxruntime alone with "
-                "specexport-kernels, in fp32, int8 or int4, without --portable",
+                "it differs from the computation only with --engine onnxruntime alone, in fp32, int8 or int4, without "
+                "--portable, where specexport-kernels run (see specexport doctor)",
             )
 
     @property

@@ -6,15 +6,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ..weights.rotation import hadamard
+from .layouts import PANEL
 
 DOMAIN = "specexport"
 # Inputs of `Linear`.
 BIAS, GAIN, SKIP = 3, 4, 5
-INPUTS = 6
 NORM, SKIP_NORM = "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"
 SILU, GELU_TANH = 1, 2
-# A gate's half of the outputs is a multiple of it.
-PANEL = 16
 SMALLEST_TURN, LARGEST_TURN = 16, 4096
 
 
