@@ -1,0 +1,125 @@
+"""What all drafts share that read the target's hidden states.
+
+Row i reads (h_i, x_{i+1}), the target's hidden states of token i and the token after it, and predicts x_{i+2}
+(EAGLE-3, arXiv 2503.01840, section 3; MTP, DeepSeek-V3, arXiv 2412.19437, section 2.2). The tokens that a draft is
+given are therefore those *after* its rows. A drafted row has no hidden states of the target yet: it reads what the row
+before it gave back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.masking_utils import create_causal_mask
+from transformers.utils.generic import ModelOutput
+
+# The tap of what the target's output embedding reads, after its last norm.
+LAST = -1
+
+
+@dataclass
+class HiddenDraftOutput(ModelOutput):  # type: ignore[misc]
+    """logits `[1, R, m]` of the rows of `logits_to_keep`. feedback `[1, T, H]`: what the row after each reads where
+    that is drafted.
+    """
+
+    logits: Tensor | None = None
+    feedback: Tensor | None = None
+    past_key_values: Cache | None = None
+
+
+class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
+    """A draft as a causal language model over the tokens after its rows; subclasses are the kinds.
+
+    taps: which hidden states of the target it reads, as `hidden_states[i]` of transformers, what layer i reads; `LAST`
+    for what the output embedding reads. target_ids: `[m] int64`, the target's id of each of its own, None where they
+    are the same. embed_tokens, lm_head: its own, or copies of the target's.
+    """
+
+    kind: str
+    taps: tuple[int, ...]
+    target_ids: Tensor | None = None
+    embed_tokens: nn.Embedding
+    lm_head: nn.Linear
+    _supports_sdpa = True
+    _supports_attention_backend = True
+
+    def fuse(self, hidden: Tensor) -> Tensor:
+        """`[1, T, F]`, the taps side by side in their order, to what a row reads `[1, T, H]`."""
+        return hidden
+
+    def run(self, embedded: Tensor, hidden: Tensor, **attention: Any) -> tuple[Tensor, Tensor]:
+        """`(what the output embedding reads, feedback)`, `[1, T, H]` each.
+
+        embedded, hidden: `[1, T, H]`, of the tokens after the rows and what `fuse` gives, or the feedback. attention:
+        `attention_mask`, `position_ids [1, T]` and `past_key_values`, as the layers of transformers take them.
+        """
+        raise NotImplementedError
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        hidden: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool = False,
+        logits_to_keep: int | Tensor = 0,
+        **_: Any,
+    ) -> HiddenDraftOutput:
+        """input_ids `[1, T]`: the tokens after the rows. hidden `[1, T, H]`: as `fuse` gives it; by default of the
+        target's own hidden states (`read_target`), which needs the sequence from its beginning.
+        """
+        if hidden is None:
+            hidden = self.fuse(self.read_target(input_ids))
+        embedded = self.embed_tokens(input_ids)
+        if past_key_values is None and use_cache:
+            past_key_values = DynamicCache(config=self.config)
+        start = past_key_values.get_seq_length() if past_key_values is not None else 0
+        if position_ids is None:
+            position_ids = (start + torch.arange(input_ids.shape[1]))[None]
+        mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=embedded,
+            attention_mask=None,
+            past_key_values=past_key_values,
+            position_ids=position_ids,
+        )
+        attention = dict(attention_mask=mask, position_ids=position_ids, past_key_values=past_key_values)
+        read, feedback = self.run(embedded, hidden.to(embedded.dtype), **attention)
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else logits_to_keep
+        rows = read if isinstance(kept, int) else read[:, kept]
+        return HiddenDraftOutput(self.lm_head(rows), feedback, past_key_values)
+
+    def follow(self, target: PreTrainedModel) -> None:
+        """Read `target`, which is no part of this model, where a pass is given no hidden states."""
+        self.__dict__["_target"] = target
+
+    def read_target(self, input_ids: Tensor) -> Tensor:
+        """`[1, T, F]`: the target's hidden states at the tokens before each of `input_ids [1, T]`.
+
+        The first of them has the token 0 before it, as `docs/architecture.md` has it: any would do for a proof.
+        """
+        before = torch.cat([torch.zeros_like(input_ids[:, :1]), input_ids[:, :-1]], 1)
+        target: PreTrainedModel = self.__dict__["_target"]
+        return tapped(target, before, self.taps)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embed_tokens
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head
+
+
+def tapped(target: PreTrainedModel, tokens: Tensor, taps: tuple[int, ...]) -> Tensor:
+    """`[1, T, F]`: hidden states of `tokens [1, T]` at `taps`, side by side.
+
+    `hidden_states[N]` of transformers, N the number of layers, is after the last norm, as `LAST` is.
+    """
+    with torch.no_grad():
+        states = target(input_ids=tokens, output_hidden_states=True, use_cache=False).hidden_states
+    return torch.cat([states[tap] for tap in taps], -1)
