@@ -23,7 +23,7 @@ from .manifest import (
     manifest_text,
     write_manifest,
 )
-from .models import FORMATS, Family, Fidelity, Format, LayerProof, ModelSpec, Proof, Role
+from .models import FORMATS, Family, Fidelity, Format, HiddenDraftKind, LayerProof, ModelSpec, Proof, Reads, Role
 from .opening import Bundle
 
 __all__ = [
@@ -46,12 +46,14 @@ __all__ = [
     "Fidelity",
     "FileEntry",
     "Format",
+    "HiddenDraftKind",
     "LayerProof",
     "Manifest",
     "ModelSpec",
     "Plan",
     "Precision",
     "Proof",
+    "Reads",
     "Role",
     "RuleName",
     "RuleSpec",

@@ -31,6 +31,11 @@ class Contract:
     the logits, the head's input and its logit:
     `features [1, R, F] fp32` and `confidence [1, R] fp32` = features . head[:F] + head[F].
 
+    The target's graphs may have the output `hidden [1, T, F] fp32`, hidden states of every row, of prompt chunks too
+    (`ModelSpec.taps`). The graphs of a draft that reads them (`ModelSpec.reads`) take `hidden [1, T, H] fp32`, made of
+    these by its graph `fuse`, or the row before's `feedback [1, R, H] fp32`, an output for the rows of the logits.
+    Their `tokens` are those after the rows.
+
     A graph whose layers keep states (`CacheLayer.states`) also takes `pending [1] int64`, how many of the open rows
     count, and `certain [1] int64`, how many of these and of the T new ones it commits (see docs/architecture.md,
     "States"). Each state is `past.{i}.{name}` and `present.{i}.{name}`: in the dialect `ort` in the same memory, in

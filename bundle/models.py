@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
 
+from ..strict import OPTIONAL
 from .contract import ELEMENT_BYTES, CacheLayer, Contract, State
 
 Role = Literal["target", "draft"]
@@ -129,6 +130,23 @@ class Fidelity:
         return f"{self.tokens} held-out tokens of {source}"
 
 
+HiddenDraftKind = Literal["eagle3", "mtp"]
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What a draft reads of the target: its hidden states (`exporter/hidden_drafts/base.py`).
+
+    taps: which, as `ModelSpec.taps`; its columns are read in this order. width: H, of what a row of the draft reads.
+    fuse: by dialect, the path of the graph that makes those H numbers of the taps' F; none where they are the same.
+    """
+
+    kind: HiddenDraftKind
+    taps: tuple[int, ...]
+    width: int
+    fuse: dict[str, str]
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """One model: its source, and the sizes and files of its graphs.
@@ -142,6 +160,9 @@ class ModelSpec:
     is quantized.
     layer_proofs: one for each quantized graph.
     reference: path of the Hugging Face model's logits, which `proofs` of its graphs compare with.
+    taps: which hidden states a target's graphs give, side by side, as `hidden_states[i]` of transformers, -1 for what
+    the output embedding reads; tap_width: the columns of each.
+    reads: of a draft that reads them.
     """
 
     source: str
@@ -160,6 +181,9 @@ class ModelSpec:
     layer_proofs: tuple[LayerProof, ...] = ()
     reference: str = ""
     proofs: tuple[Proof, ...] = ()
+    taps: tuple[int, ...] = field(default=(), metadata=OPTIONAL)  # older bundles lack these three
+    tap_width: int = field(default=0, metadata=OPTIONAL)
+    reads: Reads | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if self.features < 0:
@@ -173,12 +197,20 @@ class ModelSpec:
     def files(self) -> Iterator[str]:
         """Paths of its files, relative to the bundle."""
         yield from (*self.graphs.values(), self.weights, self.reference)
+        yield from self.reads.fuse.values() if self.reads is not None else ()
+
+    def columns(self, taps: tuple[int, ...]) -> list[int]:
+        """Of the hidden states that a target's graphs give, the columns of `taps`, in their order."""
+        starts = [self.taps.index(tap) * self.tap_width for tap in taps]
+        return [column for start in starts for column in range(start, start + self.tap_width)]
 
     def inside(self, folder: str) -> ModelSpec:
         """A copy whose paths are all in `folder`."""
         graphs = {dialect: f"{folder}/{graph}" for dialect, graph in self.graphs.items()}
-        weights, reference = f"{folder}/{self.weights}", f"{folder}/{self.reference}"
-        return replace(self, graphs=graphs, weights=weights, reference=reference)
+        weights, reference, reads = f"{folder}/{self.weights}", f"{folder}/{self.reference}", self.reads
+        if reads is not None:
+            reads = replace(reads, fuse={dialect: f"{folder}/{graph}" for dialect, graph in reads.fuse.items()})
+        return replace(self, graphs=graphs, weights=weights, reference=reference, reads=reads)
 
     def cache_names(self, side: Literal["past", "present", "new"]) -> Iterator[tuple[str, CacheLayer]]:
         """The graph's inputs or outputs for keys and values, each with its layer."""

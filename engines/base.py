@@ -150,6 +150,18 @@ class Head(Protocol):
         ...
 
 
+class Reader(Protocol):
+    """Gives a draft that reads the target's hidden states (`ModelSpec.reads`) those of its next pass."""
+
+    def read(self, hidden: NDArray[np.float32]) -> None:
+        """The next pass, of `len(hidden)` tokens, reads the hidden states of these rows of the target, `[T, F]`."""
+        ...
+
+    def read_back(self) -> None:
+        """The next pass, of one token, reads what the last row of the last `step` gave back."""
+        ...
+
+
 @dataclass(frozen=True)
 class RoundNoise:
     """Sampling parameters and noise of one sampled round. The noise is uniform in [0, 1), float32.
@@ -203,10 +215,11 @@ def nothing() -> None:
 
 @dataclass(frozen=True)
 class OpenedDraft:
-    """head: the confidence head of the draft's graph, None if it has none."""
+    """head: the confidence head of the draft's graph, None if it has none. reader: of a draft that reads the target."""
 
     decoder: Decoder
     head: Head | None = None
+    reader: Reader | None = None
 
 
 @dataclass(frozen=True)
@@ -227,6 +240,8 @@ class Engine:
     device: int = 0  # which GPU; 0 for engines on the CPU
     open_draft: Callable[[ModelSpec], OpenedDraft] | None = None
     trees: TakesTrees | None = None  # the target, if the bundle was built with tree rows
+    # hidden states `[T, F]` of the target's last pass, a fixed buffer, if its graph gives them (`ModelSpec.taps`)
+    taps: Callable[[], NDArray[np.float32]] | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Format, ModelSpec, Precision, Role
+from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Format, ModelSpec, Precision, Reads, Role
 from ..bundle.files import clone_or_copy, require_space
 from ..runtime.proofs.parity import save_reference
 from ..runtime.provenance import name_of
@@ -20,6 +20,7 @@ from ..strict import parse, read_json
 from .bundle_files import reference_path
 from .checkpoints.checkpoint import Checkpoint
 from .dialects import ORT_DIALECTS, Dialect, refuse_engines
+from .hidden_drafts.base import HiddenDraft
 from .kernels.apply import use_kernels
 from .kernels.layouts import whole_vectors
 from .memory import RUN_BYTES, require_memory
@@ -34,7 +35,8 @@ from .quantize.for_tensorrt import Made
 from .recipe_choice import Quantizing, choose_recipe
 from .stage_cache import finished_stage, make_stage, stage_key
 from .tracing.confidence_head import probe_features
-from .tracing.trace import probe_cache, trace
+from .tracing.taps import TapProbe, probe_width
+from .tracing.trace import probe_cache, trace, trace_fuse
 from .weights.choose import recipe_steps
 from .weights.fake_quant import fake_quantized
 from .weights.recipe import Recipe
@@ -48,7 +50,7 @@ class ModelExport:
     """One model, and what is to be made of it.
 
     engines: which are to run it; not all can run a model whose layers keep states. name: of a draft among several,
-    shown with its role.
+    shown with its role. taps: which hidden states of a target its drafts read.
     """
 
     checkpoint: Checkpoint
@@ -57,6 +59,7 @@ class ModelExport:
     quantizing: Quantizing | None = None
     engines: tuple[str, ...] = ()
     name: str = ""
+    taps: tuple[int, ...] = ()
 
     @property
     def format(self) -> Format:
@@ -84,7 +87,9 @@ class ModelExport:
 
     def key(self, contract: Contract) -> str:
         """Of the stage that holds the result."""
-        inputs: dict[str, Any] = dict(contract=asdict(contract.of(self.role)), checkpoint=self.checkpoint.digest)
+        inputs: dict[str, Any] = dict(
+            contract=asdict(contract.of(self.role)), checkpoint=self.checkpoint.digest, taps=self.taps
+        )
         if self.quantizing is not None:
             tokenizer = self.checkpoint.tokenizer.backend_tokenizer.to_str()
             inputs |= dict(quantizing=asdict(self.quantizing), tokenizer=tokenizer)
@@ -123,7 +128,8 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
         gc.collect()  # models and graphs refer to each other in cycles, and hold the weights
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": name_of(checkpoint.source)}, SPEC)
     export.check_states(spec.layers, contract.precision)  # a finished stage may be of a build for other engines
-    for name in (*spec.graphs.values(), spec.weights):
+    fuse = spec.reads.fuse.values() if spec.reads is not None else ()
+    for name in (*spec.graphs.values(), *fuse, spec.weights):
         clone_or_copy(stage / Path(name).name, context.staging_dir / name)
     clone_or_copy(stage / REFERENCE, context.staging_dir / spec.reference)
     return spec
@@ -139,18 +145,24 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     export.check_states(layers, contract.precision)
     dialects, has_states = export.dialects, any(layer.states for layer in layers)
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()
-    features = probe_features(model) if export.role == "draft" and {*ORT_DIALECTS} & {*dialects} else 0
+    reads = model if isinstance(model, HiddenDraft) else None
+    has_head = export.role == "draft" and reads is None and {*ORT_DIALECTS} & {*dialects}
+    features = probe_features(model) if has_head else 0
+    tap_width = probe_width(model, export.taps) if export.taps else 0
+    taps_before = TapProbe(model, export.taps) if export.taps else None
     chosen = choose_recipe(export.quantizing, checkpoint, model, contract, step) if export.quantizing else None
     step("reference logits")
     with fake_quantized(model, chosen.recipe) if chosen else nullcontext():
         text = chosen.text if chosen else ()
         reference = record_reference(model, contract, vocab_size, export.exact_widths, text, has_states)
     exact = continued_logits(model, [entry.step for entry in reference], has_states) if chosen else []
-    graphs: dict[Dialect, ir.Model] = {}
+    undo = taps_before.undo() if taps_before is not None else None
+    graphs: dict[str, ir.Model] = {}
     made: Made = {}
     for dialect in dialects:
         step(f"trace {dialect}")
-        graphs[dialect] = trace(model, layers, dialect, contract, features if dialect in ORT_DIALECTS else 0)
+        headed = features if dialect in ORT_DIALECTS else 0
+        graphs[dialect] = trace(model, layers, dialect, contract, headed, export.taps, undo)
         step(f"optimize {dialect}")
         optimize(graphs[dialect], dialect)
         named = by_every_name(chosen.recipe if chosen else Recipe({}), model)
@@ -161,6 +173,11 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
             step(f"quantize {dialect}")
             quantize(graphs[dialect], dialect, named, contract.capacity, made, export.exact_widths)
         refuse_traps(graphs[dialect], dialect, checkpoint.architecture)
+        if reads is not None and reads.fusing:
+            fuse = graphs[f"fuse-{dialect}"] = trace_fuse(reads, dialect)
+            optimize(fuse, dialect)
+            if dialect == "kernels":
+                use_kernels(fuse, Recipe({}), contract.capacity)
     step("write")
     paths, weights = save(graphs, folder, export.role)
     del graphs, made
@@ -173,13 +190,16 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         num_parameters=parameters,
         vocab_size=vocab_size,
         layers=layers,
-        graphs={dialect: f"graphs/{name}" for dialect, name in paths.items()},
+        graphs={dialect: f"graphs/{paths[dialect]}" for dialect in dialects},
         weights=f"graphs/{weights}",
         features=features,
         format=export.format,
         notes=left_out,
         fidelity=None,
         reference=reference_path(export.role),
+        taps=export.taps,
+        tap_width=tap_width,
+        reads=_reads(reads, dialects, paths) if reads is not None else None,
     )
     if chosen is not None:
         subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract)
@@ -193,3 +213,8 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         )
         spec = replace(spec, layer_proofs=tuple(proofs))
     (folder / SPEC).write_text(json.dumps(asdict(spec)), encoding="utf-8")
+
+
+def _reads(model: HiddenDraft, dialects: Sequence[Dialect], paths: Mapping[str, str]) -> Reads:
+    fuse: dict[str, str] = {dialect: f"graphs/{paths[f'fuse-{dialect}']}" for dialect in dialects if model.fusing}
+    return Reads(model.kind, model.taps, model.lm_head.in_features, fuse)

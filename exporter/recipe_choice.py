@@ -12,6 +12,7 @@ from ..engines.onnxruntime.session_options import saturates
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.half_precision import fp32_arithmetic
 from .dialects import Dialect
+from .hidden_drafts.base import HiddenDraft
 from .options import CalibrationTexts
 from .precision import PrecisionPlan
 from .weights.choose import RecipeOptions, choose
@@ -82,10 +83,18 @@ def choose_recipe(
     longest = min(LONGEST, checkpoint.max_positions or LONGEST)
     with fp32_arithmetic(model):
         used, held = split(calibration_tokens(checkpoint.tokenizer, quantizing.texts.texts, longest))
+        # What a draft that reads hidden states gives back must stay what it was; its logits do not show that.
+        changes = not isinstance(model, HiddenDraft)
         options = RecipeOptions(
-            limit=quantizing.limit, scale_type=contract.precision if quantizing.family == "tensorrt" else "fp32"
+            limit=quantizing.limit,
+            scale_type=contract.precision if quantizing.family == "tensorrt" else "fp32",
+            rotating=changes,
+            smoothing=changes,
         )
         recipe = choose(model, used, quantizing.format, quantizing.family, options, step)
+        if isinstance(model, HiddenDraft):
+            kept = {name: own for name, own in recipe.weights.items() if name not in model.fusing}
+            recipe = replace(recipe, weights=kept)
         if quantizing.by_ort and any(_saturates(one) for one in recipe.weights.values()):
             recipe = replace(recipe, notes=(*recipe.notes, SLOW_ELSEWHERE))
         step("measure fidelity")

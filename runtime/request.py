@@ -147,7 +147,14 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafters: Sequence[s
         ):
             if refused:
                 raise ParameterError(judges + reason, "verification")
-    drafts = any(model_of(drafter) is not None for drafter in drafters)
+    models = [bundle.manifest.draft_called(name).model for name in map(model_of, drafters) if name is not None]
+    if wanted and any(model.reads is not None for model in models):
+        raise ParameterError(
+            f"num_leaves is {wanted}, and the draft reads the target's hidden states, which there are none of after a "
+            "leaf; leave num_leaves out, or name another drafter",
+            "num_leaves",
+        )
+    drafts = bool(models) and all(model.reads is None for model in models)
     if not most or wanted == 0 or not drafts or parameters.grammar is not None:
         return 0
     return wanted or (most if candidates else 0)
@@ -156,8 +163,8 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafters: Sequence[s
 def _rows_by(bundle: Bundle, count: int) -> str:
     """How to build such a bundle with rows for `count` leaves, or why there can be none."""
     target = bundle.manifest.target
-    if target.format != "float":
-        return f"targets in {target.format} cannot have any, those in fp32 and fp16 can"
+    if target.format != "float" and "kernels" not in target.graphs:
+        return f"targets in {target.format} can have some only where specexport-kernels were installed at the build"
     if target.has_states:
         return "models with recurrent or convolution states cannot have any"
     return f"build it with --tree-rows {count}"

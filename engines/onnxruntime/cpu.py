@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from ...bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
 from ...errors import BundleError, EngineError
-from ..base import Availability, Engine, Logits, OpenedDraft, Rows, SavedStates, check_rows
+from ..base import Availability, Engine, Logits, OpenedDraft, Rows, RunGraph, SavedStates, check_rows
 from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
 from .graphs import OrtGraph, Signature, check_graph, open_graph, open_session, still_open
+from .hidden import OrtReader, OrtTaps, hidden_shapes
 from .kernels import availability as availability_of_kernels
 from .session_options import check_threads
 from .states import HostState, OrtStates, state_signatures
@@ -74,7 +75,8 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     def decoder(spec: ModelSpec, drafts: bool) -> OrtDecoder:
         dialect = _dialect(bundle, spec)
         contract = manifest.contract.of("draft" if drafts else "target")
-        options = DecoderOptions(threads, keeps_open=drafts)
+        fuse = spec.reads.fuse.get(dialect) if spec.reads is not None else None
+        options = DecoderOptions(threads, keeps_open=drafts, fuse=open_one(bundle.path(fuse)) if fuse else None)
         return OrtDecoder(bundle.path(spec.graphs[dialect]), spec, contract, dialect, options)
 
     graphs = WeakSet[OrtGraph | OrtDecoder]()
@@ -87,7 +89,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     def open_draft(spec: ModelSpec) -> OpenedDraft:
         opened = decoder(spec, drafts=True)
         graphs.add(opened)
-        return OpenedDraft(opened, opened.head)
+        return OpenedDraft(opened, opened.head, opened.reader)
 
     def close() -> None:
         for part in (*graphs, target):
@@ -97,7 +99,9 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     target = decoder(manifest.target, drafts=False)
     trees = target if manifest.contract.tree_rows else None
     dialect = _dialect(bundle, manifest.target)
-    return Engine(NAME, dialect, target, draft, open_one, close=close, open_draft=open_draft, trees=trees)
+    return Engine(
+        NAME, dialect, target, draft, open_one, close=close, open_draft=open_draft, trees=trees, taps=target.taps
+    )
 
 
 def _dialect(bundle: Bundle, spec: ModelSpec) -> str:
@@ -141,12 +145,14 @@ class _Binding:
 @dataclass(frozen=True)
 class DecoderOptions:
     """threads: 0 for one per physical core. keeps_open: whether states can be rolled back over several passes, as a
-    draft's must be (`OpenRows`). fuse_quantized: see `open_session`.
+    draft's must be (`OpenRows`). fuse_quantized: see `open_session`. fuse: runs the graph that fuses the hidden states
+    that the model reads, where it has one.
     """
 
     threads: int = 0
     keeps_open: bool = False
     fuse_quantized: bool = True
+    fuse: RunGraph | None = None
 
 
 class OrtDecoder:
@@ -178,6 +184,8 @@ class OrtDecoder:
         self._dtype = NUMPY_DTYPES[contract.caches]
         self._places_rows = dialect == "rows"
         self.head = OrtHead(spec.features, contract.widest_step) if dialect in DIALECTS and spec.features else None
+        self.taps = OrtTaps(len(spec.taps) * spec.tap_width, contract) if spec.taps else None
+        self.reader = OrtReader(spec.reads, contract, options.fuse) if spec.reads is not None else None
         # How many cache rows a pass may read; the operators of ONNX Runtime's dialects need no such input.
         self._spans = () if dialect in DIALECTS else contract.spans
         self._session: ort.InferenceSession | None = open_session(path, options.threads, options.fuse_quantized)
@@ -247,6 +255,10 @@ class OrtDecoder:
             self._states.finish(certain, end)
         if self.head is not None:
             self.head.rows = len(bound.logits)
+        if self.taps is not None:
+            self.taps.count = count
+        if self.reader is not None:
+            self.reader.rows = len(bound.logits)
         return bound.logits
 
     def resumable(self, rows: int) -> int:
@@ -295,6 +307,10 @@ class OrtDecoder:
         io.bind_ortvalue_output("logits", self._value(logits[None]))
         if self.head is not None:
             self.head.bind(io, self._value, rows)
+        if self.taps is not None:
+            self.taps.bind(io, self._value, width)
+        if self.reader is not None:
+            self.reader.bind(io, self._value, width, rows)
         if self._trees is not None:
             self._trees.bind(io, self._value, width)
         new = [self._rows(layer, width) for _, layer in self._spec.cache_names("new")] if self._places_rows else []
@@ -328,6 +344,8 @@ class OrtDecoder:
                 expected[name] = (element, [1, layer.num_kv_heads, rows, layer.head_dim])
         expected |= state_signatures(spec, contract)
         head = head_shapes(self.head.size if self.head else 0, contract.rows_name)
-        by_row: dict[str, list[int | str]] = {"logits": [1, contract.rows_name, spec.vocab_size], **head}
-        expected |= {name: ("tensor(float)", shape) for name, shape in by_row.items()}
+        hidden = hidden_shapes(len(spec.taps) * spec.tap_width, spec.reads, contract.rows_name)
+        logits: dict[str, list[int | str]] = {"logits": [1, contract.rows_name, spec.vocab_size]}
+        floats: dict[str, Sequence[int | str | None]] = {**logits, **head, **hidden}
+        expected |= {name: ("tensor(float)", shape) for name, shape in floats.items()}
         check_graph(self._path, session, expected)

@@ -18,6 +18,10 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.masking_utils import create_causal_mask
 from transformers.utils.generic import ModelOutput
 
+from ...bundle import HiddenDraftKind
+
+# Inputs and outputs of graphs: of the target and the draft's graphs, of these, and of the graph that fuses.
+HIDDEN, FEEDBACK, FUSED = "hidden", "feedback", "fused"
 # The tap of what the target's output embedding reads, after its last norm.
 LAST = -1
 
@@ -28,8 +32,8 @@ class HiddenDraftOutput(ModelOutput):  # type: ignore[misc]
     that is drafted.
     """
 
-    logits: Tensor | None = None
-    feedback: Tensor | None = None
+    logits: Tensor
+    feedback: Tensor
     past_key_values: Cache | None = None
 
 
@@ -37,15 +41,19 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
     """A draft as a causal language model over the tokens after its rows; subclasses are the kinds.
 
     taps: which hidden states of the target it reads, as `hidden_states[i]` of transformers, what layer i reads; `LAST`
-    for what the output embedding reads. target_ids: `[m] int64`, the target's id of each of its own, None where they
-    are the same. embed_tokens, lm_head: its own, or copies of the target's.
+    for what the output embedding reads. tap_width: the columns of each, the target's width. target_ids: `[m] int64`,
+    the target's id of each of its own, None where they are the same. embed_tokens, lm_head: its own, or copies of the
+    target's. fusing: names of the parameters that only `fuse` reads, which are not quantized: once a round, they are a
+    small part of what a pass of the target reads.
     """
 
-    kind: str
+    kind: HiddenDraftKind
     taps: tuple[int, ...]
+    tap_width: int
     target_ids: Tensor | None = None
     embed_tokens: nn.Embedding
     lm_head: nn.Linear
+    fusing: tuple[str, ...] = ()
     _supports_sdpa = True
     _supports_attention_backend = True
 

@@ -72,8 +72,8 @@ def optimize(model: ir.Model, dialect: Dialect) -> None:
                 value.shape = None  # traced with T rows of logits, see trace.kept_rows
 
 
-def save(models: dict[Dialect, ir.Model], folder: Path, stem: str) -> tuple[dict[str, str], str]:
-    """Write `{stem}-{dialect}.onnx` and one `{stem}.weights`; returns the graphs by dialect and the weights file.
+def save(models: dict[str, ir.Model], folder: Path, stem: str) -> tuple[dict[str, str], str]:
+    """Write each as `{stem}-{name}.onnx`, and one `{stem}.weights`; returns the graphs by name and the weights file.
 
     A weight is stored once, under the name it has in the checkpoint, whatever graphs use it.
     """
@@ -98,12 +98,12 @@ def save(models: dict[Dialect, ir.Model], folder: Path, stem: str) -> tuple[dict
         tensors, folder, weights, alignment=PAGE, align_threshold=ALIGNED_BYTES
     )
     graphs: dict[str, str] = {}
-    for dialect, model in models.items():
+    for name, model in models.items():
         for value in model.graph.initializers.values():
             if value in places:
                 value.const_value = stored[places[value]]
-        graphs[dialect] = f"{stem}-{dialect}.onnx"
-        ir.save(model, folder / graphs[dialect])
+        graphs[name] = f"{stem}-{name}.onnx"
+        ir.save(model, folder / graphs[name])
     return graphs, weights
 
 

@@ -17,6 +17,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from ...bundle import Contract, ModelSpec, Proof, Role
 from ...engines.onnxruntime.cpu import NAME, DecoderOptions, OrtDecoder
+from ...engines.onnxruntime.graphs import open_graph
 from ...errors import UnsupportedModelError
 from ...runtime.proofs.parity import (
     Arithmetic,
@@ -32,8 +33,12 @@ from ...runtime.proofs.parity import (
 from ...runtime.proofs.tree_parity import prove_trees
 from ..checkpoints.half_precision import fp32_arithmetic
 from ..checkpoints.source import first_line
+from ..hidden_drafts.base import HiddenDraft
 from ..tracing.probe import cache_argument
 from .widen import widen
+
+# Drafted tokens that end the proof of a draft that reads hidden states: rows that read what the one before gave back.
+DRAFTED = 2
 
 
 def record_reference(
@@ -54,8 +59,42 @@ def record_reference(
 
     Raises `UnsupportedModelError` when the model cannot be evaluated.
     """
+    if isinstance(model, HiddenDraft):
+        return _reading_reference(model, contract, text)
     steps = schedule(contract, vocab_size, sliding_window_size(model), spare, text, has_states)
     return [ReferenceStep(step, logits) for step, logits in zip(steps, _whole_passes(model, steps), strict=True)]
+
+
+def _reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[int]) -> list[ReferenceStep]:
+    """Of a draft that reads hidden states: the target's own at every step, and then of drafted tokens.
+
+    Without what comes far out, since the hidden states are part of the bundle.
+    """
+    short = replace(contract, prompt_chunk=4 * contract.widest_step, capacity=16 * contract.widest_step)
+    size = model.embed_tokens.num_embeddings
+    steps = []
+    with torch.no_grad(), fp32_arithmetic(model):
+        plain = schedule(short, size, text=text)
+        for step, context in zip(plain, contexts(plain), strict=True):
+            hidden = model.read_target(torch.from_numpy(context)[None])[0, step.position :]
+            steps.append(replace(step, hidden=hidden.float().numpy().copy()))
+        end, draw = steps[-1].end, np.random.default_rng(1)
+        drafted = [Step(draw.integers(0, size, 1), end + index, 1) for index in range(DRAFTED)]
+        steps += drafted
+    return [ReferenceStep(step, logits) for step, logits in zip(steps, reading_passes(model, steps), strict=True)]
+
+
+def reading_passes(model: HiddenDraft, steps: Sequence[Step]) -> Iterator[NDArray[np.float32]]:
+    """Of each step the rows that are compared, by passes over all rows before them and without a cache."""
+    tokens, hidden, last = torch.zeros(0, dtype=torch.int64), torch.zeros(0, 0), torch.zeros(0, 0)
+    with torch.no_grad(), fp32_arithmetic(model):
+        for step in steps:
+            new = model.fuse(torch.from_numpy(step.hidden)[None])[0] if step.hidden is not None else last
+            tokens = torch.cat([tokens[: step.position], torch.from_numpy(step.tokens)])
+            hidden = torch.cat([hidden[: step.position], new]) if step.position else new
+            output = model(input_ids=tokens[None], hidden=hidden[None])
+            last = output.feedback[0, -1:]
+            yield output.logits[0, len(tokens) - step.rows :].float().numpy().copy()
 
 
 def _whole_passes(model: PreTrainedModel, steps: list[Step]) -> Iterator[NDArray[np.float32]]:
@@ -78,6 +117,8 @@ def continued_logits(model: PreTrainedModel, steps: list[Step], has_states: bool
 
     has_states: whole passes all the same, since a cache with states cannot be rolled back.
     """
+    if isinstance(model, HiddenDraft):
+        return list(reading_passes(model, steps))
     if has_states:
         return list(_whole_passes(model, steps))
     cache, found = DynamicCache(), []
@@ -144,8 +185,8 @@ def prove(
         kind = arithmetic(spec, contract)
         by_ort = dialect == "ort" and (spec.format != "float" or (NAME in engines and kind == "fp16"))
         if kind == "fp32" or dialect == "kernels" or by_ort:
-            decoder = OrtDecoder(path, spec, kept, dialect=dialect)
-            proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, kind))
+            decoder = open_decoder(path, spec, kept, dialect)
+            proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, kind, decoder.reader))
             if kept.tree_rows:
                 proofs.append(prove_trees(decoder, reference, kept, (NAME, dialect), kind))
         else:
@@ -154,7 +195,9 @@ def prove(
                 rounded: Arithmetic = "widened"
                 if spec.rounding is not None and _rounds(path):
                     rounded = Rounding(spec.rounding, "fp32" if contract.precision == "fp32" else "widened")
-                proofs.append(prove_decoder(decoder, reference, f"{NAME}, widened", dialect, role, rounded))
+                proofs.append(
+                    prove_decoder(decoder, reference, f"{NAME}, widened", dialect, role, rounded, decoder.reader)
+                )
                 if kept.tree_rows:
                     proofs.append(prove_trees(decoder, reference, kept, (f"{NAME}, widened", dialect), "widened"))
         del decoder  # its memory, before the next one asks for as much
@@ -166,10 +209,20 @@ def _rounds(path: Path) -> bool:
     return any(node.op_type == "QuantizeLinear" for node in ir.load(path).graph)
 
 
+def open_decoder(
+    path: Path, spec: ModelSpec, contract: Contract, dialect: str, fuse_quantized: bool = True
+) -> OrtDecoder:
+    """Of the graph at `path`, whose graph that fuses hidden states lies beside it, if it has one."""
+    fuse = spec.reads.fuse.get(dialect) if spec.reads is not None else None
+    options = DecoderOptions(
+        fuse_quantized=fuse_quantized, fuse=open_graph(path.with_name(Path(fuse).name)) if fuse else None
+    )
+    return OrtDecoder(path, spec, contract, dialect=dialect, options=options)
+
+
 def widened_decoder(path: Path, spec: ModelSpec, contract: Contract, dialect: str) -> OrtDecoder:
     """Of a widened graph, whose products compute in fp32 whatever is quantized."""
-    options = DecoderOptions(fuse_quantized=False)
-    return OrtDecoder(path, spec, replace(contract, precision="fp32"), dialect=dialect, options=options)
+    return open_decoder(path, spec, replace(contract, precision="fp32"), dialect, fuse_quantized=False)
 
 
 @contextmanager

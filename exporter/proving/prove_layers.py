@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 
 from ...bundle import LayerProof
 from ...engines.base import Logits
-from ...engines.onnxruntime.cpu import OrtDecoder
 from ...errors import ProofError
 from ...runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep, Step, divergence, logits_of, max_error
 from ..dialects import ORT_DIALECTS, Dialect
 from ..weights.fake_quant import fake_quantized
 from ..weights.recipe import Recipe
 from .layer_arithmetic import REPORT, ROUNDING, ROUNDINGS, layer_error
-from .prove import continued_logits, widened, widened_decoder
+from .prove import continued_logits, open_decoder, widened, widened_decoder
 from .quantized_graph import NBITS, QuantizedGraph, Subject
 from .quantized_ops import QuantizedOp, Table
 
@@ -86,9 +85,11 @@ def prove_layers(subject: Subject, dialect: Dialect, path: Path, recorded: Refer
 
 def _answers(subject: Subject, dialect: Dialect, path: Path, reference: list[ReferenceStep]) -> list[Logits]:
     if dialect in ORT_DIALECTS:
-        return list(logits_of(OrtDecoder(path, subject.spec, subject.contract, dialect), reference))
+        decoder = open_decoder(path, subject.spec, subject.contract, dialect)
+        return list(logits_of(decoder, reference, decoder.reader))
     with widened(path) as wide:
-        return list(logits_of(widened_decoder(wide, subject.spec, subject.contract, dialect), reference))
+        decoder = widened_decoder(wide, subject.spec, subject.contract, dialect)
+        return list(logits_of(decoder, reference, decoder.reader))
 
 
 def _product_error(subject: str, graph: QuantizedGraph, op: QuantizedOp) -> tuple[float, bool]:
@@ -181,7 +182,8 @@ def _restored_error(subject: Subject, graph: QuantizedGraph, dialect: Dialect, s
         with fake_quantized(subject.model, exact):
             logits = continued_logits(subject.model, steps, subject.spec.has_states)
         reference = [ReferenceStep(step, rows) for step, rows in zip(steps, logits, strict=True)]
-        error = max_error(widened_decoder(path, subject.spec, subject.contract, dialect), reference)
+        decoder = widened_decoder(path, subject.spec, subject.contract, dialect)
+        error = max_error(decoder, reference, decoder.reader)
     finally:
         path.unlink(missing_ok=True)
         weights.unlink(missing_ok=True)

@@ -24,12 +24,14 @@ from ...errors import UnsupportedModelError
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import first_line
 from ..dialects import OPSETS, ORT_DIALECTS, Dialect
+from ..hidden_drafts.base import FEEDBACK, FUSED, HIDDEN, HiddenDraft
 from .attention import static_cache_attention
 from .complex_numbers import complex_as_pairs
 from .confidence_head import OUTPUTS, WEIGHTS, confidence, embeddings_seen
 from .probe import cache_argument, cache_of, custom_attention_reason, probe_states, seen_by_attention, state_tensors
 from .recurrences import OpenStates
 from .states import EMITTERS, StateCache, static_states
+from .taps import Undo, taps_seen
 from .trees import ANCESTOR, DEPTH, Tree, refuse_trees
 
 # Of the dialect for old parsers: the one that came with its opset.
@@ -97,11 +99,15 @@ def trace(
     dialect: Dialect,
     contract: Contract,
     features: int = 0,
+    taps: tuple[int, ...] = (),
+    undo: Undo | None = None,
 ) -> ir.Model:
     """The model's graph in `dialect`, its weights shared with `model`. Raises `UnsupportedModelError` with the reason.
 
     features: with a confidence head that reads as many numbers a row, see `probe_features`; for ONNX Runtime only.
     Where the contract has tree rows, the graph has the inputs that make a tree of a pass; such a model has no head.
+    taps: which hidden states of all rows are an output too, as `undo` makes them; a `HiddenDraft` has an input for
+    them.
     """
     assert not features or (dialect in ORT_DIALECTS and not contract.tree_rows)
     if contract.tree_rows:
@@ -135,14 +141,23 @@ def trace(
         inputs[f"past.{name}"] = torch.zeros(state.shape(contract), dtype=TORCH_DTYPES[state.precision(contract)])
     shapes = [dynamic.get(name, {}) for name in inputs]
     written = "new" if dialect == "rows" else "present"
-    by_row = ("logits", *(OUTPUTS if features else ()))
+    reads = isinstance(model, HiddenDraft)
+    if reads:
+        inputs[HIDDEN] = torch.zeros(1, 3, model.config.get_text_config().hidden_size, dtype=torch.float32)
+        dynamic[HIDDEN] = {1: dynamic["tokens"][1]}
+    by_row = ("logits", *(OUTPUTS if features else ()), *((FEEDBACK,) if reads else ()))
+    by_token = (HIDDEN,) if taps else ()
     try:
         with torch.no_grad(), _quiet():
             program = torch.onnx.export(
-                StaticDecoder(model, layers, dialect, contract, features > 0).eval(),
+                StaticDecoder(model, layers, dialect, contract, features > 0, taps, undo).eval(),
                 tuple(inputs.values()),
                 input_names=list(inputs),
-                output_names=[*by_row, *(f"{written}.{name}" for name in (*names, *states))],
+                output_names=[
+                    *by_row,
+                    *by_token,
+                    *(f"{written}.{name}" for name in (*names, *states)),
+                ],
                 dynamic_shapes=(*shapes[:2], tuple(shapes[2:])),  # as `forward` takes them
                 opset_version=OPSETS[dialect],
                 dynamo=True,
@@ -160,12 +175,40 @@ def trace(
     return program.model
 
 
+def trace_fuse(model: HiddenDraft, dialect: Dialect) -> ir.Model:
+    """The graph that makes `fused [1, T, H]` of the target's hidden states `hidden [1, T, F]`, both fp32."""
+    width = len(model.taps) * model.tap_width
+    with torch.no_grad(), _quiet():
+        program = torch.onnx.export(
+            Fuse(model).eval(),
+            (torch.zeros(1, 3, width),),
+            input_names=[HIDDEN],
+            output_names=[FUSED],
+            dynamic_shapes=({1: Dim("width", min=1)},),
+            opset_version=OPSETS[dialect],
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+        )
+    assert program is not None
+    return program.model
+
+
+class Fuse(torch.nn.Module):
+    def __init__(self, model: HiddenDraft) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.model.fuse(hidden.to(self.model.dtype)).float()
+
+
 class StaticDecoder(torch.nn.Module):
     """Any `AutoModelForCausalLM` over a static cache.
 
     `(tokens, position, columns unless for ONNX Runtime, depth and ancestor if trees, head if any, pending and certain
-    if any, *past, *states)
-    -> (logits, features and confidence if any, *written, *states)`
+    if any, *past, *states, hidden if it is a draft that reads the target's)
+    -> (logits, features and confidence if any, feedback of such a draft, hidden if there are taps, *written, *states)`
     """
 
     def __init__(
@@ -175,6 +218,8 @@ class StaticDecoder(torch.nn.Module):
         dialect: Dialect,
         contract: Contract,
         has_head: bool,
+        taps: tuple[int, ...] = (),
+        undo: Undo | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -183,6 +228,9 @@ class StaticDecoder(torch.nn.Module):
         self.contract = contract
         self.widest_step = contract.widest_step
         self.has_head = has_head
+        self.taps = taps
+        self.undo = undo or Undo()
+        self.reads = isinstance(model, HiddenDraft)
         self.takes_trees = contract.tree_rows > 0
         self.accepted = inspect.signature(model.forward).parameters
 
@@ -190,13 +238,20 @@ class StaticDecoder(torch.nn.Module):
         columns, rest = (None, rest) if self.dialect in ORT_DIALECTS else (rest[0], rest[1:])
         tree, rest = (Tree(*rest[:2]), rest[2:]) if self.takes_trees else (None, rest)
         weights, rest = (rest[0], rest[1:]) if self.has_head else (None, rest)
+        hidden, rest = (rest[-1], rest[:-1]) if self.reads else (None, rest)
         cache = self._cache(position, columns, rest)
         cache.tree = tree
-        by_row = (
-            self._logits(tokens, position, cache)
-            if weights is None
-            else self._with_head(tokens, position, cache, weights)
-        )
+        by_row: tuple[Tensor, ...]
+        if hidden is not None:
+            by_row = self._with_feedback(tokens, position, cache, hidden)
+        elif weights is not None:
+            by_row = self._with_head(tokens, position, cache, weights)
+        elif self.taps:
+            with taps_seen(self.model, self.taps) as seen:
+                by_row = self._logits(tokens, position, cache)
+            by_row = (*by_row, torch.cat([self.undo(tap, seen[tap]) for tap in self.taps], -1))
+        else:
+            by_row = self._logits(tokens, position, cache)
         if len(cache.written) != len(cache.past):
             raise UnsupportedModelError(custom_attention_reason(len(cache.past) - len(cache.written), len(cache.past)))
         states = cache.states.in_order(self.layers) if cache.states is not None else []
@@ -223,6 +278,16 @@ class StaticDecoder(torch.nn.Module):
         with embeddings_seen(self.model, keep) as seen:
             logits = self._run(tokens, position, cache, {})
         return logits, *confidence(seen, weights, keep)
+
+    def _with_feedback(
+        self, tokens: Tensor, position: Tensor, cache: StateCache, hidden: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Of a draft that reads hidden states; `feedback` of the rows of the logits."""
+        rows, told = kept_rows(tokens, self.widest_step, OPSETS[self.dialect]), list[Tensor]()
+        told_by = self.model.register_forward_hook(lambda module, arguments, output: told.append(output.feedback))
+        logits = self._run(tokens, position, cache, {"logits_to_keep": rows, HIDDEN: hidden})
+        told_by.remove()
+        return logits, told[0][:, rows].float()
 
     def _run(self, tokens: Tensor, position: Tensor, cache: StateCache, options: dict[str, Tensor]) -> Tensor:
         if "position_ids" in self.accepted:

@@ -26,7 +26,7 @@ from ..policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from ..policy.host_identity import bundle_identity, describe_host
 from ..policy.schedule import FixedSchedule, Schedule
 from ..sampling.parameters import UNADJUSTED, SamplingParameters
-from ..state.context import CachedDecoder
+from ..state.cached_decoder import CachedDecoder
 from ..stream import Stream
 
 # Timed rounds per generation, unless told otherwise. The first round is not timed: it finds the CPU's caches as another

@@ -10,7 +10,9 @@ from typing import Protocol
 
 from ..sampling.rules import Proposer
 from ..state.context import Context
+from ..state.hidden_rows import HiddenDecoder
 from ..state.statistics import Statistics
+from .hidden_draft import HiddenDraft
 from .lookup import Lookup, NgramLookup, PredictionLookup, SuffixLookup
 from .model_draft import SHORTEST_FOR_A_MODEL, ModelDraft, SmallerModel
 from .names import cascade_source_of, model_of
@@ -44,7 +46,7 @@ class Drafter:
         self,
         rule: Proposer,
         statistics: Statistics,
-        model: ModelDraft | None = None,
+        model: ModelDraft | HiddenDraft | None = None,
         lookups: Sequence[Lookup] = (),
     ) -> None:
         """Without a model and lookups it decodes plainly."""
@@ -148,10 +150,13 @@ def _drafter(name: str, context: Context, rule: Proposer, statistics: Statistics
         lookups.append(LOOKUPS[lookup](SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL))
     if used is None:
         return Drafter(rule, statistics, lookups=lookups)
+    cached = context.drafts[used]
+    if isinstance(cached, HiddenDecoder):
+        return Drafter(rule, statistics, HiddenDraft(cached, rule, statistics), lookups)
     below: Lookup | SmallerModel | None = None
     source = cascade_source_of(name)
     if source in LOOKUPS:
         below = LOOKUPS[source](SHORTEST_FOR_A_MODEL)
     elif source is not None:
         below = SmallerModel(context.drafts[source], context.target.decoder.vocab_size, statistics)
-    return Drafter(rule, statistics, ModelDraft(context.drafts[used], rule, statistics, below), lookups)
+    return Drafter(rule, statistics, ModelDraft(cached, rule, statistics, below), lookups)

@@ -9,7 +9,9 @@ from threading import RLock
 from ...bundle import Bundle, DraftSpec
 from ...engines.base import Engine, Head, OpenedDraft
 from ...errors import ParameterError, SessionClosedError, SpecExportError
-from ..state.context import CachedDecoder, Context
+from ..state.cached_decoder import CachedDecoder
+from ..state.context import Context
+from ..state.hidden_rows import HiddenDecoder
 from .names import model_of, models_in
 from .translate import draft_decoder
 
@@ -28,7 +30,8 @@ class Drafts:
     def __post_init__(self) -> None:
         manifest = self.bundle.manifest
         target = CachedDecoder(self.engine.target, manifest.contract.prompt_chunk)
-        self.context, self.opened = Context(target, drafts_with=manifest.first_draft), dict[str, OpenedDraft]()
+        self.context = Context(target, drafts_with=manifest.first_draft, taps=self.engine.taps)
+        self.opened = dict[str, OpenedDraft]()
         if self.engine.draft is not None:
             self._add(manifest.drafts[0], self.engine.draft)
 
@@ -94,6 +97,12 @@ class Drafts:
     def _add(self, draft: DraftSpec, opened: OpenedDraft) -> None:
         decoder = draft_decoder(self.bundle, draft, opened.decoder, self.engine.target.vocab_size)
         contract = self.bundle.manifest.contract
-        cached = CachedDecoder(decoder, contract.prompt_chunk, held_back=2, widest=contract.of("draft").widest_step)
+        chunk, widest = contract.prompt_chunk, contract.of("draft").widest_step
+        cached = CachedDecoder(decoder, chunk, held_back=2, widest=widest)
+        if (reads := draft.model.reads) is not None and opened.reader is not None:
+            target = self.bundle.manifest.target
+            width, columns = len(target.taps) * target.tap_width, target.columns(reads.taps)
+            some = None if columns == list(range(width)) else columns
+            cached = HiddenDecoder(decoder, chunk, widest=widest, columns=some, reader=opened.reader, width=width)
         self.context.drafts = {**self.context.drafts, draft.name: cached}  # another thread may walk the old dict
         self.opened[draft.name] = opened

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 
 from ..sampling.rules import Proposer
-from ..state.context import CachedDecoder
+from ..state.cached_decoder import CachedDecoder
 from ..state.statistics import Statistics
 from .lookup import Lookup
 from .rounds import RoundPlan

@@ -82,9 +82,10 @@ def check_drafter(name: str | None, drafts: Sequence[str]) -> str:
 
 def supports_cascade(chain: str, manifest: Manifest) -> bool:
     """Whether something can draft for the model of a chain: not if it keeps states, which cannot be rolled back to any
-    row within a round.
+    row within a round. A draft that reads the target's hidden states has a place at neither end.
     """
-    return not manifest.draft_called(strip_cascade(chain)).model.has_states
+    models = [manifest.draft_called(name).model for name in models_in(chain)]
+    return not models[0].has_states and all(model.reads is None for model in models)
 
 
 def runnable_drafter(name: str | None, manifest: Manifest) -> str:
@@ -92,6 +93,13 @@ def runnable_drafter(name: str | None, manifest: Manifest) -> str:
     drafter = check_drafter(name, manifest.draft_names)
     if cascade_source_of(drafter) is not None and not supports_cascade(drafter, manifest):
         model = strip_cascade(drafter)
+        for name in models_in(drafter):
+            if manifest.draft_called(name).model.reads is not None:
+                raise ParameterError(
+                    f"drafter is {drafter!r}, but {name!r} reads the target's hidden states, which only the target's "
+                    f"passes give, so it can stand in no chain; name {name!r} or 'ngram+{name}'",
+                    "drafter",
+                )
         raise ParameterError(
             f"drafter is {drafter!r}, but the layers of {model!r} keep recurrent or convolution states, so nothing can "
             f"draft for it; name {model!r} alone",

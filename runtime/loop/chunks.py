@@ -15,6 +15,7 @@ from ...engines.base import Engine
 from ...errors import EngineError
 from ..drafting.drafters import make_draft
 from ..drafting.lookup import PredictionLookup
+from ..drafting.names import models_in
 from ..drafting.rounds import Source
 from ..request import Request
 from ..sampling.leaves import LeafChoices
@@ -22,6 +23,7 @@ from ..sampling.logprobs import TokenLogprobs
 from ..sampling.rules import NonFiniteLogitsError
 from ..state.cancellation import Cancellation, Cancelled
 from ..state.context import Context
+from ..state.hidden_rows import HiddenDecoder
 from ..state.statistics import Statistics
 from ..text.detokenizer import Detokenizer, StopStrings
 from .device_rounds import DeviceRound, device_rounds
@@ -129,6 +131,9 @@ class Decoding:
         try:
             cancellation.check()
             statistics.prompt_tokens = len(request.prompt)
+            models = {model for drafter in request.drafters for model in models_in(drafter)}
+            drafting = [cached for name, cached in context.drafts.items() if name in models]
+            context.readers = [cached for cached in drafting if isinstance(cached, HiddenDecoder)]
             statistics.reused_tokens = context.start(request.prompt, request.parameters.cache_salt)
             statistics.restored_tokens = context.restored
             round = self._round(request, statistics)

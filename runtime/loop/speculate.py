@@ -60,8 +60,9 @@ def decode(
     while limit > 0:
         outcome = round.run(tokens, plan.limited(limit - 1))
         context.keep(len(tokens) + outcome.num_accepted)  # the rows of what follows are still to come
-        new = outcome.tokens
+        new, place = outcome.tokens, len(tokens) - 1
         tokens += new
+        context.take(place, outcome.num_accepted + 1)
         statistics.add_round(outcome.num_drafted, outcome.num_accepted, len(outcome.following) - 1)
         schedule.observe(outcome)
         limit -= len(new)

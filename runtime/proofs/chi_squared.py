@@ -16,7 +16,7 @@ from ..sampling.distribution import Distribution
 from ..sampling.parameters import SamplingParameters
 from ..sampling.truncation import processed_distribution
 from ..session import Session
-from ..state.context import CachedDecoder
+from ..state.cached_decoder import CachedDecoder
 
 Joint = dict[tuple[int, ...], float]
 

@@ -17,7 +17,7 @@ import numpy as np
 from ...engines.base import Decoder, Logits
 from ..sampling.parameters import UNADJUSTED, SamplingParameters
 from ..session import Session
-from ..state.context import CachedDecoder
+from ..state.cached_decoder import CachedDecoder
 from ..state.statistics import Statistics
 
 

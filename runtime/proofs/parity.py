@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import Contract, ModelSpec, Precision, Proof
-from ...engines.base import Decoder, Logits
+from ...engines.base import Decoder, Logits, Reader
 from ...errors import ProofError
 
 # The arithmetic of a graph: its own precision, or widened to fp32 over weights in half precision.
@@ -76,12 +76,15 @@ class Step:
     """Feed `tokens [T]` at `position`, and compare `rows` logits, counted from the last.
 
     `poison` first fills every row from the position on with garbage.
+    hidden: of a draft that reads the target's hidden states, those of the rows, `[T, F]`; None in a step of one drafted
+    token, whose row reads what the one before it gave back.
     """
 
     tokens: NDArray[np.int64]
     position: int
     rows: int
     poison: bool = False
+    hidden: NDArray[np.float32] | None = None
 
     @property
     def end(self) -> int:
@@ -210,17 +213,21 @@ def _log_probs(logits: Logits) -> NDArray[np.float64]:
     return result
 
 
-def max_error(decoder: Decoder, reference: list[ReferenceStep]) -> float:
+def max_error(decoder: Decoder, reference: list[ReferenceStep], reader: Reader | None = None) -> float:
     """Largest |difference| of a logit, in standard deviations of the reference's logits; infinite for NaN."""
-    return largest_error(reference, list(logits_of(decoder, reference)))
+    return largest_error(reference, list(logits_of(decoder, reference, reader)))
 
 
-def logits_of(decoder: Decoder, reference: list[ReferenceStep]) -> Iterator[Logits]:
-    """The decoder's logits `[rows, vocab]` of every step."""
+def logits_of(decoder: Decoder, reference: list[ReferenceStep], reader: Reader | None = None) -> Iterator[Logits]:
+    """The decoder's logits `[rows, vocab]` of every step. reader: the decoder's, where it reads hidden states."""
     decoder.overwrite_rows(0, 0.0)
     for entry in reference:
         if entry.step.poison:
             decoder.overwrite_rows(entry.step.position, POISON)
+        if entry.step.hidden is not None and reader is not None:
+            reader.read(entry.step.hidden)
+        elif reader is not None:
+            reader.read_back()
         logits = decoder.step(entry.step.tokens.tolist(), entry.step.position)
         yield logits[len(logits) - entry.step.rows :].copy()
     decoder.overwrite_rows(0, 0.0)
@@ -253,9 +260,15 @@ def arithmetic(spec: ModelSpec, contract: Contract) -> Arithmetic:
 
 
 def measure_decoder(
-    decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, arithmetic: Arithmetic
+    decoder: Decoder,
+    reference: list[ReferenceStep],
+    engine: str,
+    dialect: str,
+    role: str,
+    arithmetic: Arithmetic,
+    reader: Reader | None = None,
 ) -> Proof:
-    answers = list(logits_of(decoder, reference))
+    answers = list(logits_of(decoder, reference, reader))
     apart = divergence(zip((entry.logits for entry in reference), answers, strict=True))
     return Proof(
         engine=engine,
@@ -271,10 +284,16 @@ def measure_decoder(
 
 
 def prove_decoder(
-    decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, arithmetic: Arithmetic
+    decoder: Decoder,
+    reference: list[ReferenceStep],
+    engine: str,
+    dialect: str,
+    role: str,
+    arithmetic: Arithmetic,
+    reader: Reader | None = None,
 ) -> Proof:
     """Raises `ProofError` if the decoder differs from the reference by more than the tolerance of its arithmetic."""
-    proof = measure_decoder(decoder, reference, engine, dialect, role, arithmetic)
+    proof = measure_decoder(decoder, reference, engine, dialect, role, arithmetic, reader)
     if not proof.passed:
         raise ProofError(
             f"{role} on {engine} ({dialect}): logits are {proof.measure} the Hugging Face model's"
@@ -290,15 +309,18 @@ def save_reference(path: Path, reference: list[ReferenceStep]) -> None:
         arrays[f"{index}.tokens"] = entry.step.tokens
         arrays[f"{index}.place"] = np.array([entry.step.position, entry.step.rows, entry.step.poison])
         arrays[f"{index}.logits"] = entry.logits
+        if entry.step.hidden is not None:
+            arrays[f"{index}.hidden"] = entry.step.hidden
     np.savez(path, allow_pickle=False, **arrays)
 
 
 def load_reference(path: Path) -> list[ReferenceStep]:
     with np.load(path, allow_pickle=False) as arrays:
-        return [_entry(arrays, index) for index in range(len(arrays.files) // 3)]
+        return [_entry(arrays, index) for index in range(sum(name.endswith(".tokens") for name in arrays))]
 
 
 def _entry(arrays: Mapping[str, NDArray[np.generic]], index: int) -> ReferenceStep:
     position, rows, poison = (int(value) for value in arrays[f"{index}.place"])
-    step = Step(arrays[f"{index}.tokens"].astype(np.int64), position, rows, bool(poison))
+    hidden = arrays[f"{index}.hidden"].astype(np.float32) if f"{index}.hidden" in arrays else None
+    step = Step(arrays[f"{index}.tokens"].astype(np.int64), position, rows, bool(poison), hidden)
     return ReferenceStep(step, arrays[f"{index}.logits"].astype(np.float32))

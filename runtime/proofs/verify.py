@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...bundle import ModelSpec, Proof
-from ...engines.base import Decoder
+from ...engines.base import OpenedDraft
 from ...errors import BundleError, PromptError
 from ..drafting.names import runnable_drafter
 from ..sampling.acceptance import VERIFY
@@ -96,9 +96,9 @@ def verify_session(
         requests = _requests(session, prompts, max_new_tokens)
     else:
         requests = [(prompt, max_new_tokens) for prompt in _proof_prompts(session)]
-    drafts = [(manifest.draft_called(name), session.drafts.open(name).decoder) for name in session.drafts.names]
-    proofs = [_parity(session, manifest.target, session.engine.target, "target")]
-    proofs += [_parity(session, draft.model, decoder, draft.label) for draft, decoder in drafts]
+    drafts = [(manifest.draft_called(name), session.drafts.open(name)) for name in session.drafts.names]
+    proofs = [_parity(session, manifest.target, OpenedDraft(session.engine.target), "target")]
+    proofs += [_parity(session, draft.model, opened, draft.label) for draft, opened in drafts]
     proofs += _trees(session)
     session.reset()
     sampled = tuple(_sample(session, requests[0][0], trials, named)) if trials else ()
@@ -120,10 +120,10 @@ def _trees(session: Session) -> Iterator[Proof]:
         yield measure_trees(target, reference, manifest.contract, where, kind)
 
 
-def _parity(session: Session, model: ModelSpec, decoder: Decoder, called: str) -> Proof:
+def _parity(session: Session, model: ModelSpec, opened: OpenedDraft, called: str) -> Proof:
     reference, engine = load_reference(session.bundle.path(model.reference)), session.engine
     kind = arithmetic(model, session.bundle.manifest.contract)
-    return measure_decoder(decoder, reference, engine.name, engine.dialect, called, kind)
+    return measure_decoder(opened.decoder, reference, engine.name, engine.dialect, called, kind, opened.reader)
 
 
 def _compiled(session: Session) -> Iterator[RuleProof]:

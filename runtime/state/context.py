@@ -6,61 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...bundle import NO_DRAFT
-from ...engines.base import Decoder, Logits, Rows, nothing
+from ...engines.base import Rows
+from .cached_decoder import CachedDecoder
+from .hidden_rows import HiddenDecoder
 from .prompt_cache import PromptCache, StateCheckpoint, shared_prefix
 
 # If a prompt diverges from an earlier one at least so many tokens after the place that it continues from, prefill stops
 # there, for later prompts to continue from. That takes one additional pass, once, and saves at least a pass of so many
 # rows each time.
 MIN_CHECKPOINT_GAP = 16
-
-
-@dataclass
-class CachedDecoder:
-    """A decoder and the number of cache rows that it was fed; the context says how many of them still count.
-
-    chunk: tokens of the widest pass. widest: tokens of the widest pass that gives every row's logits. held_back: how
-    many of a prompt's tokens are left to the first round. check_cancelled: called before each prompt chunk; it raises
-    to stop there. places: row counts at which prefill stops to call `at_place`.
-    """
-
-    decoder: Decoder
-    chunk: int
-    rows: int = 0
-    held_back: int = 1
-    widest: int = 2
-    check_cancelled: Callable[[], None] = nothing
-    checkpoints: Sequence[int] = ()
-    at_place: Callable[[], None] = nothing
-
-    def last(self, prompt: Sequence[int]) -> int:
-        """After how many of its tokens the first round continues."""
-        return max(0, len(prompt) - self.held_back)
-
-    def keep(self, rows: int) -> None:
-        """Count no more than `rows`, and no more than the decoder can continue after."""
-        self.rows = self.decoder.resumable(min(self.rows, rows))
-
-    def step(self, tokens: Sequence[int], position: int) -> Logits:
-        if position < self.rows:
-            self.rows = position  # a pass that fails leaves unknown rows
-        logits = self.decoder.step(tokens, position)
-        self.rows = position + len(tokens)
-        return logits
-
-    def prefill(self, tokens: Sequence[int], end: int) -> None:
-        """Feed `tokens[rows:end]` in chunks, or `tokens[:end]` if the cache holds more and cannot be rolled back."""
-        if self.rows > end and self.decoder.resumable(end) < end:
-            self.keep(end)
-        while self.rows < end:
-            self.check_cancelled()
-            stops = [place for place in (*self.checkpoints, end) if place > self.rows]
-            part = tokens[self.rows : min(self.rows + self.chunk, *stops)]
-            self.decoder.feed(part, self.rows)
-            self.rows += len(part)
-            if self.rows in self.checkpoints:
-                self.at_place()
 
 
 @dataclass(frozen=True)
@@ -87,7 +45,7 @@ def _restore(cached: CachedDecoder, hit: _CacheHit) -> None:
     if hit.place is not None:
         cached.rows = 0  # an interrupt leaves unknown states
         cached.decoder.write_recurrent_states(hit.place.states)
-    cached.rows = hit.end
+    cached.resume(hit.end)
 
 
 @dataclass
@@ -101,6 +59,8 @@ class Context:
     nothing else: the next write overwrites what lies beyond. If a decoder's states cannot be rolled back that far, it
     has no rows; what it lacks is fed again, from the nearest place on that `prompt_cache` has.
 
+    readers: drafts of the request that read the target's hidden states; taps: gives those of its last pass.
+
     salt: the sequence's, see `SamplingParameters.cache_salt`. prompt_cache: stores rows that the next sequence
     overwrites, if anything does. restored: target rows that the last `start` got back from there.
     """
@@ -112,6 +72,8 @@ class Context:
     salt: str | None = None
     prompt_cache: PromptCache | None = None
     restored: int = 0
+    readers: Sequence[HiddenDecoder] = ()
+    taps: Callable[[], NDArray[np.float32]] | None = None
 
     @property
     def decoders(self) -> tuple[CachedDecoder, ...]:
@@ -141,7 +103,7 @@ class Context:
             held = [(cached.decoder, cached.rows) for cached in self.decoders]
             self.prompt_cache.save(self.tokens, self.salt, held, common)
         for cached in self.every_decoder:  # first: an interrupt in between must not leave rows of other tokens
-            cached.keep(min(common, cached.last(prompt)) if cached.decoder.has_states else common)
+            cached.keep((min(common, cached.last(prompt)) if cached.decoder.has_states else common) - cached.ahead)
         self.tokens, self.salt = list(prompt), salt
         kept = self.target.rows
         for index, (cached, part) in enumerate(zip(self.decoders, hit, strict=bool(hit))):
@@ -149,6 +111,10 @@ class Context:
             self._set_places(index, part.parting)
         # The last token is fed by the first round, whose logits continue the prompt.
         self.target.keep(len(prompt) - 1)
+        self.target.on_feed = self.take if self.readers else None
+        for reader in self.readers:
+            reader.keep(len(prompt) - 2)  # its first pass has a row to write, at least
+            self.target.keep(reader.reach)  # where it lacks hidden states, the target gives them again
         self.restored = max(0, self.target.rows - kept)
         return self.target.rows
 
@@ -157,8 +123,9 @@ class Context:
         saved, shared = prompt_cache.longest(prompt, salt)
         hit = []
         for index, cached in enumerate(self.decoders):
-            there, rows, place = min(cached.rows, common), saved.rows[index] if saved is not None else (), None
-            end = max(there, min(shared, saved.counts[index]) if saved is not None else 0)
+            there, place = max(0, min(cached.rows, common - cached.ahead)), None
+            rows = saved.rows[index] if saved is not None else ()
+            end = max(there, min(shared - cached.ahead, saved.counts[index]) if saved is not None else 0)
             if cached.decoder.has_states:
                 place, end = prompt_cache.nearest(index, prompt[: min(end, cached.last(prompt))], salt)
             hit.append(_CacheHit(there, end, rows, place, max(common, shared)))
@@ -182,9 +149,18 @@ class Context:
             shared = cached.rows in cached.checkpoints[:-1]
             self.prompt_cache.mark(index, decoder, self.tokens[: cached.rows], self.salt, shared)
 
+    def take(self, position: int, count: int) -> None:
+        """Give the drafts that read them the target's hidden states of its last pass, whose first `count` rows are
+        those of the sequence from `position` on.
+        """
+        if self.readers and self.taps is not None:
+            hidden = self.taps()[:count]
+            for reader in self.readers:
+                reader.take(self.tokens, position, hidden)
+
     def keep(self, rows: int) -> None:
         for cached in self.every_decoder:
-            cached.keep(rows)
+            cached.keep(rows - cached.ahead)
 
     def truncate(self, length: int) -> None:
         del self.tokens[length:]

@@ -11,7 +11,8 @@ from specexport.errors import ParameterError
 from specexport.runtime.drafting.drafters import Draft, make_draft
 from specexport.runtime.drafting.names import all_drafters, check_drafter
 from specexport.runtime.drafting.rounds import RoundPlan
-from specexport.runtime.state.context import CachedDecoder, Context
+from specexport.runtime.state.cached_decoder import CachedDecoder
+from specexport.runtime.state.context import Context
 from specexport.runtime.state.statistics import Statistics
 from support.doubles import FakeDecoder, check_invariant, greedy_tokens
 from support.refusals import refused

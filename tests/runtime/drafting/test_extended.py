@@ -11,7 +11,8 @@ from specexport.runtime.drafting.drafters import Drafter
 from specexport.runtime.drafting.lookup import Lookup, NgramLookup, SuffixLookup
 from specexport.runtime.drafting.model_draft import ModelDraft
 from specexport.runtime.drafting.rounds import RoundPlan
-from specexport.runtime.state.context import CachedDecoder, Context
+from specexport.runtime.state.cached_decoder import CachedDecoder
+from specexport.runtime.state.context import Context
 from specexport.runtime.state.statistics import Statistics
 from support.doubles import FakeDecoder, check_invariant, greedy_tokens
 from support.rounds import prefill, propose

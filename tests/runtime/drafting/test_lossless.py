@@ -15,7 +15,7 @@ from specexport.runtime.proofs.tree_enumeration import FixedNoise, as_logits
 from specexport.runtime.sampling.distribution import Distribution
 from specexport.runtime.sampling.parameters import SamplingParameters, Verification
 from specexport.runtime.sampling.rules import SamplingRule
-from specexport.runtime.state.context import CachedDecoder
+from specexport.runtime.state.cached_decoder import CachedDecoder
 from specexport.runtime.state.statistics import Statistics
 from support.doubles import FeedsByStep
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from specexport.runtime.session import Session
-from specexport.runtime.state.context import CachedDecoder, Context
+from specexport.runtime.state.cached_decoder import CachedDecoder
+from specexport.runtime.state.context import Context
 from specexport.runtime.state.prompt_cache import MAX_CHECKPOINTS, PromptCache
 from support.doubles import CONTRACT, VOCAB, StatefulDecoder, check_invariant, fake_session, greedy_tokens
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from specexport.runtime.state.context import CachedDecoder, Context
+from specexport.runtime.state.cached_decoder import CachedDecoder
+from specexport.runtime.state.context import Context
 from support.doubles import CONTRACT, FakeDecoder
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from specexport.runtime.session import Session
-from specexport.runtime.state.context import CachedDecoder, Context
+from specexport.runtime.state.cached_decoder import CachedDecoder
+from specexport.runtime.state.context import Context
 from specexport.runtime.state.prompt_cache import PromptCache
 from support.doubles import VOCAB, FakeDecoder, check_invariant, fake_session, greedy_tokens
 

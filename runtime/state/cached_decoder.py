@@ -1,0 +1,64 @@
+"""A decoder, and how many rows its cache has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ...engines.base import Decoder, Logits, nothing
+
+
+@dataclass
+class CachedDecoder:
+    """A decoder and the number of cache rows that it was fed; the context says how many of them still count.
+
+    chunk: tokens of the widest pass. widest: tokens of the widest pass that gives every row's logits. held_back: how
+    many of a prompt's tokens are left to the first round. check_cancelled: called before each prompt chunk; it raises
+    to stop there. checkpoints: row counts at which prefill stops to call `at_place`. ahead: how many tokens after its
+    own a row depends on. on_feed: called with position and number of the tokens of each prompt chunk, after it.
+    """
+
+    decoder: Decoder
+    chunk: int
+    rows: int = 0
+    held_back: int = 1
+    widest: int = 2
+    check_cancelled: Callable[[], None] = nothing
+    checkpoints: Sequence[int] = ()
+    at_place: Callable[[], None] = nothing
+    ahead: int = 0
+    on_feed: Callable[[int, int], None] | None = None
+
+    def last(self, prompt: Sequence[int]) -> int:
+        """After how many of its tokens the first round continues."""
+        return max(0, len(prompt) - self.held_back)
+
+    def keep(self, rows: int) -> None:
+        """Count no more than `rows`, and no more than the decoder can continue after."""
+        self.rows = self.decoder.resumable(max(0, min(self.rows, rows)))
+
+    def resume(self, rows: int) -> None:
+        """Count `rows`, which were written into the cache from elsewhere."""
+        self.rows = rows
+
+    def step(self, tokens: Sequence[int], position: int) -> Logits:
+        if position < self.rows:
+            self.rows = position  # a pass that fails leaves unknown rows
+        logits = self.decoder.step(tokens, position)
+        self.rows = position + len(tokens)
+        return logits
+
+    def prefill(self, tokens: Sequence[int], end: int) -> None:
+        """Feed `tokens[rows:end]` in chunks, or `tokens[:end]` if the cache holds more and cannot be rolled back."""
+        if self.rows > end and self.decoder.resumable(end) < end:
+            self.keep(end)
+        while self.rows < end:
+            self.check_cancelled()
+            stops = [place for place in (*self.checkpoints, end) if place > self.rows]
+            part = tokens[self.rows : min(self.rows + self.chunk, *stops)]
+            self.decoder.feed(part, self.rows)
+            if self.on_feed is not None:
+                self.on_feed(self.rows, len(part))
+            self.rows += len(part)
+            if self.rows in self.checkpoints:
+                self.at_place()
