@@ -38,7 +38,8 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class SharedVocabulary:
-    """How a draft with another tokenizer is mapped to the target's ids (token-level intersection, arXiv 2502.05202).
+    """How a draft's ids are mapped to the target's: one with another tokenizer (token-level intersection, arXiv
+    2502.05202), or one that reads the target's hidden states and proposes fewer tokens.
 
     maps: path of an npz with `to_draft [target vocab] int64`, the draft's id (or the nearest it has) for every id of
     the target, and `shared [2, n] int64`, the pairs (target id, draft id) of the tokens that both have.

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from ..editing.progress import StageTime
 
 
+def _taps(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no list of layers; expected numbers as in 2,15,27") from None
+
+
 @click.command()
 @click.option(
     "--target",
@@ -31,8 +38,8 @@ if TYPE_CHECKING:
     "drafts",
     multiple=True,
     metavar="[NAME=]MODEL",
-    help="Smaller draft model, as for --target; repeatable, the first is the default; lookup for none. "
-    "[default: none, drafts come from prompt lookup]",
+    help="Draft: a smaller model, as for --target, or an EAGLE-3 head; mtp for the target's own MTP layer; lookup for "
+    "none. Repeatable, the first is the default. [default: none, drafts come from prompt lookup]",
 )
 @output_option("Bundle folder to create.")
 @MIN_OVERLAP
@@ -60,6 +67,23 @@ if TYPE_CHECKING:
     help="Weight precision: fp32, fp16, bf16, int8, int4 or fp8.",
 )
 @click.option("--draft-precision", help="Weight precision of the draft. [default: as --precision]")
+@click.option(
+    "--draft-taps",
+    metavar="I,J,...",
+    callback=_taps,
+    help="EAGLE-3: the hidden states that the draft reads, as transformers counts them. [default: as its config says]",
+)
+@click.option(
+    "--draft-feedback",
+    type=click.Choice(["pre", "post"]),
+    help="EAGLE-3: whether drafted tokens read the row before them before or after the last norm. [default: as its "
+    "config says]",
+)
+@click.option(
+    "--draft-vocabulary",
+    type=int,
+    help="MTP: how many tokens the draft proposes, the most frequent of the calibration prompts. [default: all]",
+)
 @click.option(
     "--cache-precision",
     help="Precision of keys and values: fp16 halves what a long context reads. [default: fp32 on CPUs]",

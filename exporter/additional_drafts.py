@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ..atomic import output_errors, temporary_folder
-from ..bundle import NO_DRAFT, Bundle, Contract, DraftSpec, FileEntry, Manifest, ModelSpec, list_files
+from ..bundle import NO_DRAFT, Bundle, Contract, DraftSpec, FileEntry, Manifest, ModelSpec, SharedVocabulary, list_files
 from ..bundle.files import require_space_for
 from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
 from ..editing.replace_manifest import DRAFTS, UNCHANGED, replace_manifest
@@ -22,7 +22,7 @@ from ..engines.onnxruntime import kernels
 from ..engines.onnxruntime.cpu import NAME
 from ..errors import EngineError, ParameterError
 from ..user_cache import user_cache
-from .bundle_files import write_maps
+from .bundle_files import write_kept_tokens, write_maps
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.find import find_checkpoint
 from .checkpoints.pair import translate
@@ -47,12 +47,15 @@ class ResolvedDraft:
     warnings: tuple[str, ...]
 
     @classmethod
-    def find(cls, named: NamedDraft, target: Tokens, min_overlap: float, texts: CalibrationTexts) -> ResolvedDraft:
+    def of(
+        cls, name: str, checkpoint: Checkpoint, target: Tokens, min_overlap: float, texts: CalibrationTexts
+    ) -> ResolvedDraft:
         """Raises `CheckpointError`, and `PairError` for a draft of too many other tokens."""
-        checkpoint = find_checkpoint(named.source)
-        translation, warnings = translate(target, checkpoint, min_overlap, texts.texts)
-        lines = tuple(f"draft {named.name}: {line}" for line in (*checkpoint.warnings, *warnings))
-        return cls(named.name, checkpoint, translation, lines)
+        translation, warnings = None, list[str]()
+        if not checkpoint.taps:
+            translation, warnings = translate(target, checkpoint, min_overlap, texts.texts)
+        lines = tuple(f"draft {name}: {line}" for line in (*checkpoint.warnings, *warnings))
+        return cls(name, checkpoint, translation, lines)
 
     def export(self, numbers: PrecisionPlan, texts: CalibrationTexts, dialects: Iterable[str]) -> ModelExport:
         """As engine `onnxruntime` runs it, the only one that runs drafts other than the first.
@@ -99,7 +102,11 @@ def put_draft(
         require_space_for({export.key(contract): export.weight_bytes(contract)}, cache, staging_dir)
         context = BuildContext(contract, staging_dir, cache, progress)
         spec = export_model(export, context)
-        vocabulary = write_maps(draft.translation, manifest.target, spec, min_overlap, staging_dir)
+        kept = draft.checkpoint.kept_tokens
+        if kept is not None:
+            vocabulary: SharedVocabulary | None = write_kept_tokens(kept, manifest.target.vocab_size, staging_dir)
+        else:
+            vocabulary = write_maps(draft.translation, manifest.target, spec, min_overlap, staging_dir)
         with progress.stage(f"prove {draft.name}", len(spec.graphs)) as step:
             spec = prove(staging_dir, "draft", spec, contract, (NAME,), step)
         files = list_files(staging_dir)
@@ -171,7 +178,8 @@ def add_draft(
     building = options.of(manifest)
     timed, cache, texts = Timed(progress or Silent()), open_cache(options.cache or user_cache()), building.texts
     with timed.stage("check the draft", 1):
-        draft = ResolvedDraft.find(named, Tokens.of_bundle(bundle), options.min_overlap, texts)
+        checkpoint = find_checkpoint(named.source)
+        draft = ResolvedDraft.of(named.name, checkpoint, Tokens.of_bundle(bundle), options.min_overlap, texts)
         limit, capacity = draft.checkpoint.max_positions, manifest.contract.capacity
         if limit and limit < capacity:
             raise ParameterError(

@@ -13,10 +13,11 @@ from ..bundle.output import new_folder
 from ..editing.compile import compile_bundle
 from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
 from ..engines.catalogue import LIBRARIES
+from ..engines.onnxruntime.cpu import NAME
 from ..errors import ParameterError
 from ..user_cache import user_cache
 from .additional_drafts import ResolvedDraft, put_draft
-from .bundle_files import Contents, make_manifest, write_maps, write_text
+from .bundle_files import Contents, make_manifest, write_kept_tokens, write_maps, write_text
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.config import keeps_states
 from .checkpoints.find import find_checkpoint
@@ -24,6 +25,7 @@ from .checkpoints.pair import check_capacity, check_models
 from .checkpoints.shared_vocabulary import Tokens, Translation
 from .dialects import Dialect, refuse_engines
 from .export_model import ModelExport, export_model
+from .hidden_drafts.checkpoint import find_draft
 from .memory import prompt_chunk, require_memory_for_copies
 from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
 from .precision import BuildTargets, PrecisionPlan
@@ -58,11 +60,27 @@ class _Models:
     ) -> _Models:
         models: dict[Role, Checkpoint] = {"target": find_checkpoint(target)}
         if drafts:
-            models["draft"] = find_checkpoint(drafts[0].source)
+            models["draft"] = find_draft(drafts[0].source, models["target"], options.reading)
         refuse_states(models, options, dialects)
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
         ours = Tokens.of(models["target"].tokenizer)
-        more = tuple(ResolvedDraft.find(named, ours, options.min_overlap, texts) for named in drafts[1:])
+        more = tuple(
+            ResolvedDraft.of(
+                named.name,
+                find_draft(named.source, models["target"], options.reading),
+                ours,
+                options.min_overlap,
+                texts,
+            )
+            for named in drafts[1:]
+        )
+        for model in (models.get("draft"), *(one.checkpoint for one in more)):
+            if model is not None and model.taps and options.engines != (NAME,):
+                raise ParameterError(
+                    f"{model.source} reads the target's hidden states, which engine {NAME} gives, and the engines are "
+                    f"{', '.join(options.engines)}; leave the others out, or choose a draft of its own",
+                    "draft",
+                )
         lines = [*(line for model in models.values() for line in model.warnings), *warnings]
         return cls(models, translation, (*lines, *(line for one in more for line in one.warnings)), more)
 
@@ -75,9 +93,15 @@ class _Models:
     def exports(
         self, targets: BuildTargets, engines: tuple[str, ...], numbers: PrecisionPlan, texts: CalibrationTexts
     ) -> dict[Role, ModelExport]:
+        read = {tap for model in self.by_name.values() for tap in model.taps}
         return {
             role: ModelExport(
-                model, role, targets.dialects, Quantizing.of(numbers, role, texts, targets.dialects), engines=engines
+                model,
+                role,
+                targets.dialects,
+                Quantizing.of(numbers, role, texts, targets.dialects),
+                engines=engines,
+                taps=tuple(sorted(read)) if role == "target" else (),
             )
             for role, model in self.models.items()
         }
@@ -157,7 +181,11 @@ def _write(
     target, first = specs["target"], specs.get("draft")
     made: tuple[DraftSpec, ...] = ()
     if first is not None:
-        maps = write_maps(resolved.translation, target, first, options.min_overlap, staging_dir)
+        kept = resolved.models["draft"].kept_tokens
+        if kept is not None:
+            maps = write_kept_tokens(kept, target.vocab_size, staging_dir)
+        else:
+            maps = write_maps(resolved.translation, target, first, options.min_overlap, staging_dir)
         made = (DraftSpec(drafts[0].name, first, maps),)
     rules: tuple[RuleSpec, ...] = ()
     if any(engine in LIBRARIES for engine in options.engines):  # the host's rounds use the numpy rules

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ..bundle import (
@@ -78,6 +79,14 @@ def write_maps(
     return SharedVocabulary(
         MAPS, shared.shape[1], translation.target.count(target_size), translation.draft.count(draft_size)
     )
+
+
+def write_kept_tokens(kept: NDArray[np.int64], target_size: int, staging_dir: Path) -> SharedVocabulary:
+    """For a draft that reads all of the target's ids and proposes the tokens `kept [m]`, in the order of its logits."""
+    shared = np.stack([kept, np.arange(len(kept))])
+    (staging_dir / MAPS).parent.mkdir(exist_ok=True)
+    np.savez(staging_dir / MAPS, allow_pickle=False, to_draft=np.arange(target_size), shared=shared)
+    return SharedVocabulary(MAPS, len(kept), target_size, len(kept))
 
 
 def reference_path(role: Role) -> str:

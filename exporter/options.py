@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from ..bundle import RESERVED, Contract, Precision, check_name
 from ..editing.progress import Timed
@@ -111,6 +112,11 @@ class BuildOptions:
     portable: for engine `onnxruntime`, whether hosts without specexport-kernels are to run the bundle too, by graphs of
     ONNX Runtime's own operators. cache_precision: of keys and values, by default that of everything else; fp16 halves
     what a pass over a long context reads, and the proof allows for its rounding.
+
+    For drafts that read the target's hidden states. draft_taps: of which layers, as `hidden_states[i]` of transformers,
+    where the checkpoint does not say or says it wrongly. draft_feedback: `pre` or `post`, whether a drafted row reads
+    the one before it as it is or after the last norm. draft_vocabulary: how many tokens an MTP layer proposes, the most
+    frequent ones of the calibration texts; None for all.
     """
 
     max_seq_len: int | None = None
@@ -126,6 +132,9 @@ class BuildOptions:
     tensorrt_version: str | None = None
     portable: bool = False
     cache_precision: Precision | None = None
+    draft_taps: tuple[int, ...] = ()
+    draft_feedback: Literal["pre", "post"] | None = None
+    draft_vocabulary: int | None = None
     force: bool = False
     cache: Path | None = None
 

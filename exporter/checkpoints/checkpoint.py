@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -94,6 +96,16 @@ class Checkpoint:
     @property
     def architecture(self) -> str:
         return str((self.config.architectures or [type(self.config).__name__])[0])
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Which hidden states of the target the model reads, as `exporter/hidden_drafts/base.py` has them."""
+        return ()
+
+    @property
+    def kept_tokens(self) -> NDArray[np.int64] | None:
+        """The target's ids `[m]` of what such a draft proposes; None for all of them."""
+        return None
 
     @property
     def vocab_size(self) -> int:

@@ -33,6 +33,8 @@ def check_models(
     warnings = [f"{target.source}: {unused}"] if unused else []
     if draft is None:
         return None, warnings
+    if draft.taps:  # it reads the target's tokens
+        return None, warnings
     translation, differences = translate(Tokens.of(target.tokenizer), draft, min_overlap, texts)
     warnings += differences
     if draft.fp32_bytes >= target.fp32_bytes:

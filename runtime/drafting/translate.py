@@ -78,15 +78,17 @@ class TranslatedDecoder(Wrapped):
 def draft_decoder(bundle: Bundle, draft: DraftSpec, decoder: Decoder, target_size: int) -> Decoder:
     """The draft as a decoder of the target's ids. Raises `BundleError` as `load_maps` does."""
     if (vocabulary := draft.shared_vocabulary) is not None:
-        maps = load_maps(bundle.path(vocabulary.maps), vocabulary, target_size, decoder.vocab_size)
+        read = target_size if draft.model.reads is not None else decoder.vocab_size  # ids that its embedding has
+        maps = load_maps(bundle.path(vocabulary.maps), vocabulary, target_size, decoder.vocab_size, read)
         return TranslatedDecoder(decoder, *maps)
     return decoder if decoder.vocab_size >= target_size else NarrowDecoder(decoder)
 
 
 def load_maps(
-    path: Path, vocabulary: SharedVocabulary, target_size: int, draft_size: int
+    path: Path, vocabulary: SharedVocabulary, target_size: int, draft_size: int, read_size: int | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """`(to_draft, shared)` as `TranslatedDecoder` takes them.
+    """`(to_draft, shared)` as `TranslatedDecoder` takes them. read_size: tokens that the draft can read, by default as
+    many as it can propose.
 
     Raises `BundleError` when they are not what the manifest says.
     """
@@ -100,7 +102,7 @@ def load_maps(
         raise BundleError(
             f"{path} maps {to_draft.shape} and {shared.shape} ids, the manifest says otherwise; build the bundle again"
         )
-    for ids, size in ((to_draft, draft_size), (shared[0], target_size), (shared[1], draft_size)):
+    for ids, size in ((to_draft, read_size or draft_size), (shared[0], target_size), (shared[1], draft_size)):
         outside = ids[(ids < 0) | (ids >= size)]
         if outside.size:
             raise BundleError(f"{path} names token {outside[0]} of {size}; build the bundle again")

@@ -1,0 +1,182 @@
+"""Drafts that read hidden states, in the loop: after whatever a request does, their rows are those of a fresh pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from specexport.runtime.drafting.drafters import make_draft
+from specexport.runtime.loop.speculate import HostRound, decode
+from specexport.runtime.policy.schedule import FixedSchedule
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.sampling.rules import make_rule
+from specexport.runtime.state.cached_decoder import CachedDecoder
+from specexport.runtime.state.context import Context
+from specexport.runtime.state.prompt_cache import PromptCache
+from specexport.runtime.state.statistics import Statistics
+from support.doubles import CONTRACT, greedy_tokens
+from support.hidden_doubles import WIDTH, ReadingDecoder, check_rows, hidden_pair
+
+VOCAB = 9
+
+
+def made(seed: int = 0, chunk: int = CONTRACT.prompt_chunk) -> Context:
+    target, draft = hidden_pair(seed, VOCAB, chunk)
+    return Context(CachedDecoder(target, chunk), {"head": draft}, "head", taps=target.taps)
+
+
+def run(context: Context, prompt: list[int], k: int, limit: int, drafter: str = "head", **options: object) -> list[int]:
+    """Greedy, unless told otherwise; checks the rows after every round."""
+    reads = drafter.endswith("head")
+    context.readers = [context.drafts["head"]] if reads else []  # type: ignore[list-item]
+    context.start(prompt)
+    statistics = Statistics()
+    rule = make_rule(SamplingParameters(**options), VOCAB, context.tokens, ())  # type: ignore[arg-type]
+    draft = make_draft([drafter], context, rule, statistics)
+    emitted: list[int] = []
+    for outcome in decode(context, HostRound(context, draft, rule, statistics), FixedSchedule(k), limit, statistics):
+        emitted += outcome.tokens
+        check_rows(context)
+    return emitted
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng([seed, length]).integers(0, VOCAB, length).tolist()
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize("length", [1, 2, 3, 8, 9, 17, 30])
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+def test_every_row_is_that_of_a_fresh_pass_whatever_the_chunks(k: int, length: int, chunk: int) -> None:
+    context = made(length, chunk)
+    prompt = prompt_of(length)
+    emitted = run(context, prompt, k, 12)
+    assert tuple(emitted[:12]) == greedy_tokens(context.target.decoder, prompt, 12)  # type: ignore[arg-type]
+
+
+def test_a_draft_pass_takes_all_accepted_tokens_at_once() -> None:
+    context = made(3)
+    run(context, prompt_of(9), 3, 16)
+    draft = context.drafts["head"].decoder
+    assert isinstance(draft, ReadingDecoder)
+    assert {count for count, _ in draft.steps if count > 1}, "no pass wrote several true rows"
+
+
+def test_plain_and_looked_up_rounds_leave_rows_that_the_next_draft_writes() -> None:
+    for drafter in ("ngram+head", "suffix+head"):
+        context = made(5)
+        prompt = [1, 2, 3, 4] * 4
+        emitted = run(context, prompt, 4, 20, drafter)
+        assert tuple(emitted[:20]) == greedy_tokens(context.target.decoder, prompt, 20)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shared", [0, 1, 5, 8, 11, 12])
+def test_a_common_prefix_keeps_one_row_less_than_it_has_tokens(shared: int) -> None:
+    context = made(1)
+    first = prompt_of(12)
+    run(context, first, 3, 6)
+    second = [*first[:shared], *([(first[shared] + 1) % VOCAB] if shared < 12 else []), *prompt_of(7, 2)]
+    emitted = run(context, second, 3, 9)
+    assert tuple(emitted[:9]) == greedy_tokens(context.target.decoder, second, 9)  # type: ignore[arg-type]
+
+
+def test_a_longer_prompt_of_the_same_sequence_feeds_nothing_again() -> None:
+    context = made(2)
+    prompt = prompt_of(10)
+    run(context, prompt, 3, 8)
+    rows, steps = context.target.rows, context.target.decoder.steps  # type: ignore[attr-defined]
+    steps.clear()
+    run(context, [*context.tokens, 1, 2, 3], 3, 1)
+    assert min(position for _, position in steps) == rows
+
+
+def test_the_same_prompt_again_and_a_shorter_one() -> None:
+    context = made(4)
+    prompt = prompt_of(14)
+    answer = run(context, prompt, 3, 8)
+    assert run(context, prompt, 3, 8)[:8] == answer[:8]
+    assert tuple(run(context, prompt[:6], 3, 8)[:8]) == greedy_tokens(context.target.decoder, prompt[:6], 8)  # type: ignore[arg-type]
+    assert run(context, prompt[:1], 3, 4)
+
+
+def test_after_a_request_that_did_not_draft_the_target_gives_the_hidden_states_again() -> None:
+    context = made(6)
+    prompt = prompt_of(12)
+    answer = run(context, prompt, 3, 6, "ngram")
+    longer = [*prompt, *answer]
+    emitted = run(context, longer, 3, 6)
+    assert tuple(emitted[:6]) == greedy_tokens(context.target.decoder, longer, 6)  # type: ignore[arg-type]
+    assert context.drafts["head"].rows > 0
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_an_abandoned_round_leaves_a_valid_context(after: int) -> None:
+    context = made(8)
+    context.readers = [context.drafts["head"]]  # type: ignore[list-item]
+    prompt = prompt_of(11)
+    context.start(prompt)
+    statistics = Statistics()
+    rule = make_rule(SamplingParameters(), VOCAB, context.tokens, ())
+    rounds = decode(
+        context,
+        HostRound(context, make_draft(["head"], context, rule, statistics), rule, statistics),
+        FixedSchedule(3),
+        20,
+        statistics,
+    )
+    for _ in range(after):
+        next(rounds)
+    context.truncate(len(context.tokens) - 1)  # as a stop string does
+    rounds.close()
+    check_rows(context)
+    again = [*context.tokens, 3, 5]
+    assert tuple(run(context, again, 3, 6)[:6]) == greedy_tokens(context.target.decoder, again, 6)  # type: ignore[arg-type]
+
+
+def test_a_step_that_fails_leaves_rows_that_count() -> None:
+    context = made(9)
+    target = context.target.decoder
+    step, passes = target.step, 0
+
+    def failing(tokens: list[int], position: int) -> object:
+        nonlocal passes
+        passes += 1
+        if passes == 4:
+            raise RuntimeError("the pass failed")
+        return step(tokens, position)
+
+    target.step = failing  # type: ignore[method-assign, assignment]
+    prompt = prompt_of(10)
+    with pytest.raises(RuntimeError):
+        run(context, prompt, 3, 20)
+    check_rows(context)
+    assert tuple(run(context, prompt, 3, 8)[:8]) == greedy_tokens(target, prompt, 8)  # type: ignore[arg-type]
+
+
+def test_rows_come_back_from_the_prompt_cache() -> None:
+    context = made(7)
+    context.prompt_cache = PromptCache(1 << 20, (8, 8))
+    one, other = prompt_of(13), prompt_of(15, 3)
+    answer = run(context, one, 3, 6)
+    run(context, other, 3, 6)
+    longer = [*one, *answer[:3], 4]
+    emitted = run(context, longer, 3, 8)
+    assert context.restored > 0
+    assert tuple(emitted[:8]) == greedy_tokens(context.target.decoder, longer, 8)  # type: ignore[arg-type]
+
+
+def test_a_draft_reads_its_own_columns() -> None:
+    _, draft = hidden_pair()
+    draft.columns = [2, 0]
+    read: list[np.ndarray] = []
+    draft.reader = type("Reader", (), {"read": lambda self, hidden: read.append(hidden.copy())})()
+    hidden = np.arange(2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
+    draft.take([1, 2, 3], 0, hidden)
+    draft._read(2)
+    np.testing.assert_array_equal(read[0], hidden[:, [2, 0]])
+
+
+def test_hidden_states_after_a_gap_are_dropped() -> None:
+    _, draft = hidden_pair()
+    draft.take([1, 2, 3, 4], 2, np.ones((1, WIDTH), np.float32))
+    assert draft.reach == 0
+    assert draft.first([1, 2, 3, 4], 4) is None
