@@ -66,7 +66,7 @@ class HiddenDraftCheckpoint(Checkpoint):
 
     @property
     def architecture(self) -> str:
-        return Eagle3Draft.__name__
+        return "Eagle3Draft"
 
     @property
     def max_positions(self) -> int | None:

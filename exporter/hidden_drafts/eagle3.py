@@ -95,12 +95,11 @@ class Eagle3Draft(HiddenDraft):
     def _norm(self, width: int) -> nn.Module:
         return LlamaRMSNorm(width, eps=self.config.rms_norm_eps)
 
-    def _layer(self, index: int) -> nn.Module:
-        layer: nn.Module = PARTS[self.config.model_type][0](self.config, index)
-        attention: Any = layer.self_attn
+    def _layer(self, index: int) -> Any:
+        layer: Any = PARTS[self.config.model_type][0](self.config, index)
         for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            old = getattr(attention, name)
-            setattr(attention, name, nn.Linear(old.in_features, old.out_features, name in self.form.biased))
+            old = getattr(layer.self_attn, name)
+            setattr(layer.self_attn, name, nn.Linear(old.in_features, old.out_features, name in self.form.biased))
         return JoiningLayer(layer, self.config, self.form) if index < self.form.joining else layer
 
     def fuse(self, hidden: Tensor) -> Tensor:
