@@ -8,6 +8,7 @@ before it gave back.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ from ...bundle import HiddenDraftKind
 HIDDEN, FEEDBACK, FUSED = "hidden", "feedback", "fused"
 # The tap of what the target's output embedding reads, after its last norm.
 LAST = -1
+# What transformers calls a cache, before 5.24 and from then on.
+CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
 
 
 @dataclass
@@ -94,8 +97,8 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
             config=self.config,
             inputs_embeds=embedded,
             attention_mask=None,
-            past_key_values=past_key_values,
             position_ids=position_ids,
+            **{CACHE: past_key_values},
         )
         attention = dict(attention_mask=mask, position_ids=position_ids, past_key_values=past_key_values)
         read, feedback = self.run(embedded, hidden.to(embedded.dtype), **attention)

@@ -1,0 +1,251 @@
+"""An EAGLE-3 draft as a checkpoint, beside its target's: checked, and loaded with what it shares with the target."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ...bundle import Defaults, Precision
+from ...errors import CheckpointError, PairError
+from ...runtime.provenance import name_of
+from ..checkpoints.checkpoint import Checkpoint, for_inference
+from ..checkpoints.find import find_checkpoint
+from ..checkpoints.gguf import GgufCheckpoint
+from ..checkpoints.half_precision import TORCH_DTYPES
+from ..checkpoints.source import ALIKE, OTHER_FORMATS, WEIGHTS, count_elements
+from .eagle3 import Eagle3Draft
+from .formats import Eagle3Description, Said, Target, describe, module_name
+from .kinds import Format, recognize
+from .vocabulary import read_target_ids
+
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+TABLES = ("d2t", "t2d")
+# Of the target, which training reads; and what follows from the config.
+LEFT_OUT = ("verifier_norm.weight", "verifier_lm_head.weight", "rotary_emb.inv_freq")
+
+
+@dataclass(frozen=True)
+class HiddenDraftCheckpoint(Checkpoint):
+    """A local folder with `config.json` and safetensors weights; the tokenizer is the target's."""
+
+    target: Checkpoint
+    format: Format
+    said: Said
+
+    kind = "eagle3"
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.description.form.taps
+
+    @cached_property
+    def stored(self) -> dict[str, tuple[Path, str, list[int]]]:
+        """By the module's name of a tensor: its file, its name there and its shape. Raises `CheckpointError`."""
+        return tensors_of(self.weights)
+
+    @cached_property
+    def description(self) -> Eagle3Description:
+        text = self.target.config.get_text_config()
+        target = Target(text.num_hidden_layers, text.hidden_size, self.target.vocab_size)
+        shapes = {name: shape for name, (_, _, shape) in self.stored.items()}
+        return describe(self.source, self.format, read_config(self.source, self.folder), shapes, target, self.said)
+
+    @cached_property
+    def config(self) -> Any:
+        return self.description.config
+
+    @property
+    def architecture(self) -> str:
+        return "Eagle3Draft"
+
+    @property
+    def max_positions(self) -> int | None:
+        return None  # rotary embeddings have no end; published drafts name the length that they were trained on
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self.target.tokenizer
+
+    @cached_property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        return self.target.stop_token_ids
+
+    @cached_property
+    def defaults(self) -> Defaults:
+        return self.target.defaults
+
+    @cached_property
+    def fp32_bytes(self) -> int:
+        """With what it shares with the target."""
+        return sum(4 * int(parameter.numel()) for parameter in self._empty().parameters())
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the target's too, whose embedding and hidden states it reads, and of what the user says of it."""
+        said = f"{super().digest} {self.target.digest} {self.said}"
+        return hashlib.sha256(said.encode()).hexdigest()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        made_for = self.description.made_for
+        if self.said.copy or made_for is None or _same(made_for, self.target.source):
+            return ()
+        return (f"{self.source} was made for {made_for}; that {self.target.source} is a copy of it is not checked",)
+
+    def check_target(self) -> None:
+        """Raises `PairError` for a draft that was made for another target, where its name is written."""
+        made_for, theirs = self.description.made_for, self.description.architecture
+        ours = self.target.architecture
+        if self.said.copy:
+            return
+        on_hub = name_of(self.target.source) == self.target.source and not Path(self.target.source).exists()
+        if made_for is not None and on_hub and not _same(made_for, self.target.source):
+            raise PairError(
+                f"{self.source} was made for {made_for}, the target is {self.target.source}; add --force if it is a "
+                "copy",
+                "draft",
+            )
+        if theirs is not None and theirs != ours:
+            raise PairError(
+                f"{self.source} was made for a {theirs} ({made_for}), the target is a {ours}; add --force if it is a "
+                "copy",
+                "draft",
+            )
+
+    def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
+        """The draft, which reads the target that is loaded with it; and notes of what it shares with it.
+
+        Raises `CheckpointError` for weights that are missing, unreadable, of another shape, or no part of the draft.
+        """
+        dtype, target = TORCH_DTYPES[precision], self.target.load(precision)
+        model = self._empty()
+        state = {name: self._read(name).to(dtype) for name in self._names(model)}
+        ids = self._target_ids()
+        notes = []
+        if EMBEDDING not in state:
+            state[EMBEDDING] = _copied(target.get_input_embeddings().weight, None, dtype)
+            notes.append("the embedding is the target's")
+        if HEAD not in state:
+            state[HEAD] = _copied(target.get_output_embeddings().weight, ids, dtype)
+            notes.append("the output embedding is the target's")
+        model.load_state_dict(state, assign=True)
+        model.target_ids = ids
+        model.follow(target)
+        return for_inference(self.source, model, {"missing_keys": ()}), tuple(notes)
+
+    def _empty(self) -> Eagle3Draft:
+        """The draft without memory for its weights."""
+        description = self.description
+        with torch.device("meta"):
+            model = Eagle3Draft(description.config, description.form)
+        model.rotary_emb = type(model.rotary_emb)(description.config)
+        return model
+
+    def _names(self, model: Eagle3Draft) -> list[str]:
+        """Of the weights that are stored. Raises `CheckpointError` unless they are the model's, in its shapes."""
+        ours = {name: list(value.shape) for name, value in model.state_dict().items()}
+        names = [name for name in self.stored if name not in (*TABLES, *LEFT_OUT)]
+        if other := sorted(set(names) - ours.keys()):
+            raise self._wrong(
+                f"has {len(other)} weights that the draft of config.json has no place for, the first is {other[0]}; "
+                "expected the config that they were trained with"
+            )
+        shared = {
+            name for name in (EMBEDDING, HEAD) if ours[name][1] == self.target.config.get_text_config().hidden_size
+        }
+        if missing := sorted(ours.keys() - {*names} - shared):
+            raise self._wrong(f"lacks {len(missing)} weights, the first is {missing[0]}; the checkpoint is incomplete")
+        for name in names:
+            if self.stored[name][2] != ours[name]:
+                raise self._wrong(f"has {name} of {self.stored[name][2]}; config.json says {ours[name]}")
+        return names
+
+    def _read(self, name: str) -> Tensor:
+        path, stored, _ = self.stored[name]
+        with safe_open(path, "pt") as file:
+            tensor: Tensor = file.get_tensor(stored)
+        return tensor
+
+    def _target_ids(self) -> Tensor | None:
+        d2t, t2d = (self._read(name) if name in self.stored else None for name in TABLES)
+        return read_target_ids(self.source, d2t, t2d, self.description.form.draft_vocab, self.vocab_size)
+
+    def _wrong(self, what: str) -> CheckpointError:
+        return CheckpointError(f"{self.source} {what}; download it again", "draft")
+
+
+def find_draft(source: str, target: Checkpoint, said: Said | None = None) -> Checkpoint:
+    """The draft that `source` names, a checkpoint that reads the target's hidden states or one of its own.
+
+    `mtp` is the target's own layer, unless there is a folder of this name. Raises `CheckpointError` and `PairError`.
+    """
+    if source == "mtp" and not Path(source).exists():
+        from .mtp import mtp_checkpoint
+
+        return mtp_checkpoint(target)
+    _refuse_pickled(source)
+    found = find_checkpoint(source)
+    if isinstance(found, GgufCheckpoint):
+        return found
+    names = [name for _, name, _ in tensors_of(found.weights).values()]
+    format = recognize(source, read_config(source, found.folder), names)
+    if format is None:
+        return found
+    draft = HiddenDraftCheckpoint(source, found.folder, target, format, said or Said())
+    draft.check_target()
+    return draft
+
+
+def _refuse_pickled(source: str) -> None:
+    """Raises `CheckpointError` for a folder with such a draft in files that are not read."""
+    folder = Path(source)
+    pickled = [path.name for kind in OTHER_FORMATS for path in sorted(folder.glob(kind))]
+    if not pickled or not (folder / "config.json").is_file() or any(folder.glob(ALIKE)):
+        return
+    if recognize(source, read_config(source, folder), ()) is not None:
+        raise CheckpointError(
+            f"{source} is an EAGLE-3 draft with pickled weights ({pickled[0]}), which are not read; save them as "
+            f"{WEIGHTS} (safetensors.torch.save_file), or choose a draft that has it",
+            "draft",
+        )
+
+
+def read_config(source: str, folder: Path) -> Mapping[str, Any]:
+    """What config.json holds. Raises `CheckpointError`."""
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{source}: config.json cannot be used: {error}", "draft") from None
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{source}: config.json holds no object", "draft")
+    return config
+
+
+def tensors_of(files: tuple[Path, ...]) -> dict[str, tuple[Path, str, list[int]]]:
+    """As of `HiddenDraftCheckpoint.stored`."""
+    count_elements(files)  # refuses damaged ones
+    found = {}
+    for path in files:
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118 - no dict
+                found[module_name(name)] = path, name, list(file.get_slice(name).get_shape())
+    return found
+
+
+def _copied(weight: Tensor, rows: Tensor | None, dtype: torch.dtype) -> Tensor:
+    return (weight if rows is None else weight[rows]).detach().to(dtype, copy=True)
+
+
+def _same(made_for: str, target: str) -> bool:
+    """Whether both are called the same, whoever publishes them."""
+    return name_of(made_for).lower() == name_of(target).lower()

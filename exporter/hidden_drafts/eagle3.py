@@ -1,0 +1,121 @@
+"""EAGLE-3 and 3.1 (arXiv 2503.01840): one layer, seldom more, over the target's hidden states at a few layers.
+
+    g = fc(taps side by side)     with `norm_before_fc` of their norm, with `fc_norm` of the norm of each
+    u = hidden_norm(g)
+    s = g + attention([input_layernorm(E[x]); u])       with `norm_before_residual` u + ...
+    y = s + mlp(post_attention_layernorm(s))
+    logits = lm_head(norm(y))
+
+A drafted row reads y of the row before for g, in EAGLE-3.1 norm(y). The layers, norms and rotary embeddings are those
+of transformers' Llama and Qwen3. Row i has position i; libraries that count from i + 1 give the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
+
+from .base import CACHE, HiddenDraft
+
+# What a drafted row reads of the row before: the last layer's output as it is, or after the last norm.
+Feedback = Literal["pre", "post"]
+PARTS: dict[str, tuple[Any, Any]] = {
+    "llama": (LlamaDecoderLayer, LlamaRotaryEmbedding),
+    "qwen3": (Qwen3DecoderLayer, Qwen3RotaryEmbedding),
+}
+
+
+@dataclass(frozen=True)
+class Eagle3Form:
+    """What distinguishes one head from another besides its layers.
+
+    taps: as of `HiddenDraft`. target_width: of each. draft_vocab: m, the rows of its output embedding. joining: how
+    many layers, from the first, read the embedding beside the hidden states. biased: which of its linear layers have a
+    bias, by the ends of their names.
+    """
+
+    taps: tuple[int, ...]
+    target_width: int
+    draft_vocab: int
+    feedback: Feedback = "pre"
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    joining: int = 1
+    biased: frozenset[str] = frozenset()
+
+
+class JoiningLayer(nn.Module):
+    """A decoder layer whose attention reads the embedding beside the hidden states, 2H numbers a row."""
+
+    def __init__(self, layer: Any, config: PreTrainedConfig, form: Eagle3Form) -> None:
+        super().__init__()
+        self.self_attn, self.mlp = layer.self_attn, layer.mlp
+        for name in ("q_proj", "k_proj", "v_proj"):
+            old = getattr(self.self_attn, name)
+            wide = nn.Linear(2 * config.hidden_size, old.out_features, old.bias is not None)
+            setattr(self.self_attn, name, wide)
+        self.input_layernorm, self.post_attention_layernorm = layer.input_layernorm, layer.post_attention_layernorm
+        self.hidden_norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.norm_before_residual = form.norm_before_residual
+
+    def forward(self, embedded: Tensor, hidden: Tensor, **attention: Any) -> Tensor:
+        normed = self.hidden_norm(hidden)
+        joined = torch.cat([self.input_layernorm(embedded), normed], -1)
+        summed = (normed if self.norm_before_residual else hidden) + self.self_attn(joined, **attention)[0]
+        output: Tensor = summed + self.mlp(self.post_attention_layernorm(summed))
+        return output
+
+
+class Eagle3Draft(HiddenDraft):
+    """Its weights have the names of `speculators`' checkpoints."""
+
+    kind = "eagle3"
+
+    def __init__(self, config: PreTrainedConfig, form: Eagle3Form) -> None:
+        """config: of its layers, a Llama's or Qwen3's; `vocab_size` is the target's."""
+        super().__init__(config)
+        self.form, self.taps = form, form.taps
+        width, fused = config.hidden_size, len(form.taps) * form.target_width
+        self.embed_tokens = nn.Embedding(config.vocab_size, width)
+        self.input_norm = self._norm(fused) if form.norm_before_fc else None
+        self.fc_norm = nn.ModuleList(self._norm(form.target_width) for _ in form.taps) if form.fc_norm else None
+        self.fc = nn.Linear(fused, width, "fc" in form.biased)
+        self.layers = nn.ModuleList(self._layer(index) for index in range(config.num_hidden_layers))
+        self.rotary_emb = PARTS[config.model_type][1](config)
+        self.norm = self._norm(width)
+        self.lm_head = nn.Linear(width, form.draft_vocab, bias=False)
+
+    def _norm(self, width: int) -> nn.Module:
+        return LlamaRMSNorm(width, eps=self.config.rms_norm_eps)
+
+    def _layer(self, index: int) -> Any:
+        layer: Any = PARTS[self.config.model_type][0](self.config, index)
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            old = getattr(layer.self_attn, name)
+            setattr(layer.self_attn, name, nn.Linear(old.in_features, old.out_features, name in self.form.biased))
+        return JoiningLayer(layer, self.config, self.form) if index < self.form.joining else layer
+
+    def fuse(self, hidden: Tensor) -> Tensor:
+        if self.input_norm is not None:
+            hidden = self.input_norm(hidden)
+        if self.fc_norm is not None:
+            parts = hidden.chunk(len(self.fc_norm), -1)
+            hidden = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
+        fused: Tensor = self.fc(hidden)
+        return fused
+
+    def run(self, embedded: Tensor, hidden: Tensor, **attention: Any) -> tuple[Tensor, Tensor]:
+        attention[CACHE] = attention.pop("past_key_values")
+        attention["position_embeddings"] = self.rotary_emb(embedded, attention["position_ids"])
+        for index, layer in enumerate(self.layers):
+            joined = (embedded,) if index < self.form.joining else ()
+            hidden = layer(*joined, hidden, **attention)
+        normed = self.norm(hidden)
+        return normed, normed if self.form.feedback == "post" else hidden

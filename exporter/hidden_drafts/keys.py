@@ -1,0 +1,121 @@
+"""Keys of an EAGLE-3 draft's config.json: what is read in each format, what changes nothing, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from transformers import GenerationConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
+
+from ...errors import CheckpointError, UnsupportedModelError
+from ..checkpoints.source import first_line
+from .kinds import Format
+
+# Of the layers, as transformers' configs have them.
+LAYERS = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"}
+LAYERS |= {"head_dim", "hidden_act", "rms_norm_eps", "vocab_size", "max_position_embeddings"}
+NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+ROTARY = {"rope_theta", "rope_scaling", "rope_parameters"}
+FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm")
+# Which layers are tapped; `kinds` says what the ids of each count.
+IDS, DEEPSPEC_IDS = "eagle_aux_hidden_state_layer_ids", "target_layer_ids"
+INNER, LAYER = "eagle_config", "transformer_layer_config"
+HEAD = {*FLAGS, IDS, "norm_output", "target_hidden_size", "draft_vocab_size"}
+FLAT = HEAD | LAYERS | ROTARY | {INNER}
+READ: dict[Format, set[str]] = {
+    "original": FLAT,
+    "modelopt": FLAT,
+    "deepspec": LAYERS | ROTARY | {DEEPSPEC_IDS, "num_target_layers", "target_model_name_or_path"},
+    "speculators": HEAD | {"speculators_model_type", "speculators_config", LAYER},
+}
+# Keys of which one value is built.
+EXPECTED: dict[str, Any] = dict(use_sliding_window=False, tie_word_embeddings=False, is_encoder_decoder=False)
+EXPECTED |= dict(use_aux_hidden_state=True, use_input_layernorm_in_first_layer=True, use_last_layernorm=True)
+EXPECTED |= dict(use_mtp_layernorm=False, next_layer_regular=True, parallel_draft_step=1, eagle_decoder_type="llama")
+# What the tensors tell, or training and loading alone read.
+HARMLESS = {"attention_bias", "mlp_bias", "qkv_bias", "auto_map", "attention_dropout", "initializer_range", "use_cache"}
+HARMLESS |= {"torch_dtype", "model_type", "pretraining_tp", "max_window_layers", "sliding_window", "name_or_path"}
+HARMLESS |= {"target_model_type", "speculators_version", "embed_requires_grad", "ttt_length", "step_loss_decay"}
+HARMLESS |= {"draft_num_hidden_layers", "parallel_draft_heads_num_layers", "has_lm_head", "position_embedding_type"}
+# Rotary embeddings that follow from the position alone. With text, `mrope` is as without scaling.
+ROTATIONS = ("default", "linear", "llama3", "yarn", "mrope")
+ROTATION_KEYS = {"type", "rope_type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "truncate"}
+ROTATION_KEYS |= {"original_max_position_embeddings", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}
+ROTATION_KEYS |= {"attention_factor", "mrope_section", "mrope_interleaved"}
+
+
+def check_keys(source: str, format: Format, config: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The parts that describe the layers, and in ModelOpt's form the head; config: what config.json holds.
+
+    Raises `CheckpointError` for a key that is not known, and one of another value than is built.
+    """
+    layer = config.get(LAYER) if format == "speculators" else config
+    inner = (config.get(INNER) if INNER in READ[format] else None) or {}
+    for place, name in ((layer, LAYER), (inner, INNER)):
+        if not isinstance(place, Mapping):
+            raise CheckpointError(f"{source}: {name} in config.json is {place!r}; expected an object", "draft")
+    assert layer is not None
+    _check(source, config, READ[format])
+    _check(source, inner, {IDS})
+    if layer is not config:
+        _check(source, layer, LAYERS | ROTARY)
+    return layer, inner
+
+
+def _check(source: str, config: Mapping[str, Any], read: set[str]) -> None:
+    for key, value in config.items():
+        if key == "layer_types":
+            if other := sorted({*map(str, value or ())} - {"full_attention"}):
+                raise UnsupportedModelError(f"{source} has a layer of {other[0]}; expected full_attention", "draft")
+        elif key in EXPECTED:
+            if value is not None and value != EXPECTED[key]:
+                raise UnsupportedModelError(
+                    f"{source}: {key} in config.json is {value!r}; only {EXPECTED[key]!r} is supported", "draft"
+                )
+        elif key not in read and key not in HARMLESS and key not in _of_any_model() and value:
+            raise UnsupportedModelError(
+                f"{source}: the key {key} in config.json ({value!r}) is not read, and may change what the draft "
+                "computes; remove it if it does not",
+                "draft",
+            )
+
+
+@cache
+def _of_any_model() -> frozenset[str]:
+    """What transformers writes into every config, now or formerly."""
+    return frozenset({*PreTrainedConfig().to_dict(), *GenerationConfig().to_dict()})
+
+
+def layer_config(source: str, layer: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> PreTrainedConfig:
+    """Of a Llama; with norms of queries and keys of a Qwen3: the tensors tell. Raises `CheckpointError`."""
+    options = {key: layer[key] for key in (*LAYERS, *ROTARY) if layer.get(key) is not None}
+    if missing := [key for key in NEEDED if key not in options]:
+        raise CheckpointError(f"{source}: {missing[0]} is missing in config.json; download it again", "draft")
+    options.setdefault("num_hidden_layers", 1)
+    options.setdefault("num_key_value_heads", options["num_attention_heads"])
+    for name in ROTARY - {"rope_theta"} & options.keys():
+        options[name] = _rotation(source, options[name])
+    qwen = any(name.endswith("q_norm.weight") for name in shapes)
+    try:
+        config: PreTrainedConfig = (Qwen3Config if qwen else LlamaConfig)(**options, tie_word_embeddings=False)
+        config.head_dim = options.get("head_dim") or config.hidden_size // config.num_attention_heads
+    except Exception as error:  # of values that transformers checks, each of another type
+        raise CheckpointError(f"{source}: config.json cannot be used: {first_line(error)}", "draft") from None
+    return config
+
+
+def _rotation(source: str, rope: Any) -> dict[str, Any]:
+    if isinstance(rope, Mapping) and isinstance(rope.get("full_attention"), Mapping):
+        rope = rope["full_attention"]
+    kind = (rope.get("rope_type") or rope.get("type") or "default") if isinstance(rope, Mapping) else rope
+    if kind not in ROTATIONS:
+        raise UnsupportedModelError(
+            f"{source} has rotary embeddings of the type {kind!r}; expected one of {', '.join(ROTATIONS)}", "draft"
+        )
+    for key, value in rope.items():
+        if key not in ROTATION_KEYS and value and not (key == "partial_rotary_factor" and value == 1):
+            raise UnsupportedModelError(
+                f"{source}: the key {key} of rotary embeddings ({value!r}) is not read", "draft"
+            )
+    return {**rope, "rope_type": "default" if kind == "mrope" else kind}

@@ -1,0 +1,87 @@
+"""Which draft of those that read the target a folder holds, by tensors and keys; those that are not built are refused.
+
+An original EAGLE-3 checkpoint says in its config that it is a Llama, and drafts of several kinds share keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+from ...errors import UnsupportedModelError
+
+# The original form, also SpecForge's; ModelOpt's, which has other names for the same tensors; DeepSpec's; speculators'.
+Format = Literal["original", "modelopt", "deepspec", "speculators"]
+
+INSTEAD = "use an EAGLE-3 draft or --draft mtp"
+BLOCKS = f"block diffusion), which is not supported yet; {INSTEAD}"
+# What is refused, by what speculators and others call it.
+REFUSED = {
+    "dflash": f"a DFlash draft ({BLOCKS}",
+    "dflash2": f"a DFlash 2 draft ({BLOCKS}",
+    "dspark": f"a DSpark draft ({BLOCKS}",
+    "peagle": f"a P-EAGLE draft (parallel drafting), which is not supported; {INSTEAD}",
+    "medusa": f"a Medusa draft, which is not supported; {INSTEAD}",
+    "eagle": f"an EAGLE draft of version 1 or 2, which is not supported; {INSTEAD}",
+    "mtp": "an MTP layer in a checkpoint of its own, which is not read; give a target that has it and --draft mtp",
+    "xpress": f"an XPress draft, which is not supported; {INSTEAD}",
+    "gemma": "an assistant that reads the target's caches, which is not supported; use a draft with caches of its own",
+    "latent": f"an EAGLE-3 draft with latent attention, which is not supported; {INSTEAD}",
+    "gemma4": "an EAGLE-3 draft of Gemma's layers, which is not supported; use one of Llama's or Qwen3's layers",
+}
+FIRST = "layers.0."
+MIDDLE = "midlayer."
+
+
+def recognize(source: str, config: Mapping[str, Any], names: Collection[str]) -> Format | None:
+    """The format of an EAGLE-3 checkpoint; None for what is none of these drafts.
+
+    config: what config.json holds. names: of its tensors, none where it has only files of other formats. Raises
+    `UnsupportedModelError` for a draft of another kind.
+    """
+    if kind := _other_kind(config, names):
+        raise UnsupportedModelError(f"{source} is {REFUSED[kind]}", "draft")
+    named = config.get("speculators_model_type")
+    if named == "eagle3":
+        return "speculators"
+    if named is not None:
+        raise UnsupportedModelError(
+            f"{source} is a {named} draft of speculators, which is not supported; {INSTEAD}", "draft"
+        )
+    if "Qwen3Eagle3Model" in _architectures(config):
+        return "deepspec"
+    if not names:  # pickled weights: the caller refuses them
+        return "original" if "draft_vocab_size" in config or "eagle_config" in config else None
+    if "fc.weight" in names and f"{MIDDLE}hidden_norm.weight" in names:
+        return "original"
+    return "modelopt" if "fc.weight" in names and f"{FIRST}hidden_norm.weight" in names else None
+
+
+def _other_kind(config: Mapping[str, Any], names: Collection[str]) -> str | None:
+    """What is not built, as `REFUSED` calls it; None for EAGLE-3, and for what is no draft of these."""
+    architectures, named = " ".join(_architectures(config)), config.get("speculators_model_type")
+    blocks = config.get("dflash_config") or {}
+    if named in REFUSED:
+        return str(named)
+    if "DSpark" in architectures or "markov_rank" in {*config, *blocks} or blocks.get("projector_type") == "dspark":
+        return "dspark"
+    if blocks or "DFlash" in architectures:
+        return "dflash"
+    if "PEagle" in architectures or "ptd_token_id" in config or "mask_hidden" in names:
+        return "peagle"
+    if "Medusa" in architectures or "medusa_num_heads" in config:
+        return "medusa"
+    if str(config.get("model_type", "")).endswith("_assistant") and "gemma" in str(config["model_type"]):
+        return "gemma"
+    if "Eagle3DeepseekV2" in architectures:
+        return "latent"
+    if "Gemma4Eagle3" in architectures:
+        return "gemma4"
+    if "fc.weight" in names and not any(name.endswith("hidden_norm.weight") for name in names):
+        return "eagle" if any(name.startswith((FIRST, MIDDLE)) for name in names) else None
+    return None
+
+
+def _architectures(config: Mapping[str, Any]) -> list[str]:
+    named = config.get("architectures") or []
+    return [str(name) for name in named] if isinstance(named, list) else [str(named)]
