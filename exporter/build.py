@@ -26,6 +26,7 @@ from .checkpoints.shared_vocabulary import Tokens, Translation
 from .dialects import Dialect, refuse_engines
 from .export_model import ModelExport, export_model
 from .hidden_drafts.checkpoint import find_draft
+from .hidden_drafts.formats import Said
 from .memory import prompt_chunk, require_memory_for_copies
 from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
 from .precision import BuildTargets, PrecisionPlan
@@ -59,15 +60,16 @@ class _Models:
         dialects: tuple[Dialect, ...],
     ) -> _Models:
         models: dict[Role, Checkpoint] = {"target": find_checkpoint(target)}
+        said = Said(options.draft_taps, options.draft_feedback, options.force)
         if drafts:
-            models["draft"] = find_draft(drafts[0].source, models["target"], options.reading)
+            models["draft"] = find_draft(drafts[0].source, models["target"], said)
         refuse_states(models, options, dialects)
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
         ours = Tokens.of(models["target"].tokenizer)
         more = tuple(
             ResolvedDraft.of(
                 named.name,
-                find_draft(named.source, models["target"], options.reading),
+                find_draft(named.source, models["target"], said),
                 ours,
                 options.min_overlap,
                 texts,

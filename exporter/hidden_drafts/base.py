@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.masking_utils import create_causal_mask
-from transformers.utils.generic import ModelOutput
 
 from ...bundle import HiddenDraftKind
 
@@ -30,7 +29,7 @@ CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters e
 
 
 @dataclass
-class HiddenDraftOutput(ModelOutput):  # type: ignore[misc]
+class HiddenDraftOutput:
     """logits `[1, R, m]` of the rows of `logits_to_keep`. feedback `[1, T, H]`: what the row after each reads where
     that is drafted.
     """

@@ -10,7 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -175,6 +177,12 @@ class HiddenDraftCheckpoint(Checkpoint):
         with safe_open(path, "pt") as file:
             tensor: Tensor = file.get_tensor(stored)
         return tensor
+
+    @cached_property
+    def kept_tokens(self) -> NDArray[np.int64] | None:
+        """Raises `CheckpointError` for tables that do not fit."""
+        ids = self._target_ids()
+        return None if ids is None else ids.numpy()
 
     def _target_ids(self) -> Tensor | None:
         d2t, t2d = (self._read(name) if name in self.stored else None for name in TABLES)

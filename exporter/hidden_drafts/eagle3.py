@@ -81,7 +81,7 @@ class Eagle3Draft(HiddenDraft):
     def __init__(self, config: PreTrainedConfig, form: Eagle3Form) -> None:
         """config: of its layers, a Llama's or Qwen3's; `vocab_size` is the target's."""
         super().__init__(config)
-        self.form, self.taps = form, form.taps
+        self.form, self.taps, self.tap_width = form, form.taps, form.target_width
         width, fused = config.hidden_size, len(form.taps) * form.target_width
         self.embed_tokens = nn.Embedding(config.vocab_size, width)
         self.input_norm = self._norm(fused) if form.norm_before_fc else None
@@ -91,6 +91,7 @@ class Eagle3Draft(HiddenDraft):
         self.rotary_emb = PARTS[config.model_type][1](config)
         self.norm = self._norm(width)
         self.lm_head = nn.Linear(width, form.draft_vocab, bias=False)
+        self.fusing = tuple(name for name, _ in self.named_parameters() if name.startswith(("fc", "input_norm")))
 
     def _norm(self, width: int) -> nn.Module:
         return LlamaRMSNorm(width, eps=self.config.rms_norm_eps)

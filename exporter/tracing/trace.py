@@ -139,12 +139,12 @@ def trace(
         inputs[f"past.{name}"] = torch.zeros(shape, dtype=TORCH_DTYPES[contract.caches])
     for name, state in states.items():
         inputs[f"past.{name}"] = torch.zeros(state.shape(contract), dtype=TORCH_DTYPES[state.precision(contract)])
-    shapes = [dynamic.get(name, {}) for name in inputs]
     written = "new" if dialect == "rows" else "present"
     reads = isinstance(model, HiddenDraft)
     if reads:
         inputs[HIDDEN] = torch.zeros(1, 3, model.config.get_text_config().hidden_size, dtype=torch.float32)
         dynamic[HIDDEN] = {1: dynamic["tokens"][1]}
+    shapes = [dynamic.get(name, {}) for name in inputs]
     by_row = ("logits", *(OUTPUTS if features else ()), *((FEEDBACK,) if reads else ()))
     by_token = (HIDDEN,) if taps else ()
     try:
@@ -283,21 +283,23 @@ class StaticDecoder(torch.nn.Module):
         self, tokens: Tensor, position: Tensor, cache: StateCache, hidden: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Of a draft that reads hidden states; `feedback` of the rows of the logits."""
-        rows, told = kept_rows(tokens, self.widest_step, OPSETS[self.dialect]), list[Tensor]()
-        told_by = self.model.register_forward_hook(lambda module, arguments, output: told.append(output.feedback))
-        logits = self._run(tokens, position, cache, {"logits_to_keep": rows, HIDDEN: hidden})
-        told_by.remove()
-        return logits, told[0][:, rows].float()
+        rows = kept_rows(tokens, self.widest_step, OPSETS[self.dialect])
+        output = self._pass(tokens, position, cache, {"logits_to_keep": rows, HIDDEN: hidden})
+        feedback = only_kept(output.feedback.float(), tokens, self.widest_step, OPSETS[self.dialect])
+        return output.logits.float(), feedback
 
     def _run(self, tokens: Tensor, position: Tensor, cache: StateCache, options: dict[str, Tensor]) -> Tensor:
+        logits: Tensor = self._pass(tokens, position, cache, options).logits
+        return logits.float()
+
+    def _pass(self, tokens: Tensor, position: Tensor, cache: StateCache, options: dict[str, Tensor]) -> Any:
         if "position_ids" in self.accepted:
             depth = torch.arange(tokens.shape[1]) if cache.tree is None else cache.tree.depth
             options["position_ids"] = (position + depth)[None]
         attention = static_cache_attention(self.model, cache, self.dialect)
         with attention, static_states(self.model, cache, self.dialect), complex_as_pairs():
             keywords: dict[str, Any] = {cache_argument(self.model): cache, **options}
-            logits: Tensor = self.model(input_ids=tokens, use_cache=True, **keywords).logits
-        return logits.float()
+            return self.model(input_ids=tokens, use_cache=True, **keywords)
 
 
 def kept_rows(tokens: Tensor, widest_step: int, opset: int) -> Tensor:
