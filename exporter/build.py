@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..bundle import Bundle, Contract, DraftSpec, Role, RuleSpec, write_manifest
+from ..bundle import Bundle, Contract, DraftSpec, Role, RuleSpec, SharedVocabulary, write_manifest
 from ..bundle.files import require_space_for
 from ..bundle.output import new_folder
 from ..editing.compile import compile_bundle
@@ -185,7 +185,7 @@ def _write(
     if first is not None:
         kept = resolved.models["draft"].kept_tokens
         if kept is not None:
-            maps = write_kept_tokens(kept, target.vocab_size, staging_dir)
+            maps: SharedVocabulary | None = write_kept_tokens(kept, target.vocab_size, staging_dir)
         else:
             maps = write_maps(resolved.translation, target, first, options.min_overlap, staging_dir)
         made = (DraftSpec(drafts[0].name, first, maps),)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Format, ModelSpec, Precision, Reads, Role
 from ..bundle.files import clone_or_copy, require_space
-from ..runtime.proofs.parity import save_reference
+from ..runtime.proofs.parity import LOGIT_TOLERANCE, Rounding, arithmetic, save_reference
 from ..runtime.provenance import name_of
 from ..strict import parse, read_json
 from .bundle_files import reference_path
@@ -27,7 +27,7 @@ from .memory import RUN_BYTES, require_memory
 from .options import BuildContext
 from .passes.lint import refuse_traps
 from .passes.optimize import optimize, save
-from .proving.prove import continued_logits, record_reference
+from .proving.prove import continued_logits, open_decoder, prove_taps, record_reference
 from .proving.prove_layers import ReferenceLogits, prove_layers
 from .proving.quantized_graph import Subject
 from .quantize.apply import by_every_name, quantize
@@ -201,8 +201,14 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         tap_width=tap_width,
         reads=_reads(reads, dialects, paths) if reads is not None else None,
     )
+    if undo is not None and chosen is None:
+        computed = arithmetic(spec, contract)
+        assert not isinstance(computed, Rounding)
+        for dialect in dialects:
+            decoder = open_decoder(folder / paths[dialect], spec, contract, dialect)
+            prove_taps(decoder, model, undo, [entry.step for entry in reference], LOGIT_TOLERANCE[computed])
     if chosen is not None:
-        subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract)
+        subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract, undo)
         recorded = ReferenceLogits(tuple(reference), tuple(exact))
         proofs = []
         for dialect in dialects:

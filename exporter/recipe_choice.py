@@ -92,11 +92,12 @@ def choose_recipe(
             smoothing=changes,
         )
         recipe = choose(model, used, quantizing.format, quantizing.family, options, step)
+        tokens = None
         if isinstance(model, HiddenDraft):
-            kept = {name: own for name, own in recipe.weights.items() if name not in model.fusing}
-            recipe = replace(recipe, weights=kept)
+            left = {name: own for name, own in recipe.weights.items() if name not in model.fusing}
+            recipe, tokens = replace(recipe, weights=left), model.target_ids
         if quantizing.by_ort and any(_saturates(one) for one in recipe.weights.values()):
             recipe = replace(recipe, notes=(*recipe.notes, SLOW_ELSEWHERE))
         step("measure fidelity")
         text = tuple(int(token) for batch in held for token in batch.flatten())
-        return Chosen(recipe, measure_fidelity(model, recipe, held, quantizing.texts.own), text)
+        return Chosen(recipe, measure_fidelity(model, recipe, held, quantizing.texts.own, tokens), text)

@@ -180,7 +180,7 @@ class OrtDecoder:
                 "or fp32"
             )
         self.vocab_size, self.has_states = spec.vocab_size, spec.has_states
-        self._path, self._spec, self._contract = path, spec, contract
+        self.spec, self._path, self._contract = spec, path, contract
         self._dtype = NUMPY_DTYPES[contract.caches]
         self._places_rows = dialect == "rows"
         self.head = OrtHead(spec.features, contract.widest_step) if dialect in DIALECTS and spec.features else None
@@ -313,11 +313,11 @@ class OrtDecoder:
             self.reader.bind(io, self._value, width, rows)
         if self._trees is not None:
             self._trees.bind(io, self._value, width)
-        new = [self._rows(layer, width) for _, layer in self._spec.cache_names("new")] if self._places_rows else []
+        new = [self._rows(layer, width) for _, layer in self.spec.cache_names("new")] if self._places_rows else []
         written = [self._value(array) for array in new] or self._cache_values
-        for (past, _), value in zip(self._spec.cache_names("past"), self._cache_values, strict=True):
+        for (past, _), value in zip(self.spec.cache_names("past"), self._cache_values, strict=True):
             io.bind_ortvalue_input(past, value)
-        for (name, _), value in zip(self._spec.cache_names(self._side), written, strict=True):
+        for (name, _), value in zip(self.spec.cache_names(self._side), written, strict=True):
             io.bind_ortvalue_output(name, value)
         if self._states is not None:
             self._states.bind(io)
@@ -330,7 +330,7 @@ class OrtDecoder:
 
     def _check(self, session: ort.InferenceSession) -> None:
         """Check the graph's inputs and outputs against the contract. Raises `BundleError`."""
-        spec, contract = self._spec, self._contract
+        spec, contract = self.spec, self._contract
         element = f"tensor({np.dtype(self._dtype).name.replace('32', '')})"  # tensor(float), tensor(float16)
         expected: dict[str, Signature | None] = {"tokens": None, "position": None}
         if self._spans:

@@ -130,6 +130,12 @@ def tapped(target: PreTrainedModel, tokens: Tensor, taps: tuple[int, ...]) -> Te
 
     `hidden_states[N]` of transformers, N the number of layers, is after the last norm, as `LAST` is.
     """
-    with torch.no_grad():
-        states = target(input_ids=tokens, output_hidden_states=True, use_cache=False).hidden_states
+    states = hidden_states(target, tokens)
     return torch.cat([states[tap] for tap in taps], -1)
+
+
+def hidden_states(target: PreTrainedModel, tokens: Tensor) -> tuple[Tensor, ...]:
+    """By tap, `[1, T, D]` each, as transformers tells them."""
+    with torch.no_grad():
+        states: tuple[Tensor, ...] = target(input_ids=tokens, output_hidden_states=True, use_cache=False).hidden_states
+    return states

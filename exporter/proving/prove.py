@@ -18,7 +18,7 @@ from transformers import DynamicCache, PreTrainedModel
 from ...bundle import Contract, ModelSpec, Proof, Role
 from ...engines.onnxruntime.cpu import NAME, DecoderOptions, OrtDecoder
 from ...engines.onnxruntime.graphs import open_graph
-from ...errors import UnsupportedModelError
+from ...errors import ProofError, UnsupportedModelError
 from ...runtime.proofs.parity import (
     Arithmetic,
     ReferenceStep,
@@ -33,12 +33,15 @@ from ...runtime.proofs.parity import (
 from ...runtime.proofs.tree_parity import prove_trees
 from ..checkpoints.half_precision import fp32_arithmetic
 from ..checkpoints.source import first_line
-from ..hidden_drafts.base import HiddenDraft
+from ..hidden_drafts.base import HiddenDraft, hidden_states
 from ..tracing.probe import cache_argument
+from ..tracing.taps import Undo
 from .widen import widen
 
 # Drafted tokens that end the proof of a draft that reads hidden states: rows that read what the one before gave back.
 DRAFTED = 2
+# Rows of a target's hidden states that are compared.
+TAPPED = 512
 
 
 def record_reference(
@@ -95,6 +98,32 @@ def reading_passes(model: HiddenDraft, steps: Sequence[Step]) -> Iterator[NDArra
             output = model(input_ids=tokens[None], hidden=hidden[None])
             last = output.feedback[0, -1:]
             yield output.logits[0, len(tokens) - step.rows :].float().numpy().copy()
+
+
+def prove_taps(
+    decoder: OrtDecoder, model: PreTrainedModel, undo: Undo, steps: Sequence[Step], tolerance: float
+) -> None:
+    """Compare the hidden states that the target's graph gives with those that transformers tells of the model, at each
+    of `steps` near the start. undo: as for `trace`. tolerance: in standard deviations of a tap.
+
+    Raises `ProofError`.
+    """
+    assert decoder.taps is not None
+    for step, context in zip(steps, contexts(list(steps)), strict=True):
+        if step.end > TAPPED:
+            break
+        decoder.step(step.tokens.tolist(), step.position)
+        ours, states = decoder.taps(), hidden_states(model, torch.from_numpy(context)[None])
+        width = ours.shape[1] // len(decoder.spec.taps)
+        for place, tap in enumerate(decoder.spec.taps):
+            with torch.no_grad(), fp32_arithmetic(model):
+                wanted = undo(tap, states[tap])[0, step.position :].numpy()
+            off = np.abs(ours[:, place * width : (place + 1) * width] - wanted).max() / wanted.std()
+            if not off <= tolerance:
+                raise ProofError(
+                    f"target: the hidden states at tap {tap} are {off:.2g} standard deviations off the Hugging Face "
+                    f"model's, {tolerance:.0g} is allowed; report this with the checkpoint's config.json"
+                )
 
 
 def _whole_passes(model: PreTrainedModel, steps: list[Step]) -> Iterator[NDArray[np.float32]]:

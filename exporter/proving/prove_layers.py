@@ -27,7 +27,7 @@ from ..dialects import ORT_DIALECTS, Dialect
 from ..weights.fake_quant import fake_quantized
 from ..weights.recipe import Recipe
 from .layer_arithmetic import REPORT, ROUNDING, ROUNDINGS, layer_error
-from .prove import continued_logits, open_decoder, widened, widened_decoder
+from .prove import continued_logits, open_decoder, prove_taps, widened, widened_decoder
 from .quantized_graph import NBITS, QuantizedGraph, Subject
 from .quantized_ops import QuantizedOp, Table
 
@@ -181,8 +181,10 @@ def _restored_error(subject: Subject, graph: QuantizedGraph, dialect: Dialect, s
         exact = Recipe({name: replace(own, weight_only=True) for name, own in subject.recipe.weights.items()})
         with fake_quantized(subject.model, exact):
             logits = continued_logits(subject.model, steps, subject.spec.has_states)
-        reference = [ReferenceStep(step, rows) for step, rows in zip(steps, logits, strict=True)]
-        decoder = widened_decoder(path, subject.spec, subject.contract, dialect)
+            reference = [ReferenceStep(step, rows) for step, rows in zip(steps, logits, strict=True)]
+            decoder = widened_decoder(path, subject.spec, subject.contract, dialect)
+            if subject.undo is not None:
+                prove_taps(decoder, subject.model, subject.undo, steps, LOGIT_TOLERANCE[subject.arithmetic])
         error = max_error(decoder, reference, decoder.reader)
     finally:
         path.unlink(missing_ok=True)

@@ -25,6 +25,7 @@ from ..dialects import OPSETS, ORT_DIALECTS, Dialect
 from ..kernels.fuse import DOMAIN
 from ..kernels.layouts import PANEL, float_panels
 from ..passes.clean_up import parameter_name
+from ..tracing.taps import Undo
 from ..weights.formats import LARGEST, Float32
 from ..weights.layers import linear_layers, parameter_names
 from ..weights.recipe import Recipe, WeightRecipe
@@ -41,13 +42,14 @@ SIZES = ("num_outputs", "num_inputs")
 
 @dataclass(frozen=True)
 class Subject:
-    """A model as it was exported: in memory, with its recipe, and as graphs. name: for messages."""
+    """A model as it was exported: in memory, with its recipe, and as graphs. name: for messages. undo: of its taps."""
 
     name: str
     model: PreTrainedModel
     recipe: Recipe
     spec: ModelSpec
     contract: Contract
+    undo: Undo | None = None
 
     @property
     def arithmetic(self) -> Exact:

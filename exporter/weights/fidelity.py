@@ -80,31 +80,45 @@ def split(batches: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     return used or list(batches), kept
 
 
-def measure_fidelity(model: nn.Module, recipe: Recipe, batches: Sequence[Tensor], own_texts: bool) -> Fidelity:
+def measure_fidelity(
+    model: nn.Module, recipe: Recipe, batches: Sequence[Tensor], own_texts: bool, kept: Tensor | None = None
+) -> Fidelity:
     """Compare `model` under `recipe` with itself unquantized.
 
-    batches: each [1, T] int64, T at least 2. own_texts: whether they are the user's, not the built-in set.
+    batches: each [1, T] int64, T at least 2. own_texts: whether they are the user's, not the built-in set. kept: [m],
+    the tokens whose logits the model gives, if not all; perplexities are then over these.
     """
     exact = [_log_probs(model, batch) for batch in batches]
     surprise = exact_surprise = divergence = 0.0
-    agreed = tokens = 0
+    agreed = tokens = proposed = 0
     with fake_quantized(model, recipe):
         for batch, theirs in zip(batches, exact, strict=True):
             ours = _log_probs(model, batch)
             following = batch[0, 1:, None]
-            surprise -= float(ours[:-1].gather(1, following).double().sum())
-            exact_surprise -= float(theirs[:-1].gather(1, following).double().sum())
+            rows, places = _places(following[:, 0], kept)
+            surprise -= float(ours[rows, places].double().sum())
+            exact_surprise -= float(theirs[rows, places].double().sum())
+            proposed += len(rows)
             divergence += float((theirs.exp() * (theirs - ours)).sum(-1).double().mean()) * following.shape[0]
             agreed += int((ours[:-1].argmax(-1) == theirs[:-1].argmax(-1)).sum())
             tokens += following.shape[0]
     return Fidelity(
         tokens,
         own_texts,
-        math.exp(surprise / tokens),
-        math.exp(exact_surprise / tokens),
+        math.exp(surprise / max(proposed, 1)),
+        math.exp(exact_surprise / max(proposed, 1)),
         divergence / tokens,
         agreed / tokens,
     )
+
+
+def _places(tokens: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Which of `tokens [T]` have logits, and in which columns these are."""
+    rows = torch.arange(len(tokens))
+    if kept is None:
+        return rows, tokens
+    rows, places = (tokens[:, None] == kept).nonzero().T
+    return rows, places
 
 
 def _log_probs(model: nn.Module, batch: Tensor) -> Tensor:
