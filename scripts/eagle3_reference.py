@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from speculators.models.eagle3 import Eagle3DraftModel  # type: ignore[import-not-found]  # its own environment
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.hidden_drafts.checkpoint import find_draft
 from specexport.exporter.hidden_drafts.formats import Said
@@ -75,7 +74,10 @@ def told_by(theirs: Any, aux: Tensor, ids: Tensor) -> list[Tensor]:
     return heard
 
 
-def run(record: Path | None) -> float:
+def run(record: Path | None = None) -> float:
+    """The largest difference of a logit; record: where to write what was compared."""
+    from speculators.models.eagle3 import Eagle3DraftModel  # type: ignore[import-not-found]  # its own environment
+
     torch.manual_seed(0)
     folder = Path(tempfile.mkdtemp())
     target_folder, weights = folder / "target", dict[str, Tensor]()

@@ -102,8 +102,12 @@ class HiddenDraftCheckpoint(Checkpoint):
             return ()
         return (f"{self.source} was made for {made_for}; that {self.target.source} is a copy of it is not checked",)
 
-    def check_target(self) -> None:
-        """Raises `PairError` for a draft that was made for another target, where its name is written."""
+    def check(self) -> None:
+        """Raises `CheckpointError` and `PairError` for what `load` would refuse, before anything is loaded, and for a
+        draft that was made for another target, where its name is written.
+        """
+        self._names(self._empty())
+        self._target_ids()
         made_for, theirs = self.description.made_for, self.description.architecture
         ours = self.target.architecture
         if self.said.copy:
@@ -202,7 +206,7 @@ def find_draft(source: str, target: Checkpoint, said: Said | None = None) -> Che
     if format is None:
         return found
     draft = HiddenDraftCheckpoint(source, found.folder, target, format, said or Said())
-    draft.check_target()
+    draft.check()
     return draft
 
 
