@@ -252,4 +252,4 @@ def _copied(weight: Tensor, rows: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 def _same(made_for: str, target: str) -> bool:
     """Whether both are called the same, whoever publishes them."""
-    return name_of(made_for).lower() == name_of(target).lower()
+    return made_for.split("/")[-1].lower() == name_of(target).split("/")[-1].lower()

@@ -35,7 +35,8 @@ def found(folder: Path, target: Checkpoint, **said: Any) -> HiddenDraftCheckpoin
 def test_what_the_pipeline_asks_for(target: Checkpoint, tmp_path: Path) -> None:
     draft = found(save_speculators(tmp_path / "draft"), target)
     assert draft.tokenizer is target.tokenizer
-    assert draft.stop_token_ids == target.stop_token_ids and draft.defaults == target.defaults
+    assert draft.stop_token_ids == target.stop_token_ids
+    assert draft.defaults == target.defaults
     assert (draft.kind, draft.taps, draft.vocab_size, draft.architecture) == ("eagle3", TAPS, VOCAB, "Eagle3Draft")
     assert draft.max_positions is None
     model, notes = draft.load_noted("fp32")

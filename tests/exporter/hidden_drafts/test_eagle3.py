@@ -59,7 +59,8 @@ def test_three_steps_are_those_of_speculators(name: str, target: Path, tmp_path:
 
 
 def test_every_combination_of_flags_was_recorded() -> None:
-    assert len(FORMS) == 14 and len({json.dumps(form["config"]) for _, form in FORMS.values()}) == 14
+    assert len(FORMS) == 14
+    assert len({json.dumps(form["config"]) for _, form in FORMS.values()}) == 14
 
 
 def test_speculators_itself() -> None:
@@ -84,9 +85,8 @@ def test_chunks_of_any_size_give_the_same_rows(parts: tuple[int, ...], model: An
         for tokens, hidden in zip(ids.split(parts, 1), fused.split(parts, 1), strict=True)
     ]
     for name in ("logits", "feedback"):
-        torch.testing.assert_close(
-            torch.cat([output[name] for output in outputs], 1), whole[name], atol=1e-5, rtol=1e-5
-        )
+        rows = torch.cat([getattr(output, name) for output in outputs], 1)
+        torch.testing.assert_close(rows, getattr(whole, name), atol=1e-5, rtol=1e-5)
 
 
 def test_the_token_of_a_row_is_the_one_after_its_hidden_states(model: Any) -> None:
@@ -98,7 +98,8 @@ def test_the_token_of_a_row_is_the_one_after_its_hidden_states(model: Any) -> No
 
 def test_all_layers_attend_through_the_interface(model: Any) -> None:
     seen = seen_by_attention(model, torch.zeros(1, 2, dtype=torch.int64))
-    assert seen.whole and [*seen.layers] == [0, 1]
+    assert seen.whole
+    assert [*seen.layers] == [0, 1]
     assert [layer.num_kv_heads for layer in probe_cache(model)] == [2, 2]
 
 

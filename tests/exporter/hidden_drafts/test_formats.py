@@ -74,7 +74,8 @@ def test_each_format(format: str, target: Path, tmp_path: Path) -> None:
     model = draft.load("fp32")
     if format == "deepspec":
         weights = tensors(5, kept=VOCAB, norms_of_heads=True, embedding=True)
-        assert draft.taps == (1, 2, 4, 5, 7) and model.target_ids is None
+        assert draft.taps == (1, 2, 4, 5, 7)
+        assert model.target_ids is None
     else:
         weights = tensors()
         assert draft.taps == TAPS

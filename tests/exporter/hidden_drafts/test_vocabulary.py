@@ -17,7 +17,8 @@ T2D = torch.zeros(VOCAB, dtype=torch.bool).index_fill(0, IDS, True)
 @pytest.mark.parametrize("t2d", [T2D, None])
 def test_offsets(t2d: Tensor | None) -> None:
     ids = read_target_ids("draft", D2T, t2d, 5, VOCAB)
-    assert ids is not None and torch.equal(ids, IDS)
+    assert ids is not None
+    assert torch.equal(ids, IDS)
 
 
 @pytest.mark.parametrize("d2t", [None, torch.zeros(VOCAB, dtype=torch.int64)])
