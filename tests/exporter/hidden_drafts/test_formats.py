@@ -181,8 +181,9 @@ def test_other_rotary_embeddings(target: Path, tmp_path: Path) -> None:
     parts = dict(type="mrope", mrope_section=[2, 1, 1])
     assert torch.equal(loaded(save_original(tmp_path / "parts", rope_scaling=parts), target)(IDS[None]).logits, plain)
     within = dict(rope_type="default", rope_theta=5000.0)
-    folder = save_speculators(tmp_path / "within", layer=dict(rope_parameters=within, rope_theta=None))
-    assert torch.equal(loaded(folder, target)(IDS[None]).logits, plain)
+    for number, parameters in enumerate((within, dict(full_attention=within, sliding_attention={}))):
+        folder = save_speculators(tmp_path / str(number), layer=dict(rope_parameters=parameters, rope_theta=None))
+        assert torch.equal(loaded(folder, target)(IDS[None]).logits, plain)
 
 
 @pytest.mark.parametrize(
