@@ -104,8 +104,12 @@ class HiddenDraftCheckpoint(Checkpoint):
             return ()
         return (f"{self.source} was made for {made_for}; that {self.target.source} is a copy of it is not checked",)
 
-    def check_target(self) -> None:
-        """Raises `PairError` for a draft that was made for another target, where its name is written."""
+    def check(self) -> None:
+        """Raises `CheckpointError` and `PairError` for what `load` would refuse, before anything is loaded, and for a
+        draft that was made for another target, where its name is written.
+        """
+        self._names(self._empty())
+        self._target_ids()
         made_for, theirs = self.description.made_for, self.description.architecture
         ours = self.target.architecture
         if self.said.copy:
@@ -210,7 +214,7 @@ def find_draft(source: str, target: Checkpoint, said: Said | None = None) -> Che
     if format is None:
         return found
     draft = HiddenDraftCheckpoint(source, found.folder, target, format, said or Said())
-    draft.check_target()
+    draft.check()
     return draft
 
 
@@ -256,4 +260,4 @@ def _copied(weight: Tensor, rows: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 def _same(made_for: str, target: str) -> bool:
     """Whether both are called the same, whoever publishes them."""
-    return name_of(made_for).lower() == name_of(target).lower()
+    return made_for.split("/")[-1].lower() == name_of(target).split("/")[-1].lower()

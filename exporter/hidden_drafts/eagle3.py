@@ -94,7 +94,8 @@ class Eagle3Draft(HiddenDraft):
         self.fusing = tuple(name for name, _ in self.named_parameters() if name.startswith(("fc", "input_norm")))
 
     def _norm(self, width: int) -> nn.Module:
-        return LlamaRMSNorm(width, eps=self.config.rms_norm_eps)
+        norm: nn.Module = LlamaRMSNorm(width, eps=self.config.rms_norm_eps)
+        return norm
 
     def _layer(self, index: int) -> Any:
         layer: Any = PARTS[self.config.model_type][0](self.config, index)

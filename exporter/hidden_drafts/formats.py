@@ -83,7 +83,7 @@ def describe(
         target.width,
         int(named),
         said.feedback or _feedback(source, format, config),
-        joining=sum(name.endswith("hidden_norm.weight") for name in shapes),
+        joining=layers.num_hidden_layers if format == "deepspec" else 1,
         biased=frozenset(name.split(".")[-2] for name in shapes if name.endswith(".bias")),
         **{flag: bool(config.get(flag)) for flag in FLAGS},
     )

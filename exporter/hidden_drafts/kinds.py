@@ -77,9 +77,8 @@ def _other_kind(config: Mapping[str, Any], names: Collection[str]) -> str | None
         return "latent"
     if "Gemma4Eagle3" in architectures:
         return "gemma4"
-    if "fc.weight" in names and not any(name.endswith("hidden_norm.weight") for name in names):
-        return "eagle" if any(name.startswith((FIRST, MIDDLE)) for name in names) else None
-    return None
+    norms = "norm.weight" in names or any(name.endswith("hidden_norm.weight") for name in names)
+    return "eagle" if "fc.weight" in names and f"{FIRST}mlp.up_proj.weight" in names and not norms else None
 
 
 def _architectures(config: Mapping[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .bundle_mutants import BUNDLE
 from .calibration_mutants import CALIBRATION
 from .command_mutants import COMMANDS
+from .eagle3_mutants import READING
 from .engine_mutants import ENGINES
 from .exporter_mutants import EXPORTER
 from .grammar_mutants import GRAMMAR
@@ -25,6 +26,7 @@ MUTANTS = (
     *PROOFS,
     *BUNDLE,
     *EXPORTER,
+    *READING,
     *KERNELS,
     *ENGINES,
     *SERVE,

@@ -1,0 +1,102 @@
+"""Faults in reading EAGLE-3 drafts: what others got wrong, and what a refusal is for."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+BASE, EAGLE3, FORMATS, KEYS, KINDS, VOCABULARY, CHECKPOINT = (
+    f"exporter/hidden_drafts/{name}.py"
+    for name in ("base", "eagle3", "formats", "keys", "kinds", "vocabulary", "checkpoint")
+)
+OF_MODULE, OF_FORMATS, OF_KINDS, OF_VOCABULARY, OF_CHECKPOINT = (
+    (f"tests/exporter/hidden_drafts/test_{name}.py",)
+    for name in ("eagle3", "formats", "kinds", "vocabulary", "checkpoint")
+)
+
+READING = (
+    Mutant(
+        "hidden states of the row's own token",
+        BASE,
+        "torch.cat([torch.zeros_like(input_ids[:, :1]), input_ids[:, :-1]], 1)",
+        "input_ids",
+        OF_FORMATS,
+    ),
+    Mutant("hidden states of the layer after", BASE, "states[tap]", "states[tap + (tap >= 0)]", OF_FORMATS),
+    Mutant(
+        "normed feedback",
+        EAGLE3,
+        'normed if self.form.feedback == "post" else hidden',
+        "normed",
+        OF_MODULE,
+    ),
+    Mutant(
+        "feedback without its norm",
+        EAGLE3,
+        'normed if self.form.feedback == "post" else hidden',
+        "hidden",
+        OF_MODULE,
+    ),
+    Mutant(
+        "norm_before_residual ignored",
+        EAGLE3,
+        "normed if self.norm_before_residual else hidden",
+        "hidden",
+        OF_MODULE,
+    ),
+    Mutant(
+        "the hidden states before the embedding",
+        EAGLE3,
+        "torch.cat([self.input_layernorm(embedded), normed], -1)",
+        "torch.cat([normed, self.input_layernorm(embedded)], -1)",
+        OF_MODULE,
+    ),
+    Mutant(
+        "fc_norm ignored", EAGLE3, "if self.fc_norm is not None:", "if False:", OF_MODULE, within="Eagle3Draft.fuse"
+    ),
+    Mutant("input_norm ignored", EAGLE3, "if self.input_norm is not None:", "if False:", OF_MODULE),
+    Mutant(
+        "every layer reads the embedding",
+        EAGLE3,
+        "index < self.form.joining",
+        "True",
+        OF_MODULE,
+        within="Eagle3Draft.run",
+    ),
+    Mutant("ids of what layers give", FORMATS, "tuple(one + 1 for one in inside)", "inside", OF_FORMATS),
+    Mutant("the last layer's tap is taken", FORMATS, "if LAST in taps:", "if False:", OF_FORMATS),
+    Mutant("ids in two places", FORMATS, "if outside and inside:", "if False:", OF_FORMATS),
+    Mutant(
+        "ids that count in two ways",
+        FORMATS,
+        'inside == reads or (outside == gives and format != "speculators")',
+        "False",
+        OF_FORMATS,
+    ),
+    Mutant("a tap beyond the last layer", FORMATS, "0 <= tap <= target.layers", "tap >= 0", OF_FORMATS),
+    Mutant("SpecForge's norm_output", FORMATS, 'if format == "speculators":', "if True:", OF_FORMATS),
+    Mutant("a draft of another vocabulary", FORMATS, "layers.vocab_size != target.vocab_size", "False", OF_FORMATS),
+    Mutant(
+        "an unknown key",
+        KEYS,
+        "key not in read and key not in HARMLESS and key not in _of_any_model() and value",
+        "False",
+        OF_FORMATS,
+    ),
+    Mutant("a key of one value", KEYS, "value is not None and value != EXPECTED[key]", "False", OF_FORMATS),
+    Mutant("other rotary embeddings", KEYS, "kind not in ROTATIONS", "False", OF_FORMATS),
+    Mutant("DSpark is DFlash", KINDS, "blocks.get('projector_type') == 'dspark'", "False", OF_KINDS),
+    Mutant("P-EAGLE's mask", KINDS, "'mask_hidden' in names", "False", OF_KINDS),
+    Mutant("d2t as ids", VOCABULARY, "places + d2t.long()", "d2t.long()", OF_VOCABULARY),
+    Mutant("d2t beyond the vocabulary", VOCABULARY, "(ids < 0) | (ids >= vocab_size)", "ids < 0", OF_VOCABULARY),
+    Mutant("d2t and t2d that differ", VOCABULARY, "(counts.bool() != t2d.bool()).nonzero()", "()", OF_VOCABULARY),
+    Mutant("a d2t that was never set", VOCABULARY, "torch.equal(d2t.long(), places)", "False", OF_VOCABULARY),
+    Mutant(
+        "rows of the head by the draft's ids",
+        CHECKPOINT,
+        "weight if rows is None else weight[rows]",
+        "weight if rows is None else weight[: len(rows)]",
+        OF_FORMATS,
+    ),
+    Mutant("a draft of another target", CHECKPOINT, "not _same(made_for, self.target.source)", "False", OF_CHECKPOINT),
+    Mutant("a digest without the target's", CHECKPOINT, "self.target.digest", "''", OF_CHECKPOINT),
+)

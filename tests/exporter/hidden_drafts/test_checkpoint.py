@@ -1,0 +1,145 @@
+"""A draft as a checkpoint beside its target's: what it takes from it, its digest, and whose draft it is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specexport.errors import CheckpointError, PairError
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.find import find_checkpoint
+from specexport.exporter.checkpoints.pair import check_models
+from specexport.exporter.hidden_drafts.checkpoint import HiddenDraftCheckpoint, find_draft
+from specexport.exporter.hidden_drafts.formats import Said
+from support.hidden_drafts import TAPS, save_deepspec, save_original, save_speculators, save_target, tables, tensors
+from support.refusals import refused
+from support.tiny import VOCAB, edit_json, edit_weights, shard
+
+IDS = torch.arange(9)[None]
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Checkpoint:
+    return find_checkpoint(str(save_target(tmp_path / "target")))
+
+
+def found(folder: Path, target: Checkpoint, **said: Any) -> HiddenDraftCheckpoint:
+    draft = find_draft(str(folder), target, Said(**said))
+    assert isinstance(draft, HiddenDraftCheckpoint)
+    return draft
+
+
+def test_what_the_pipeline_asks_for(target: Checkpoint, tmp_path: Path) -> None:
+    draft = found(save_speculators(tmp_path / "draft"), target)
+    assert draft.tokenizer is target.tokenizer
+    assert draft.stop_token_ids == target.stop_token_ids
+    assert draft.defaults == target.defaults
+    assert (draft.kind, draft.taps, draft.vocab_size, draft.architecture) == ("eagle3", TAPS, VOCAB, "Eagle3Draft")
+    assert draft.max_positions is None
+    model, notes = draft.load_noted("fp32")
+    assert 4 * model.num_parameters() == draft.fp32_bytes
+    assert len(notes) == 1
+    assert check_models({"target": target, "draft": draft}, 0.5)[0] is None
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision(precision: Any, target: Checkpoint, tmp_path: Path) -> None:
+    draft = found(save_speculators(tmp_path / "draft", norm_output=True), target)
+    model, exact = draft.load(precision), draft.load("fp32")
+    assert {parameter.element_size() for parameter in model.parameters()} == {2}
+    assert model.__dict__["_target"].dtype == model.dtype
+    assert float((model(IDS).logits.float() - exact(IDS).logits).std()) < 0.1 * float(exact(IDS).logits.std())
+
+
+def test_weights_in_half_precision_and_in_shards(target: Checkpoint, tmp_path: Path) -> None:
+    whole = found(save_speculators(tmp_path / "whole"), target).load("fp32")
+    shard(save_speculators(tmp_path / "parts"))
+    assert torch.equal(found(tmp_path / "parts", target).load("fp32")(IDS).logits, whole(IDS).logits)
+    narrow = {name: weight.half() for name, weight in tensors().items()}
+    narrowed = found(save_speculators(tmp_path / "narrow", tables() | narrow), target).load("fp32")
+    assert torch.equal(narrowed.fc.weight, narrow["fc.weight"].float())
+
+
+def test_the_digest_depends_on_all_that_the_graphs_do(target: Checkpoint, tmp_path: Path) -> None:
+    folder = save_speculators(tmp_path / "draft")
+    first = found(folder, target).digest
+    assert found(folder, target).digest == first
+    others = {found(folder, target, taps=(1, 4, 5)).digest, found(folder, target, feedback="post").digest}
+    another = find_checkpoint(str(save_target(tmp_path / "another", seed=1)))
+    others.add(found(folder, another).digest)
+    edit_json(folder / "config.json", norm_before_residual=True)
+    others.add(found(folder, target).digest)
+    assert len(others | {first}) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("other/model-8b", 1), ("tiny/target", 0), ("Copies/TARGET", 0), (None, 0)], ids=str
+)
+def test_a_folder_may_be_a_copy_of_the_target(name: str | None, says: int, target: Checkpoint, tmp_path: Path) -> None:
+    verifier = dict(verifier=dict(name_or_path=name, architectures=["LlamaForCausalLM"]))
+    folder = save_speculators(tmp_path / "draft", speculators_config=verifier)
+    assert len(found(folder, target).warnings) == says
+    assert found(folder, target, copy=True).warnings == ()
+
+
+@pytest.mark.parametrize("save", [save_deepspec, save_speculators])
+def test_the_draft_of_another_model_of_the_hub(save: Any, target: Checkpoint, tmp_path: Path) -> None:
+    folder = save(tmp_path / "draft")
+    named = Checkpoint("some/other-model", target.folder)
+    with refused(PairError, "tiny/target", "some/other-model", "--force", field="draft"):
+        found(folder, named)
+    found(folder, named, copy=True)
+    found(folder, Checkpoint("copies/Target", target.folder))
+
+
+def test_the_draft_of_another_architecture(target: Checkpoint, tmp_path: Path) -> None:
+    verifier = dict(verifier=dict(name_or_path="tiny/target", architectures=["Qwen3ForCausalLM"]))
+    folder = save_speculators(tmp_path / "draft", speculators_config=verifier)
+    with refused(PairError, "Qwen3ForCausalLM", "LlamaForCausalLM", field="draft"):
+        found(folder, target)
+    found(folder, target, copy=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ({"layers.0.extra.weight": torch.ones(3)}, "layers.0.extra.weight"),
+        ({"norm.weight": torch.ones(33)}, "norm.weight"),
+        ({"norm.weight": torch.full((32,), torch.nan)}, "norm.weight"),
+        ({"d2t": torch.full((64,), 300)}, "d2t"),
+    ],
+    ids=["no place", "shape", "no number", "d2t"],
+)
+def test_weights_that_are_not_the_drafts(
+    change: dict[str, torch.Tensor], fact: str, target: Checkpoint, tmp_path: Path
+) -> None:
+    folder = save_speculators(tmp_path / "draft")
+    edit_weights(folder / "model.safetensors", **change)
+    field = None if fact == "norm.weight" and change[fact].isnan().any() else "draft"
+    with refused(CheckpointError, folder, fact, field=field):
+        found(folder, target).load("fp32")
+
+
+def test_weights_that_are_missing(target: Checkpoint, tmp_path: Path) -> None:
+    weights = tables() | tensors()
+    del weights["layers.0.hidden_norm.weight"]
+    with refused(CheckpointError, "hidden_norm.weight", field="draft"):
+        found(save_speculators(tmp_path / "draft", weights), target)
+
+
+def test_what_only_training_reads_is_left_out(target: Checkpoint, tmp_path: Path) -> None:
+    folder = save_original(tmp_path / "draft")
+    before = found(folder, target).load("fp32")(IDS).logits
+    edit_weights(folder / "model.safetensors", **{"verifier_norm.weight": torch.ones(32)})
+    assert torch.equal(found(folder, target).load("fp32")(IDS).logits, before)
+
+
+def test_a_folder_called_mtp_is_a_checkpoint(
+    target: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(target.folder, "mtp")
+    assert type(find_draft("mtp", target)) is Checkpoint
