@@ -8,6 +8,8 @@ before it gave back.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,8 +88,8 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
             config=self.config,
             inputs_embeds=embedded,
             attention_mask=None,
-            past_key_values=past_key_values,
             position_ids=position_ids,
+            **{cache_name(create_causal_mask): past_key_values},
         )
         attention = dict(attention_mask=mask, position_ids=position_ids, past_key_values=past_key_values)
         read, feedback = self.run(embedded, hidden.to(embedded.dtype), **attention)
@@ -113,6 +115,11 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
+
+
+def cache_name(function: Callable[..., Any]) -> str:
+    """The keyword for a cache of a function of transformers, before 5.24 and from then on."""
+    return "cache" if "cache" in inspect.signature(function).parameters else "past_key_values"
 
 
 def tapped(target: PreTrainedModel, tokens: Tensor, taps: tuple[int, ...]) -> Tensor:
