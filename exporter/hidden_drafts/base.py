@@ -9,7 +9,6 @@ before it gave back.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,8 @@ from transformers.utils.generic import ModelOutput
 
 # The tap of what the target's output embedding reads, after its last norm.
 LAST = -1
+# What transformers calls a cache, before 5.24 and from then on.
+CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
 
 
 @dataclass
@@ -89,7 +90,7 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
             inputs_embeds=embedded,
             attention_mask=None,
             position_ids=position_ids,
-            **{cache_name(create_causal_mask): past_key_values},
+            **{CACHE: past_key_values},
         )
         attention = dict(attention_mask=mask, position_ids=position_ids, past_key_values=past_key_values)
         read, feedback = self.run(embedded, hidden.to(embedded.dtype), **attention)
@@ -115,11 +116,6 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
-
-
-def cache_name(function: Callable[..., Any]) -> str:
-    """The keyword for a cache of a function of transformers, before 5.24 and from then on."""
-    return "cache" if "cache" in inspect.signature(function).parameters else "past_key_values"
 
 
 def tapped(target: PreTrainedModel, tokens: Tensor, taps: tuple[int, ...]) -> Tensor:

@@ -30,7 +30,7 @@ from ..checkpoints.config import keeps_states
 from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import INSTEAD, first_line
-from .base import LAST, HiddenDraft, cache_name
+from .base import CACHE, LAST, HiddenDraft
 
 # Where the layer is: `mtp.*` (Qwen, Nemotron-H), `mtp_layers.0.*` (MiMo), or after the N layers of the model
 # (DeepSeek, GLM).
@@ -65,7 +65,8 @@ class Mtp(HiddenDraft):
     ) -> None:
         super().__init__(decoder.config)
         norm = getattr(decoder, norm_name(decoder))
-        width = norm.weight.shape[0]
+        width = int(norm.weight.shape[0])
+        self.tap_width = width
         self.enorm, self.hnorm = copy.deepcopy(norm), copy.deepcopy(norm)
         self.eh_proj = nn.Linear(2 * width, width, bias=False, dtype=norm.weight.dtype)
         self.decoder = decoder
@@ -76,7 +77,7 @@ class Mtp(HiddenDraft):
         halves = [self.enorm(embedded), self.hnorm(hidden)]
         joined = self.eh_proj(torch.cat(halves[::-1] if self.hidden_first else halves, -1))
         cache = attention["past_key_values"]
-        options = {cache_name(self.decoder.forward): cache, "use_cache": cache is not None}
+        options = {CACHE: cache, "use_cache": cache is not None}
         places = attention["position_ids"]
         output: Tensor = self.decoder(inputs_embeds=joined, position_ids=places, **options).last_hidden_state
         return output, output
