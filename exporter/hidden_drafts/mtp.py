@@ -12,16 +12,18 @@ import hashlib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...bundle import Precision
 from ...errors import CheckpointError
@@ -31,6 +33,7 @@ from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import INSTEAD, first_line
 from .base import CACHE, LAST, HiddenDraft
+from .cut_vocabulary import cut_head
 
 # Where the layer is: `mtp.*` (Qwen, Nemotron-H), `mtp_layers.0.*` (MiMo), or after the N layers of the model
 # (DeepSeek, GLM).
@@ -109,9 +112,22 @@ class Stored:
 
 @dataclass(frozen=True)
 class MtpCheckpoint(Checkpoint):
-    """The MTP layer of `target` as a checkpoint, with the embedding and the head of the target."""
+    """The MTP layer of `target` as a checkpoint, with the embedding and the head of the target.
+
+    kept: the target's ids that it proposes, all where there are none.
+    """
 
     target: Checkpoint
+    stored: Stored
+    kept: tuple[int, ...] = ()
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return Mtp.taps
+
+    @property
+    def kept_tokens(self) -> NDArray[np.int64] | None:
+        return np.array(self.kept, np.int64) if self.kept else None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -119,39 +135,44 @@ class MtpCheckpoint(Checkpoint):
 
     @cached_property
     def config(self) -> Any:
-        return self.target.config
+        return block_config(self.target.config)
+
+    @property
+    def architecture(self) -> str:
+        return self.target.architecture
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self.target.tokenizer
 
     @cached_property
-    def stored(self) -> Stored:
-        return find_stored(self.target)
+    def stop_token_ids(self) -> tuple[int, ...]:
+        return self.target.stop_token_ids
 
     @cached_property
     def fp32_bytes(self) -> int:
-        text = self.config.get_text_config()
-        ends = 1 if getattr(text, "tie_word_embeddings", False) else 2
-        return 4 * (self.stored.elements + ends * self.vocab_size * int(text.hidden_size))
+        rows = self.vocab_size + (len(self.kept) if self.kept or self.config.tie_word_embeddings else self.vocab_size)
+        return 4 * (self.stored.elements + rows * int(self.config.hidden_size))
 
     @cached_property
     def digest(self) -> str:
-        return hashlib.sha256(f"{self.target.digest} mtp".encode()).hexdigest()
+        return hashlib.sha256(f"{self.target.digest} mtp {self.kept}".encode()).hexdigest()
 
     def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
-        """The layer, which follows the target; nothing is left out."""
+        """The layer, which follows the target; and no notes, since the target has them."""
         target = self.target.load(precision)
         model = load_layer(self.target, self.stored, target, TORCH_DTYPES[precision])
+        if self.kept:
+            cut_head(model, self.kept)
         model.follow(target)
         return for_inference(self.source, model, {"missing_keys": ()}), ()
 
 
-def mtp_checkpoint(target: Checkpoint) -> MtpCheckpoint:
-    """Raises `CheckpointError` where the target has no MTP layer, or one that is no such draft."""
-    checkpoint = MtpCheckpoint(f"{target.source} mtp", target.folder, target)
-    _ = checkpoint.stored
-    return checkpoint
+def mtp_checkpoint(target: Checkpoint, kept: tuple[int, ...] = ()) -> MtpCheckpoint:
+    """Raises `CheckpointError` where the target has no MTP layer, or one that is no such draft. kept: as above."""
+    stored = find_stored(target)
+    load_decoder(target, stored, torch.bfloat16)  # one that does not fit is refused before the target is exported
+    return MtpCheckpoint(f"{target.source} mtp", target.folder, target, stored, kept)
 
 
 def find_stored(target: Checkpoint) -> Stored:
@@ -159,53 +180,67 @@ def find_stored(target: Checkpoint) -> Stored:
     source, text = target.source, target.config.get_text_config()
     if isinstance(target, GgufCheckpoint):
         raise _refused(f"{source} is a GGUF file, whose MTP layer is not read; {INSTEAD}")
-    files, elements = _tensors(target)
-    layers = defaultdict[int | None, dict[str, str]](dict)
-    for name in files:
-        if (match := PLACE.fullmatch(name)) and not (match[AFTER] and int(match[AFTER]) < text.num_hidden_layers):
-            *numbers, rest = match.groups()
-            number = next((int(number) for number in numbers if number), None)
-            layers[number][rest] = name
-    projections = sum(PARTS.get(rest) == "eh_proj" for layer in layers.values() for rest in layer)
+    files, shapes = _tensors(target)
+    beside, layers = _layers(files, text.num_hidden_layers)
+    projections = sum(PARTS.get(rest) == "eh_proj" for layer in (beside, *layers) for rest in layer)
     if not projections:
         raise _refused(
-            f"{source} has no MTP layer (no mtp.* or model.layers.{text.num_hidden_layers}.* weights); leave it out, "
-            "or give a draft"
+            f"{source} has no MTP layer (no mtp.* or model.layers.{text.num_hidden_layers}.* weights); give a draft"
         )
-    beside, first = layers.pop(None, {}), min(layers, default=0)
-    count = len(block_types(target.config))
-    if projections > 1 or len(layers) > count:
-        raise _refused(
-            f"{source} has {max(projections, len(layers) // count)} MTP layers, each with a cache of its own; only one "
-            "layer is supported"
-        )
-    parts = {BESIDE[rest]: name for rest, name in beside.items() if rest in BESIDE}
-    block = {}
-    for number, layer in layers.items():
+    types = block_types(target.config)
+    if keeps_states(block_config(target.config)):
+        raise _refused(f"the MTP layer of {source} keeps states ({', '.join(types)}); expected attention alone")
+    if projections > 1 or len(layers) > len(types):
+        count = max(projections, len(layers) // len(types))
+        raise _refused(f"{source} has {count} MTP layers, each with a cache of its own; expected one that is recycled")
+    parts, block = {BESIDE[rest]: name for rest, name in beside.items() if rest in BESIDE}, {}
+    if unread := sorted(name for rest, name in beside.items() if rest not in BESIDE):
+        raise _refused(f"{source} has {unread[0]}, which no MTP layer that is known reads")
+    for number, layer in enumerate(layers):
         for rest, name in layer.items():
             if rest in PARTS:
                 parts[PARTS[rest]] = name
             elif rest not in AGAIN:
-                block[f"layers.{(number or 0) - first}.{rest}"] = name
-    if unread := sorted(name for rest, name in beside.items() if rest not in BESIDE):
-        raise _refused(f"{source} has {unread[0]}, which no MTP layer that is known reads")
-    for part in NAMES:
+                block[f"layers.{number}.{rest}"] = name
+    width = int(text.hidden_size)
+    for part, shape in {"enorm": [width], "hnorm": [width], "eh_proj": [width, 2 * width], "norm": [width]}.items():
         if part not in parts:
-            raise _refused(f"the MTP layer of {source} lacks its {part} ({', '.join(NAMES[part])}); download it again")
-    used = [*parts.values(), *block.values()]
-    hidden_first = parts["eh_proj"].endswith(HIDDEN_FIRST)
-    return Stored(parts, block, files, sum(elements[name] for name in used), hidden_first)
+            named = ", ".join(name for name, theirs in BESIDE.items() if theirs == part)
+            raise _refused(f"the MTP layer of {source} has none of {named}; download it again")
+        if shapes[parts[part]] != shape:
+            raise _refused(f"{parts[part]} of {source} is {shapes[parts[part]]}; expected {shape}, download it again")
+    elements = sum(math.prod(shapes[name]) for name in (*parts.values(), *block.values()))
+    return Stored(parts, block, files, elements, parts["eh_proj"].endswith(HIDDEN_FIRST))
 
 
-def _tensors(target: Checkpoint) -> tuple[dict[str, Path], dict[str, int]]:
-    """Files and numbers of elements, by tensor. Raises `CheckpointError` for damaged files."""
+def _tensors(target: Checkpoint) -> tuple[dict[str, Path], dict[str, list[int]]]:
+    """Files and shapes by tensor. Raises `CheckpointError` for damaged files."""
     _ = target.fp32_bytes  # looks at all files
-    files, elements = {}, {}
+    files, shapes = {}, {}
     for path in target.weights:
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118 - no dict
-                files[name], elements[name] = path, math.prod(file.get_slice(name).get_shape())
-    return files, elements
+                files[name], shapes[name] = path, file.get_slice(name).get_shape()
+    return files, shapes
+
+
+def _layers(names: Iterable[str], count: int) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """What is beside the layers, and by layer in their order: names of tensors by what comes after the layer's own.
+
+    count: of the model's own layers. A layer after them is one that has a projection: towers of other inputs have
+    numbers as high.
+    """
+    beside, layers = {}, defaultdict[tuple[bool, int], dict[str, str]](dict)
+    for name in names:
+        if match := PLACE.fullmatch(name):
+            *numbers, rest = match.groups()
+            number = next((int(number) for number in numbers if number), None)
+            if number is None:
+                beside[rest] = name
+            elif match[AFTER] is None or number >= count:
+                layers[match[AFTER] is not None, number][rest] = name
+    known = (layer for (after, _), layer in sorted(layers.items()) if not after or PARTS.keys() & layer.keys())
+    return beside, list(known)
 
 
 def block_types(config: Any) -> list[str]:
@@ -239,38 +274,26 @@ def _last_full(types: list[str]) -> int:
 
 def load_layer(checkpoint: Checkpoint, stored: Stored, target: PreTrainedModel, dtype: torch.dtype) -> Mtp:
     """The layer as `stored`, over copies of the target's embedding and head. Raises `CheckpointError`."""
-    layer = f"the MTP layer of {checkpoint.source}"
-    model = Mtp(
-        _load_decoder(layer, checkpoint.config, stored, target.get_decoder(), dtype),
-        target.get_input_embeddings(),
-        target.get_output_embeddings(),
-        stored.hidden_first,
-    )
+    decoder = load_decoder(checkpoint, stored, dtype)
+    model = Mtp(decoder, target.get_input_embeddings(), target.get_output_embeddings(), stored.hidden_first)
     for part in ("enorm", "hnorm", "eh_proj"):
-        name, weight = stored.parts[part], getattr(model, part).weight
-        tensor = stored.read(name)
-        if tensor.shape != weight.shape:
-            raise _refused(f"{name} of {checkpoint.source} is {list(tensor.shape)}; expected {list(weight.shape)}")
-        weight.data.copy_(tensor)
+        getattr(model, part).weight.data.copy_(stored.read(stored.parts[part]))
     return model
 
 
-def _load_decoder(
-    layer: str, config: Any, stored: Stored, target: PreTrainedModel, dtype: torch.dtype
-) -> PreTrainedModel:
-    """The block and the norm after it, as a decoder of the class of `target`, without embedding."""
-    one = block_config(config)
-    if keeps_states(one):
-        raise _refused(f"{layer} keeps states ({', '.join(block_types(config))}); expected attention alone")
-    # Nothing reads its own embedding, which is small this way.
-    size, padding, one.vocab_size, one.pad_token_id = one.vocab_size, one.pad_token_id, 1, None
-    norm = f"{norm_name(target)}.weight"
-    names = {**stored.block, norm: stored.parts["norm"]}
+def load_decoder(checkpoint: Checkpoint, stored: Stored, dtype: torch.dtype) -> PreTrainedModel:
+    """The block and the norm after it, as a decoder of the target's family without an embedding."""
+    layer, config = f"the MTP layer of {checkpoint.source}", block_config(checkpoint.config)
+    # Its own embedding, which nothing reads, is small this way.
+    size, padding, config.vocab_size, config.pad_token_id = config.vocab_size, config.pad_token_id, 1, None
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(config).get_decoder()
+    names = {**stored.block, f"{norm_name(empty)}.weight": stored.parts["norm"]}
     weights = {ours: stored.read(name) for ours, name in names.items()}
-    options: dict[str, Any] = dict(config=one, state_dict=weights, dtype=dtype, output_loading_info=True)
+    options: dict[str, Any] = dict(config=config, state_dict=weights, dtype=dtype, output_loading_info=True)
     options |= dict(experts_implementation="batched_mm", ignore_mismatched_sizes=True)
     try:
-        decoder, info = type(target).from_pretrained(None, **options)
+        decoder, info = type(empty).from_pretrained(None, **options)
     except Exception as error:
         raise _refused(f"{layer} cannot be loaded: {first_line(error)}") from None
     decoder.config.vocab_size, decoder.config.pad_token_id = size, padding

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +34,21 @@ PLAIN: dict[str, Any] = dict(
     pad_token_id=1,
 )
 LINEAR = dict(
-    linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8, num_hidden_layers=2
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=8,
+    linear_value_head_dim=8,
+    num_hidden_layers=2,
 )
 LINEAR |= dict(layer_types=["full_attention", "linear_attention"])
 EXPERTS = dict(moe_intermediate_size=16, num_experts_per_tok=2)
 QWEN_EXPERTS = EXPERTS | dict(num_experts=4, shared_expert_intermediate_size=16)
 ROUTED = EXPERTS | dict(n_routed_experts=4, n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1)
-LATENT = dict(num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8)
+LATENT = dict(
+    num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8
+)
 MAMBA = dict(ssm_state_size=8, mamba_num_heads=4, mamba_head_dim=16, n_groups=2, conv_kernel=4, chunk_size=8)
+MAMBA |= dict(layers_block_type=["linear_attention", "full_attention", "moe"])
 
 
 @dataclass(frozen=True)
@@ -72,11 +78,19 @@ FAMILIES = {
     "DeepSeek-V3": Family("deepseek_v3", PLAIN | ROUTED | LATENT, (2,), "model.layers.", DEEPSEEK),
     "GLM-4.5": Family("glm4_moe", PLAIN | ROUTED, (2,), "model.layers.", DEEPSEEK),
     "MiMo": Family(
-        "qwen2", PLAIN, (2,), "model.mtp_layers.", tuple(f"model.mtp_layers.0.{name}" for name in MIMO), hidden_first=True
+        "qwen2",
+        PLAIN,
+        (2,),
+        "model.mtp_layers.",
+        tuple(f"model.mtp_layers.0.{name}" for name in MIMO),
+        hidden_first=True,
     ),
     "Nemotron-H": Family(
         "nemotron_h",
-        PLAIN | MAMBA | EXPERTS | dict(layers_block_type=["linear_attention", "full_attention", "moe"], n_routed_experts=4),
+        PLAIN
+        | MAMBA
+        | EXPERTS
+        | dict(layers_block_type=["linear_attention", "full_attention", "moe"], n_routed_experts=4),
         (1, 2),
         "mtp.layers.",
         tuple(f"mtp.layers.{name}" for name in NEMOTRON),
