@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.hidden_drafts.mtp import Mtp, mtp_checkpoint
-from specexport.exporter.tracing.probe import cache_of
-from support.tiny import save_model
+from support.tiny import edit_weights, save_model
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers.cache_utils import MtpCache
+from transformers.modeling_layers import MtpModel
 
 WIDTH, VOCAB = 32, 96
 TOL = 1e-5
@@ -61,10 +62,9 @@ class Family:
     config: dict[str, Any]
     like: tuple[int, ...]
     layer: str
-    parts: tuple[str, str, str, str]
+    parts: tuple[str, ...]
     one_plus: bool = False
     hidden_first: bool = False
-    again: tuple[str, ...] = field(default=())
 
 
 QWEN = ("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm")
@@ -103,7 +103,7 @@ def add_layer(folder: Path, family: Family) -> dict[str, Tensor]:
     torch.manual_seed(1)
     path = folder / "model.safetensors"
     weights, block, layer = load_file(path), {}, {}
-    first = 3 if "model.layers." in family.layer else 0
+    first = family.config["num_hidden_layers"] if family.layer == "model.layers." else 0
     for number, index in enumerate(family.like):
         for name in [name for name in weights if f"layers.{index}." in name]:
             new = weights[name] + 0.3 * torch.randn_like(weights[name].float())
@@ -112,37 +112,44 @@ def add_layer(folder: Path, family: Family) -> dict[str, Tensor]:
     enorm, hnorm, projection, norm = (f"{name}.weight" for name in family.parts)
     layer |= {name: torch.rand(WIDTH) + 0.5 for name in (enorm, hnorm, norm)}
     layer[projection] = 0.2 * torch.randn(WIDTH, 2 * WIDTH)
-    layer |= {f"{family.layer}3.{name}.weight": torch.zeros(VOCAB, WIDTH) for name in family.again}
+    if "shared_head.norm" in norm:  # the target's, stored again
+        again = norm.removesuffix("shared_head.norm.weight")
+        layer |= {f"{again}{name}.weight": torch.zeros(VOCAB, WIDTH) for name in ("embed_tokens", "shared_head.head")}
     save_file(weights | layer, path, {"format": "pt"})
     return block
 
 
-@dataclass(frozen=True)
-class Sample:
-    """An MTP layer and its target. hidden: what the target's head reads at `tokens`."""
-
-    draft: Mtp
-    target: PreTrainedModel
-    layer: dict[str, Tensor]
-    others: PreTrainedModel
-    tokens: Tensor
-    hidden: Tensor
+def saved(family: Family, folder: Path) -> tuple[Path, dict[str, Tensor]]:
+    save_model(folder, family.model_type, config=family.config)
+    return folder, add_layer(folder, family)
 
 
-@pytest.fixture(params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> Family:
-    return FAMILIES[request.param]
+def rows(target: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    """Tokens `[1, 13]`, and what the target's head reads at the first 11 of them."""
+    tokens = torch.randint(2, VOCAB, (1, 13), generator=torch.Generator().manual_seed(2))
+    seen = target(tokens[:, :-2], output_hidden_states=True)
+    hidden: Tensor = seen.hidden_states[-1]
+    assert torch.equal(target.lm_head(hidden), seen.logits)
+    return tokens, hidden
 
 
-def test_two_steps_are_those_of_the_formula(family: Family, tmp_path: Path) -> None:
-    folder = save_model(tmp_path / "target", family.model_type, config=family.config)
-    block = add_layer(folder, family)
+def two_steps(draft: Mtp, tokens: Tensor, hidden: Tensor) -> tuple[Any, Any]:
+    """All rows that have hidden states, and one more that reads what the last of them gave back."""
+    kept = DynamicCache(config=draft.config)
+    one = draft(tokens[:, 1:-1], hidden=hidden, past_key_values=kept)
+    return one, draft(tokens[:, -1:], hidden=one.feedback[:, -1:], past_key_values=kept)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_two_steps_are_those_of_the_formula(name: str, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    folder, block = saved(family, tmp_path / "target")
     checkpoint = find_checkpoint(str(folder))
     target = checkpoint.load("fp32")
     tensors = load_file(folder / "model.safetensors")
     # The target once more, with the block's weights in the layers that it is like.
     other = save_model(tmp_path / "other", family.model_type, config=family.config)
-    save_file(load_file(other / "model.safetensors") | block, other / "model.safetensors", {"format": "pt"})
+    edit_weights(other / "model.safetensors", **block)
     like = AutoModelForCausalLM.from_pretrained(other).eval().get_decoder()
 
     def norm(values: Tensor, name: str) -> Tensor:
@@ -162,17 +169,47 @@ def test_two_steps_are_those_of_the_formula(family: Family, tmp_path: Path) -> N
             values = like.layers[index](values, attention_mask=mask, position_ids=places, **options)
         return norm(values, last)
 
-    tokens = torch.randint(2, VOCAB, (1, 13), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
-        seen = target(tokens[:, :-2], output_hidden_states=True)
-        hidden = seen.hidden_states[-1]
-        assert torch.equal(target.lm_head(hidden), seen.logits)
+        tokens, hidden = rows(target)
         first = formula(hidden, tokens[:, 1:-1])
         second = formula(torch.cat([hidden, first[:, -1:]], 1), tokens[:, 1:])[:, -1:]
         draft = mtp_checkpoint(checkpoint).load("fp32")
-        mine = draft(tokens[:, 1:-1], hidden=hidden, use_cache=True)
-        then = draft(tokens[:, -1:], hidden=mine.feedback[:, -1:], past_key_values=cache_of(mine), use_cache=True)
+        mine, then = two_steps(draft, tokens, hidden)
     for output, expected in ((mine, first), (then, second)):
         assert (output.feedback - expected).abs().max() <= TOL
         assert (output.logits - target.lm_head(expected)).abs().max() <= TOL
         assert expected.abs().max() > 0.5
+
+
+# transformers takes the target's last layer for an example, and of GLM reads what comes after layer 46 or 92 alone.
+LAST_ATTENDS = dict(layer_types=["linear_attention", "full_attention"])
+READ = {
+    "Qwen3.5": replace(FAMILIES["Qwen3.5"], config=PLAIN | LINEAR | LAST_ATTENDS, like=(1,)),
+    "Qwen3-Next": replace(FAMILIES["Qwen3-Next"], config=PLAIN | LINEAR | QWEN_EXPERTS | LAST_ATTENDS, like=(1,)),
+    "GLM-4.5": replace(
+        FAMILIES["GLM-4.5"],
+        config=PLAIN | ROUTED | dict(num_hidden_layers=46),
+        like=(45,),
+        parts=tuple(name.replace("3", "46") for name in DEEPSEEK),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_two_steps_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    folder, _ = saved(READ[name], tmp_path)
+    checkpoint = find_checkpoint(str(folder))
+    theirs = AutoModelForCausalLM.from_pretrained(folder).eval()
+    theirs.config.num_mtp_layers = 1
+    if getattr(theirs.config, "layer_types", None):
+        theirs.config.mtp_layer_types = ["full_attention"]
+    layer, kept = MtpModel.from_pretrained(theirs).eval(), MtpCache(config=theirs.config.get_mtp_config())
+    with torch.no_grad():
+        tokens, hidden = rows(checkpoint.load("fp32"))
+        places = torch.arange(1, tokens.shape[1])[None]  # theirs begin at 1
+        first = layer.forward_layer(0, hidden, places[:, :-1], kept, input_ids=tokens[:, 1:-1])
+        second = layer.forward_layer(0, first[:, -1:], places[:, -1:], kept, input_ids=tokens[:, -1:])
+        mine = two_steps(mtp_checkpoint(checkpoint).load("fp32"), tokens, hidden)
+    for output, expected in zip(mine, (first, second), strict=True):
+        assert (output.feedback - expected).abs().max() <= TOL
+        assert (output.logits - layer.shared_head(expected)).abs().max() <= TOL
