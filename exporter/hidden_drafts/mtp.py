@@ -1,0 +1,314 @@
+"""The layer for multi-token prediction that a checkpoint has besides the layers of its model (DeepSeek-V3, arXiv
+2412.19437, section 2.2). It predicts one token; a draft recycles it for each further one.
+
+Its block is a decoder of the target's own family with the block's layers alone, most often one: positions, masks and
+norms are transformers' code, and no family has code here.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from ...bundle import Precision
+from ...errors import CheckpointError
+from ..checkpoints.checkpoint import Checkpoint, for_inference
+from ..checkpoints.config import keeps_states
+from ..checkpoints.gguf import GgufCheckpoint
+from ..checkpoints.half_precision import TORCH_DTYPES
+from ..checkpoints.source import INSTEAD, first_line
+from .base import CACHE, LAST, HiddenDraft
+from .cut_vocabulary import cut_head
+
+# Where the layer is: `mtp.*` (Qwen, Nemotron-H), `mtp_layers.0.*` (MiMo), or after the N layers of the model
+# (DeepSeek, GLM).
+PLACE = re.compile(r"(?:.*?\.)??(?:mtp\.(?:layers\.(\d+)\.)?|mtp_layers\.(\d+)\.|layers\.(\d+)\.)(.+)")
+AFTER = 3
+# What the families call its parts. All other tensors are the block's.
+NAMES = {
+    "enorm": ("enorm", "pre_fc_norm_embedding", "token_layernorm"),
+    "hnorm": ("hnorm", "pre_fc_norm_hidden", "hidden_layernorm"),
+    "eh_proj": ("eh_proj", "fc", "input_proj"),
+    "norm": ("shared_head.norm", "final_layernorm"),
+}
+PARTS = {f"{name}.weight": part for part, names in NAMES.items() for name in names}
+# Beside the block's layers; within one, it is the block's (Nemotron-H).
+BESIDE = PARTS | {"norm.weight": "norm"}
+# Takes the hidden states before the embedding.
+HIDDEN_FIRST = "input_proj.weight"
+# The target's embedding and head, stored again.
+AGAIN = ("embed_tokens.weight", "shared_head.head.weight")
+
+
+class Mtp(HiddenDraft):
+    """o = norm(block(eh_proj([enorm(E[x]); hnorm(h)]))), h the target's hidden states after its last norm. The target's
+    head reads o, and so does the row after. decoder: the block and the norm.
+    """
+
+    kind = "mtp"
+    taps = (LAST,)
+
+    def __init__(
+        self, decoder: PreTrainedModel, embed_tokens: nn.Module, lm_head: nn.Module, hidden_first: bool
+    ) -> None:
+        super().__init__(decoder.config)
+        norm = getattr(decoder, norm_name(decoder))
+        width = int(norm.weight.shape[0])
+        self.tap_width = width
+        self.enorm, self.hnorm = copy.deepcopy(norm), copy.deepcopy(norm)
+        self.eh_proj = nn.Linear(2 * width, width, bias=False, dtype=norm.weight.dtype)
+        self.decoder = decoder
+        self.embed_tokens, self.lm_head = copy.deepcopy((embed_tokens, lm_head))  # at once: they may be tied
+        self.hidden_first = hidden_first
+
+    def run(self, embedded: Tensor, hidden: Tensor, **attention: Any) -> tuple[Tensor, Tensor]:
+        halves = [self.enorm(embedded), self.hnorm(hidden)]
+        joined = self.eh_proj(torch.cat(halves[::-1] if self.hidden_first else halves, -1))
+        cache = attention["past_key_values"]
+        options = {CACHE: cache, "use_cache": cache is not None}
+        places = attention["position_ids"]
+        output: Tensor = self.decoder(inputs_embeds=joined, position_ids=places, **options).last_hidden_state
+        return output, output
+
+
+def norm_name(decoder: PreTrainedModel) -> str:
+    """Of the norm after a decoder's layers."""
+    return next(name for name, module in decoder.named_children() if "norm" in type(module).__name__.lower())
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An MTP layer in a checkpoint: names of tensors, by part and by their names in the block's decoder.
+
+    files: by tensor. elements: in all of them.
+    """
+
+    parts: Mapping[str, str]
+    block: Mapping[str, str]
+    files: Mapping[str, Path]
+    elements: int
+    hidden_first: bool
+
+    def read(self, name: str) -> Tensor:
+        with safe_open(self.files[name], "pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+
+@dataclass(frozen=True)
+class MtpCheckpoint(Checkpoint):
+    """The MTP layer of `target` as a checkpoint, with the embedding and the head of the target.
+
+    kept: the target's ids that it proposes, all where there are none.
+    """
+
+    target: Checkpoint
+    stored: Stored
+    kept: tuple[int, ...] = ()
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return Mtp.taps
+
+    @property
+    def kept_tokens(self) -> NDArray[np.int64] | None:
+        return np.array(self.kept, np.int64) if self.kept else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return ()  # the target has them already
+
+    @cached_property
+    def config(self) -> Any:
+        return block_config(self.target.config)
+
+    @property
+    def architecture(self) -> str:
+        return self.target.architecture
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self.target.tokenizer
+
+    @cached_property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        return self.target.stop_token_ids
+
+    @cached_property
+    def fp32_bytes(self) -> int:
+        rows = self.vocab_size + (len(self.kept) if self.kept or self.config.tie_word_embeddings else self.vocab_size)
+        return 4 * (self.stored.elements + rows * int(self.config.hidden_size))
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(f"{self.target.digest} mtp {self.kept}".encode()).hexdigest()
+
+    def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
+        """The layer, which follows the target; and no notes, since the target has them."""
+        target = self.target.load(precision)
+        model = load_layer(self.target, self.stored, target, TORCH_DTYPES[precision])
+        if self.kept:
+            cut_head(model, self.kept)
+        model.follow(target)
+        return for_inference(self.source, model, {"missing_keys": ()}), ()
+
+
+def mtp_checkpoint(target: Checkpoint, kept: tuple[int, ...] = ()) -> MtpCheckpoint:
+    """Raises `CheckpointError` where the target has no MTP layer, or one that is no such draft. kept: as above."""
+    stored = find_stored(target)
+    load_decoder(target, stored, torch.bfloat16)  # one that does not fit is refused before the target is exported
+    return MtpCheckpoint(f"{target.source} mtp", target.folder, target, stored, kept)
+
+
+def find_stored(target: Checkpoint) -> Stored:
+    """By the names of the tensors. Raises `CheckpointError` as `mtp_checkpoint`."""
+    source, text = target.source, target.config.get_text_config()
+    if isinstance(target, GgufCheckpoint):
+        raise _refused(f"{source} is a GGUF file, whose MTP layer is not read; {INSTEAD}")
+    files, shapes = _tensors(target)
+    beside, layers = _layers(files, text.num_hidden_layers)
+    projections = sum(PARTS.get(rest) == "eh_proj" for layer in (beside, *layers) for rest in layer)
+    if not projections:
+        raise _refused(
+            f"{source} has no MTP layer (no mtp.* or model.layers.{text.num_hidden_layers}.* weights); give a draft"
+        )
+    types = block_types(target.config)
+    if keeps_states(block_config(target.config)):
+        raise _refused(f"the MTP layer of {source} keeps states ({', '.join(types)}); expected attention alone")
+    if projections > 1 or len(layers) > len(types):
+        count = max(projections, len(layers) // len(types))
+        raise _refused(f"{source} has {count} MTP layers, each with a cache of its own; expected one that is recycled")
+    parts, block = {BESIDE[rest]: name for rest, name in beside.items() if rest in BESIDE}, {}
+    if unread := sorted(name for rest, name in beside.items() if rest not in BESIDE):
+        raise _refused(f"{source} has {unread[0]}, which no MTP layer that is known reads")
+    for number, layer in enumerate(layers):
+        for rest, name in layer.items():
+            if rest in PARTS:
+                parts[PARTS[rest]] = name
+            elif rest not in AGAIN:
+                block[f"layers.{number}.{rest}"] = name
+    width = int(text.hidden_size)
+    for part, shape in {"enorm": [width], "hnorm": [width], "eh_proj": [width, 2 * width], "norm": [width]}.items():
+        if part not in parts:
+            named = ", ".join(name for name, theirs in BESIDE.items() if theirs == part)
+            raise _refused(f"the MTP layer of {source} has none of {named}; download it again")
+        if shapes[parts[part]] != shape:
+            raise _refused(f"{parts[part]} of {source} is {shapes[parts[part]]}; expected {shape}, download it again")
+    elements = sum(math.prod(shapes[name]) for name in (*parts.values(), *block.values()))
+    return Stored(parts, block, files, elements, parts["eh_proj"].endswith(HIDDEN_FIRST))
+
+
+def _tensors(target: Checkpoint) -> tuple[dict[str, Path], dict[str, list[int]]]:
+    """Files and shapes by tensor. Raises `CheckpointError` for damaged files."""
+    _ = target.fp32_bytes  # looks at all files
+    files, shapes = {}, {}
+    for path in target.weights:
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118 - no dict
+                files[name], shapes[name] = path, file.get_slice(name).get_shape()
+    return files, shapes
+
+
+def _layers(names: Iterable[str], count: int) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """What is beside the layers, and by layer in their order: names of tensors by what comes after the layer's own.
+
+    count: of the model's own layers. A layer after them is one that has a projection: towers of other inputs have
+    numbers as high.
+    """
+    beside, layers = {}, defaultdict[tuple[bool, int], dict[str, str]](dict)
+    for name in names:
+        if match := PLACE.fullmatch(name):
+            *numbers, rest = match.groups()
+            number = next((int(number) for number in numbers if number), None)
+            if number is None:
+                beside[rest] = name
+            elif match[AFTER] is None or number >= count:
+                layers[match[AFTER] is not None, number][rest] = name
+    known = (layer for (after, _), layer in sorted(layers.items()) if not after or PARTS.keys() & layer.keys())
+    return beside, list(known)
+
+
+def block_types(config: Any) -> list[str]:
+    """What the block's layers are, by default one as the last of the model's with full attention."""
+    text = config.get_text_config()
+    types = getattr(text, "layer_types", None) or [""] * text.num_hidden_layers
+    return list(getattr(text, "mtp_layers_block_type", None) or [types[_last_full(types)]])
+
+
+def block_config(config: Any) -> Any:
+    """The config of a model that has the block's layers alone."""
+    text, types = copy.deepcopy(config.get_text_config()), block_types(config)
+    count = text.num_hidden_layers
+    last = _last_full(getattr(text, "layer_types", None) or [""] * count)
+    for name, value in list(vars(text).items()):
+        if "layer" in name and isinstance(value, list) and len(value) == count:
+            setattr(text, name, [value[last]] * len(types))
+    if getattr(text, "layer_types", None):
+        text.layer_types = types
+    text.num_hidden_layers = len(types)
+    # The first layers of such a model may be dense; the block is as the last.
+    for name, value in {"first_k_dense_replace": 0, "mlp_only_layers": []}.items():
+        if hasattr(text, name):
+            setattr(text, name, value)
+    return text
+
+
+def _last_full(types: list[str]) -> int:
+    return max((index for index, kind in enumerate(types) if kind == "full_attention"), default=len(types) - 1)
+
+
+def load_layer(checkpoint: Checkpoint, stored: Stored, target: PreTrainedModel, dtype: torch.dtype) -> Mtp:
+    """The layer as `stored`, over copies of the target's embedding and head. Raises `CheckpointError`."""
+    decoder = load_decoder(checkpoint, stored, dtype)
+    model = Mtp(decoder, target.get_input_embeddings(), target.get_output_embeddings(), stored.hidden_first)
+    for part in ("enorm", "hnorm", "eh_proj"):
+        getattr(model, part).weight.data.copy_(stored.read(stored.parts[part]))
+    return model
+
+
+def load_decoder(checkpoint: Checkpoint, stored: Stored, dtype: torch.dtype) -> PreTrainedModel:
+    """The block and the norm after it, as a decoder of the target's family without an embedding."""
+    layer, config = f"the MTP layer of {checkpoint.source}", block_config(checkpoint.config)
+    # Its own embedding, which nothing reads, is small this way.
+    size, padding, config.vocab_size, config.pad_token_id = config.vocab_size, config.pad_token_id, 1, None
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(config).get_decoder()
+    names = {**stored.block, f"{norm_name(empty)}.weight": stored.parts["norm"]}
+    weights = {ours: stored.read(name) for ours, name in names.items()}
+    options: dict[str, Any] = dict(config=config, state_dict=weights, dtype=dtype, output_loading_info=True)
+    options |= dict(experts_implementation="batched_mm", ignore_mismatched_sizes=True)
+    try:
+        decoder, info = type(empty).from_pretrained(None, **options)
+    except Exception as error:
+        raise _refused(f"{layer} cannot be loaded: {first_line(error)}") from None
+    decoder.config.vocab_size, decoder.config.pad_token_id = size, padding
+    embedding = decoder.get_input_embeddings().weight
+    missing = sorted(set(info["missing_keys"]) - {name for name, it in decoder.named_parameters() if it is embedding})
+    if missing:
+        raise _refused(f"{layer} lacks {missing[0]}; download it again")
+    if unexpected := sorted(info["unexpected_keys"]):
+        raise _refused(f"{layer} has {names.get(unexpected[0], unexpected[0])}, which its block has no place for")
+    if mismatched := sorted(info["mismatched_keys"]):
+        name, there, expected = mismatched[0]
+        raise _refused(f"{layer}: {names.get(name, name)} is {list(there)}; expected {list(expected)}")
+    decoder.set_input_embeddings(None)
+    return decoder
+
+
+def _refused(reason: str) -> CheckpointError:
+    return CheckpointError(f"--draft mtp: {reason}", "draft")

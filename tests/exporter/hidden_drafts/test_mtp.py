@@ -1,0 +1,344 @@
+"""MTP layers of tiny random targets of every family, against the formula and against transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from specexport.errors import CheckpointError
+from specexport.exporter.checkpoints.config import keeps_states
+from specexport.exporter.checkpoints.find import find_checkpoint
+from specexport.exporter.hidden_drafts.mtp import Mtp, mtp_checkpoint
+from support.tiny import edit_json, edit_weights, make_tokenizer, save_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers.cache_utils import MtpCache
+from transformers.modeling_layers import MtpModel
+
+WIDTH, VOCAB = 32, 96
+TOL = 1e-5
+PLAIN: dict[str, Any] = dict(
+    vocab_size=VOCAB,
+    hidden_size=WIDTH,
+    intermediate_size=48,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    max_position_embeddings=64,
+    initializer_range=0.2,
+    tie_word_embeddings=False,
+    bos_token_id=0,
+    eos_token_id=1,
+    pad_token_id=1,
+)
+LINEAR = dict(
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=8,
+    linear_value_head_dim=8,
+    num_hidden_layers=2,
+)
+LINEAR |= dict(layer_types=["full_attention", "linear_attention"])
+EXPERTS = dict(moe_intermediate_size=16, num_experts_per_tok=2)
+QWEN_EXPERTS = EXPERTS | dict(num_experts=4, shared_expert_intermediate_size=16)
+ROUTED = EXPERTS | dict(n_routed_experts=4, n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1)
+LATENT = dict(
+    num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8
+)
+MAMBA = dict(ssm_state_size=8, mamba_num_heads=4, mamba_head_dim=16, n_groups=2, conv_kernel=4, chunk_size=8)
+MAMBA |= dict(layers_block_type=["linear_attention", "full_attention", "moe"])
+
+
+@dataclass(frozen=True)
+class Family:
+    """model_type and config of the target. like: which of its layers the block's are alike. layer: where the tensors of
+    the block are. parts: of enorm, hnorm, the projection and the last norm. one_plus: norms multiply with 1 + w.
+    """
+
+    model_type: str
+    config: dict[str, Any]
+    like: tuple[int, ...]
+    layer: str
+    parts: tuple[str, ...]
+    one_plus: bool = False
+    hidden_first: bool = False
+
+
+QWEN = ("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm")
+DEEPSEEK = tuple(f"model.layers.3.{name}" for name in ("enorm", "hnorm", "eh_proj", "shared_head.norm"))
+MIMO = ("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm")
+NEMOTRON = ("0.enorm", "0.hnorm", "0.eh_proj", "1.final_layernorm")
+FAMILIES = {
+    "Qwen3.5": Family("qwen3_5_text", PLAIN | LINEAR, (0,), "mtp.layers.", QWEN, one_plus=True),
+    "Qwen3.5 MoE": Family("qwen3_5_moe_text", PLAIN | LINEAR | QWEN_EXPERTS, (0,), "mtp.layers.", QWEN, one_plus=True),
+    "Qwen3-Next": Family("qwen3_next", PLAIN | LINEAR | QWEN_EXPERTS, (0,), "mtp.layers.", QWEN, one_plus=True),
+    "DeepSeek-V3": Family("deepseek_v3", PLAIN | ROUTED | LATENT, (2,), "model.layers.", DEEPSEEK),
+    "GLM-4.5": Family("glm4_moe", PLAIN | ROUTED, (2,), "model.layers.", DEEPSEEK),
+    "MiMo": Family(
+        "qwen2",
+        PLAIN,
+        (2,),
+        "model.mtp_layers.",
+        tuple(f"model.mtp_layers.0.{name}" for name in MIMO),
+        hidden_first=True,
+    ),
+    "Nemotron-H": Family(
+        "nemotron_h",
+        PLAIN
+        | MAMBA
+        | EXPERTS
+        | dict(layers_block_type=["linear_attention", "full_attention", "moe"], n_routed_experts=4),
+        (1, 2),
+        "mtp.layers.",
+        tuple(f"mtp.layers.{name}" for name in NEMOTRON),
+    ),
+}
+
+
+def add_layer(folder: Path, family: Family) -> dict[str, Tensor]:
+    """Give the target in `folder` a random MTP layer; and its tensors by the names of the target's own layers."""
+    torch.manual_seed(1)
+    path = folder / "model.safetensors"
+    weights, block, layer = load_file(path), {}, {}
+    first = family.config["num_hidden_layers"] if family.layer == "model.layers." else 0
+    for number, index in enumerate(family.like):
+        for name in [name for name in weights if f"layers.{index}." in name]:
+            new = weights[name] + 0.3 * torch.randn_like(weights[name].float())
+            rest = name.partition(f"layers.{index}.")[2]
+            block[name], layer[f"{family.layer}{first + number}.{rest}"] = new, new
+    enorm, hnorm, projection, norm = (f"{name}.weight" for name in family.parts)
+    layer |= {name: torch.rand(WIDTH) + 0.5 for name in (enorm, hnorm, norm)}
+    layer[projection] = 0.2 * torch.randn(WIDTH, 2 * WIDTH)
+    if "shared_head.norm" in norm:  # the target's, stored again
+        again = norm.removesuffix("shared_head.norm.weight")
+        layer |= {f"{again}{name}.weight": torch.zeros(VOCAB, WIDTH) for name in ("embed_tokens", "shared_head.head")}
+    save_file(weights | layer, path, {"format": "pt"})
+    return block
+
+
+def saved(family: Family, folder: Path) -> tuple[Path, dict[str, Tensor]]:
+    save_model(folder, family.model_type, config=family.config)
+    return folder, add_layer(folder, family)
+
+
+def rows(target: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    """Tokens `[1, 13]`, and what the target's head reads at the first 11 of them."""
+    tokens = torch.randint(2, VOCAB, (1, 13), generator=torch.Generator().manual_seed(2))
+    seen = target(tokens[:, :-2], output_hidden_states=True)
+    hidden: Tensor = seen.hidden_states[-1]
+    assert torch.equal(target.lm_head(hidden), seen.logits)
+    return tokens, hidden
+
+
+def two_steps(draft: Mtp, tokens: Tensor, hidden: Tensor) -> tuple[Any, Any]:
+    """All rows that have hidden states, and one more that reads what the last of them gave back."""
+    kept = DynamicCache(config=draft.config)
+    one = draft(tokens[:, 1:-1], hidden=hidden, past_key_values=kept)
+    return one, draft(tokens[:, -1:], hidden=one.feedback[:, -1:], past_key_values=kept)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_two_steps_are_those_of_the_formula(name: str, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    folder, block = saved(family, tmp_path / "target")
+    checkpoint = find_checkpoint(str(folder))
+    target = checkpoint.load("fp32")
+    tensors = load_file(folder / "model.safetensors")
+    # The target once more, with the block's weights in the layers that it is like.
+    other = save_model(tmp_path / "other", family.model_type, config=family.config)
+    edit_weights(other / "model.safetensors", **block)
+    like = AutoModelForCausalLM.from_pretrained(other).eval().get_decoder()
+
+    def norm(values: Tensor, name: str) -> Tensor:
+        eps = getattr(target.config, "rms_norm_eps", None) or target.config.layer_norm_epsilon
+        scaled = values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + eps)
+        return scaled * (family.one_plus + tensors[f"{name}.weight"])
+
+    def formula(hidden: Tensor, tokens: Tensor) -> Tensor:
+        enorm, hnorm, projection, last = family.parts
+        halves = [norm(target.get_input_embeddings()(tokens), enorm), norm(hidden, hnorm)]
+        values = torch.cat(halves[::-1] if family.hidden_first else halves, -1) @ tensors[f"{projection}.weight"].T
+        places = torch.arange(values.shape[1])[None]
+        rotary = getattr(like, "rotary_emb", None)
+        options = {} if rotary is None else {"position_embeddings": rotary(values, places)}
+        mask = torch.full((values.shape[1], values.shape[1]), -torch.inf).triu(1)[None, None]
+        for index in family.like:
+            values = like.layers[index](values, attention_mask=mask, position_ids=places, **options)
+        return norm(values, last)
+
+    with torch.no_grad():
+        tokens, hidden = rows(target)
+        first = formula(hidden, tokens[:, 1:-1])
+        second = formula(torch.cat([hidden, first[:, -1:]], 1), tokens[:, 1:])[:, -1:]
+        draft = mtp_checkpoint(checkpoint).load("fp32")
+        mine, then = two_steps(draft, tokens, hidden)
+    for output, expected in ((mine, first), (then, second)):
+        assert (output.feedback - expected).abs().max() <= TOL
+        assert (output.logits - target.lm_head(expected)).abs().max() <= TOL
+        assert expected.abs().max() > 0.5
+
+
+# transformers takes the target's last layer for an example, and of GLM reads what comes after layer 46 or 92 alone.
+LAST_ATTENDS = dict(layer_types=["linear_attention", "full_attention"])
+READ = {
+    "Qwen3.5": replace(FAMILIES["Qwen3.5"], config=PLAIN | LINEAR | LAST_ATTENDS, like=(1,)),
+    "Qwen3-Next": replace(FAMILIES["Qwen3-Next"], config=PLAIN | LINEAR | QWEN_EXPERTS | LAST_ATTENDS, like=(1,)),
+    "GLM-4.5": replace(
+        FAMILIES["GLM-4.5"],
+        config=PLAIN | ROUTED | dict(num_hidden_layers=46),
+        like=(45,),
+        parts=tuple(name.replace("3", "46") for name in DEEPSEEK),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_two_steps_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    folder, _ = saved(READ[name], tmp_path)
+    checkpoint = find_checkpoint(str(folder))
+    theirs = AutoModelForCausalLM.from_pretrained(folder).eval()
+    theirs.config.num_mtp_layers = 1
+    if getattr(theirs.config, "layer_types", None):
+        theirs.config.mtp_layer_types = ["full_attention"]
+    layer, kept = MtpModel.from_pretrained(theirs).eval(), MtpCache(config=theirs.config.get_mtp_config())
+    with torch.no_grad():
+        tokens, hidden = rows(checkpoint.load("fp32"))
+        places = torch.arange(1, tokens.shape[1])[None]  # theirs begin at 1
+        first = layer.forward_layer(0, hidden, places[:, :-1], kept, input_ids=tokens[:, 1:-1])
+        second = layer.forward_layer(0, first[:, -1:], places[:, -1:], kept, input_ids=tokens[:, -1:])
+        mine = two_steps(mtp_checkpoint(checkpoint).load("fp32"), tokens, hidden)
+    for output, expected in zip(mine, (first, second), strict=True):
+        assert (output.feedback - expected).abs().max() <= TOL
+        assert (output.logits - layer.shared_head(expected)).abs().max() <= TOL
+
+
+def test_by_itself_it_reads_the_target_one_token_back(tmp_path: Path) -> None:
+    checkpoint = find_checkpoint(str(saved(FAMILIES["GLM-4.5"], tmp_path)[0]))
+    draft, tokens = mtp_checkpoint(checkpoint).load("fp32"), torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        before = checkpoint.load("fp32")(torch.tensor([[0, 5, 6, 7]]), output_hidden_states=True).hidden_states[-1]
+        itself, given = draft(tokens, logits_to_keep=2).logits, draft(tokens, hidden=before).logits
+    assert itself.shape == (1, 2, VOCAB)
+    assert (itself - given[:, -2:]).abs().max() <= TOL
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_it_has_copies_of_the_targets_embedding_and_head(tied: bool, tmp_path: Path) -> None:
+    family = FAMILIES["Qwen3.5"]
+    folder, _ = saved(replace(family, config=family.config | dict(tie_word_embeddings=tied)), tmp_path)
+    draft = mtp_checkpoint(find_checkpoint(str(folder)))
+    model = draft.load("bf16")
+    target: PreTrainedModel = model.__dict__["_target"]
+    assert model.embed_tokens.weight is not target.get_input_embeddings().weight
+    assert torch.equal(model.lm_head.weight, target.lm_head.weight)
+    assert (model.lm_head.weight is model.embed_tokens.weight) == tied
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert draft.fp32_bytes == 4 * sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_what_a_build_asks_of_it(tmp_path: Path) -> None:
+    folder, _ = saved(FAMILIES["Qwen3.5"], tmp_path)
+    make_tokenizer().save_pretrained(folder)
+    target = find_checkpoint(str(folder))
+    draft = mtp_checkpoint(target)
+    cut = mtp_checkpoint(target, kept=(1, 5, 9))
+    assert (draft.source, draft.folder, draft.weights) == (f"{folder} mtp", folder, target.weights)
+    assert draft.tokenizer is target.tokenizer
+    assert (draft.architecture, draft.vocab_size, draft.max_positions) == ("Qwen3_5ForCausalLM", VOCAB, 64)
+    assert (draft.stop_token_ids, draft.taps, draft.warnings) == (target.stop_token_ids, (-1,), ())
+    assert not keeps_states(draft.config)
+    assert len({target.digest, draft.digest, cut.digest}) == 3
+    assert draft.kept_tokens is None
+    assert list(cut.kept_tokens) == [1, 5, 9]
+    model = cut.load("fp32")
+    assert cut.fp32_bytes == 4 * sum(parameter.numel() for parameter in model.parameters())
+    with torch.no_grad():
+        tokens, hidden = rows(target.load("fp32"))
+        whole = draft.load("fp32")(tokens[:, 1:-1], hidden=hidden).logits
+        assert (model(tokens[:, 1:-1], hidden=hidden).logits - whole[..., [1, 5, 9]]).abs().max() <= TOL
+
+
+def test_towers_of_other_inputs_are_no_layer_of_it(tmp_path: Path) -> None:
+    folder, _ = saved(FAMILIES["GLM-4.5"], tmp_path)
+    edit_weights(folder / "model.safetensors", **{"model.visual.layers.7.attn.weight": torch.zeros(4, 4)})
+    assert not any("visual" in name for name in mtp_checkpoint(find_checkpoint(str(folder))).stored.block.values())
+
+
+Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+def without(start: str) -> Change:
+    return lambda weights: {name: value for name, value in weights.items() if not name.startswith(start)}
+
+
+def again(start: str, then: str) -> Change:
+    """All that begins with `start` once more, beginning with `then`."""
+    return lambda weights: (
+        weights
+        | {name.replace(start, then): value.clone() for name, value in weights.items() if name.startswith(start)}
+    )
+
+
+def put(name: str, *shape: int) -> Change:
+    return lambda weights: weights | {name: torch.zeros(shape)}
+
+
+WRONG: dict[str, tuple[str, Change, str]] = {
+    "none, mtp": ("Qwen3.5", without("mtp."), "has no MTP layer (no mtp.* or model.layers.2.* weights); give a draft"),
+    "none, after": ("GLM-4.5", without("model.layers.3."), "has no MTP layer (no mtp.* or model.layers.3.* weights)"),
+    "several, mtp": ("Qwen3.5", again("mtp.layers.0.", "mtp.layers.1."), "has 2 MTP layers, each with a cache"),
+    "several, after": ("GLM-4.5", again("model.layers.3.", "model.layers.4."), "has 2 MTP layers, each with a cache"),
+    "several of two": ("Nemotron-H", again("mtp.layers.", "mtp.layers.1"), "has 2 MTP layers, each with a cache"),
+    "no norm": ("Qwen3.5", without("mtp.norm."), "has none of shared_head.norm.weight, final_layernorm.weight, norm"),
+    "no hnorm": ("GLM-4.5", without("model.layers.3.hnorm"), "has none of hnorm.weight, pre_fc_norm_hidden.weight"),
+    "no block": ("Qwen3.5", without("mtp.layers.0."), "lacks layers.0.input_layernorm.weight"),
+    "one missing": (
+        "MiMo",
+        without("model.mtp_layers.0.self_attn.k_proj.bias"),
+        "lacks layers.0.self_attn.k_proj.bias",
+    ),
+    "an expert less": ("GLM-4.5", without("model.layers.3.mlp.experts.3."), "down_proj is [3, 32, 16]; expected [4,"),
+    "one more": ("Qwen3.5", put("mtp.layers.0.gate.weight", 4, 4), "has mtp.layers.0.gate.weight, which its block has"),
+    "own embedding": ("Qwen3.5", put("mtp.embed_tokens.weight", VOCAB, WIDTH), "has mtp.embed_tokens.weight, which no"),
+    "projection": ("Qwen3.5", put("mtp.fc.weight", WIDTH, WIDTH), "mtp.fc.weight of"),
+    "block": (
+        "Qwen3.5",
+        put("mtp.layers.0.self_attn.k_proj.weight", 8, WIDTH),
+        "k_proj.weight is [8, 32]; expected [16",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_does_not_fit_is_refused(name: str, tmp_path: Path) -> None:
+    family, change, reason = WRONG[name]
+    folder, _ = saved(FAMILIES[family], tmp_path)
+    path = folder / "model.safetensors"
+    save_file(change(load_file(path)), path, {"format": "pt"})
+    with pytest.raises(CheckpointError) as refused:
+        mtp_checkpoint(find_checkpoint(str(folder)))
+    assert refused.value.field == "draft"
+    assert str(refused.value).startswith("--draft mtp: ")
+    assert reason in str(refused.value)
+    assert str(folder) in str(refused.value)
+
+
+def test_a_block_that_keeps_states_is_refused(tmp_path: Path) -> None:
+    folder, _ = saved(FAMILIES["Nemotron-H"], tmp_path)
+    edit_json(folder / "config.json", mtp_layers_block_type=["linear_attention", "moe"])
+    with pytest.raises(CheckpointError, match=r"keeps states \(linear_attention, moe\); expected attention alone"):
+        mtp_checkpoint(find_checkpoint(str(folder)))
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    folder, _ = saved(FAMILIES["Qwen3.5"], tmp_path)
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match="is damaged"):
+        mtp_checkpoint(find_checkpoint(str(folder)))
