@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..bundle import Bundle, Contract, DraftSpec, Role, RuleSpec, SharedVocabulary, write_manifest
@@ -26,7 +26,9 @@ from .checkpoints.shared_vocabulary import Tokens, Translation
 from .dialects import Dialect, refuse_engines
 from .export_model import ModelExport, export_model
 from .hidden_drafts.checkpoint import find_draft
+from .hidden_drafts.cut_vocabulary import most_frequent
 from .hidden_drafts.formats import Said
+from .hidden_drafts.mtp import MtpCheckpoint
 from .memory import prompt_chunk, require_memory_for_copies
 from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
 from .precision import BuildTargets, PrecisionPlan
@@ -36,6 +38,7 @@ from .rules.graphs import number_of_rules, write_rules
 from .stage_cache import open_cache
 from .tracing.trees import refuse_trees
 from .weights.fidelity import calibration_tokens
+from .weights.texts import read_texts
 
 
 @dataclass(frozen=True)
@@ -60,29 +63,16 @@ class _Models:
         dialects: tuple[Dialect, ...],
     ) -> _Models:
         models: dict[Role, Checkpoint] = {"target": find_checkpoint(target)}
-        said = Said(options.draft_taps, options.draft_feedback, options.force)
-        if drafts:
-            models["draft"] = find_draft(drafts[0].source, models["target"], said)
+        found = [_find_draft(named, models["target"], options) for named in drafts]
+        if found:
+            models["draft"] = found[0]
         refuse_states(models, options, dialects)
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
         ours = Tokens.of(models["target"].tokenizer)
         more = tuple(
-            ResolvedDraft.of(
-                named.name,
-                find_draft(named.source, models["target"], said),
-                ours,
-                options.min_overlap,
-                texts,
-            )
-            for named in drafts[1:]
+            ResolvedDraft.of(named.name, checkpoint, ours, options.min_overlap, texts)
+            for named, checkpoint in zip(drafts[1:], found[1:], strict=True)
         )
-        for model in (models.get("draft"), *(one.checkpoint for one in more)):
-            if model is not None and model.taps and options.engines != (NAME,):
-                raise ParameterError(
-                    f"{model.source} reads the target's hidden states, which engine {NAME} gives, and the engines are "
-                    f"{', '.join(options.engines)}; leave the others out, or choose a draft of its own",
-                    "draft",
-                )
         lines = [*(line for model in models.values() for line in model.warnings), *warnings]
         return cls(models, translation, (*lines, *(line for one in more for line in one.warnings)), more)
 
@@ -107,6 +97,27 @@ class _Models:
             )
             for role, model in self.models.items()
         }
+
+
+def _find_draft(named: NamedDraft, target: Checkpoint, options: BuildOptions) -> Checkpoint:
+    """Raises `CheckpointError`, `PairError`, and `ParameterError` for what does not go with the options."""
+    draft = find_draft(named.source, target, Said(options.draft_taps, options.draft_feedback, options.force))
+    size = options.draft_vocabulary
+    if isinstance(draft, MtpCheckpoint) and size is not None:
+        if not 0 < size <= draft.vocab_size:
+            raise ParameterError(
+                f"--draft-vocabulary is {size}; it must be from 1 to {draft.vocab_size}", "draft_vocabulary"
+            )
+        batches = calibration_tokens(draft.tokenizer, options.texts.texts or read_texts(None))
+        used = (int(token) for batch in batches for token in batch.flatten())
+        return replace(draft, kept=most_frequent(used, size, draft.stop_token_ids, draft.vocab_size))
+    if draft.taps and options.engines != (NAME,):
+        raise ParameterError(
+            f"{draft.source} reads the target's hidden states, which engine {NAME} gives, and the engines are "
+            f"{', '.join(options.engines)}; leave the others out, or choose a draft of its own",
+            "draft",
+        )
+    return draft
 
 
 def build(

@@ -210,7 +210,7 @@ class BuildOptions:
 
     @property
     def _reads_texts(self) -> bool:
-        return self.numbers.quantized
+        return self.numbers.quantized or self.draft_vocabulary is not None
 
     @cached_property
     def texts(self) -> CalibrationTexts:

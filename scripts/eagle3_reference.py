@@ -77,7 +77,6 @@ def told_by(theirs: Any, aux: Tensor, ids: Tensor) -> list[Tensor]:
 
 def run(record: Path | None = None) -> float:
     """The largest difference of a logit; record: where to write what was compared."""
-    from speculators.models.eagle3 import Eagle3DraftModel  # type: ignore[import-not-found]  # its own environment
 
     torch.manual_seed(0)
     folder = Path(tempfile.mkdtemp())

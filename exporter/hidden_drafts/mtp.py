@@ -64,7 +64,7 @@ class Mtp(HiddenDraft):
     taps = (LAST,)
 
     def __init__(
-        self, decoder: PreTrainedModel, embed_tokens: nn.Module, lm_head: nn.Module, hidden_first: bool
+        self, decoder: PreTrainedModel, embed_tokens: nn.Embedding, lm_head: nn.Linear, hidden_first: bool
     ) -> None:
         super().__init__(decoder.config)
         norm = getattr(decoder, norm_name(decoder))
@@ -88,7 +88,8 @@ class Mtp(HiddenDraft):
 
 def norm_name(decoder: PreTrainedModel) -> str:
     """Of the norm after a decoder's layers."""
-    return next(name for name, module in decoder.named_children() if "norm" in type(module).__name__.lower())
+    names: list[str] = [name for name, module in decoder.named_children() if "norm" in type(module).__name__.lower()]
+    return names[0]
 
 
 @dataclass(frozen=True)
