@@ -73,11 +73,12 @@ def _reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[in
 
     Without what comes far out, since the hidden states are part of the bundle.
     """
-    short = replace(contract, prompt_chunk=4 * contract.widest_step, capacity=16 * contract.widest_step)
+    widest = contract.widest_step
+    short = replace(contract, prompt_chunk=4 * widest, capacity=min(contract.capacity, 16 * widest))
     size = model.embed_tokens.num_embeddings
     steps = []
     with torch.no_grad(), fp32_arithmetic(model):
-        plain = schedule(short, size, text=text)
+        plain = schedule(short, size, spare=DRAFTED, text=text)
         for step, context in zip(plain, contexts(plain), strict=True):
             hidden = model.read_target(torch.from_numpy(context)[None])[0, step.position :]
             steps.append(replace(step, hidden=hidden.float().numpy().copy()))
