@@ -63,6 +63,7 @@ def test_every_combination_of_flags_was_recorded() -> None:
     assert len({json.dumps(form["config"]) for _, form in FORMS.values()}) == 14
 
 
+@pytest.mark.filterwarnings("ignore")  # of an older transformers' names
 def test_speculators_itself() -> None:
     pytest.importorskip("speculators", reason="it pins an older transformers: scripts/eagle3_reference.py")
     from eagle3_reference import run
