@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from eagle3_steps import STEPS, drafted
 from safetensors.torch import load_file
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.hidden_drafts.checkpoint import find_draft
@@ -27,7 +28,7 @@ from speculators.models.eagle3 import Eagle3DraftModel  # type: ignore[import-no
 from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, Qwen3Config
 
-WIDTH, VOCAB, KEPT, ROWS, STEPS = 16, 288, 24, 7, 3
+WIDTH, VOCAB, KEPT, ROWS = 16, 288, 24, 7
 TAPS = [2, 4, 5]
 SIZES: dict[str, Any] = dict(
     vocab_size=VOCAB,
@@ -50,19 +51,6 @@ def forms() -> Iterator[tuple[str, type[LlamaConfig] | type[Qwen3Config], int, d
     flags = dict(norm_before_residual=True, norm_output=True, norm_before_fc=False, fc_norm=True)
     yield "two layers", LlamaConfig, 2, flags
     yield "qwen3", Qwen3Config, 1, flags
-
-
-def drafted(forward: Any, ids: Tensor) -> list[Tensor]:
-    """Logits `[ROWS - j, m]` of each step j, from passes over a cache as an engine runs them."""
-    found: list[list[Tensor]] = [[] for _ in range(STEPS)]
-    for row in range(ROWS):
-        cache = DynamicCache()
-        output = forward(ids[:, : row + 1], row + 1, None, cache)
-        for step in range(min(STEPS, ROWS - row)):
-            if step:
-                output = forward(ids[:, row + step : row + step + 1], 0, output.feedback[:, -1:], cache)
-            found[step].append(output.logits[0, -1])
-    return [torch.stack(rows) for rows in found]
 
 
 def told_by(theirs: Any, aux: Tensor, ids: Tensor) -> list[Tensor]:

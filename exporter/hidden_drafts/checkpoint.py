@@ -25,30 +25,36 @@ from ..checkpoints.find import find_checkpoint
 from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import ALIKE, OTHER_FORMATS, WEIGHTS, count_elements
-from .eagle3 import Eagle3Draft
+from ..weights.texts import read_texts
+from .eagle3 import Eagle3Draft, Eagle3Form
 from .formats import Eagle3Description, Said, Target, describe, module_name
 from .kinds import Format, recognize
+from .measured import TEXTS, TOKENS, acceptance
 from .vocabulary import read_target_ids
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 TABLES = ("d2t", "t2d")
-# Of the target, which training reads; and what follows from the config.
-LEFT_OUT = ("verifier_norm.weight", "verifier_lm_head.weight", "rotary_emb.inv_freq")
+# Of the target, which training reads.
+LEFT_OUT = ("verifier_norm.weight", "verifier_lm_head.weight")
 
 
 @dataclass(frozen=True)
 class HiddenDraftCheckpoint(Checkpoint):
-    """A local folder with `config.json` and safetensors weights; the tokenizer is the target's."""
+    """A local folder with `config.json` and safetensors weights; the tokenizer is the target's.
+
+    texts: what acceptance is measured on where it could be read in several ways, by default the built-in ones.
+    """
 
     target: Checkpoint
     format: Format
     said: Said
+    texts: tuple[str, ...] = ()
 
     kind = "eagle3"
 
     @property
     def taps(self) -> tuple[int, ...]:
-        return self.description.form.taps
+        return self.form.taps
 
     @cached_property
     def stored(self) -> dict[str, tuple[Path, str, list[int]]]:
@@ -61,6 +67,29 @@ class HiddenDraftCheckpoint(Checkpoint):
         target = Target(text.num_hidden_layers, text.hidden_size, self.target.vocab_size)
         shapes = {name: shape for name, (_, _, shape) in self.stored.items()}
         return describe(self.source, self.format, read_config(self.source, self.folder), shapes, target, self.said)
+
+    @property
+    def form(self) -> Eagle3Form:
+        """Raises `CheckpointError` where it could be several, and they fit alike."""
+        return self._chosen[0]
+
+    @cached_property
+    def _chosen(self) -> tuple[Eagle3Form, tuple[str, ...]]:
+        """The form, and a note where it was measured."""
+        forms = self.description.forms
+        if len(forms) == 1:
+            return forms[0], ()
+        target = self.target.load("fp32")
+        texts = (self.texts or read_texts(None))[:TEXTS]
+        tokens = [self.tokenizer(text, return_tensors="pt")["input_ids"][:, :TOKENS] for text in texts]
+        shares = acceptance(self._filled(target, torch.float32, forms[0])[0], target, tokens, forms)
+        both = ", ".join(f"{share:.3f} with {_called(form)}" for form, share in zip(forms, shares, strict=True))
+        said = f"{self.source} can be read in {len(forms)} ways, of which this many of two draft tokens fit: {both}"
+        best = max(shares)
+        if shares.count(best) > 1:
+            raise CheckpointError(f"{said}; give --draft-taps (indices of hidden_states) and --draft-feedback", "draft")
+        form = forms[shares.index(best)]
+        return form, (f"{said}; it is read with {_called(form)}",)
 
     @cached_property
     def config(self) -> Any:
@@ -93,16 +122,16 @@ class HiddenDraftCheckpoint(Checkpoint):
 
     @cached_property
     def digest(self) -> str:
-        """Of the target's too, whose embedding and hidden states it reads, and of what the user says of it."""
-        said = f"{super().digest} {self.target.digest} {self.said}"
-        return hashlib.sha256(said.encode()).hexdigest()
+        """Of the target's too, whose embedding and hidden states it reads, and of how it is read."""
+        return hashlib.sha256(f"{super().digest} {self.target.digest} {self.form}".encode()).hexdigest()
 
     @property
     def warnings(self) -> tuple[str, ...]:
         made_for = self.description.made_for
         if self.said.copy or made_for is None or _same(made_for, self.target.source):
-            return ()
-        return (f"{self.source} was made for {made_for}; that {self.target.source} is a copy of it is not checked",)
+            return self._chosen[1]
+        note = f"{self.source} was made for {made_for}; that {self.target.source} is a copy of it is not checked"
+        return (note, *self._chosen[1])
 
     def check(self) -> None:
         """Raises `CheckpointError` and `PairError` for what `load` would refuse, before anything is loaded, and for a
@@ -133,8 +162,12 @@ class HiddenDraftCheckpoint(Checkpoint):
 
         Raises `CheckpointError` for weights that are missing, unreadable, of another shape, or no part of the draft.
         """
-        dtype, target = TORCH_DTYPES[precision], self.target.load(precision)
-        model = self._empty()
+        return self._filled(self.target.load(precision), TORCH_DTYPES[precision], self.form)
+
+    def _filled(
+        self, target: PreTrainedModel, dtype: torch.dtype, form: Eagle3Form
+    ) -> tuple[PreTrainedModel, tuple[str, ...]]:
+        model = self._empty(form)
         state = {name: self._read(name).to(dtype) for name in self._names(model)}
         ids = self._target_ids()
         notes = []
@@ -149,18 +182,18 @@ class HiddenDraftCheckpoint(Checkpoint):
         model.follow(target)
         return for_inference(self.source, model, {"missing_keys": ()}), tuple(notes)
 
-    def _empty(self) -> Eagle3Draft:
-        """The draft without memory for its weights."""
+    def _empty(self, form: Eagle3Form | None = None) -> Eagle3Draft:
+        """The draft without memory for its weights, whose shapes are the same in every form."""
         description = self.description
         with torch.device("meta"):
-            model = Eagle3Draft(description.config, description.form)
+            model = Eagle3Draft(description.config, form or description.forms[0])
         model.rotary_emb = type(model.rotary_emb)(description.config)
         return model
 
     def _names(self, model: Eagle3Draft) -> list[str]:
         """Of the weights that are stored. Raises `CheckpointError` unless they are the model's, in its shapes."""
         ours = {name: list(value.shape) for name, value in model.state_dict().items()}
-        names = [name for name in self.stored if name not in (*TABLES, *LEFT_OUT)]
+        names = [name for name in self.stored if name not in (*TABLES, *LEFT_OUT) and not name.endswith("inv_freq")]
         if other := sorted(set(names) - ours.keys()):
             raise self._wrong(
                 f"has {len(other)} weights that the draft of config.json has no place for, the first is {other[0]}; "
@@ -190,15 +223,16 @@ class HiddenDraftCheckpoint(Checkpoint):
 
     def _target_ids(self) -> Tensor | None:
         d2t, t2d = (self._read(name) if name in self.stored else None for name in TABLES)
-        return read_target_ids(self.source, d2t, t2d, self.description.form.draft_vocab, self.vocab_size)
+        return read_target_ids(self.source, d2t, t2d, self.description.forms[0].draft_vocab, self.vocab_size)
 
     def _wrong(self, what: str) -> CheckpointError:
         return CheckpointError(f"{self.source} {what}; download it again", "draft")
 
 
-def find_draft(source: str, target: Checkpoint, said: Said | None = None) -> Checkpoint:
+def find_draft(source: str, target: Checkpoint, said: Said | None = None, texts: tuple[str, ...] = ()) -> Checkpoint:
     """The draft that `source` names, a checkpoint that reads the target's hidden states or one of its own.
 
+    texts: as of `HiddenDraftCheckpoint`.
     `mtp` is the target's own layer, unless there is a folder of this name. Raises `CheckpointError` and `PairError`.
     """
     if source == "mtp" and not Path(source).exists():
@@ -213,7 +247,7 @@ def find_draft(source: str, target: Checkpoint, said: Said | None = None) -> Che
     format = recognize(source, read_config(source, found.folder), names)
     if format is None:
         return found
-    draft = HiddenDraftCheckpoint(source, found.folder, target, format, said or Said())
+    draft = HiddenDraftCheckpoint(source, found.folder, target, format, said or Said(), texts)
     draft.check()
     return draft
 
@@ -256,6 +290,10 @@ def tensors_of(files: tuple[Path, ...]) -> dict[str, tuple[Path, str, list[int]]
 
 def _copied(weight: Tensor, rows: Tensor | None, dtype: torch.dtype) -> Tensor:
     return (weight if rows is None else weight[rows]).detach().to(dtype, copy=True)
+
+
+def _called(form: Eagle3Form) -> str:
+    return f"--draft-taps {','.join(map(str, form.taps))} --draft-feedback {form.feedback}"
 
 
 def _same(made_for: str, target: str) -> bool:

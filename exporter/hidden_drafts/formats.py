@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -40,9 +40,11 @@ class Said:
 
 @dataclass(frozen=True)
 class Eagle3Description:
-    """config: of the layers. made_for, architecture: of the target that it was trained with, where they are written."""
+    """forms: what it may be; several where libraries read a key in two ways. config: of the layers. made_for,
+    architecture: of the target that it was trained with, where they are written.
+    """
 
-    form: Eagle3Form
+    forms: tuple[Eagle3Form, ...]
     config: PreTrainedConfig
     made_for: str | None
     architecture: str | None
@@ -70,35 +72,38 @@ def describe(
             f"{source} is a draft for a vocabulary of {layers.vocab_size} tokens; the target's is {target.vocab_size}: "
             f"{OTHER}"
         )
-    taps = _checked(source, said.taps, target) if said.taps else _taps(source, format, config, inner, target)
-    _check_width(source, shapes.get("fc.weight", [0, 0])[-1], len(taps), target.width)
+    taps = (_checked(source, said.taps, target),) if said.taps else _taps(source, format, config, inner, target)
+    _check_width(source, shapes.get("fc.weight", [0, 0])[-1], len(taps[0]), target.width)
     stored, named = shapes.get("lm_head.weight"), config.get("draft_vocab_size") or target.vocab_size
     if stored and stored[0] != named:
         raise _wrong(
             f"{source} has an output embedding of {stored[0]} tokens, and config.json says {named} (draft_vocab_size); "
             "they are of two drafts, download both again"
         )
+    feedbacks = (said.feedback,) if said.feedback else _feedbacks(format, config)
     form = Eagle3Form(
-        taps,
+        taps[0],
         target.width,
         int(named),
-        said.feedback or _feedback(source, format, config),
+        feedbacks[0],
         joining=layers.num_hidden_layers if format == "deepspec" else 1,
         biased=frozenset(name.split(".")[-2] for name in shapes if name.endswith(".bias")),
         **{flag: bool(config.get(flag)) for flag in FLAGS},
     )
     verifier = (config.get("speculators_config") or {}).get("verifier") or {}
     made_for = verifier.get("name_or_path") or config.get("target_model_name_or_path")
-    return Eagle3Description(form, layers, made_for, next(iter(verifier.get("architectures") or ()), None))
+    forms = tuple(replace(form, taps=tap, feedback=feedback) for tap in taps for feedback in feedbacks)
+    return Eagle3Description(forms, layers, made_for, next(iter(verifier.get("architectures") or ()), None))
 
 
 def _taps(
     source: str, format: Format, config: Mapping[str, Any], inner: Mapping[str, Any], target: Target
-) -> tuple[int, ...]:
+) -> tuple[tuple[int, ...], ...]:
     """Indices of `hidden_states`: ids count what a layer reads or, one less, what it gives.
 
     The former at the top level (EAGLE, vLLM, speculators), the latter in `eagle_config` (SGLang, SpecForge, ModelOpt)
-    and in DeepSpec's. By default a layer near the beginning, the middle and the end.
+    and in DeepSpec's. By default a layer near the beginning, the middle and the end. Both where ids are in both places
+    and do not agree, or are the defaults of the other count.
     """
     count = target.layers
     reads, gives = (2, count // 2, count - 3), (1, count // 2 - 1, count - 4)  # the defaults of both
@@ -109,17 +114,21 @@ def _taps(
             raise _wrong(f"{source}: {DEEPSPEC_IDS} is missing in config.json; {GIVE_TAPS}")
     else:
         outside, inside = _ids(source, config, IDS), _ids(source, inner, IDS)
-        if outside and inside:
-            raise _wrong(f"{source} has {IDS} twice, and in eagle_config it has another meaning; {GIVE_TAPS}")
-        if inside == reads or (outside == gives and format != "speculators"):
-            raise _wrong(
-                f"{source} taps the layers {', '.join(map(str, outside or inside))}, which libraries count in two "
-                f"ways; {GIVE_TAPS}, indices of hidden_states"
-            )
-    taps = _checked(source, outside or tuple(one + 1 for one in inside) or reads, target)
-    if LAST in taps:
+    found = [ids for ids in (outside, _after(inside)) if ids] or [reads]
+    if format != "deepspec" and inside == reads:
+        found.append(inside)
+    if format != "speculators" and outside == gives:
+        found.append(_after(outside))
+    if len({*map(len, found)}) > 1:
+        raise _wrong(f"{source} has {IDS} twice, of {len(found[0])} layers and of {len(found[1])}; {GIVE_TAPS}")
+    taps = tuple(dict.fromkeys(_checked(source, ids, target) for ids in found))
+    if any(LAST in one for one in taps):
         raise _wrong(f"{source} taps layer {count} of {count}, where libraries disagree on the norm; {GIVE_TAPS}")
     return taps
+
+
+def _after(ids: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(one + 1 for one in ids)
 
 
 def _ids(source: str, place: Mapping[str, Any], key: str) -> tuple[int, ...]:
@@ -145,18 +154,13 @@ def _check_width(source: str, fused: int, taps: int, width: int) -> None:
     raise _wrong(f"{source} is an EAGLE-3 draft of width {fused // taps}; the target's is {width}: {OTHER}")
 
 
-def _feedback(source: str, format: Format, config: Mapping[str, Any]) -> Feedback:
-    """speculators' `norm_output` says what goes back; SpecForge's, whose drafts are of the original form, only that the
-    output embedding reads the norm.
+def _feedbacks(format: Format, config: Mapping[str, Any]) -> tuple[Feedback, ...]:
+    """speculators' `norm_output` says what goes back, and vLLM reads every draft so; SpecForge's, whose drafts have the
+    original form, only says that the output embedding reads the norm.
     """
     if not config.get("norm_output"):
-        return "pre"
-    if format == "speculators":
-        return "post"
-    raise _wrong(
-        f"{source} has norm_output, which libraries read in two ways; give --draft-feedback post (vLLM, speculators) "
-        "or pre (SpecForge)"
-    )
+        return ("pre",)
+    return ("post",) if format == "speculators" else ("post", "pre")
 
 
 def _wrong(message: str) -> CheckpointError:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-BASE, EAGLE3, FORMATS, KEYS, KINDS, VOCABULARY, CHECKPOINT = (
+BASE, EAGLE3, FORMATS, KEYS, KINDS, VOCABULARY, CHECKPOINT, MEASURED = (
     f"exporter/hidden_drafts/{name}.py"
-    for name in ("base", "eagle3", "formats", "keys", "kinds", "vocabulary", "checkpoint")
+    for name in ("base", "eagle3", "formats", "keys", "kinds", "vocabulary", "checkpoint", "measured")
 )
-OF_MODULE, OF_FORMATS, OF_KINDS, OF_VOCABULARY, OF_CHECKPOINT = (
+OF_MODULE, OF_FORMATS, OF_KINDS, OF_VOCABULARY, OF_CHECKPOINT, OF_MEASURED = (
     (f"tests/exporter/hidden_drafts/test_{name}.py",)
-    for name in ("eagle3", "formats", "kinds", "vocabulary", "checkpoint")
+    for name in ("eagle3", "formats", "kinds", "vocabulary", "checkpoint", "measured")
 )
 
 READING = (
@@ -62,18 +62,39 @@ READING = (
         OF_MODULE,
         within="Eagle3Draft.run",
     ),
-    Mutant("ids of what layers give", FORMATS, "tuple(one + 1 for one in inside)", "inside", OF_FORMATS),
-    Mutant("the last layer's tap is taken", FORMATS, "if LAST in taps:", "if False:", OF_FORMATS),
-    Mutant("ids in two places", FORMATS, "if outside and inside:", "if False:", OF_FORMATS),
+    Mutant("ids of what layers give", FORMATS, "return tuple(one + 1 for one in ids)", "return ids", OF_FORMATS),
+    Mutant("the last layer's tap is taken", FORMATS, "if any(LAST in one for one in taps):", "if False:", OF_FORMATS),
+    Mutant("defaults of the other count", FORMATS, 'format != "speculators" and outside == gives', "False", OF_FORMATS),
     Mutant(
-        "ids that count in two ways",
+        "speculators' ids may count otherwise",
         FORMATS,
-        'inside == reads or (outside == gives and format != "speculators")',
-        "False",
+        'format != "speculators" and outside == gives',
+        "outside == gives",
         OF_FORMATS,
     ),
     Mutant("a tap beyond the last layer", FORMATS, "0 <= tap <= target.layers", "tap >= 0", OF_FORMATS),
-    Mutant("SpecForge's norm_output", FORMATS, 'if format == "speculators":', "if True:", OF_FORMATS),
+    Mutant(
+        "SpecForge's norm_output",
+        FORMATS,
+        'return ("post",) if format == "speculators" else ("post", "pre")',
+        'return ("post",)',
+        OF_FORMATS,
+    ),
+    Mutant("the worst of several readings", CHECKPOINT, "max(shares)", "min(shares)", OF_FORMATS),
+    Mutant(
+        "the second draft token alone",
+        MEASURED,
+        "right & (said == choice[step + 1 :][:rows])",
+        "said == choice[step + 1 :][:rows]",
+        OF_MEASURED,
+    ),
+    Mutant(
+        "a drafted row sees true rows after it",
+        MEASURED,
+        "torch.cat([before, *[itself] * step], 1)",
+        "torch.cat([before, *[before] * step], 1)",
+        OF_MEASURED,
+    ),
     Mutant("a draft of another vocabulary", FORMATS, "layers.vocab_size != target.vocab_size", "False", OF_FORMATS),
     Mutant(
         "an unknown key",

@@ -9,6 +9,7 @@ import pytest
 import torch
 from specexport.errors import CheckpointError, UnsupportedModelError
 from specexport.exporter.checkpoints.find import find_checkpoint
+from specexport.exporter.hidden_drafts import checkpoint
 from specexport.exporter.hidden_drafts.base import LAST, tapped
 from specexport.exporter.hidden_drafts.checkpoint import HiddenDraftCheckpoint, find_draft
 from specexport.exporter.hidden_drafts.eagle3 import Eagle3Draft
@@ -33,6 +34,7 @@ from support.tiny import VOCAB
 from torch import Tensor
 
 IDS = torch.randint(0, VOCAB, (12,), generator=torch.Generator().manual_seed(2))
+IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm")
 
 
@@ -112,14 +114,80 @@ def test_what_goes_back(target: Path, tmp_path: Path) -> None:
     assert torch.equal(model.lm_head(normed.feedback), normed.logits)
 
 
+def measures(monkeypatch: pytest.MonkeyPatch, *best: Any) -> list[list[Any]]:
+    """Acceptance is 0.3 with a form of these taps and feedback, else 0.2. Gives the forms of each measurement."""
+    measured: list[list[Any]] = []
+
+    def acceptance(model: Any, target: Any, texts: list[Tensor], forms: tuple[Any, ...]) -> list[float]:
+        assert all(text.shape[0] == 1 and 2 < text.shape[1] <= 128 for text in texts)
+        assert texts
+        measured.append([(form.taps, form.feedback) for form in forms])
+        return [0.3 if pair in best else 0.2 for pair in measured[-1]]
+
+    monkeypatch.setattr(checkpoint, "acceptance", acceptance)
+    return measured
+
+
 @pytest.mark.parametrize("save", [save_original, save_modelopt])
-def test_an_original_head_whose_norm_output_could_mean_both(save: Any, target: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("feedback", ["pre", "post"])
+def test_an_original_head_whose_norm_output_could_mean_both(
+    save: Any, feedback: Any, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = save(tmp_path, norm_output=True)
-    with refused(CheckpointError, "norm_output", "--draft-feedback", field="draft"):
-        found(folder, target)
-    forms = [found(folder, target, feedback=said).description.form for said in ("pre", "post")]
-    assert [form.feedback for form in forms] == ["pre", "post"]
-    assert found(save(tmp_path, norm_output=False), target).description.form.feedback == "pre"
+    measured = measures(monkeypatch, (TAPS, feedback))
+    draft = found(folder, target)
+    assert draft.load("fp32").form.feedback == draft.form.feedback == feedback
+    assert measured == [[(TAPS, "post"), (TAPS, "pre")]]
+    assert "0.300" in draft.warnings[-1]
+    assert "0.200" in draft.warnings[-1]
+    assert found(folder, target, feedback="post").form.feedback == "post"
+    assert found(folder, target, feedback="pre").form.feedback == "pre"
+    assert found(save(tmp_path, norm_output=False), target).form.feedback == "pre"
+    assert len(measured) == 1
+
+
+@pytest.mark.parametrize(
+    ("save", "changes", "several"),
+    [
+        (save_original, dict(eagle_aux_hidden_state_layer_ids=[1, 3, 4]), [(1, 3, 4), (2, 4, 5)]),
+        (save_modelopt, dict(eagle_config={IDS_KEY: [2, 4, 5]}), [(3, 5, 6), (2, 4, 5)]),
+        (save_modelopt, dict(eagle_aux_hidden_state_layer_ids=[1, 4, 6]), [(1, 4, 6), (2, 4, 5)]),
+    ],
+    ids=["defaults of SGLang", "defaults of vLLM", "in two places"],
+)
+def test_layer_ids_that_could_mean_both(
+    save: Any,
+    changes: dict[str, Any],
+    several: list[tuple[int, ...]],
+    target: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = save(tmp_path, **changes)
+    for best in several:
+        measured = measures(monkeypatch, (best, "pre"))
+        assert found(folder, target).taps == best
+        assert measured == [[(taps, "pre") for taps in several]]
+    measured = measures(monkeypatch)
+    with refused(CheckpointError, folder, "--draft-taps", "0.200", field="draft"):
+        _ = found(folder, target).taps
+    assert found(folder, target, taps=(2, 3, 5)).taps == (2, 3, 5)
+    assert len(measured) == 1
+
+
+def test_ids_in_two_places_that_agree(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measures(monkeypatch) == []
+    assert found(save_modelopt(tmp_path, eagle_aux_hidden_state_layer_ids=[2, 4, 5]), target).taps == TAPS
+
+
+def test_the_digest_is_of_the_form_that_was_taken(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_original(tmp_path, norm_output=True)
+    digests = {found(folder, target, feedback=feedback).digest for feedback in ("pre", "post")}
+    measures(monkeypatch, (TAPS, "pre"))
+    assert found(folder, target).digest in digests
+    assert len(digests) == 2
 
 
 def test_several_layers_of_which_the_first_reads_the_embedding(target: Path, tmp_path: Path) -> None:
@@ -217,9 +285,7 @@ def test_layer_ids(save: Any, changes: dict[str, Any], taps: tuple[int, ...], ta
 @pytest.mark.parametrize(
     ("save", "changes"),
     [
-        (save_original, dict(eagle_aux_hidden_state_layer_ids=[1, 3, 4])),
-        (save_modelopt, dict(eagle_config=dict(eagle_aux_hidden_state_layer_ids=[2, 4, 5]))),
-        (save_modelopt, dict(eagle_aux_hidden_state_layer_ids=[2, 4, 5])),
+        (save_modelopt, dict(eagle_aux_hidden_state_layer_ids=[2, 4])),
         (save_modelopt, dict(eagle_config=dict(eagle_aux_hidden_state_layer_ids=[1, 3, 7]))),
         (save_speculators, dict(eagle_aux_hidden_state_layer_ids=[1, 3, 8])),
         (save_original, dict(eagle_aux_hidden_state_layer_ids=[1, 3, 9])),
@@ -228,7 +294,7 @@ def test_layer_ids(save: Any, changes: dict[str, Any], taps: tuple[int, ...], ta
         (save_speculators, dict(eagle_aux_hidden_state_layer_ids=[2, 4])),
         (save_speculators, dict(eagle_aux_hidden_state_layer_ids="2,4,5")),
     ],
-    ids=["of SGLang", "of vLLM", "twice", "gives the last", "the last", "beyond", "beyond it", "none", "two", "text"],
+    ids=["other counts", "gives the last", "the last", "beyond", "beyond it", "none", "two", "text"],
 )
 def test_layer_ids_that_say_too_little(save: Any, changes: dict[str, Any], target: Path, tmp_path: Path) -> None:
     folder = save(tmp_path, **changes)
