@@ -24,11 +24,11 @@ from ..errors import EngineError, ParameterError
 from ..user_cache import user_cache
 from .bundle_files import write_kept_tokens, write_maps
 from .checkpoints.checkpoint import Checkpoint
-from .checkpoints.find import find_checkpoint
 from .checkpoints.pair import translate
 from .checkpoints.shared_vocabulary import Tokens, Translation
 from .dialects import ORT_DIALECTS
 from .export_model import ModelExport, export_model
+from .hidden_drafts.checkpoint import find_own_draft
 from .memory import require_memory_for_copies
 from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
 from .precision import PrecisionPlan
@@ -178,7 +178,7 @@ def add_draft(
     building = options.of(manifest)
     timed, cache, texts = Timed(progress or Silent()), open_cache(options.cache or user_cache()), building.texts
     with timed.stage("check the draft", 1):
-        checkpoint = find_checkpoint(named.source)
+        checkpoint = find_own_draft(named.source)
         draft = ResolvedDraft.of(named.name, checkpoint, Tokens.of_bundle(bundle), options.min_overlap, texts)
         limit, capacity = draft.checkpoint.max_positions, manifest.contract.capacity
         if limit and limit < capacity:

@@ -101,14 +101,15 @@ class _Models:
 
 def _find_draft(named: NamedDraft, target: Checkpoint, options: BuildOptions) -> Checkpoint:
     """Raises `CheckpointError`, `PairError`, and `ParameterError` for what does not go with the options."""
-    draft = find_draft(named.source, target, Said(options.draft_taps, options.draft_feedback, options.force))
+    texts = options.texts.texts or read_texts(None)
+    draft = find_draft(named.source, target, Said(options.draft_taps, options.draft_feedback, options.force), texts)
     size = options.draft_vocabulary
     if isinstance(draft, MtpCheckpoint) and size is not None:
         if not 0 < size <= draft.vocab_size:
             raise ParameterError(
                 f"--draft-vocabulary is {size}; it must be from 1 to {draft.vocab_size}", "draft_vocabulary"
             )
-        batches = calibration_tokens(draft.tokenizer, options.texts.texts or read_texts(None))
+        batches = calibration_tokens(draft.tokenizer, texts)
         used = (int(token) for batch in batches for token in batch.flatten())
         return replace(draft, kept=most_frequent(used, size, draft.stop_token_ids, draft.vocab_size))
     if draft.taps and options.engines != (NAME,):

@@ -115,9 +115,10 @@ def _states(layers: Sequence[CacheLayer], memory: dict[str, int]) -> str:
 
 def _vocabularies(draft: DraftSpec) -> Iterator[str]:
     if (shared := draft.shared_vocabulary) is not None:
+        why = "has another tokenizer and" if draft.model.reads is None else "reads the target's hidden states and"
         yield (
-            f"vocabulary the draft has another tokenizer and can propose {shared.shared_tokens} of the target's "
-            f"{shared.target_tokens} tokens ({shared.overlap:.1%})"
+            f"vocabulary the draft {why} can propose {shared.shared_tokens} of the target's {shared.target_tokens} "
+            f"tokens ({shared.overlap:.1%})"
         )
 
 

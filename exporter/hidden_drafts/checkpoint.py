@@ -239,17 +239,34 @@ def find_draft(source: str, target: Checkpoint, said: Said | None = None, texts:
         from .mtp import mtp_checkpoint
 
         return mtp_checkpoint(target)
-    _refuse_pickled(source)
-    found = find_checkpoint(source)
-    if isinstance(found, GgufCheckpoint):
-        return found
-    names = [name for _, name, _ in tensors_of(found.weights).values()]
-    format = recognize(source, read_config(source, found.folder), names)
+    found, format = _found(source)
     if format is None:
         return found
     draft = HiddenDraftCheckpoint(source, found.folder, target, format, said or Said(), texts)
     draft.check()
     return draft
+
+
+def find_own_draft(source: str) -> Checkpoint:
+    """A draft for a bundle that is there, whose target gives no hidden states. Raises `CheckpointError`."""
+    found, format = (None, "mtp") if source == "mtp" and not Path(source).exists() else _found(source)
+    if found is None or format is not None:
+        raise CheckpointError(
+            f"{source} reads the target's hidden states, which a bundle's target gives only for the drafts that it was "
+            "built with; build the bundle again with --draft",
+            "draft",
+        )
+    return found
+
+
+def _found(source: str) -> tuple[Checkpoint, Format | None]:
+    """A checkpoint, and the format of a draft that reads the target's hidden states. Raises `CheckpointError`."""
+    _refuse_pickled(source)
+    found = find_checkpoint(source)
+    if isinstance(found, GgufCheckpoint):
+        return found, None
+    names = [name for _, name, _ in tensors_of(found.weights).values()]
+    return found, recognize(source, read_config(source, found.folder), names)
 
 
 def _refuse_pickled(source: str) -> None:

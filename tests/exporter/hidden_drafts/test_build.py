@@ -1,0 +1,219 @@
+"""Whole builds with drafts that read the target's hidden states: proved, and in sessions equal to plain decoding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from specexport import load
+from specexport.bundle import Bundle
+from specexport.errors import CheckpointError, ParameterError, ProofError, UnsupportedModelError
+from specexport.exporter.additional_drafts import add_draft
+from specexport.exporter.build import build
+from specexport.exporter.options import BuildOptions, NamedDraft
+from specexport.exporter.proving import prove
+from specexport.exporter.tracing import taps
+from specexport.runtime.proofs.verify import verify_session
+from support.hidden_drafts import (
+    save_deepspec,
+    save_modelopt,
+    save_original,
+    save_speculators,
+    save_target,
+)
+from support.mtp_layers import FAMILIES, add_layer
+from support.refusals import refused
+from support.tiny import VOCAB, make_tokenizer, save_checkpoint, save_model
+
+pytestmark = pytest.mark.slow
+PROMPT = list(range(3, 20))
+FORMATS = dict(original=save_original, modelopt=save_modelopt, deepspec=save_deepspec, speculators=save_speculators)
+
+
+def options(cache: Path, **changes: Any) -> BuildOptions:
+    return BuildOptions(max_seq_len=64, max_draft_tokens=3, cache=cache, **changes)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_target(tmp_path_factory.mktemp("target"))
+
+
+def check(bundle: Bundle, trials: int = 0) -> None:
+    """Greedy text is that of plain decoding, and everything that `specexport verify` looks at holds."""
+    session = load(bundle.root, policy=False)
+    try:
+        plain = session.generate(PROMPT, max_new_tokens=40, speculate=False, stop_token_ids=())
+        for drafter in (bundle.manifest.first_draft, f"ngram+{bundle.manifest.first_draft}"):
+            drafted = session.generate(
+                PROMPT, max_new_tokens=40, num_draft_tokens=3, drafter=drafter, stop_token_ids=()
+            )
+            assert drafted.tokens == plain.tokens
+            assert drafted.statistics.drafted > 0
+        report = verify_session(session, None, 16, trials=trials)
+        assert report.passed
+        assert report.drafted > 0
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_eagle3(format: str, target: Path, cache: Path, tmp_path: Path) -> None:
+    FORMATS[format](tmp_path / "head")
+    bundle = build(str(target), str(tmp_path / "head"), tmp_path / "bundle", options(cache)).bundle
+    draft = bundle.manifest.drafts[0]
+    assert draft.model.reads is not None
+    assert draft.model.reads.kind == "eagle3"
+    assert draft.model.proofs[0].max_error < 1e-4
+    kept = draft.shared_vocabulary
+    assert (kept.shared_tokens if kept else VOCAB) == draft.model.vocab_size
+    check(bundle, trials=2000 if format == "original" else 0)  # with a cut vocabulary
+
+
+def mtp_target(name: str, folder: Path) -> Path:
+    family = replace(FAMILIES[name], config=FAMILIES[name].config | {"vocab_size": VOCAB})
+    save_model(folder, family.model_type, config=family.config)
+    add_layer(folder, family)
+    make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_mtp(name: str, cache: Path, tmp_path: Path) -> None:
+    bundle = build(str(mtp_target(name, tmp_path / "t")), "mtp", tmp_path / "bundle", options(cache)).bundle
+    reads = bundle.manifest.drafts[0].model.reads
+    assert reads is not None
+    assert (reads.kind, reads.taps, reads.fuse) == ("mtp", (-1,), {})
+    check(bundle)
+
+
+def test_an_mtp_layer_proposes_the_most_frequent_tokens(cache: Path, tmp_path: Path) -> None:
+    changes = options(cache, draft_vocabulary=40, precision="int8")
+    target = mtp_target("GLM-4.5", tmp_path / "t")
+    bundle = build(str(target), "mtp", tmp_path / "bundle", changes).bundle
+    kept = bundle.manifest.drafts[0].shared_vocabulary
+    assert kept is not None
+    assert kept.shared_tokens == 40
+    check(bundle)
+    for size in (0, VOCAB + 1):
+        with refused(ParameterError, "--draft-vocabulary", str(size)):
+            build(str(target), "mtp", tmp_path / "other", options(cache, draft_vocabulary=size))
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_quantized_targets_give_the_hidden_states_of_the_checkpoint(
+    precision: str, target: Path, cache: Path, tmp_path: Path
+) -> None:
+    """Which are rotated inside, and proved against transformers'."""
+    save_speculators(tmp_path / "head")
+    bundle = build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache, precision=precision)).bundle
+    assert bundle.manifest.target.taps
+    assert any("rotated" in note for note in bundle.manifest.target.notes) == (precision == "int8")
+    check(bundle)
+
+
+def test_two_drafts_of_different_layers_over_one_target(target: Path, cache: Path, tmp_path: Path) -> None:
+    save_speculators(tmp_path / "one")
+    save_original(tmp_path / "two")
+    config = json.loads((tmp_path / "two/config.json").read_text())
+    config["eagle_aux_hidden_state_layer_ids"] = [1, 4, 6]
+    (tmp_path / "two/config.json").write_text(json.dumps(config))
+    drafts = (NamedDraft("one", str(tmp_path / "one")), NamedDraft("two", str(tmp_path / "two")))
+    bundle = build(str(target), drafts, tmp_path / "bundle", options(cache)).bundle
+    assert bundle.manifest.target.taps == (1, 2, 4, 5, 6)
+    session = load(bundle.root, policy=False)
+    plain = session.generate(PROMPT, max_new_tokens=30, speculate=False, stop_token_ids=()).tokens
+    for drafter in ("one", "two", "one", "ngram+two"):
+        found = session.generate(PROMPT, max_new_tokens=30, drafter=drafter, num_draft_tokens=3, stop_token_ids=())
+        assert found.tokens == plain
+    for chain in ("one:two", "ngram:two"):
+        with refused(ParameterError, chain, "hidden states"):
+            session.generate(PROMPT, drafter=chain)
+    session.close()
+
+
+def test_a_portable_bundle_has_graphs_of_both_dialects(target: Path, cache: Path, tmp_path: Path) -> None:
+    save_speculators(tmp_path / "head")
+    made = build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache, portable=True))
+    reads = made.bundle.manifest.drafts[0].model.reads
+    assert reads is not None
+    assert {*reads.fuse} == {"kernels", "ort"} == {*made.bundle.manifest.target.graphs}
+    check(made.bundle)
+
+
+def test_states_of_the_wrong_layer_fail_the_proof(
+    target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_speculators(tmp_path / "head")
+    layers = taps._layers
+
+    def off_by_one(*arguments: Any) -> Any:
+        return torch.nn.ModuleList([*layers(*arguments)][1:])
+
+    monkeypatch.setattr(taps, "_layers", off_by_one)
+    with pytest.raises(ProofError, match="hidden states at tap 2"):
+        build(str(target), str(tmp_path / "head"), tmp_path / "b", options(tmp_path / "cache"))
+
+
+def test_what_goes_back_is_proved(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_speculators(tmp_path / "head")
+    passes = prove.reading_passes
+
+    def other_feedback(model: Any, steps: Any) -> Any:
+        run = model.run
+        model.run = lambda *states, **how: (lambda read, back: (read, back * 1.5))(*run(*states, **how))
+        yield from passes(model, steps)
+        model.run = run
+
+    monkeypatch.setattr(prove, "reading_passes", other_feedback)
+    with pytest.raises(ProofError, match="draft"):
+        build(str(target), str(tmp_path / "head"), tmp_path / "b", options(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("save", [save_original, None])
+def test_a_bundle_that_is_there_gives_no_hidden_states(
+    save: Callable[[Path], Any] | None, target: Path, cache: Path, tmp_path: Path
+) -> None:
+    bundle = build(str(target), None, tmp_path / "b", options(cache)).bundle
+    if save is not None:
+        save(tmp_path / "head")
+    source = str(tmp_path / "head") if save is not None else "mtp"
+    with refused(CheckpointError, "hidden states", "--draft"):
+        add_draft(bundle, NamedDraft("head", source))
+
+
+def test_engines_that_give_none(target: Path, cache: Path, tmp_path: Path) -> None:
+    save_original(tmp_path / "head")
+    with refused(ParameterError, "hidden states", "onnxruntime-cuda"):
+        build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache, engines=("onnxruntime-cuda",)))
+
+
+def test_leaves_need_a_draft_of_its_own(target: Path, cache: Path, tmp_path: Path) -> None:
+    save_speculators(tmp_path / "head")
+    bundle = build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache, tree_rows=2)).bundle
+    session = load(bundle.root, policy=False)
+    with refused(ParameterError, "num_leaves", "hidden states"):
+        session.generate(PROMPT, num_leaves=1, num_draft_tokens=2)
+    session.close()
+
+
+def test_a_target_without_layers_in_one_list(cache: Path, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "t")
+    save_file(load_file(tmp_path / "t/model.safetensors"), tmp_path / "t/model.safetensors", {"format": "pt"})
+    from specexport.exporter.checkpoints.find import find_checkpoint
+
+    model = find_checkpoint(str(tmp_path / "t")).load("fp32")
+    model.config.num_hidden_layers += 1
+    with pytest.raises(UnsupportedModelError, match="one list"), taps.taps_seen(model, (0,)):
+        pass
