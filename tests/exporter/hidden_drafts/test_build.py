@@ -107,7 +107,7 @@ def test_an_mtp_layer_proposes_the_most_frequent_tokens(cache: Path, tmp_path: P
     assert kept.shared_tokens == 40
     check(bundle)
     for size in (0, VOCAB + 1):
-        with refused(ParameterError, "--draft-vocabulary", str(size)):
+        with refused(ParameterError, "--draft-vocabulary", str(size), field="draft_vocabulary"):
             build(str(target), "mtp", tmp_path / "other", options(cache, draft_vocabulary=size))
 
 
@@ -138,7 +138,7 @@ def test_two_drafts_of_different_layers_over_one_target(target: Path, cache: Pat
         found = session.generate(PROMPT, max_new_tokens=30, drafter=drafter, num_draft_tokens=3, stop_token_ids=())
         assert found.tokens == plain
     for chain in ("one:two", "ngram:two"):
-        with refused(ParameterError, chain, "hidden states"):
+        with refused(ParameterError, chain, "hidden states", field="drafter"):
             session.generate(PROMPT, drafter=chain)
     session.close()
 
@@ -189,21 +189,21 @@ def test_a_bundle_that_is_there_gives_no_hidden_states(
     if save is not None:
         save(tmp_path / "head")
     source = str(tmp_path / "head") if save is not None else "mtp"
-    with refused(CheckpointError, "hidden states", "--draft"):
+    with refused(CheckpointError, "hidden states", "--draft", field="draft"):
         add_draft(bundle, NamedDraft("head", source))
 
 
 def test_engines_that_give_none(target: Path, cache: Path, tmp_path: Path) -> None:
     save_original(tmp_path / "head")
-    with refused(ParameterError, "hidden states", "onnxruntime-cuda"):
-        build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache, engines=("onnxruntime-cuda",)))
+    with refused(ParameterError, "hidden states", "onnxruntime-cuda", field="draft"):
+        build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache, engines=("onnxruntime-cuda",), precision="fp16"))
 
 
 def test_leaves_need_a_draft_of_its_own(target: Path, cache: Path, tmp_path: Path) -> None:
     save_speculators(tmp_path / "head")
     bundle = build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache, tree_rows=2)).bundle
     session = load(bundle.root, policy=False)
-    with refused(ParameterError, "num_leaves", "hidden states"):
+    with refused(ParameterError, "num_leaves", "hidden states", field="num_leaves"):
         session.generate(PROMPT, num_leaves=1, num_draft_tokens=2)
     session.close()
 

@@ -14,7 +14,17 @@ from specexport.errors import CheckpointError
 from specexport.exporter.checkpoints.config import keeps_states
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.hidden_drafts.mtp import Mtp, mtp_checkpoint
-from support.mtp_layers import FAMILIES, VOCAB, WIDTH, saved
+from support.mtp_layers import (
+    DEEPSEEK,
+    FAMILIES,
+    LINEAR,
+    PLAIN,
+    QWEN_EXPERTS,
+    ROUTED,
+    VOCAB,
+    WIDTH,
+    saved,
+)
 from support.tiny import edit_json, edit_weights, make_tokenizer, save_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
