@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from divergence import Divergence
-from figures import markdown, rows
+from figures import first_table, markdown, rows
 from interleave import Measured, Request, System, run
 
 STRAY = 9  # a request on which something else took the machine from the peer
@@ -25,6 +25,7 @@ class ReferenceLogits:
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         mode, prompt = request["speculative"], request["prompt_tokens"]
         self.asked.append((self.name, mode, prompt[0]))
+        first = len(prompt) * (0.5 if self.name == "ours" else 0.4 + 0.1 * (prompt[0] == STRAY))
         decoded = request["new_tokens"] - 2
         # Every second request is twice as slow for everybody: ratios by request do not see it.
         seconds = self.pace[mode] * decoded * (1 + prompt[0] % 2) / 1e3
@@ -32,7 +33,7 @@ class ReferenceLogits:
             seconds *= 100
         tokens = list(range(request["new_tokens"]))
         return {
-            "seconds_first": 0.5,
+            "seconds_first": first,
             "tokens_first": 2,
             "seconds_decode": seconds,
             "cpu_decode": 2 * seconds,
@@ -63,6 +64,23 @@ def test_ratios_are_by_request_and_by_mode() -> None:
     speculative = "| peer | speculative | 20.00 | 10.00 to 1208.00 | 40.00 | 2.50 | 1.50x | 2.00 | 40.0 | 5 of 5 |"
     assert f"{speculative} 0.0123 | 98.8% |" in table
     assert "| ours | plain | 20.00 | 10.00 to 20.00 | 40.00 | 1.00 |  |  |  |  |  |  |" in table
+
+
+def test_first_tokens_are_compared_by_request_and_route() -> None:
+    prompts = [[1], [2, 2], [STRAY, 2], [3, 3], [4, 4]]
+    _, answers = compared({"ours": {False: 10, True: 4}, "peer": {False: 15, True: 10}}, prompts)
+    requests = [Request("short" if len(prompt) == 1 else "long", prompt, new_tokens=12) for prompt in prompts]
+    assert first_table(answers, requests, "ours").splitlines()[2:] == [
+        "| short | ours | 1 | 500 | 500 to 500 | 1.00 |",
+        "| short | peer | 1 | 400 | 400 to 400 | 0.80 |",
+        "| long | ours | 2 | 1000 | 1000 to 1000 | 1.00 |",
+        "| long | peer | 2 | 800 | 800 to 940 | 0.80 |",
+    ]
+
+
+def test_the_warm_up_leaves_no_beginning_of_a_prompt_in_a_cache() -> None:
+    asked, _ = compared({"ours": {False: 10, True: 4}}, [[1, 2, 3], [4, 5, 6]])
+    assert [first for _, _, first in asked] == [3, 3, 1, 1, 4, 4]
 
 
 def test_a_text_that_differs_from_the_own_plain_run_is_counted() -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from catalogue import PEERS, SPECEXPORT
 from divergence import EXACT, measure
-from figures import markdown, route_table, rows, width_table
+from figures import first_table, markdown, route_table, rows, width_table
 from interleave import Kept, System, run
 from process import RunnerError, RunnerProcess
 from prompts import read_requests
@@ -166,6 +166,7 @@ def compare(arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
         "settings": {name: getattr(arguments, name) for name in SETTINGS} | {"requests": len(requests)},
         "rows": rows(answers, reference, divergences),
         "by_route": route_table(answers, [request.route for request in requests]),
+        "first_tokens": first_table(answers, requests, reference),
         "widths": widths,
         "divergences": {name: asdict(found) for name, found in divergences.items()},
         "ms_per_token": {
@@ -188,6 +189,7 @@ def show(found: dict[str, Any]) -> None:
         print(f"divergence over {divergence['rows']} tokens of the prompts")
     print("\n" + markdown(found["rows"], found["reference"]))
     print("\n" + found["by_route"])
+    print("\n" + found["first_tokens"])
     if found["widths"]:
         print("\n" + width_table(found["widths"]))
 

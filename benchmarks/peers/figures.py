@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 
 from divergence import Divergence
-from interleave import Measured
+from interleave import Measured, Request
 
 Answers = dict[tuple[str, bool], list[Measured]]
 
@@ -135,6 +135,29 @@ def route_table(answers: Answers, routes: Sequence[str]) -> str:
             parts = [route, name, str(len(drafted)), *times, f"{median(speedups):.2f}x"]
             parts += [f"{min(speedups):.2f}x, {max(speedups):.2f}x", f"{fmean(lengths):.2f}" if lengths else ""]
             lines.append("| " + " | ".join([*parts, f"{same_text(drafted, plain)} of {len(drafted)}"]) + " |")
+    return "\n".join(lines)
+
+
+def first_table(answers: Answers, requests: Sequence[Request], reference: str) -> str:
+    """Every system's time to the first token of plain decoding, by route.
+
+    Requests that begin alike favour systems that keep the caches of earlier prompts.
+    """
+    heads = ["route", "system", "prompt tokens", "ms to the first token", "p10 to p90", f"time / {reference}"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for route in dict.fromkeys(request.route for request in requests):
+        places = [place for place, request in enumerate(requests) if request.route == route]
+        length = median(len(requests[place].tokens) for place in places)
+        for (name, speculative), found in answers.items():
+            if speculative:
+                continue
+            times, other = (
+                [every[place].seconds_first for place in places] for every in (found, answers[reference, False])
+            )
+            low, high = spread(times)
+            parts = [route, name, f"{length:.0f}", f"{median(times) * 1e3:.0f}", f"{low * 1e3:.0f} to {high * 1e3:.0f}"]
+            against = median(a / b for a, b in zip(times, other, strict=True))
+            lines.append("| " + " | ".join([*parts, f"{against:.2f}"]) + " |")
     return "\n".join(lines)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 
@@ -106,7 +106,8 @@ def run(
     note: Callable[[str], None] = lambda _: None,
     kept: Kept | None = None,
 ) -> dict[tuple[str, bool], list[Measured]]:
-    """Answers by (name, speculative), one per request; the first request runs once in advance, as a warm-up.
+    """Answers by (name, speculative), one per request. The first request runs once in advance, as a warm-up, with its
+    tokens reversed: some systems keep the caches of prompts.
 
     The first system is a plain one. kept: requests that are finished in it are not run again.
     """
@@ -120,8 +121,9 @@ def run(
             }
         else:
             if not warm:
+                warm_up = replace(request, tokens=request.tokens[::-1])
                 for system in systems:
-                    ask(system, request, min(request.new_tokens, WARM_UP), k)
+                    ask(system, warm_up, min(request.new_tokens, WARM_UP), k)
             warm, length = True, answer_length(systems[0], request, k)
             answers = {_place(system): ask(system, request, length, k) for system in order(systems, index)}
             if kept:
