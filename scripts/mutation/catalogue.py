@@ -12,6 +12,7 @@ from .grammar_mutants import GRAMMAR
 from .kernel_mutants import KERNELS
 from .leaf_mutants import LEAVES
 from .loop_mutants import LOOP
+from .mtp_mutants import PREDICTING
 from .proof_mutants import PROOFS
 from .sampling_mutants import SAMPLING
 from .serve_mutants import SERVE
@@ -23,6 +24,7 @@ MUTANTS = (
     *LOOP,
     *LEAVES,
     *GRAMMAR,
+    *PREDICTING,
     *PROOFS,
     *BUNDLE,
     *EXPORTER,

@@ -27,7 +27,14 @@ from support.mtp_layers import (
 )
 from support.tiny import edit_json, edit_weights, make_tokenizer, save_model
 from torch import Tensor
-from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    DynamicCache,
+    PreTrainedModel,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+)
 from transformers.cache_utils import MtpCache
 from transformers.modeling_layers import MtpModel
 
@@ -249,3 +256,24 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="is damaged"):
         mtp_checkpoint(find_checkpoint(str(folder)))
+
+
+def test_beside_a_tower_for_images_it_is_the_same(tmp_path: Path) -> None:
+    """As Qwen3.5 is published: the text model's config and weights are a part of the checkpoint."""
+    folder, _ = saved(FAMILIES["Qwen3.5"], tmp_path / "text")
+    alone = find_checkpoint(str(folder))
+    vision = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=WIDTH)
+    text = AutoConfig.from_pretrained(folder).to_dict()
+    whole = Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=text, vision_config=vision))
+    whole.save_pretrained(tmp_path / "whole")
+    weights = load_file(folder / "model.safetensors")
+    names = {name: name.replace("model.", "model.language_model.", 1) for name in weights}
+    ours = {names[name] if name.startswith("model.") else name: value for name, value in weights.items()}
+    edit_weights(tmp_path / "whole" / "model.safetensors", **ours)
+    with torch.no_grad():
+        tokens, hidden = rows(alone.load("fp32"))
+        one, other = (
+            mtp_checkpoint(checkpoint).load("fp32")(tokens[:, 1:-1], hidden=hidden).logits
+            for checkpoint in (alone, find_checkpoint(str(tmp_path / "whole")))
+        )
+    assert torch.equal(one, other)
