@@ -91,7 +91,7 @@ CALIBRATION = (
     Mutant(
         "a benchmark goes on from another host",
         INTERLEAVED,
-        "describe_host(engine.name, engine.device)",
+        "describe_host(session.bundle.manifest, engine.name, engine.device)",
         '""',
         IN_BENCH,
         "journal_header",
@@ -240,7 +240,7 @@ CALIBRATION = (
     Mutant(
         "a calibration goes on from another host",
         CALIBRATE,
-        "describe_host(session.engine.name, session.engine.device)",
+        "describe_host(session.bundle.manifest, session.engine.name, session.engine.device)",
         '""',
         IN_CALIBRATE,
         "_header",
@@ -461,7 +461,7 @@ CALIBRATION = (
     Mutant(
         "threads are taken that another host was calibrated with",
         "runtime/policy/files.py",
-        "stale(costs, engine or costs.engine, costs.threads, device)",
+        "stale(bundle.manifest, costs, engine or costs.engine, costs.threads, device)",
         "costs.engine != (engine or costs.engine)",
         IN_DECISIONS,
     ),
