@@ -13,7 +13,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
-from transformers import DynamicCache, PreTrainedModel
+from torch import Tensor, nn
+from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 
 from ...bundle import Contract, ModelSpec, Proof, Role
 from ...engines.onnxruntime.cpu import NAME, DecoderOptions, OrtDecoder
@@ -30,7 +31,7 @@ from ...runtime.proofs.parity import (
     schedule,
 )
 from ...runtime.proofs.tree_parity import prove_trees
-from ..checkpoints.half_precision import fp32_arithmetic
+from ..checkpoints.half_precision import TORCH_DTYPES, fp32_arithmetic
 from ..checkpoints.source import first_line
 from ..tracing.probe import cache_argument
 from .widen import widen
@@ -50,12 +51,39 @@ def record_reference(
 
     A model in half precision is evaluated in fp32 over its own weights: what it means, without the rounding of one
     order of operations among many. From a model that rounds, correct graphs in bf16 are up to half a standard deviation
-    off.
+    off. Caches in fp16 beside fp32 are rounded here too, which leaves the tolerance of fp32.
 
     Raises `UnsupportedModelError` when the model cannot be evaluated.
     """
     steps = schedule(contract, vocab_size, sliding_window_size(model), spare, text, has_states)
-    return [ReferenceStep(step, logits) for step, logits in zip(steps, _whole_passes(model, steps), strict=True)]
+    with cached_as(contract):
+        return [ReferenceStep(step, logits) for step, logits in zip(steps, _whole_passes(model, steps), strict=True)]
+
+
+@contextmanager
+def cached_as(contract: Contract | None) -> Iterator[None]:
+    """Where a contract's caches are coarser than everything else, attention gets keys and values as these hold them.
+
+    Attention of a pass reads its own rows in the cache too, so all of them are rounded.
+    """
+    if contract is None or contract.caches == contract.precision:
+        yield
+        return
+    dtype, found = TORCH_DTYPES[contract.caches], AttentionInterface.get_interface
+
+    def get_interface(self: AttentionInterface, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        attend = found(self, name, default)
+
+        def over_cache(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
+            return attend(module, query, key.to(dtype).to(key), value.to(dtype).to(value), *args, **options)
+
+        return over_cache
+
+    AttentionInterface.get_interface = get_interface
+    try:
+        yield
+    finally:
+        AttentionInterface.get_interface = found
 
 
 def _whole_passes(model: PreTrainedModel, steps: list[Step]) -> Iterator[NDArray[np.float32]]:
@@ -73,13 +101,19 @@ def _whole_passes(model: PreTrainedModel, steps: list[Step]) -> Iterator[NDArray
         yield from np.split(wanted, np.cumsum([step.rows for step in group])[:-1])
 
 
-def continued_logits(model: PreTrainedModel, steps: list[Step], has_states: bool = False) -> list[NDArray[np.float32]]:
+def continued_logits(
+    model: PreTrainedModel, steps: list[Step], has_states: bool = False, contract: Contract | None = None
+) -> list[NDArray[np.float32]]:
     """Of each step the rows that are compared, over the library's own cache, which is far faster than whole passes.
 
-    has_states: whole passes all the same, since a cache with states cannot be rolled back.
+    has_states: whole passes all the same, since a cache with states cannot be rolled back. contract: whose caches
+    round (`cached_as`); without one, nothing does.
     """
-    if has_states:
-        return list(_whole_passes(model, steps))
+    with cached_as(contract):
+        return list(_whole_passes(model, steps)) if has_states else _continued_passes(model, steps)
+
+
+def _continued_passes(model: PreTrainedModel, steps: list[Step]) -> list[NDArray[np.float32]]:
     cache, found = DynamicCache(), []
     with torch.no_grad(), fp32_arithmetic(model):
         for step in steps:

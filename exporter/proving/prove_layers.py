@@ -179,7 +179,7 @@ def _restored_error(subject: Subject, graph: QuantizedGraph, dialect: Dialect, s
         ir.save(graph.model, path, external_data=weights.name)
         exact = Recipe({name: replace(own, weight_only=True) for name, own in subject.recipe.weights.items()})
         with fake_quantized(subject.model, exact):
-            logits = continued_logits(subject.model, steps, subject.spec.has_states)
+            logits = continued_logits(subject.model, steps, subject.spec.has_states, subject.contract)
         reference = [ReferenceStep(step, rows) for step, rows in zip(steps, logits, strict=True)]
         error = max_error(widened_decoder(path, subject.spec, subject.contract, dialect), reference)
     finally:

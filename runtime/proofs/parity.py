@@ -247,9 +247,7 @@ def _difference(wanted: Logits, actual: Logits) -> float:
 
 def arithmetic(spec: ModelSpec, contract: Contract) -> Arithmetic:
     """The arithmetic of the model's graphs, run unchanged."""
-    # Caches in half precision round keys and values: 1.2e-3 was seen (demo pair) before this limit was taken for them.
-    exact: Exact = contract.precision if contract.caches == contract.precision else "widened"
-    return exact if spec.rounding is None else Rounding(spec.rounding, exact)
+    return contract.precision if spec.rounding is None else Rounding(spec.rounding, contract.precision)
 
 
 def measure_decoder(
