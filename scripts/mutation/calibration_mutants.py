@@ -384,6 +384,20 @@ CALIBRATION = (
         IN_GPTQ,
     ),
     Mutant(
+        "padding counts as text",
+        "exporter/weights/gptq.py",
+        "inputs.detach().flatten(0, -2)[self.used.flatten()]",
+        "inputs.detach().flatten(0, -2)",
+        IN_GPTQ,
+    ),
+    Mutant(
+        "rows in one list end the rounding",
+        "exporter/weights/gptq.py",
+        "inputs.detach().flatten(0, -2)[self.used.flatten()]",
+        "inputs.detach()[self.used]",
+        IN_GPTQ,
+    ),
+    Mutant(
         "damping does not follow the inputs' size", "exporter/weights/gptq.py", "damping * mean", "damping", IN_GPTQ
     ),
     Mutant(
@@ -464,6 +478,9 @@ CALIBRATION = (
         "stale(bundle.manifest, costs, engine or costs.engine, costs.threads, device)",
         "costs.engine != (engine or costs.engine)",
         IN_DECISIONS,
+    ),
+    Mutant(
+        "costs of the kernels are taken without them", HOST, '"kernels" in manifest', '"k" in manifest', IN_DECISIONS
     ),
     Mutant("a container's limit is no part of the host", HOST, "limit < cores", "limit < 0", IN_DECISIONS),
 )
