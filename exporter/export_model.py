@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Format, ModelSpec, Precision, Role
 from ..bundle.files import clone_or_copy, require_space
-from ..runtime.proofs.parity import divergence, save_reference
+from ..runtime.proofs.parity import save_reference
 from ..runtime.provenance import name_of
 from ..strict import parse, read_json
 from .bundle_files import reference_path
@@ -147,9 +147,9 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         reference = record_reference(model, contract, vocab_size, export.exact_widths, text, has_states)
     coarse = contract.caches != contract.precision
     exact = continued_logits(model, [entry.step for entry in reference], has_states) if chosen or coarse else []
+    recorded = ReferenceLogits(tuple(reference), tuple(exact))
     if coarse and chosen is None:
-        apart = divergence(zip(exact, (entry.logits for entry in reference), strict=True))
-        left_out = (*left_out, f"keys and values in {contract.caches} move the model by {apart.nats:.1e} nats")
+        left_out = (*left_out, f"keys and values in {contract.caches} move it by {recorded.rounding:.1e} nats")
     graphs: dict[Dialect, ir.Model] = {}
     made: Made = {}
     for dialect in dialects:
@@ -187,13 +187,12 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     )
     if chosen is not None:
         subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract)
-        recorded = ReferenceLogits(tuple(reference), tuple(exact))
         proofs = []
         for dialect in dialects:
             step(f"prove {dialect} by layers")
             proofs.append(prove_layers(subject, dialect, folder / paths[dialect], recorded))
-        spec = replace(
-            spec, notes=(*left_out, *chosen.recipe.notes), fidelity=chosen.fidelity, rounding=recorded.rounding
-        )
-        spec = replace(spec, layer_proofs=tuple(proofs))
+        notes = (*left_out, *chosen.recipe.notes)
+        spec = replace(spec, notes=notes, fidelity=chosen.fidelity, layer_proofs=tuple(proofs))
+    if exact:
+        spec = replace(spec, rounding=recorded.rounding)
     (folder / SPEC).write_text(json.dumps(asdict(spec)), encoding="utf-8")

@@ -51,7 +51,7 @@ def record_reference(
 
     A model in half precision is evaluated in fp32 over its own weights: what it means, without the rounding of one
     order of operations among many. From a model that rounds, correct graphs in bf16 are up to half a standard deviation
-    off. Caches in fp16 beside fp32 are rounded here too, which leaves the tolerance of fp32.
+    off. Caches in fp16 beside fp32 round here too (`cached_as`).
 
     Raises `UnsupportedModelError` when the model cannot be evaluated.
     """

@@ -48,8 +48,8 @@ class Rounding:
     models end up as far apart as two draws of the rounding, and their largest difference shows how much the model
     amplifies it. (int8 is off by 1e-5 standard deviations with one layer, by 3e-1 with 24 random ones, by 1.2 on
     SmolLM2-135M.) The build proves that each layer is correct (`exporter/proving/prove_layers.py`); here the mean
-    divergence is compared. divergence: of the rounded reference from the model before it was quantized, in nats; exact:
-    the arithmetic of everything else.
+    divergence is compared. divergence: of the rounded reference from the model before it, or its caches, were
+    quantized, in nats; exact: the arithmetic of everything else.
     """
 
     divergence: float

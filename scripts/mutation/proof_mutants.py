@@ -53,6 +53,13 @@ PROOFS = (
         ("tests/exporter/proving/test_reference.py",),
     ),
     Mutant(
+        "caches in fp16 beside fp32 are judged as fp32",
+        "exporter/export_model.py",
+        "if exact:",
+        "if chosen:",
+        ("tests/exporter/proving/test_reference.py",),
+    ),
+    Mutant(
         "a quantized layer may be off",
         "exporter/proving/prove_layers.py",
         "if error <= 1:",

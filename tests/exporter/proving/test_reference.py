@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 from specexport.bundle import Contract, Precision
+from specexport.exporter.build import build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.half_precision import TORCH_DTYPES
+from specexport.exporter.options import BuildOptions
 from specexport.exporter.proving.prove import continued_logits, record_reference
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, contexts, largest_error, schedule, spread
-from support.tiny import LLAMA, export_cached, save_model
+from support.tiny import LLAMA, export_cached, make_tokenizer, save_model
 
 CONTRACT = Contract(capacity=128, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 
@@ -70,3 +72,22 @@ def test_caches_in_fp16_round_in_the_reference_too(attention: str, tmp_path: Pat
     steps = [entry.step for entry in coarse]
     for entry, logits in zip(coarse, continued_logits(model, steps, contract=half), strict=True):
         np.testing.assert_allclose(entry.logits, logits, atol=LOGIT_TOLERANCE["fp32"] * spread(coarse) / 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_build_over_caches_in_fp16_is_judged_by_what_they_round(precision: str, tmp_path: Path) -> None:
+    pytest.importorskip("specexport_kernels")
+    checkpoint = save_model(tmp_path / "checkpoint", config=LLAMA | dict(max_position_embeddings=512))
+    make_tokenizer().save_pretrained(checkpoint)
+    options = BuildOptions(max_seq_len=128, precision=precision, cache_precision="fp16")
+    target = build(str(checkpoint), None, tmp_path / "bundle", options).bundle.manifest.target
+    assert target.rounding is not None
+    assert 0 < target.rounding < 0.1
+    (proof,) = target.proofs
+    assert proof.tolerance is None
+    assert proof.passed
+    assert any("fp16 move it" in note for note in target.notes) == (precision == "fp32")
+    for layers in target.layer_proofs:
+        assert layers.exact_error < layers.exact_tolerance
+        assert LOGIT_TOLERANCE["fp32"] < layers.exact_tolerance < LOGIT_TOLERANCE["fp16"]
