@@ -154,7 +154,7 @@ def main() -> None:
     timed = time_all(Session(session.bundle, session.engine, session.threads), confirming)
     table, rows = tables(timed, analysis)
     print(
-        f"\n{describe_host(session.engine.name, session.engine.device)}; "
+        f"\n{describe_host(session.bundle.manifest, session.engine.name, session.engine.device)}; "
         f"{len(deciding)} prompts to decide by, {len(confirming)} to confirm on\n"
     )
     print(table)

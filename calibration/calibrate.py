@@ -243,7 +243,7 @@ def _header(session: Session, requests: Sequence[Request], options: CalibrateOpt
     return {
         "bundle": bundle_identity(session.bundle),
         "engine": session.engine.name,
-        "host": describe_host(session.engine.name, session.engine.device),
+        "host": describe_host(session.bundle.manifest, session.engine.name, session.engine.device),
         "threads": session.threads,
         "drafts": _weights(session, options),
         "prompts": hashlib.sha256(prompts.encode()).hexdigest(),

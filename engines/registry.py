@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
 from importlib import import_module
 from typing import cast
 
@@ -10,6 +10,10 @@ from ..bundle import Bundle
 from ..errors import EngineError, ParameterError
 from .base import Availability, Engine, EngineModule
 from .catalogue import ENGINES, LIBRARIES
+
+LOG = logging.getLogger("specexport")
+# Codes of errors that say before anything is loaded that this host cannot run this bundle on an engine it has.
+CANNOT_RUN = ("engine_unavailable", "not_built_for_engine", "incompatible_plan")
 
 
 def engine_module(name: str) -> EngineModule:
@@ -22,17 +26,45 @@ def engine_module(name: str) -> EngineModule:
 
 
 def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0, device: int | None = None) -> Engine:
-    """Load the bundle's models on engine `name`, by default on the bundle's first engine that this host can run.
+    """Load the bundle's models on engine `name`, by default on the first of its engines on which this host can run it.
 
     threads: CPU threads, 0 for the engine's own choice. device: which GPU, as the driver numbers those that it shows;
     None is the first.
     Raises `EngineError` if the bundle was not built for the engine or this host cannot run it, and `ParameterError` for
     a device that is negative, or that is given for an engine on the CPU.
     """
-    built = bundle.manifest.engines
-    if name is None:
-        name = _first_usable(built)
-    module = engine_module(name)
+    return _first_usable(bundle, threads, device) if name is None else _load(bundle, name, threads, device)
+
+
+def _first_usable(bundle: Bundle, threads: int, device: int | None) -> Engine:
+    """Raises `EngineError` that says what each engine lacks, and the error of the first that fails otherwise."""
+    built, lacking, passed_over = bundle.manifest.engines, [], dict[str, EngineError]()
+    for engine in built:
+        if engine not in ENGINES:
+            lacking.append(f"{engine} (not known to this specexport; update specexport)")
+            continue
+        availability = engine_module(engine).availability()
+        if not availability.usable:
+            lacking.append(f"{engine} ({availability.detail}; {availability.remedy})")
+            continue
+        try:
+            loaded = _load(bundle, engine, threads, device)
+        except EngineError as error:
+            if error.code not in CANNOT_RUN or len(built) == 1:
+                raise
+            lacking.append(f"{engine} ({error})")
+            passed_over[engine] = error
+            continue
+        for other, why in passed_over.items():
+            LOG.warning("engine %s is passed over for %s: %s", other, engine, why)
+        return loaded
+    raise EngineError(
+        f"this host can run no engine that the bundle was built for: {', '.join(lacking)}", code="engine_unavailable"
+    )
+
+
+def _load(bundle: Bundle, name: str, threads: int, device: int | None) -> Engine:
+    module, built = engine_module(name), bundle.manifest.engines
     if device is not None and not (ENGINES[name].on_gpu and device >= 0):
         expected = "it must be 0 or more" if ENGINES[name].on_gpu else f"engine {name} runs on the CPU; leave it out"
         raise ParameterError(f"device is {device}; {expected}", "device")
@@ -56,22 +88,6 @@ def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0, devic
     if not availability.usable:
         raise EngineError(f"engine {name}: {availability.detail}; {availability.remedy}", code="engine_unavailable")
     return module.load(bundle, threads, device or 0)
-
-
-def _first_usable(built: Sequence[str]) -> str:
-    """The first of these engines that this host can run. Raises `EngineError` that says what each of them lacks."""
-    lacking = []
-    for engine in built:
-        if engine not in ENGINES:
-            lacking.append(f"{engine} (not known to this specexport; update specexport)")
-            continue
-        availability = engine_module(engine).availability()
-        if availability.usable:
-            return engine
-        lacking.append(f"{engine} ({availability.detail}; {availability.remedy})")
-    raise EngineError(
-        f"this host can run no engine that the bundle was built for: {', '.join(lacking)}", code="engine_unavailable"
-    )
 
 
 def availabilities() -> dict[str, Availability]:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Format, ModelSpec, Precision, Reads, Role
 from ..bundle.files import clone_or_copy, require_space
-from ..runtime.proofs.parity import LOGIT_TOLERANCE, Rounding, arithmetic, save_reference
+from ..runtime.proofs.parity import save_reference
 from ..runtime.provenance import name_of
 from ..strict import parse, read_json
 from .bundle_files import reference_path
@@ -155,7 +155,11 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     with fake_quantized(model, chosen.recipe) if chosen else nullcontext():
         text = chosen.text if chosen else ()
         reference = record_reference(model, contract, vocab_size, export.exact_widths, text, has_states)
-    exact = continued_logits(model, [entry.step for entry in reference], has_states) if chosen else []
+    coarse = contract.caches != contract.precision
+    exact = continued_logits(model, [entry.step for entry in reference], has_states) if chosen or coarse else []
+    recorded = ReferenceLogits(tuple(reference), tuple(exact))
+    if coarse and chosen is None:
+        left_out = (*left_out, f"keys and values in {contract.caches} move it by {recorded.rounding:.1e} nats")
     undo = taps_before.undo() if taps_before is not None else None
     graphs: dict[str, ir.Model] = {}
     made: Made = {}
@@ -202,22 +206,19 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         reads=_reads(reads, dialects, paths) if reads is not None else None,
     )
     if undo is not None and chosen is None:
-        computed = arithmetic(spec, contract)
-        assert not isinstance(computed, Rounding)
         for dialect in dialects:
             decoder = open_decoder(folder / paths[dialect], spec, contract, dialect)
-            prove_taps(decoder, model, undo, [entry.step for entry in reference], LOGIT_TOLERANCE[computed])
+            prove_taps(decoder, model, undo, [entry.step for entry in reference], contract)
     if chosen is not None:
         subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract, undo)
-        recorded = ReferenceLogits(tuple(reference), tuple(exact))
         proofs = []
         for dialect in dialects:
             step(f"prove {dialect} by layers")
             proofs.append(prove_layers(subject, dialect, folder / paths[dialect], recorded))
-        spec = replace(
-            spec, notes=(*left_out, *chosen.recipe.notes), fidelity=chosen.fidelity, rounding=recorded.rounding
-        )
-        spec = replace(spec, layer_proofs=tuple(proofs))
+        notes = (*left_out, *chosen.recipe.notes)
+        spec = replace(spec, notes=notes, fidelity=chosen.fidelity, layer_proofs=tuple(proofs))
+    if exact:
+        spec = replace(spec, rounding=recorded.rounding)
     (folder / SPEC).write_text(json.dumps(asdict(spec)), encoding="utf-8")
 
 

@@ -35,7 +35,7 @@ class Description:
             "spans": list(manifest.contract.spans),
             "longest": manifest.longest,
             "policy": None if self.policy is None else asdict(self.policy),
-            "costs": {name: asdict(one) | {"stale": _stale(one)} for name, one in self.costs.items()},
+            "costs": {name: asdict(one) | {"stale": _stale(manifest, one)} for name, one in self.costs.items()},
         }
         for row, draft in zip(described["drafts"], manifest.drafts, strict=True):
             if draft.shared_vocabulary is not None:
@@ -181,14 +181,14 @@ def _decisions(description: Description) -> list[str]:
             rounds = " ".join(f"{time.median * 1e3:.2f}" for time in point.rounds)
             context = _counted(point.context, "token")
             lines.append(f"           with {context}, a round of 0, 1, ... draft tokens: {rounds} ms")
-        if reason := _stale(costs):
+        if reason := _stale(description.manifest, costs):
             lines.append(f"           not used here: {reason}; run specexport calibrate on this host")
     return lines
 
 
-def _stale(costs: Costs) -> str | None:
+def _stale(manifest: Manifest, costs: Costs) -> str | None:
     """Why they say nothing on this host, None where they do."""
-    return stale(costs, costs.engine, costs.threads)
+    return stale(manifest, costs, costs.engine, costs.threads)
 
 
 def _entry(entry: RoutePolicy) -> str:

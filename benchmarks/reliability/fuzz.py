@@ -76,7 +76,7 @@ def prepare(bundle: Path, intact: Path) -> list[Any]:
     times = (time_of,) * (most + 1)
     points = tuple(CostPoint(context, times, time_of, times, times) for context in (16, 64))
     with specexport.load(intact, threads=1) as session:
-        host = describe_host(session.engine.name, session.engine.device)
+        host = describe_host(opened.manifest, session.engine.name, session.engine.device)
     costs = Costs(COSTS_VERSION, identity, host, "onnxruntime", 1, "2026", 0.001, 0.001, points)
     curve = Curve((-2.0, 0.0, 2.0), (0.2, 0.5, 0.9))
     survival = Survival(SURVIVAL_VERSION, identity, "probability", (curve,) * most, ())

@@ -64,7 +64,8 @@ def bench(
     routes = list(dict.fromkeys(pair.route for pair in pairs))
     summaries = tuple(summarize(route, [pair for pair in pairs if pair.route == route]) for route in routes)
     overall = summarize("all", pairs) if len(routes) > 1 else None
-    name, host = session.engine.name, describe_host(session.engine.name, session.engine.device)
+    manifest, name = session.bundle.manifest, session.engine.name
+    host = describe_host(manifest, name, session.engine.device)
     return Bench(bundle_name(session.bundle.root), name, host, options, summaries, overall, tuple(pairs))
 
 
@@ -91,7 +92,7 @@ def journal_header(session: Session, requests: Sequence[Request], options: Bench
         "files": {path.name: sha256(path) for path in sorted(root.glob("*.json"))},  # the plans and the policy
         "engine": engine.name,
         "threads": session.threads,
-        "host": describe_host(engine.name, engine.device),
+        "host": describe_host(session.bundle.manifest, engine.name, engine.device),
         "options": asdict(options),
         "requests": hashlib.sha256(json.dumps(rows).encode()).hexdigest(),
     }

@@ -128,7 +128,8 @@ def _check_version() -> None:
         needed = dotted(OLDEST_WITH_STATES)
         raise EngineError(
             f"onnxruntime {ort.__version__} is too old for layers that keep recurrent or convolution states, {needed} "
-            f"is needed; pip install 'onnxruntime>={needed}'"
+            f"is needed; pip install 'onnxruntime>={needed}'",
+            code="engine_unavailable",
         )
 
 

@@ -18,6 +18,12 @@ def library() -> str | None:
     return path
 
 
+def instruction_set() -> str | None:
+    """Which one the operators run on here, None where this host cannot run them."""
+    runs: str | None = import_module("specexport_kernels").instruction_set() if availability().usable else None
+    return runs
+
+
 def availability(operators: int = OLDEST_OPERATORS) -> Availability:
     """Whether this host can run graphs that ask for version `operators` of the operators, and on which instruction set.
 

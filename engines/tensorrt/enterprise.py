@@ -26,7 +26,8 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     if runtime.name == LEAN and not all(plan.version_compatible for plan in plans.values()):
         raise EngineError(
             f"this host has only the lean runtime, which needs version-compatible plans; make them with: "
-            f"specexport compile {bundle.root} --engine {NAME} --version-compatible, or install TensorRT"
+            f"specexport compile {bundle.root} --engine {NAME} --version-compatible, or install TensorRT",
+            code="incompatible_plan",
         )
     return load_bundle(NAME, bundle, runtime, CudaDevice(device))
 

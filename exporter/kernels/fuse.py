@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ..quantize.linears import splits_last_axis
 from ..weights.rotation import hadamard
 from .layouts import PANEL
 
@@ -44,7 +45,7 @@ def _gate(graph: ir.Graph, product: ir.Node) -> bool:
     half = product.attributes["num_outputs"].as_int() // 2
     if split is None or split.op_type != "Split" or len(split.outputs) != 2 or half % PANEL:
         return False
-    if split.attributes.get_int("axis", 0) not in (-1, 2) or _sizes(split) not in (None, [half, half]):
+    if not splits_last_axis(split) or _sizes(split) not in (None, [half, half]):
         return False
     gate, up = split.outputs
     found = _activated(gate)
@@ -119,9 +120,9 @@ def _turn(graph: ir.Graph, product: ir.Node) -> bool:
         return False
     value = parted.inputs[0]
     made_by = value.producer() if value is not None else None
-    if made_by is not None and made_by.domain == DOMAIN:
+    if made_by is not None and made_by.domain == DOMAIN and _rank(value) == _rank(turned) is not None:
         product.replace_input_with(0, value)
-    else:  # rows of heads, maybe
+    else:  # rows of heads, or in one list, maybe
         back.replace_input_with(0, value)
     product.attributes["hadamard"] = ir.AttrInt64("hadamard", size)
     return True

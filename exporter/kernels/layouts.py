@@ -5,6 +5,7 @@ Padding is zero, and no output or input of it is ever seen.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +47,14 @@ def float_panels(weight: Array, form: str) -> Array:
     dtype = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}[form]
     padded = _padded(weight.astype(dtype, copy=False), PANEL, 1)
     return np.ascontiguousarray(padded.reshape(-1, PANEL, weight.shape[1]).transpose(0, 2, 1))
+
+
+def floats_in_panels(name: str, weight: Callable[[], Array], size: tuple[int, int], form: str) -> ir.Value:
+    """A stored weight of `size`, (N, K), whose panels are in memory only while they are written."""
+    outputs, inputs = size
+    dtype, shape = FLOAT_FORMATS[form][1], ir.Shape([-(-outputs // PANEL), inputs, PANEL])
+    tensor = ir.LazyTensor(lambda: ir.tensor(float_panels(weight(), form)), dtype=dtype, shape=shape, name=name)
+    return ir.val(name, dtype, shape, const_value=tensor)
 
 
 def int8_panels(values: Array) -> Array:

@@ -16,9 +16,8 @@ from .fuse import DOMAIN, turn_size
 from .layouts import (
     BLOCK,
     FLOAT_FORMATS,
-    PANEL,
     float_format,
-    float_panels,
+    floats_in_panels,
     int4_panels,
     int8_panels,
     scale_panels,
@@ -99,25 +98,14 @@ def _weights(graph: ir.Graph, group: Group, form: str, recipe: Recipe) -> list[i
     """The initializers of a product: weights in panels, and their scales where there are some."""
     name = f"{name_of(group)}.{form}"
     if form in FLOAT_FORMATS:
-        return [graph.initializers.get(name) or _float_weights(graph, name, group, form)]
+        if name not in graph.initializers:
+            size = sum(linear.size[0] for linear in group), group[0].size[1]
+            whole = floats_in_panels(name, lambda: np.concatenate([matrix(linear) for linear in group]), size, form)
+            graph.register_initializer(whole)
+        return [graph.initializers[name]]
     by_output = f"{name}.scales"
     if name not in graph.initializers:
         values, scales = stored(group, recipe)
         constant(graph, name, int8_panels(values) if form == "int8" else int4_panels(values))
         constant(graph, by_output, scales if form == "int8" else scale_panels(scales))
     return [graph.initializers[name], graph.initializers[by_output]]
-
-
-def _float_weights(graph: ir.Graph, name: str, group: Group, form: str) -> ir.Value:
-    """Panels that are in memory only while they are written."""
-    dtype = FLOAT_FORMATS[form][1]
-    outputs, inputs = sum(linear.size[0] for linear in group), group[0].size[1]
-    shape = ir.Shape([-(-outputs // PANEL), inputs, PANEL])
-
-    def panels() -> ir.TensorProtocol:
-        return ir.tensor(float_panels(np.concatenate([matrix(linear) for linear in group]), form))
-
-    tensor = ir.LazyTensor(panels, dtype=dtype, shape=shape, name=name)
-    value = ir.val(name, dtype, shape, const_value=tensor)
-    graph.register_initializer(value)
-    return value

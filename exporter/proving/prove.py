@@ -13,13 +13,15 @@ import numpy as np
 import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
-from transformers import DynamicCache, PreTrainedModel
+from torch import Tensor, nn
+from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 
 from ...bundle import Contract, ModelSpec, Proof, Role
 from ...engines.onnxruntime.cpu import NAME, DecoderOptions, OrtDecoder
 from ...engines.onnxruntime.graphs import open_graph
 from ...errors import ProofError, UnsupportedModelError
 from ...runtime.proofs.parity import (
+    LOGIT_TOLERANCE,
     Arithmetic,
     ReferenceStep,
     Rounding,
@@ -31,7 +33,7 @@ from ...runtime.proofs.parity import (
     schedule,
 )
 from ...runtime.proofs.tree_parity import prove_trees
-from ..checkpoints.half_precision import fp32_arithmetic
+from ..checkpoints.half_precision import TORCH_DTYPES, fp32_arithmetic
 from ..checkpoints.source import first_line
 from ..hidden_drafts.base import HiddenDraft, hidden_states
 from ..tracing.probe import cache_argument
@@ -58,14 +60,41 @@ def record_reference(
 
     A model in half precision is evaluated in fp32 over its own weights: what it means, without the rounding of one
     order of operations among many. From a model that rounds, correct graphs in bf16 are up to half a standard deviation
-    off.
+    off. Caches in fp16 beside fp32 round here too (`cached_as`).
 
     Raises `UnsupportedModelError` when the model cannot be evaluated.
     """
     if isinstance(model, HiddenDraft):
         return _reading_reference(model, contract, text)
     steps = schedule(contract, vocab_size, sliding_window_size(model), spare, text, has_states)
-    return [ReferenceStep(step, logits) for step, logits in zip(steps, _whole_passes(model, steps), strict=True)]
+    with cached_as(contract):
+        return [ReferenceStep(step, logits) for step, logits in zip(steps, _whole_passes(model, steps), strict=True)]
+
+
+@contextmanager
+def cached_as(contract: Contract | None) -> Iterator[None]:
+    """Where a contract's caches are coarser than everything else, attention gets keys and values as these hold them.
+
+    Attention of a pass reads its own rows in the cache too, so all of them are rounded.
+    """
+    if contract is None or contract.caches == contract.precision:
+        yield
+        return
+    dtype, found = TORCH_DTYPES[contract.caches], AttentionInterface.get_interface
+
+    def get_interface(self: AttentionInterface, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        attend = found(self, name, default)
+
+        def over_cache(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
+            return attend(module, query, key.to(dtype).to(key), value.to(dtype).to(value), *args, **options)
+
+        return over_cache
+
+    AttentionInterface.get_interface = get_interface
+    try:
+        yield
+    finally:
+        AttentionInterface.get_interface = found
 
 
 def _reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[int]) -> list[ReferenceStep]:
@@ -85,7 +114,8 @@ def _reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[in
         end, draw = steps[-1].end, np.random.default_rng(1)
         drafted = [Step(draw.integers(0, size, 1), end + index, 1) for index in range(DRAFTED)]
         steps += drafted
-    return [ReferenceStep(step, logits) for step, logits in zip(steps, reading_passes(model, steps), strict=True)]
+    with cached_as(contract):
+        return [ReferenceStep(step, logits) for step, logits in zip(steps, reading_passes(model, steps), strict=True)]
 
 
 def reading_passes(model: HiddenDraft, steps: Sequence[Step]) -> Iterator[NDArray[np.float32]]:
@@ -102,10 +132,10 @@ def reading_passes(model: HiddenDraft, steps: Sequence[Step]) -> Iterator[NDArra
 
 
 def prove_taps(
-    decoder: OrtDecoder, model: PreTrainedModel, undo: Undo, steps: Sequence[Step], tolerance: float
+    decoder: OrtDecoder, model: PreTrainedModel, undo: Undo, steps: Sequence[Step], contract: Contract
 ) -> None:
     """Compare the hidden states that the target's graph gives with those that transformers tells of the model, at each
-    of `steps` near the start. undo: as for `trace`. tolerance: in standard deviations of a tap.
+    of `steps` near the start. undo: as for `trace`.
 
     Raises `ProofError`.
     """
@@ -114,12 +144,17 @@ def prove_taps(
         if step.end > TAPPED:
             break
         decoder.step(step.tokens.tolist(), step.position)
-        ours, states = decoder.taps(), hidden_states(model, torch.from_numpy(context)[None])
+        ours, tokens = decoder.taps(), torch.from_numpy(context)[None]
+        with torch.no_grad(), fp32_arithmetic(model):
+            exact = hidden_states(model, tokens)
+            with cached_as(contract):
+                rounded = hidden_states(model, tokens)
         width = ours.shape[1] // len(decoder.spec.taps)
         for place, tap in enumerate(decoder.spec.taps):
-            with torch.no_grad(), fp32_arithmetic(model):
-                wanted = undo(tap, states[tap])[0, step.position :].numpy()
+            wanted, before = (undo(tap, states[tap])[0, step.position :].numpy() for states in (rounded, exact))
             off = np.abs(ours[:, place * width : (place + 1) * width] - wanted).max() / wanted.std()
+            # Of caches that round, as in `prove_layers`.
+            tolerance = LOGIT_TOLERANCE[contract.precision] + np.abs(before - wanted).max() / wanted.std()
             if not off <= tolerance:
                 raise ProofError(
                     f"target: the hidden states at tap {tap} are {off:.2g} standard deviations off the Hugging Face "
@@ -142,15 +177,21 @@ def _whole_passes(model: PreTrainedModel, steps: list[Step]) -> Iterator[NDArray
         yield from np.split(wanted, np.cumsum([step.rows for step in group])[:-1])
 
 
-def continued_logits(model: PreTrainedModel, steps: list[Step], has_states: bool = False) -> list[NDArray[np.float32]]:
+def continued_logits(
+    model: PreTrainedModel, steps: list[Step], has_states: bool = False, contract: Contract | None = None
+) -> list[NDArray[np.float32]]:
     """Of each step the rows that are compared, over the library's own cache, which is far faster than whole passes.
 
-    has_states: whole passes all the same, since a cache with states cannot be rolled back.
+    has_states: whole passes all the same, since a cache with states cannot be rolled back. contract: whose caches
+    round (`cached_as`); without one, nothing does.
     """
-    if isinstance(model, HiddenDraft):
-        return list(reading_passes(model, steps))
-    if has_states:
-        return list(_whole_passes(model, steps))
+    with cached_as(contract):
+        if isinstance(model, HiddenDraft):
+            return list(reading_passes(model, steps))
+        return list(_whole_passes(model, steps)) if has_states else _continued_passes(model, steps)
+
+
+def _continued_passes(model: PreTrainedModel, steps: list[Step]) -> list[NDArray[np.float32]]:
     cache, found = DynamicCache(), []
     with torch.no_grad(), fp32_arithmetic(model):
         for step in steps:

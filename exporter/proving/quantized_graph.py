@@ -23,7 +23,7 @@ from ...errors import ProofError
 from ...runtime.proofs.parity import Exact
 from ..dialects import OPSETS, ORT_DIALECTS, Dialect
 from ..kernels.fuse import DOMAIN
-from ..kernels.layouts import PANEL, float_panels
+from ..kernels.layouts import floats_in_panels
 from ..passes.clean_up import parameter_name
 from ..tracing.taps import Undo
 from ..weights.formats import LARGEST, Float32
@@ -54,7 +54,7 @@ class Subject:
     @property
     def arithmetic(self) -> Exact:
         """Of what is not quantized, as it is run here: in fp32 over the constants that the graph has."""
-        return "fp32" if self.contract.precision == self.contract.caches == "fp32" else "widened"
+        return "fp32" if self.contract.precision == "fp32" else "widened"
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,11 +198,7 @@ class QuantizedGraph:
         weights = op.weights if isinstance(op, QuantizedOp) else (op.weight,)
         restored = self._tensor(name, *weights)
         outputs, inputs = restored.shape.numpy()
-        shape = ir.Shape([-(-outputs // PANEL), inputs, PANEL])
-        panels = ir.LazyTensor(
-            lambda: ir.tensor(float_panels(restored.numpy(), "fp32")), dtype=ir.DataType.FLOAT, shape=shape, name=name
-        )
-        value = ir.val(name, ir.DataType.FLOAT, shape, const_value=panels)
+        value = floats_in_panels(name, restored.numpy, (outputs, inputs), "fp32")
         self.model.graph.register_initializer(value)
         node.op_type = "LinearFloat" if isinstance(op, QuantizedOp) else "EmbeddingFloat"
         node.replace_input_with(1, value)

@@ -88,6 +88,8 @@ def look_angles_up(model: ir.Model, capacity: int) -> int:
         return 0
     start, count = ELSEWHERE
     whole, part = evaluate(model, tuple(angles), capacity), evaluate(model, tuple(angles), count, start)
+    assert whole is not None
+    assert part is not None
     places: ir.Value | None = None
     changed = 0
     for number, (value, table, rows) in enumerate(zip(angles, whole, part, strict=True)):

@@ -148,6 +148,12 @@ def matrix(linear: Linear) -> np.ndarray:
     return np.ascontiguousarray(values if linear.transposed else values.T)
 
 
+def splits_last_axis(split: ir.Node) -> bool:
+    """Whether a Split parts its input along the last axis, as far as its shape says."""
+    axis, value = split.attributes.get_int("axis", 0), split.inputs[0]
+    return axis == -1 or (value is not None and value.shape is not None and axis == len(value.shape) - 1)
+
+
 def name_of(group: Group) -> str:
     return "+".join(linear.name for linear in group)
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from .linears import constant
+from .linears import constant, splits_last_axis
 
 ATTENTION = "GroupQueryAttention"
 
@@ -197,9 +197,11 @@ def _tables(
     model: ir.Model, rotated: Rotated, capacity: int, number: int, multiple: int
 ) -> tuple[ir.Value, ir.Value] | None:
     """`cos` and `sin` by position, `[capacity, turned / 2]` each; None where the numbers of a pair are turned by other
-    angles.
+    angles, or these depend on more than positions.
     """
     evaluated = evaluate(model, (rotated.cos, rotated.sin), capacity)
+    if evaluated is None:
+        return None
     values = []
     for name, table in zip(("cos", "sin"), evaluated, strict=True):
         turned = table.shape[-1]
@@ -214,8 +216,8 @@ def _tables(
     return values[0], values[1]
 
 
-def evaluate(model: ir.Model, wanted: tuple[ir.Value, ...], width: int, position: int = 0) -> list[Table]:
-    """What the values are in a pass of `width` tokens: they depend on the position and the number of tokens only."""
+def evaluate(model: ir.Model, wanted: tuple[ir.Value, ...], width: int, position: int = 0) -> list[Table] | None:
+    """What the values are in a pass of `width` tokens; None if they depend on more than positions and that number."""
     graph = model.graph
     needed: set[ir.Node] = set()
     pending = list(wanted)
@@ -232,7 +234,10 @@ def evaluate(model: ir.Model, wanted: tuple[ir.Value, ...], width: int, position
         "depth": np.arange(width),  # of a graph that takes trees, for a chain
     }
     inputs = [value for value in graph.inputs if value in sources]
-    assert all(value.name in feeds for value in inputs), "a rotary embedding that looks at the cache"
+    for value in inputs:
+        readers = {use.node.op_type for use in value.uses() if use.node in needed}
+        if value.name not in feeds or (value.name == "tokens" and readers != {"Shape"}):
+            return None
     cut = ir.convenience.extract(graph, inputs, list(wanted))
     evaluator = ReferenceEvaluator(ir.to_proto(ir.Model(cut, ir_version=model.ir_version)))
     return list(evaluator.run(None, {value.name: feeds[value.name] for value in inputs if value.name}))
@@ -297,6 +302,8 @@ def pack_attention(model: ir.Model) -> int:
         splits = {part.producer() for part, _ in parts}
         split = splits.pop()
         if splits or split is None or split.op_type != "Split" or list(split.outputs) != [part for part, _ in parts]:
+            continue
+        if not splits_last_axis(split) or len(split.outputs[0].shape or ()) != 3:
             continue
         biases = [bias for _, bias in parts if bias is not None]
         if len(biases) not in (0, 3) or not _only_used(parts, node):

@@ -157,9 +157,14 @@ class _State:
         self.last: tuple[weakref.ref[Tensor], Tensor | None] | None = None
 
     def choose(self, layer: LinearLayer, inputs: Tensor) -> None:
-        """inputs: [B, T, K]."""
+        """inputs: the rows of all tokens, [B, T, K], [B, 1, T, K] or [B T, K]. A layer that gets others, such as those
+        that are routed to it, is left as it is.
+        """
+        if inputs.shape[:-1].numel() != self.used.numel():
+            return
         if self.last is None or self.last[0]() is not inputs:
-            self.last = weakref.ref(inputs), inverse_factor(inputs.detach()[self.used], self.damping)
+            rows = inputs.detach().flatten(0, -2)[self.used.flatten()]
+            self.last = weakref.ref(inputs), inverse_factor(rows, self.damping)
         if (factor := self.last[1]) is not None:
             recipe = self.recipes[layer.weight]
             self.weights[layer.weight] = replace(recipe, stored=rounded(layer.matrix.float(), factor, recipe))

@@ -56,8 +56,8 @@ def first_costs(session: Metered, draft: str) -> Costs | None:
 
 def _path(session: Metered, draft: str) -> Path:
     engine = session.engine
-    bundle, host = bundle_identity(session.bundle, draft), describe_host(engine.name, engine.device)
-    made_for = [bundle, host, engine.name, session.threads]
+    host = describe_host(session.bundle.manifest, engine.name, engine.device)
+    made_for = [bundle_identity(session.bundle, draft), host, engine.name, session.threads]
     name = sha256(json.dumps(made_for).encode()).hexdigest()[:32]
     return user_cache() / "costs" / f"{name}.json"
 

@@ -138,7 +138,7 @@ class CostMeter:
         return Costs(
             schema_version=COSTS_VERSION,
             bundle=bundle_identity(session.bundle, self._draft),
-            host=describe_host(session.engine.name, session.engine.device),
+            host=describe_host(session.bundle.manifest, session.engine.name, session.engine.device),
             engine=session.engine.name,
             threads=session.threads,
             made=datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -76,7 +76,7 @@ class Decisions:
             policy = policy.without_chains()
         costs = read_by_draft(bundle, Costs, COSTS)
         known = costs.get(first)
-        reason = stale(known, *host)
+        reason = stale(bundle.manifest, known, *host)
         entries = (policy.default, *policy.routes.values())
         if reason and any(entry.mode == "adaptive" or (known and entry.verdict != "off") for entry in entries):
             LOG.warning(
@@ -92,7 +92,9 @@ class Decisions:
                     f"{bundle.path(COSTS)} has rounds of up to {one.max_draft_tokens} draft tokens, the bundle "
                     f"{most}; {remedy(bundle)}"
                 )
-        used: dict[str, Costs | None] = {name: one for name, one in costs.items() if stale(one, *host) is None}
+        used: dict[str, Costs | None] = {
+            name: one for name, one in costs.items() if stale(bundle.manifest, one, *host) is None
+        }
         survivals = read_by_draft(bundle, Survival, SURVIVAL)
         made = cls(policy, used, routing, first, survivals=survivals, open_draft=drafts.open)
         for name in drafts.opened:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...atomic import remove_left, temporary_file, write_whole
-from ...bundle import Bundle
+from ...bundle import Bundle, Manifest
 from ...errors import BundleError, OutputError, ParameterError
 from ...strict import parse, read_json
 from ..drafting.names import runnable_drafter
@@ -76,14 +76,14 @@ def _parsed(bundle: Bundle, kind: type[T], raw: Any, where: str, draft: str | No
     return value
 
 
-def stale(costs: Costs | None, engine: str, threads: int, device: int = 0) -> str | None:
-    """Why costs say nothing about this engine on this host, None where they do."""
+def stale(manifest: Manifest, costs: Costs | None, engine: str, threads: int, device: int = 0) -> str | None:
+    """Why costs say nothing about this engine on this host, None where they do. manifest: of their bundle."""
     if costs is None:
         return f"there is no {COSTS}"
     for context, theirs, ours in (
         ("with --engine", costs.engine, engine),
         ("with", _threads(costs.threads), _threads(threads)),
-        ("on", costs.host, describe_host(engine, device)),
+        ("on", costs.host, describe_host(manifest, engine, device)),
     ):
         if theirs != ours:
             return f"{COSTS} was measured {context} {theirs}, not {context} {ours}"
@@ -94,7 +94,7 @@ def calibrated_threads(bundle: Bundle, engine: str | None, device: int) -> int:
     """How many threads the policy's costs were measured with on this host, 0 without any. engine: None for any."""
     by_draft = read_by_draft(bundle, Costs, COSTS) if bundle.path(POLICY).exists() else {}
     costs = by_draft.get(bundle.manifest.first_draft)
-    if costs is None or stale(costs, engine or costs.engine, costs.threads, device):
+    if costs is None or stale(bundle.manifest, costs, engine or costs.engine, costs.threads, device):
         return 0
     return costs.threads
 

@@ -8,9 +8,10 @@ import platform
 from dataclasses import asdict
 from pathlib import Path
 
-from ...bundle import Bundle
+from ...bundle import Bundle, Manifest
 from ...engines.catalogue import ENGINES
 from ...engines.cpus import allowed_cpus, cpu_limit
+from ...engines.onnxruntime.kernels import instruction_set
 from ...errors import EngineError
 
 
@@ -35,9 +36,9 @@ def bundle_identity(bundle: Bundle, draft: str | None = None) -> str:
     return hashlib.sha256(json.dumps([models, contract], sort_keys=True).encode()).hexdigest()
 
 
-def describe_host(engine: str, device: int = 0) -> str:
+def describe_host(manifest: Manifest, engine: str, device: int = 0) -> str:
     """The processor, its cores and vector extensions, and a container's limit on CPU time; for engines on a GPU the
-    name of GPU `device` as well.
+    name of GPU `device` as well. On the CPU also the instruction set of specexport-kernels, if they run this bundle.
     """
     lines = _lines("/proc/cpuinfo")
     values = {
@@ -53,6 +54,8 @@ def describe_host(engine: str, device: int = 0) -> str:
     info = ENGINES.get(engine)  # costs.json may name an engine of a later version
     if info is not None and info.on_gpu:
         parts.append(_gpu(device))
+    elif info is not None and "kernels" in manifest.target.graphs and (runs := instruction_set()):
+        parts.append(f"with kernels for {runs}")
     return " ".join(parts)
 
 

@@ -91,7 +91,7 @@ CALIBRATION = (
     Mutant(
         "a benchmark goes on from another host",
         INTERLEAVED,
-        "describe_host(engine.name, engine.device)",
+        "describe_host(session.bundle.manifest, engine.name, engine.device)",
         '""',
         IN_BENCH,
         "journal_header",
@@ -240,7 +240,7 @@ CALIBRATION = (
     Mutant(
         "a calibration goes on from another host",
         CALIBRATE,
-        "describe_host(session.engine.name, session.engine.device)",
+        "describe_host(session.bundle.manifest, session.engine.name, session.engine.device)",
         '""',
         IN_CALIBRATE,
         "_header",
@@ -384,6 +384,20 @@ CALIBRATION = (
         IN_GPTQ,
     ),
     Mutant(
+        "padding counts as text",
+        "exporter/weights/gptq.py",
+        "inputs.detach().flatten(0, -2)[self.used.flatten()]",
+        "inputs.detach().flatten(0, -2)",
+        IN_GPTQ,
+    ),
+    Mutant(
+        "rows in one list end the rounding",
+        "exporter/weights/gptq.py",
+        "inputs.detach().flatten(0, -2)[self.used.flatten()]",
+        "inputs.detach()[self.used]",
+        IN_GPTQ,
+    ),
+    Mutant(
         "damping does not follow the inputs' size", "exporter/weights/gptq.py", "damping * mean", "damping", IN_GPTQ
     ),
     Mutant(
@@ -461,9 +475,12 @@ CALIBRATION = (
     Mutant(
         "threads are taken that another host was calibrated with",
         "runtime/policy/files.py",
-        "stale(costs, engine or costs.engine, costs.threads, device)",
+        "stale(bundle.manifest, costs, engine or costs.engine, costs.threads, device)",
         "costs.engine != (engine or costs.engine)",
         IN_DECISIONS,
+    ),
+    Mutant(
+        "costs of the kernels are taken without them", HOST, '"kernels" in manifest', '"k" in manifest', IN_DECISIONS
     ),
     Mutant("a container's limit is no part of the host", HOST, "limit < cores", "limit < 0", IN_DECISIONS),
 )

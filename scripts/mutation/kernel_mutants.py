@@ -8,6 +8,7 @@ LAYOUTS, PRODUCTS, FUSE = (f"exporter/kernels/{name}.py" for name in ("layouts",
 LAYOUT_TESTS, PRODUCT_TESTS, FUSE_TESTS = (
     (f"tests/exporter/kernels/test_{name}.py",) for name in ("layouts", "products", "fuse")
 )
+PACK_TESTS = ("tests/exporter/quantize/test_pack_qkv.py",)
 TURNS, TURN_TESTS = "exporter/quantize/rotary.py", ("tests/exporter/quantize/test_rotary.py",)
 
 KERNELS = (
@@ -143,6 +144,41 @@ KERNELS = (
         "made_by is not None and made_by.domain == DOMAIN",
         "True",
         FUSE_TESTS,
+    ),
+    Mutant(
+        "turned rows keep their shape",
+        FUSE,
+        " and _rank(value) == _rank(turned) is not None",
+        "",
+        FUSE_TESTS,
+    ),
+    Mutant(
+        "heads are halved as a gate is",
+        "exporter/quantize/linears.py",
+        "axis == -1 or (value is not None and value.shape is not None and axis == len(value.shape) - 1)",
+        "axis in (-1, 2)",
+        FUSE_TESTS,
+    ),
+    Mutant(
+        "what is split along any axis is packed",
+        TURNS,
+        "not splits_last_axis(split) or len(split.outputs[0].shape or ()) != 3",
+        "len(split.outputs[0].shape or ()) != 3",
+        PACK_TESTS,
+    ),
+    Mutant(
+        "what is split in one list is packed",
+        TURNS,
+        "not splits_last_axis(split) or len(split.outputs[0].shape or ()) != 3",
+        "not splits_last_axis(split)",
+        PACK_TESTS,
+    ),
+    Mutant(
+        "angles may depend on the tokens",
+        TURNS,
+        'value.name not in feeds or (value.name == "tokens" and readers != {"Shape"})',
+        "value.name not in feeds",
+        TURN_TESTS,
     ),
     Mutant(
         "neighbours are turned as halves",

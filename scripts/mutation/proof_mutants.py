@@ -46,6 +46,20 @@ PROOFS = (
         (f"{TESTS}/test_parity.py",),
     ),
     Mutant(
+        "the reference keeps its keys in fp32",
+        "exporter/proving/prove.py",
+        "key.to(dtype).to(key)",
+        "key",
+        ("tests/exporter/proving/test_reference.py",),
+    ),
+    Mutant(
+        "caches in fp16 beside fp32 are judged as fp32",
+        "exporter/export_model.py",
+        "if exact:",
+        "if chosen:",
+        ("tests/exporter/proving/test_reference.py",),
+    ),
+    Mutant(
         "a quantized layer may be off",
         "exporter/proving/prove_layers.py",
         "if error <= 1:",

@@ -13,6 +13,7 @@ from specexport.engines.base import Availability
 from specexport.engines.catalogue import ENGINES
 from specexport.engines.onnxruntime import cpu
 from specexport.engines.registry import availabilities, engine_module, load_engine
+from specexport.engines.tensorrt import enterprise
 from specexport.errors import EngineError, ParameterError
 from support.refusals import refused
 
@@ -44,6 +45,51 @@ def test_the_order_of_the_bundle_decides(opened: Bundle, monkeypatch: pytest.Mon
     assert load_engine(built_for(opened, "tensorrt", "onnxruntime")).name == "GPU 0"
     assert load_engine(built_for(opened, "tensorrt", "onnxruntime"), device=3).name == "GPU 3"
     assert load_engine(built_for(opened, "onnxruntime", "tensorrt")).name == "onnxruntime"
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        (cpu, {"code": "engine_unavailable"}),  # as without specexport-kernels
+        (enterprise, {"code": "not_built_for_engine"}),
+        (enterprise, {"code": "incompatible_plan"}),
+    ],
+)
+def test_an_engine_that_cannot_run_this_bundle_is_passed_over(
+    opened: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, module: Any, why: dict[str, str]
+) -> None:
+    """That the host has its package is not enough."""
+    other = enterprise if module is cpu else cpu
+
+    def refuse(*_: object) -> None:
+        raise EngineError("it lacks something", **why)
+
+    for one in (module, other):
+        monkeypatch.setattr(one, "availability", lambda: Availability(True, "found"))
+    monkeypatch.setattr(module, "load", refuse)
+    monkeypatch.setattr(other, "load", lambda *_: SimpleNamespace(name=other.NAME))
+    bundle = built_for(opened, module.NAME, other.NAME)
+    assert load_engine(bundle).name == other.NAME
+    assert caplog.messages == [f"engine {module.NAME} is passed over for {other.NAME}: it lacks something"]
+    with refused(EngineError, "it lacks something", **why):  # what was asked for by name
+        load_engine(bundle, module.NAME)
+    monkeypatch.setattr(other, "load", refuse)
+    caplog.clear()
+    with refused(EngineError, f"{module.NAME} (it lacks something), {other.NAME} (it", code="engine_unavailable"):
+        load_engine(bundle)
+    assert not caplog.messages
+
+
+def test_an_engine_that_fails_otherwise_is_not_passed_over(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may be short for a moment, and the other engine be far slower."""
+
+    def fail(*_: object) -> None:
+        raise EngineError("too little memory", code="out_of_device_memory")
+
+    monkeypatch.setattr(enterprise, "availability", lambda: Availability(True, "a GPU"))
+    monkeypatch.setattr(enterprise, "load", fail)
+    with refused(EngineError, "memory", code="out_of_device_memory"):
+        load_engine(built_for(opened, "tensorrt", "onnxruntime"))
 
 
 def test_an_unknown_name_lists_the_names(opened: Bundle) -> None:
@@ -103,5 +149,5 @@ def test_a_precision_that_an_engine_runs_no_states_in(precision: Precision, open
 
 def test_an_onnxruntime_before_the_operators_for_states(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnxruntime, "__version__", "1.27.1")
-    with refused(EngineError, "onnxruntime>=1.31"):
+    with refused(EngineError, "onnxruntime>=1.31", code="engine_unavailable"):
         load_engine(with_states(opened, "onnxruntime"))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx_ir as ir
+import onnx_ir.passes.common as common_passes
 from specexport.engines.onnxruntime.graphs import open_session
 
 
@@ -12,8 +15,12 @@ def weight(rows: int, columns: int, seed: int = 0) -> np.ndarray:
 
 
 def graph(text: str, **weights: np.ndarray) -> ir.Model:
-    """text: a graph in ONNX's own notation; the names of its weights are among its inputs."""
-    made = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n{text}')
+    """text: a graph in ONNX's own notation; the names of its weights are among its inputs. Its values have shapes, as
+    those of traced graphs.
+    """
+    made = ir.from_onnx_text(
+        f'<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1, "specexport" : 1]>\n{text}'
+    )
     for value in list(made.graph.inputs):
         if value.name in weights:
             tensor = ir.tensor(weights[value.name], name=value.name)
@@ -24,7 +31,18 @@ def graph(text: str, **weights: np.ndarray) -> ir.Model:
             )
             made.graph.inputs.remove(value)
             made.graph.register_initializer(value)
+    common_passes.ShapeInferencePass()(made)
     return made
+
+
+def with_weights(given: str, body: str, results: str, weights: dict[str, np.ndarray]) -> ir.Model:
+    """given: inputs with their types. weights: those that the body names are stored. results: outputs with types."""
+    own = {name: array for name, array in weights.items() if re.search(rf"[ (]{name}\b", body)}
+    types = "".join(
+        f", {'int64' if array.dtype == np.int64 else 'float'}[{','.join(map(str, array.shape))}] {name}"
+        for name, array in own.items()
+    )
+    return graph(f"agraph ({given}{types}) => ({results}) {{ {body} }}", **own)
 
 
 def run(made: ir.Model, **inputs: np.ndarray) -> list[np.ndarray]:

@@ -19,7 +19,7 @@ Call = dict[str, Any]
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine of the doubles has no device that could be asked for its name."""
-    monkeypatch.setattr(interleaved, "describe_host", lambda engine, device: f"a host with {engine}")
+    monkeypatch.setattr(interleaved, "describe_host", lambda manifest, engine, device: f"a host with {engine}")
 
 
 @pytest.fixture

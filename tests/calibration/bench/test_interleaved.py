@@ -171,7 +171,7 @@ def test_what_makes_another_run(session: Session, tmp_path: Path, monkeypatch: p
     seen.append(journal_header(other, requests(), OPTIONS))
     monkeypatch.setattr(session, "threads", 2)
     seen.append(journal_header(session, requests(), OPTIONS))
-    monkeypatch.setattr(module, "describe_host", lambda engine, device: f"another host with {engine}")
+    monkeypatch.setattr(module, "describe_host", lambda manifest, engine, device: f"another host with {engine}")
     seen.append(journal_header(session, requests(), OPTIONS))
     (session.bundle.root / "policy.json").write_text("{}")
     seen.append(journal_header(session, requests(), OPTIONS))

@@ -196,7 +196,12 @@ def test_a_bundle_that_is_there_gives_no_hidden_states(
 def test_engines_that_give_none(target: Path, cache: Path, tmp_path: Path) -> None:
     save_original(tmp_path / "head")
     with refused(ParameterError, "hidden states", "onnxruntime-cuda", field="draft"):
-        build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache, engines=("onnxruntime-cuda",), precision="fp16"))
+        build(
+            str(target),
+            str(tmp_path / "head"),
+            tmp_path / "b",
+            options(cache, engines=("onnxruntime-cuda",), precision="fp16"),
+        )
 
 
 def test_leaves_need_a_draft_of_its_own(target: Path, cache: Path, tmp_path: Path) -> None:

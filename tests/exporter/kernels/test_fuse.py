@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from specexport.exporter.kernels.fuse import DOMAIN, fuse_around_products
+from specexport.exporter.kernels.fuse import fuse_around_products
 from specexport.exporter.kernels.products import use_products
 from specexport.exporter.passes.clean_up import CLEAN_UP
 from specexport.exporter.weights.recipe import Recipe
 from specexport.exporter.weights.rotation import hadamard
-from support.small_graphs import graph, operators, run, weight
+from support.small_graphs import operators, run, weight, with_weights
 
 pytest.importorskip("specexport_kernels")
 
@@ -29,6 +29,10 @@ WEIGHTS = {
     "parts": np.array([-1, 32]),
     "whole": np.array([1, -1, INPUTS]),
     "heads": np.array([1, -1, 4, INPUTS // 4]),
+    "list": np.array([-1, INPUTS]),
+    "pairs": np.array([1, -1, 2, INPUTS // 2]),
+    "half_w": weight(INPUTS // 2, OUTPUTS, 10),
+    "rows": np.array([1, -1, OUTPUTS]),
     "square": weight(INPUTS, INPUTS, 9),
     "H": H,
     "H2": 2 * H,
@@ -37,6 +41,7 @@ WEIGHTS = {
 MULTIPLIED, SPLIT = "m = MatMul(x, w)", "m = MatMul(x, w) g, u = Split<axis = -1>(m, halves)"
 SWISH, NORM = "s = Sigmoid(g) a = Mul(g, s)", "n = SimplifiedLayerNormalization<epsilon = 0.01>(x, gain)"
 SKIPPED = "n, p, q, total = com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 0.01>(x, skip, gain)"
+PAIRS = "r = Reshape(x, pairs) m = MatMul(r, half_w)"
 GIVEN = f"float[1, t, {INPUTS}] x, float[1, t, {INPUTS}] skip"
 
 
@@ -45,14 +50,7 @@ def turn(by: str, after: str = "MatMul(v, w)") -> str:
 
 
 def made(body: str, outputs: str) -> ir.Model:
-    given = ", ".join(
-        f"{'int64' if array.dtype == np.int64 else 'float'}[{','.join(map(str, array.shape))}] {name}"
-        for name, array in WEIGHTS.items()
-    )
-    results = ", ".join(f"float[1, t, n] {name}" for name in outputs.split())
-    model = graph(f"agraph ({GIVEN}, {given}) => ({results}) {{ {body} }}", **WEIGHTS)
-    model.opset_imports[DOMAIN] = 1
-    return model
+    return with_weights(GIVEN, body, ", ".join(f"float[1, t, n] {name}" for name in outputs.split()), WEIGHTS)
 
 
 def fused(body: str, outputs: str = "y") -> tuple[ir.Model, int]:
@@ -92,10 +90,12 @@ def test_all_at_once() -> None:
     assert count == 3
 
 
-@pytest.mark.parametrize("outputs", ["y z", "total y", "y total"])
-def test_the_sum_of_a_norm_is_given_too(outputs: str) -> None:
-    """To nodes that stand before the product as well."""
-    model, count = fused(f"{SKIPPED} z = Neg(total) y = MatMul(n, w)", outputs)
+@pytest.mark.parametrize(
+    ("outputs", "read"), [("y z", "z = Neg(total)"), ("total y", "z = Neg(total)"), ("y total", "")]
+)
+def test_the_sum_of_a_norm_is_given_too(outputs: str, read: str) -> None:
+    """To nodes that stand before the product as well, and where the graph alone gives it."""
+    model, count = fused(f"{SKIPPED} {read} y = MatMul(n, w)", outputs)
     assert [kind for kind in operators(model) if kind != "Neg"] == ["LinearFloat"]
     assert count == 1
 
@@ -106,6 +106,9 @@ def test_a_turn_goes_into_the_product() -> None:
     assert count == 1
     product = f"e = MatMul(x, square) {turn('H').replace('(x', '(e')}"
     assert operators(fused(product)[0]) == ["LinearFloat", "LinearFloat"]
+    # a product of rows in one list gives no [1, T, K]
+    flat = f"l = Reshape(x, list) e = MatMul(l, square) {turn('H').replace('(x', '(e')}"
+    assert operators(fused(flat)[0]) == ["Reshape", "LinearFloat", "Reshape", "LinearFloat"]
     heads = f"e = Reshape(x, heads) {turn('H').replace('(x', '(e')}"
     assert operators(fused(heads)[0])[-1:] == ["LinearFloat"]
 
@@ -130,6 +133,8 @@ def test_a_turn_goes_into_the_product() -> None:
         (f"{SPLIT} {SWISH} y = Add(a, u)", "y"),
         (f"{SPLIT} s = Sigmoid(u) a = Mul(g, s) y = Mul(a, u)", "y"),
         (f"m = MatMul(x, narrow) g, u = Split<axis = -1>(m, twenty) {SWISH} y = Mul(a, u)", "y"),
+        # gates: halves of the rows, not of each
+        (f"{PAIRS} g, u = Split<axis = 2, num_outputs = 2>(m) {SWISH} p = Mul(a, u) y = Reshape(p, rows)", "y"),
         # norms that others read, or that add a bias of their own
         (f"{NORM} y = MatMul(n, w) z = Neg(n)", "y z"),
         (f"{NORM} y = MatMul(n, w)", "y n"),

@@ -16,7 +16,7 @@ from specexport.exporter.passes.clean_up import CLEAN_UP
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from specexport.exporter.weights.rotation import hadamard
 from support.refusals import refused
-from support.small_graphs import graph, operators, run, weight
+from support.small_graphs import operators, run, weight, with_weights
 
 pytest.importorskip("specexport_kernels")
 
@@ -27,15 +27,8 @@ MATRICES = {"a": weight(64, 48, 1), "b": weight(64, 32, 2), "c": weight(64, 17, 
 
 
 def made(body: str, outputs: str, **weights: np.ndarray) -> ir.Model:
-    own = {name: array for name, array in (MATRICES | weights).items() if f" {name}" in body or f"({name}" in body}
-    given = "".join(
-        f", {'int64' if array.dtype == np.int64 else 'float'}[{','.join(map(str, array.shape))}] {name}"
-        for name, array in own.items()
-    )
     results = ", ".join(f"float[1, t, n] {name}" for name in outputs.split())
-    model = graph(f"agraph (float[1, t, 64] x, int64[1, t] tokens{given}) => ({results}) {{ {body} }}", **own)
-    model.opset_imports[DOMAIN] = 1
-    return model
+    return with_weights("float[1, t, 64] x, int64[1, t] tokens", body, results, MATRICES | weights)
 
 
 def changed(

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from specexport.exporter.quantize.rotary import pack_attention
-from support.small_graphs import graph, operators, run, weight
+from support.small_graphs import operators, run, weight, with_weights
 
 # Four heads of 16 over two of keys, a cache of 8 rows, two of them in use.
 GIVEN = "float[1, t, 128] m, float[1, 2, 8, 16] k, float[1, 2, 8, 16] v, int32[1] last, int32 total"
@@ -12,6 +12,7 @@ KEPT = "float[1, t, 64] y, float[1, 2, 8, 16] nk, float[1, 2, 8, 16] nv"
 ATTEND = "com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2>"
 PLAIN = f"a, b, c = Split<axis = -1>(m, sizes) y, nk, nv = {ATTEND}(a, b, c, k, v, last, total)"
 SIZES = np.array([64, 32, 32])
+SHAPES = {"list": np.array([-1, 128]), "whole": np.array([1, -1, 64]), "half": np.array([1, -1, 32])}
 FEEDS = {
     "m": weight(2, 128)[None],
     "k": weight(16, 16).reshape(1, 2, 8, 16),
@@ -22,10 +23,7 @@ FEEDS = {
 
 
 def model(body: str, outputs: str = KEPT, **weights: np.ndarray) -> ir.Model:
-    names = "".join(
-        f", {'int64' if array.dtype == np.int64 else 'float'}[{len(array)}] {name}" for name, array in weights.items()
-    )
-    return graph(f"agraph ({GIVEN}, int64[3] sizes{names}) => ({outputs}) {{ {body} }}", sizes=SIZES, **weights)
+    return with_weights(GIVEN, body, outputs, {"sizes": SIZES} | weights)
 
 
 def feeds() -> dict[str, np.ndarray]:
@@ -62,9 +60,20 @@ def test_biases_of_the_three_become_one() -> None:
         # another order
         (f"a, b, c = Split<axis = -1>(m, sizes) y, nk, nv = {ATTEND}(a, c, b, k, v, last, total)", KEPT),
         (f"{PLAIN} z = Neg(b)", f"{KEPT}, float[1, t, 32] z"),  # read elsewhere too
+        # parts of other axes, or of another rank
+        (
+            f"r = Transpose<perm = [0, 2, 1]>(m) a, b, c = Split<axis = 1>(r, sizes) d = Reshape(a, whole) "
+            f"e = Reshape(b, half) f = Reshape(c, half) y, nk, nv = {ATTEND}(d, e, f, k, v, last, total)",
+            KEPT,
+        ),
+        (
+            f"r = Reshape(m, list) a, b, c = Split<axis = 1>(r, sizes) d = Reshape(a, whole) "
+            f"e = Reshape(b, half) f = Reshape(c, half) y, nk, nv = {ATTEND}(d, e, f, k, v, last, total)",
+            KEPT,
+        ),
         # changed
         (f"a, b, c = Split<axis = -1>(m, sizes) d = Mul(b, b) y, nk, nv = {ATTEND}(a, d, c, k, v, last, total)", KEPT),
     ],
 )
 def test_others_stay(body: str, outputs: str) -> None:
-    assert "Split" in operators(check(body, 0, outputs))
+    assert "Split" in operators(check(body, 0, outputs, **SHAPES))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 from specexport.exporter.passes.clean_up import CLEAN_UP
 from specexport.exporter.quantize.rotary import absorb_rotary
-from support.small_graphs import graph, operators, run, weight
+from support.small_graphs import operators, run, weight, with_weights
 
 pytest.importorskip("specexport_kernels")
 
@@ -69,16 +71,22 @@ def made(turns: str, tables: str = "halved", keys: str = "", heads: str = "", sw
         back = f"$o = {SWAP}($y) $f = Reshape($o, whole) " if swapped else "$f = Reshape($y, whole) "
         body += f"{laid} {heads} {turn} {back}".replace("$", name)
     body += "out, nk, nv = specexport.Attention<heads = 4, kv_heads = 2, scale = 0.25>(qf, ck, cv, position, kf, v)"
-    own = "".join(
-        f", {'int64' if array.dtype == np.int64 else 'float'}[{','.join(map(str, array.shape))}] {name}"
-        for name, array in WEIGHTS.items()
-    )
     given = "int64[1, t] tokens, float[1, t, 64] q, float[1, t, 32] k, float[1, t, 32] v, int64[1] position"
     caches = f"float[1, 2, {CAPACITY}, 16] ck, float[1, 2, {CAPACITY}, 16] cv"
     results = f"float[1, t, 64] out, {caches.replace('ck', 'nk').replace('cv', 'nv')}"
-    model = graph(f"agraph ({given}, {caches}{own}) => ({results}) {{ {body} }}", **WEIGHTS)
-    model.opset_imports["specexport"] = 1
-    return model
+    return with_weights(f"{given}, {caches}", body, results, WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    "more", ["e = ReduceMax<keepdims = 0>(tokens)", "f = Floor(ck) i = Cast<to = 7>(f) e = ReduceMax<keepdims = 0>(i)"]
+)
+def test_angles_that_depend_on_more_than_positions_stay(more: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the tokens themselves, or on the cache: there is no table of them."""
+    monkeypatch.setattr(
+        sys.modules[__name__], "PLACES", PLACES.replace("p = Add(r, position)", f"{more} p = Add(r, e)")
+    )
+    model = made(ALL)
+    assert absorb_rotary(model, CAPACITY) == 0
 
 
 def absorbed(*given: str, **options: object) -> tuple[ir.Model, int]:

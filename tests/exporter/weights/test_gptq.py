@@ -150,3 +150,33 @@ def test_the_model_is_nearer_and_unchanged(make: Make, batches: list[Tensor]) ->
     found = choose_integers(model, texts(), recipes, damping=0.01).weights
     assert off(found) < 0.7 * off(recipes)
     assert all(map(torch.equal, before, model.parameters()))
+
+
+@pytest.mark.parametrize(
+    "laid", [lambda rows: rows.flatten(0, 1), lambda rows: rows[:, None]], ids=["in one list", "with a head"]
+)
+def test_layers_that_get_their_rows_in_another_shape(make: Make, laid: Callable[[Tensor], Tensor]) -> None:
+    """As experts that all tokens share do, and the second product of latent attention: the same integers."""
+    model = make("llama")
+    recipes = {layer.weight: INT8 for layer in linear_layers(model)}
+    expected = choose_integers(model, texts(), recipes).weights
+    mlp = model.get_submodule("model.layers.1.mlp")
+    forward = mlp.forward
+    mlp.forward = lambda rows: forward(laid(rows)).reshape(rows.shape)
+    found = choose_integers(model, texts(), recipes).weights
+    assert set(found) == set(expected)
+    for name, recipe in found.items():
+        ours, theirs = recipe.stored, expected[name].stored
+        assert ours is not None
+        assert theirs is not None
+        assert (ours[0] == theirs[0]).mean() > 0.98, name
+
+
+def test_a_layer_that_gets_some_of_the_rows_is_left_as_it_is(make: Make) -> None:
+    model = make("llama")
+    recipes = {layer.weight: INT8 for layer in linear_layers(model)}
+    mlp = model.get_submodule("model.layers.1.mlp")
+    forward = mlp.forward
+    mlp.forward = lambda rows: torch.cat([forward(rows[:, :-1]), rows[:, -1:]], 1)
+    found = choose_integers(model, texts(), recipes).weights
+    assert set(recipes) - set(found) == {f"model.layers.1.mlp.{part}_proj.weight" for part in ("gate", "up", "down")}

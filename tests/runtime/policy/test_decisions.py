@@ -77,7 +77,17 @@ def costs_of(bundle: Bundle) -> Costs:
         tuple(time(1 + 0.05 * m) for m in range(5)),
         (time(0),) * 5,
     )
-    return Costs(1, bundle_identity(bundle), describe_host("onnxruntime"), "onnxruntime", 0, "now", 0.1, 0.01, (point,))
+    return Costs(
+        1,
+        bundle_identity(bundle),
+        describe_host(bundle.manifest, "onnxruntime"),
+        "onnxruntime",
+        0,
+        "now",
+        0.1,
+        0.01,
+        (point,),
+    )
 
 
 def survival_of(bundle: Bundle, head: tuple[float, ...] = ()) -> Survival:
@@ -264,11 +274,11 @@ def test_sessions_take_the_threads_that_were_calibrated(
 
 
 def test_no_costs_at_all(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
-    assert stale(None, "onnxruntime", 0) == "there is no costs.json"
+    assert stale(bundle.manifest, None, "onnxruntime", 0) == "there is no costs.json"
     write_policy(bundle, ON)
     Decisions.load(Drafts(bundle, engine()), 0)
     assert not caplog.text  # a fixed policy needs none
-    assert stale(costs_of(bundle), "onnxruntime", 0) is None
+    assert stale(bundle.manifest, costs_of(bundle), "onnxruntime", 0) is None
 
 
 def test_a_policy_of_another_bundle_is_refused(bundle: Bundle, tmp_path: Path) -> None:
@@ -366,7 +376,9 @@ def session_with(tmp_path: Path, default: RoutePolicy, **routes: RoutePolicy) ->
 
 
 def test_the_session_follows_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.runtime.policy.files.describe_host", lambda *_: describe_host("onnxruntime"))
+    monkeypatch.setattr(
+        "specexport.runtime.policy.files.describe_host", lambda manifest, *_: describe_host(manifest, "onnxruntime")
+    )
     old = session_with(tmp_path, OFF, code=ON, lookup=replace(ON, drafter="ngram"), quick=ADAPTIVE)
     session = Session(old.bundle, old.engine)
     prompt = [5, 6, 5, 6, 5]
@@ -430,10 +442,33 @@ def test_costs_of_fewer_draft_tokens_are_refused(bundle: Bundle) -> None:
 @pytest.mark.parametrize(
     ("limit", "told"), [(0.5, " 2 cores limited to 0.5"), (2.0, " 2 cores"), (math.inf, " 2 cores")]
 )
-def test_a_host_is_another_under_another_limit(limit: float, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_is_another_under_another_limit(
+    limit: float, told: str, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the time of CPUs, as of a container: costs that were measured under one do not hold under the other."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(host_identity, "cpu_limit", lambda: limit)
-    text = describe_host("onnxruntime")
+    text = describe_host(bundle.manifest, "onnxruntime")
     assert text.partition(",")[2].startswith(told)
     assert ("limited" in text) == ("limited" in told)
+
+
+def test_costs_are_of_the_operators_and_the_instruction_set_that_run(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A portable bundle also runs without specexport-kernels, and a processor may be held to fewer instructions."""
+    runs: list[str | None] = ["avx512_vnni"]
+    monkeypatch.setattr(host_identity, "instruction_set", lambda: runs[-1])
+    manifest, graphs = bundle.manifest, {"kernels": "graphs/target-kernels.onnx", "ort": "graphs/target-ort.onnx"}
+    plain = replace(manifest, target=replace(manifest.target, graphs={"ort": graphs["ort"]}))
+    portable = replace(manifest, target=replace(manifest.target, graphs=graphs))
+    assert (
+        describe_host(portable, "onnxruntime") == f"{describe_host(plain, 'onnxruntime')} with kernels for avx512_vnni"
+    )
+    costs = replace(costs_of(bundle), host=describe_host(portable, "onnxruntime"))
+    assert stale(portable, costs, "onnxruntime", 0) is None
+    runs.append("avx2")
+    assert stale(portable, costs, "onnxruntime", 0) is not None
+    runs.append(None)
+    assert stale(portable, costs, "onnxruntime", 0) is not None
+    assert describe_host(portable, "onnxruntime") == describe_host(plain, "onnxruntime")
