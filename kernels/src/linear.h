@@ -7,6 +7,7 @@
 // Embedding<Format>: rows of a table in the same layout: ids [...], weights, scales -> [..., inputs]; attribute num_inputs.
 #pragma once
 #include "operators.h"
+#include "pages.h"
 
 namespace specexport {
 extern const Kernels* kernels;
@@ -16,7 +17,8 @@ struct LinearSettings {
   Gate gate;
   float epsilon;
   bool gives_total;
-  explicit LinearSettings(const ort::KernelInfo* info);
+  Copy weights, scales;  // of constants, or null
+  LinearSettings(const ort::KernelInfo* info, ort::Type type);
 };
 void multiply_rows(const LinearSettings& settings, Format format, ort::Type type, ort::KernelContext* c);
 void look_up_rows(int64_t inputs, Format format, ort::Type type, ort::KernelContext* c);
@@ -24,7 +26,7 @@ void look_up_rows(int64_t inputs, Format format, ort::Type type, ort::KernelCont
 template <Format F, ort::Type T>
 struct Linear : LinearSettings {
   static constexpr const char* NAME = "Linear";
-  explicit Linear(const ort::KernelInfo* info) : LinearSettings(info) {}
+  explicit Linear(const ort::KernelInfo* info) : LinearSettings(info, T) {}
   void compute(ort::KernelContext* c) { multiply_rows(*this, F, T, c); }
 };
 template <Format F, ort::Type T>
