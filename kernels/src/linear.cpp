@@ -133,11 +133,10 @@ void multiply_rows(const LinearSettings& settings, Format format, ort::Type type
   }
 }
 
-void look_up_rows(int64_t inputs, Format format, ort::Type type, ort::KernelContext* c) {
+void look_up_rows(int64_t inputs, int64_t outputs, Format format, ort::Type type, ort::KernelContext* c) {
   const Tensor ids = needed(c, 0, ort::int64), weights = needed(c, 1, type), scales = input(c, 2);
   require(weights.rank >= 3 && weights.sizes[0] > 0 && weights.sizes[0] < INT32_MAX / PANEL, "the table is empty");
-  const int64_t outputs = format == Format::int8 && scales && scales.rank == 1 ? scales.sizes[0]
-                                                                              : weights.sizes[0] * PANEL;
+  if (!outputs) outputs = format == Format::int8 && scales && scales.rank == 1 ? scales.sizes[0] : weights.sizes[0] * PANEL;
   require(inputs > 0 && inputs <= MOST_INPUTS, "the attribute `num_inputs` is not within 1 to 2^17");
   check_weights(format, weights, scales, inputs, outputs);
   const int64_t count = count_of(ids, ids.rank);

@@ -17,7 +17,8 @@ struct Chunk {  // at the beginning of its memory
 };
 
 namespace {
-constexpr size_t SMALL = 4096, LARGE = size_t{1} << 21, CHUNK = 32 * LARGE;
+constexpr size_t SMALL = 4096, LARGE = size_t{1} << 21;
+constexpr size_t CHUNK = 128 * LARGE;  // of which only what holds copies is memory
 std::mutex mutex;
 Chunk* current = nullptr;  // which has room
 
@@ -45,21 +46,25 @@ Chunk* new_chunk(size_t bytes) {  // null: no memory
   return new (begin + before) Chunk{size, up(sizeof(Chunk), 64), 0};
 }
 
-// Only a file's pages can be had again; all other memory would lose what it holds.
-void give_back(const void* data, size_t bytes) {
-  const auto at = reinterpret_cast<uintptr_t>(data);
-  const size_t from = up(at, SMALL), to = (at + bytes) / SMALL * SMALL;
-  uint64_t page = 0;  // bit 61: of a file, and not changed since
+// Whether the page is a file's, and was not changed: it can be had again, where all other memory would lose what it holds.
+bool of_file(const char* data) {
+  (void)*const_cast<const volatile char*>(data);  // of a page that is not in memory nothing is known
+  uint64_t page = 0;
   const int pages = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-  if (pages < 0) return;
-  const ssize_t read = pread(pages, &page, sizeof page, static_cast<off_t>(from / SMALL * sizeof page));
+  if (pages < 0) return false;
+  const auto at = static_cast<off_t>(reinterpret_cast<uintptr_t>(data) / SMALL * sizeof page);
+  const ssize_t read = pread(pages, &page, sizeof page, at);
   close(pages);
-  if (from < to && read == sizeof page && page >> 61 & 1) madvise(reinterpret_cast<void*>(from), to - from, MADV_DONTNEED);
+  return read == sizeof page && page >> 61 & 1;
+}
+void give_back(const void* data, size_t bytes) {  // the whole pages
+  const size_t at = reinterpret_cast<uintptr_t>(data), from = up(at, SMALL), to = (at + bytes) / SMALL * SMALL;
+  if (from < to) madvise(reinterpret_cast<void*>(from), to - from, MADV_DONTNEED);
 }
 }  // namespace
 
-Copy::Copy(const void* data_, size_t bytes) : data(data_) {
-  if (!data || bytes < SMALL || !has_large_pages()) return;
+Copy::Copy(const void* data_, size_t bytes) : data(data_), bytes_(bytes) {
+  if (bytes < SMALL || !of_file(static_cast<const char*>(data) + bytes / 2) || !has_large_pages()) return;
   {
     const std::lock_guard<std::mutex> lock(mutex);
     if (!current || current->size - current->used < bytes) {
@@ -77,8 +82,9 @@ Copy::Copy(const void* data_, size_t bytes) : data(data_) {
 }
 Copy::~Copy() {
   const std::lock_guard<std::mutex> lock(mutex);
-  if (!chunk_ || --chunk_->copies) return;
-  if (current == chunk_) current = nullptr;
-  munmap(chunk_, chunk_->size);
+  const bool last = chunk_ && --chunk_->copies == 0;
+  if (last && current == chunk_) current = nullptr;
+  if (last) munmap(chunk_, chunk_->size);
+  else if (chunk_) give_back(data, bytes_);
 }
 }  // namespace specexport

@@ -6,8 +6,8 @@
 namespace specexport {
 struct Chunk;
 
-// A copy of `data`, which may be null; data itself where the host has no such pages, or no memory. What is mapped from a
-// file is given back once it is copied. Copies lie together in chunks of memory, which go with the last in them.
+// A copy of what is mapped from a file at `data`, whose memory is given back; data itself where it is no file's, may be
+// null, or where the host has no such pages, or no memory. Copies lie together in chunks, which go with the last in them.
 class Copy {
  public:
   Copy(const void* data, size_t bytes);
@@ -17,6 +17,7 @@ class Copy {
   const void* data;
 
  private:
+  size_t bytes_;
   Chunk* chunk_ = nullptr;
 };
 }  // namespace specexport

@@ -76,6 +76,12 @@ template <class F>
 void entry(size_t place, F* function) {
   table[place] = reinterpret_cast<const void*>(function);
 }
+template <class T>
+Status* attribute_of(const KernelInfo* i, const char* name, T* out) {
+  const auto found = i->attributes.find(name);
+  if (found == i->attributes.end()) return new Status{"absent"};
+  return *out = static_cast<T>(found->second), nullptr;
+}
 void fill_table() {
   entry(0, +[](ErrorCode, const char* text) { return new Status{text}; });
   entry(93, +[](Status* s) { delete s; });
@@ -94,16 +100,8 @@ void fill_table() {
     return nullptr;
   });
   entry(99, +[](ShapeInfo* s) { delete s; });
-  entry(85, +[](const KernelInfo* i, const char* name, float* out) -> Status* {
-    const auto found = i->attributes.find(name);
-    if (found == i->attributes.end()) return new Status{"absent"};
-    return *out = static_cast<float>(found->second), nullptr;
-  });
-  entry(86, +[](const KernelInfo* i, const char* name, int64_t* out) -> Status* {
-    const auto found = i->attributes.find(name);
-    if (found == i->attributes.end()) return new Status{"absent"};
-    return *out = static_cast<int64_t>(found->second), nullptr;
-  });
+  entry(85, attribute_of<float>);
+  entry(86, attribute_of<int64_t>);
   entry(90, +[](const KernelContext* c, size_t i, const Value** out) -> Status* {
     return *out = i < c->inputs.size() ? c->inputs[i] : nullptr, nullptr;
   });
@@ -278,7 +276,7 @@ bool linear(Random& random, const CustomOp* op, Type type) {
 
 bool embedding(Random& random, const CustomOp* op, Type type) {
   const int64_t inputs = random.between(1, 100), panels = random.between(1, 4), rows = panels * 16 - random.below(16);
-  KernelInfo info{{{"num_inputs", inputs}}, 1, nullptr};
+  KernelInfo info{{{"num_inputs", inputs}, {"num_outputs", random.of<int64_t>({0, rows})}}, 1, nullptr};
   Inputs in;
   in[0] = made(random, int64, {1, random.below(5)}, false);
   for (size_t i = 0; i < in[0].own.size(); i += 8) {

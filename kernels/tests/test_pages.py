@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnxruntime as ort
@@ -23,10 +24,12 @@ X = np.random.default_rng(1).standard_normal((3, 512)).astype(np.float32)
 pytestmark = pytest.mark.skipif(not HAS_PAGES, reason="needs transparent huge pages")
 
 
-def product(outputs: int, file: Path | None = None) -> ort.InferenceSession:
+def product(outputs: int, in_file: bool = True) -> ort.InferenceSession:
     weights = int8_panels(np.random.default_rng(0).integers(-127, 128, (outputs, 512), np.int8))
     inputs = {"x": (TensorProto.FLOAT, ["T", 512]), "weights": weights, "scales": np.full(outputs, 1e-4, np.float32)}
-    return session("LinearInt8", inputs, {"y": TensorProto.FLOAT}, file, num_outputs=outputs)
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "one.onnx" if in_file else None
+        return session("LinearInt8", inputs, {"y": TensorProto.FLOAT}, file, num_outputs=outputs)
 
 
 def run(model: ort.InferenceSession) -> np.ndarray:
@@ -52,16 +55,24 @@ def copied() -> int:
     return sum(resident for _, resident, large in mapped() if large)
 
 
-def test_weights_of_a_file_are_copied_once_and_its_memory_is_given_back(tmp_path: Path) -> None:
+def test_weights_of_a_file_are_copied_once_and_its_memory_is_given_back() -> None:
     wanted, before = run(product(16)), copied()
-    model = product(4096, tmp_path / "one.onnx")  # 2 MB: arrays of 4 MB and more have large pages too
+    model = product(4096)  # 2 MB: arrays of 4 MB and more have large pages too
     assert same_bits(run(model)[:, :16], wanted)
     assert copied() - before >= 4096 * 512
-    files = [resident for name, resident, _ in mapped() if name.endswith("one.onnx.weights")]
+    files = [resident for name, resident, _ in mapped() if "one.onnx.weights" in name]
     assert files  # or else ONNX Runtime does not map it any more
     assert sum(files) < 2**18
     del model
     assert copied() == before
+
+
+def test_weights_that_are_no_file_s_are_not_copied() -> None:
+    """Their memory could not be given back."""
+    before = copied()
+    model = product(4096, in_file=False)
+    assert copied() == before
+    assert same_bits(run(model), run(product(4096)))
 
 
 def test_copies_outlive_sessions_made_before_and_after_them() -> None:
