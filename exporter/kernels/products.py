@@ -87,7 +87,7 @@ def _tables(graph: ir.Graph) -> list[Linear]:
 
 
 def _pick(graph: ir.Graph, table: Linear, weights: list[ir.Value], form: str) -> None:
-    attributes = {"num_inputs": table.size[1]}
+    attributes = {"num_inputs": table.size[1], "num_outputs": table.size[0]}
     node = ir.node(f"Embedding{OPERATORS[form]}", [table.node.inputs[1], *weights], attributes, domain=DOMAIN)
     old, new = table.output, node.outputs[0]
     new.name, new.type, new.shape = old.name, old.type, old.shape

@@ -19,21 +19,17 @@ inline Floats load_cache(const uint16_t* p) { return widen_fp16(p); }
 template <int R>
 inline void scores_of_rows(const float* queries, const float* keys, int size, float* scores) {
   [[maybe_unused]] Floats fours[R][4];
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
+  SPX_UNROLL(j, 4) {
     const float *one = keys + 4 * j * size, *two = one + size, *three = two + size, *four = three + size;
     Floats sums[R][4];
     for (int c = 0; c < size; c += 16) {
       const Floats k[4] = {load(one + c), load(two + c), load(three + c), load(four + c)};
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) {
+      SPX_UNROLL(r, R) {
         const Floats q = load(queries + r * size + c);
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) sums[r][i] = c == 0 ? q * k[i] : fma(q, k[i], sums[r][i]);
+        SPX_UNROLL(i, 4) sums[r][i] = c == 0 ? q * k[i] : fma(q, k[i], sums[r][i]);
       }
     }
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
+    SPX_UNROLL(r, R) {
 #if !defined(SPX_PORTABLE) && defined(__AVX512BW__)
       fours[r][j] = four_sums(sums[r]);
 #else
@@ -42,8 +38,7 @@ inline void scores_of_rows(const float* queries, const float* keys, int size, fl
     }
   }
 #if !defined(SPX_PORTABLE) && defined(__AVX512BW__)
-#pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) store(scores + r * KEYS, joined(fours[r]));
+  SPX_UNROLL(r, R) store(scores + r * KEYS, joined(fours[r]));
 #endif
 }
 inline void scores_of(const float* queries, const float* keys, int rows, int size, float* scores) {
@@ -56,26 +51,17 @@ inline void scores_of(const float* queries, const float* keys, int rows, int siz
 template <int R, int C, class T>
 inline void add_value_columns(const float* weights, const T* values, int from, int to, int size, int column, float* sums) {
   Floats total[R][C];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) total[r][c] = load(sums + r * size + column + 16 * c);
+  SPX_UNROLL(r, R) SPX_UNROLL(c, C) total[r][c] = load(sums + r * size + column + 16 * c);
   for (int j = from; j < to; ++j) {
     const T* value = values + static_cast<size_t>(j) * static_cast<size_t>(size) + column;
     Floats v[C];
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) v[c] = load_cache(value + 16 * c);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
+    SPX_UNROLL(c, C) v[c] = load_cache(value + 16 * c);
+    SPX_UNROLL(r, R) {
       const Floats w = all(weights[r * KEYS + j]);
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) total[r][c] = fma(w, v[c], total[r][c]);
+      SPX_UNROLL(c, C) total[r][c] = fma(w, v[c], total[r][c]);
     }
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) store(sums + r * size + column + 16 * c, total[r][c]);
+  SPX_UNROLL(r, R) SPX_UNROLL(c, C) store(sums + r * size + column + 16 * c, total[r][c]);
 }
 template <int R, class T>
 inline void add_values_of(const float* weights, const T* values, int from, int to, int size, float* sums) {
@@ -111,7 +97,7 @@ inline Partial soften(float* scores, int first_key, int last_key, float soft_cap
     store(scores + j, s);
     top = max(s, top);
   }
-  const float most = largest(top);
+  const float there = largest(top), most = there > -3e38f ? there : -3e38f;  // where all are -inf, -inf - most is no NaN
   Floats total = all(0.0f);
   for (int j = first_key / 16 * 16; j < last_key; j += 16) {
     const Floats seen = exponential(load(scores + j) - all(most));

@@ -16,22 +16,15 @@ inline Floats all(float x) {
   const float32x4_t v = vdupq_n_f32(x);
   return {{v, v, v, v}};
 }
-inline Floats operator+(Floats a, Floats b) {
-  SPX_QUARTERS(i) a.v[i] = vaddq_f32(a.v[i], b.v[i]);
-  return a;
-}
-inline Floats operator-(Floats a, Floats b) {
-  SPX_QUARTERS(i) a.v[i] = vsubq_f32(a.v[i], b.v[i]);
-  return a;
-}
-inline Floats operator*(Floats a, Floats b) {
-  SPX_QUARTERS(i) a.v[i] = vmulq_f32(a.v[i], b.v[i]);
-  return a;
-}
-inline Floats operator/(Floats a, Floats b) {
-  SPX_QUARTERS(i) a.v[i] = vdivq_f32(a.v[i], b.v[i]);
-  return a;
-}
+#define SPX_OPERATOR(op, instruction)                           \
+  inline Floats operator op(Floats a, Floats b) {               \
+    SPX_QUARTERS(i) a.v[i] = instruction(a.v[i], b.v[i]);       \
+    return a;                                                   \
+  }
+SPX_OPERATOR(+, vaddq_f32)
+SPX_OPERATOR(-, vsubq_f32)
+SPX_OPERATOR(*, vmulq_f32)
+SPX_OPERATOR(/, vdivq_f32)
 inline Floats fma(Floats a, Floats b, Floats c) {
   SPX_QUARTERS(i) c.v[i] = vfmaq_f32(c.v[i], a.v[i], b.v[i]);
   return c;

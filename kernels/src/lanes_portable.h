@@ -20,22 +20,15 @@ inline Floats all(float x) {
   SPX_EACH(i) a.lane[i] = x;
   return a;
 }
-inline Floats operator+(Floats a, Floats b) {
-  SPX_EACH(i) a.lane[i] += b.lane[i];
-  return a;
-}
-inline Floats operator-(Floats a, Floats b) {
-  SPX_EACH(i) a.lane[i] -= b.lane[i];
-  return a;
-}
-inline Floats operator*(Floats a, Floats b) {
-  SPX_EACH(i) a.lane[i] *= b.lane[i];
-  return a;
-}
-inline Floats operator/(Floats a, Floats b) {
-  SPX_EACH(i) a.lane[i] /= b.lane[i];
-  return a;
-}
+#define SPX_OPERATOR(op)                          \
+  inline Floats operator op(Floats a, Floats b) { \
+    SPX_EACH(i) a.lane[i] = a.lane[i] op b.lane[i]; \
+    return a;                                     \
+  }
+SPX_OPERATOR(+)
+SPX_OPERATOR(-)
+SPX_OPERATOR(*)
+SPX_OPERATOR(/)
 inline Floats fma(Floats a, Floats b, Floats c) {
   SPX_EACH(i) c.lane[i] = __builtin_fmaf(a.lane[i], b.lane[i], c.lane[i]);
   return c;

@@ -29,13 +29,21 @@ void check_weights(Format format, const Tensor& weights, const Tensor& scales, i
       require(!scales, "weights in floats have no scales");
   }
 }
+// The copy of a constant, of null if it is none.
+Copy copy_of(const Tensor& t, ort::Type type) {
+  size_t bytes = type == ort::float32 ? 4 : type == ort::float16 || type == ort::bfloat16 ? 2 : 1;
+  for (int i = 0; i < t.rank; ++i) bytes *= static_cast<size_t>(t.sizes[i]);
+  return Copy(t.data, bytes);
+}
 }  // namespace
 
-LinearSettings::LinearSettings(const ort::KernelInfo* info)
+LinearSettings::LinearSettings(const ort::KernelInfo* info, ort::Type type)
     : outputs(attribute<int64_t>(info, "num_outputs", 0)),
       hadamard(attribute<int64_t>(info, "hadamard", 0)),
       gate(static_cast<Gate>(attribute<int64_t>(info, "gate", 0))),
-      epsilon(attribute<float>(info, "epsilon", 0.0f)) {
+      epsilon(attribute<float>(info, "epsilon", 0.0f)),
+      weights(copy_of(constant(info, 1, type), type)),
+      scales(copy_of(constant(info, 2, ort::float32), ort::float32)) {
   size_t count = 0;
   check(api->output_count(info, &count));
   gives_total = count > 1;
@@ -63,8 +71,9 @@ void multiply_rows(const LinearSettings& settings, Format format, ort::Type type
 
   const int inputs = static_cast<int>(inputs64), rows = static_cast<int>(rows64);
   const bool is_gated = settings.gate != Gate::none;
-  const Product product{format, inputs, static_cast<int>(settings.outputs), weights.data,
-                        scales ? scales.as<float>() : nullptr, bias ? bias.as<float>() : nullptr, settings.gate};
+  const Product product{format, inputs, static_cast<int>(settings.outputs),
+                        settings.weights.data ? settings.weights.data : weights.data,
+                        settings.scales.data ? static_cast<const float*>(settings.scales.data) : scales.as<float>(), bias ? bias.as<float>() : nullptr, settings.gate};
   Tensor shape = x;
   float* total = settings.gives_total ? output(c, 1, shape).as<float>() : nullptr;
   shape.sizes[shape.rank - 1] = is_gated ? settings.outputs / 2 : settings.outputs;
@@ -124,11 +133,10 @@ void multiply_rows(const LinearSettings& settings, Format format, ort::Type type
   }
 }
 
-void look_up_rows(int64_t inputs, Format format, ort::Type type, ort::KernelContext* c) {
+void look_up_rows(int64_t inputs, int64_t outputs, Format format, ort::Type type, ort::KernelContext* c) {
   const Tensor ids = needed(c, 0, ort::int64), weights = needed(c, 1, type), scales = input(c, 2);
   require(weights.rank >= 3 && weights.sizes[0] > 0 && weights.sizes[0] < INT32_MAX / PANEL, "the table is empty");
-  const int64_t outputs = format == Format::int8 && scales && scales.rank == 1 ? scales.sizes[0]
-                                                                              : weights.sizes[0] * PANEL;
+  if (!outputs) outputs = format == Format::int8 && scales && scales.rank == 1 ? scales.sizes[0] : weights.sizes[0] * PANEL;
   require(inputs > 0 && inputs <= MOST_INPUTS, "the attribute `num_inputs` is not within 1 to 2^17");
   check_weights(format, weights, scales, inputs, outputs);
   const int64_t count = count_of(ids, ids.rank);

@@ -59,6 +59,9 @@ class Api {
     return at<Status*(KernelContext*, size_t, const int64_t*, size_t, Value**)>(91)(c, i, sizes, rank, out);
   }
   Status* output_count(const KernelInfo* i, size_t* out) const { return at<Status*(const KernelInfo*, size_t*)>(231)(i, out); }
+  Status* constant(const KernelInfo* i, size_t n, int* is_constant, const Value** out) const {
+    return at<Status*(const KernelInfo*, size_t, int*, const Value**)>(249)(i, n, is_constant, out);
+  }
   // On the session's own threads; returns when all is done. The function must not throw.
   Status* parallel(const KernelContext* c, void (*f)(void*, size_t), size_t count, void* data) const {
     return at<Status*(const KernelContext*, void (*)(void*, size_t), size_t, size_t, void*)>(274)(c, f, count, 0, data);

@@ -79,6 +79,13 @@ inline Tensor needed(const ort::KernelContext* c, size_t i, ort::Type type = ort
   require(bool(t), "an input is absent that is needed");
   return t;
 }
+// Of an operator that is made: a constant input, or none.
+inline Tensor constant(const ort::KernelInfo* info, size_t i, ort::Type type) {
+  int is_constant = 0;
+  const ort::Value* value = nullptr;
+  check(api->constant(info, i, &is_constant, &value));
+  return tensor_of(is_constant ? value : nullptr, type);
+}
 inline Tensor output(ort::KernelContext* c, size_t i, const Tensor& like, ort::Type type = ort::float32) {
   ort::Value* value = nullptr;
   check(api->output(c, i, like.sizes, static_cast<size_t>(like.rank), &value));

@@ -23,31 +23,21 @@ inline Tile<R, P> int8_tile(const Product& product, const int8_t* x, const Row* 
   const size_t inputs = padded_inputs(product), stride = static_cast<size_t>(padded(product.inputs));
   const int8_t* w = static_cast<const int8_t*>(product.weights) + static_cast<size_t>(panel) * inputs * PANEL;
   Sums sums[R][P][PARTS];
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p)
-#pragma GCC unroll 4
-      for (int i = 0; i < PARTS; ++i) sums[r][p][i] = start(rows[r].sum);
+  SPX_UNROLL(r, R) SPX_UNROLL(p, P) SPX_UNROLL(i, PARTS) sums[r][p][i] = start(rows[r].sum);
   for (size_t k = 0; k < inputs; k += 4) {
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p)
-#pragma GCC unroll 4
-      for (int i = 0; i < PARTS; ++i) {
-        const int8_t* at = w + (static_cast<size_t>(p) * inputs + k) * PANEL;
-        if (P > 1 && i == 0) prefetch(at + static_cast<size_t>(P) * inputs * PANEL);
-        const Weights four = weights_of(at, i);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) sums[r][p][i] = add_products(sums[r][p][i], four, x + static_cast<size_t>(r) * stride + k);
-      }
+    SPX_UNROLL(p, P) SPX_UNROLL(i, PARTS) {
+      const int8_t* at = w + (static_cast<size_t>(p) * inputs + k) * PANEL;
+      if (P > 1 && i == 0) prefetch(at + static_cast<size_t>(P) * inputs * PANEL);
+      const Weights four = weights_of(at, i);
+      SPX_UNROLL(r, R) sums[r][p][i] = add_products(sums[r][p][i], four, x + static_cast<size_t>(r) * stride + k);
+    }
   }
   Tile<R, P> tile;
-  for (int r = 0; r < R; ++r)
-    for (int p = 0; p < P; ++p) {
-      const int at = (panel + p) * PANEL;
-      const Floats scaled = to_floats(joined(sums[r][p])) * all(rows[r].scale);
-      tile.sum[r][p] = scaled * load_some(product.scales + at, product.outputs - at);
-    }
+  SPX_UNROLL(r, R) SPX_UNROLL(p, P) {
+    const int at = (panel + p) * PANEL;
+    const Floats scaled = to_floats(joined(sums[r][p])) * all(rows[r].scale);
+    tile.sum[r][p] = scaled * load_some(product.scales + at, product.outputs - at);
+  }
   return tile;
 }
 
@@ -58,39 +48,28 @@ inline Tile<R, P> int4_tile(const Product& product, const int8_t* x, const Row* 
   const uint8_t* w = static_cast<const uint8_t*>(product.weights) + static_cast<size_t>(panel) * inputs * PANEL / 2;
   const float* scales = product.scales + static_cast<size_t>(panel) * blocks * PANEL;
   Tile<R, P> tile;
-  for (int r = 0; r < R; ++r)
-    for (int p = 0; p < P; ++p) tile.sum[r][p] = all(0.0f);
+  SPX_UNROLL(r, R) SPX_UNROLL(p, P) tile.sum[r][p] = all(0.0f);
   for (size_t b = 0; b < blocks; ++b) {
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) {
+    SPX_UNROLL(p, P) {
       Sums sums[R][PARTS];
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-        for (int i = 0; i < PARTS; ++i) sums[r][i] = start(0);
+      SPX_UNROLL(r, R) SPX_UNROLL(i, PARTS) sums[r][i] = start(0);
       const uint8_t* at = w + (static_cast<size_t>(p) * blocks + b) * PANEL * BLOCK / 2;
-#pragma GCC unroll 4
-      for (int g = 0; g < 4; ++g)
-#pragma GCC unroll 4
-        for (int i = 0; i < PARTS; ++i) {
-          if (P > 1 && i == 0) prefetch(at + static_cast<size_t>(P) * blocks * PANEL * BLOCK / 2 + 64 * g);
-          const Nibbles low = nibbles_of(at + 64 * g, i, false), high = nibbles_of(at + 64 * g, i, true);
-#pragma GCC unroll 16
-          for (int r = 0; r < R; ++r) {
-            const int8_t* four = x + static_cast<size_t>(r) * inputs + b * BLOCK + static_cast<size_t>(4 * g);
-            sums[r][i] = add_products(add_products(sums[r][i], low, four), high, four + 16);
-          }
+      SPX_UNROLL(g, 4) SPX_UNROLL(i, PARTS) {
+        if (P > 1 && i == 0) prefetch(at + static_cast<size_t>(P) * blocks * PANEL * BLOCK / 2 + 64 * g);
+        const Nibbles low = nibbles_of(at + 64 * g, i, false), high = nibbles_of(at + 64 * g, i, true);
+        SPX_UNROLL(r, R) {
+          const int8_t* four = x + static_cast<size_t>(r) * inputs + b * BLOCK + static_cast<size_t>(4 * g);
+          sums[r][i] = add_products(add_products(sums[r][i], low, four), high, four + 16);
         }
+      }
       const Floats scale = load(scales + (static_cast<size_t>(p) * blocks + b) * PANEL);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
+      SPX_UNROLL(r, R) {
         const float offset = -8.0f * static_cast<float>(sums_of_blocks[static_cast<size_t>(r) * blocks + b]);
         tile.sum[r][p] = fma(to_floats(joined(sums[r])) + all(offset), scale, tile.sum[r][p]);
       }
     }
   }
-  for (int r = 0; r < R; ++r)
-    for (int p = 0; p < P; ++p) tile.sum[r][p] = tile.sum[r][p] * all(rows[r].scale);
+  SPX_UNROLL(r, R) SPX_UNROLL(p, P) tile.sum[r][p] = tile.sum[r][p] * all(rows[r].scale);
   return tile;
 }
 
@@ -101,34 +80,23 @@ inline Floats widened(const void* weights, size_t at) {
   if constexpr (F == Format::fp32) return load(static_cast<const float*>(weights) + at);
 }
 
-template <Format F>
-constexpr size_t size_of() {
-  return F == Format::fp32 ? 4 : 2;
-}
-
 template <Format F, int R, int P>
 inline Tile<R, P> float_tile(const Product& product, const float* x, int panel) {
   const size_t inputs = static_cast<size_t>(product.inputs), stride = static_cast<size_t>(padded(product.inputs));
   const size_t first_weight = static_cast<size_t>(panel) * inputs * PANEL;
+  constexpr size_t bytes = F == Format::fp32 ? 4 : 2;
   Tile<R, P> tile;
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) tile.sum[r][p] = all(0.0f);
+  SPX_UNROLL(r, R) SPX_UNROLL(p, P) tile.sum[r][p] = all(0.0f);
   for (size_t k = 0; k < inputs; ++k) {
     Floats w[P];
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) {
+    SPX_UNROLL(p, P) {
       const size_t at = first_weight + (static_cast<size_t>(p) * inputs + k) * PANEL;
-      if (P > 1)
-        prefetch(static_cast<const char*>(product.weights) + (at + static_cast<size_t>(P) * inputs * PANEL) * size_of<F>());
+      if (P > 1) prefetch(static_cast<const char*>(product.weights) + (at + P * inputs * PANEL) * bytes);
       w[p] = widened<F>(product.weights, at);
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
+    SPX_UNROLL(r, R) {
       const Floats a = all(x[static_cast<size_t>(r) * stride + k]);
-#pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) tile.sum[r][p] = fma(a, w[p], tile.sum[r][p]);
+      SPX_UNROLL(p, P) tile.sum[r][p] = fma(a, w[p], tile.sum[r][p]);
     }
   }
   return tile;
@@ -165,11 +133,10 @@ inline void tile_into(const Product& product, const void* x, const Row* rows, co
     for (int r = 0; r < R; ++r)
       for (int p = 0; p < P; ++p) tile.sum[r][p] = gated(tile.sum[r][p], up.sum[r][p], product.gate);
   }
-  for (int r = 0; r < R; ++r)
-    for (int p = 0; p < P; ++p) {
-      const int at = (panel + p) * PANEL;
-      store_some(y + static_cast<size_t>(r) * static_cast<size_t>(width) + at, tile.sum[r][p], width - at);
-    }
+  SPX_UNROLL(r, R) SPX_UNROLL(p, P) {
+    const int at = (panel + p) * PANEL;
+    store_some(y + static_cast<size_t>(r) * static_cast<size_t>(width) + at, tile.sum[r][p], width - at);
+  }
 }
 
 // How many panels a tile of R rows has: so many that its sums fill the registers.

@@ -3,6 +3,9 @@
 #include "kernels.h"
 #include "lanes.h"
 
+// Of a loop whose arrays are to be registers.
+#define SPX_UNROLL(i, count) _Pragma("GCC unroll 16") for (int i = 0; i < count; ++i)
+
 namespace specexport::SPX_SET {
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }  // into the second-level cache
 inline Floats load_some(const float* p, int count) {  // zeros behind `count`

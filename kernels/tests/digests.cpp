@@ -1,7 +1,6 @@
 // Prints one line for each case: its name and a digest of the bits of its results, by the instruction set that
 // SPECEXPORT_KERNELS names. Lines are the same on every host and with every set.
 #include <cstdio>
-#include <cstring>
 #include <vector>
 
 #include "../src/kernels.h"
@@ -29,12 +28,6 @@ void print(const char* name, int a, int b, int c, const void* data, size_t bytes
   uint64_t hash = 14695981039346656037ull;
   for (size_t i = 0; i < bytes; ++i) hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * 1099511628211ull;
   std::printf("%s %d %d %d %016llx\n", name, a, b, c, static_cast<unsigned long long>(hash));
-}
-
-uint16_t bf16_of(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return static_cast<uint16_t>(bits >> 16);
 }
 
 void products(const Kernels* k, int inputs, int outputs, int rows, Gate gate) {
@@ -65,18 +58,8 @@ void products(const Kernels* k, int inputs, int outputs, int rows, Gate gate) {
     for (uint8_t& w : weights) w = static_cast<uint8_t>(random.next());
     if (format == Format::int8)
       for (uint8_t& w : weights) w = w == 128 ? 127 : w;
-    if (format == Format::bf16)
-      for (size_t i = 0; i + 1 < weights.size(); i += 2) {
-        const uint16_t w = bf16_of(random.uniform());
-        std::memcpy(&weights[i], &w, 2);
-      }
-    if (format == Format::fp16)
-      for (size_t i = 1; i < weights.size(); i += 2) weights[i] = weights[i] & 0xbb;  // finite, denormals among them
-    if (format == Format::fp32)
-      for (size_t i = 0; i + 3 < weights.size(); i += 4) {
-        const float w = random.uniform();
-        std::memcpy(&weights[i], &w, 4);
-      }
+    if (const size_t bytes = format == Format::fp32 ? 4 : 2; !integers)  // finite, denormals among them
+      for (size_t i = bytes - 1; i < weights.size(); i += bytes) weights[i] = weights[i] & 0xbb;
     const std::vector<float> weight_scales = random.floats(panels * PANEL * blocks);
     const Product product{format, inputs, outputs, weights.data(), integers ? weight_scales.data() : nullptr, bias.data(),
                           gate};

@@ -42,6 +42,7 @@ struct Value {
 struct KernelInfo {
   std::map<std::string, double> attributes;
   size_t outputs;
+  const std::map<size_t, Value>* constants = nullptr;
 };
 struct KernelContext {
   std::vector<const Value*> inputs;
@@ -75,6 +76,12 @@ template <class F>
 void entry(size_t place, F* function) {
   table[place] = reinterpret_cast<const void*>(function);
 }
+template <class T>
+Status* attribute_of(const KernelInfo* i, const char* name, T* out) {
+  const auto found = i->attributes.find(name);
+  if (found == i->attributes.end()) return new Status{"absent"};
+  return *out = static_cast<T>(found->second), nullptr;
+}
 void fill_table() {
   entry(0, +[](ErrorCode, const char* text) { return new Status{text}; });
   entry(93, +[](Status* s) { delete s; });
@@ -93,16 +100,8 @@ void fill_table() {
     return nullptr;
   });
   entry(99, +[](ShapeInfo* s) { delete s; });
-  entry(85, +[](const KernelInfo* i, const char* name, float* out) -> Status* {
-    const auto found = i->attributes.find(name);
-    if (found == i->attributes.end()) return new Status{"absent"};
-    return *out = static_cast<float>(found->second), nullptr;
-  });
-  entry(86, +[](const KernelInfo* i, const char* name, int64_t* out) -> Status* {
-    const auto found = i->attributes.find(name);
-    if (found == i->attributes.end()) return new Status{"absent"};
-    return *out = static_cast<int64_t>(found->second), nullptr;
-  });
+  entry(85, attribute_of<float>);
+  entry(86, attribute_of<int64_t>);
   entry(90, +[](const KernelContext* c, size_t i, const Value** out) -> Status* {
     return *out = i < c->inputs.size() ? c->inputs[i] : nullptr, nullptr;
   });
@@ -115,6 +114,10 @@ void fill_table() {
     return *out = &v, nullptr;
   });
   entry(231, +[](const KernelInfo* i, size_t* out) -> Status* { return *out = i->outputs, nullptr; });
+  entry(249, +[](const KernelInfo* i, size_t n, int* is_constant, const Value** out) -> Status* {
+    *is_constant = i->constants && i->constants->count(n);
+    return *out = *is_constant ? &i->constants->at(n) : nullptr, nullptr;
+  });
   entry(274, +[](const KernelContext* c, void (*f)(void*, size_t), size_t count, size_t, void* data) -> Status* {
     if (c->order == 2) {
       std::thread other([&] { for (size_t i = 1; i < count; i += 2) f(data, i); });
@@ -243,7 +246,7 @@ bool linear(Random& random, const CustomOp* op, Type type) {
   const int64_t inputs = block ? block * random.between(1, 6) : random.between(1, 130);
   const double gate = random.of({0.0, 0.0, 1.0, 2.0});
   const int64_t outputs = gate > 0 ? 32 * random.between(1, 4) : random.between(1, 150), panels = (outputs + 15) / 16;
-  KernelInfo info{{{"num_outputs", outputs}, {"hadamard", block}, {"gate", gate}, {"epsilon", 1e-5}}, skips ? 2u : 1u};
+  KernelInfo info{{{"num_outputs", outputs}, {"hadamard", block}, {"gate", gate}, {"epsilon", 1e-5}}, skips ? 2u : 1u, nullptr};
   Inputs in;
   in[0] = made(random, float32, {1, rows, inputs}, true);
   if (in_int8) in[1] = made(random, type, {panels, (inputs + 3) / 4, 16, 4}, false);
@@ -256,6 +259,7 @@ bool linear(Random& random, const CustomOp* op, Type type) {
   if (skips) in[5] = made(random, float32, {1, rows, inputs}, true);
   if (random.once_in(3)) spoil(random, info, in);
   if (random.once_in(20)) in.erase(random.below(6));
+  if (random.once_in(2)) info.constants = &in;  // which are copied
   const Result whole = run(op, info, in, static_cast<int>(random.below(3)));
   const Value& x = in[0];
   if (!whole.refused.empty() || x.bytes() == 0) return whole.refused.empty();
@@ -272,7 +276,7 @@ bool linear(Random& random, const CustomOp* op, Type type) {
 
 bool embedding(Random& random, const CustomOp* op, Type type) {
   const int64_t inputs = random.between(1, 100), panels = random.between(1, 4), rows = panels * 16 - random.below(16);
-  KernelInfo info{{{"num_inputs", inputs}}, 1};
+  KernelInfo info{{{"num_inputs", inputs}, {"num_outputs", random.of<int64_t>({0, rows})}}, 1, nullptr};
   Inputs in;
   in[0] = made(random, int64, {1, random.below(5)}, false);
   for (size_t i = 0; i < in[0].own.size(); i += 8) {
@@ -296,7 +300,7 @@ bool attention(Random& random, const CustomOp* op, Type cache) {
   const int64_t at = random.once_in(3) ? capacity - rows : random.between(0, capacity - rows);
   const bool packed = random.once_in(2);
   KernelInfo info{{{"heads", heads}, {"kv_heads", kv_heads}, {"scale", 0.125}, {"neighbours", random.below(2)},
-                   {"window", random.of({0, 0, 1, 3, 100, 130})}, {"soft_cap", random.of({0, 0, 5})}}, 3};
+                   {"window", random.of({0, 0, 1, 3, 100, 130})}, {"soft_cap", random.of({0, 0, 5})}}, 3, nullptr};
   Inputs in;
   in[0] = made(random, float32, {1, rows, (heads + (packed ? 2 * kv_heads : 0)) * size}, true);
   in[1] = made(random, cache, {1, kv_heads, capacity, size}, true);

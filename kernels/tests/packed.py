@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import onnxruntime as ort
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, save_model
 from specexport_kernels import library
 
 LANES, BLOCK = 16, 32
@@ -47,9 +49,12 @@ def session(
     operator: str,
     inputs: dict[str, np.ndarray | tuple[int, list[str | int]] | None],
     outputs: dict[str, int],
+    file: Path | None = None,
     **attributes: float,
 ) -> ort.InferenceSession:
-    """One operator. inputs: a constant, the type and shape of what is fed, or None for an absent one."""
+    """One operator. inputs: a constant, the type and shape of what is fed, or None for an absent one. file: where to
+    save it, with constants in a file beside it that ONNX Runtime maps.
+    """
     names, fed, constants = [], [], []
     for name, value in inputs.items():
         names.append("" if value is None else name)
@@ -71,7 +76,9 @@ def session(
     options.intra_op_num_threads = 2
     options.log_severity_level = 4
     options.register_custom_ops_library(library())
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    if file:
+        save_model(model, file, save_as_external_data=True, location=f"{file.name}.weights", size_threshold=0)
+    return ort.InferenceSession(file or model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def same_bits(one: np.ndarray, other: np.ndarray) -> bool:

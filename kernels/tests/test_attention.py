@@ -227,3 +227,12 @@ def test_what_is_no_tree(ancestors: list[list[int]], says: str) -> None:
     attention = Attention(CASES[0], trees=True)
     with pytest.raises(Exception, match=f"specexport.Attention: .*{says}"):
         attention.one_pass([0, 1, 2], 5, attention.cache(), np.array(ancestors, bool))
+
+
+def test_a_block_of_keys_at_minus_infinity_leaves_the_others() -> None:
+    attention = Attention(Case(1, 1, 16, turned=0))
+    cache = attention.cache()
+    attention.one_pass(range(128), 0, cache)
+    cache[0][0, 0, :128] = np.where(attention.tokens[0, 128, :16] > 0, -3e38, 3e38)  # every score is -inf
+    y = attention.one_pass([128], 128, cache)
+    assert np.allclose(y[0, 0], attention.tokens[0, 128, 32:], rtol=1e-6)

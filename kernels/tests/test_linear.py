@@ -106,11 +106,12 @@ def test_embedding(form: str) -> None:
         {"ids": (TensorProto.INT64, [1, "T"]), "weights": weights, "scales": scales},
         {"y": FLOAT},
         num_inputs=40,
+        num_outputs=33,
     )
     (rows,) = one.run(None, {"ids": np.arange(33)[None]})
     assert np.allclose(rows[0], dense, rtol=1e-6, atol=0)
     with pytest.raises(Exception, match="a token is not in the table"):
-        one.run(None, {"ids": np.array([[64]])})
+        one.run(None, {"ids": np.array([[33]])})  # of the last panel, behind the rows
 
 
 def test_a_row_that_is_not_finite_spoils_only_itself() -> None:
