@@ -99,7 +99,7 @@ def run(record: Path | None = None) -> float:
         difference = compare(folder / name, target_folder, aux, ids, heard)
         worst = max(worst, difference)
         print(f"{name:60s} largest difference {difference:.1e} of {float(heard[0].std()):.2f}")
-        config = json.loads((folder / name / "config.json").read_text())
+        config = json.loads((folder / name / "config.json").read_text(encoding="utf-8"))
         config["speculators_config"]["verifier"]["name_or_path"] = "tiny/target"
         saved = load_file(folder / name / "model.safetensors")
         described.append(dict(name=name, config=config, tensors=sorted(saved)))

@@ -126,9 +126,9 @@ def test_quantized_targets_give_the_hidden_states_of_the_checkpoint(
 def test_two_drafts_of_different_layers_over_one_target(target: Path, cache: Path, tmp_path: Path) -> None:
     save_speculators(tmp_path / "one")
     save_original(tmp_path / "two")
-    config = json.loads((tmp_path / "two/config.json").read_text())
+    config = json.loads((tmp_path / "two/config.json").read_text(encoding="utf-8"))
     config["eagle_aux_hidden_state_layer_ids"] = [1, 4, 6]
-    (tmp_path / "two/config.json").write_text(json.dumps(config))
+    (tmp_path / "two/config.json").write_text(json.dumps(config), encoding="utf-8")
     drafts = (NamedDraft("one", str(tmp_path / "one")), NamedDraft("two", str(tmp_path / "two")))
     bundle = build(str(target), drafts, tmp_path / "bundle", options(cache)).bundle
     assert bundle.manifest.target.taps == (1, 2, 4, 5, 6)
