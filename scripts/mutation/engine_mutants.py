@@ -146,6 +146,7 @@ self._graphs[key] = self._device.capture(work)""",
         "if availability().usable else None",
         "if True else None",
         OF_KERNELS,
+        "library",
     ),
     Mutant(
         "an engine that cannot run the bundle ends the load",
