@@ -24,10 +24,10 @@ from .weights.fidelity import MAX_HELD_OUT_TOKENS as HELD_OUT_TOKENS
 
 # Python with torch, and the reference's activations.
 BASE = 700_000_000
-# The weights, in the precision they are traced in. While they are quantized also those that are restored
-# from few bits, in fp32, and the few bits themselves. An estimate: the proof of a graph for TensorRT has all restored
-# weights in memory at once, as ONNX Runtime folds what restores them.
-RESTORED_BYTES = 4 + 1
+# In addition to the weights, in the precision they are traced in: while they are quantized those that are restored from
+# few bits, in fp32, and the few bits themselves. In the proof of a graph for TensorRT, ONNX Runtime folds what restores
+# them, and packs all that it has folded for its products before it lets the first go.
+RESTORED_BYTES, FOLDED_BYTES = 4 + 1, 4 + 4 + 1
 # Rows of fp32 logits in addition to them: the exact model's on the held-out text, and some copies of one batch of it.
 LOGIT_ROWS = HELD_OUT_TOKENS + 4 * BATCH_TOKENS
 # What a weight takes in a session of ONNX Runtime, as its kernels keep it, scales included; and at most in a file.
@@ -36,20 +36,25 @@ MEMINFO = Path("/proc/meminfo")
 GROUP = Path("/sys/fs/cgroup")
 
 
-def export_bytes(parameters: int, precision: Precision, quantized: bool, vocabulary: int = 0) -> int:
-    """The most memory that exporting a model takes. vocabulary: entries of its output layer."""
+def export_bytes(
+    parameters: int, precision: Precision, quantized: bool, vocabulary: int = 0, folded: bool = False
+) -> int:
+    """The most memory that exporting a model takes. vocabulary: entries of its output layer. folded: for TensorRT."""
     needed = BASE + parameters * ELEMENT_BYTES[precision]
-    return needed + (parameters * RESTORED_BYTES + vocabulary * 4 * LOGIT_ROWS if quantized else 0)
+    restored = FOLDED_BYTES if folded else RESTORED_BYTES
+    return needed + (parameters * restored + vocabulary * 4 * LOGIT_ROWS if quantized else 0)
 
 
-def require_memory(parameters: int, precision: Precision, quantized: bool, vocabulary: int = 0) -> None:
+def require_memory(
+    parameters: int, precision: Precision, quantized: bool, vocabulary: int = 0, folded: bool = False
+) -> None:
     """Raises `OutputError` where exporting a model of `parameters` weights needs more memory than is free."""
     remedy = "on a larger host"
     if quantized:
         remedy = f"without --precision int8, int4 or fp8, or {remedy}"
     elif precision == "fp32":
         remedy = f"with --precision fp16, or {remedy}"
-    needed = export_bytes(parameters, precision, quantized, vocabulary)
+    needed = export_bytes(parameters, precision, quantized, vocabulary, folded)
     _require(needed, f"exporting {parameters / 1e9:.1f} billion weights", remedy)
 
 

@@ -303,7 +303,8 @@ def pack_attention(model: ir.Model) -> int:
         split = splits.pop()
         if splits or split is None or split.op_type != "Split" or list(split.outputs) != [part for part, _ in parts]:
             continue
-        if not splits_last_axis(split) or len(split.outputs[0].shape or ()) != 3:
+        ranks = {len(value.shape) for value in (*split.inputs[:1], *split.outputs) if value and value.shape is not None}
+        if not splits_last_axis(split) or not ranks <= {3}:
             continue
         biases = [bias for _, bias in parts if bias is not None]
         if len(biases) not in (0, 3) or not _only_used(parts, node):

@@ -143,9 +143,10 @@ self._graphs[key] = self._device.capture(work)""",
     Mutant(
         "a package that this host cannot run stops all graphs",
         KERNELS,
-        "if availability().usable else None",
-        "if True else None",
+        "availability().usable",
+        "True",
         OF_KERNELS,
+        "library",
     ),
     Mutant(
         "an engine that cannot run the bundle ends the load",

@@ -72,8 +72,8 @@ LOOP = (
     Mutant(
         "kept costs are of any number of threads",
         "runtime/costs/first.py",
-        "[bundle, host, engine.name, session.threads]",
-        "[bundle, host, engine.name]",
+        "host, engine.name, session.threads]",
+        "host, engine.name]",
         ("tests/runtime/costs/test_first.py",),
     ),
     Mutant(

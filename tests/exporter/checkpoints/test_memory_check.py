@@ -32,6 +32,9 @@ def test_what_does_not_fit_is_refused_before_it_starts(host: Path) -> None:
     require_memory(1_300_000_000, "fp32", False, 4096)
     with refused(OutputError, "--precision", "1.3", code="out_of_memory"):
         require_memory(1_300_000_000, "fp32", True, 4096)
+    require_memory(700_000_000, "fp16", True, 4096)
+    with refused(OutputError, "0.7", code="out_of_memory"):
+        require_memory(700_000_000, "fp16", True, 4096, folded=True)
     with refused(OutputError, "2.0", code="out_of_memory"):
         require_memory(2_000_000_000, "fp32", False, 4096)
     with refused(OutputError, "4.0", code="out_of_memory"):
