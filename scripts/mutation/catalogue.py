@@ -9,6 +9,7 @@ from .eagle3_mutants import READING
 from .engine_mutants import ENGINES
 from .exporter_mutants import EXPORTER
 from .grammar_mutants import GRAMMAR
+from .hidden_mutants import HIDDEN
 from .kernel_mutants import KERNELS
 from .leaf_mutants import LEAVES
 from .loop_mutants import LOOP
@@ -29,6 +30,7 @@ MUTANTS = (
     *BUNDLE,
     *EXPORTER,
     *READING,
+    *HIDDEN,
     *KERNELS,
     *ENGINES,
     *SERVE,

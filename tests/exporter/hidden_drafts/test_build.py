@@ -120,6 +120,7 @@ def test_quantized_targets_give_the_hidden_states_of_the_checkpoint(
     bundle = build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache, precision=precision)).bundle
     assert bundle.manifest.target.taps
     assert any("rotated" in note for note in bundle.manifest.target.notes) == (precision == "int8")
+    assert not any("stream is rotated" in note for note in bundle.manifest.drafts[0].model.notes)
     check(bundle)
 
 
