@@ -118,9 +118,9 @@ def _turn(graph: ir.Graph, product: ir.Node) -> bool:
     size = turn_size(made.inputs[1])
     if parted is None or parted.op_type != "Reshape" or not size:
         return False
-    value = parted.inputs[0]
-    made_by = value.producer() if value is not None else None
-    if made_by is not None and made_by.domain == DOMAIN and _rank(value) == _rank(turned) is not None:
+    value, shape = parted.inputs[0], back.inputs[1].const_value if back.inputs[1] is not None else None
+    made_by, rank = value.producer() if value is not None else None, shape.size if shape is not None else None
+    if made_by is not None and made_by.domain == DOMAIN and _rank(value) in (None, rank):
         product.replace_input_with(0, value)
     else:  # rows of heads, or in one list, maybe
         back.replace_input_with(0, value)
