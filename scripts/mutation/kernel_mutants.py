@@ -62,6 +62,13 @@ KERNELS = (
         PRODUCT_TESTS,
     ),
     Mutant(
+        "a table has the rows that its panels hold",
+        PRODUCTS,
+        ', "num_outputs": table.size[0]}',
+        "}",
+        PRODUCT_TESTS,
+    ),
+    Mutant(
         "a matrix that turns is a product",
         PRODUCTS,
         "if turn_size(linear.weight):",
