@@ -34,18 +34,18 @@ LOOP = (
         "roll-back forgets a draft beside the first",
         CONTEXT,
         """        for cached in self.every_decoder:
-            cached.keep(rows)""",
+            cached.keep(rows - cached.ahead)""",
         """        for cached in self.decoders:
-            cached.keep(rows)""",
+            cached.keep(rows - cached.ahead)""",
         ("tests/runtime/test_several_drafts.py",),
     ),
     Mutant(
         "roll-back forgets the draft's cache",
         CONTEXT,
         """        for cached in self.every_decoder:
-            cached.keep(rows)""",
+            cached.keep(rows - cached.ahead)""",
         """        for cached in self.every_decoder[:1]:
-            cached.keep(rows)""",
+            cached.keep(rows - cached.ahead)""",
         IN_LOOP,
     ),
     Mutant(
