@@ -54,7 +54,7 @@ HIDDEN = (
         DRAFT,
         "len(tokens) + len(drafted) - 2",
         "len(tokens) + len(drafted) - 1",
-        OF_BUILDS,
+        OF_ROWS,
     ),
     Mutant("rotated hidden states", TAPS, "self.rotation.back(state)", "state", OF_BUILDS),
     Mutant("hidden states are not compared", PROVE, "not off <= tolerance", "False", OF_BUILDS),

@@ -50,15 +50,20 @@ class ReadingDecoder(FakeDecoder):
         self.read_states = np.full((CONTRACT.capacity, WIDTH), np.nan, np.float32)
         self._next = np.zeros((0, WIDTH), np.float32)
         self._back = np.zeros(WIDTH, np.float32)
+        self._end = 0
+        self._reads_back = False
 
     def read(self, hidden: NDArray[np.float32]) -> None:
         self._next = hidden.copy()
 
     def read_back(self) -> None:
         self._next = self._back[None].copy()
+        self._reads_back = True
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         assert len(self._next) == len(tokens), "a pass of so many tokens was announced to the reader"
+        assert position == self._end or not self._reads_back, "a drafted row follows the one that it reads back"
+        self._end, self._reads_back = position + len(tokens), False
         self.read_states[position : position + len(tokens)] = self._next
         self._next = np.zeros((0, WIDTH), np.float32)
         logits = super().step(tokens, position)

@@ -180,3 +180,20 @@ def test_hidden_states_after_a_gap_are_dropped() -> None:
     draft.take([1, 2, 3, 4], 2, np.ones((1, WIDTH), np.float32))
     assert draft.reach == 0
     assert draft.first([1, 2, 3, 4], 4) is None
+
+
+def test_rows_from_elsewhere_are_followed_by_none_that_wait() -> None:
+    _, draft = hidden_pair()
+    draft.take([1, 2, 3, 4], 0, np.ones((2, WIDTH), np.float32))
+    draft.resume(3)
+    assert draft.reach == 3
+
+
+def test_hidden_states_that_are_there_are_not_taken_again() -> None:
+    """As where a target with states begins farther back than its draft."""
+    _, draft = hidden_pair()
+    states = np.arange(4 * WIDTH, dtype=np.float32).reshape(4, WIDTH)
+    draft.take([1, 2, 3, 4, 5], 0, states[:3])
+    draft.take([1, 2, 3, 4, 5], 1, states[1:])
+    assert draft.reach == 4
+    np.testing.assert_array_equal(draft._waiting[:4], states)
