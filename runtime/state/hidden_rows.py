@@ -60,9 +60,8 @@ class HiddenDecoder(CachedDecoder):
         self._count += len(new)
 
     def catch_up(self, tokens: Sequence[int], end: int) -> None:
-        """Write the rows up to `end`, which wait."""
+        """Write the rows up to `end`, which wait: a pass or two, so a round's tokens are not lost to a cancellation."""
         while self.rows < end:
-            self.check_cancelled()
             count = min(self.chunk, end - self.rows)
             self._read(count)
             self.decoder.feed(tokens[self.rows + 1 : self.rows + 1 + count], self.rows)

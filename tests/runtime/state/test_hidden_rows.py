@@ -13,8 +13,9 @@ from specexport.runtime.state.cached_decoder import CachedDecoder
 from specexport.runtime.state.context import Context
 from specexport.runtime.state.prompt_cache import PromptCache
 from specexport.runtime.state.statistics import Statistics
-from support.doubles import CONTRACT, greedy_tokens
-from support.hidden_doubles import WIDTH, ReadingDecoder, check_rows, hidden_pair
+from support.doubles import CONTRACT, StatefulDecoder, greedy_tokens
+from support.doubles import VOCAB as BYTE_VOCAB
+from support.hidden_doubles import WIDTH, ReadingDecoder, check_rows, hidden_after, hidden_pair
 
 VOCAB = 9
 
@@ -197,3 +198,37 @@ def test_hidden_states_that_are_there_are_not_taken_again() -> None:
     draft.take([1, 2, 3, 4, 5], 1, states[1:])
     assert draft.reach == 4
     np.testing.assert_array_equal(draft._waiting[:4], states)
+
+
+class HybridTarget(StatefulDecoder):
+    """With states and hidden states."""
+
+    def taps(self) -> np.ndarray:
+        count, position = self.steps[-1]
+        return np.stack([hidden_after(self.rows[: row + 1]) for row in range(position, position + count)])
+
+
+def test_a_target_with_states_goes_on_where_the_draft_has_rows() -> None:
+    """A long system prompt, and short words behind it: the third goes on where prompts part."""
+    target, draft = HybridTarget(), hidden_pair(vocab_size=BYTE_VOCAB)[1]
+    cache = PromptCache(1 << 20, (8, 8), (100, 0))
+    context = Context(CachedDecoder(target, 8), {"head": draft}, "head", taps=target.taps, prompt_cache=cache)
+    context.readers = [draft]
+    system = list(range(24))
+    kept = []
+    for which in range(4):
+        prompt = [*system, *range(100 + 20 * which, 112 + 20 * which)]
+        kept.append(context.start(prompt))
+        context.target.prefill(context.tokens, len(prompt) - 1)
+        draft.catch_up(context.tokens, len(prompt) - 2)
+        check_rows(context)
+    assert kept == [0, 0, 23, 23]
+
+
+def test_a_round_that_was_verified_is_not_lost_to_a_cancellation() -> None:
+    """While its hidden states are taken, which may take a pass of the draft."""
+    context = made(5)
+    draft, prompt = context.drafts["head"], [1, 2, 3, 4] * 4
+    draft.check_cancelled = pytest.fail
+    assert len(run(context, prompt, 4, 20, "ngram+head")) >= 20
+    assert draft.rows > len(prompt)
