@@ -184,8 +184,15 @@ LOOP = (
     Mutant(
         "translated logits read by the target's ids",
         TRANSLATE,
-        "translated[:, self._target_ids] = logits[:, self._draft_ids]",
-        "translated[:, self._target_ids] = logits[:, self._target_ids % logits.shape[1]]",
+        "row[self._target_ids] = own[self._draft_ids]",
+        "row[self._target_ids] = own[self._target_ids % len(own)]",
+        ("tests/runtime/drafting/test_translate.py",),
+    ),
+    Mutant(
+        "translated logits are taken as they come where the draft has as many",
+        TRANSLATE,
+        "every = np.array_equal(draft_ids, np.arange(decoder.vocab_size))",
+        "every = len(draft_ids) == decoder.vocab_size",
         ("tests/runtime/drafting/test_translate.py",),
     ),
     Mutant(

@@ -43,6 +43,14 @@ def test_context_tokens_are_read_by_the_map_and_only_shared_tokens_have_logits()
     assert (translated.vocab_size, logits.dtype) == (5, np.float32)
 
 
+def test_a_cut_vocabulary_has_its_logits_in_every_row() -> None:
+    draft = Told([[0.5, -1.5, 2.5], [3.5, 4.5, 5.5]], [[6.5, 7.5, 8.5]])
+    translated = TranslatedDecoder(draft, np.arange(5), np.array([[1, 2, 4], [0, 1, 2]]))
+    none = -np.inf
+    assert translated.step([0, 4], 0).tolist() == [[none, 0.5, -1.5, none, 2.5], [none, 3.5, 4.5, none, 5.5]]
+    assert translated.step([3], 2).tolist() == [[none, 6.5, 7.5, none, 8.5]]
+
+
 def test_the_cache_below_is_the_drafts_own() -> None:
     draft = Told()
     TranslatedDecoder(draft, TO_DRAFT, SHARED).overwrite_rows(3, 1e4)
