@@ -25,7 +25,7 @@ from .checkpoints.pair import check_capacity, check_models
 from .checkpoints.shared_vocabulary import Tokens, Translation
 from .dialects import Dialect, refuse_engines
 from .export_model import ModelExport, export_model
-from .hidden_drafts.checkpoint import find_draft
+from .hidden_drafts.checkpoint import HiddenDraftCheckpoint, find_draft
 from .hidden_drafts.cut_vocabulary import most_frequent
 from .hidden_drafts.formats import Said
 from .hidden_drafts.mtp import MtpCheckpoint
@@ -104,6 +104,17 @@ def _find_draft(named: NamedDraft, target: Checkpoint, options: BuildOptions) ->
     texts = options.texts.texts or read_texts(None)
     draft = find_draft(named.source, target, Said(options.draft_taps, options.draft_feedback, options.force), texts)
     size = options.draft_vocabulary
+    if size is not None and not isinstance(draft, MtpCheckpoint):
+        raise ParameterError(
+            f"--draft-vocabulary is for --draft mtp, whose head is the target's; {named.source} has its own: leave it "
+            "out",
+            "draft_vocabulary",
+        )
+    if (options.draft_taps or options.draft_feedback) and not isinstance(draft, HiddenDraftCheckpoint):
+        raise ParameterError(
+            f"--draft-taps and --draft-feedback are for EAGLE-3 heads, and {named.source} is none; leave them out",
+            "draft_taps" if options.draft_taps else "draft_feedback",
+        )
     if isinstance(draft, MtpCheckpoint) and size is not None:
         if not 0 < size <= draft.vocab_size:
             raise ParameterError(

@@ -70,6 +70,9 @@ def render(description: Description) -> str:
         lines += _model("draft", draft.model, description.memory_of(draft.model), called)
         if draft is not manifest.drafts[0]:
             lines.append(f"           requests choose it with --drafter {draft.name}")
+        if (reads := draft.model.reads) is not None:
+            taps = ", ".join("what the target's head reads" if tap < 0 else str(tap) for tap in reads.taps)
+            lines.append(f"           reads the target's hidden states: {taps}")
         lines += _vocabularies(draft)
     if not manifest.drafts:
         lines.append("draft      none: drafts are looked up in the text")

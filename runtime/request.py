@@ -122,6 +122,13 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafters: Sequence[s
     `ParameterError`.
     """
     most, wanted = bundle.manifest.contract.tree_rows, parameters.num_leaves
+    models = [bundle.manifest.draft_called(name).model for name in map(model_of, drafters) if name is not None]
+    if wanted and any(model.reads is not None for model in models):
+        raise ParameterError(
+            f"num_leaves is {wanted}, and the draft reads the target's hidden states, which there are none of after a "
+            "leaf; leave num_leaves out, or name another drafter",
+            "num_leaves",
+        )
     looks_up = parameters.drafter is not None and model_of(parameters.drafter) is None
     if wanted is not None and wanted > most:
         raise ParameterError(
@@ -147,13 +154,6 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafters: Sequence[s
         ):
             if refused:
                 raise ParameterError(judges + reason, "verification")
-    models = [bundle.manifest.draft_called(name).model for name in map(model_of, drafters) if name is not None]
-    if wanted and any(model.reads is not None for model in models):
-        raise ParameterError(
-            f"num_leaves is {wanted}, and the draft reads the target's hidden states, which there are none of after a "
-            "leaf; leave num_leaves out, or name another drafter",
-            "num_leaves",
-        )
     drafts = bool(models) and all(model.reads is None for model in models)
     if not most or wanted == 0 or not drafts or parameters.grammar is not None:
         return 0

@@ -32,6 +32,8 @@ def save(file: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if any(argument.startswith("-") for argument in sys.argv[1:]) or len(sys.argv) > 2:
+        raise SystemExit(__doc__)
     path = find()
     if len(sys.argv) > 1:
         save(path, Path(sys.argv[1]))

@@ -168,4 +168,6 @@ def _not_found(message: str) -> CheckpointError:
 
 
 def first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """And the next one where it ends in a colon."""
+    first, *others = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{first} {others[0].strip()}" if first.endswith(":") and others else first

@@ -60,10 +60,11 @@ def all_chains(drafts: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{source}:{model}" for model in drafts for source in (*LOOKUP_NAMES, *drafts) if source != model)
 
 
-def check_drafter(name: str | None, drafts: Sequence[str]) -> str:
+def check_drafter(name: str | None, drafts: Sequence[str], chained: Sequence[str] | None = None) -> str:
     """The name of a drafter, by default the first draft where there is one. Raises `ParameterError`.
 
-    drafts: the names of the bundle's drafts. `ALIAS` becomes that of the first; nothing else knows it.
+    drafts: the names of the bundle's drafts. `ALIAS` becomes that of the first; nothing else knows it. chained: those
+    that can stand in a chain, by default all; errors tell of these.
     """
     usable, chains = all_drafters(drafts), all_chains(drafts)
     if name is None:
@@ -74,6 +75,7 @@ def check_drafter(name: str | None, drafts: Sequence[str]) -> str:
         return drafter
     if name == "lookup":
         raise ParameterError(f"drafter is 'lookup'; the lookups are called {' and '.join(LOOKUP_NAMES)}", "drafter")
+    chains = all_chains(drafts if chained is None else chained)
     first = f" ({ALIAS} is the draft {drafts[0]!r})" if drafts else ", since this bundle was built without --draft"
     more = " and so on" if len(chains) > SHOWN_CHAINS else ""
     several = f", or a chain: {', '.join(chains[:SHOWN_CHAINS])}{more}" if chains else ""
@@ -90,7 +92,8 @@ def supports_cascade(chain: str, manifest: Manifest) -> bool:
 
 def runnable_drafter(name: str | None, manifest: Manifest) -> str:
     """`check_drafter` for the drafts of a bundle. Raises `ParameterError` also for a chain that cannot run."""
-    drafter = check_drafter(name, manifest.draft_names)
+    own = [draft.name for draft in manifest.drafts if draft.model.reads is None]
+    drafter = check_drafter(name, manifest.draft_names, own)
     if cascade_source_of(drafter) is not None and not supports_cascade(drafter, manifest):
         model = strip_cascade(drafter)
         for name in models_in(drafter):
