@@ -186,7 +186,8 @@ def find_stored(target: Checkpoint) -> Stored:
     projections = sum(PARTS.get(rest) == "eh_proj" for layer in (beside, *layers) for rest in layer)
     if not projections:
         raise _refused(
-            f"{source} has no MTP layer (no mtp.* or model.layers.{text.num_hidden_layers}.* weights); give a draft of its own, or leave --draft out to use prompt lookup"
+            f"{source} has no MTP layer (no mtp.* or model.layers.{text.num_hidden_layers}.* weights); give "
+            "a draft of its own, or leave --draft out to use prompt lookup"
         )
     types = block_types(target.config)
     if keeps_states(block_config(target.config)):
