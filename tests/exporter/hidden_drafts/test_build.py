@@ -141,6 +141,9 @@ def test_two_drafts_of_different_layers_over_one_target(target: Path, cache: Pat
     for chain in ("one:two", "ngram:two"):
         with refused(ParameterError, chain, "hidden states", field="drafter"):
             session.generate(PROMPT, drafter=chain)
+    with pytest.raises(ParameterError) as caught:
+        session.generate(PROMPT, drafter="three")
+    assert ":two" not in str(caught.value)
     session.close()
 
 
@@ -223,3 +226,19 @@ def test_a_target_without_layers_in_one_list(cache: Path, tmp_path: Path) -> Non
     model.config.num_hidden_layers += 1
     with pytest.raises(UnsupportedModelError, match="one list"), taps.taps_seen(model, (0,)):
         pass
+
+
+def test_options_that_are_for_other_drafts(target: Path, cache: Path, tmp_path: Path) -> None:
+    save_original(tmp_path / "head")
+    changes: dict[str, Any]
+    for option, changes in (
+        ("draft_taps", {"draft_taps": (1, 2, 3)}),
+        ("draft_feedback", {"draft_feedback": "post"}),
+        ("draft_vocabulary", {"draft_vocabulary": 8}),
+    ):
+        with refused(ParameterError, option.replace("_", "-"), "--draft", field=option):
+            build(str(target), None, tmp_path / "b", options(cache, **changes))
+        other = str(tmp_path / "head") if option == "draft_vocabulary" else str(target)
+        with refused(ParameterError, option.replace("_", "-"), other, field=option):
+            build(str(target), other, tmp_path / "b", options(cache, **changes))
+    assert not (tmp_path / "b").exists()
