@@ -142,6 +142,12 @@ class Manifest:
             role = "target" if model is self.target else "draft"
             if not model.proofs or any(proof.role != role for proof in model.proofs):
                 raise ValueError(f"the {label} has no proof, or one of another role")
+            if (reads := model.reads) is not None and (
+                not {*reads.taps} <= {*self.target.taps}
+                or (not reads.fuse and reads.width != len(reads.taps) * self.target.tap_width)
+                or (reads.fuse and reads.fuse.keys() != model.graphs.keys())
+            ):
+                raise ValueError(f"the {label} reads other hidden states than the target gives")
 
     @property
     def draft_names(self) -> tuple[str, ...]:

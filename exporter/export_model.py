@@ -123,7 +123,8 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
         require_space(context.cache, export.weight_bytes(contract) + restored)
         parameters = checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"]
         folded, quantized = bool({*export.dialects} - {*ORT_DIALECTS}), export.quantizing is not None
-        require_memory(parameters, contract.precision, quantized, checkpoint.vocab_size, folded)
+        beside = checkpoint.loaded_beside * ELEMENT_BYTES[contract.precision]
+        require_memory(parameters, contract.precision, quantized, checkpoint.vocab_size, folded, beside)
         with context.progress.stage(export.label, export.steps) as step:
             stage = make_stage(context.cache, key, lambda folder: _export(export, context, folder, step))
         gc.collect()  # models and graphs refer to each other in cycles, and hold the weights

@@ -46,15 +46,22 @@ def export_bytes(
 
 
 def require_memory(
-    parameters: int, precision: Precision, quantized: bool, vocabulary: int = 0, folded: bool = False
+    parameters: int,
+    precision: Precision,
+    quantized: bool,
+    vocabulary: int = 0,
+    folded: bool = False,
+    beside: int = 0,
 ) -> None:
-    """Raises `OutputError` where exporting a model of `parameters` weights needs more memory than is free."""
+    """Raises `OutputError` where exporting a model of `parameters` weights needs more memory than is free. beside:
+    bytes of another model that is loaded with it.
+    """
     remedy = "on a larger host"
     if quantized:
         remedy = f"without --precision int8, int4 or fp8, or {remedy}"
     elif precision == "fp32":
         remedy = f"with --precision fp16, or {remedy}"
-    needed = export_bytes(parameters, precision, quantized, vocabulary, folded)
+    needed = export_bytes(parameters, precision, quantized, vocabulary, folded) + beside
     _require(needed, f"exporting {parameters / 1e9:.1f} billion weights", remedy)
 
 

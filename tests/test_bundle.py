@@ -5,6 +5,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from specexport.bundle import (
     FileEntry,
     Manifest,
     Proof,
+    Reads,
     RuleSpec,
     SharedVocabulary,
     check_name,
@@ -364,6 +366,24 @@ def test_what_a_manifest_says_of_its_models(root: Path) -> None:
     for name in ("lookup", "a b"):
         with pytest.raises(ValueError, match="the draft name"):
             check_name(name)
+
+
+@pytest.mark.parametrize(
+    ("reads", "fits"),
+    [
+        (Reads("eagle3", (2, -1), 8, {"ort": "graphs/fuse.onnx"}), True),
+        (Reads("mtp", (-1,), 16, {}), True),
+        (Reads("eagle3", (2, 3), 8, {"ort": "graphs/fuse.onnx"}), False),  # a tap that the target does not give
+        (Reads("eagle3", (2, -1), 8, {"kernels": "graphs/fuse.onnx"}), False),  # no graph that fuses for `ort`
+        (Reads("mtp", (-1,), 8, {}), False),  # of another width
+    ],
+)
+def test_a_draft_reads_hidden_states_that_the_target_gives(reads: Reads, fits: bool, root: Path) -> None:
+    manifest = write_bundle(root).manifest
+    draft = replace(manifest.drafts[0], model=replace(manifest.drafts[0].model, reads=reads))
+    target = replace(manifest.target, taps=(-1, 2), tap_width=16)
+    with nullcontext() if fits else pytest.raises(ValueError, match="draft reads other hidden states"):
+        replace(manifest, target=target, drafts=(draft,))
 
 
 def test_widths_of_a_contract() -> None:

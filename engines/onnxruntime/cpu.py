@@ -23,7 +23,7 @@ from ..base import Availability, Engine, Logits, OpenedDraft, Rows, RunGraph, Sa
 from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
 from .graphs import OrtGraph, Signature, check_graph, open_graph, open_session, still_open
-from .hidden import OrtReader, OrtTaps, hidden_shapes
+from .hidden import OrtReader, OrtTaps, fuse_signatures, hidden_shapes
 from .kernels import availability as availability_of_kernels
 from .session_options import check_threads
 from .states import HostState, OrtStates, state_signatures
@@ -75,8 +75,11 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     def decoder(spec: ModelSpec, drafts: bool) -> OrtDecoder:
         dialect = _dialect(bundle, spec)
         contract = manifest.contract.of("draft" if drafts else "target")
-        fuse = spec.reads.fuse.get(dialect) if spec.reads is not None else None
-        options = DecoderOptions(threads, keeps_open=drafts, fuse=open_one(bundle.path(fuse)) if fuse else None)
+        fuse = None
+        if (reads := spec.reads) is not None and dialect in reads.fuse:
+            fuse = open_one(bundle.path(reads.fuse[dialect]))
+            fuse.check(fuse_signatures(reads, manifest.target.tap_width))
+        options = DecoderOptions(threads, keeps_open=drafts, fuse=fuse)
         return OrtDecoder(bundle.path(spec.graphs[dialect]), spec, contract, dialect, options)
 
     graphs = WeakSet[OrtGraph | OrtDecoder]()

@@ -36,6 +36,10 @@ class OrtGraph:
         session = still_open(self._session, self._path)
         return dict(zip(self._names, session.run(self._names, dict(arrays)), strict=True))
 
+    def check(self, expected: Mapping[str, Signature | None]) -> None:
+        """As `check_graph`."""
+        check_graph(self._path, still_open(self._session, self._path), expected)
+
     def close(self) -> None:
         self._session = None
 

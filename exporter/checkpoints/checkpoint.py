@@ -103,6 +103,11 @@ class Checkpoint:
         return ()
 
     @property
+    def loaded_beside(self) -> int:
+        """How many weights are in memory beside its own once it is loaded: the target's, of one that reads it."""
+        return 0
+
+    @property
     def kept_tokens(self) -> NDArray[np.int64] | None:
         """The target's ids `[m]` of what such a draft proposes; None for all of them."""
         return None

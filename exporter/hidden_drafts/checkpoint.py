@@ -17,7 +17,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...bundle import Defaults, Precision
+from ...bundle import ELEMENT_BYTES, Defaults, Precision
 from ...errors import CheckpointError, PairError
 from ...runtime.provenance import name_of
 from ..checkpoints.checkpoint import Checkpoint, for_inference
@@ -119,6 +119,10 @@ class HiddenDraftCheckpoint(Checkpoint):
     def fp32_bytes(self) -> int:
         """With what it shares with the target."""
         return sum(4 * int(parameter.numel()) for parameter in self._empty().parameters())
+
+    @property
+    def loaded_beside(self) -> int:
+        return self.target.fp32_bytes // ELEMENT_BYTES["fp32"]
 
     @cached_property
     def digest(self) -> str:

@@ -25,7 +25,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from ...bundle import Precision
+from ...bundle import ELEMENT_BYTES, Precision
 from ...errors import CheckpointError
 from ..checkpoints.checkpoint import Checkpoint, for_inference
 from ..checkpoints.config import keeps_states
@@ -154,6 +154,10 @@ class MtpCheckpoint(Checkpoint):
     def fp32_bytes(self) -> int:
         rows = self.vocab_size + (len(self.kept) if self.kept or self.config.tie_word_embeddings else self.vocab_size)
         return 4 * (self.stored.elements + rows * int(self.config.hidden_size))
+
+    @property
+    def loaded_beside(self) -> int:
+        return self.target.fp32_bytes // ELEMENT_BYTES["fp32"]
 
     @cached_property
     def digest(self) -> str:

@@ -40,3 +40,5 @@ def test_what_does_not_fit_is_refused_before_it_starts(host: Path) -> None:
     with refused(OutputError, "4.0", code="out_of_memory"):
         require_memory(4_000_000_000, "bf16", False, 4096)
     require_memory(2_000_000_000, "fp16", False, 4096)
+    with refused(OutputError, "2.0", code="out_of_memory"):
+        require_memory(2_000_000_000, "fp16", False, 4096, beside=4_000_000_000)

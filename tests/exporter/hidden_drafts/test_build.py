@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from specexport import load
 from specexport.bundle import Bundle
-from specexport.errors import CheckpointError, ParameterError, ProofError, UnsupportedModelError
+from specexport.errors import BundleError, CheckpointError, ParameterError, ProofError, UnsupportedModelError
 from specexport.exporter.additional_drafts import add_draft
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions, NamedDraft
@@ -122,6 +122,16 @@ def test_quantized_targets_give_the_hidden_states_of_the_checkpoint(
     assert any("rotated" in note for note in bundle.manifest.target.notes) == (precision == "int8")
     assert not any("stream is rotated" in note for note in bundle.manifest.drafts[0].model.notes)
     check(bundle)
+
+
+def test_a_graph_that_fuses_is_compared_with_the_manifest(target: Path, cache: Path, tmp_path: Path) -> None:
+    save_speculators(tmp_path / "head")
+    root = build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache)).bundle.root
+    manifest = json.loads((root / "manifest.json").read_text(encoding="utf-8"))
+    manifest["drafts"][0]["model"]["reads"]["width"] += 1
+    (root / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    with refused(BundleError, "fused", "33"):
+        load(root, policy=False)
 
 
 def test_two_drafts_of_different_layers_over_one_target(target: Path, cache: Path, tmp_path: Path) -> None:
