@@ -50,7 +50,7 @@ def save(folder: Path) -> None:
     save_file(tensors, folder / "head/model.safetensors")
     said = dict(architectures=["Eagle3DraftModel"], speculators_model_type="eagle3", draft_vocab_size=KEPT)
     said |= dict(transformer_layer_config=SIZES | dict(num_hidden_layers=1, rms_norm_eps=1e-6, rope_theta=1e4))
-    (folder / "head/config.json").write_text(json.dumps(said))
+    (folder / "head/config.json").write_text(json.dumps(said), encoding="utf-8")
 
 
 def build(folder: Path) -> None:
