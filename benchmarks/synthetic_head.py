@@ -92,7 +92,7 @@ def measure_passes(plain: Any, session: Any, tokens: list[int], repeats: int) ->
 
     for number in range(repeats):
         decoders = [("without taps", plain.engine.target), ("with taps", target)][:: 1 if number % 2 else -1]
-        if number % 4 == 0:
+        if number % 16 == 0:
             for name, decoder in decoders:
                 timed(f"prompt {name}", decoder.feed, tokens[:CHUNK], 0)
             draft.keep(0)

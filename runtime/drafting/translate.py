@@ -62,7 +62,7 @@ class TranslatedDecoder(Wrapped):
         self._to_draft = to_draft.tolist()
         self._target_ids, draft_ids = shared
         every = np.array_equal(draft_ids, np.arange(decoder.vocab_size))  # as of a cut vocabulary: nothing to gather
-        self._draft_ids = slice(None) if every else draft_ids
+        self._draft_ids = None if every else draft_ids
         self._logits = np.full((0, self.vocab_size), -np.inf, np.float32)
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
@@ -71,7 +71,7 @@ class TranslatedDecoder(Wrapped):
             self._logits = np.full((len(logits), self.vocab_size), -np.inf, np.float32)
         translated = self._logits[: len(logits)]
         for row, own in zip(translated, logits, strict=True):  # faster than all rows at once
-            row[self._target_ids] = own[self._draft_ids]
+            row[self._target_ids] = own if self._draft_ids is None else own[self._draft_ids]
         return translated
 
     def feed(self, tokens: Sequence[int], position: int) -> None:

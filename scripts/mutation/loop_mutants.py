@@ -184,8 +184,8 @@ LOOP = (
     Mutant(
         "translated logits read by the target's ids",
         TRANSLATE,
-        "row[self._target_ids] = own[self._draft_ids]",
-        "row[self._target_ids] = own[self._target_ids % len(own)]",
+        "else own[self._draft_ids]",
+        "else own[self._target_ids % len(own)]",
         ("tests/runtime/drafting/test_translate.py",),
     ),
     Mutant(
