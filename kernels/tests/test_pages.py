@@ -64,14 +64,14 @@ def test_weights_of_a_file_are_copied_once_and_its_memory_is_given_back() -> Non
     assert files  # or else ONNX Runtime does not map it any more
     assert sum(files) < 2**18
     del model
-    assert copied() == before
+    assert copied() <= before  # arrays of other tests may have gone meanwhile
 
 
 def test_weights_that_are_no_file_s_are_not_copied() -> None:
     """Their memory could not be given back."""
     before = copied()
     model = product(4096, in_file=False)
-    assert copied() == before
+    assert copied() <= before  # arrays of other tests may have gone meanwhile
     assert same_bits(run(model), run(product(4096)))
 
 
@@ -86,7 +86,7 @@ def test_copies_outlive_sessions_made_before_and_after_them() -> None:
     del second
     assert same_bits(run(third), wanted[:, :2048])
     del third
-    assert copied() == before
+    assert copied() <= before  # arrays of other tests may have gone meanwhile
 
 
 def test_sessions_come_and_go_in_threads() -> None:
@@ -104,7 +104,7 @@ def test_sessions_come_and_go_in_threads() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert copied() == before
+    assert copied() <= before  # arrays of other tests may have gone meanwhile
 
 
 def in_a_child(work: Callable[[], bool]) -> bool:
@@ -130,7 +130,7 @@ def test_nothing_is_copied_where_large_pages_are_off() -> None:
     def make() -> bool:
         before = copied()
         kept = product(4096)
-        return copied() == before and kept is not None
+        return copied() <= before and kept is not None
 
     def make_without() -> bool:
         ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
