@@ -38,7 +38,6 @@ from .rules.graphs import number_of_rules, write_rules
 from .stage_cache import open_cache
 from .tracing.trees import refuse_trees
 from .weights.fidelity import calibration_tokens
-from .weights.texts import read_texts
 
 
 @dataclass(frozen=True)
@@ -101,35 +100,34 @@ class _Models:
 
 def _find_draft(named: NamedDraft, target: Checkpoint, options: BuildOptions) -> Checkpoint:
     """Raises `CheckpointError`, `PairError`, and `ParameterError` for what does not go with the options."""
-    texts = options.texts.texts or read_texts(None)
-    draft = find_draft(named.source, target, Said(options.draft_taps, options.draft_feedback, options.force), texts)
-    size = options.draft_vocabulary
-    if size is not None and not isinstance(draft, MtpCheckpoint):
-        raise ParameterError(
-            f"--draft-vocabulary is for --draft mtp, whose head is the target's; {named.source} has its own: leave it "
-            "out",
-            "draft_vocabulary",
-        )
-    if (options.draft_taps or options.draft_feedback) and not isinstance(draft, HiddenDraftCheckpoint):
-        raise ParameterError(
-            f"--draft-taps and --draft-feedback are for EAGLE-3 heads, and {named.source} is none; leave them out",
-            "draft_taps" if options.draft_taps else "draft_feedback",
-        )
-    if isinstance(draft, MtpCheckpoint) and size is not None:
-        if not 0 < size <= draft.vocab_size:
-            raise ParameterError(
-                f"--draft-vocabulary is {size}; it must be from 1 to {draft.vocab_size}", "draft_vocabulary"
-            )
-        batches = calibration_tokens(draft.tokenizer, texts)
-        used = (int(token) for batch in batches for token in batch.flatten())
-        return replace(draft, kept=most_frequent(used, size, draft.stop_token_ids, draft.vocab_size))
+    said = Said(options.draft_taps, options.draft_feedback, options.force)
+    draft, size = find_draft(named.source, target, said, options.texts.texts), options.draft_vocabulary
     if draft.taps and options.engines != (NAME,):
         raise ParameterError(
             f"{draft.source} reads the target's hidden states, which engine {NAME} gives, and the engines are "
             f"{', '.join(options.engines)}; leave the others out, or choose a draft of its own",
             "draft",
         )
-    return draft
+    if (options.draft_taps or options.draft_feedback) and not isinstance(draft, HiddenDraftCheckpoint):
+        raise ParameterError(
+            f"--draft-taps and --draft-feedback are for EAGLE-3 heads, and {named.source} is none; leave them out",
+            "draft_taps" if options.draft_taps else "draft_feedback",
+        )
+    if size is None:
+        return draft
+    if not isinstance(draft, MtpCheckpoint):
+        raise ParameterError(
+            f"--draft-vocabulary is for --draft mtp, whose head is the target's; {named.source} has its own: leave it "
+            "out",
+            "draft_vocabulary",
+        )
+    if not 0 < size <= draft.vocab_size:
+        raise ParameterError(
+            f"--draft-vocabulary is {size}; it must be from 1 to {draft.vocab_size}", "draft_vocabulary"
+        )
+    batches = calibration_tokens(draft.tokenizer, options.texts.texts)
+    used = (int(token) for batch in batches for token in batch.flatten())
+    return replace(draft, kept=most_frequent(used, size, draft.stop_token_ids, draft.vocab_size))
 
 
 def build(

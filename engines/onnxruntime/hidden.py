@@ -12,7 +12,7 @@ from ..base import RunGraph
 from .graphs import Signature
 
 Floats = NDArray[np.float32]
-# As `exporter/hidden_drafts/base.py` names them.
+# Inputs and outputs: of the target's and the draft's graphs, of the draft's, and of the graph that fuses.
 HIDDEN, FEEDBACK, FUSED = "hidden", "feedback", "fused"
 
 

@@ -20,8 +20,6 @@ from transformers.masking_utils import create_causal_mask
 
 from ...bundle import HiddenDraftKind
 
-# Inputs and outputs of graphs: of the target and the draft's graphs, of these, and of the graph that fuses.
-HIDDEN, FEEDBACK, FUSED = "hidden", "feedback", "fused"
 # The tap of what the target's output embedding reads, after its last norm.
 LAST = -1
 # What transformers calls a cache, before 5.24 and from then on.

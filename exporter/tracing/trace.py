@@ -20,11 +20,12 @@ from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from ...bundle import COUNTS, CacheLayer, Contract
+from ...engines.onnxruntime.hidden import FEEDBACK, FUSED, HIDDEN
 from ...errors import UnsupportedModelError
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import first_line
 from ..dialects import OPSETS, ORT_DIALECTS, Dialect
-from ..hidden_drafts.base import FEEDBACK, FUSED, HIDDEN, HiddenDraft
+from ..hidden_drafts.base import HiddenDraft
 from .attention import static_cache_attention
 from .complex_numbers import complex_as_pairs
 from .confidence_head import OUTPUTS, WEIGHTS, confidence, embeddings_seen

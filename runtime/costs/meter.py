@@ -176,13 +176,18 @@ class CostMeter:
 
     def _read(self, prompt: list[int]) -> float:
         """Seconds of the draft's prefill, in chunks."""
-        draft, chunk = self._opened(), self._session.bundle.manifest.contract.prompt_chunk
-        if draft is None:
+        if not self._has_model:
             return 0.0
+        manifest, opened = self._session.bundle.manifest, self._session.drafts.open(self._draft)
+        draft, reads = opened.decoder, manifest.draft_called(self._draft).model.reads
+        chunk = manifest.contract.prompt_chunk
         tokens = [token % draft.vocab_size for token in prompt]
         start = perf_counter()
         for place in range(0, len(tokens), chunk):
-            draft.feed(tokens[place : place + chunk], place)
+            part = tokens[place : place + chunk]
+            if reads is not None and opened.reader is not None:
+                opened.reader.read(np.zeros((len(part), len(reads.taps) * manifest.target.tap_width), np.float32))
+            draft.feed(part, place)
         return perf_counter() - start
 
     def _rows(self, context: int) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from threading import RLock
 
+import numpy as np
+
 from ...bundle import Bundle, DraftSpec
 from ...engines.base import Engine, Head, OpenedDraft
 from ...errors import ParameterError, SessionClosedError, SpecExportError
@@ -102,7 +104,7 @@ class Drafts:
         if (reads := draft.model.reads) is not None and opened.reader is not None:
             target = self.bundle.manifest.target
             width, columns = len(target.taps) * target.tap_width, target.columns(reads.taps)
-            some = None if columns == list(range(width)) else columns
+            some = None if columns == list(range(width)) else np.array(columns)
             cached = HiddenDecoder(decoder, chunk, widest=widest, columns=some, reader=opened.reader, width=width)
         self.context.drafts = {**self.context.drafts, draft.name: cached}  # another thread may walk the old dict
         self.opened[draft.name] = opened

@@ -26,7 +26,7 @@ class HiddenDecoder(CachedDecoder):
 
     reader: Reader = field(kw_only=True)
     width: int = field(kw_only=True)
-    columns: Sequence[int] | None = None
+    columns: NDArray[np.int64] | None = None
     ahead: int = 1
 
     def __post_init__(self) -> None:

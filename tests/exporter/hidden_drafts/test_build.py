@@ -19,6 +19,7 @@ from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions, NamedDraft
 from specexport.exporter.proving import prove
 from specexport.exporter.tracing import taps
+from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.proofs.verify import verify_session
 from support.hidden_drafts import (
     save_deepspec,
@@ -252,3 +253,23 @@ def test_options_that_are_for_other_drafts(target: Path, cache: Path, tmp_path: 
         with refused(ParameterError, option.replace("_", "-"), other, field=option):
             build(str(target), other, tmp_path / "b", options(cache, **changes))
     assert not (tmp_path / "b").exists()
+
+
+def test_an_mtp_layer_with_a_cut_vocabulary_is_for_one_engine_too(cache: Path, tmp_path: Path) -> None:
+    target = mtp_target("GLM-4.5", tmp_path / "t")
+    chosen = options(cache, engines=("onnxruntime-cuda",), precision="fp16", draft_vocabulary=40)
+    with refused(ParameterError, "hidden states", "onnxruntime-cuda", field="draft"):
+        build(str(target), "mtp", tmp_path / "b", chosen)
+
+
+def test_the_cost_of_a_prompt_counts_what_fuses(target: Path, cache: Path, tmp_path: Path) -> None:
+    save_speculators(tmp_path / "head")
+    bundle = build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache)).bundle
+    session = load(bundle.root, policy=False)
+    reader, rows = session.drafts.open(bundle.manifest.first_draft).reader, list[int]()
+    assert reader is not None
+    read = reader.read
+    reader.read = lambda hidden: (rows.append(len(hidden)), read(hidden))[1]  # type: ignore[method-assign]
+    CostMeter(session)._read(list(range(3, 23)))
+    assert sum(rows) == 20
+    session.close()

@@ -167,7 +167,7 @@ def test_rows_come_back_from_the_prompt_cache() -> None:
 
 def test_a_draft_reads_its_own_columns() -> None:
     _, draft = hidden_pair()
-    draft.columns = [2, 0]
+    draft.columns = np.array([2, 0])
     read: list[np.ndarray] = []
     draft.reader = type("Reader", (), {"read": lambda self, hidden: read.append(hidden.copy())})()
     hidden = np.arange(2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
