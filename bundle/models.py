@@ -130,7 +130,7 @@ class Fidelity:
         return f"{self.tokens} held-out tokens of {source}"
 
 
-HiddenDraftKind = Literal["eagle3", "mtp"]
+HiddenDraftKind = Literal["eagle3", "mtp", "dflash", "dspark"]
 
 
 @dataclass(frozen=True)
@@ -138,13 +138,17 @@ class Reads:
     """What a draft reads of the target: its hidden states (`exporter/hidden_drafts/base.py`).
 
     taps: which, as `ModelSpec.taps`; its columns are read in this order. width: H, of what a row of the draft reads.
-    fuse: by dialect, the path of the graph that makes those H numbers of the taps' F; none where they are the same.
+    fuse: by dialect, the path of the graph that makes those H numbers of the taps' F; none where they are the same. Of
+    a block draft, it writes the caches too. slots: how many tokens a block has, 0 for a draft of one token a pass.
+    chain: by dialect, the path of a block draft's graph that continues from the token before a slot.
     """
 
     kind: HiddenDraftKind
     taps: tuple[int, ...]
     width: int
     fuse: dict[str, str]
+    slots: int = field(default=0, metadata=OPTIONAL)
+    chain: dict[str, str] = field(default_factory=dict, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,8 @@ class ModelSpec:
     def files(self) -> Iterator[str]:
         """Paths of its files, relative to the bundle."""
         yield from (*self.graphs.values(), self.weights, self.reference)
-        yield from self.reads.fuse.values() if self.reads is not None else ()
+        if self.reads is not None:
+            yield from (*self.reads.fuse.values(), *self.reads.chain.values())
 
     def columns(self, taps: tuple[int, ...]) -> list[int]:
         """Of the hidden states that a target's graphs give, the columns of `taps`, in their order."""
@@ -209,7 +214,8 @@ class ModelSpec:
         graphs = {dialect: f"{folder}/{graph}" for dialect, graph in self.graphs.items()}
         weights, reference, reads = f"{folder}/{self.weights}", f"{folder}/{self.reference}", self.reads
         if reads is not None:
-            reads = replace(reads, fuse={dialect: f"{folder}/{graph}" for dialect, graph in reads.fuse.items()})
+            fuse, chain = ({by: f"{folder}/{graph}" for by, graph in of.items()} for of in (reads.fuse, reads.chain))
+            reads = replace(reads, fuse=fuse, chain=chain)
         return replace(self, graphs=graphs, weights=weights, reference=reference, reads=reads)
 
     def cache_names(self, side: Literal["past", "present", "new"]) -> Iterator[tuple[str, CacheLayer]]:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Format, ModelSpec, Precision, Reads, Role
 from ..bundle.files import clone_or_copy, require_space
+from ..engines.onnxruntime.cpu import OrtDecoder
 from ..runtime.proofs.parity import save_reference
 from ..runtime.provenance import name_of
 from ..strict import parse, read_json
@@ -21,6 +22,7 @@ from .bundle_files import reference_path
 from .checkpoints.checkpoint import Checkpoint
 from .dialects import ORT_DIALECTS, Dialect, refuse_engines
 from .hidden_drafts.base import HiddenDraft
+from .hidden_drafts.block import BlockDraft
 from .kernels.apply import use_kernels
 from .kernels.layouts import whole_vectors
 from .memory import RUN_BYTES, require_memory
@@ -34,6 +36,7 @@ from .quantize.apply import by_every_name, quantize
 from .quantize.for_tensorrt import Made
 from .recipe_choice import Quantizing, choose_recipe
 from .stage_cache import finished_stage, make_stage, stage_key
+from .tracing.blocks import block_layers, trace_block, trace_chain, trace_context
 from .tracing.confidence_head import probe_features
 from .tracing.taps import TapProbe, probe_width
 from .tracing.trace import probe_cache, trace, trace_fuse
@@ -130,8 +133,8 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
         gc.collect()  # models and graphs refer to each other in cycles, and hold the weights
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": name_of(checkpoint.source)}, SPEC)
     export.check_states(spec.layers, contract.precision)  # a finished stage may be of a build for other engines
-    fuse = spec.reads.fuse.values() if spec.reads is not None else ()
-    for name in (*spec.graphs.values(), *fuse, spec.weights):
+    others = (*spec.reads.fuse.values(), *spec.reads.chain.values()) if spec.reads is not None else ()
+    for name in (*spec.graphs.values(), *others, spec.weights):
         clone_or_copy(stage / Path(name).name, context.staging_dir / name)
     clone_or_copy(stage / REFERENCE, context.staging_dir / spec.reference)
     return spec
@@ -141,7 +144,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     step("load")
     checkpoint, contract = export.checkpoint, context.contract.of(export.role)
     model, left_out = checkpoint.load_noted(contract.precision)
-    layers = probe_cache(model)
+    layers = block_layers(model) if isinstance(model, BlockDraft) else probe_cache(model)
     if "kernels" in export.dialects:
         layers = whole_vectors(layers)
     export.check_states(layers, contract.precision)
@@ -168,7 +171,10 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     for dialect in dialects:
         step(f"trace {dialect}")
         headed = features if dialect in ORT_DIALECTS else 0
-        graphs[dialect] = trace(model, layers, dialect, contract, headed, export.taps, undo)
+        if isinstance(model, BlockDraft):
+            graphs[dialect] = trace_block(model, layers, dialect, contract)
+        else:
+            graphs[dialect] = trace(model, layers, dialect, contract, headed, export.taps, undo)
         step(f"optimize {dialect}")
         optimize(graphs[dialect], dialect)
         named = by_every_name(chosen.recipe if chosen else Recipe({}), model)
@@ -179,11 +185,11 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
             step(f"quantize {dialect}")
             quantize(graphs[dialect], dialect, named, contract.capacity, made, export.exact_widths)
         refuse_traps(graphs[dialect], dialect, checkpoint.architecture)
-        if reads is not None and reads.fusing:
-            fuse = graphs[f"fuse-{dialect}"] = trace_fuse(reads, dialect)
-            optimize(fuse, dialect)
+        for name, graph in _beside(reads, layers, dialect, contract).items() if reads is not None else ():
+            graphs[f"{name}-{dialect}"] = graph
+            optimize(graph, dialect)
             if dialect == "kernels":
-                use_kernels(fuse, Recipe({}), contract.capacity)
+                use_kernels(graph, Recipe({}), contract.capacity)
     step("write")
     paths, weights = save(graphs, folder, export.role)
     del graphs, made
@@ -210,6 +216,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     if undo is not None and chosen is None:
         for dialect in dialects:
             decoder = open_decoder(folder / paths[dialect], spec, contract, dialect)
+            assert isinstance(decoder, OrtDecoder)  # a target
             prove_taps(decoder, model, undo, [entry.step for entry in reference], contract)
     if chosen is not None:
         subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract, undo)
@@ -224,6 +231,20 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     (folder / SPEC).write_text(json.dumps(asdict(spec)), encoding="utf-8")
 
 
+def _beside(
+    model: HiddenDraft, layers: Sequence[CacheLayer], dialect: Dialect, contract: Contract
+) -> dict[str, ir.Model]:
+    """The graphs that a draft has besides its own, by the names that `Reads` gives them."""
+    if isinstance(model, BlockDraft):
+        chain = {"chain": trace_chain(model, dialect)} if model.kind == "dspark" else {}
+        return {"fuse": trace_context(model, layers, dialect, contract), **chain}
+    return {"fuse": trace_fuse(model, dialect)} if model.fusing else {}
+
+
 def _reads(model: HiddenDraft, dialects: Sequence[Dialect], paths: Mapping[str, str]) -> Reads:
-    fuse: dict[str, str] = {dialect: f"graphs/{paths[f'fuse-{dialect}']}" for dialect in dialects if model.fusing}
-    return Reads(model.kind, model.taps, model.lm_head.in_features, fuse)
+    fuse, chain = (
+        {str(dialect): f"graphs/{paths[name]}" for dialect in dialects if (name := f"{kind}-{dialect}") in paths}
+        for kind in ("fuse", "chain")
+    )
+    slots = model.form.slots if isinstance(model, BlockDraft) else 0
+    return Reads(model.kind, model.taps, model.lm_head.in_features, fuse, slots, chain)

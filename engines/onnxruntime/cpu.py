@@ -21,6 +21,7 @@ from ...bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
 from ...errors import BundleError, EngineError
 from ..base import Availability, Engine, Logits, OpenedDraft, Rows, RunGraph, SavedStates, check_rows
 from ..versions import dotted, version_numbers
+from .blocks import OrtBlockDecoder
 from .confidence_head import OrtHead, head_shapes
 from .graphs import OrtGraph, Signature, check_graph, open_graph, open_session, still_open
 from .hidden import OrtReader, OrtTaps, fuse_signatures, hidden_shapes
@@ -72,17 +73,21 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     if manifest.has_states:
         _check_version()
 
-    def decoder(spec: ModelSpec, drafts: bool) -> OrtDecoder:
+    def decoder(spec: ModelSpec, drafts: bool) -> OrtDecoder | OrtBlockDecoder:
         dialect = _dialect(bundle, spec)
         contract = manifest.contract.of("draft" if drafts else "target")
         fuse = None
-        if (reads := spec.reads) is not None and dialect in reads.fuse:
+        if (reads := spec.reads) is not None and reads.slots:
+            chain = open_one(bundle.path(reads.chain[dialect])) if dialect in reads.chain else None
+            paths = {"block": bundle.path(spec.graphs[dialect]), "context": bundle.path(reads.fuse[dialect])}
+            return OrtBlockDecoder(paths, spec, contract, chain, threads)
+        if reads is not None and dialect in reads.fuse:
             fuse = open_one(bundle.path(reads.fuse[dialect]))
             fuse.check(fuse_signatures(reads, manifest.target.tap_width))
         options = DecoderOptions(threads, keeps_open=drafts, fuse=fuse)
         return OrtDecoder(bundle.path(spec.graphs[dialect]), spec, contract, dialect, options)
 
-    graphs = WeakSet[OrtGraph | OrtDecoder]()
+    graphs = WeakSet[OrtGraph | OrtDecoder | OrtBlockDecoder]()
 
     def open_one(path: Path) -> OrtGraph:
         graph = open_graph(path, threads)
@@ -100,6 +105,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
 
     draft = open_draft(manifest.drafts[0].model) if manifest.drafts else None
     target = decoder(manifest.target, drafts=False)
+    assert isinstance(target, OrtDecoder)
     trees = target if manifest.contract.tree_rows else None
     dialect = _dialect(bundle, manifest.target)
     return Engine(

@@ -30,11 +30,11 @@ class OrtGraph:
     def __init__(self, path: Path, session: ort.InferenceSession) -> None:
         self._path = path
         self._session: ort.InferenceSession | None = session
-        self._names = [output.name for output in session.get_outputs()]
+        self.names = [output.name for output in session.get_outputs()]
 
     def __call__(self, arrays: Arrays) -> Arrays:
         session = still_open(self._session, self._path)
-        return dict(zip(self._names, session.run(self._names, dict(arrays)), strict=True))
+        return dict(zip(self.names, session.run(self.names, dict(arrays)), strict=True))
 
     def check(self, expected: Mapping[str, Signature | None]) -> None:
         """As `check_graph`."""

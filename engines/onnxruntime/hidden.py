@@ -14,6 +14,8 @@ from .graphs import Signature
 Floats = NDArray[np.float32]
 # Inputs and outputs: of the target's and the draft's graphs, of the draft's, and of the graph that fuses.
 HIDDEN, FEEDBACK, FUSED = "hidden", "feedback", "fused"
+# Of a draft of blocks, what its chain reads and gives.
+STATES, CHAINED, CONFIDENCE = "states", "chained", "confidence"
 
 
 class OrtTaps:

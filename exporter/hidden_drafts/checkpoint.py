@@ -1,4 +1,4 @@
-"""An EAGLE-3 draft as a checkpoint, beside its target's: checked, and loaded with what it shares with the target."""
+"""An EAGLE-3, DFlash or DSpark draft as a checkpoint, beside its target's: checked, and loaded with what they share."""
 
 from __future__ import annotations
 
@@ -26,14 +26,18 @@ from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import ALIKE, OTHER_FORMATS, WEIGHTS, count_elements
 from ..weights.texts import read_texts
+from .block import BlockDraft, BlockForm
+from .block_formats import describe_blocks
 from .eagle3 import Eagle3Draft, Eagle3Form
-from .formats import Eagle3Description, Said, Target, describe, module_name
-from .kinds import Format, recognize
+from .formats import Description, Said, Target, describe, module_name
+from .kinds import BLOCK_FORMATS, BlockFormat, Format, recognize
 from .measured import TEXTS, TOKENS, acceptance
 from .vocabulary import read_target_ids
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 TABLES = ("d2t", "t2d")
+# What `BlockLayer` holds a second time.
+CONTEXT = ".context."
 # Of the target, which training reads.
 LEFT_OUT = ("verifier_norm.weight", "verifier_lm_head.weight")
 
@@ -46,11 +50,13 @@ class HiddenDraftCheckpoint(Checkpoint):
     """
 
     target: Checkpoint
-    format: Format
+    format: Format | BlockFormat
     said: Said
     texts: tuple[str, ...] = ()
 
-    kind = "eagle3"
+    @property
+    def kind(self) -> str:
+        return "eagle3" if self.format not in BLOCK_FORMATS else self._empty().kind
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -62,23 +68,26 @@ class HiddenDraftCheckpoint(Checkpoint):
         return tensors_of(self.weights)
 
     @cached_property
-    def description(self) -> Eagle3Description:
+    def description(self) -> Description:
         text = self.target.config.get_text_config()
         target = Target(text.num_hidden_layers, text.hidden_size, self.target.vocab_size)
         shapes = {name: shape for name, (_, _, shape) in self.stored.items()}
-        return describe(self.source, self.format, read_config(self.source, self.folder), shapes, target, self.said)
+        config = read_config(self.source, self.folder)
+        if self.format == "zlab" or self.format == "deepspec-blocks" or self.format == "speculators-blocks":
+            return describe_blocks(self.source, self.format, config, shapes, target, self.said)
+        return describe(self.source, self.format, config, shapes, target, self.said)
 
     @property
-    def form(self) -> Eagle3Form:
+    def form(self) -> Eagle3Form | BlockForm:
         """Raises `CheckpointError` where it could be several, and they fit alike."""
         return self._chosen[0]
 
     @cached_property
-    def _chosen(self) -> tuple[Eagle3Form, tuple[str, ...]]:
+    def _chosen(self) -> tuple[Eagle3Form | BlockForm, tuple[str, ...]]:
         """The form, and a note where it was measured."""
-        forms = self.description.forms
-        if len(forms) == 1:
-            return forms[0], ()
+        forms = [form for form in self.description.forms if isinstance(form, Eagle3Form)]
+        if len(forms) < 2:
+            return self.description.forms[0], ()
         target = self.target.load("fp32")
         texts = (self.texts or read_texts(None))[:TEXTS]
         tokens = [self.tokenizer(text, return_tensors="pt")["input_ids"][:, :TOKENS] for text in texts]
@@ -97,7 +106,7 @@ class HiddenDraftCheckpoint(Checkpoint):
 
     @property
     def architecture(self) -> str:
-        return "Eagle3Draft"
+        return type(self._empty()).__name__
 
     @property
     def max_positions(self) -> int | None:
@@ -169,10 +178,12 @@ class HiddenDraftCheckpoint(Checkpoint):
         return self._filled(self.target.load(precision), TORCH_DTYPES[precision], self.form)
 
     def _filled(
-        self, target: PreTrainedModel, dtype: torch.dtype, form: Eagle3Form
+        self, target: PreTrainedModel, dtype: torch.dtype, form: Eagle3Form | BlockForm
     ) -> tuple[PreTrainedModel, tuple[str, ...]]:
         model = self._empty(form)
         state = {name: self._read(name).to(dtype) for name in self._names(model)}
+        again = {name: name.replace(CONTEXT, ".self_attn.") for name in model.state_dict() if CONTEXT in name}
+        state |= {name: state[own].clone() for name, own in again.items()}
         ids = self._target_ids()
         notes = []
         if EMBEDDING not in state:
@@ -186,17 +197,22 @@ class HiddenDraftCheckpoint(Checkpoint):
         model.follow(target)
         return for_inference(self.source, model, {"missing_keys": ()}), tuple(notes)
 
-    def _empty(self, form: Eagle3Form | None = None) -> Eagle3Draft:
+    def _empty(self, form: Eagle3Form | BlockForm | None = None) -> Eagle3Draft | BlockDraft:
         """The draft without memory for its weights, whose shapes are the same in every form."""
         description = self.description
+        form = form or description.forms[0]
+        model: Eagle3Draft | BlockDraft
         with torch.device("meta"):
-            model = Eagle3Draft(description.config, form or description.forms[0])
+            if isinstance(form, BlockForm):
+                model = BlockDraft(description.config, form)
+            else:
+                model = Eagle3Draft(description.config, form)
         model.rotary_emb = type(model.rotary_emb)(description.config)
         return model
 
-    def _names(self, model: Eagle3Draft) -> list[str]:
+    def _names(self, model: Eagle3Draft | BlockDraft) -> list[str]:
         """Of the weights that are stored. Raises `CheckpointError` unless they are the model's, in its shapes."""
-        ours = {name: list(value.shape) for name, value in model.state_dict().items()}
+        ours = {name: list(value.shape) for name, value in model.state_dict().items() if CONTEXT not in name}
         names = [name for name in self.stored if name not in (*TABLES, *LEFT_OUT) and not name.endswith("inv_freq")]
         if other := sorted(set(names) - ours.keys()):
             raise self._wrong(
@@ -263,7 +279,7 @@ def find_own_draft(source: str) -> Checkpoint:
     return found
 
 
-def _found(source: str) -> tuple[Checkpoint, Format | None]:
+def _found(source: str) -> tuple[Checkpoint, Format | BlockFormat | None]:
     """A checkpoint, and the format of a draft that reads the target's hidden states. Raises `CheckpointError`."""
     _refuse_pickled(source)
     found = find_checkpoint(source)
@@ -281,7 +297,7 @@ def _refuse_pickled(source: str) -> None:
         return
     if recognize(source, read_config(source, folder), ()) is not None:
         raise CheckpointError(
-            f"{source} is an EAGLE-3 draft with pickled weights ({pickled[0]}), which are not read; save them as "
+            f"{source} is a draft with pickled weights ({pickled[0]}), which are not read; save them as "
             f"{WEIGHTS} (safetensors.torch.save_file), or choose a draft that has it",
             "draft",
         )

@@ -1,4 +1,7 @@
-"""What an EAGLE-3 checkpoint computes, and for which target, by the keys of its format and its tensors."""
+"""What an EAGLE-3 checkpoint computes, and for which target, by the keys of its format and its tensors.
+
+`block_formats.py` has those of DFlash and DSpark.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from transformers import PreTrainedConfig
 
 from ...errors import CheckpointError
 from .base import LAST
+from .block import BlockForm
 from .eagle3 import Eagle3Form, Feedback
 from .keys import DEEPSPEC_IDS, FLAGS, IDS, check_keys, layer_config
 from .kinds import FIRST, MIDDLE, Format
@@ -39,12 +43,12 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Eagle3Description:
+class Description:
     """forms: what it may be; several where libraries read a key in two ways. config: of the layers. made_for,
     architecture: of the target that it was trained with, where they are written.
     """
 
-    forms: tuple[Eagle3Form, ...]
+    forms: tuple[Eagle3Form | BlockForm, ...]
     config: PreTrainedConfig
     made_for: str | None
     architecture: str | None
@@ -57,26 +61,19 @@ def module_name(name: str) -> str:
 
 def describe(
     source: str, format: Format, config: Mapping[str, Any], shapes: Mapping[str, list[int]], target: Target, said: Said
-) -> Eagle3Description:
+) -> Description:
     """config: what config.json holds. shapes: of the tensors, by the module's names.
 
     Raises `CheckpointError` for a config that cannot be read in one way alone, and for a draft of another target.
     """
     layer, inner = check_keys(source, format, config)
     layers = layer_config(source, layer, shapes)
-    declared = config.get("num_target_layers", target.layers)
-    if declared != target.layers:
-        raise _wrong(f"{source} is a draft of a target of {declared} layers; the target has {target.layers}: {OTHER}")
-    if layers.vocab_size != target.vocab_size:
-        raise _wrong(
-            f"{source} is a draft for a vocabulary of {layers.vocab_size} tokens; the target's is {target.vocab_size}: "
-            f"{OTHER}"
-        )
-    taps = (_checked(source, said.taps, target),) if said.taps else _taps(source, format, config, inner, target)
-    _check_width(source, shapes.get("fc.weight", [0, 0])[-1], len(taps[0]), target.width)
+    check_target(source, config, layers.vocab_size, target)
+    taps = (checked_taps(source, said.taps, target),) if said.taps else _taps(source, format, config, inner, target)
+    check_width(source, shapes.get("fc.weight", [0, 0])[-1], len(taps[0]), target.width)
     stored, named = shapes.get("lm_head.weight"), config.get("draft_vocab_size") or target.vocab_size
     if stored and stored[0] != named:
-        raise _wrong(
+        raise wrong(
             f"{source} has an output embedding of {stored[0]} tokens, and config.json says {named} (draft_vocab_size); "
             "they are of two drafts, download both again"
         )
@@ -90,10 +87,26 @@ def describe(
         biased=frozenset(name.split(".")[-2] for name in shapes if name.endswith(".bias")),
         **{flag: bool(config.get(flag)) for flag in FLAGS},
     )
-    verifier = (config.get("speculators_config") or {}).get("verifier") or {}
-    made_for = verifier.get("name_or_path") or config.get("target_model_name_or_path")
     forms = tuple(replace(form, taps=tap, feedback=feedback) for tap in taps for feedback in feedbacks)
-    return Eagle3Description(forms, layers, made_for, next(iter(verifier.get("architectures") or ()), None))
+    return Description(forms, layers, *made_for(config))
+
+
+def made_for(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Name and architecture of the target that a draft was trained with, where they are written."""
+    verifier = (config.get("speculators_config") or {}).get("verifier") or {}
+    name = verifier.get("name_or_path") or config.get("target_model_name_or_path")
+    return name, next(iter(verifier.get("architectures") or ()), None)
+
+
+def check_target(source: str, config: Mapping[str, Any], vocab_size: int, target: Target) -> None:
+    """Raises `CheckpointError` where the draft says that it is of a target of other sizes."""
+    declared = config.get("num_target_layers") or target.layers
+    if declared != target.layers:
+        raise wrong(f"{source} is a draft of a target of {declared} layers; the target has {target.layers}: {OTHER}")
+    if vocab_size != target.vocab_size:
+        raise wrong(
+            f"{source} is a draft for a vocabulary of {vocab_size} tokens; the target's is {target.vocab_size}: {OTHER}"
+        )
 
 
 def _taps(
@@ -109,49 +122,49 @@ def _taps(
     reads, gives = (2, count // 2, count - 3), (1, count // 2 - 1, count - 4)  # the defaults of both
     outside: tuple[int, ...] = ()
     if format == "deepspec":
-        inside = _ids(source, config, DEEPSPEC_IDS)
+        inside = layer_ids(source, config, DEEPSPEC_IDS)
         if not inside:
-            raise _wrong(f"{source}: {DEEPSPEC_IDS} is missing in config.json; {GIVE_TAPS}")
+            raise wrong(f"{source}: {DEEPSPEC_IDS} is missing in config.json; {GIVE_TAPS}")
     else:
-        outside, inside = _ids(source, config, IDS), _ids(source, inner, IDS)
-    found = [ids for ids in (outside, _after(inside)) if ids] or [reads]
+        outside, inside = layer_ids(source, config, IDS), layer_ids(source, inner, IDS)
+    found = [ids for ids in (outside, after(inside)) if ids] or [reads]
     if format != "deepspec" and inside == reads:
         found.append(inside)
     if format != "speculators" and outside == gives:
-        found.append(_after(outside))
+        found.append(after(outside))
     if len({*map(len, found)}) > 1:
-        raise _wrong(f"{source} has {IDS} twice, of {len(found[0])} layers and of {len(found[1])}; {GIVE_TAPS}")
-    taps = tuple(dict.fromkeys(_checked(source, ids, target) for ids in found))
+        raise wrong(f"{source} has {IDS} twice, of {len(found[0])} layers and of {len(found[1])}; {GIVE_TAPS}")
+    taps = tuple(dict.fromkeys(checked_taps(source, ids, target) for ids in found))
     if any(LAST in one for one in taps):
-        raise _wrong(f"{source} taps layer {count} of {count}, where libraries disagree on the norm; {GIVE_TAPS}")
+        raise wrong(f"{source} taps layer {count} of {count}, where libraries disagree on the norm; {GIVE_TAPS}")
     return taps
 
 
-def _after(ids: tuple[int, ...]) -> tuple[int, ...]:
+def after(ids: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(one + 1 for one in ids)
 
 
-def _ids(source: str, place: Mapping[str, Any], key: str) -> tuple[int, ...]:
+def layer_ids(source: str, place: Mapping[str, Any], key: str) -> tuple[int, ...]:
     ids = place.get(key) or ()
     if not isinstance(ids, Sequence) or not all(type(one) is int for one in ids):
-        raise _wrong(f"{source}: {key} in config.json is {ids!r}; expected a list of layers")
+        raise wrong(f"{source}: {key} in config.json is {ids!r}; expected a list of layers")
     return tuple(ids)
 
 
-def _checked(source: str, taps: tuple[int, ...], target: Target) -> tuple[int, ...]:
-    wrong = next((tap for tap in taps if tap != LAST and not 0 <= tap <= target.layers), None)
-    if wrong is not None:
-        raise _wrong(f"{source} taps layer {wrong}; the target has {target.layers}: {OTHER}, or {GIVE_TAPS}")
+def checked_taps(source: str, taps: tuple[int, ...], target: Target) -> tuple[int, ...]:
+    beyond = next((tap for tap in taps if tap != LAST and not 0 <= tap <= target.layers), None)
+    if beyond is not None:
+        raise wrong(f"{source} taps layer {beyond}; the target has {target.layers}: {OTHER}, or {GIVE_TAPS}")
     return tuple(LAST if tap == target.layers else tap for tap in taps)
 
 
-def _check_width(source: str, fused: int, taps: int, width: int) -> None:
+def check_width(source: str, fused: int, taps: int, width: int) -> None:
     """fused: how many numbers of the target it reads."""
     if fused == taps * width:
         return
     if fused % width == 0:
-        raise _wrong(f"{source} reads {fused // width} layers of the target, and {taps} are named; {GIVE_TAPS}")
-    raise _wrong(f"{source} is an EAGLE-3 draft of width {fused // taps}; the target's is {width}: {OTHER}")
+        raise wrong(f"{source} reads {fused // width} layers of the target, and {taps} are named; {GIVE_TAPS}")
+    raise wrong(f"{source} is a draft of width {fused // taps}; the target's is {width}: {OTHER}")
 
 
 def _feedbacks(format: Format, config: Mapping[str, Any]) -> tuple[Feedback, ...]:
@@ -163,5 +176,5 @@ def _feedbacks(format: Format, config: Mapping[str, Any]) -> tuple[Feedback, ...
     return ("post",) if format == "speculators" else ("post", "pre")
 
 
-def _wrong(message: str) -> CheckpointError:
+def wrong(message: str) -> CheckpointError:
     return CheckpointError(message, "draft")

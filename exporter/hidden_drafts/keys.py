@@ -1,4 +1,4 @@
-"""Keys of an EAGLE-3 draft's config.json: what is read in each format, what changes nothing, and what is refused."""
+"""Keys of a draft's config.json: what is read in each format, what changes nothing, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers import GenerationConfig, LlamaConfig, PreTrainedConfig, Qwen3C
 
 from ...errors import CheckpointError, UnsupportedModelError
 from ..checkpoints.source import first_line
-from .kinds import Format
+from .kinds import BlockFormat, Format
 
 # Of the layers, as transformers' configs have them.
 LAYERS = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"}
@@ -29,9 +29,22 @@ READ: dict[Format, set[str]] = {
     "deepspec": LAYERS | ROTARY | {DEEPSPEC_IDS, "num_target_layers", "target_model_name_or_path"},
     "speculators": HEAD | {"speculators_model_type", "speculators_config", LAYER},
 }
+# Of DFlash and DSpark, where the same keys may also stand in an object of their own.
+BLOCK_INNER = "dflash_config"
+BLOCK = {"block_size", "mask_token_id", "sample_from_anchor", "markov_rank", "markov_head_type"}
+BLOCK |= {"enable_confidence_head", "confidence_head_with_markov", "sliding_window_non_causal", "draft_vocab_size"}
+BLOCK_IDS: dict[BlockFormat, str] = {
+    "zlab": DEEPSPEC_IDS,
+    "deepspec-blocks": DEEPSPEC_IDS,
+    "speculators-blocks": "aux_hidden_state_layer_ids",
+}
+WINDOWS = {"layer_types", "sliding_window", "use_sliding_window", "max_window_layers"}
+BLOCK_HARMLESS = {"num_anchors", "projector_type", "confidence_head_alpha", "loss_decay_gamma", "ce_loss_alpha"}
+BLOCK_HARMLESS |= {"l1_loss_alpha", "target_hidden_size"}
 # Keys of which one value is built.
 EXPECTED: dict[str, Any] = dict(use_sliding_window=False, tie_word_embeddings=False, is_encoder_decoder=False)
 EXPECTED |= dict(use_aux_hidden_state=True, use_input_layernorm_in_first_layer=True, use_last_layernorm=True)
+EXPECTED |= dict(attention_mode="gqa", is_causal=False)
 EXPECTED |= dict(use_mtp_layernorm=False, next_layer_regular=True, parallel_draft_step=1, eagle_decoder_type="llama")
 # What the tensors tell, or training and loading alone read.
 HARMLESS = {"attention_bias", "mlp_bias", "qkv_bias", "auto_map", "attention_dropout", "initializer_range", "use_cache"}
@@ -63,8 +76,35 @@ def check_keys(source: str, format: Format, config: Mapping[str, Any]) -> tuple[
     return layer, inner
 
 
+def check_block_keys(
+    source: str, format: BlockFormat, config: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The parts that describe the layers, and the blocks. Raises as `check_keys`."""
+    speculators = format == "speculators-blocks"
+    layer, inner = config.get(LAYER) if speculators else config, config.get(BLOCK_INNER) or {}
+    for place, name in ((layer, LAYER), (inner, BLOCK_INNER)):
+        if not isinstance(place, Mapping):
+            raise CheckpointError(f"{source}: {name} in config.json is {place!r}; expected an object", "draft")
+    assert layer is not None
+    block, described = BLOCK | BLOCK_HARMLESS | {BLOCK_IDS[format]}, LAYERS | ROTARY | WINDOWS
+    _check(source, inner, block)
+    if speculators:
+        _check(source, layer, described)
+        _check(source, config, block | {"speculators_model_type", "speculators_config", LAYER})
+    else:
+        _check(source, config, block | described | {BLOCK_INNER, "num_target_layers", "target_model_name_or_path"})
+    keys = {**config, **inner}
+    if (kind := keys.get("markov_head_type")) not in (None, "vanilla", "gated"):
+        raise UnsupportedModelError(
+            f"{source}: markov_head_type in config.json is {kind!r}; expected vanilla or gated", "draft"
+        )
+    return layer, keys
+
+
 def _check(source: str, config: Mapping[str, Any], read: set[str]) -> None:
     for key, value in config.items():
+        if key in WINDOWS & read:
+            continue
         if key == "layer_types":
             if other := sorted({*map(str, value or ())} - {"full_attention"}):
                 raise UnsupportedModelError(f"{source} has a layer of {other[0]}; expected full_attention", "draft")

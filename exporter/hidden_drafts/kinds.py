@@ -12,14 +12,14 @@ from ...errors import UnsupportedModelError
 
 # The original form, also SpecForge's; ModelOpt's, which has other names for the same tensors; DeepSpec's; speculators'.
 Format = Literal["original", "modelopt", "deepspec", "speculators"]
+# Of DFlash and DSpark: its authors'; DeepSpec's; speculators'.
+BlockFormat = Literal["zlab", "deepspec-blocks", "speculators-blocks"]
+BLOCK_FORMATS: tuple[BlockFormat, ...] = ("zlab", "deepspec-blocks", "speculators-blocks")
 
-INSTEAD = "use an EAGLE-3 draft or --draft mtp"
-BLOCKS = f"block diffusion), which is not supported yet; {INSTEAD}"
+INSTEAD = "use an EAGLE-3, DFlash or DSpark draft, or --draft mtp"
 # What is refused, by what speculators and others call it.
 REFUSED = {
-    "dflash": f"a DFlash draft ({BLOCKS}",
-    "dflash2": f"a DFlash 2 draft ({BLOCKS}",
-    "dspark": f"a DSpark draft ({BLOCKS}",
+    "dflash2": f"a DFlash 2 draft, which is not supported; {INSTEAD}",
     "peagle": f"a P-EAGLE draft (parallel drafting), which is not supported; {INSTEAD}",
     "medusa": f"a Medusa draft, which is not supported; {INSTEAD}",
     "eagle": f"an EAGLE draft of version 1 or 2, which is not supported; {INSTEAD}",
@@ -33,8 +33,8 @@ FIRST = "layers.0."
 MIDDLE = "midlayer."
 
 
-def recognize(source: str, config: Mapping[str, Any], names: Collection[str]) -> Format | None:
-    """The format of an EAGLE-3 checkpoint; None for what is none of these drafts.
+def recognize(source: str, config: Mapping[str, Any], names: Collection[str]) -> Format | BlockFormat | None:
+    """The format of an EAGLE-3, DFlash or DSpark checkpoint; None for what is none of these drafts.
 
     config: what config.json holds. names: of its tensors, none where it has only files of other formats. Raises
     `UnsupportedModelError` for a draft of another kind.
@@ -42,14 +42,17 @@ def recognize(source: str, config: Mapping[str, Any], names: Collection[str]) ->
     if kind := _other_kind(config, names):
         raise UnsupportedModelError(f"{source} is {REFUSED[kind]}", "draft")
     named = config.get("speculators_model_type")
-    if named == "eagle3":
-        return "speculators"
+    if named in ("eagle3", "dflash", "dspark"):
+        return "speculators" if named == "eagle3" else "speculators-blocks"
     if named is not None:
         raise UnsupportedModelError(
             f"{source} is a {named} draft of speculators, which is not supported; {INSTEAD}", "draft"
         )
     if "Qwen3Eagle3Model" in _architectures(config):
         return "deepspec"
+    architectures = " ".join(_architectures(config))
+    if "DSpark" in architectures or "DFlash" in architectures or "dflash_config" in config or "markov_rank" in config:
+        return "deepspec-blocks" if "DSparkModel" in architectures else "zlab"
     if not names:  # pickled weights: the caller refuses them
         return "original" if "draft_vocab_size" in config or "eagle_config" in config else None
     if "fc.weight" in names and f"{MIDDLE}hidden_norm.weight" in names:
@@ -60,13 +63,10 @@ def recognize(source: str, config: Mapping[str, Any], names: Collection[str]) ->
 def _other_kind(config: Mapping[str, Any], names: Collection[str]) -> str | None:
     """What is not built, as `REFUSED` calls it; None for EAGLE-3, and for what is no draft of these."""
     architectures, named = " ".join(_architectures(config)), config.get("speculators_model_type")
-    blocks = config.get("dflash_config") or {}
     if named in REFUSED:
         return str(named)
-    if "DSpark" in architectures or "markov_rank" in {*config, *blocks} or blocks.get("projector_type") == "dspark":
-        return "dspark"
-    if blocks or "DFlash" in architectures:
-        return "dflash"
+    if "DFlash2" in architectures:
+        return "dflash2"
     if "PEagle" in architectures or "ptd_token_id" in config or "mask_hidden" in names:
         return "peagle"
     if "Medusa" in architectures or "medusa_num_heads" in config:

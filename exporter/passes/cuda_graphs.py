@@ -23,6 +23,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
 from ...bundle import COUNTS
+from ...engines.onnxruntime.hidden import HIDDEN
 
 SEQLENS_K, TOTAL_SEQUENCE_LENGTH = 5, 6  # inputs of GroupQueryAttention
 PAST_KEY = 3
@@ -47,7 +48,8 @@ def keep_lengths_on_device(model: ir.Model) -> int:
     def constant(name: str, value: int | list[int], dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
         return tape.initializer(ir.tensor(value, dtype=dtype, name=f"lengths.{name}"))
 
-    width = tape.op("Squeeze", [tape.op("Shape", [inputs["tokens"]], {"start": 1, "end": 2})])
+    of = inputs.get("tokens", inputs.get(HIDDEN))  # a draft that only writes rows reads no tokens
+    width = tape.op("Squeeze", [tape.op("Shape", [of], {"start": 1, "end": 2})])
     rows = tape.op("Range", [constant("zero", 0), width, constant("one", 1)])
     places = tape.op("Add", [inputs["position"], rows])
     # [1], of the new token that is last

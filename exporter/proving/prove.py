@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 
 from ...bundle import Contract, ModelSpec, Proof, Role
+from ...engines.onnxruntime.blocks import OrtBlockDecoder
 from ...engines.onnxruntime.cpu import NAME, DecoderOptions, OrtDecoder
 from ...engines.onnxruntime.graphs import open_graph
 from ...errors import ProofError, UnsupportedModelError
@@ -36,6 +37,7 @@ from ...runtime.proofs.tree_parity import prove_trees
 from ..checkpoints.half_precision import TORCH_DTYPES, fp32_arithmetic
 from ..checkpoints.source import first_line
 from ..hidden_drafts.base import HiddenDraft, hidden_states
+from ..hidden_drafts.block import BlockDraft
 from ..tracing.probe import cache_argument
 from ..tracing.taps import Undo
 from .widen import widen
@@ -106,13 +108,17 @@ def _reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[in
     short = replace(contract, prompt_chunk=4 * widest, capacity=min(contract.capacity, 16 * widest))
     size = model.embed_tokens.num_embeddings
     steps = []
+    # A block's pass gives the logits of its first slot alone.
+    block = isinstance(model, BlockDraft)
+    drafted_tokens = model.form.slots - 1 if isinstance(model, BlockDraft) else DRAFTED
     with torch.no_grad(), fp32_arithmetic(model):
-        plain = schedule(short, size, spare=DRAFTED, text=text)
+        plain = schedule(short, size, spare=drafted_tokens, text=text)
         for step, context in zip(plain, contexts(plain), strict=True):
             hidden = model.read_target(torch.from_numpy(context)[None])[0, step.position :]
-            steps.append(replace(step, hidden=hidden.float().numpy().copy()))
+            rows = min(step.rows, 1) if block else step.rows
+            steps.append(replace(step, rows=rows, hidden=hidden.float().numpy().copy()))
         end, draw = steps[-1].end, np.random.default_rng(1)
-        drafted = [Step(draw.integers(0, size, 1), end + index, 1) for index in range(DRAFTED)]
+        drafted = [Step(draw.integers(0, size, 1), end + index, 1) for index in range(drafted_tokens)]
         steps += drafted
     with cached_as(contract):
         return [ReferenceStep(step, logits) for step, logits in zip(steps, reading_passes(model, steps), strict=True)]
@@ -120,6 +126,9 @@ def _reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[in
 
 def reading_passes(model: HiddenDraft, steps: Sequence[Step]) -> Iterator[NDArray[np.float32]]:
     """Of each step the rows that are compared, by passes over all rows before them and without a cache."""
+    if isinstance(model, BlockDraft):
+        yield from _block_passes(model, steps)
+        return
     tokens, hidden, last = torch.zeros(0, dtype=torch.int64), torch.zeros(0, 0), torch.zeros(0, 0)
     with torch.no_grad(), fp32_arithmetic(model):
         for step in steps:
@@ -129,6 +138,22 @@ def reading_passes(model: HiddenDraft, steps: Sequence[Step]) -> Iterator[NDArra
             output = model(input_ids=tokens[None], hidden=hidden[None])
             last = output.feedback[0, -1:]
             yield output.logits[0, len(tokens) - step.rows :].float().numpy().copy()
+
+
+def _block_passes(model: BlockDraft, steps: Sequence[Step]) -> Iterator[NDArray[np.float32]]:
+    """A step with hidden states begins a block after its rows; the others continue the one before."""
+    hidden, slot = torch.zeros(0, 0), 0
+    with torch.no_grad(), fp32_arithmetic(model):
+        for step in steps:
+            before = torch.from_numpy(step.tokens[-1:])
+            if step.hidden is not None:
+                new = model.fuse(torch.from_numpy(step.hidden)[None])[0]
+                hidden, slot = torch.cat([hidden[: step.position], new]) if step.position else new, 0
+                logits, states = model.blocks(hidden[None], before, torch.tensor([len(hidden)]))
+            else:
+                slot += 1
+            chained, _ = model.chain(before, states[:, slot], logits[:, slot])
+            yield chained[1 - step.rows :].float().numpy().copy()
 
 
 def prove_taps(
@@ -258,7 +283,7 @@ def prove(
         if kind == "fp32" or dialect == "kernels" or by_ort:
             decoder = open_decoder(path, spec, kept, dialect)
             proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, kind, decoder.reader))
-            if kept.tree_rows:
+            if kept.tree_rows and isinstance(decoder, OrtDecoder):
                 proofs.append(prove_trees(decoder, reference, kept, (NAME, dialect), kind))
         else:
             with widened(path) as wide:
@@ -269,7 +294,7 @@ def prove(
                 proofs.append(
                     prove_decoder(decoder, reference, f"{NAME}, widened", dialect, role, rounded, decoder.reader)
                 )
-                if kept.tree_rows:
+                if kept.tree_rows and isinstance(decoder, OrtDecoder):
                     proofs.append(prove_trees(decoder, reference, kept, (f"{NAME}, widened", dialect), "widened"))
         del decoder  # its memory, before the next one asks for as much
     return replace(spec, proofs=tuple(proofs))
@@ -282,8 +307,13 @@ def _rounds(path: Path) -> bool:
 
 def open_decoder(
     path: Path, spec: ModelSpec, contract: Contract, dialect: str, fuse_quantized: bool = True
-) -> OrtDecoder:
-    """Of the graph at `path`, whose graph that fuses hidden states lies beside it, if it has one."""
+) -> OrtDecoder | OrtBlockDecoder:
+    """Of the graph at `path`, beside which the others lie that a draft has which reads hidden states."""
+    if spec.reads is not None and spec.reads.slots:
+        context, chain = spec.reads.fuse[dialect], spec.reads.chain.get(dialect)
+        paths = {"block": path, "context": path.with_name(Path(context).name)}
+        opened = open_graph(path.with_name(Path(chain).name)) if chain else None
+        return OrtBlockDecoder(paths, spec, contract, opened, fuse_quantized=fuse_quantized)
     fuse = spec.reads.fuse.get(dialect) if spec.reads is not None else None
     options = DecoderOptions(
         fuse_quantized=fuse_quantized, fuse=open_graph(path.with_name(Path(fuse).name)) if fuse else None
@@ -291,7 +321,7 @@ def open_decoder(
     return OrtDecoder(path, spec, contract, dialect=dialect, options=options)
 
 
-def widened_decoder(path: Path, spec: ModelSpec, contract: Contract, dialect: str) -> OrtDecoder:
+def widened_decoder(path: Path, spec: ModelSpec, contract: Contract, dialect: str) -> OrtDecoder | OrtBlockDecoder:
     """Of a widened graph, whose products compute in fp32 whatever is quantized."""
     return open_decoder(path, spec, replace(contract, precision="fp32"), dialect, fuse_quantized=False)
 

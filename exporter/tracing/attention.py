@@ -226,7 +226,7 @@ def _attend(query: Tensor, keys: list[Tensor], values: list[Tensor], places: Ten
     return output.reshape(1, heads, length, width)
 
 
-def _padded(part: Tensor, width: int) -> Tensor:
+def padded(part: Tensor, width: int) -> Tensor:
     """`[..., width]`: columns of 0 appended to keys and queries change no score, and come out of values as 0."""
     return functional.pad(part, (0, width - part.shape[-1])) if part.shape[-1] < width else part
 
@@ -289,7 +289,7 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
             raise UnsupportedModelError(f"layer {layer} attends, but kept no keys and values of two tokens")
         attending = Layer(cache.past[layer], cache.position, cache.columns, scale, window, softcap, sinks, cache.tree)
         width = attending.past[0].shape[-1]
-        wide = (_padded(query, width), _padded(key, width), _padded(value, width))
+        wide = (padded(query, width), padded(key, width), padded(value, width))
         output, cache.written[layer] = EMITTERS[dialect](*wide, attending)
         return output[..., : value.shape[-1]].transpose(1, 2), None
 

@@ -149,7 +149,7 @@ def trace(
     by_row = ("logits", *(OUTPUTS if features else ()), *((FEEDBACK,) if reads else ()))
     by_token = (HIDDEN,) if taps else ()
     try:
-        with torch.no_grad(), _quiet():
+        with torch.no_grad(), quiet():
             program = torch.onnx.export(
                 StaticDecoder(model, layers, dialect, contract, features > 0, taps, undo).eval(),
                 tuple(inputs.values()),
@@ -179,7 +179,7 @@ def trace(
 def trace_fuse(model: HiddenDraft, dialect: Dialect) -> ir.Model:
     """The graph that makes `fused [1, T, H]` of the target's hidden states `hidden [1, T, F]`, both fp32."""
     width = len(model.taps) * model.tap_width
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), quiet():
         program = torch.onnx.export(
             Fuse(model).eval(),
             (torch.zeros(1, 3, width),),
@@ -341,7 +341,7 @@ def _reason(model: PreTrainedModel, error: BaseException) -> UnsupportedModelErr
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """The exporter's own warnings are of no use to the person who builds a bundle."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level

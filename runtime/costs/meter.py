@@ -101,6 +101,8 @@ class CostMeter:
         self._draft_prefill: list[float] = []
         self._order = random.Random(SEED)
         self._has_model = self._draft != NO_DRAFT
+        reads = session.bundle.manifest.draft_called(self._draft).model.reads if self._has_model else None
+        self._slots = reads.slots if reads is not None else 0
         self._narrow: list[float] = []  # seconds of the draft's passes over one row,
         self._wide: list[float] = []  # and over as many as guesses make it
         self._guesses = min(GUESSES, self._most) if rows and self._has_model and session.engine.rounds is None else 0
@@ -230,6 +232,10 @@ class CostMeter:
             nothing = MeasuredTime(0.0, 0.0, 0.0)
             return CostPoint(context, rounds, nothing, rounds, (nothing,) * len(rounds))
         draft = [seconds / k for k, times in enumerate(by_k) if k for seconds in times.draft]
+        if self._slots > 1 < self._most:  # of a block, whose pass gives the first token: what each further one adds
+            last = min(self._slots, self._most)
+            more = (median(by_k[last].draft) - median(by_k[1].draft)) / (last - 1)
+            draft = [max(0.0, more)]
         host = tuple(
             _measured([max(0.0, w - d - t) for w, d, t in zip(x.whole, x.draft, x.target, strict=True)]) for x in by_k
         )

@@ -105,6 +105,8 @@ class Drafts:
             target = self.bundle.manifest.target
             width, columns = len(target.taps) * target.tap_width, target.columns(reads.taps)
             some = None if columns == list(range(width)) else np.array(columns)
-            cached = HiddenDecoder(decoder, chunk, widest=widest, columns=some, reader=opened.reader, width=width)
+            cached = HiddenDecoder(
+                decoder, chunk, widest=widest, columns=some, reader=opened.reader, width=width, slots=reads.slots
+            )
         self.context.drafts = {**self.context.drafts, draft.name: cached}  # another thread may walk the old dict
         self.opened[draft.name] = opened

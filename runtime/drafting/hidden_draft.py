@@ -13,7 +13,8 @@ from .rounds import RoundPlan
 
 class HiddenDraft:
     """Its first pass of a round reads what the target has given since, all accepted tokens at once (EAGLE-3,
-    arXiv 2503.01840, section 3.1). Where hidden states are missing, it drafts nothing.
+    arXiv 2503.01840, section 3.1). A block's tokens all come of it (DFlash, arXiv 2602.06036).
+    Where hidden states are missing, it drafts nothing.
     """
 
     def __init__(self, cached: HiddenDecoder, rule: Proposer, statistics: Statistics) -> None:
@@ -27,7 +28,8 @@ class HiddenDraft:
     def one_by_one(self, tokens: Sequence[int], plan: RoundPlan) -> Iterator[int]:
         """Draft tokens, lazily: a pass runs only when its token is requested."""
         cached, drafted, draft_stop = self._cached, list[int](), plan.draft_stop
-        while len(drafted) < plan.num_draft_tokens and (draft_stop is None or draft_stop.go_on(len(drafted))):
+        most = min(plan.num_draft_tokens, cached.slots or plan.num_draft_tokens)
+        while len(drafted) < most and (draft_stop is None or draft_stop.go_on(len(drafted))):
             start = perf_counter()
             if drafted:
                 logits = cached.next(drafted[-1], len(tokens) + len(drafted) - 2)

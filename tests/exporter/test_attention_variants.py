@@ -82,7 +82,7 @@ def _sinks(change: Callable[[torch.Tensor], torch.Tensor | None]) -> Callable[[p
 
 
 def _padded_in_front(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(attention, "_padded", lambda part, width: functional.pad(part, (width - part.shape[-1], 0)))
+    patch.setattr(attention, "padded", lambda part, width: functional.pad(part, (width - part.shape[-1], 0)))
 
 
 def _turned_backwards(patch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from specexport.exporter.proving import prove
 from specexport.exporter.tracing import taps
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.proofs.verify import verify_session
+from support.block_drafts import save_block, save_block_target
 from support.hidden_drafts import (
     save_deepspec,
     save_modelopt,
@@ -80,6 +81,27 @@ def test_eagle3(format: str, target: Path, cache: Path, tmp_path: Path) -> None:
     kept = draft.shared_vocabulary
     assert (kept.shared_tokens if kept else VOCAB) == draft.model.vocab_size
     check(bundle, trials=2000 if format == "original" else 0)  # with a cut vocabulary
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("dflash", {}),
+        ("dflash, windows", dict(precision="int8", prompt_chunk=8)),
+        ("dspark", dict(portable=True)),
+        ("dspark, gated", dict(precision="int4")),
+        ("dspark, after the anchor", dict(precision="int8", cache_precision="fp16")),
+    ],
+)
+def test_blocks(name: str, changes: dict[str, Any], cache: Path, tmp_path: Path) -> None:
+    target = str(save_block_target(tmp_path / "target"))
+    head = str(save_block(tmp_path / "head", name))
+    bundle = build(target, head, tmp_path / "bundle", options(cache, **changes)).bundle
+    draft = bundle.manifest.drafts[0]
+    assert draft.model.reads is not None
+    assert draft.model.reads.kind == name.split(",")[0]
+    assert bool(draft.model.reads.chain) == ("dspark" in name)
+    check(bundle, trials=2000 if name == "dspark" else 0)  # with a cut vocabulary
 
 
 def mtp_target(name: str, folder: Path) -> Path:

@@ -21,12 +21,8 @@ LAYER = dict(model_type="qwen3") | SIZES
 @pytest.mark.parametrize(
     ("config", "more", "says"),
     [
-        (dict(speculators_model_type="dflash"), (), "DFlash"),
-        (dict(architectures=["DFlashDraftModel"], auto_map={"AutoModel": "dflash.DFlashDraftModel"}), (), "DFlash"),
-        (dict(dflash_config=dict(mask_token_id=5, target_layer_ids=[1, 2]), block_size=16), (), "DFlash"),
-        (dict(dflash_config=dict(projector_type="dspark")), (), "DSpark"),
-        (dict(architectures=["Qwen3DSparkModel"], markov_rank=8), (), "DSpark"),
-        (dict(speculators_model_type="dspark"), (), "DSpark"),
+        (dict(speculators_model_type="dflash2"), (), "DFlash 2"),
+        (dict(architectures=["DFlash2DraftModel"], dflash_config=dict(mask_token_id=5)), (), "DFlash 2"),
         (dict(speculators_model_type="peagle"), (), "P-EAGLE"),
         (dict(architectures=["LlamaForCausalLMEagle3"], ptd_token_id=7, draft_vocab_size=64), (), "P-EAGLE"),
         (dict(architectures=["PEagleDraftModel"]), (), "P-EAGLE"),
@@ -47,10 +43,25 @@ def test_other_kinds_are_refused_by_name(config: dict[str, Any], more: tuple[str
         recognize("some/draft", SIZES | config, more or ("fc.weight", "hidden_norm.weight"))
 
 
+@pytest.mark.parametrize(
+    ("config", "format"),
+    [
+        (dict(architectures=["DFlashDraftModel"], auto_map={"AutoModel": "dflash.DFlashDraftModel"}), "zlab"),
+        (dict(dflash_config=dict(mask_token_id=5, target_layer_ids=[1, 2]), block_size=16), "zlab"),
+        (dict(dflash_config=dict(projector_type="dspark")), "zlab"),
+        (dict(architectures=["Qwen3DSparkModel"], markov_rank=8), "deepspec-blocks"),
+        (dict(speculators_model_type="dflash"), "speculators-blocks"),
+        (dict(speculators_model_type="dspark"), "speculators-blocks"),
+    ],
+)
+def test_drafts_of_blocks(config: dict[str, Any], format: str) -> None:
+    assert recognize("some/draft", SIZES | config, ("fc.weight", "hidden_norm.weight")) == format
+
+
 def test_a_refusal_reaches_the_user_of_a_folder(tmp_path: Path) -> None:
     target = find_checkpoint(str(save_target(tmp_path / "target")))
-    folder = save(tmp_path / "draft", LAYER | dict(dflash_config=dict(mask_token_id=5)), tensors())
-    with refused(UnsupportedModelError, folder, "DFlash", field="draft"):
+    folder = save(tmp_path / "draft", LAYER | dict(speculators_model_type="dflash2"), tensors())
+    with refused(UnsupportedModelError, folder, "DFlash 2", field="draft"):
         find_draft(str(folder), target)
 
 

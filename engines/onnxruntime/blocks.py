@@ -1,0 +1,188 @@
+"""A draft of whole blocks on the CPU: a graph that writes its caches, one of a block, and one of its chain.
+
+`exporter/tracing/blocks.py` has their inputs and outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...bundle import Contract, ModelSpec
+from ...errors import EngineError
+from ..base import Logits, Rows, SavedStates, check_rows
+from .confidence_head import CONFIDENCE, checked
+from .graphs import OrtGraph, Signature, check_graph, open_session, still_open
+from .hidden import CHAINED, HIDDEN, STATES
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+Floats = NDArray[np.float32]
+
+
+class BlockHead:
+    """The confidence that a block draft was trained to give, a number that calibration scales. Implements `Head`."""
+
+    size = 1
+
+    def __init__(self) -> None:
+        self.logit = np.zeros((1, 1), np.float32)
+        self._weights = np.array([1.0, 0.0], np.float32)
+
+    def set_weights(self, weights: Floats) -> None:
+        self._weights[:] = checked(weights, self.size)
+
+    def confidence(self, row: int = -1) -> float:
+        return float(self.logit[row, 0] * self._weights[0] + self._weights[1])
+
+    def features(self) -> Floats:
+        return self.logit
+
+
+class OrtBlockDecoder:
+    """Implements `Decoder`, and `Reader` of its own passes.
+
+    A step after `read` writes those rows and runs a block whose anchor is the last of its tokens; it gives the logits
+    of the first slot, `[1, m]`. A step after `read_back` gives those of the next slot, after its token.
+    """
+
+    has_states = False
+
+    def __init__(
+        self,
+        graphs: Mapping[str, Path],
+        spec: ModelSpec,
+        contract: Contract,
+        chain: OrtGraph | None,
+        threads: int = 0,
+        fuse_quantized: bool = True,
+    ) -> None:
+        """Raises `EngineError` for a graph that cannot be loaded, `BundleError` for one that does not fit."""
+        import onnxruntime as ort
+
+        assert spec.reads is not None
+        self.vocab_size, self.spec, self.reader, self._chain = spec.vocab_size, spec, self, chain
+        self._contract, self._paths = contract, graphs
+        self.head = BlockHead() if chain is not None and CONFIDENCE in chain.names else None
+        self.taps = None
+        self._value = ort.OrtValue.ortvalue_from_numpy  # aliases the array
+        dtype = {"fp32": np.float32, "fp16": np.float16}[contract.caches]
+        self._caches = [
+            np.zeros((1, layer.num_kv_heads, contract.capacity, layer.head_dim), dtype)
+            for _, layer in spec.cache_names("past")
+        ]
+        self._position = np.zeros(1, np.int64)
+        self._token = np.zeros(1, np.int64)
+        self._columns = np.arange(contract.capacity)
+        self._logits = np.zeros((1, spec.reads.slots, spec.vocab_size), np.float32)
+        self._states = np.zeros((1, spec.reads.slots, spec.reads.width), np.float32)
+        self._hidden = np.zeros((0, 0), np.float32)
+        self._slot, self._goes_on = 0, False
+        self._sessions: dict[str, ort.InferenceSession | None] = {
+            kind: open_session(path, threads, fuse_quantized) for kind, path in graphs.items()
+        }
+        self._check()
+        self._block, self._context = self._bound("block"), self._bound("context")
+        self._bind_outputs()
+
+    def read(self, hidden: Floats) -> None:
+        self._hidden, self._goes_on = hidden, False
+
+    def read_back(self) -> None:
+        self._goes_on = True
+
+    def step(self, tokens: Sequence[int], position: int) -> Logits:
+        if self._goes_on:
+            self._slot += 1
+        else:
+            self.feed(tokens, position)
+            end = position + len(tokens)
+            self._position[0], self._token[0], self._slot = end, tokens[-1], 0
+            self._block.bind_ortvalue_input("columns", self._value(self._columns[:end]))
+            self._run("block", self._block)
+        logits: Logits = self._logits[0, self._slot : self._slot + 1]
+        if self._chain is None:
+            return logits
+        given = self._chain(
+            {"tokens": np.array(tokens[-1:], np.int64), STATES: self._states[0, self._slot][None], "logits": logits}
+        )
+        if self.head is not None:
+            self.head.logit[0] = given[CONFIDENCE]
+        return given[CHAINED].astype(np.float32, copy=False)
+
+    def feed(self, tokens: Sequence[int], position: int) -> None:
+        check_rows(position + len(tokens), self._contract)
+        assert len(self._hidden) == len(tokens), "hidden states of other rows were read"
+        self._position[0] = position
+        self._context.bind_ortvalue_input(HIDDEN, self._value(np.ascontiguousarray(self._hidden)[None]))
+        self._run("context", self._context)
+
+    def resumable(self, rows: int) -> int:
+        return rows
+
+    def overwrite_rows(self, start: int, value: float) -> None:
+        for array in self._caches:
+            array[:, :, start:] = value
+
+    def read_rows(self, end: int) -> list[Rows]:
+        return [array[0, :, :end].copy() for array in self._caches]
+
+    def write_rows(self, saved: Sequence[Rows], start: int, end: int) -> None:
+        for array, rows in zip(self._caches, saved, strict=True):
+            array[0, :, start:end] = rows[:, start:end]
+
+    def read_recurrent_states(self, end: int) -> SavedStates:
+        raise AssertionError("a draft of blocks has no states")
+
+    def write_recurrent_states(self, saved: SavedStates) -> None:
+        raise AssertionError("a draft of blocks has no states")
+
+    def close(self) -> None:
+        """Release the model and its caches. Closing again does nothing."""
+        self._sessions = dict.fromkeys(self._sessions)
+        self._caches.clear()
+
+    def _run(self, kind: str, io: ort.IOBinding) -> None:
+        session = still_open(self._sessions[kind], self._paths[kind])
+        try:
+            session.run_with_iobinding(io)
+        except Exception as error:  # onnxruntime raises its own types straight from C++
+            raise EngineError(
+                f"{self._paths[kind]} failed at position {self._position[0]}: {str(error).splitlines()[0]}"
+            ) from None
+
+    def _bound(self, kind: str) -> ort.IOBinding:
+        io = still_open(self._sessions[kind], self._paths[kind]).io_binding()
+        io.bind_ortvalue_input("position", self._value(self._position))
+        for (name, _), array in zip(self.spec.cache_names("past"), self._caches, strict=True):
+            io.bind_ortvalue_input(name, self._value(array))
+        return io
+
+    def _bind_outputs(self) -> None:
+        for (name, _), array in zip(self.spec.cache_names("present"), self._caches, strict=True):
+            self._context.bind_ortvalue_output(name, self._value(array))
+        self._block.bind_ortvalue_input("tokens", self._value(self._token))
+        self._block.bind_ortvalue_output("logits", self._value(self._logits))
+        if self._chain is not None:
+            self._block.bind_ortvalue_output(STATES, self._value(self._states))
+
+    def _check(self) -> None:
+        """Raises `BundleError`."""
+        element = f"tensor({self._caches[0].dtype.name.replace('32', '')})"
+        caches: dict[str, dict[str, Signature | None]] = {
+            side: {name: (element, array.shape) for (name, _), array in zip(names, self._caches, strict=True)}
+            for side, names in (("past", self.spec.cache_names("past")), ("present", self.spec.cache_names("present")))
+        }
+        context: dict[str, Signature | None] = {HIDDEN: None}
+        block: dict[str, Signature | None] = {"tokens": None, "columns": None}
+        block["logits"] = ("tensor(float)", self._logits.shape)
+        if self._chain is not None:
+            block[STATES] = ("tensor(float)", self._states.shape)
+        for kind, expected in (("block", block), ("context", {**context, **caches["present"]})):
+            session = still_open(self._sessions[kind], self._paths[kind])
+            check_graph(self._paths[kind], session, {"position": None, **caches["past"], **expected})

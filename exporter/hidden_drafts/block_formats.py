@@ -1,0 +1,86 @@
+"""What a DFlash or DSpark checkpoint computes, and for which target, by the keys of its format and its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import CheckpointError, UnsupportedModelError
+from .block import BlockForm
+from .formats import (
+    OTHER,
+    Description,
+    Said,
+    Target,
+    after,
+    check_target,
+    check_width,
+    checked_taps,
+    layer_ids,
+    made_for,
+    wrong,
+)
+from .keys import BLOCK_IDS, check_block_keys, layer_config
+from .kinds import BlockFormat
+
+SLIDING = "sliding_attention"
+
+
+def describe_blocks(
+    source: str,
+    format: BlockFormat,
+    config: Mapping[str, Any],
+    shapes: Mapping[str, list[int]],
+    target: Target,
+    said: Said,
+) -> Description:
+    """As `formats.describe`. Ids of layers count what a layer gives; in `speculators`' format, what it reads."""
+    layer, keys = check_block_keys(source, format, config)
+    layers = layer_config(source, layer, shapes)
+    if layers.model_type != "qwen3":
+        raise UnsupportedModelError(f"{source} has no norms of queries and keys; expected the layers of Qwen3", "draft")
+    check_target(source, config, layers.vocab_size, target)
+    ids = layer_ids(source, keys, BLOCK_IDS[format])
+    if not (ids or said.taps):
+        raise wrong(f"{source}: {BLOCK_IDS[format]} is missing in config.json; give --draft-taps")
+    taps = checked_taps(source, said.taps or (ids if format == "speculators-blocks" else after(ids)), target)
+    check_width(source, shapes.get("fc.weight", [0, 0])[-1], len(taps), target.width)
+    numbers = {}
+    for key in ("block_size", "mask_token_id"):
+        if type(number := keys.get(key)) is not int or number < (key == "block_size") * 2:
+            raise wrong(f"{source}: {key} in config.json is {number!r}; expected a whole number")
+        numbers[key] = number
+    if numbers["mask_token_id"] >= target.vocab_size:
+        raise wrong(
+            f"{source} masks with token {numbers['mask_token_id']}; the target has {target.vocab_size} tokens: {OTHER}"
+        )
+    rank = shapes.get("markov_head.markov_w1.weight", [0, 0])[1]
+    width = shapes.get("confidence_head.proj.weight", [0, 0])[1]
+    form = BlockForm(
+        taps,
+        target.width,
+        int(config.get("draft_vocab_size") or target.vocab_size),
+        numbers["block_size"],
+        numbers["mask_token_id"],
+        _windows(source, layer, layers.num_hidden_layers),
+        format == "speculators-blocks" and not keys.get("sliding_window_non_causal"),
+        bool(keys.get("sample_from_anchor", format == "deepspec-blocks" or bool(rank))),
+        rank,
+        keys.get("markov_head_type") == "gated",
+        None if not width else "markov" if rank and width == layers.hidden_size + rank else "hidden",
+        frozenset(name.split(".")[-2] for name in shapes if name.endswith("_proj.bias") or name == "fc.bias"),
+    )
+    return Description((form,), layers, *made_for(config))
+
+
+def _windows(source: str, layer: Mapping[str, Any], count: int) -> tuple[int, ...]:
+    kinds = layer.get("layer_types") or ["full_attention"] * count
+    if len(kinds) != count or not {*kinds} <= {"full_attention", SLIDING}:
+        raise UnsupportedModelError(
+            f"{source}: layer_types in config.json is {kinds!r}; expected {count} of full_attention and {SLIDING}",
+            "draft",
+        )
+    window = layer.get("sliding_window")
+    if SLIDING in kinds and (type(window) is not int or window < 1):
+        raise CheckpointError(f"{source}: sliding_window in config.json is {window!r}; expected its rows", "draft")
+    return tuple(int(window or 0) if kind == SLIDING else 0 for kind in kinds)

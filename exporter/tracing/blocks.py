@@ -1,0 +1,152 @@
+"""The graphs of a draft of whole blocks (`exporter/hidden_drafts/block.py`), for ONNX Runtime's dialects.
+
+    context     hidden `[1, T, F]`, position `[1]`, past -> present: rows of the target's hidden states into the caches
+    block       tokens `[1]`, position `[1]`, columns `[C]`, past -> logits `[1, slots, m]`, states `[1, slots, H]`
+    chain       tokens `[1]`, states `[1, H]`, logits `[1, m]` -> chained `[1, m]`, confidence `[1]`
+
+A block sees the rows 0 to C - 1 of the caches and itself, and writes nothing. It stands at `position`, which is C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from ...bundle import CacheLayer, Contract
+from ...engines.onnxruntime.hidden import CHAINED, CONFIDENCE, HIDDEN, STATES
+from ..checkpoints.half_precision import TORCH_DTYPES
+from ..dialects import OPSETS, Dialect
+from ..hidden_drafts.block import BlockDraft
+from .attention import EMITTERS, Layer, padded
+from .trace import quiet
+from .trees import HIDDEN as UNSEEN
+
+
+def block_layers(model: BlockDraft) -> tuple[CacheLayer, ...]:
+    """Shapes of its cache."""
+    config = model.config
+    return tuple(CacheLayer(config.num_key_value_heads, config.head_dim) for _ in range(config.num_hidden_layers))
+
+
+def trace_context(model: BlockDraft, layers: Sequence[CacheLayer], dialect: Dialect, contract: Contract) -> ir.Model:
+    inputs = {HIDDEN: torch.zeros(1, 3, len(model.taps) * model.tap_width), "position": torch.zeros(1).long()}
+    names, past = _caches(layers, contract)
+    shapes = {HIDDEN: {1: Dim("width", min=1, max=contract.capacity)}}
+    outputs = [f"present.{name}" for name in names]
+    return _export(_Context(model, dialect), inputs, past, shapes, outputs, dialect)
+
+
+def trace_block(model: BlockDraft, layers: Sequence[CacheLayer], dialect: Dialect, contract: Contract) -> ir.Model:
+    _, past = _caches(layers, contract)
+    inputs = {"tokens": torch.zeros(1).long(), "position": torch.full((1,), 3), "columns": torch.arange(3)}
+    shapes = {"columns": {0: Dim("span", min=1, max=contract.capacity)}}
+    outputs = ["logits", STATES] if model.kind == "dspark" else ["logits"]
+    return _export(_Block(model), inputs, past, shapes, outputs, dialect)
+
+
+def trace_chain(model: BlockDraft, dialect: Dialect) -> ir.Model:
+    inputs = {"tokens": torch.zeros(1).long(), STATES: torch.zeros(1, model.lm_head.in_features)}
+    inputs["logits"] = torch.zeros(1, model.lm_head.out_features)
+    outputs = [CHAINED, CONFIDENCE] if model.confidence_head is not None else [CHAINED]
+    return _export(_Chain(model), inputs, {}, {}, outputs, dialect)
+
+
+def _caches(layers: Sequence[CacheLayer], contract: Contract) -> tuple[list[str], dict[str, Tensor]]:
+    names = [f"{index}.{half}" for index in range(len(layers)) for half in ("key", "value")]
+    dtype = TORCH_DTYPES[contract.caches]
+    past = {
+        f"past.{name}": torch.zeros(1, layer.num_kv_heads, contract.capacity, layer.head_dim, dtype=dtype)
+        for name, layer in zip(names, (layer for layer in layers for _ in "kv"), strict=True)
+    }
+    return names, past
+
+
+def _export(
+    graph: nn.Module,
+    inputs: dict[str, Tensor],
+    past: dict[str, Tensor],
+    shapes: dict[str, Any],
+    outputs: list[str],
+    dialect: Dialect,
+) -> ir.Model:
+    names = [*inputs, *past]
+    rest: tuple[Any, ...] = (({},) * len(past),) if past else ()
+    with torch.no_grad(), quiet():
+        program = torch.onnx.export(
+            graph.eval(),
+            (*inputs.values(), *past.values()),
+            input_names=names,
+            output_names=outputs,
+            dynamic_shapes=(*(shapes.get(name, {}) for name in inputs), *rest),
+            opset_version=OPSETS[dialect],
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+        )
+    assert program is not None
+    return program.model
+
+
+class _Context(nn.Module):
+    def __init__(self, model: BlockDraft, dialect: Dialect) -> None:
+        super().__init__()
+        self.model, self.dialect = model, dialect
+
+    def forward(self, hidden: Tensor, position: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
+        """The rows attend to nothing but themselves: attention is what writes rows in place."""
+        written: list[Tensor] = []
+        fused = self.model.fuse(hidden.to(self.model.dtype))
+        rows = self.model.context(fused, position)
+        for (key, value), *cache in zip(rows, past[::2], past[1::2], strict=True):
+            width = cache[0].shape[-1]
+            key, value = padded(key, width), padded(value, width)
+            layer = Layer((cache[0], cache[1]), position, None, 1.0, 1, 0.0)
+            written += EMITTERS[self.dialect](key, key, value, layer)[1]
+        return tuple(written)
+
+
+class _Block(nn.Module):
+    def __init__(self, model: BlockDraft) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, position: Tensor, columns: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
+        form, slot = self.model.form, torch.arange(self.model.form.block_size)
+
+        def attend(index: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            """In plain operators: one that writes caches would see no slots after its own."""
+            width = query.shape[-1]
+            cache = [half[:, :, : columns.shape[0], :width] for half in past[2 * index : 2 * index + 2]]
+            # As the context's keys and values are rounded, so are the block's: its reference rounds all.
+            key, value = (
+                torch.cat([seen.to(own.dtype), own.to(seen.dtype).to(own.dtype)], 2)
+                for seen, own in zip(cache, (key, value), strict=True)
+            )
+            groups = query.shape[1] // key.shape[1]
+            rows = (query * width**-0.5).reshape(1, key.shape[1], groups * form.block_size, width)
+            scores = (rows @ key.transpose(2, 3)).float()
+            if window := form.windows[index]:
+                own = slot <= slot[:, None] if form.causal_windows else slot.new_ones(len(slot), len(slot)).bool()
+                near = (columns >= position - window)[None].expand(len(slot), -1)
+                scores = torch.where(torch.cat([near, own], 1).repeat(groups, 1), scores, UNSEEN)
+            output = torch.softmax(scores, -1).to(value.dtype) @ value
+            return output.reshape(1, query.shape[1], form.block_size, width).transpose(1, 2)
+
+        logits, states = self.model.block(tokens, position + slot, attend)
+        return (logits.float(), states.float()) if self.model.kind == "dspark" else (logits.float(),)
+
+
+class _Chain(nn.Module):
+    def __init__(self, model: BlockDraft) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, states: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
+        dtype = self.model.dtype
+        chained, confidence = self.model.chain(tokens, states.to(dtype), logits.to(dtype))
+        return (chained.float(),) if confidence is None else (chained.float(), confidence.float())
