@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .block_mutants import BLOCKS
 from .bundle_mutants import BUNDLE
 from .calibration_mutants import CALIBRATION
 from .command_mutants import COMMANDS
@@ -30,6 +31,7 @@ MUTANTS = (
     *BUNDLE,
     *EXPORTER,
     *READING,
+    *BLOCKS,
     *HIDDEN,
     *KERNELS,
     *ENGINES,

@@ -232,3 +232,16 @@ def test_a_round_that_was_verified_is_not_lost_to_a_cancellation() -> None:
     draft.check_cancelled = pytest.fail
     assert len(run(context, prompt, 4, 20, "ngram+head")) >= 20
     assert draft.rows > len(prompt)
+
+
+def test_a_block_ends_after_its_slots() -> None:
+    context = made(3)
+    context.drafts["head"].slots = 2  # type: ignore[attr-defined]
+    statistics = Statistics()
+    context.readers = [context.drafts["head"]]  # type: ignore[list-item]
+    context.start(prompt_of(9))
+    rule = make_rule(SamplingParameters(), VOCAB, context.tokens, ())
+    draft = make_draft(["head"], context, rule, statistics)
+    rounds = decode(context, HostRound(context, draft, rule, statistics), FixedSchedule(4), 12, statistics)
+    assert {outcome.num_drafted for outcome in rounds} <= {0, 1, 2}
+    assert statistics.drafted > 0

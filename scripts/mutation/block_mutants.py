@@ -1,0 +1,92 @@
+"""Faults in drafts of blocks: the reference's mathematics, whose config says what, and rows that a block leaves."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+BLOCK, FORMATS, KEYS, KINDS = (
+    f"exporter/hidden_drafts/{name}.py" for name in ("block", "block_formats", "keys", "kinds")
+)
+GRAPHS, ENGINE, DRAFT = (
+    "exporter/tracing/blocks.py",
+    "engines/onnxruntime/blocks.py",
+    "runtime/drafting/hidden_draft.py",
+)
+OF_MODULE, OF_GRAPHS, OF_KINDS = (
+    (f"tests/exporter/hidden_drafts/test_{name}.py",) for name in ("block", "block_graphs", "kinds")
+)
+OF_ROWS = ("tests/runtime/state/test_hidden_rows.py",)
+
+BLOCKS = (
+    Mutant("the context without its norm", BLOCK, "self.hidden_norm(self.fc(hidden))", "self.fc(hidden)", OF_MODULE),
+    Mutant("a block sees its anchor's row", BLOCK, "rows < ends[:, None]", "rows <= ends[:, None]", OF_MODULE),
+    Mutant("blocks see each other", BLOCK, "mine[:, None] == mine", "mine[:, None] >= 0", OF_MODULE),
+    Mutant("windows ignored", BLOCK, "rows >= ends[:, None] - window", "rows >= 0", OF_MODULE),
+    Mutant("windows without order", BLOCK, "if self.form.causal_windows else own", "if False else own", OF_MODULE),
+    Mutant("the anchor's slot drafts", BLOCK, "size - self.form.slots :]", ": self.form.slots]", OF_MODULE),
+    Mutant("no gate", BLOCK, "if self.gate_proj is not None:", "if False:", OF_MODULE),
+    Mutant(
+        "confidence without the token before",
+        BLOCK,
+        'if self.form.confidence == "markov" else states',
+        "if False else states",
+        OF_MODULE,
+    ),
+    Mutant(
+        "keys without their norm",
+        BLOCK,
+        'self.self_attn.k_norm(self._heads(self.context["k_proj"](context)))',
+        'self._heads(self.context["k_proj"](context))',
+        OF_MODULE,
+    ),
+    Mutant(
+        "layers one too low",
+        FORMATS,
+        'ids if format == "speculators-blocks" else after(ids)',
+        "ids",
+        OF_MODULE,
+    ),
+    Mutant("an order that flags deny", FORMATS, 'not keys.get("sliding_window_non_causal")', "True", OF_MODULE),
+    Mutant(
+        "a mask beyond the vocabulary", FORMATS, 'numbers["mask_token_id"] >= target.vocab_size', "False", OF_MODULE
+    ),
+    Mutant("a recurrent chain", KEYS, 'not in (None, "vanilla", "gated")', "in ()", OF_MODULE),
+    Mutant("DFlash 2 is read as DFlash", KINDS, 'if "DFlash2" in architectures:', "if False:", OF_KINDS),
+    Mutant(
+        "a graph sees rows of the past's rest",
+        GRAPHS,
+        "half[:, :, : columns.shape[0], :width]",
+        "half[..., :width]",
+        OF_GRAPHS,
+    ),
+    Mutant(
+        "rows one place late",
+        GRAPHS,
+        "self.model.context(fused, position)",
+        "self.model.context(fused, position + 1)",
+        OF_GRAPHS,
+    ),
+    Mutant(
+        "a block one place late",
+        GRAPHS,
+        "self.model.block(tokens, position + slot, attend)",
+        "self.model.block(tokens, position + 1 + slot, attend)",
+        OF_GRAPHS,
+    ),
+    Mutant("the same slot again", ENGINE, "self._slot += 1", "pass", OF_GRAPHS),
+    Mutant(
+        "a chain that stays at the anchor",
+        ENGINE,
+        "np.array(tokens[-1:], np.int64)",
+        "np.array(self._token, np.int64)",
+        OF_GRAPHS,
+    ),
+    Mutant(
+        "calibration is not heard",
+        ENGINE,
+        "self.logit[row, 0] * self._weights[0] + self._weights[1]",
+        "self.logit[row, 0]",
+        OF_GRAPHS,
+    ),
+    Mutant("more tokens than slots", DRAFT, "cached.slots or plan.num_draft_tokens", "plan.num_draft_tokens", OF_ROWS),
+)

@@ -1,0 +1,142 @@
+"""The graphs of a draft of blocks on ONNX Runtime, against the module and against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from numpy.typing import NDArray
+from specexport.bundle import Contract, ModelSpec, Reads
+from specexport.engines.onnxruntime.blocks import OrtBlockDecoder
+from specexport.engines.onnxruntime.graphs import open_graph
+from specexport.errors import BundleError, EngineError
+from specexport.exporter.checkpoints.find import find_checkpoint
+from specexport.exporter.dialects import Dialect
+from specexport.exporter.hidden_drafts.checkpoint import find_draft
+from specexport.exporter.kernels.apply import use_kernels
+from specexport.exporter.kernels.layouts import whole_vectors
+from specexport.exporter.passes.optimize import optimize, save
+from specexport.exporter.tracing.blocks import block_layers, trace_block, trace_chain, trace_context
+from specexport.exporter.weights.recipe import Recipe
+from support.block_drafts import RECORDED, save_block, save_block_target
+from support.refusals import refused
+
+CONTRACT = Contract(capacity=20, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
+HIDDEN = RECORDED["aux"][0].astype(np.float32)  # [12, 48]
+Open = Callable[[], OrtBlockDecoder]
+
+
+@pytest.fixture(scope="module", params=["ort", "kernels"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ModelSpec, Path]:
+    """The module, its manifest's entry and the folder of its graphs."""
+    folder, dialect = tmp_path_factory.mktemp("block"), request.param
+    if dialect == "kernels":
+        pytest.importorskip("specexport_kernels")
+    target = find_checkpoint(str(save_block_target(folder / "target")))
+    model: Any = find_draft(str(save_block(folder / "head", "dspark")), target).load("fp32")
+    spec = exported(model, dialect, folder)
+    return model, spec, folder
+
+
+def exported(model: Any, dialect: Dialect, folder: Path) -> ModelSpec:
+    layers = block_layers(model)
+    if dialect == "kernels":
+        layers = whole_vectors(layers)
+    graphs: dict[str, ir.Model] = {
+        "block": trace_block(model, layers, dialect, CONTRACT),
+        "context": trace_context(model, layers, dialect, CONTRACT),
+        "chain": trace_chain(model, dialect),
+    }
+    for graph in graphs.values():
+        optimize(graph, dialect)
+        if dialect == "kernels":
+            use_kernels(graph, Recipe({}), CONTRACT.capacity)
+    save(graphs, folder, "draft")
+    reads = Reads("dspark", model.taps, 16, {dialect: "context"}, model.form.slots, {dialect: "chain"})
+    sizes: Any = dict(source="", architecture="", checkpoint_sha256="", num_parameters=0, vocab_size=24, features=0)
+    rest: Any = dict(weights="", format="float", notes=(), fidelity=None, graphs={dialect: "block"})
+    return ModelSpec(layers=layers, reads=reads, **sizes, **rest)
+
+
+@pytest.fixture
+def opened(made: tuple[Any, ModelSpec, Path]) -> OrtBlockDecoder:
+    _, spec, folder = made
+    return decoder(spec, folder)
+
+
+def decoder(spec: ModelSpec, folder: Path) -> OrtBlockDecoder:
+    graphs = {name: folder / f"draft-{name}.onnx" for name in ("block", "context")}
+    return OrtBlockDecoder(graphs, spec, CONTRACT, open_graph(folder / "draft-chain.onnx"))
+
+
+def block_of(draft: OrtBlockDecoder, tokens: list[int], position: int, rows: int) -> NDArray[np.float32]:
+    """Logits `[4, m]` of a block whose anchor is the last of the first of `tokens`, the others in turn."""
+    draft.read(HIDDEN[position : position + rows])
+    logits = [draft.step([0] * (rows - 1) + tokens[:1], position).copy()]
+    for token in tokens[1:]:
+        draft.read_back()
+        logits.append(draft.step([token], position + rows).copy())
+    return np.concatenate(logits)
+
+
+def test_slots_are_those_of_the_module_whatever_the_chunks(made: Any, opened: OrtBlockDecoder) -> None:
+    model, tokens = made[0], [9, 40, 7, 250]
+    with torch.no_grad():
+        fused = model.fuse(torch.from_numpy(HIDDEN[None, :7]))
+        logits, states = model.blocks(fused, torch.tensor(tokens[:1]), torch.tensor([7]))
+        wanted, confidence = model.chain(torch.tensor([tokens]), states, logits)
+    rows = []
+    for parts in ((7,), (1, 6), (3, 1, 3)):
+        opened.overwrite_rows(0, np.nan)  # rows that no pass wrote, as after a roll-back
+        place = 0
+        for part in parts[:-1]:
+            opened.read(HIDDEN[place : place + part])
+            opened.feed([0] * part, place)
+            place += part
+        found = block_of(opened, tokens, place, parts[-1])
+        np.testing.assert_allclose(found, wanted[0], atol=1e-5)
+        assert opened.head is not None
+        assert opened.head.confidence() == pytest.approx(float(confidence[0, -1]), abs=1e-5)
+        rows.append(np.concatenate([part.ravel() for part in opened.read_rows(7)]))
+    np.testing.assert_allclose(rows[1], rows[0], atol=1e-6)
+    np.testing.assert_allclose(rows[2], rows[0], atol=1e-6)
+
+
+def test_a_block_writes_no_rows(opened: OrtBlockDecoder) -> None:
+    opened.overwrite_rows(0, 7.0)
+    block_of(opened, [9, 40], 0, 5)
+    assert all((rows[:, 5:] == 7.0).all() for rows in opened.read_rows(CONTRACT.capacity))
+    assert not any((rows[:, :5] == 7.0).all() for rows in opened.read_rows(5))
+
+
+def test_the_last_block_stands_beyond_the_capacity(opened: OrtBlockDecoder) -> None:
+    for start in (0, 8):
+        opened.read(HIDDEN[:8])
+        opened.feed([0] * 8, start)
+    opened.read(HIDDEN[:4])
+    assert np.isfinite(opened.step([0, 0, 0, 9], 16)).all()
+    opened.read(HIDDEN[:4])
+    with refused(EngineError, 21, 20):
+        opened.step([0, 0, 0, 9], 17)
+
+
+def test_calibration_scales_the_confidence(opened: OrtBlockDecoder) -> None:
+    block_of(opened, [9], 0, 3)
+    head = opened.head
+    assert head is not None
+    (feature,) = head.features()[0].tolist()
+    head.set_weights(np.array([2.0, -1.0], np.float32))
+    assert head.confidence() == pytest.approx(2 * feature - 1)
+    head.set_weights(np.array([1.0, 0.0], np.float32))
+
+
+def test_graphs_are_compared_with_the_manifest(made: Any) -> None:
+    _, spec, folder = made
+    spec = ModelSpec(**{**vars(spec), "vocab_size": 25})
+    with refused(BundleError, "logits", 25):
+        decoder(spec, folder)
