@@ -105,7 +105,8 @@ class CostMeter:
         self._slots = reads.slots if reads is not None else 0
         self._narrow: list[float] = []  # seconds of the draft's passes over one row,
         self._wide: list[float] = []  # and over as many as guesses make it
-        self._guesses = min(GUESSES, self._most) if rows and self._has_model and session.engine.rounds is None else 0
+        guessed = rows and self._has_model and reads is None and session.engine.rounds is None
+        self._guesses = min(GUESSES, self._most) if guessed else 0
 
     def measure(self, repeats: int, step: Callable[[str], None] | None = None) -> None:
         """Time `repeats` bursts of every number of draft tokens at every context.
