@@ -23,7 +23,7 @@ from .manifest import (
     manifest_text,
     write_manifest,
 )
-from .models import FORMATS, Family, Fidelity, Format, HiddenDraftKind, LayerProof, ModelSpec, Proof, Reads, Role
+from .models import FORMATS, LAST, Family, Fidelity, Format, HiddenDraftKind, LayerProof, ModelSpec, Proof, Reads, Role
 from .opening import Bundle
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "COUNTS",
     "ELEMENT_BYTES",
     "FORMATS",
+    "LAST",
     "MANIFEST",
     "NO_DRAFT",
     "OLDEST_SCHEMA",

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from ...bundle import ELEMENT_BYTES, Defaults, Precision, sha256
+from ...bundle import ELEMENT_BYTES, Defaults, HiddenDraftKind, Precision, sha256
 from ...errors import CheckpointError, UnsupportedModelError
 from ..weights.experts import stack_experts
 from ..weights.layers import check_finite
@@ -34,6 +34,7 @@ class Checkpoint:
 
     source: str
     folder: Path
+    kind: ClassVar[HiddenDraftKind | None] = None  # of a draft that reads the target
 
     @cached_property
     def config(self) -> Any:
