@@ -12,6 +12,7 @@ from .files import list_files, sha256
 from .manifest import (
     MANIFEST,
     OLDEST_SCHEMA,
+    PLAIN_SCHEMA,
     SCHEMA_VERSION,
     Defaults,
     FileEntry,
@@ -35,6 +36,7 @@ __all__ = [
     "MANIFEST",
     "NO_DRAFT",
     "OLDEST_SCHEMA",
+    "PLAIN_SCHEMA",
     "PRECISIONS",
     "RESERVED",
     "SCHEMA_VERSION",

@@ -33,7 +33,7 @@ from .precision import BuildTargets, PrecisionPlan
 from .proving.prove import prove
 from .recipe_choice import Quantizing
 from .rules.graphs import number_of_rules, write_rules
-from .sources import check_options, check_sources, said
+from .sources import check_options, check_sources, check_vocabulary, said
 from .stage_cache import open_cache
 from .tracing.trees import refuse_trees
 from .weights.fidelity import calibration_tokens
@@ -104,10 +104,7 @@ def _find_draft(named: NamedDraft, target: Checkpoint, options: BuildOptions) ->
     size = options.draft_vocabulary
     if size is None or not isinstance(draft, MtpCheckpoint):
         return draft
-    if not 0 < size <= draft.vocab_size:
-        raise ParameterError(
-            f"--draft-vocabulary is {size}; it must be from 1 to {draft.vocab_size}", "draft_vocabulary"
-        )
+    check_vocabulary(size, draft.vocab_size)
     batches = calibration_tokens(draft.tokenizer, options.texts.texts)
     used = (int(token) for batch in batches for token in batch.flatten())
     return replace(draft, kept=most_frequent(used, size, draft.stop_token_ids, draft.vocab_size))

@@ -15,7 +15,7 @@ from .checkpoints.source import find_local, find_weights, is_gguf, read_config, 
 from .hidden_drafts.fit import Said, Target, draft_vocab, find_taps, refuse_another
 from .hidden_drafts.folder import format_of, pickled_named, tensors_of
 from .hidden_drafts.kinds import Format
-from .hidden_drafts.mtp_tensors import find_layers, is_mtp, of_gguf
+from .hidden_drafts.mtp_tensors import find_stored, is_mtp, of_gguf
 from .hidden_drafts.vocabulary import read_tables, read_target_ids
 from .options import BuildOptions, NamedDraft
 
@@ -30,7 +30,7 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
         kind: HiddenDraftKind | None = None
         if is_mtp(named.source):
             kind = "mtp"
-            _check_mtp(target, place)
+            _check_mtp(target, place, options.draft_vocabulary)
         else:
             with pickled_named(named.source):
                 folder = find_local(named.source)
@@ -66,11 +66,18 @@ def check_options(source: str, kind: HiddenDraftKind | None, options: BuildOptio
         )
 
 
-def _check_mtp(target: str, place: Path | None) -> None:
+def check_vocabulary(size: int | None, vocab_size: int) -> None:
+    """size: as `BuildOptions.draft_vocabulary`. Raises `ParameterError`."""
+    if size is not None and not 0 < size <= vocab_size:
+        raise ParameterError(f"--draft-vocabulary is {size}; it must be from 1 to {vocab_size}", "draft_vocabulary")
+
+
+def _check_mtp(target: str, place: Path | None, vocabulary: int | None) -> None:
     if is_gguf(target):
         raise of_gguf(target)
     if place and (size := Target.of(read_config(target, place))):
-        find_layers(target, read_headers(find_weights(target, place)), size.layers)
+        check_vocabulary(vocabulary, size.vocab_size)
+        find_stored(target, read_headers(find_weights(target, place)), size.layers, size.width)
 
 
 def _check_eagle3(source: str, folder: Path, format: Format, target: str, place: Path | None, said: Said) -> None:
@@ -80,6 +87,6 @@ def _check_eagle3(source: str, folder: Path, format: Format, target: str, place:
     if size := Target.of(theirs):
         find_taps(source, format, config, {name: shape for name, (_, _, shape) in stored.items()}, size, said)
         tables = read_tables(source, stored)
-        read_target_ids(source, tables, draft_vocab(config, size), size.vocab_size)
+        read_target_ids(source, tables, draft_vocab(source, config, size), size.vocab_size)
     if not said.copy:
         refuse_another(source, config, target, next(iter(theirs.get("architectures") or ()), None))

@@ -88,7 +88,7 @@ def find_taps(
     taps = (_checked(source, said.taps, target),) if said.taps else _taps(source, format, config, inner, target)
     width = config.get("target_hidden_size") or layer.get("hidden_size")
     _check_width(source, shapes.get("fc.weight", [0, 0])[-1], len(taps[0]), width, target.width)
-    stored, named = shapes.get("lm_head.weight"), draft_vocab(config, target)
+    stored, named = shapes.get("lm_head.weight"), draft_vocab(source, config, target)
     if stored and stored[0] != named:
         raise _wrong(
             f"{source} has an output embedding of {stored[0]} tokens, and config.json says {named} (draft_vocab_size); "
@@ -97,15 +97,23 @@ def find_taps(
     return taps
 
 
-def draft_vocab(config: Mapping[str, Any], target: Target) -> int:
-    return int(config.get("draft_vocab_size") or target.vocab_size)
+def draft_vocab(source: str, config: Mapping[str, Any], target: Target) -> int:
+    """m. Raises `CheckpointError`."""
+    size = config.get("draft_vocab_size") or target.vocab_size
+    if type(size) is not int:
+        raise _wrong(f"{source}: draft_vocab_size in config.json is {size!r}; expected a number of tokens")
+    return size
 
 
 def made_for(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Name and architecture of the target that it was trained with, where they are written."""
-    verifier = (config.get("speculators_config") or {}).get("verifier") or {}
+    verifier = _object(_object(config, "speculators_config"), "verifier")
     named = verifier.get("name_or_path") or config.get("target_model_name_or_path")
     return named, next(iter(verifier.get("architectures") or ()), None)
+
+
+def _object(place: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    return value if isinstance(value := place.get(key), Mapping) else {}
 
 
 def refuse_another(source: str, config: Mapping[str, Any], target: str, architecture: str | None) -> None:

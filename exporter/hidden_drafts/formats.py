@@ -35,7 +35,7 @@ def describe(
     form = Eagle3Form(
         taps[0],
         target.width,
-        draft_vocab(config, target),
+        draft_vocab(source, config, target),
         feedbacks[0],
         joining=layers.num_hidden_layers if format == "deepspec" else 1,
         biased=frozenset(name.split(".")[-2] for name in shapes if name.endswith(".bias")),

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +28,7 @@ from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import first_line, read_headers
 from .base import CACHE, HiddenDraft
 from .cut_vocabulary import cut_head
-from .mtp_tensors import AGAIN, BESIDE, HIDDEN_FIRST, PARTS, find_layers, of_gguf, refused, several
+from .mtp_tensors import Stored, find_stored, of_gguf, refused, several
 
 
 class Mtp(HiddenDraft):
@@ -69,25 +66,6 @@ def norm_name(decoder: PreTrainedModel) -> str:
     """Of the norm after a decoder's layers."""
     names: list[str] = [name for name, module in decoder.named_children() if "norm" in type(module).__name__.lower()]
     return names[0]
-
-
-@dataclass(frozen=True)
-class Stored:
-    """An MTP layer in a checkpoint: names of tensors, by part and by their names in the block's decoder.
-
-    files: by tensor. elements: in all of them.
-    """
-
-    parts: Mapping[str, str]
-    block: Mapping[str, str]
-    files: Mapping[str, Path]
-    elements: int
-    hidden_first: bool
-
-    def read(self, name: str) -> Tensor:
-        with safe_open(self.files[name], "pt") as file:
-            tensor: Tensor = file.get_tensor(name)
-        return tensor
 
 
 @dataclass(frozen=True)
@@ -156,42 +134,22 @@ class MtpCheckpoint(Checkpoint):
 
 def mtp_checkpoint(target: Checkpoint, kept: tuple[int, ...] = ()) -> MtpCheckpoint:
     """Raises `CheckpointError` where the target has no MTP layer, or one that is no such draft. kept: as above."""
-    stored = find_stored(target)
+    stored = _find(target)
     load_decoder(target, stored, torch.bfloat16)  # one that does not fit is refused before the target is exported
     return MtpCheckpoint(f"{target.source} mtp", target.folder, target, stored, kept)
 
 
-def find_stored(target: Checkpoint) -> Stored:
-    """By the names of the tensors. Raises `CheckpointError` as `mtp_checkpoint`."""
-    source, text = target.source, target.config.get_text_config()
+def _find(target: Checkpoint) -> Stored:
     if isinstance(target, GgufCheckpoint):
-        raise of_gguf(source)
-    stored = read_headers(target.weights)
-    beside, layers = find_layers(source, stored, text.num_hidden_layers)
+        raise of_gguf(target.source)
+    text = target.config.get_text_config()
+    stored = find_stored(target.source, read_headers(target.weights), text.num_hidden_layers, text.hidden_size)
     types = block_types(target.config)
     if keeps_states(block_config(target.config)):
-        raise refused(f"the MTP layer of {source} keeps states ({', '.join(types)}); expected attention alone")
-    if len(layers) > len(types):
-        raise several(source, len(layers) // len(types))
-    parts, block = {BESIDE[rest]: name for rest, name in beside.items() if rest in BESIDE}, {}
-    if unread := sorted(name for rest, name in beside.items() if rest not in BESIDE):
-        raise refused(f"{source} has {unread[0]}, which no MTP layer that is known reads")
-    for number, layer in enumerate(layers):
-        for rest, name in layer.items():
-            if rest in PARTS:
-                parts[PARTS[rest]] = name
-            elif rest not in AGAIN:
-                block[f"layers.{number}.{rest}"] = name
-    width = int(text.hidden_size)
-    for part, shape in {"enorm": [width], "hnorm": [width], "eh_proj": [width, 2 * width], "norm": [width]}.items():
-        if part not in parts:
-            named = ", ".join(name for name, theirs in BESIDE.items() if theirs == part)
-            raise refused(f"the MTP layer of {source} has none of {named}; download it again")
-        if (theirs := stored[parts[part]][1]) != shape:
-            raise refused(f"{parts[part]} of {source} is {theirs}; expected {shape}, download it again")
-    elements = sum(math.prod(stored[name][1]) for name in (*parts.values(), *block.values()))
-    files = {name: path for name, (path, _) in stored.items()}
-    return Stored(parts, block, files, elements, parts["eh_proj"].endswith(HIDDEN_FIRST))
+        raise refused(f"the MTP layer of {target.source} keeps states ({', '.join(types)}); expected attention alone")
+    if stored.layers > len(types):
+        raise several(target.source, stored.layers // len(types))
+    return stored
 
 
 def block_types(config: Any) -> list[str]:
@@ -228,8 +186,14 @@ def load_layer(checkpoint: Checkpoint, stored: Stored, target: PreTrainedModel, 
     decoder = load_decoder(checkpoint, stored, dtype)
     model = Mtp(decoder, target.get_input_embeddings(), target.get_output_embeddings(), stored.hidden_first)
     for part in ("enorm", "hnorm", "eh_proj"):
-        getattr(model, part).weight.data.copy_(stored.read(stored.parts[part]))
+        getattr(model, part).weight.data.copy_(_read(stored, stored.parts[part]))
     return model
+
+
+def _read(stored: Stored, name: str) -> Tensor:
+    with safe_open(stored.files[name], "pt") as file:
+        tensor: Tensor = file.get_tensor(name)
+    return tensor
 
 
 def load_decoder(checkpoint: Checkpoint, stored: Stored, dtype: torch.dtype) -> PreTrainedModel:
@@ -240,7 +204,7 @@ def load_decoder(checkpoint: Checkpoint, stored: Stored, dtype: torch.dtype) -> 
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config).get_decoder()
     names = {**stored.block, f"{norm_name(empty)}.weight": stored.parts["norm"]}
-    weights = {ours: stored.read(name) for ours, name in names.items()}
+    weights = {ours: _read(stored, name) for ours, name in names.items()}
     options: dict[str, Any] = dict(config=config, state_dict=weights, dtype=dtype, output_loading_info=True)
     options |= dict(experts_implementation="batched_mm", ignore_mismatched_sizes=True)
     try:

@@ -96,7 +96,7 @@ READING = (
         "torch.cat([before, *[before] * step], 1)",
         OF_MEASURED,
     ),
-    Mutant("a draft of another vocabulary", FIT, "words != target.vocab_size", "False", OF_FORMATS),
+    Mutant("a draft of another vocabulary", FIT, "words != target.vocab_size", "False", OF_SOURCES),
     Mutant(
         "an unknown key",
         KEYS,
