@@ -45,6 +45,21 @@ def parse(kind: type[T], value: Any, where: str) -> T:
         raise
 
 
+def without_defaults(value: Any) -> Any:
+    """What `parse` reads as `value`, without `OPTIONAL` fields that have their default: earlier versions lack some."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field for field in dataclasses.fields(value) if not _is_default(field, getattr(value, field.name))]
+        return {field.name: without_defaults(getattr(value, field.name)) for field in fields}
+    if isinstance(value, dict):
+        return {key: without_defaults(item) for key, item in value.items()}
+    return [without_defaults(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
+    made = field.default_factory
+    return bool(field.metadata) and value == (field.default if made is dataclasses.MISSING else made())
+
+
 def _convert(kind: Any, value: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):

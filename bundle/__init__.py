@@ -12,6 +12,7 @@ from .files import list_files, sha256
 from .manifest import (
     MANIFEST,
     OLDEST_SCHEMA,
+    PLAIN_SCHEMA,
     SCHEMA_VERSION,
     Defaults,
     FileEntry,
@@ -23,7 +24,7 @@ from .manifest import (
     manifest_text,
     write_manifest,
 )
-from .models import FORMATS, Family, Fidelity, Format, HiddenDraftKind, LayerProof, ModelSpec, Proof, Reads, Role
+from .models import FORMATS, LAST, Family, Fidelity, Format, HiddenDraftKind, LayerProof, ModelSpec, Proof, Reads, Role
 from .opening import Bundle
 
 __all__ = [
@@ -31,9 +32,11 @@ __all__ = [
     "COUNTS",
     "ELEMENT_BYTES",
     "FORMATS",
+    "LAST",
     "MANIFEST",
     "NO_DRAFT",
     "OLDEST_SCHEMA",
+    "PLAIN_SCHEMA",
     "PRECISIONS",
     "RESERVED",
     "SCHEMA_VERSION",

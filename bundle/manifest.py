@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from ..strict import OPTIONAL
+from ..strict import OPTIONAL, without_defaults
 from .contract import Contract
 from .drafts import NO_DRAFT, DraftSpec
 from .models import ModelSpec, Role
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
+# Of bundles whose target gives no hidden states, so that earlier versions read them.
+PLAIN_SCHEMA = 10
 # The oldest that can be read; see opening.py.
 OLDEST_SCHEMA = 7
 MANIFEST = "manifest.json"
@@ -204,4 +206,4 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
 
 
 def manifest_text(manifest: Manifest) -> str:
-    return json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(without_defaults(manifest), indent=1, ensure_ascii=False) + "\n"

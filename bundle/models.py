@@ -131,6 +131,8 @@ class Fidelity:
 
 
 HiddenDraftKind = Literal["eagle3", "mtp", "dflash", "dspark"]
+# The tap of what a target's output embedding reads, after its last norm.
+LAST = -1
 
 
 @dataclass(frozen=True)
@@ -164,8 +166,8 @@ class ModelSpec:
     is quantized.
     layer_proofs: one for each quantized graph.
     reference: path of the Hugging Face model's logits, which `proofs` of its graphs compare with.
-    taps: which hidden states a target's graphs give, side by side, as `hidden_states[i]` of transformers, -1 for what
-    the output embedding reads; tap_width: the columns of each.
+    taps: which hidden states a target's graphs give, side by side, as `hidden_states[i]` of transformers, or
+    `LAST`; tap_width: the columns of each.
     reads: of a draft that reads them.
     """
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import BundleError
 from ..strict import parse, read_json
 from .files import sha256
-from .manifest import MANIFEST, OLDEST_SCHEMA, SCHEMA_VERSION, Manifest
+from .manifest import MANIFEST, OLDEST_SCHEMA, PLAIN_SCHEMA, SCHEMA_VERSION, Manifest
 
 Row = dict[str, Any]
 
@@ -141,7 +141,7 @@ def _file(root: Path, name: str, remedy: str) -> Path:
 
 
 def upgraded(raw: Row) -> Row:
-    """A manifest of an earlier schema, as parsed JSON, in the shape of the current one.
+    """A manifest of an earlier schema, as parsed JSON, in the shape of `PLAIN_SCHEMA`, which is the current one's.
 
     Schemas 7 to 9 had the first draft in fields of its own (`draft`, `draft_name`, `vocabulary`, `draft_vocabulary`),
     those in addition to it in `more_drafts`, and proofs and references of target and first draft beside the models.
@@ -149,7 +149,7 @@ def upgraded(raw: Row) -> Row:
 
     Raises `BundleError` where an older one is not what its schema says.
     """
-    if raw["schema_version"] == SCHEMA_VERSION:
+    if raw["schema_version"] >= PLAIN_SCHEMA:
         drafts = raw.get("drafts")
         for draft in drafts if isinstance(drafts, list) else ():
             if isinstance(draft, dict):
@@ -175,7 +175,7 @@ def upgraded(raw: Row) -> Row:
         raise BundleError(
             f"{MANIFEST} is damaged: it is not what schema version {raw['schema_version']} has; build the bundle again"
         ) from None
-    return row | {"schema_version": SCHEMA_VERSION, "target": target, "drafts": drafts, "rules": rules}
+    return row | {"schema_version": PLAIN_SCHEMA, "target": target, "drafts": drafts, "rules": rules}
 
 
 def _draft(name: str, model: Row, shared: Row | None) -> Row:

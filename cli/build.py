@@ -119,8 +119,8 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     from ..bundle.output import check_free
     from ..editing.display import BuildDisplay
     from ..editing.progress import Silent, Timed
-    from ..exporter.checkpoints.source import find_local
     from ..exporter.options import BuildOptions, parse_drafts
+    from ..exporter.sources import check_sources
     from ..runtime.provenance import command_line
 
     # Before the display and the slow imports, so that a wrong option is refused at once.
@@ -128,10 +128,9 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     named = parse_drafts(drafts)
     engines = tuple(dict.fromkeys(engines))
     chosen = BuildOptions(engines=engines, compiling=plans, **options)
+    check_sources(target, named, chosen)
     chosen.check(named, str(output))
     check_free(output, chosen.force)
-    for source in (target, *(one.source for one in named)):
-        find_local(source)
     timed = Timed(Silent())  # a package that cannot be imported is one line, with no stage before it
     with BuildDisplay() as display:
         with timed.stage("import packages", 1):
@@ -172,6 +171,7 @@ def add_draft(bundle: Path, draft: str, **options: Any) -> None:
     from ..bundle import Bundle
     from ..editing.display import BuildDisplay
     from ..editing.progress import Timed
+    from ..exporter.hidden_drafts.folder import refuse_to_add
     from ..exporter.options import LOOKUP, UNNAMED, parse_draft
 
     if draft == LOOKUP:
@@ -179,6 +179,7 @@ def add_draft(bundle: Path, draft: str, **options: Any) -> None:
             "--draft is lookup, which is no model: every bundle can draft by lookups; use --drafter ngram"
         )
     named = parse_draft(draft)
+    refuse_to_add(named.source)
     if named.name == UNNAMED and named.source == draft and Path(draft).name != UNNAMED:
         raise click.UsageError(
             f"the path {draft} has no name that a draft can have; give one with --draft NAME={draft}"

@@ -13,7 +13,6 @@ from ..bundle.output import new_folder
 from ..editing.compile import compile_bundle
 from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
 from ..engines.catalogue import LIBRARIES
-from ..engines.onnxruntime.cpu import NAME
 from ..errors import ParameterError
 from ..user_cache import user_cache
 from .additional_drafts import ResolvedDraft, put_draft
@@ -25,9 +24,8 @@ from .checkpoints.pair import check_capacity, check_models
 from .checkpoints.shared_vocabulary import Tokens, Translation
 from .dialects import Dialect, refuse_engines
 from .export_model import ModelExport, export_model
-from .hidden_drafts.checkpoint import HiddenDraftCheckpoint, find_draft
+from .hidden_drafts.checkpoint import find_draft
 from .hidden_drafts.cut_vocabulary import most_frequent
-from .hidden_drafts.formats import Said
 from .hidden_drafts.mtp import MtpCheckpoint
 from .memory import prompt_chunk, require_memory_for_copies
 from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
@@ -35,6 +33,7 @@ from .precision import BuildTargets, PrecisionPlan
 from .proving.prove import prove
 from .recipe_choice import Quantizing
 from .rules.graphs import number_of_rules, write_rules
+from .sources import check_options, check_sources, check_vocabulary, said
 from .stage_cache import open_cache
 from .tracing.trees import refuse_trees
 from .weights.fidelity import calibration_tokens
@@ -100,31 +99,12 @@ class _Models:
 
 def _find_draft(named: NamedDraft, target: Checkpoint, options: BuildOptions) -> Checkpoint:
     """Raises `CheckpointError`, `PairError`, and `ParameterError` for what does not go with the options."""
-    said = Said(options.draft_taps, options.draft_feedback, options.force)
-    draft, size = find_draft(named.source, target, said, options.texts.texts), options.draft_vocabulary
-    if draft.taps and options.engines != (NAME,):
-        raise ParameterError(
-            f"{draft.source} reads the target's hidden states, which engine {NAME} gives, and the engines are "
-            f"{', '.join(options.engines)}; leave the others out, or choose a draft of its own",
-            "draft",
-        )
-    if (options.draft_taps or options.draft_feedback) and not isinstance(draft, HiddenDraftCheckpoint):
-        raise ParameterError(
-            f"--draft-taps and --draft-feedback are for EAGLE-3 heads, and {named.source} is none; leave them out",
-            "draft_taps" if options.draft_taps else "draft_feedback",
-        )
-    if size is None:
+    draft = find_draft(named.source, target, said(options), options.texts.texts)
+    check_options(named.source, draft.kind, options)
+    size = options.draft_vocabulary
+    if size is None or not isinstance(draft, MtpCheckpoint):
         return draft
-    if not isinstance(draft, MtpCheckpoint):
-        raise ParameterError(
-            f"--draft-vocabulary is for --draft mtp, whose head is the target's; {named.source} has its own: leave it "
-            "out",
-            "draft_vocabulary",
-        )
-    if not 0 < size <= draft.vocab_size:
-        raise ParameterError(
-            f"--draft-vocabulary is {size}; it must be from 1 to {draft.vocab_size}", "draft_vocabulary"
-        )
+    check_vocabulary(size, draft.vocab_size)
     batches = calibration_tokens(draft.tokenizer, options.texts.texts)
     used = (int(token) for batch in batches for token in batch.flatten())
     return replace(draft, kept=most_frequent(used, size, draft.stop_token_ids, draft.vocab_size))
@@ -150,6 +130,7 @@ def build(
     timed = Timed(progress or Silent())
     cache = open_cache(options.cache or user_cache())
     drafts = (NamedDraft("draft", draft),) if isinstance(draft, str) else tuple(draft or ())
+    check_sources(target, drafts, options)
     targets = options.check(drafts, str(output))
     for note in targets.notes:
         timed.note(note)

@@ -232,11 +232,11 @@ class BuildOptions:
                 "draft-precision", self.draft_precision, "there is no --draft that it could be for; leave it out"
             )
         for option, value in (
-            ("draft-taps", self.draft_taps),
+            ("draft-taps", ",".join(map(str, self.draft_taps)) or None),
             ("draft-feedback", self.draft_feedback),
             ("draft-vocabulary", self.draft_vocabulary),
         ):
-            if not drafts and value not in ((), None):
+            if not drafts and value is not None:
                 raise _wrong(option, value, "there is no --draft that it could be for; leave it out")
         if not drafts and self.tree_rows:
             raise _wrong("tree-rows", self.tree_rows, "there is no --draft to give leaves for them; leave it out")

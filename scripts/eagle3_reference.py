@@ -23,7 +23,7 @@ from eagle3_steps import STEPS, drafted
 from safetensors.torch import load_file
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.hidden_drafts.checkpoint import find_draft
-from specexport.exporter.hidden_drafts.formats import Said
+from specexport.exporter.hidden_drafts.fit import Said
 from speculators.models.eagle3 import Eagle3DraftModel  # type: ignore[import-not-found]  # its own environment
 from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, Qwen3Config

@@ -15,6 +15,7 @@ from specexport.bundle import (
     MANIFEST,
     NO_DRAFT,
     OLDEST_SCHEMA,
+    PLAIN_SCHEMA,
     SCHEMA_VERSION,
     Bundle,
     CacheLayer,
@@ -34,6 +35,7 @@ from specexport.bundle import (
     write_manifest,
 )
 from specexport.errors import BundleError
+from specexport.exporter.bundle_files import Contents, make_manifest
 from support.doubles import write_bundle
 from support.hub_cache import in_the_hubs_layout
 from support.older import as_schema
@@ -120,6 +122,30 @@ def test_an_unknown_key(root: Path) -> None:
     check(refusal(root), field="manifest.json.contract.colour")
 
 
+def test_what_a_bundle_does_not_use_is_not_written(root: Path) -> None:
+    """So that earlier versions of specexport, which refuse unknown keys, read it."""
+    raw = json.loads((root / MANIFEST).read_text())
+    assert not raw["target"].keys() & {"taps", "tap_width", "reads"}
+    assert not raw["contract"].keys() & {"tree_rows", "cache_precision"}
+    assert "defaults" not in raw
+    manifest = Bundle.open(root).manifest
+    used = replace(
+        manifest,
+        target=replace(manifest.target, taps=(-1,), tap_width=8),
+        contract=replace(manifest.contract, tree_rows=2),
+        defaults=Defaults(repetition_penalty=1.1),
+    )
+    write_manifest(root, used)
+    assert Bundle.open(root).manifest == used
+
+
+@pytest.mark.parametrize(("taps", "schema"), [((), PLAIN_SCHEMA), ((2, -1), SCHEMA_VERSION)])
+def test_hidden_states_need_a_schema_of_their_own(taps: tuple[int, ...], schema: int, root: Path) -> None:
+    manifest = Bundle.open(root).manifest
+    contents = Contents(replace(manifest.target, taps=taps), (), manifest.text, manifest.engines)
+    assert make_manifest(contents, manifest.contract, root, "specexport build").schema_version == schema
+
+
 def test_a_model_without_a_head_has_no_features_and_none_has_fewer(root: Path) -> None:
     edit(root, lambda m: m["drafts"][0]["model"].update(features=0))
     edit(root, lambda m: m["target"].update(features=-1))
@@ -128,7 +154,7 @@ def test_a_model_without_a_head_has_no_features_and_none_has_fewer(root: Path) -
 
 def test_a_newer_schema_is_named_before_its_unknown_keys(root: Path) -> None:
     edit(root, lambda m: m.update(schema_version=SCHEMA_VERSION + 1, later="key"))
-    check(refusal(root), "10", code="schema_version", field="manifest.json.schema_version")
+    check(refusal(root), SCHEMA_VERSION, "update", code="schema_version", field="manifest.json.schema_version")
 
 
 def test_an_older_schema_is_to_be_built_again(root: Path) -> None:
@@ -263,7 +289,7 @@ def test_a_bundle_with_a_reduced_draft_is_read(root: Path) -> None:
     assert Bundle.open(root).manifest == wanted
 
 
-@pytest.mark.parametrize("version", range(OLDEST_SCHEMA, SCHEMA_VERSION))
+@pytest.mark.parametrize("version", range(OLDEST_SCHEMA, PLAIN_SCHEMA))
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_bundles_of_earlier_schemas_are_read_as_todays(root: Path, version: int, number: int) -> None:
     number = min(number, 1) if version == 7 else number

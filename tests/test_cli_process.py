@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.hidden_drafts import save_original, save_target
 from support.pair import Pair
 
 
@@ -87,6 +88,21 @@ def test_a_wrong_option_is_refused_before_torch_is_imported(option: tuple[str, .
     result = python(script, "build", "--target", "a", "--output", "b", *option)
     assert result.stdout.startswith(message), result.stderr
     assert result.stdout.endswith(" []\n")
+
+
+def test_a_draft_that_cannot_be_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
+    target, head = save_target(tmp_path / "target"), save_original(tmp_path / "head", vocab_size=9)
+    script = (
+        "import sys; from specexport.cli import main\n"
+        "for arguments in eval(sys.argv.pop()):\n"
+        "    try: main(arguments, standalone_mode=False)\n"
+        "    except Exception:\n"
+        "        print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    build = ["build", "--target", str(target), "--output", str(tmp_path / "bundle"), "--draft"]
+    calls = [[*build, str(head)], [*build, "mtp"], ["add-draft", str(tmp_path), "--draft", str(head)]]
+    result = python(script, calls)
+    assert result.stdout == 3 * "[]\n", result.stderr
 
 
 @pytest.mark.slow

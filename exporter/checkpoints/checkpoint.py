@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from ...bundle import ELEMENT_BYTES, Defaults, Precision, sha256
+from ...bundle import ELEMENT_BYTES, Defaults, HiddenDraftKind, Precision, sha256
 from ...errors import CheckpointError, UnsupportedModelError
 from ..weights.experts import stack_experts
 from ..weights.layers import check_finite
@@ -96,6 +96,11 @@ class Checkpoint:
     @property
     def architecture(self) -> str:
         return str((self.config.architectures or [type(self.config).__name__])[0])
+
+    @property
+    def kind(self) -> HiddenDraftKind | None:
+        """Of a draft that reads the target."""
+        return None
 
     @property
     def taps(self) -> tuple[int, ...]:

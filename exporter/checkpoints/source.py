@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -68,20 +69,35 @@ def refuse_adapter(source: str, folder: Path) -> None:
 
 def count_elements(files: Sequence[Path]) -> int:
     """Numbers in all weights, from the headers of their files. Raises `CheckpointError` for damaged ones."""
-    elements, holders = 0, dict[str, Path]()
+    return sum(math.prod(shape) for _, shape in read_headers(files).values())
+
+
+def read_headers(files: Sequence[Path]) -> dict[str, tuple[Path, list[int]]]:
+    """File and shape by tensor. Raises `CheckpointError` for damaged files."""
+    found: dict[str, tuple[Path, list[int]]] = {}
     for path in files:
         try:
-            with safe_open(path, "pt") as file:
+            with safe_open(path, "np") as file:
                 for name in file.keys():  # noqa: SIM118 - no dict
-                    elements += math.prod(file.get_slice(name).get_shape())
-                    if name in holders:
-                        _refuse_another(name, holders[name], path)
-                    holders[name] = path
+                    if name in found:
+                        _refuse_another(name, found[name][0], path)
+                    found[name] = path, list(file.get_slice(name).get_shape())
         except SafetensorError as error:
             raise CheckpointError(f"{path} is damaged: {error}; download it again") from None
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
-    return elements
+    return found
+
+
+def read_config(source: str, folder: Path, field: str | None = None) -> Mapping[str, Any]:
+    """What config.json holds. Raises `CheckpointError`."""
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{source}: config.json cannot be used: {error}", field) from None
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{source}: config.json holds no object", field)
+    return config
 
 
 def _refuse_another(name: str, first: Path, second: Path) -> None:

@@ -20,8 +20,6 @@ from transformers.masking_utils import create_causal_mask
 
 from ...bundle import HiddenDraftKind
 
-# The tap of what the target's output embedding reads, after its last norm.
-LAST = -1
 # What transformers calls a cache, before 5.24 and from then on.
 CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
 

@@ -7,20 +7,9 @@ from typing import Any
 
 from ...errors import CheckpointError, UnsupportedModelError
 from .block import BlockForm
-from .formats import (
-    OTHER,
-    Description,
-    Said,
-    Target,
-    after,
-    check_target,
-    check_width,
-    checked_taps,
-    layer_ids,
-    made_for,
-    wrong,
-)
-from .keys import BLOCK_IDS, check_block_keys, layer_config
+from .fit import OTHER, Said, Target, draft_vocab, find_taps
+from .formats import Description
+from .keys import check_block_keys, layer_config
 from .kinds import BlockFormat
 
 SLIDING = "sliding_attention"
@@ -34,32 +23,28 @@ def describe_blocks(
     target: Target,
     said: Said,
 ) -> Description:
-    """As `formats.describe`. Ids of layers count what a layer gives; in `speculators`' format, what it reads."""
+    """As `formats.describe`."""
     layer, keys = check_block_keys(source, format, config)
     layers = layer_config(source, layer, shapes)
     if layers.model_type != "qwen3":
         raise UnsupportedModelError(f"{source} has no norms of queries and keys; expected the layers of Qwen3", "draft")
-    check_target(source, config, layers.vocab_size, target)
-    ids = layer_ids(source, keys, BLOCK_IDS[format])
-    if not (ids or said.taps):
-        raise wrong(f"{source}: {BLOCK_IDS[format]} is missing in config.json; give --draft-taps")
-    taps = checked_taps(source, said.taps or (ids if format == "speculators-blocks" else after(ids)), target)
-    check_width(source, shapes.get("fc.weight", [0, 0])[-1], len(taps), target.width)
+    (taps,) = find_taps(source, format, config, shapes, target, said)
     numbers = {}
     for key in ("block_size", "mask_token_id"):
         if type(number := keys.get(key)) is not int or number < (key == "block_size") * 2:
-            raise wrong(f"{source}: {key} in config.json is {number!r}; expected a whole number")
+            raise CheckpointError(f"{source}: {key} in config.json is {number!r}; expected a whole number", "draft")
         numbers[key] = number
     if numbers["mask_token_id"] >= target.vocab_size:
-        raise wrong(
-            f"{source} masks with token {numbers['mask_token_id']}; the target has {target.vocab_size} tokens: {OTHER}"
+        raise CheckpointError(
+            f"{source} masks with token {numbers['mask_token_id']}; the target has {target.vocab_size} tokens: {OTHER}",
+            "draft",
         )
     rank = shapes.get("markov_head.markov_w1.weight", [0, 0])[1]
     width = shapes.get("confidence_head.proj.weight", [0, 0])[1]
     form = BlockForm(
         taps,
         target.width,
-        int(config.get("draft_vocab_size") or target.vocab_size),
+        draft_vocab(source, keys, target),
         numbers["block_size"],
         numbers["mask_token_id"],
         _windows(source, layer, layers.num_hidden_layers),
@@ -70,7 +55,7 @@ def describe_blocks(
         None if not width else "markov" if rank and width == layers.hidden_size + rank else "hidden",
         frozenset(name.split(".")[-2] for name in shapes if name.endswith("_proj.bias") or name == "fc.bias"),
     )
-    return Description((form,), layers, *made_for(config))
+    return Description((form,), layers)
 
 
 def _windows(source: str, layer: Mapping[str, Any], count: int) -> tuple[int, ...]:

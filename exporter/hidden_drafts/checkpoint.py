@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,25 +16,26 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...bundle import ELEMENT_BYTES, Defaults, Precision
-from ...errors import CheckpointError, PairError
-from ...runtime.provenance import name_of
+from ...bundle import HiddenDraftKind, ELEMENT_BYTES, Defaults, Precision
+from ...errors import CheckpointError
 from ..checkpoints.checkpoint import Checkpoint, for_inference
 from ..checkpoints.find import find_checkpoint
 from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
-from ..checkpoints.source import ALIKE, OTHER_FORMATS, WEIGHTS, count_elements
+from ..checkpoints.source import read_config
 from ..weights.texts import read_texts
 from .block import BlockDraft, BlockForm
 from .block_formats import describe_blocks
 from .eagle3 import Eagle3Draft, Eagle3Form
-from .formats import Description, Said, Target, describe, module_name
-from .kinds import BLOCK_FORMATS, BlockFormat, Format, recognize
+from .fit import Said, Target, is_same, made_for, refuse_another
+from .folder import format_of, pickled_named, refuse_reader, refuse_to_add, tensors_of
+from .formats import Description, describe
+from .kinds import BlockFormat, Format, is_block, kind_of
 from .measured import TEXTS, TOKENS, acceptance
-from .vocabulary import read_target_ids
+from .mtp_tensors import is_mtp
+from .vocabulary import TABLES, read_tables, read_target_ids
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
-TABLES = ("d2t", "t2d")
 # What `BlockLayer` holds a second time.
 CONTEXT = ".context."
 # Of the target, which training reads.
@@ -55,8 +55,8 @@ class HiddenDraftCheckpoint(Checkpoint):
     texts: tuple[str, ...] = ()
 
     @property
-    def kind(self) -> str:
-        return "eagle3" if self.format not in BLOCK_FORMATS else self._empty().kind
+    def kind(self) -> HiddenDraftKind:
+        return kind_of(self.format, self.stored)
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -64,18 +64,21 @@ class HiddenDraftCheckpoint(Checkpoint):
 
     @cached_property
     def stored(self) -> dict[str, tuple[Path, str, list[int]]]:
-        """By the module's name of a tensor: its file, its name there and its shape. Raises `CheckpointError`."""
+        """As `tensors_of`."""
         return tensors_of(self.weights)
+
+    @cached_property
+    def _config(self) -> Mapping[str, Any]:
+        return read_config(self.source, self.folder, "draft")
 
     @cached_property
     def description(self) -> Description:
         text = self.target.config.get_text_config()
         target = Target(text.num_hidden_layers, text.hidden_size, self.target.vocab_size)
         shapes = {name: shape for name, (_, _, shape) in self.stored.items()}
-        config = read_config(self.source, self.folder)
-        if self.format == "zlab" or self.format == "deepspec-blocks" or self.format == "speculators-blocks":
-            return describe_blocks(self.source, self.format, config, shapes, target, self.said)
-        return describe(self.source, self.format, config, shapes, target, self.said)
+        if is_block(self.format):
+            return describe_blocks(self.source, self.format, self._config, shapes, target, self.said)
+        return describe(self.source, self.format, self._config, shapes, target, self.said)
 
     @property
     def form(self) -> Eagle3Form | BlockForm:
@@ -140,10 +143,10 @@ class HiddenDraftCheckpoint(Checkpoint):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        made_for = self.description.made_for
-        if self.said.copy or made_for is None or _same(made_for, self.target.source):
+        named, _ = made_for(self._config)
+        if self.said.copy or named is None or is_same(named, self.target.source):
             return self._chosen[1]
-        note = f"{self.source} was made for {made_for}; that {self.target.source} is a copy of it is not checked"
+        note = f"{self.source} was made for {named}; that {self.target.source} is a copy of it is not checked"
         return (note, *self._chosen[1])
 
     def check(self) -> None:
@@ -152,23 +155,8 @@ class HiddenDraftCheckpoint(Checkpoint):
         """
         self._names(self._empty())
         self._target_ids()
-        made_for, theirs = self.description.made_for, self.description.architecture
-        ours = self.target.architecture
-        if self.said.copy:
-            return
-        on_hub = name_of(self.target.source) == self.target.source and not Path(self.target.source).exists()
-        if made_for is not None and on_hub and not _same(made_for, self.target.source):
-            raise PairError(
-                f"{self.source} was made for {made_for}, the target is {self.target.source}; add --force if it is a "
-                "copy",
-                "draft",
-            )
-        if theirs is not None and theirs != ours:
-            raise PairError(
-                f"{self.source} was made for a {theirs} ({made_for}), the target is a {ours}; add --force if it is a "
-                "copy",
-                "draft",
-            )
+        if not self.said.copy:
+            refuse_another(self.source, self._config, self.target.source, self.target.architecture)
 
     def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
         """The draft, which reads the target that is loaded with it; and notes of what it shares with it.
@@ -242,8 +230,9 @@ class HiddenDraftCheckpoint(Checkpoint):
         return None if ids is None else ids.numpy()
 
     def _target_ids(self) -> Tensor | None:
-        d2t, t2d = (self._read(name) if name in self.stored else None for name in TABLES)
-        return read_target_ids(self.source, d2t, t2d, self.description.forms[0].draft_vocab, self.vocab_size)
+        size = self.description.forms[0].draft_vocab
+        ids = read_target_ids(self.source, read_tables(self.source, self.stored), size, self.vocab_size)
+        return None if ids is None else torch.from_numpy(ids)
 
     def _wrong(self, what: str) -> CheckpointError:
         return CheckpointError(f"{self.source} {what}; download it again", "draft")
@@ -255,7 +244,7 @@ def find_draft(source: str, target: Checkpoint, said: Said | None = None, texts:
     texts: as of `HiddenDraftCheckpoint`.
     `mtp` is the target's own layer, unless there is a folder of this name. Raises `CheckpointError` and `PairError`.
     """
-    if source == "mtp" and not Path(source).exists():
+    if is_mtp(source):
         from .mtp import mtp_checkpoint
 
         return mtp_checkpoint(target)
@@ -269,60 +258,17 @@ def find_draft(source: str, target: Checkpoint, said: Said | None = None, texts:
 
 def find_own_draft(source: str) -> Checkpoint:
     """A draft for a bundle that is there, whose target gives no hidden states. Raises `CheckpointError`."""
-    found, format = (None, "mtp") if source == "mtp" and not Path(source).exists() else _found(source)
-    if found is None or format is not None:
-        raise CheckpointError(
-            f"{source} reads the target's hidden states, which a bundle's target gives only for the drafts that it was "
-            "built with; build the bundle again with --draft",
-            "draft",
-        )
+    refuse_to_add(source)
+    found, format = _found(source)
+    refuse_reader(source, format is not None)
     return found
 
 
 def _found(source: str) -> tuple[Checkpoint, Format | BlockFormat | None]:
     """A checkpoint, and the format of a draft that reads the target's hidden states. Raises `CheckpointError`."""
-    _refuse_pickled(source)
-    found = find_checkpoint(source)
-    if isinstance(found, GgufCheckpoint):
-        return found, None
-    names = [name for _, name, _ in tensors_of(found.weights).values()]
-    return found, recognize(source, read_config(source, found.folder), names)
-
-
-def _refuse_pickled(source: str) -> None:
-    """Raises `CheckpointError` for a folder with such a draft in files that are not read."""
-    folder = Path(source)
-    pickled = [path.name for kind in OTHER_FORMATS for path in sorted(folder.glob(kind))]
-    if not pickled or not (folder / "config.json").is_file() or any(folder.glob(ALIKE)):
-        return
-    if recognize(source, read_config(source, folder), ()) is not None:
-        raise CheckpointError(
-            f"{source} is a draft with pickled weights ({pickled[0]}), which are not read; save them as "
-            f"{WEIGHTS} (safetensors.torch.save_file), or choose a draft that has it",
-            "draft",
-        )
-
-
-def read_config(source: str, folder: Path) -> Mapping[str, Any]:
-    """What config.json holds. Raises `CheckpointError`."""
-    try:
-        config = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{source}: config.json cannot be used: {error}", "draft") from None
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{source}: config.json holds no object", "draft")
-    return config
-
-
-def tensors_of(files: tuple[Path, ...]) -> dict[str, tuple[Path, str, list[int]]]:
-    """As of `HiddenDraftCheckpoint.stored`."""
-    count_elements(files)  # refuses damaged ones
-    found = {}
-    for path in files:
-        with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118 - no dict
-                found[module_name(name)] = path, name, list(file.get_slice(name).get_shape())
-    return found
+    with pickled_named(source):
+        found = find_checkpoint(source)
+    return found, None if isinstance(found, GgufCheckpoint) else format_of(source, found.folder)
 
 
 def _copied(weight: Tensor, rows: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -331,8 +277,3 @@ def _copied(weight: Tensor, rows: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 def _called(form: Eagle3Form) -> str:
     return f"--draft-taps {','.join(map(str, form.taps))} --draft-feedback {form.feedback}"
-
-
-def _same(made_for: str, target: str) -> bool:
-    """Whether both are called the same, whoever publishes them."""
-    return made_for.split("/")[-1].lower() == name_of(target).split("/")[-1].lower()

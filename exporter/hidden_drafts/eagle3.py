@@ -13,7 +13,7 @@ of transformers' Llama and Qwen3. Row i has position i; libraries that count fro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,8 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMS
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
 
 from .base import CACHE, HiddenDraft
+from .fit import Feedback
 
-# What a drafted row reads of the row before: the last layer's output as it is, or after the last norm.
-Feedback = Literal["pre", "post"]
 PARTS: dict[str, tuple[Any, Any]] = {
     "llama": (LlamaDecoderLayer, LlamaRotaryEmbedding),
     "qwen3": (Qwen3DecoderLayer, Qwen3RotaryEmbedding),

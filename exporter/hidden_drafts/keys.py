@@ -10,6 +10,7 @@ from transformers import GenerationConfig, LlamaConfig, PreTrainedConfig, Qwen3C
 
 from ...errors import CheckpointError, UnsupportedModelError
 from ..checkpoints.source import first_line
+from .fit import BLOCK_IDS, BLOCK_INNER, DEEPSPEC_IDS, IDS, INNER, LAYER, parts
 from .kinds import BlockFormat, Format
 
 # Of the layers, as transformers' configs have them.
@@ -18,9 +19,6 @@ LAYERS |= {"head_dim", "hidden_act", "rms_norm_eps", "vocab_size", "max_position
 NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 ROTARY = {"rope_theta", "rope_scaling", "rope_parameters"}
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm")
-# Which layers are tapped; `kinds` says what the ids of each count.
-IDS, DEEPSPEC_IDS = "eagle_aux_hidden_state_layer_ids", "target_layer_ids"
-INNER, LAYER = "eagle_config", "transformer_layer_config"
 HEAD = {*FLAGS, IDS, "norm_output", "target_hidden_size", "draft_vocab_size"}
 FLAT = HEAD | LAYERS | ROTARY | {INNER}
 READ: dict[Format, set[str]] = {
@@ -30,14 +28,8 @@ READ: dict[Format, set[str]] = {
     "speculators": HEAD | {"speculators_model_type", "speculators_config", LAYER},
 }
 # Of DFlash and DSpark, where the same keys may also stand in an object of their own.
-BLOCK_INNER = "dflash_config"
 BLOCK = {"block_size", "mask_token_id", "sample_from_anchor", "markov_rank", "markov_head_type"}
 BLOCK |= {"enable_confidence_head", "confidence_head_with_markov", "sliding_window_non_causal", "draft_vocab_size"}
-BLOCK_IDS: dict[BlockFormat, str] = {
-    "zlab": DEEPSPEC_IDS,
-    "deepspec-blocks": DEEPSPEC_IDS,
-    "speculators-blocks": "aux_hidden_state_layer_ids",
-}
 WINDOWS = {"layer_types", "sliding_window", "use_sliding_window", "max_window_layers"}
 BLOCK_HARMLESS = {"num_anchors", "projector_type", "confidence_head_alpha", "loss_decay_gamma", "ce_loss_alpha"}
 BLOCK_HARMLESS |= {"l1_loss_alpha", "target_hidden_size"}
@@ -58,37 +50,27 @@ ROTATION_KEYS |= {"original_max_position_embeddings", "beta_fast", "beta_slow", 
 ROTATION_KEYS |= {"attention_factor", "mrope_section", "mrope_interleaved"}
 
 
-def check_keys(source: str, format: Format, config: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The parts that describe the layers, and in ModelOpt's form the head; config: what config.json holds.
+def check_keys(source: str, format: Format, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part that describes the layers. config: what config.json holds.
 
     Raises `CheckpointError` for a key that is not known, and one of another value than is built.
     """
-    layer = config.get(LAYER) if format == "speculators" else config
-    inner = (config.get(INNER) if INNER in READ[format] else None) or {}
-    for place, name in ((layer, LAYER), (inner, INNER)):
-        if not isinstance(place, Mapping):
-            raise CheckpointError(f"{source}: {name} in config.json is {place!r}; expected an object", "draft")
-    assert layer is not None
+    layer, inner = parts(source, format, config)
     _check(source, config, READ[format])
     _check(source, inner, {IDS})
     if layer is not config:
         _check(source, layer, LAYERS | ROTARY)
-    return layer, inner
+    return layer
 
 
 def check_block_keys(
     source: str, format: BlockFormat, config: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The parts that describe the layers, and the blocks. Raises as `check_keys`."""
-    speculators = format == "speculators-blocks"
-    layer, inner = config.get(LAYER) if speculators else config, config.get(BLOCK_INNER) or {}
-    for place, name in ((layer, LAYER), (inner, BLOCK_INNER)):
-        if not isinstance(place, Mapping):
-            raise CheckpointError(f"{source}: {name} in config.json is {place!r}; expected an object", "draft")
-    assert layer is not None
+    layer, inner = parts(source, format, config)
     block, described = BLOCK | BLOCK_HARMLESS | {BLOCK_IDS[format]}, LAYERS | ROTARY | WINDOWS
     _check(source, inner, block)
-    if speculators:
+    if layer is not config:
         _check(source, layer, described)
         _check(source, config, block | {"speculators_model_type", "speculators_config", LAYER})
     else:

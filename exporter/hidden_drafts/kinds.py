@@ -6,15 +6,19 @@ An original EAGLE-3 checkpoint says in its config that it is a Llama, and drafts
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from ...bundle import HiddenDraftKind
 from ...errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 # The original form, also SpecForge's; ModelOpt's, which has other names for the same tensors; DeepSpec's; speculators'.
 Format = Literal["original", "modelopt", "deepspec", "speculators"]
 # Of DFlash and DSpark: its authors'; DeepSpec's; speculators'.
 BlockFormat = Literal["zlab", "deepspec-blocks", "speculators-blocks"]
-BLOCK_FORMATS: tuple[BlockFormat, ...] = ("zlab", "deepspec-blocks", "speculators-blocks")
+
 
 INSTEAD = "use an EAGLE-3, DFlash or DSpark draft, or --draft mtp"
 # What is refused, by what speculators and others call it.
@@ -31,6 +35,17 @@ REFUSED = {
 }
 FIRST = "layers.0."
 MIDDLE = "midlayer."
+
+
+def is_block(format: Format | BlockFormat) -> TypeIs[BlockFormat]:
+    return format in ("zlab", "deepspec-blocks", "speculators-blocks")
+
+
+def kind_of(format: Format | BlockFormat, names: Collection[str]) -> HiddenDraftKind:
+    """names: of its tensors."""
+    if not is_block(format):
+        return "eagle3"
+    return "dspark" if any(name.startswith(("markov_head.", "confidence_head.")) for name in names) else "dflash"
 
 
 def recognize(source: str, config: Mapping[str, Any], names: Collection[str]) -> Format | BlockFormat | None:

@@ -9,13 +9,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import math
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,34 +20,15 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from ...bundle import ELEMENT_BYTES, Precision
-from ...errors import CheckpointError
+from ...bundle import ELEMENT_BYTES, LAST, Precision
 from ..checkpoints.checkpoint import Checkpoint, for_inference
 from ..checkpoints.config import keeps_states
 from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
-from ..checkpoints.source import INSTEAD, first_line
-from .base import CACHE, LAST, HiddenDraft
+from ..checkpoints.source import first_line, read_headers
+from .base import CACHE, HiddenDraft
 from .cut_vocabulary import cut_head
-
-# Where the layer is: `mtp.*` (Qwen, Nemotron-H), `mtp_layers.0.*` (MiMo), or after the N layers of the model
-# (DeepSeek, GLM).
-PLACE = re.compile(r"(?:.*?\.)??(?:mtp\.(?:layers\.(\d+)\.)?|mtp_layers\.(\d+)\.|layers\.(\d+)\.)(.+)")
-AFTER = 3
-# What the families call its parts. All other tensors are the block's.
-NAMES = {
-    "enorm": ("enorm", "pre_fc_norm_embedding", "token_layernorm"),
-    "hnorm": ("hnorm", "pre_fc_norm_hidden", "hidden_layernorm"),
-    "eh_proj": ("eh_proj", "fc", "input_proj"),
-    "norm": ("shared_head.norm", "final_layernorm"),
-}
-PARTS = {f"{name}.weight": part for part, names in NAMES.items() for name in names}
-# Beside the block's layers; within one, it is the block's (Nemotron-H).
-BESIDE = PARTS | {"norm.weight": "norm"}
-# Takes the hidden states before the embedding.
-HIDDEN_FIRST = "input_proj.weight"
-# The target's embedding and head, stored again.
-AGAIN = ("embed_tokens.weight", "shared_head.head.weight")
+from .mtp_tensors import Stored, find_stored, of_gguf, refused, several
 
 
 class Mtp(HiddenDraft):
@@ -93,25 +69,6 @@ def norm_name(decoder: PreTrainedModel) -> str:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """An MTP layer in a checkpoint: names of tensors, by part and by their names in the block's decoder.
-
-    files: by tensor. elements: in all of them.
-    """
-
-    parts: Mapping[str, str]
-    block: Mapping[str, str]
-    files: Mapping[str, Path]
-    elements: int
-    hidden_first: bool
-
-    def read(self, name: str) -> Tensor:
-        with safe_open(self.files[name], "pt") as file:
-            tensor: Tensor = file.get_tensor(name)
-        return tensor
-
-
-@dataclass(frozen=True)
 class MtpCheckpoint(Checkpoint):
     """The MTP layer of `target` as a checkpoint, with the embedding and the head of the target.
 
@@ -121,6 +78,8 @@ class MtpCheckpoint(Checkpoint):
     target: Checkpoint
     stored: Stored
     kept: tuple[int, ...] = ()
+
+    kind = "mtp"
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -175,78 +134,22 @@ class MtpCheckpoint(Checkpoint):
 
 def mtp_checkpoint(target: Checkpoint, kept: tuple[int, ...] = ()) -> MtpCheckpoint:
     """Raises `CheckpointError` where the target has no MTP layer, or one that is no such draft. kept: as above."""
-    stored = find_stored(target)
+    stored = _find(target)
     load_decoder(target, stored, torch.bfloat16)  # one that does not fit is refused before the target is exported
     return MtpCheckpoint(f"{target.source} mtp", target.folder, target, stored, kept)
 
 
-def find_stored(target: Checkpoint) -> Stored:
-    """By the names of the tensors. Raises `CheckpointError` as `mtp_checkpoint`."""
-    source, text = target.source, target.config.get_text_config()
+def _find(target: Checkpoint) -> Stored:
     if isinstance(target, GgufCheckpoint):
-        raise _refused(f"{source} is a GGUF file, whose MTP layer is not read; {INSTEAD}")
-    files, shapes = _tensors(target)
-    beside, layers = _layers(files, text.num_hidden_layers)
-    projections = sum(PARTS.get(rest) == "eh_proj" for layer in (beside, *layers) for rest in layer)
-    if not projections:
-        raise _refused(
-            f"{source} has no MTP layer (no mtp.* or model.layers.{text.num_hidden_layers}.* weights); give "
-            "a draft of its own, or leave --draft out to use prompt lookup"
-        )
+        raise of_gguf(target.source)
+    text = target.config.get_text_config()
+    stored = find_stored(target.source, read_headers(target.weights), text.num_hidden_layers, text.hidden_size)
     types = block_types(target.config)
     if keeps_states(block_config(target.config)):
-        raise _refused(f"the MTP layer of {source} keeps states ({', '.join(types)}); expected attention alone")
-    if projections > 1 or len(layers) > len(types):
-        count = max(projections, len(layers) // len(types))
-        raise _refused(f"{source} has {count} MTP layers, each with a cache of its own; expected one that is recycled")
-    parts, block = {BESIDE[rest]: name for rest, name in beside.items() if rest in BESIDE}, {}
-    if unread := sorted(name for rest, name in beside.items() if rest not in BESIDE):
-        raise _refused(f"{source} has {unread[0]}, which no MTP layer that is known reads")
-    for number, layer in enumerate(layers):
-        for rest, name in layer.items():
-            if rest in PARTS:
-                parts[PARTS[rest]] = name
-            elif rest not in AGAIN:
-                block[f"layers.{number}.{rest}"] = name
-    width = int(text.hidden_size)
-    for part, shape in {"enorm": [width], "hnorm": [width], "eh_proj": [width, 2 * width], "norm": [width]}.items():
-        if part not in parts:
-            named = ", ".join(name for name, theirs in BESIDE.items() if theirs == part)
-            raise _refused(f"the MTP layer of {source} has none of {named}; download it again")
-        if shapes[parts[part]] != shape:
-            raise _refused(f"{parts[part]} of {source} is {shapes[parts[part]]}; expected {shape}, download it again")
-    elements = sum(math.prod(shapes[name]) for name in (*parts.values(), *block.values()))
-    return Stored(parts, block, files, elements, parts["eh_proj"].endswith(HIDDEN_FIRST))
-
-
-def _tensors(target: Checkpoint) -> tuple[dict[str, Path], dict[str, list[int]]]:
-    """Files and shapes by tensor. Raises `CheckpointError` for damaged files."""
-    _ = target.fp32_bytes  # looks at all files
-    files, shapes = {}, {}
-    for path in target.weights:
-        with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118 - no dict
-                files[name], shapes[name] = path, file.get_slice(name).get_shape()
-    return files, shapes
-
-
-def _layers(names: Iterable[str], count: int) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """What is beside the layers, and by layer in their order: names of tensors by what comes after the layer's own.
-
-    count: of the model's own layers. A layer after them is one that has a projection: towers of other inputs have
-    numbers as high.
-    """
-    beside, layers = {}, defaultdict[tuple[bool, int], dict[str, str]](dict)
-    for name in names:
-        if match := PLACE.fullmatch(name):
-            *numbers, rest = match.groups()
-            number = next((int(number) for number in numbers if number), None)
-            if number is None:
-                beside[rest] = name
-            elif match[AFTER] is None or number >= count:
-                layers[match[AFTER] is not None, number][rest] = name
-    known = (layer for (after, _), layer in sorted(layers.items()) if not after or PARTS.keys() & layer.keys())
-    return beside, list(known)
+        raise refused(f"the MTP layer of {target.source} keeps states ({', '.join(types)}); expected attention alone")
+    if stored.layers > len(types):
+        raise several(target.source, stored.layers // len(types))
+    return stored
 
 
 def block_types(config: Any) -> list[str]:
@@ -283,8 +186,14 @@ def load_layer(checkpoint: Checkpoint, stored: Stored, target: PreTrainedModel, 
     decoder = load_decoder(checkpoint, stored, dtype)
     model = Mtp(decoder, target.get_input_embeddings(), target.get_output_embeddings(), stored.hidden_first)
     for part in ("enorm", "hnorm", "eh_proj"):
-        getattr(model, part).weight.data.copy_(stored.read(stored.parts[part]))
+        getattr(model, part).weight.data.copy_(_read(stored, stored.parts[part]))
     return model
+
+
+def _read(stored: Stored, name: str) -> Tensor:
+    with safe_open(stored.files[name], "pt") as file:
+        tensor: Tensor = file.get_tensor(name)
+    return tensor
 
 
 def load_decoder(checkpoint: Checkpoint, stored: Stored, dtype: torch.dtype) -> PreTrainedModel:
@@ -295,26 +204,22 @@ def load_decoder(checkpoint: Checkpoint, stored: Stored, dtype: torch.dtype) -> 
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config).get_decoder()
     names = {**stored.block, f"{norm_name(empty)}.weight": stored.parts["norm"]}
-    weights = {ours: stored.read(name) for ours, name in names.items()}
+    weights = {ours: _read(stored, name) for ours, name in names.items()}
     options: dict[str, Any] = dict(config=config, state_dict=weights, dtype=dtype, output_loading_info=True)
     options |= dict(experts_implementation="batched_mm", ignore_mismatched_sizes=True)
     try:
         decoder, info = type(empty).from_pretrained(None, **options)
     except Exception as error:
-        raise _refused(f"{layer} cannot be loaded: {first_line(error)}") from None
+        raise refused(f"{layer} cannot be loaded: {first_line(error)}") from None
     decoder.config.vocab_size, decoder.config.pad_token_id = size, padding
     embedding = decoder.get_input_embeddings().weight
     missing = sorted(set(info["missing_keys"]) - {name for name, it in decoder.named_parameters() if it is embedding})
     if missing:
-        raise _refused(f"{layer} lacks {missing[0]}; download it again")
+        raise refused(f"{layer} lacks {missing[0]}; download it again")
     if unexpected := sorted(info["unexpected_keys"]):
-        raise _refused(f"{layer} has {names.get(unexpected[0], unexpected[0])}, which its block has no place for")
+        raise refused(f"{layer} has {names.get(unexpected[0], unexpected[0])}, which its block has no place for")
     if mismatched := sorted(info["mismatched_keys"]):
         name, there, expected = mismatched[0]
-        raise _refused(f"{layer}: {names.get(name, name)} is {list(there)}; expected {list(expected)}")
+        raise refused(f"{layer}: {names.get(name, name)} is {list(there)}; expected {list(expected)}")
     decoder.set_input_embeddings(None)
     return decoder
-
-
-def _refused(reason: str) -> CheckpointError:
-    return CheckpointError(f"--draft mtp: {reason}", "draft")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ...bundle import LAST
 from ...errors import UnsupportedModelError
-from ..hidden_drafts.base import LAST
 from ..weights.rotation import Rotation
 
 # Tokens by which it is seen how quantization changed a model, and how far two equal states may be apart, in standard

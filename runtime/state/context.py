@@ -97,6 +97,9 @@ class Context:
         common = shared_prefix(self.tokens, prompt) if salt == self.salt else 0
         hit: list[_CacheHit] = []
         if self.prompt_cache is not None:
+            for cached in self.decoders:
+                if isinstance(cached, HiddenDecoder):  # what waits is not stored, and states go back little
+                    cached.catch_up(self.tokens, cached.reach)
             hit = self._find(self.prompt_cache, prompt, salt, common)  # first: room may have to be made
             for index in range(len(self.decoders)):
                 self._mark(index)

@@ -220,7 +220,7 @@ BUNDLE = (
     Mutant(
         "a manifest is written in the schema that it was read in",
         OPENING,
-        'row | {"schema_version": SCHEMA_VERSION, "target": target, "drafts": drafts, "rules": rules}',
+        'row | {"schema_version": PLAIN_SCHEMA, "target": target, "drafts": drafts, "rules": rules}',
         'row | {"target": target, "drafts": drafts, "rules": rules}',
         TESTS,
     ),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-BASE, EAGLE3, FORMATS, KEYS, KINDS, VOCABULARY, CHECKPOINT, MEASURED = (
+BASE, EAGLE3, FIT, FORMATS, KEYS, KINDS, VOCABULARY, CHECKPOINT, MEASURED = (
     f"exporter/hidden_drafts/{name}.py"
-    for name in ("base", "eagle3", "formats", "keys", "kinds", "vocabulary", "checkpoint", "measured")
+    for name in ("base", "eagle3", "fit", "formats", "keys", "kinds", "vocabulary", "checkpoint", "measured")
 )
+SOURCES, OF_SOURCES = "exporter/sources.py", ("tests/exporter/test_sources.py",)
 OF_MODULE, OF_FORMATS, OF_KINDS, OF_VOCABULARY, OF_CHECKPOINT, OF_MEASURED = (
     (f"tests/exporter/hidden_drafts/test_{name}.py",)
     for name in ("eagle3", "formats", "kinds", "vocabulary", "checkpoint", "measured")
@@ -62,17 +63,17 @@ READING = (
         OF_MODULE,
         within="Eagle3Draft.run",
     ),
-    Mutant("ids of what layers give", FORMATS, "return tuple(one + 1 for one in ids)", "return ids", OF_FORMATS),
-    Mutant("the last layer's tap is taken", FORMATS, "if any(LAST in one for one in taps):", "if False:", OF_FORMATS),
-    Mutant("defaults of the other count", FORMATS, 'format != "speculators" and outside == gives', "False", OF_FORMATS),
+    Mutant("ids of what layers give", FIT, "return tuple(one + 1 for one in ids)", "return ids", OF_FORMATS),
+    Mutant("the last layer's tap is taken", FIT, "if any(LAST in one for one in taps):", "if False:", OF_FORMATS),
+    Mutant("defaults of the other count", FIT, 'format != "speculators" and outside == gives', "False", OF_FORMATS),
     Mutant(
         "speculators' ids may count otherwise",
-        FORMATS,
+        FIT,
         'format != "speculators" and outside == gives',
         "outside == gives",
         OF_FORMATS,
     ),
-    Mutant("a tap beyond the last layer", FORMATS, "0 <= tap <= target.layers", "tap >= 0", OF_FORMATS),
+    Mutant("a tap beyond the last layer", FIT, "0 <= tap <= target.layers", "tap >= 0", OF_FORMATS),
     Mutant(
         "SpecForge's norm_output",
         FORMATS,
@@ -95,7 +96,7 @@ READING = (
         "torch.cat([before, *[before] * step], 1)",
         OF_MEASURED,
     ),
-    Mutant("a draft of another vocabulary", FORMATS, "layers.vocab_size != target.vocab_size", "False", OF_FORMATS),
+    Mutant("a draft of another vocabulary", FIT, "words != target.vocab_size", "False", OF_SOURCES),
     Mutant(
         "an unknown key",
         KEYS,
@@ -107,10 +108,16 @@ READING = (
     Mutant("other rotary embeddings", KEYS, "kind not in ROTATIONS", "False", OF_FORMATS),
     Mutant("DSpark is DFlash", KINDS, "blocks.get('projector_type') == 'dspark'", "False", OF_KINDS),
     Mutant("P-EAGLE's mask", KINDS, "'mask_hidden' in names", "False", OF_KINDS),
-    Mutant("d2t as ids", VOCABULARY, "places + d2t.long()", "d2t.long()", OF_VOCABULARY),
+    Mutant("d2t as ids", VOCABULARY, "places + d2t.astype(np.int64)", "d2t.astype(np.int64)", OF_VOCABULARY),
     Mutant("d2t beyond the vocabulary", VOCABULARY, "(ids < 0) | (ids >= vocab_size)", "ids < 0", OF_VOCABULARY),
-    Mutant("d2t and t2d that differ", VOCABULARY, "(counts.bool() != t2d.bool()).nonzero()", "()", OF_VOCABULARY),
-    Mutant("a d2t that was never set", VOCABULARY, "torch.equal(d2t.long(), places)", "False", OF_VOCABULARY),
+    Mutant(
+        "d2t and t2d that differ",
+        VOCABULARY,
+        "np.flatnonzero(counts.astype(bool) != t2d.astype(bool))",
+        "()",
+        OF_VOCABULARY,
+    ),
+    Mutant("a d2t that was never set", VOCABULARY, "np.array_equal(d2t, places)", "False", OF_VOCABULARY),
     Mutant(
         "rows of the head by the draft's ids",
         CHECKPOINT,
@@ -118,6 +125,12 @@ READING = (
         "weight if rows is None else weight[: len(rows)]",
         OF_FORMATS,
     ),
-    Mutant("a draft of another target", CHECKPOINT, "not _same(made_for, self.target.source)", "False", OF_CHECKPOINT),
+    Mutant("a draft of another target", FIT, "not is_same(named, target)", "False", OF_CHECKPOINT),
+    Mutant(
+        "a draft of another target is refused late", SOURCES, "if size := Target.of(theirs):", "if False:", OF_SOURCES
+    ),
+    Mutant("a copy of the target is refused early", SOURCES, "not said.copy", "True", OF_SOURCES),
+    Mutant("engines that give no hidden states", SOURCES, "kind and options.engines != (NAME,)", "False", OF_SOURCES),
+    Mutant("a draft of twice the width reads more layers", FIT, "fused / taps != named", "True", OF_SOURCES),
     Mutant("a digest without the target's", CHECKPOINT, "self.target.digest", "''", OF_CHECKPOINT),
 )

@@ -48,6 +48,7 @@ HIDDEN = (
     ),
     Mutant("prompts hand nothing over", CONTEXT, "self.take if self.readers else None", "None", OF_ROWS),
     Mutant("missing hidden states are not given again", CONTEXT, "self.target.keep(reader.reach)", "", OF_ROWS),
+    Mutant("what waits is not stored", CONTEXT, "cached.catch_up(self.tokens, cached.reach)", "", OF_ROWS),
     Mutant("a first pass without a row", CONTEXT, "reader.keep(len(prompt) - 2)", "", OF_ROWS),
     Mutant(
         "drafted rows one place late",

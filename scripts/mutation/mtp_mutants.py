@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-MTP, CUT = (f"exporter/hidden_drafts/{name}.py" for name in ("mtp", "cut_vocabulary"))
-OF_MTP, OF_CUT = ((f"tests/exporter/hidden_drafts/test_{name}.py",) for name in ("mtp", "cut_vocabulary"))
+MTP, TENSORS, CUT = (f"exporter/hidden_drafts/{name}.py" for name in ("mtp", "mtp_tensors", "cut_vocabulary"))
+OF_MTP, OF_TENSORS, OF_CUT = (
+    (f"tests/exporter/hidden_drafts/test_{name}.py",) for name in ("mtp", "mtp_tensors", "cut_vocabulary")
+)
 
 PREDICTING = (
     Mutant("the halves of the projection swapped", MTP, "if self.hidden_first", "if not self.hidden_first", OF_MTP),
@@ -42,12 +44,12 @@ PREDICTING = (
     ),
     Mutant(
         "towers of other inputs taken for MTP layers",
-        MTP,
+        TENSORS,
         "if not after or PARTS.keys() & layer.keys()",
         "if True",
         OF_MTP,
     ),
-    Mutant("the last layer taken for one after it", MTP, "number >= count", "number >= count - 1", OF_MTP),
+    Mutant("the last layer taken for one after it", TENSORS, "number >= count", "number >= count - 1", OF_TENSORS),
     Mutant(
         "a block like the last layer, whatever that is",
         MTP,
@@ -56,11 +58,11 @@ PREDICTING = (
         OF_MTP,
     ),
     Mutant("a dense block after dense first layers", MTP, '"first_k_dense_replace": 0', '"first_k": 0', OF_MTP),
-    Mutant("several layers taken for one", MTP, "projections > 1 or len(layers) > len(types)", "False", OF_MTP),
+    Mutant("several layers taken for one", TENSORS, "projections > 1", "False", OF_MTP),
     Mutant("states in the block are let through", MTP, "keeps_states(block_config(target.config))", "False", OF_MTP),
-    Mutant("a tensor beside the layers is not read", MTP, "if rest not in BESIDE", "if False", OF_MTP),
+    Mutant("a tensor beside the layers is not read", TENSORS, "if rest not in BESIDE", "if False", OF_MTP),
     Mutant("missing weights stay random", MTP, "if missing:", "if missing and False:", OF_MTP),
-    Mutant("a part of another shape is let through", MTP, "shapes[parts[part]] != shape", "False", OF_MTP),
+    Mutant("a part of another shape", TENSORS, "(theirs := stored[parts[part]][1]) != shape", "False", OF_MTP),
     Mutant(
         "a layer that does not fit is refused late",
         MTP,

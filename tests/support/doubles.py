@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from specexport.bundle import (
-    SCHEMA_VERSION,
+    PLAIN_SCHEMA,
     Bundle,
     CacheLayer,
     Contract,
@@ -264,7 +264,7 @@ def write_bundle(
         stop_token_ids=stop_token_ids,
     )
     manifest = Manifest(
-        schema_version=SCHEMA_VERSION,
+        schema_version=PLAIN_SCHEMA,
         created="2026-01-01T00:00:00+00:00",
         command="specexport build",
         packages={"numpy": "2.0"},

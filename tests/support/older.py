@@ -24,5 +24,5 @@ def as_schema(version: int, manifest: dict[str, Any]) -> dict[str, Any]:
     if version > 7:
         old |= {"draft_name": first["name"], "more_drafts": more}
     if version < 9:
-        del old["defaults"]
+        old.pop("defaults", None)
     return old

@@ -13,7 +13,7 @@ from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.pair import check_models
 from specexport.exporter.hidden_drafts.checkpoint import HiddenDraftCheckpoint, find_draft
-from specexport.exporter.hidden_drafts.formats import Said
+from specexport.exporter.hidden_drafts.fit import Said
 from support.hidden_drafts import TAPS, save_deepspec, save_original, save_speculators, save_target, tables, tensors
 from support.refusals import refused
 from support.tiny import VOCAB, edit_json, edit_weights, shard

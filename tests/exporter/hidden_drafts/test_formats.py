@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from specexport.bundle import LAST
 from specexport.errors import CheckpointError, UnsupportedModelError
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.hidden_drafts import checkpoint
-from specexport.exporter.hidden_drafts.base import LAST, tapped
+from specexport.exporter.hidden_drafts.base import tapped
 from specexport.exporter.hidden_drafts.checkpoint import HiddenDraftCheckpoint, find_draft
 from specexport.exporter.hidden_drafts.eagle3 import Eagle3Draft
-from specexport.exporter.hidden_drafts.formats import Said
+from specexport.exporter.hidden_drafts.fit import Said
 from support.hidden_drafts import (
     FORMATS,
     KEPT,

@@ -99,6 +99,16 @@ def test_the_same_prompt_again_and_a_shorter_one() -> None:
     assert run(context, prompt[:1], 3, 4)
 
 
+def test_the_same_prompt_again_drafts_from_its_first_round_on() -> None:
+    context = made(4)
+    prompt = prompt_of(14)
+    run(context, prompt, 3, 2)
+    steps = context.drafts["head"].decoder.steps  # type: ignore[attr-defined]
+    steps.clear()
+    run(context, prompt, 3, 2)
+    assert steps
+
+
 def test_after_a_request_that_did_not_draft_the_target_gives_the_hidden_states_again() -> None:
     context = made(6)
     prompt = prompt_of(12)
@@ -223,6 +233,28 @@ def test_a_target_with_states_goes_on_where_the_draft_has_rows() -> None:
         draft.catch_up(context.tokens, len(prompt) - 2)
         check_rows(context)
     assert kept == [0, 0, 23, 23]
+
+
+def test_a_target_with_states_goes_on_where_lookups_left_the_draft_behind() -> None:
+    """Their rows wait, more of them than the states can go back."""
+    target, draft = HybridTarget(), hidden_pair(vocab_size=BYTE_VOCAB)[1]
+    cache = PromptCache(1 << 20, (8, 8), (100, 0))
+    context = Context(CachedDecoder(target, 8), {"head": draft}, "head", taps=target.taps, prompt_cache=cache)
+    context.readers = [draft]
+    context.start([1, 2, 3, 4] * 4)
+    context.target.prefill(context.tokens, 15)
+    draft.catch_up(context.tokens, 14)
+    for position in range(15, 15 + CONTRACT.widest_step + 2):
+        context.target.step(context.tokens[position:], position)
+        context.tokens.append(position)
+        context.take(position, 1)
+    assert draft.rows < context.target.rows - CONTRACT.widest_step
+    sequence = list(context.tokens)
+    context.readers = []
+    context.start(list(range(100, 130)))
+    context.readers = [draft]
+    assert context.start([*sequence, 7, 8]) == len(sequence) - 2
+    check_rows(context)
 
 
 def test_a_round_that_was_verified_is_not_lost_to_a_cancellation() -> None:

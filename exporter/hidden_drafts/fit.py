@@ -1,0 +1,215 @@
+"""Whether a draft is one for this target, by what config.json holds, the names and shapes of tensors and the
+tables of its vocabulary.
+
+Imports nothing slow, so that the draft of another target is refused at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ...bundle import LAST
+from ...errors import CheckpointError, PairError
+from ...runtime.provenance import name_of
+from .kinds import FIRST, MIDDLE, BlockFormat, Format, is_block
+
+# What a drafted row reads of the row before: the last layer's output as it is, or after the last norm.
+Feedback = Literal["pre", "post"]
+# Which layers are tapped; `find_taps` says what the ids of each count.
+IDS, DEEPSPEC_IDS = "eagle_aux_hidden_state_layer_ids", "target_layer_ids"
+INNER, LAYER = "eagle_config", "transformer_layer_config"
+BLOCK_INNER = "dflash_config"
+BLOCK_IDS: dict[BlockFormat, str] = {
+    "zlab": DEEPSPEC_IDS,
+    "deepspec-blocks": DEEPSPEC_IDS,
+    "speculators-blocks": "aux_hidden_state_layer_ids",
+}
+OTHER = "choose the draft made for this target"
+GIVE_TAPS = "give --draft-taps"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is known of the target before it is loaded. vocab_size: rows of its embedding."""
+
+    layers: int
+    width: int
+    vocab_size: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Target | None:
+        """config: what config.json holds; None where that leaves one to defaults."""
+        text = config.get("text_config") or config
+        named = map(text.get, ("num_hidden_layers", "hidden_size", "vocab_size"))
+        sizes = [size for size in named if type(size) is int]
+        return cls(*sizes) if len(sizes) == 3 else None
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the user says of a draft, against its config. taps: as of `HiddenDraft`, none as the config has them. copy:
+    the target is a copy of the one that the draft was made for, whatever its name.
+    """
+
+    taps: tuple[int, ...] = ()
+    feedback: Feedback | None = None
+    copy: bool = False
+
+
+def module_name(name: str) -> str:
+    """What `Eagle3Draft` calls a tensor."""
+    return name.replace(MIDDLE, FIRST, 1) if name.startswith(MIDDLE) else name
+
+
+def parts(
+    source: str, format: Format | BlockFormat, config: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Of what config.json holds, those that describe the layers, and in ModelOpt's form the head, in z-lab's blocks."""
+    layer = config.get(LAYER) if format in ("speculators", "speculators-blocks") else config
+    key = BLOCK_INNER if is_block(format) else INNER
+    inner = (config.get(key) if format not in ("deepspec", "speculators") else None) or {}
+    for place, name in ((layer, LAYER), (inner, key)):
+        if not isinstance(place, Mapping):
+            raise _wrong(f"{source}: {name} in config.json is {place!r}; expected an object")
+    assert layer is not None
+    return layer, inner
+
+
+def find_taps(
+    source: str,
+    format: Format | BlockFormat,
+    config: Mapping[str, Any],
+    shapes: Mapping[str, list[int]],
+    target: Target,
+    said: Said,
+) -> tuple[tuple[int, ...], ...]:
+    """What it may tap, several where libraries read ids in two ways. config: what config.json holds. shapes: of the
+    tensors, by the module's names.
+
+    Raises `CheckpointError` for a draft of another target.
+    """
+    layer, inner = parts(source, format, config)
+    declared, words = config.get("num_target_layers") or target.layers, layer.get("vocab_size", target.vocab_size)
+    if declared != target.layers:
+        raise _wrong(f"{source} is a draft of a target of {declared} layers; the target has {target.layers}: {OTHER}")
+    if words != target.vocab_size:
+        raise _wrong(
+            f"{source} is a draft for a vocabulary of {words} tokens; the target's is {target.vocab_size}: {OTHER}"
+        )
+    taps = (_checked(source, said.taps, target),) if said.taps else _taps(source, format, config, inner, target)
+    width = config.get("target_hidden_size") or layer.get("hidden_size")
+    _check_width(source, shapes.get("fc.weight", [0, 0])[-1], len(taps[0]), width, target.width)
+    stored, named = shapes.get("lm_head.weight"), draft_vocab(source, config, target)
+    if stored and stored[0] != named:
+        raise _wrong(
+            f"{source} has an output embedding of {stored[0]} tokens, and config.json says {named} (draft_vocab_size); "
+            "they are of two drafts, download both again"
+        )
+    return taps
+
+
+def draft_vocab(source: str, config: Mapping[str, Any], target: Target) -> int:
+    """m. Raises `CheckpointError`."""
+    size = config.get("draft_vocab_size") or target.vocab_size
+    if type(size) is not int:
+        raise _wrong(f"{source}: draft_vocab_size in config.json is {size!r}; expected a number of tokens")
+    return size
+
+
+def made_for(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Name and architecture of the target that it was trained with, where they are written."""
+    verifier = _object(_object(config, "speculators_config"), "verifier")
+    named = verifier.get("name_or_path") or config.get("target_model_name_or_path")
+    return named, next(iter(verifier.get("architectures") or ()), None)
+
+
+def _object(place: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    return value if isinstance(value := place.get(key), Mapping) else {}
+
+
+def refuse_another(source: str, config: Mapping[str, Any], target: str, architecture: str | None) -> None:
+    """Raises `PairError` for a draft of another target. architecture: None where it is not known."""
+    named, theirs = made_for(config)
+    on_hub = name_of(target) == target and not Path(target).exists()
+    if named is not None and on_hub and not is_same(named, target):
+        raise PairError(f"{source} was made for {named}, the target is {target}; add --force if it is a copy", "draft")
+    if theirs is not None and architecture is not None and theirs != architecture:
+        raise PairError(
+            f"{source} was made for a {theirs} ({named}), the target is a {architecture}; add --force if it is a copy",
+            "draft",
+        )
+
+
+def is_same(made_for: str, target: str) -> bool:
+    """Whether both are called the same, whoever publishes them."""
+    return made_for.split("/")[-1].lower() == name_of(target).split("/")[-1].lower()
+
+
+def _taps(
+    source: str, format: Format | BlockFormat, config: Mapping[str, Any], inner: Mapping[str, Any], target: Target
+) -> tuple[tuple[int, ...], ...]:
+    """Indices of `hidden_states`: ids count what a layer reads or, one less, what it gives.
+
+    The former at the top level (EAGLE, vLLM, speculators), the latter in `eagle_config` (SGLang, SpecForge, ModelOpt)
+    and in DeepSpec's. By default a layer near the beginning, the middle and the end. Both where ids are in both places
+    and do not agree, or are the defaults of the other count. Of blocks the latter, in speculators' format the former.
+    """
+    if is_block(format):
+        ids = _ids(source, {**config, **inner}, BLOCK_IDS[format])
+        if not ids:
+            raise _wrong(f"{source}: {BLOCK_IDS[format]} is missing in config.json; {GIVE_TAPS}")
+        return (_checked(source, ids if format == "speculators-blocks" else _after(ids), target),)
+    count = target.layers
+    reads, gives = (2, count // 2, count - 3), (1, count // 2 - 1, count - 4)  # the defaults of both
+    outside: tuple[int, ...] = ()
+    if format == "deepspec":
+        inside = _ids(source, config, DEEPSPEC_IDS)
+        if not inside:
+            raise _wrong(f"{source}: {DEEPSPEC_IDS} is missing in config.json; {GIVE_TAPS}")
+    else:
+        outside, inside = _ids(source, config, IDS), _ids(source, inner, IDS)
+    found = [ids for ids in (outside, _after(inside)) if ids] or [reads]
+    if format != "deepspec" and inside == reads:
+        found.append(inside)
+    if format != "speculators" and outside == gives:
+        found.append(_after(outside))
+    if len({*map(len, found)}) > 1:
+        raise _wrong(f"{source} has {IDS} twice, of {len(found[0])} layers and of {len(found[1])}; {GIVE_TAPS}")
+    taps = tuple(dict.fromkeys(_checked(source, ids, target) for ids in found))
+    if any(LAST in one for one in taps):
+        raise _wrong(f"{source} taps layer {count} of {count}, where libraries disagree on the norm; {GIVE_TAPS}")
+    return taps
+
+
+def _after(ids: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(one + 1 for one in ids)
+
+
+def _ids(source: str, place: Mapping[str, Any], key: str) -> tuple[int, ...]:
+    ids = place.get(key) or ()
+    if not isinstance(ids, Sequence) or not all(type(one) is int for one in ids):
+        raise _wrong(f"{source}: {key} in config.json is {ids!r}; expected a list of layers")
+    return tuple(ids)
+
+
+def _checked(source: str, taps: tuple[int, ...], target: Target) -> tuple[int, ...]:
+    wrong = next((tap for tap in taps if tap != LAST and not 0 <= tap <= target.layers), None)
+    if wrong is not None:
+        raise _wrong(f"{source} taps layer {wrong}; the target has {target.layers}: {OTHER}, or {GIVE_TAPS}")
+    return tuple(LAST if tap == target.layers else tap for tap in taps)
+
+
+def _check_width(source: str, fused: int, taps: int, named: object, width: int) -> None:
+    """fused: how many numbers of the target it reads. named: the width of its target, by its config."""
+    if fused == taps * width:
+        return
+    if fused % width == 0 and fused / taps != named:
+        raise _wrong(f"{source} reads {fused // width} layers of the target, and {taps} are named; {GIVE_TAPS}")
+    raise _wrong(f"{source} is a draft of width {fused // taps}; the target's is {width}: {OTHER}")
+
+
+def _wrong(message: str) -> CheckpointError:
+    return CheckpointError(message, "draft")

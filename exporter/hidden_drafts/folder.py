@@ -1,0 +1,78 @@
+"""What a folder holds of a draft that reads the target: its format and its tensors, without loading any.
+
+Imports nothing slow.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...errors import CheckpointError
+from ..checkpoints.source import (
+    ALIKE,
+    OTHER_FORMATS,
+    WEIGHTS,
+    find_local,
+    find_weights,
+    is_gguf,
+    read_config,
+    read_headers,
+)
+from .fit import module_name
+from .kinds import BlockFormat, Format, recognize
+from .mtp_tensors import is_mtp
+
+
+def format_of(source: str, folder: Path) -> Format | BlockFormat | None:
+    """Of a draft that reads the target's hidden states. Raises `CheckpointError`."""
+    return recognize(source, read_config(source, folder, "draft"), tuple(read_headers(find_weights(source, folder))))
+
+
+def tensors_of(files: Sequence[Path]) -> dict[str, tuple[Path, str, list[int]]]:
+    """By the module's name of a tensor: its file, its name there and its shape. Raises `CheckpointError`."""
+    return {module_name(name): (path, name, shape) for name, (path, shape) in read_headers(files).items()}
+
+
+@contextmanager
+def pickled_named(source: str) -> Iterator[None]:
+    """Says of a folder without weights that it is such a draft, in files that are not read."""
+    try:
+        yield
+    except CheckpointError:
+        if pickled := _pickled(os.path.expanduser(source)):  # noqa: PTH111 - of Path, it refuses an unknown user
+            raise CheckpointError(
+                f"{source} is a draft with pickled weights ({pickled}), which are not read; save them as "
+                f"{WEIGHTS} (safetensors.torch.save_file), or choose a draft that has it",
+                "draft",
+            ) from None
+        raise
+
+
+def _pickled(source: str) -> str | None:
+    """The first of the files, where there is such a draft. Raises `UnsupportedModelError` for one of another kind."""
+    if not os.path.isfile(os.path.join(source, "config.json")):  # noqa: PTH113, PTH118 - of names too long, too
+        return None
+    folder = Path(source)
+    files = [path.name for kind in OTHER_FORMATS for path in sorted(folder.glob(kind))]
+    if not files or any(folder.glob(ALIKE)):
+        return None
+    return files[0] if recognize(source, read_config(source, folder, "draft"), ()) else None
+
+
+def refuse_to_add(source: str) -> None:
+    """Raises `CheckpointError` for a draft of these, of which a bundle's target does not give the hidden states."""
+    with pickled_named(source):
+        place = None if is_mtp(source) else find_local(source)
+    refuse_reader(source, is_mtp(source) or bool(place and not is_gguf(source) and format_of(source, place)))
+
+
+def refuse_reader(source: str, reads: bool) -> None:
+    if reads:
+        raise CheckpointError(
+            f"{source} reads the target's hidden states, which a bundle's target gives only for the drafts that it was "
+            "built with; build the bundle again with --draft",
+            "draft",
+        )

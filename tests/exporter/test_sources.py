@@ -1,0 +1,131 @@
+"""What is refused of a draft that reads the target before anything slow is imported, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specexport.errors import CheckpointError, PairError, ParameterError, SpecExportError, UnsupportedModelError
+from specexport.exporter.options import BuildOptions, NamedDraft
+from specexport.exporter.sources import check_sources
+from support.hidden_drafts import FORMATS, WIDTH, save_original, save_speculators, save_target, tables, tensors
+from support.mtp_layers import FAMILIES, saved
+from support.refusals import refused
+from support.tiny import VOCAB, edit_json, edit_weights
+
+
+def check(target: object, draft: object, **options: Any) -> None:
+    check_sources(str(target), [NamedDraft("draft", str(draft))], BuildOptions(**options))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return save_target(tmp_path / "target")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_draft_of_the_target_passes(name: str, target: Path, tmp_path: Path) -> None:
+    check(target, FORMATS[name](tmp_path / "draft"))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_an_mtp_layer_passes(name: str, tmp_path: Path) -> None:
+    folder, _ = saved(FAMILIES[name], tmp_path / "target")
+    check(folder, "mtp", draft_vocabulary=8)
+
+
+def test_a_model_of_its_own_passes(target: Path, tmp_path: Path) -> None:
+    check(target, save_target(tmp_path / "draft", num_hidden_layers=1))
+    check(target, "some/draft-of-the-hub", draft_taps=(1, 2, 3))
+
+
+def truncated(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:3000])
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "facts"),
+    [
+        (lambda folder: edit_json(folder / "config.json", medusa_num_heads=2), UnsupportedModelError, ("Medusa",)),
+        (lambda folder: edit_json(folder / "config.json", ptd_token_id=2), UnsupportedModelError, ("P-EAGLE",)),
+        (lambda folder: edit_json(folder / "config.json", vocab_size=100), CheckpointError, (100, VOCAB)),
+        (
+            lambda folder: edit_json(folder / "config.json", eagle_aux_hidden_state_layer_ids=[1, 3, 9]),
+            CheckpointError,
+            (9, "--draft-taps"),
+        ),
+        (
+            lambda folder: edit_weights(folder / "model.safetensors", **{"fc.weight": torch.zeros(32, 192)}),
+            CheckpointError,
+            ("6 layers", "--draft-taps"),
+        ),
+        (
+            lambda folder: edit_weights(folder / "model.safetensors", d2t=torch.full((64,), 300)),
+            CheckpointError,
+            ("d2t", 300),
+        ),
+        (truncated, CheckpointError, ("damaged",)),
+        (pickled, CheckpointError, ("pytorch_model.bin", "model.safetensors")),
+    ],
+    ids=["Medusa", "P-EAGLE", "vocabulary", "layer", "layers", "d2t", "truncated", "pickled"],
+)
+def test_an_eagle3_draft_that_cannot_be(
+    change: Callable[[Path], object],
+    kind: type[SpecExportError],
+    facts: tuple[object, ...],
+    target: Path,
+    tmp_path: Path,
+) -> None:
+    folder = save_original(tmp_path / "draft")
+    change(folder)
+    with refused(kind, folder, *facts, field={"draft", None}):
+        check(target, folder)
+
+
+def test_a_draft_of_another_target(target: Path, tmp_path: Path) -> None:
+    draft = save_speculators(tmp_path / "draft")
+    with refused(PairError, "tiny/target", "some/other", field="draft"):
+        check("some/other", draft)
+    edit_json(target / "config.json", architectures=["Qwen3ForCausalLM"])
+    with refused(PairError, "LlamaForCausalLM", "Qwen3ForCausalLM", field="draft"):
+        check(target, draft)
+    check(target, draft, force=True)
+
+
+def test_mtp_where_there_is_no_one_layer(target: Path, tmp_path: Path) -> None:
+    with refused(CheckpointError, "mtp", target, field="draft"):
+        check(target, "mtp")
+    folder, _ = saved(FAMILIES["Qwen3.5"], tmp_path / "several")
+    edit_weights(folder / "model.safetensors", **{"mtp.layers.1.eh_proj.weight": torch.zeros(32, 64)})
+    with refused(CheckpointError, "2 MTP layers", field="draft"):
+        check(folder, "mtp")
+
+
+def test_options_that_do_not_go_with_the_draft(target: Path, tmp_path: Path) -> None:
+    draft, plain = save_original(tmp_path / "draft"), save_target(tmp_path / "plain", num_hidden_layers=1)
+    for engines in (("tensorrt-rtx",), ("onnxruntime", "tensorrt-rtx")):
+        with refused(ParameterError, draft, "tensorrt-rtx", field="draft"):
+            check(target, draft, engines=engines)
+    with refused(ParameterError, plain, "--draft-taps", field="draft_taps"):
+        check(target, plain, draft_taps=(1, 2, 3))
+    with refused(ParameterError, plain, "--draft-feedback", field="draft_feedback"):
+        check(target, plain, draft_feedback="pre")
+    with refused(ParameterError, draft, "--draft-vocabulary", field="draft_vocabulary"):
+        check(target, draft, draft_vocabulary=8)
+
+
+@pytest.mark.parametrize("width", [48, 64])
+def test_a_draft_of_another_width(width: int, target: Path, tmp_path: Path) -> None:
+    draft = save_original(tmp_path / "draft", tables() | tensors(target_width=width), target_hidden_size=width)
+    with refused(CheckpointError, width, WIDTH, field="draft"):
+        check(target, draft)
+    edit_json(target / "config.json", hidden_size=None)  # a default, which is not known here
+    check(target, draft)
