@@ -102,7 +102,7 @@ def _find_draft(named: NamedDraft, target: Checkpoint, options: BuildOptions) ->
     """Raises `CheckpointError`, `PairError`, and `ParameterError` for what does not go with the options."""
     said = Said(options.draft_taps, options.draft_feedback, options.force)
     draft, size = find_draft(named.source, target, said, options.texts.texts), options.draft_vocabulary
-    if draft.taps and options.engines != (NAME,):
+    if draft.taps and "onnxruntime-cuda" in options.engines:
         raise ParameterError(
             f"{draft.source} reads the target's hidden states, which engine {NAME} gives, and the engines are "
             f"{', '.join(options.engines)}; leave the others out, or choose a draft of its own",

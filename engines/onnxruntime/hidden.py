@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...bundle import Contract, Reads
+from ...bundle import FEEDBACK, FUSED, HIDDEN, Contract, Reads
 from ..base import RunGraph
 from .graphs import Signature
 
 Floats = NDArray[np.float32]
-# Inputs and outputs: of the target's and the draft's graphs, of the draft's, and of the graph that fuses.
-HIDDEN, FEEDBACK, FUSED = "hidden", "feedback", "fused"
 
 
 class OrtTaps:
