@@ -67,11 +67,14 @@ def draft_graph(model: Micro, contract: Contract, kept: list[int] | None = None)
     surgery, rng = Surgery(graph(model, contract)), np.random.default_rng(5)
     nodes = surgery.model.graph.node
     surgery.model.graph.input.append(helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, (1, "T", WIDTH)))
+    weight = next(value for value in surgery.model.graph.initializer if value.name == "weight")
+    shifted = np.roll(model.weight(contract.capacity), -1)  # row i is of the token that is the target's row i + 1
+    weight.CopyFrom(numpy_helper.from_array(shifted, "weight"))
     for name, layer in model.spec("draft").cache_names("past"):
         place = next(index for index, node in enumerate(nodes) if node.output[0] == f"{name}.rows")
         nodes[place].output[0] = f"{name}.of.token"
         size = layer.num_kv_heads * layer.head_dim
-        matrix = surgery.constant(f"{name}.reads", (rng.integers(-4, 5, (WIDTH, size)) / 16).astype(np.float32))
+        matrix = surgery.constant(f"{name}.reads", (rng.integers(-4, 5, (WIDTH, size)) / 256).astype(np.float32))
         shape = surgery.constant(f"{name}.reads.shape", np.array([1, -1, layer.num_kv_heads, layer.head_dim]))
         surgery.op("MatMul", f"{HIDDEN} {matrix}", f"{name}.read", place + 1)
         surgery.op("Reshape", f"{name}.read {shape}", f"{name}.of.hidden", place + 2)
