@@ -28,6 +28,7 @@ class EngineInfo:
     are.
     least: the lowest compute capability for a precision, where it is higher than the engine's own.
     states: the precisions in which it runs models whose layers keep states in addition to keys and values.
+    hidden_states: whether it runs drafts that read the target's hidden states.
     """
 
     module: str
@@ -37,13 +38,16 @@ class EngineInfo:
     library: str = ""
     least: Mapping[str, Capability] = field(default_factory=dict)
     states: tuple[str, ...] = ()
+    hidden_states: bool = True
 
 
 ENGINES = {
     "onnxruntime": EngineInfo(
         "onnxruntime.cpu", "onnxruntime", ("fp32", "fp16", "int8", "int4"), on_gpu=False, states=("fp32", "fp16")
     ),
-    "onnxruntime-cuda": EngineInfo("onnxruntime.cuda", "onnxruntime", ("fp16", "bf16"), states=("fp16",)),
+    "onnxruntime-cuda": EngineInfo(
+        "onnxruntime.cuda", "onnxruntime", ("fp16", "bf16"), states=("fp16",), hidden_states=False
+    ),
     "tensorrt": EngineInfo(
         "tensorrt.enterprise",
         "tensorrt",

@@ -12,8 +12,7 @@ from ..bundle.files import require_space_for
 from ..bundle.output import new_folder
 from ..editing.compile import compile_bundle
 from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
-from ..engines.catalogue import LIBRARIES
-from ..engines.onnxruntime.cpu import NAME
+from ..engines.catalogue import ENGINES, LIBRARIES
 from ..errors import ParameterError
 from ..user_cache import user_cache
 from .additional_drafts import ResolvedDraft, put_draft
@@ -102,10 +101,11 @@ def _find_draft(named: NamedDraft, target: Checkpoint, options: BuildOptions) ->
     """Raises `CheckpointError`, `PairError`, and `ParameterError` for what does not go with the options."""
     said = Said(options.draft_taps, options.draft_feedback, options.force)
     draft, size = find_draft(named.source, target, said, options.texts.texts), options.draft_vocabulary
-    if draft.taps and "onnxruntime-cuda" in options.engines:
+    without = [engine for engine in options.engines if not ENGINES[engine].hidden_states]
+    if draft.taps and without:
         raise ParameterError(
-            f"{draft.source} reads the target's hidden states, which engine {NAME} gives, and the engines are "
-            f"{', '.join(options.engines)}; leave the others out, or choose a draft of its own",
+            f"{draft.source} reads the target's hidden states, which engine {without[0]} does not give; leave that "
+            "engine out, or choose a draft that reads tokens only",
             "draft",
         )
     if (options.draft_taps or options.draft_feedback) and not isinstance(draft, HiddenDraftCheckpoint):

@@ -161,6 +161,30 @@ def test_the_same_tokens_are_accepted_as_on_the_host(made: Made) -> None:
     assert accepted[2] > 0, "passes of several true rows"
 
 
+@pytest.mark.parametrize(("count", "position"), [(1, 0), (5, 20), (6, 20), (16, 16), (16, 40), (9, 55), (16, 48)])
+@pytest.mark.parametrize("how", ["step", "feed"])
+def test_hidden_states_of_any_number_of_tokens(made: Made, how: str, count: int, position: int) -> None:
+    """A wide step is two passes; next to the capacity a prompt chunk is several narrow ones."""
+    fresh(made)
+    target, draft = made.decoders
+    assert target.taps is not None
+    assert draft.reader is not None
+    ours, theirs = made._fresh
+    hidden = fed(ours, TOKENS[: position + count])
+    fed(theirs, TOKENS[1 : position + count], hidden)
+    for decoder, shift in ((target, 0), (draft, 1)):
+        for place in range(0, position, 4):
+            draft.reader.read(hidden[place : place + 4])
+            decoder.feed(TOKENS[shift + place : shift + min(place + 4, position)], place)
+    getattr(target, how)(TOKENS[position : position + count], position)
+    np.testing.assert_allclose(target.taps(), hidden[position:], atol=1e-4)
+    if count > 1:
+        draft.reader.read(hidden[position : position + count - 1])
+        getattr(draft, how)(TOKENS[position + 1 : position + count], position)
+        same(draft, theirs, position + count - 1)
+    made.session._context.forget()
+
+
 @pytest.mark.parametrize("rule", ["greedy", "block", "token"])
 @pytest.mark.parametrize("k", [1, 3])
 def test_the_passes_of_a_round(made: Made, rule: str, k: int) -> None:
