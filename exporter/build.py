@@ -101,13 +101,14 @@ def _find_draft(named: NamedDraft, target: Checkpoint, options: BuildOptions) ->
     """Raises `CheckpointError`, `PairError`, and `ParameterError` for what does not go with the options."""
     said = Said(options.draft_taps, options.draft_feedback, options.force)
     draft, size = find_draft(named.source, target, said, options.texts.texts), options.draft_vocabulary
-    without = [engine for engine in options.engines if not ENGINES[engine].hidden_states]
-    if draft.taps and without:
-        raise ParameterError(
-            f"{draft.source} reads the target's hidden states, which engine {without[0]} does not give; leave that "
-            "engine out, or choose a draft that reads tokens only",
-            "draft",
-        )
+    if isinstance(draft, HiddenDraftCheckpoint | MtpCheckpoint):
+        without = [engine for engine in options.engines if draft.kind not in ENGINES[engine].hidden_drafts]
+        if without:
+            raise ParameterError(
+                f"{draft.source} reads the target's hidden states, which engine {without[0]} does not run with such "
+                f"drafts ({draft.kind}); leave that engine out, or choose a draft that reads tokens only",
+                "draft",
+            )
     if (options.draft_taps or options.draft_feedback) and not isinstance(draft, HiddenDraftCheckpoint):
         raise ParameterError(
             f"--draft-taps and --draft-feedback are for EAGLE-3 heads, and {named.source} is none; leave them out",

@@ -21,6 +21,9 @@ from specexport.exporter.proving import prove
 from specexport.exporter.tracing import taps
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.proofs.verify import verify_session
+from specexport.runtime.session import Session
+from support.fake_device import FakeDevice
+from support.fake_engine import load_fake
 from support.hidden_drafts import (
     save_deepspec,
     save_modelopt,
@@ -217,6 +220,51 @@ def test_engines_that_give_none(target: Path, cache: Path, tmp_path: Path) -> No
             tmp_path / "b",
             options(cache, engines=("onnxruntime-cuda",), precision="fp16"),
         )
+
+
+def test_rounds_on_a_device(target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the dialect of TensorRT, whole rounds over a double of it: everything that `specexport verify` looks at."""
+    monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
+    save_original(tmp_path / "head")
+    both = options(cache, engines=("onnxruntime", "tensorrt"))
+    bundle = build(str(target), str(tmp_path / "head"), tmp_path / "b", both).bundle
+    model = bundle.manifest.drafts[0].model
+    assert model.reads is not None
+    assert "onnx" in model.graphs.keys() & model.reads.fuse.keys()
+    assert {proof.dialect: proof.passed for proof in model.proofs}["onnx"]
+    found = {}
+    planned, engine = load_fake(bundle, FakeDevice())
+    for name, session in (
+        ("device", Session(planned, engine, policy=False)),
+        ("host", load(bundle.root, policy=False)),
+    ):
+        found[name] = [
+            session.generate(PROMPT, max_new_tokens=40, num_draft_tokens=k, stop_token_ids=(), **how)
+            for how in ({}, {"temperature": 1.0, "seed": 3})
+            for k in (1, 3)
+        ]
+        if name == "device":
+            assert all(one.statistics.device_seconds and not one.statistics.draft_seconds for one in found[name])
+            report = verify_session(session, None, 16, trials=0)
+            assert report.passed
+            assert report.drafted > 0
+        session.close()
+    for ours, theirs in zip(*found.values(), strict=True):
+        assert ours.tokens == theirs.tokens
+        assert ours.statistics.accepted_by_position == theirs.statistics.accepted_by_position
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_tensorrt_rtx_compiles_the_graphs(precision: str, target: Path, cache: Path, tmp_path: Path) -> None:
+    """With what fuses, and the checks of its network."""
+    pytest.importorskip("tensorrt_rtx")
+    save_speculators(tmp_path / "head")
+    chosen = options(cache, engines=("tensorrt-rtx",), precision=precision)
+    bundle = build(str(target), str(tmp_path / "head"), tmp_path / "b", chosen).bundle
+    reads = bundle.manifest.drafts[0].model.reads
+    assert reads is not None
+    plans = {plan.graph for plan in bundle.manifest.plans}
+    assert {*bundle.manifest.target.graphs.values(), *reads.fuse.values()} <= plans
 
 
 def test_leaves_need_a_draft_of_its_own(target: Path, cache: Path, tmp_path: Path) -> None:
