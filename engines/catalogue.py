@@ -45,9 +45,7 @@ ENGINES = {
     "onnxruntime": EngineInfo(
         "onnxruntime.cpu", "onnxruntime", ("fp32", "fp16", "int8", "int4"), on_gpu=False, states=("fp32", "fp16")
     ),
-    "onnxruntime-cuda": EngineInfo(
-        "onnxruntime.cuda", "onnxruntime", ("fp16", "bf16"), states=("fp16",), hidden_drafts=()
-    ),
+    "onnxruntime-cuda": EngineInfo("onnxruntime.cuda", "onnxruntime", ("fp16", "bf16"), states=("fp16",)),
     "tensorrt": EngineInfo(
         "tensorrt.enterprise",
         "tensorrt",

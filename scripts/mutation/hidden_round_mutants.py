@@ -15,6 +15,8 @@ COMPILE, CHECKS, LOOP = (
 OF_ROUNDS = ("tests/engines/tensorrt/test_hidden_rounds.py",)
 OF_PICK = ("tests/engines/tensorrt/test_pick_row.py",)
 OF_CHECKS = ("tests/engines/tensorrt/test_network_checks.py",)
+ON_CUDA, CUDA_DECODER = "engines/onnxruntime/hidden_cuda.py", "engines/onnxruntime/cuda_decoder.py"
+OF_CUDA = ("tests/engines/onnxruntime/test_cuda_hidden.py",)
 
 HIDDEN_ROUNDS = (
     Mutant(
@@ -29,9 +31,10 @@ HIDDEN_ROUNDS = (
     Mutant(
         "what goes back is read once more",
         HIDDEN,
-        "self._reads_back = False\nself._device.copy(self.address, self.feedback + 4 * (self.rows - 1) * self.width, 4 * self.width)",
-        "self._device.copy(self.address, self.feedback + 4 * (self.rows - 1) * self.width, 4 * self.width)",
+        "self._reads_back = False",
+        "",
         OF_ROUNDS,
+        within="DeviceReader.begin",
     ),
     Mutant("the first row goes back", HIDDEN, "4 * (self.rows - 1) * self.width", "0", OF_ROUNDS),
     Mutant("hidden states of a pass lie over those before", HIDDEN, "self._host[place:]", "self._host", OF_ROUNDS),
@@ -73,7 +76,7 @@ HIDDEN_ROUNDS = (
         OF_ROUNDS,
     ),
     Mutant(
-        "drafted rows one place late",
+        "rows after a round's first pass one place late",
         ROUND,
         "range(start + count - 1, start + count - 1 + k)",
         "range(start + count, start + count + k)",
@@ -111,4 +114,28 @@ HIDDEN_ROUNDS = (
     Mutant("a draft without hidden states drafts", LOOP, "k = k if hidden is not None else 0", "pass", OF_ROUNDS),
     Mutant("hidden states of any width", CHECKS, "(1, -1, len(spec.taps) * spec.tap_width)", "(1, -1, 6)", OF_CHECKS),
     Mutant("a head without feedback", CHECKS, '(outputs, "output", FEEDBACK)', '(inputs, "input", HIDDEN)', OF_CHECKS),
+    Mutant("passes over the one before", ON_CUDA, "self.count : self.count + count", ":count", OF_CUDA),
+    Mutant(
+        "every pass reads the first rows",
+        ON_CUDA,
+        "self._given[:count], self._given[count:]",
+        "self._given[:count], self._given",
+        OF_CUDA,
+    ),
+    Mutant("the first row goes back", ON_CUDA, "rows()[-1:]", "rows()[:1]", OF_CUDA),
+    Mutant(
+        "feedback of the widest step",
+        CUDA_DECODER,
+        "self.reader.rows = width",
+        "self.reader.rows = self._contract.widest_step",
+        OF_CUDA,
+    ),
+    Mutant(
+        "hidden states pile up over steps",
+        CUDA_DECODER,
+        "self.taps.count = 0",
+        "",
+        OF_CUDA,
+        within="OrtCudaDecoder.step",
+    ),
 )

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from specexport import load
 from specexport.bundle import Bundle
+from specexport.engines.catalogue import ENGINES
 from specexport.errors import BundleError, CheckpointError, ParameterError, ProofError, UnsupportedModelError
 from specexport.exporter.additional_drafts import add_draft
 from specexport.exporter.build import build
@@ -32,6 +34,7 @@ from support.hidden_drafts import (
     save_target,
 )
 from support.mtp_layers import FAMILIES, add_layer
+from support.placement import copies
 from support.refusals import refused
 from support.tiny import VOCAB, make_tokenizer, save_checkpoint, save_model
 
@@ -211,15 +214,21 @@ def test_a_bundle_that_is_there_gives_no_hidden_states(
         add_draft(bundle, NamedDraft("head", source))
 
 
-def test_engines_that_give_none(target: Path, cache: Path, tmp_path: Path) -> None:
+def test_engines_that_give_none(target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a kind of draft that an engine does not run."""
     save_original(tmp_path / "head")
-    with refused(ParameterError, "hidden states", "onnxruntime-cuda", field="draft"):
-        build(
-            str(target),
-            str(tmp_path / "head"),
-            tmp_path / "b",
-            options(cache, engines=("onnxruntime-cuda",), precision="fp16"),
-        )
+    monkeypatch.setitem(ENGINES, "tensorrt", replace(ENGINES["tensorrt"], hidden_drafts=("mtp",)))
+    with refused(ParameterError, "hidden states", "tensorrt", "eagle3", field="draft"):
+        build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache, engines=("onnxruntime", "tensorrt")))
+
+
+def test_onnxruntime_cuda_copies_nothing_in_a_pass(target: Path, cache: Path, tmp_path: Path) -> None:
+    """Else its passes are no CUDA graphs."""
+    save_original(tmp_path / "head")
+    chosen = options(cache, engines=("onnxruntime-cuda",), precision="fp16")
+    bundle = build(str(target), str(tmp_path / "head"), tmp_path / "b", chosen).bundle
+    for model in bundle.manifest.pair.values():
+        assert copies(ir.load(bundle.path(model.graphs["ort"]))) == []
 
 
 def test_rounds_on_a_device(target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,13 +310,6 @@ def test_options_that_are_for_other_drafts(target: Path, cache: Path, tmp_path: 
         with refused(ParameterError, option.replace("_", "-"), other, field=option):
             build(str(target), other, tmp_path / "b", options(cache, **changes))
     assert not (tmp_path / "b").exists()
-
-
-def test_an_mtp_layer_with_a_cut_vocabulary_is_for_one_engine_too(cache: Path, tmp_path: Path) -> None:
-    target = mtp_target("GLM-4.5", tmp_path / "t")
-    chosen = options(cache, engines=("onnxruntime-cuda",), precision="fp16", draft_vocabulary=40)
-    with refused(ParameterError, "hidden states", "onnxruntime-cuda", field="draft"):
-        build(str(target), "mtp", tmp_path / "b", chosen)
 
 
 def test_the_cost_of_a_prompt_counts_what_fuses(target: Path, cache: Path, tmp_path: Path) -> None:
