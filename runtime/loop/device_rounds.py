@@ -51,13 +51,8 @@ class DeviceRound:
         self._draft_noise, self._target_noise = noise_streams(parameters.seed)
 
     def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
-        draft = self._context.draft
-        if not self._drafts or draft is None:
-            return
-        if isinstance(draft, HiddenDecoder):
-            draft.catch_up(tokens, min(len(tokens) - 2, draft.reach))
-        else:
-            draft.prefill(tokens, len(tokens) - 2)
+        if self._drafts and self._context.draft is not None:
+            self._context.draft.prefill(tokens, len(tokens) - 2)
 
     def run(self, tokens: Sequence[int], plan: RoundPlan) -> RoundOutcome:
         draft = self._context.draft

@@ -59,6 +59,10 @@ class HiddenDecoder(CachedDecoder):
         self._waiting[self._count : self._count + len(new)] = new
         self._count += len(new)
 
+    def prefill(self, tokens: Sequence[int], end: int) -> None:
+        """Write the rows up to `end` whose hidden states are there."""
+        self.catch_up(tokens, min(end, self.reach))
+
     def catch_up(self, tokens: Sequence[int], end: int) -> None:
         """Write the rows up to `end`, which wait: a pass or two, so a round's tokens are not lost to a cancellation."""
         while self.rows < end:
