@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..bundle import Bundle, Contract, DraftSpec, Role, RuleSpec, SharedVocabulary, write_manifest
+from ..bundle import Bundle, Contract, DraftSpec, HiddenDraftKind, Role, RuleSpec, SharedVocabulary, write_manifest
 from ..bundle.files import require_space_for
 from ..bundle.output import new_folder
 from ..editing.compile import compile_bundle
@@ -102,11 +102,12 @@ def _find_draft(named: NamedDraft, target: Checkpoint, options: BuildOptions) ->
     said = Said(options.draft_taps, options.draft_feedback, options.force)
     draft, size = find_draft(named.source, target, said, options.texts.texts), options.draft_vocabulary
     if isinstance(draft, HiddenDraftCheckpoint | MtpCheckpoint):
-        without = [engine for engine in options.engines if draft.kind not in ENGINES[engine].hidden_drafts]
+        kind: HiddenDraftKind = "mtp" if isinstance(draft, MtpCheckpoint) else "eagle3"
+        without = [engine for engine in options.engines if kind not in ENGINES[engine].hidden_drafts]
         if without:
             raise ParameterError(
                 f"{draft.source} reads the target's hidden states, which engine {without[0]} does not run with such "
-                f"drafts ({draft.kind}); leave that engine out, or choose a draft that reads tokens only",
+                f"drafts ({kind}); leave that engine out, or choose a draft that reads tokens only",
                 "draft",
             )
     if (options.draft_taps or options.draft_feedback) and not isinstance(draft, HiddenDraftCheckpoint):
