@@ -6,7 +6,19 @@ The manifest lists every file with its size and SHA-256. It is written last, int
 path, which is then renamed, so a bundle is either complete or absent.
 """
 
-from .contract import COUNTS, ELEMENT_BYTES, PRECISIONS, CacheLayer, Contract, Precision, State, is_cache
+from .contract import (
+    COUNTS,
+    ELEMENT_BYTES,
+    FEEDBACK,
+    FUSED,
+    HIDDEN,
+    PRECISIONS,
+    CacheLayer,
+    Contract,
+    Precision,
+    State,
+    is_cache,
+)
 from .drafts import ALIAS, NO_DRAFT, RESERVED, DraftSpec, SharedVocabulary, check_name
 from .files import list_files, sha256
 from .manifest import (
@@ -31,7 +43,10 @@ __all__ = [
     "ALIAS",
     "COUNTS",
     "ELEMENT_BYTES",
+    "FEEDBACK",
     "FORMATS",
+    "FUSED",
+    "HIDDEN",
     "LAST",
     "MANIFEST",
     "NO_DRAFT",

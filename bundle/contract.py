@@ -120,6 +120,9 @@ class Contract:
 
 # Inputs of a graph whose layers keep states.
 COUNTS = ("pending", "certain")
+# Hidden states, as inputs and outputs: of the target's and the draft's graphs, of the draft's, and of the graph that
+# fuses.
+HIDDEN, FEEDBACK, FUSED = "hidden", "feedback", "fused"
 
 
 def is_cache(name: str) -> bool:

@@ -15,7 +15,14 @@ from ..bundle import Bundle, FileEntry, Plan, sha256
 from ..engines.catalogue import LIBRARIES
 from ..engines.cuda.driver import find_gpu
 from ..engines.tensorrt.api import Library, dialect_for
-from ..engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, compiler, model_profiles
+from ..engines.tensorrt.compile import (
+    CompileJob,
+    CompileOptions,
+    compile_graph,
+    compiler,
+    hidden_profiles,
+    model_profiles,
+)
 from ..engines.tensorrt.monitor import STEPS_PER_GRAPH
 from ..engines.tensorrt.network_checks import check_model, check_rule
 from ..errors import BundleError, EngineError
@@ -78,7 +85,11 @@ def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
             )
         check = partial(check_model, trt=lib.trt, spec=model, contract=contract, dialect=dialect)
         graph = model.graphs[dialect]
-        jobs[graph] = CompileJob(bundle.path(graph), model_profiles(contract), check)
+        reads = model.reads
+        jobs[graph] = CompileJob(bundle.path(graph), model_profiles(contract, reads.width if reads else 0), check)
+        if reads is not None and reads.fuse:
+            width, fuse = len(reads.taps) * manifest.target.tap_width, reads.fuse[dialect]
+            jobs[fuse] = CompileJob(bundle.path(fuse), hidden_profiles(contract, width), check_rule)
     rules = [rule.graph for rule in manifest.rules]
     return jobs | {graph: CompileJob(bundle.path(graph), (), check_rule) for graph in rules}
 

@@ -199,12 +199,21 @@ class Rounds(Protocol):
 
     drafts: bool
 
-    def run(self, tokens: Sequence[int], num_draft_tokens: int, noise: RoundNoise | None) -> RoundResult:
-        """Continue `tokens`; greedy if `chances` is None.
+    def run(
+        self,
+        tokens: Sequence[int],
+        num_draft_tokens: int,
+        noise: RoundNoise | None,
+        hidden: NDArray[np.float32] | None = None,
+    ) -> RoundResult:
+        """Continue `tokens`; greedy if `noise` is None.
 
         The target's cache must hold all tokens but the last one, the draft's all but the last two. A round that drafts
         needs at least two tokens. Raises `EngineError` if there are fewer, or if `len(tokens) + num_draft_tokens`
         exceeds the capacity.
+
+        hidden: of a draft that reads the target's hidden states, those of the last rows of `tokens[:-1]`, which its
+        cache lacks: 1 to `num_draft_tokens + 1` of them. The round writes these rows.
         """
         ...
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..bundle import Family
+from ..bundle import Family, HiddenDraftKind
 
 Capability = tuple[int, int]
 
@@ -28,6 +28,7 @@ class EngineInfo:
     are.
     least: the lowest compute capability for a precision, where it is higher than the engine's own.
     states: the precisions in which it runs models whose layers keep states in addition to keys and values.
+    hidden_drafts: the kinds of drafts that read the target's hidden states that it runs.
     """
 
     module: str
@@ -37,11 +38,17 @@ class EngineInfo:
     library: str = ""
     least: Mapping[str, Capability] = field(default_factory=dict)
     states: tuple[str, ...] = ()
+    hidden_drafts: tuple[HiddenDraftKind, ...] = ("eagle3", "mtp")
 
 
 ENGINES = {
     "onnxruntime": EngineInfo(
-        "onnxruntime.cpu", "onnxruntime", ("fp32", "fp16", "int8", "int4"), on_gpu=False, states=("fp32", "fp16")
+        "onnxruntime.cpu",
+        "onnxruntime",
+        ("fp32", "fp16", "int8", "int4"),
+        on_gpu=False,
+        states=("fp32", "fp16"),
+        hidden_drafts=("eagle3", "mtp", "dflash", "dspark"),
     ),
     "onnxruntime-cuda": EngineInfo("onnxruntime.cuda", "onnxruntime", ("fp16", "bf16"), states=("fp16",)),
     "tensorrt": EngineInfo(

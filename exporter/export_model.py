@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Format, ModelSpec, Precision, Reads, Role
 from ..bundle.files import clone_or_copy, require_space
-from ..engines.onnxruntime.cpu import OrtDecoder
 from ..runtime.proofs.parity import save_reference
 from ..runtime.provenance import name_of
 from ..strict import parse, read_json
@@ -29,7 +28,14 @@ from .memory import RUN_BYTES, require_memory
 from .options import BuildContext
 from .passes.lint import refuse_traps
 from .passes.optimize import optimize, save
-from .proving.prove import continued_logits, open_decoder, prove_taps, record_reference
+from .proving.prove import (
+    continued_logits,
+    open_decoder,
+    prove_taps,
+    record_reference,
+    widened,
+    widened_decoder,
+)
 from .proving.prove_layers import ReferenceLogits, prove_layers
 from .proving.quantized_graph import Subject
 from .quantize.apply import by_every_name, quantize
@@ -214,10 +220,15 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         reads=_reads(reads, dialects, paths) if reads is not None else None,
     )
     if undo is not None and chosen is None:
+        steps = [entry.step for entry in reference]
         for dialect in dialects:
-            decoder = open_decoder(folder / paths[dialect], spec, contract, dialect)
-            assert isinstance(decoder, OrtDecoder)  # a target
-            prove_taps(decoder, model, undo, [entry.step for entry in reference], contract)
+            path, precision = folder / paths[dialect], contract.precision
+            if precision == "fp32" or (precision == "fp16" and dialect == "ort"):
+                prove_taps(open_decoder(path, spec, contract, dialect), model, undo, steps, contract)
+                continue
+            with widened(path) as wide:
+                decoder = widened_decoder(wide, spec, contract, dialect)
+                prove_taps(decoder, model, undo, steps, contract, "widened")
     if chosen is not None:
         subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract, undo)
         proofs = []

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..bundle import HiddenDraftKind
-from ..engines.onnxruntime.cpu import NAME
+from ..engines.catalogue import ENGINES
 from ..errors import ParameterError
 from .checkpoints.source import find_local, find_weights, is_gguf, read_config, read_headers
 from .hidden_drafts.fit import Said, Target, draft_vocab, find_taps, refuse_another
@@ -48,10 +48,11 @@ def said(options: BuildOptions) -> Said:
 
 def check_options(source: str, kind: HiddenDraftKind | None, options: BuildOptions) -> None:
     """kind: of a draft that reads the target. Raises `ParameterError` for options that it does not go with."""
-    if kind and options.engines != (NAME,):
+    without = [engine for engine in options.engines if kind and kind not in ENGINES[engine].hidden_drafts]
+    if without:
         raise ParameterError(
-            f"--draft {source} reads the target's hidden states, which engine {NAME} gives, and the engines are "
-            f"{', '.join(options.engines)}; leave the others out, or choose a draft of its own",
+            f"--draft {source} reads the target's hidden states, and engine {without[0]} does not run such drafts "
+            f"({kind}); leave that engine out, or choose a draft that reads tokens only",
             "draft",
         )
     if (options.draft_taps and kind in (None, "mtp")) or (options.draft_feedback and kind != "eagle3"):

@@ -147,9 +147,11 @@ class Altered:
         assert engine.rounds is not None
         self._rounds, self._change, self._spoil = engine.rounds, change, spoil
 
-    def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: RoundNoise | None) -> RoundResult:
+    def run(
+        self, tokens: Sequence[int], num_draft_tokens: int, chances: RoundNoise | None, hidden: Any = None
+    ) -> RoundResult:
         given = self._spoil(chances) if chances and self._spoil else chances
-        return self._change(self._rounds.run(tokens, num_draft_tokens, given))
+        return self._change(self._rounds.run(tokens, num_draft_tokens, given, hidden))
 
 
 def altered(

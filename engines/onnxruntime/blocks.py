@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ...bundle import Contract, ModelSpec
+from ...bundle import HIDDEN, Contract, ModelSpec
 from ...errors import EngineError
 from ..base import Logits, Rows, SavedStates, check_rows
 from .confidence_head import CONFIDENCE, checked
 from .graphs import OrtGraph, Signature, check_graph, open_session, still_open
-from .hidden import CHAINED, HIDDEN, STATES
+from .hidden import CHAINED, STATES
 
 if TYPE_CHECKING:
     import onnxruntime as ort

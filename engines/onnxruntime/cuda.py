@@ -20,6 +20,8 @@ from ...bundle import Bundle, ModelSpec
 from ...errors import BundleError, EngineError
 from ..base import Availability, Engine, OpenedDraft
 from .cuda_decoder import OrtCudaDecoder, OrtDevice, explain, reason
+from .graphs import OrtGraph
+from .hidden import fuse_signatures
 from .session_options import check_threads, configure
 
 NAME = "onnxruntime-cuda"
@@ -85,9 +87,13 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     def decoder(spec: ModelSpec, drafts: bool) -> OrtCudaDecoder:
         if DIALECT not in spec.graphs:
             raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
-        path = bundle.path(spec.graphs[DIALECT])
+        path, fuse = bundle.path(spec.graphs[DIALECT]), None
+        if (reads := spec.reads) is not None and DIALECT in reads.fuse:
+            fusing = bundle.path(reads.fuse[DIALECT])
+            fuse = OrtGraph(fusing, _session(ort, fusing, threads, device, captures=False))
+            fuse.check(fuse_signatures(reads, manifest.target.tap_width))
         session = _session(ort, path, threads, device)
-        return OrtCudaDecoder(ort, session, place, path, spec, manifest.contract, keeps_open=drafts)
+        return OrtCudaDecoder(ort, session, place, path, spec, manifest.contract, drafts, fuse)
 
     target = decoder(manifest.target, drafts=False)  # the larger one first
     draft = decoder(manifest.drafts[0].model, drafts=True) if manifest.drafts else None
@@ -97,8 +103,8 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
             if decoder is not None:
                 decoder.close()
 
-    opened = OpenedDraft(draft, draft.head) if draft else None
-    return Engine(NAME, DIALECT, target, opened, close=close, device=device)
+    opened = OpenedDraft(draft, draft.head, draft.reader) if draft else None
+    return Engine(NAME, DIALECT, target, opened, close=close, device=device, taps=target.taps)
 
 
 def _preload(ort: Any) -> None:
@@ -141,13 +147,17 @@ def _missing(library: str) -> str | None:
     return None
 
 
-def _session(ort: Any, path: Path, threads: int, device: int = 0) -> Any:
+def _session(ort: Any, path: Path, threads: int, device: int = 0, captures: bool = True) -> Any:
+    """captures: whether its passes are CUDA graphs."""
     options = ort.SessionOptions()
     configure(options, threads)
     options.log_severity_level = FATAL  # its errors are raised anyway
     # Its arena would take up to twice the memory of the weights.
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
-    providers = [(PROVIDER, {"device_id": str(device), "enable_cuda_graph": "1"}), "CPUExecutionProvider"]
+    providers = [
+        (PROVIDER, {"device_id": str(device), "enable_cuda_graph": str(int(captures))}),
+        "CPUExecutionProvider",
+    ]
     try:
         session = ort.InferenceSession(path, options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime raises its own types straight from C++

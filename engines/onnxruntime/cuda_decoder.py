@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 
 from ...bundle import Contract, ModelSpec, Precision
 from ...errors import EngineError
-from ..base import Logits, Rows, SavedStates, check_rows, feed_passes
+from ..base import Logits, Rows, RunGraph, SavedStates, check_rows, feed_passes
 from ..cuda.driver import size_text
 from .captures import Captures
 from .confidence_head import OrtCudaHead, head_shapes
 from .graphs import Signature, check_graph, still_open
+from .hidden import hidden_shapes
+from .hidden_cuda import OrtCudaReader, OrtCudaTaps
 from .states import DeviceState, OrtStates, state_signatures
 
 # By precision: numpy's type of a cache element (its bits, if numpy lacks the type), the type as `bind_input` takes it,
@@ -64,7 +66,8 @@ class OrtCudaDecoder:
     head: the graph's confidence head, if it has one.
 
     ort: the module onnxruntime. session: the graph at `path`, loaded. place: a GPU, or the CPU for tests without one.
-    keeps_open: whether states can be rolled back over several passes, as a draft's must (`OpenRows`). Raises
+    keeps_open: whether states can be rolled back over several passes, as a draft's must (`OpenRows`). fuse: as of
+    `OrtCudaReader`. taps, reader: of a target whose hidden states are read, and of a draft that reads them. Raises
     `BundleError` for a graph that does not match the manifest, `EngineError` if the GPU lacks the memory.
     """
 
@@ -77,6 +80,7 @@ class OrtCudaDecoder:
         spec: ModelSpec,
         contract: Contract,
         keeps_open: bool = False,
+        fuse: RunGraph | None = None,
     ) -> None:
         self.vocab_size, self.has_states = spec.vocab_size, spec.has_states
         self._ort, self._session, self._where = ort, session, place
@@ -91,6 +95,9 @@ class OrtCudaDecoder:
             ]
             self._states = self._make_states(keeps_open) if spec.has_states else None
             self.head = OrtCudaHead(spec.features, ort, self._place) if spec.features else None
+            width, reads = len(spec.taps) * spec.tap_width, spec.reads
+            self.taps = OrtCudaTaps(width, contract, ort, self._place) if width else None
+            self.reader = OrtCudaReader(reads, contract, ort, self._place, fuse) if reads is not None else None
             self._bound: dict[int, _Bound] = {}
             for width in contract.widths:
                 self._bound[width] = self._bind(width)
@@ -104,16 +111,26 @@ class OrtCudaDecoder:
                 raise explain(error, f"{path} failed on {kind.width} tokens at position 0") from None
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
+        if self.taps is not None:
+            self.taps.count = 0
+        return self._step(tokens, position)
+
+    def _step(self, tokens: Sequence[int], position: int) -> Logits:
         count = len(tokens)
         still_open(self._session, self._path)
         if count not in self._bound and not (self.has_states and count < self._contract.prompt_chunk):
             # A padded chunk would return the logits of its padding, which comes last.
-            self.feed(tokens[:-1], position)
-            return self.step(tokens[-1:], position + count - 1)
+            self._feed(tokens[:-1], position)
+            return self._step(tokens[-1:], position + count - 1)
         logits: Logits = self._run(count, tokens, position, read=True).logits[0]
         return logits
 
     def feed(self, tokens: Sequence[int], position: int) -> None:
+        if self.taps is not None:
+            self.taps.count = 0
+        self._feed(tokens, position)
+
+    def _feed(self, tokens: Sequence[int], position: int) -> None:
         for width, part, start in self._passes(tokens, position):
             self._run(width, part, start, prompt=True)
 
@@ -153,7 +170,7 @@ class OrtCudaDecoder:
         if self.head is not None:
             self.head.close()
         self._caches.clear()
-        self._session = self._position_value = self._states = None
+        self._session = self._position_value = self._states = self.taps = self.reader = None
 
     def _passes(self, tokens: Sequence[int], position: int) -> Iterator[tuple[int, Sequence[int], int]]:
         if not self.has_states:
@@ -180,11 +197,17 @@ class OrtCudaDecoder:
         try:
             bound.tokens_value.update_inplace(bound.tokens)
             self._position_value.update_inplace(self._position)
+            if self.reader is not None:
+                self.reader.begin(width, count)
             self._captures.run(session, bound.io, width)
             if read:
                 bound.logits_value.update_inplace(bound.device_logits)
                 if self.head is not None:
                     self.head.width = width
+                if self.reader is not None:
+                    self.reader.rows = width
+            if self.taps is not None:
+                self.taps.take(width, count)
         except Exception as error:  # onnxruntime raises its own types straight from C++
             raise explain(error, f"{self._path} failed on {width} tokens at position {position}") from None
         if self._states is not None:
@@ -201,6 +224,10 @@ class OrtCudaDecoder:
         io.bind_ortvalue_output("logits", device_logits)
         if self.head is not None:
             self.head.bind(io, width, rows)
+        if self.taps is not None:
+            self.taps.bind(io, width)
+        if self.reader is not None:
+            self.reader.bind(io, width, rows)
         element = ELEMENTS[self._contract.precision][1]
         for side, bind in zip(SIDES, (io.bind_input, io.bind_output), strict=True):
             for (name, _), shape, value in zip(
@@ -234,8 +261,10 @@ class OrtCudaDecoder:
                 expected[name] = (kind, shape)
         expected |= state_signatures(self._spec, self._contract)
         head = head_shapes(self._spec.features, rows_name)
-        by_row: dict[str, list[int | str]] = {"logits": [1, rows_name, self.vocab_size], **head}
-        expected |= {name: ("tensor(float)", shape) for name, shape in by_row.items()}
+        hidden = hidden_shapes(len(self._spec.taps) * self._spec.tap_width, self._spec.reads, rows_name)
+        logits: dict[str, list[int | str]] = {"logits": [1, rows_name, self.vocab_size]}
+        floats: dict[str, Sequence[int | str | None]] = {**logits, **head, **hidden}
+        expected |= {name: ("tensor(float)", shape) for name, shape in floats.items()}
         check_graph(self._path, self._session, expected)
 
 

@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...bundle import Contract, Reads
+from ...bundle import FEEDBACK, FUSED, HIDDEN, Contract, Reads
 from ..base import RunGraph
 from .graphs import Signature
 
 Floats = NDArray[np.float32]
-# Inputs and outputs: of the target's and the draft's graphs, of the draft's, and of the graph that fuses.
-HIDDEN, FEEDBACK, FUSED = "hidden", "feedback", "fused"
-# Of a draft of blocks, what its chain reads and gives.
-STATES, CHAINED, CONFIDENCE = "states", "chained", "confidence"
+# Outputs of the graphs of a draft of blocks, and inputs of its chain.
+STATES, CHAINED = "states", "chained"
 
 
 class OrtTaps:

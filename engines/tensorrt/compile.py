@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...atomic import write_whole
-from ...bundle import Contract
+from ...bundle import HIDDEN, Contract
 from ...errors import EngineError, ParameterError
 from ..catalogue import LIBRARIES
 from ..cuda.driver import find_gpu
@@ -115,8 +115,8 @@ def describe_compiler(engine: str) -> str:
     return f"{lib.title}, for compute capabilities {', '.join(compute_capabilities(lib))}"
 
 
-def model_profiles(contract: Contract) -> tuple[Profile, ...]:
-    """The profiles of a model graph, in the order of `contract.widths`.
+def model_profiles(contract: Contract, reads: int = 0) -> tuple[Profile, ...]:
+    """The profiles of a model graph, in the order of `contract.widths`. reads: H, of a draft that reads hidden states.
 
     Every width is static except 1, whose profile also admits 2. Measured with TensorRT-RTX 1.7.1 on the demo target in
     fp32: with a static 1, a plan for the widths 1 and 2 has 112.7 MB, because its weights are stored twice, in two
@@ -124,9 +124,16 @@ def model_profiles(contract: Contract) -> tuple[Profile, ...]:
     """
     spans = contract.spans
     columns = ((spans[0],), (spans[len(spans) // 2],), (spans[-1],))
+    hidden = hidden_profiles(contract, reads) if reads else ({},) * len(contract.widths)
     return tuple(
-        {"tokens": ((1, width), (1, width), (1, max(2, width))), "columns": columns} for width in contract.widths
+        {"tokens": ((1, width), (1, width), (1, max(2, width))), "columns": columns, **more}
+        for width, more in zip(contract.widths, hidden, strict=True)
     )
+
+
+def hidden_profiles(contract: Contract, size: int) -> tuple[Profile, ...]:
+    """Of an input of hidden states `[1, T, size]`, as of `tokens`."""
+    return tuple({HIDDEN: ((1, width, size), (1, width, size), (1, max(2, width), size))} for width in contract.widths)
 
 
 def compile_graph(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from ..base import Logits, Rows, SavedStates, check_rows, feed_passes
 from ..cuda.graph_cache import Replay
 from ..cuda.protocol import Address, Device
 from ..cuda.staging import Page, Slot
+from .hidden import DeviceReader, DeviceTaps, hidden_bindings
 from .place_rows import RowPlacer
 from .plan import Enqueue, LoadedPlan
 from .states import DeviceStates, pattern
@@ -23,12 +25,20 @@ class TensorRTDecoder:
 
     tokens, positions, counts: slots of `inputs` by width; counts are empty without states.
     logits: `[widest step, vocab] float32` on the device, the rows of the last pass.
+    taps, reader: of a target whose hidden states are read, and of a draft that reads them.
     suspect: whether the last row of logits that was checked was not finite; cache rows may then not be finite either.
     Raises `EngineError` for too little memory.
     """
 
     def __init__(
-        self, role: Role, plan: LoadedPlan, spec: ModelSpec, contract: Contract, device: Device, scratch: Address
+        self,
+        role: Role,
+        plan: LoadedPlan,
+        spec: ModelSpec,
+        contract: Contract,
+        device: Device,
+        scratch: Address,
+        reader: DeviceReader | None = None,
     ) -> None:
         self.vocab_size, self.has_states = spec.vocab_size, spec.has_states
         self._plan, self._contract, self._device, self._scratch = plan, contract, device, scratch
@@ -47,6 +57,8 @@ class TensorRTDecoder:
         self.logits = device.allocate(4 * contract.widest_step * spec.vocab_size, f"the {role}'s logits")
         logits = device.pinned(4 * contract.widest_step * spec.vocab_size)
         self._host_logits: Logits = logits.view(np.float32).reshape(contract.widest_step, spec.vocab_size)
+        self.taps = DeviceTaps(spec, contract, device) if spec.taps else None
+        self.reader = reader
         self.states: DeviceStates | None = None
         if spec.has_states:
             self.states = DeviceStates(spec, contract, device, role == "draft", f"the {role}'s states")
@@ -90,22 +102,39 @@ class TensorRTDecoder:
         count, widest = len(tokens), self._contract.widest_step
         if count > widest:  # a prompt chunk, of which only the last token's logits are returned
             self.feed(tokens[:-1], position)
-            return self.step(tokens[-1:], position + count - 1)
+            before = self.taps().copy() if self.taps is not None else None
+            logits = self.step(tokens[-1:], position + count - 1)
+            if self.taps is not None and before is not None:
+                self.taps.put_before(before)
+            return logits
         with self._device.entered():
             span = self._set(count, tokens, position)
             self._begin(count, position, count, prompt=False)
-            self._replay.run(("step", count, span), lambda: self._step(count, span))
+            fuses = self.reader is not None and self.reader.begin(count, count)
+            self._replay.run(("step", count, span, fuses), lambda: self._step(count, span, fuses))
             self._finish()
+        if self.reader is not None:
+            self.reader.rows = count
+        if self.taps is not None:
+            self.taps.count = count
         self.suspect = not math.isfinite(self._host_logits[count - 1, 0])
         return self._host_logits[:count]
 
     def feed(self, tokens: Sequence[int], position: int) -> None:
+        done = 0
         for width, part, start in feed_passes(tokens, position, self._contract, pad_from=1):
             with self._device.entered():
                 span = self._set(width, part, start)
                 self._begin(width, start, len(part), prompt=True)
-                self._replay.run(("feed", width, span), lambda width=width, span=span: self._feed(width, span))  # type: ignore[misc]
+                fuses = self.reader is not None and self.reader.begin(width, len(part))
+                self._replay.run(("feed", width, span, fuses), partial(self._feed, width, span, fuses))
+                if self.taps is not None:
+                    self.taps.receive(len(part), done)
+                    self._device.synchronize()
                 self._finish()
+            done += len(part)
+        if self.taps is not None:
+            self.taps.count = done
 
     def resumable(self, rows: int) -> int:
         return rows if self.states is None else self.states.resumable(rows)
@@ -206,12 +235,16 @@ class TensorRTDecoder:
         if self.states is not None:
             self.states.finish()
 
-    def _feed(self, width: int, span: int) -> None:
+    def _feed(self, width: int, span: int, fuses: bool) -> None:
         self.inputs.send()
+        if self.reader is not None and fuses:
+            self.reader.fuse(width)
         self.enqueue(width, span)
 
-    def _step(self, width: int, span: int) -> None:
-        self._feed(width, span)
+    def _step(self, width: int, span: int, fuses: bool) -> None:
+        self._feed(width, span, fuses)
+        if self.taps is not None:
+            self.taps.receive(width)
         self._device.copy(self._host_logits.ctypes.data, self.logits, 4 * width * self.vocab_size)
 
     def _bind(self, width: int, span: int) -> Enqueue:
@@ -227,10 +260,12 @@ class TensorRTDecoder:
                 addresses[past.replace("past", "present", 1)] = address
         if self.states is not None:
             addresses |= self.states.addresses(self.counts[width])
-        shapes = {"tokens": (1, width), "columns": (span,)}
         rows = width if width <= self._contract.widest_step else 1
-        given = {"logits": (1, rows, self.vocab_size)}
-        return self._plan.bind(self._contract.widths.index(width), shapes, addresses | self._new, self._scratch, given)
+        hidden, inputs, outputs = hidden_bindings(self.taps, self.reader, width, rows)
+        shapes = {"tokens": (1, width), "columns": (span,), **inputs}
+        given = {"logits": (1, rows, self.vocab_size), **outputs}
+        profile = self._contract.widths.index(width)
+        return self._plan.bind(profile, shapes, addresses | hidden | self._new, self._scratch, given)
 
     def warm_up(self) -> None:
         """Capture the passes of prompt chunks at every span, then clear the caches."""
@@ -239,6 +274,8 @@ class TensorRTDecoder:
             if span >= width:
                 if self.states is not None:
                     self.states.assume(span - width)
+                if self.reader is not None:
+                    self.reader.read(np.zeros((0, self.reader.given_width), np.float32))
                 self.feed([0] * width, span - width)
         self.overwrite_rows(0, 0.0)
 

@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...bundle import Bundle, ModelSpec, Plan, Role
+from ...bundle import Bundle, DraftSpec, ModelSpec, Plan, Role
 from ...errors import EngineError
 from ..base import Arrays, Engine, OpenedDraft, RunGraph
 from ..cuda.protocol import ALIGNMENT, Address, Device
 from ..cuda.staging import Page
+from ..shared_vocabulary import load_maps
 from .api import Library, plans_of
 from .decoder import TensorRTDecoder
+from .hidden import DeviceReader
 from .plan import LoadedPlan
 from .plan_compatibility import check_fit
 from .round_graph import DeviceRounds
@@ -69,7 +72,9 @@ def load_bundle(
 def _check_complete(name: str, bundle: Bundle, plans: Mapping[str, Plan]) -> None:
     """Raises `EngineError` if a model or a rule has no plan."""
     manifest = bundle.manifest
-    models = (role for role, model in manifest.pair.items() if not set(model.graphs.values()) & set(plans))
+    graphs: list[tuple[str, dict[str, str]]] = [(role, model.graphs) for role, model in manifest.pair.items()]
+    graphs += [("fuse", model.reads.fuse) for model in manifest.pair.values() if model.reads and model.reads.fuse]
+    models = (name for name, by_dialect in graphs if not set(by_dialect.values()) & set(plans))
     rules = (Path(rule.graph).stem for rule in manifest.rules if rule.graph not in plans)
     missing = [*models, *rules]
     if missing:
@@ -111,15 +116,21 @@ def _engine(
 
     def decoder(role: Role, spec: ModelSpec) -> TensorRTDecoder:
         plan = next(loaded[graph] for graph in spec.graphs.values() if graph in loaded)
-        return TensorRTDecoder(role, plan, spec, contract, device, scratch)
+        reader = None
+        if (reads := spec.reads) is not None:
+            fuse = next((loaded[graph] for graph in reads.fuse.values() if graph in loaded), None)
+            reader = DeviceReader(reads, manifest.target.tap_width, contract, device, scratch, fuse)
+        return TensorRTDecoder(role, plan, spec, contract, device, scratch, reader)
 
     target = decoder("target", manifest.target)
     first = manifest.drafts[0] if manifest.drafts else None
     draft = decoder("draft", first.model) if first else None
-    # Rounds on the device need one set of token ids.
+    # Rounds on the device need one set of token ids, which a draft that reads hidden states has.
     same_ids = first is not None and first.shared_vocabulary is None and first.model.vocab_size == target.vocab_size
+    columns = _columns(bundle, first, target.vocab_size) if first is not None else None
+    drafting = draft if same_ids or columns is not None else None
     rules = {Path(graph).stem: plan for graph, plan in loaded.items()}
-    rounds = DeviceRounds(device, contract, target, draft if same_ids else None, rules, scratch)
+    rounds = DeviceRounds(device, contract, target, drafting, rules, scratch, columns)
     rounds.warm_up()
     for model in filter(None, (target, draft)):
         model.warm_up()
@@ -129,8 +140,20 @@ def _engine(
         return None if plan is None else device_graph(plan, device, scratch)
 
     dialect = next(dialect for dialect, graph in manifest.target.graphs.items() if graph in loaded)
-    opened = OpenedDraft(draft) if draft else None
-    return Engine(name, dialect, target, opened, open_graph, rounds, close, device=device.index)
+    opened = OpenedDraft(draft, reader=draft.reader) if draft else None
+    return Engine(name, dialect, target, opened, open_graph, rounds, close, device=device.index, taps=target.taps)
+
+
+def _columns(bundle: Bundle, draft: DraftSpec, target_size: int) -> NDArray[np.int64] | None:
+    """As of `DeviceRounds`, of a draft that reads the target's ids and proposes some of them; else None."""
+    vocabulary, model = draft.shared_vocabulary, draft.model
+    if vocabulary is None or model.reads is None:
+        return None
+    maps = bundle.path(vocabulary.maps)
+    _, (target_ids, draft_ids) = load_maps(maps, vocabulary, target_size, model.vocab_size, target_size)
+    columns = np.full(target_size, -1)
+    columns[target_ids] = draft_ids
+    return columns
 
 
 def device_graph(plan: LoadedPlan, device: Device, scratch: Address) -> RunGraph:

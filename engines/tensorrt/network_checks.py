@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...bundle import Contract, ModelSpec
+from ...bundle import FEEDBACK, HIDDEN, Contract, ModelSpec
 
 TENSORRT_DTYPES = {"fp32": "FLOAT", "fp16": "HALF", "bf16": "BF16"}
 # Layers that wait for a value on the device, which decides whether, how often or over how much they run.
@@ -33,7 +33,7 @@ def check_rule(network: Any) -> Iterator[str]:
 
 
 def check_model(network: Any, trt: Any, spec: ModelSpec, contract: Contract, dialect: str) -> Iterator[str]:
-    """Check a model graph in the dialect `onnx` or `rows`: its caches, states and attention layers."""
+    """Check a model graph in the dialect `onnx` or `rows`: its caches, states, hidden states and attention layers."""
     yield from check_rule(network)
     inputs = {tensor.name: tensor for tensor in (network.get_input(index) for index in range(network.num_inputs))}
     outputs = {tensor.name: tensor for tensor in (network.get_output(index) for index in range(network.num_outputs))}
@@ -53,6 +53,11 @@ def check_model(network: Any, trt: Any, spec: ModelSpec, contract: Contract, dia
         shape, kind = state.shape(contract), TENSORRT_DTYPES[state.precision(contract)]
         yield from _ends(inputs, "input", name, shape, kind)
         yield from _ends(outputs, "output", name.replace("past", "present", 1), shape, kind)
+    if spec.taps:
+        yield from _ends(outputs, "output", HIDDEN, (1, -1, len(spec.taps) * spec.tap_width), "FLOAT")
+    if spec.reads is not None:
+        for tensors, side, name in ((inputs, "input", HIDDEN), (outputs, "output", FEEDBACK)):
+            yield from _ends(tensors, side, name, (1, -1, spec.reads.width), "FLOAT")
     if dialect != "rows":
         yield from _check_updates(network, spec)
         yield from _check_attention(network, trt, spec)

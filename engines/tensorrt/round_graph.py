@@ -4,9 +4,11 @@ One launch, one wait.
 
     host -> device   last tokens, positions, noise, sampling parameters
     draft            width 2 over the last two tokens, then width 1 over each new one; `select` after every pass
+                     one that reads hidden states: width k + 1 over the rows that it lacks and padding, then width 1
+                     over what its last row gave back and each new token
     target           width k + 1 over the last token and the k draft tokens
     accept           how many draft tokens are accepted, and the token that follows
-    device -> host   draft tokens, confidences, num_accepted, next_token, next_position
+    device -> host   draft tokens, confidences, num_accepted, next_token, next_position; the target's hidden states
 
 Contexts never change (see `plan.py`), so data is copied from one to the next: a few bytes, and a row of probabilities.
 """
@@ -17,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...bundle import COUNTS, Contract
 from ...errors import EngineError
@@ -24,6 +27,8 @@ from ..base import RoundNoise, RoundResult, check_rows
 from ..cuda.graph_cache import Replay
 from ..cuda.protocol import Address, Device
 from ..cuda.staging import Page, Slot
+from .hidden import DeviceReader, DeviceTaps
+from .pick_row import RowPicker
 from .plan import Enqueue, LoadedPlan
 from .states import DeviceStates
 
@@ -41,6 +46,8 @@ class PassDecoder(Protocol):
 
     counts: dict[int, tuple[Slot, ...]]
     states: DeviceStates | None
+    taps: DeviceTaps | None
+    reader: DeviceReader | None
 
     suspect: bool
 
@@ -65,8 +72,13 @@ class DeviceRounds:
         draft: PassDecoder | None,
         rules: Mapping[str, LoadedPlan],
         scratch: Address,
+        columns: NDArray[np.int64] | None = None,
     ) -> None:
-        """draft: None if there is none, or if its token ids differ from the target's."""
+        """draft: None if there is none, or if its token ids differ from the target's.
+
+        columns: of the logits of a draft that reads hidden states, by the target's ids, negative for tokens that it
+        cannot propose; None where they are the same.
+        """
         k, vocab_size = contract.max_draft_tokens, target.vocab_size
         self._device, self._contract, self._target, self._draft = device, contract, target, draft
         self._rules, self._scratch = rules, scratch
@@ -76,11 +88,13 @@ class DeviceRounds:
             "the rounds' inputs",
             [
                 *[(np.int64, k), (np.float32, k), (np.float32, k + 1), (np.float32, 1), (np.float32, 4)],
+                *[(np.int64, 1)] * 2,
                 *[(np.int64, k)] * (len(COUNTS) if draft is not None and draft.states is not None else 0),
             ],
         )
         self._positions, self._draft_noise, self._noise, *rest = self._inputs.slots
-        self._select_noise, self._sampling, *self._counts = rest  # _counts: of states, for each of the draft's passes
+        self._select_noise, self._sampling, *rest = rest
+        self._last_row, self._first_row, *self._counts = rest  # _counts: of states, for each of the draft's passes
         self._outputs = Page(
             device,
             "the rounds' outputs",
@@ -91,10 +105,22 @@ class DeviceRounds:
         self._row_bytes = 4 * vocab_size
         self._drawn = device.allocate(self._row_bytes, "a token's probabilities")
         self._draft_probs = device.allocate(k * self._row_bytes, "the draft's probabilities") if draft else Address(0)
+        self._picks_logits: RowPicker | None = None
+        self._draft_logits = draft.logits if draft else Address(0)
+        if draft is not None and draft.reader is not None:
+            self._picks_logits = RowPicker(device, draft.vocab_size, columns)
+            self._picks_feedback = RowPicker(device, draft.reader.width)
+            self._draft_logits = device.allocate(self._row_bytes, "a row of the draft's logits")
         self._bound: dict[tuple[str, int], Enqueue] = {}
         self._replay = Replay(device)
 
-    def run(self, tokens: Sequence[int], num_draft_tokens: int, noise: RoundNoise | None) -> RoundResult:
+    def run(
+        self,
+        tokens: Sequence[int],
+        num_draft_tokens: int,
+        noise: RoundNoise | None,
+        hidden: NDArray[np.float32] | None = None,
+    ) -> RoundResult:
         k, position = num_draft_tokens, len(tokens) - 1
         check_rows(len(tokens) + k, self._contract)
         draft = self._draft if k else None
@@ -106,10 +132,7 @@ class DeviceRounds:
         self._target.tokens[k + 1].host[0] = tokens[-1]
         self._target.positions[k + 1].host[0] = position
         if draft is not None:
-            draft.prepare(position - 1)
-            draft.tokens[2].host[:] = tokens[-2:]
-            draft.positions[2].host[0] = position - 1
-            self._positions.host[:k] = range(position, position + k)
+            self._set_draft(draft, tokens, k, hidden)
         self._begin(position, k, draft)
         rule = GREEDY
         if noise is not None:
@@ -127,7 +150,29 @@ class DeviceRounds:
         self._target.suspect = not np.isfinite(self._last_logit.host[0])
         if draft is not None:
             draft.suspect = bool(np.isnan(self._confidence.host[:k]).any())
+        if self._target.taps is not None:
+            self._target.taps.count = k + 1
         return self._result(k, position)
+
+    def _set_draft(self, draft: PassDecoder, tokens: Sequence[int], k: int, hidden: NDArray[np.float32] | None) -> None:
+        """Put what the draft's passes read into their mirrors."""
+        width, count, start = 2, 2, len(tokens) - 2
+        if draft.reader is not None:
+            width, count = k + 1, 0 if hidden is None else len(hidden)
+            start = len(tokens) - 1 - count
+            if hidden is None or not 1 <= count <= width or start < 0:
+                raise EngineError(
+                    f"a round of {k} draft tokens after {len(tokens)} tokens was given the hidden states of {count} "
+                    f"rows; it needs those of 1 to {width}"
+                )
+            draft.reader.read(hidden)
+            draft.reader.pad(width)
+            self._last_row.host[0] = count - 1
+        draft.prepare(start)
+        draft.tokens[width].host[:count] = tokens[-count:]
+        draft.tokens[width].host[count:] = 0
+        draft.positions[width].host[0] = start
+        self._positions.host[:k] = range(start + count - 1, start + count - 1 + k)
 
     def _begin(self, position: int, k: int, draft: PassDecoder | None) -> None:
         """Set, for the passes of the round, how many rows the states of both models commit."""
@@ -157,7 +202,11 @@ class DeviceRounds:
                     for decoder, left in ((self._target, 1), (self._draft, 2)):
                         if decoder is not None and decoder.states is not None:
                             decoder.states.assume(len(tokens) - left)
-                    self.run(tokens, k, draws)
+                    self.run(tokens, k, draws, self._any_hidden(k))
+
+    def _any_hidden(self, k: int) -> NDArray[np.float32] | None:
+        reader = self._draft.reader if self._draft is not None else None
+        return np.zeros((k + 1, reader.given_width), np.float32) if reader is not None else None
 
     def _round(self, rule: str, k: int, span: int) -> None:
         copy, target = self._device.copy, self._target
@@ -168,6 +217,8 @@ class DeviceRounds:
             self._propose(k, span, sampled)
             copy(target.tokens[k + 1].at(1), self._draft_tokens.address, 8 * k)
         target.enqueue(k + 1, span)
+        if target.taps is not None:
+            target.taps.receive(k + 1)
         copy(self._last_logit.address, target.logits + k * self._row_bytes, 4)
         if k:
             self._accept(rule, k)()
@@ -184,15 +235,24 @@ class DeviceRounds:
         draft.inputs.send()
         token = draft.tokens[1]  # where `select` writes, and the next pass reads
         for index in range(k):
-            if index == 0:
+            if index == 0 and draft.reader is not None:
+                draft.reader.send(k + 1)
+                draft.enqueue(k + 1, span)
+            elif index == 0:
                 draft.enqueue(2, span)
                 # only the last row is used
                 copy(draft.logits, draft.logits + self._row_bytes, self._row_bytes)
             else:
                 copy(draft.positions[1].address, self._positions.at(index), 8)
+                if draft.reader is not None:
+                    row = self._last_row if index == 1 else self._first_row
+                    self._picks_feedback.enqueue(draft.reader.address, draft.reader.feedback, row.address)
                 for given, slot in zip(draft.counts[1], self._counts, strict=True):  # none without states
                     copy(given.address, slot.at(index), 8)
                 draft.enqueue(1, span)
+            if self._picks_logits is not None:
+                row = self._first_row if index else self._last_row
+                self._picks_logits.enqueue(self._draft_logits, draft.logits, row.address)
             if sampled:
                 copy(self._select_noise.address, self._draft_noise.at(index), 4)
             self._select(sampled, draft, token.address)()
@@ -202,7 +262,8 @@ class DeviceRounds:
                 copy(self._draft_probs + index * self._row_bytes, self._drawn, self._row_bytes)
 
     def _select(self, sampled: bool, decoder: PassDecoder, token: Address) -> Enqueue:
-        addresses = {"logits": decoder.logits, "token": token, "confidence": self._selected.address}
+        logits = decoder.logits if decoder is self._target else self._draft_logits
+        addresses = {"logits": logits, "token": token, "confidence": self._selected.address}
         if sampled:
             addresses |= {
                 "noise": self._select_noise.address,

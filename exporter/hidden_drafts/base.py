@@ -80,9 +80,9 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
         """input_ids `[1, T]`: the tokens after the rows. hidden `[1, T, H]`: as `fuse` gives it; by default of the
         target's own hidden states (`read_target`), which needs the sequence from its beginning.
         """
-        if hidden is None:
-            hidden = self.fuse(self.read_target(input_ids))
         embedded = self.embed_tokens(input_ids)
+        if hidden is None:
+            hidden = self.fuse(self.read_target(input_ids).to(embedded.dtype))
         if past_key_values is None and use_cache:
             past_key_values = DynamicCache(config=self.config)
         start = past_key_values.get_seq_length() if past_key_values is not None else 0

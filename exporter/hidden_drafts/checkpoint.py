@@ -16,7 +16,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...bundle import HiddenDraftKind, ELEMENT_BYTES, Defaults, Precision
+from ...bundle import ELEMENT_BYTES, Defaults, HiddenDraftKind, Precision
 from ...errors import CheckpointError
 from ..checkpoints.checkpoint import Checkpoint, for_inference
 from ..checkpoints.find import find_checkpoint

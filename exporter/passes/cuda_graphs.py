@@ -22,8 +22,7 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
-from ...bundle import COUNTS
-from ...engines.onnxruntime.hidden import HIDDEN
+from ...bundle import COUNTS, HIDDEN
 
 SEQLENS_K, TOTAL_SEQUENCE_LENGTH = 5, 6  # inputs of GroupQueryAttention
 PAST_KEY = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from ...errors import ProofError, UnsupportedModelError
 from ...runtime.proofs.parity import (
     LOGIT_TOLERANCE,
     Arithmetic,
+    Exact,
     ReferenceStep,
     Rounding,
     Step,
@@ -157,10 +158,15 @@ def _block_passes(model: BlockDraft, steps: Sequence[Step]) -> Iterator[NDArray[
 
 
 def prove_taps(
-    decoder: OrtDecoder, model: PreTrainedModel, undo: Undo, steps: Sequence[Step], contract: Contract
+    decoder: OrtDecoder | OrtBlockDecoder,
+    model: PreTrainedModel,
+    undo: Undo,
+    steps: Sequence[Step],
+    contract: Contract,
+    arithmetic: Exact | None = None,
 ) -> None:
     """Compare the hidden states that the target's graph gives with those that transformers tells of the model, at each
-    of `steps` near the start. undo: as for `trace`.
+    of `steps` near the start. undo: as for `trace`. arithmetic: the graph's, by default the contract's.
 
     Raises `ProofError`.
     """
@@ -179,7 +185,7 @@ def prove_taps(
             wanted, before = (undo(tap, states[tap])[0, step.position :].numpy() for states in (rounded, exact))
             off = np.abs(ours[:, place * width : (place + 1) * width] - wanted).max() / wanted.std()
             # Of caches that round, as in `prove_layers`.
-            tolerance = LOGIT_TOLERANCE[contract.precision] + np.abs(before - wanted).max() / wanted.std()
+            tolerance = LOGIT_TOLERANCE[arithmetic or contract.precision] + np.abs(before - wanted).max() / wanted.std()
             if not off <= tolerance:
                 raise ProofError(
                     f"target: the hidden states at tap {tap} are {off:.2g} standard deviations off the Hugging Face "
@@ -306,24 +312,28 @@ def _rounds(path: Path) -> bool:
 
 
 def open_decoder(
-    path: Path, spec: ModelSpec, contract: Contract, dialect: str, fuse_quantized: bool = True
+    path: Path, spec: ModelSpec, contract: Contract, dialect: str, wide: bool = False
 ) -> OrtDecoder | OrtBlockDecoder:
-    """Of the graph at `path`, beside which the others lie that a draft has which reads hidden states."""
-    if spec.reads is not None and spec.reads.slots:
-        context, chain = spec.reads.fuse[dialect], spec.reads.chain.get(dialect)
-        paths = {"block": path, "context": path.with_name(Path(context).name)}
-        opened = open_graph(path.with_name(Path(chain).name)) if chain else None
-        return OrtBlockDecoder(paths, spec, contract, opened, fuse_quantized=fuse_quantized)
-    fuse = spec.reads.fuse.get(dialect) if spec.reads is not None else None
-    options = DecoderOptions(
-        fuse_quantized=fuse_quantized, fuse=open_graph(path.with_name(Path(fuse).name)) if fuse else None
-    )
+    """Of the graph at `path`, beside which the others lie that a draft has which reads hidden states. wide: as of
+    `widened_decoder`.
+    """
+    reads = spec.reads
+    if reads is not None and reads.slots:
+        paths = {"block": path, "context": path.with_name(Path(reads.fuse[dialect]).name)}
+        chain = open_graph(path.with_name(Path(reads.chain[dialect]).name)) if reads.chain else None
+        return OrtBlockDecoder(paths, spec, contract, chain, fuse_quantized=not wide)
+    fuse, run = reads.fuse.get(dialect) if reads is not None else None, None
+    if fuse is not None:
+        beside = path.with_name(Path(fuse).name)
+        with widened(beside) if wide else nullcontext(beside) as fusing:
+            run = open_graph(fusing)
+    options = DecoderOptions(fuse_quantized=not wide, fuse=run)
     return OrtDecoder(path, spec, contract, dialect=dialect, options=options)
 
 
 def widened_decoder(path: Path, spec: ModelSpec, contract: Contract, dialect: str) -> OrtDecoder | OrtBlockDecoder:
     """Of a widened graph, whose products compute in fp32 whatever is quantized."""
-    return open_decoder(path, spec, replace(contract, precision="fp32"), dialect, fuse_quantized=False)
+    return open_decoder(path, spec, replace(contract, precision="fp32"), dialect, wide=True)
 
 
 @contextmanager

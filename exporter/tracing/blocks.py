@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from ...bundle import CacheLayer, Contract
-from ...engines.onnxruntime.hidden import CHAINED, CONFIDENCE, HIDDEN, STATES
+from ...bundle import HIDDEN, CacheLayer, Contract
+from ...engines.onnxruntime.confidence_head import CONFIDENCE
+from ...engines.onnxruntime.hidden import CHAINED, STATES
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..dialects import OPSETS, Dialect
 from ..hidden_drafts.block import BlockDraft

@@ -17,7 +17,8 @@ from ..weights.rotation import Rotation
 
 # Tokens by which it is seen how quantization changed a model, and how far two equal states may be apart, in standard
 # deviations: what rounding of changed weights explains, as `weights/rotation.py` has it for logits.
-PROBED, SAME = 16, 1e-3
+PROBED = 16
+SAME = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
 @contextmanager
@@ -95,21 +96,20 @@ class TapProbe:
             undo = Undo(rotation)
             if LAST in self._taps:
                 undo = Undo(rotation, _gain(self._before[LAST], undo(LAST, after[LAST])))
-            if all(_same(self._before[tap], undo(tap, after[tap])) for tap in self._taps):
+            if all(self._same(self._before[tap], undo(tap, after[tap])) for tap in self._taps):
                 return undo
         raise UnsupportedModelError(
             f"{type(self._model).__name__}: quantization changes its hidden states, and the draft reads them; build it "
             "in fp32, or leave the draft out"
         )
 
+    def _same(self, one: Tensor, other: Tensor) -> bool:
+        return float((one - other).abs().max()) <= SAME[self._model.dtype] * float(one.std())
+
     def _states(self) -> dict[int, Tensor]:
         with torch.no_grad(), taps_seen(self._model, self._taps) as seen:
             self._model(input_ids=self._tokens, use_cache=False)
         return {tap: state.float().clone() for tap, state in seen.items()}
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    return float((one - other).abs().max()) <= SAME * float(one.std())
 
 
 def _gain(before: Tensor, after: Tensor) -> Tensor:

@@ -19,8 +19,7 @@ from torch.onnx.ops import symbolic
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
-from ...bundle import COUNTS, CacheLayer, Contract
-from ...engines.onnxruntime.hidden import FEEDBACK, FUSED, HIDDEN
+from ...bundle import COUNTS, FEEDBACK, FUSED, HIDDEN, CacheLayer, Contract
 from ...errors import UnsupportedModelError
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import first_line

@@ -23,7 +23,7 @@ class HiddenDraft:
     def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
         """The rows of the prompt but the last, which the first pass writes."""
         if plan.draft_stop is None or plan.draft_stop.go_on(0):
-            self._cached.catch_up(tokens, min(len(tokens) - 2, self._cached.reach))
+            self._cached.prefill(tokens, len(tokens) - 2)
 
     def one_by_one(self, tokens: Sequence[int], plan: RoundPlan) -> Iterator[int]:
         """Draft tokens, lazily: a pass runs only when its token is requested."""

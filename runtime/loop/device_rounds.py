@@ -17,6 +17,7 @@ from ..drafting.rounds import RoundOutcome, RoundPlan, Source
 from ..sampling.parameters import COMPILED, SamplingParameters
 from ..sampling.rules import NonFiniteLogitsError, noise_streams
 from ..state.context import Context
+from ..state.hidden_rows import HiddenDecoder
 from ..state.statistics import Statistics
 
 
@@ -57,13 +58,18 @@ class DeviceRound:
         draft = self._context.draft
         # The first draft pass feeds two tokens, so a sequence of one starts with a plain round.
         k = plan.num_draft_tokens if self._drafts and draft is not None and len(tokens) > 1 else 0
-        start = perf_counter()
-        if k and draft is not None:
+        start, hidden = perf_counter(), None
+        if k and isinstance(draft, HiddenDecoder):
+            hidden = draft.missing(tokens, k + 1)
+            k = k if hidden is not None else 0  # without them it cannot draft
+        elif k and draft is not None:
             self.prefill(tokens, plan)  # rows that plain rounds have left out
             draft.rows = min(draft.rows, len(tokens) - 2)  # the valid ones, should the round fail
-        result = self._rounds.run(tokens, k, self._draw_noise(k))
+        result = self._rounds.run(tokens, k, self._draw_noise(k), hidden)
         self._context.target.rows = len(tokens) + k
-        if k and draft is not None:
+        if hidden is not None and isinstance(draft, HiddenDecoder):
+            draft.wrote(len(hidden))
+        elif k and draft is not None:
             draft.rows = len(tokens) + k - 1
         self._statistics.device_seconds += perf_counter() - start
         for index, confidence in enumerate(result.confidence):

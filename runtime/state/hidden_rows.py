@@ -60,27 +60,40 @@ class HiddenDecoder(CachedDecoder):
         self._waiting[self._count : self._count + len(new)] = new
         self._count += len(new)
 
+    def prefill(self, tokens: Sequence[int], end: int) -> None:
+        """Write the rows up to `end` whose hidden states are there."""
+        self.catch_up(tokens, min(end, self.reach))
+
     def catch_up(self, tokens: Sequence[int], end: int) -> None:
         """Write the rows up to `end`, which wait: a pass or two, so a round's tokens are not lost to a cancellation."""
         while self.rows < end:
             count = min(self.chunk, end - self.rows)
-            self._read(count)
+            self.reader.read(self._states(count))
             self.decoder.feed(tokens[self.rows + 1 : self.rows + 1 + count], self.rows)
-            self._written(count)
+            self.wrote(count)
 
-    def first(self, tokens: Sequence[int], at_once: int) -> Logits | None:
-        """Write the rows of `tokens` that are missing; the logits of the last `at_once` or fewer of them, in rows.
+    def missing(self, tokens: Sequence[int], at_once: int) -> NDArray[np.float32] | None:
+        """The hidden states of the last rows of `tokens`, `at_once` or fewer; those before them are written now.
 
-        The last is of the first draft token. None where hidden states are missing, or none is left to read.
+        None where hidden states are missing, or none is left to read.
         """
         end = len(tokens) - 1
         if self.reach != end or not self._count:
             return None
         self.catch_up(tokens, end - min(at_once, self._count))
-        count = self._count
-        self._read(count)
+        return self._states(self._count)
+
+    def first(self, tokens: Sequence[int], at_once: int) -> Logits | None:
+        """Write the rows of `tokens` that are missing; the logits of the last `at_once` or fewer of them, in rows.
+
+        The last is of the first draft token. None as of `missing`.
+        """
+        states = self.missing(tokens, at_once)
+        if states is None:
+            return None
+        self.reader.read(states)
         logits = self.decoder.step(tokens[self.rows + 1 :], self.rows)
-        self._written(count)
+        self.wrote(len(states))
         return logits
 
     def next(self, token: int, position: int) -> Logits:
@@ -88,11 +101,12 @@ class HiddenDecoder(CachedDecoder):
         self.reader.read_back()
         return self.decoder.step([token], position)
 
-    def _read(self, count: int) -> None:
+    def _states(self, count: int) -> NDArray[np.float32]:
         waiting = self._waiting[:count]
-        self.reader.read(waiting if self.columns is None else waiting[:, self.columns])
+        return waiting if self.columns is None else waiting[:, self.columns]
 
-    def _written(self, count: int) -> None:
+    def wrote(self, count: int) -> None:
+        """The first `count` rows that waited are written."""
         self.rows += count
         self._count -= count
         self._waiting[: self._count] = self._waiting[count : count + self._count].copy()

@@ -11,6 +11,7 @@ from .engine_mutants import ENGINES
 from .exporter_mutants import EXPORTER
 from .grammar_mutants import GRAMMAR
 from .hidden_mutants import HIDDEN
+from .hidden_round_mutants import HIDDEN_ROUNDS
 from .kernel_mutants import KERNELS
 from .leaf_mutants import LEAVES
 from .loop_mutants import LOOP
@@ -35,6 +36,7 @@ MUTANTS = (
     *HIDDEN,
     *KERNELS,
     *ENGINES,
+    *HIDDEN_ROUNDS,
     *SERVE,
     *STATES,
     *WIRE,

@@ -13,6 +13,7 @@ from specexport.engines.cuda.device import CudaDevice
 from specexport.engines.cuda.graph_cache import Replay
 from specexport.engines.cuda.protocol import ALIGNMENT, Address
 from specexport.engines.cuda.staging import Page
+from specexport.engines.tensorrt.pick_row import RowPicker
 from specexport.engines.tensorrt.place_rows import PTX, RowPlacer
 from specexport.errors import EngineError
 
@@ -274,6 +275,32 @@ def _place_in_numpy(cache: Bytes, new: Bytes, start: int) -> None:
     cache[:, start : start + kept] = new[:, :kept]
 
 
+def a_row_is_picked_as_in_numpy(device: CudaDevice) -> None:
+    """Rows that change between the replays of one graph; numbers stay, go elsewhere, or are left out."""
+    for columns, places in ((5, None), (1000, None), (700, np.arange(1300) * 3 % 900 - 200)):
+        rows = np.random.default_rng(columns).normal(size=(4, columns)).astype(np.float32)
+        source, picker = sent(device, rows), RowPicker(device, columns, places)
+        chosen = np.arange(columns) if places is None else places
+        there = (chosen >= 0) & (chosen < columns)
+        target, row = device.allocate(4 * len(chosen), "a check"), Page(device, "the row", [(np.int64, 1)])
+
+        def work(
+            picker: RowPicker = picker, target: Address = target, source: Address = source, row: Page = row
+        ) -> None:
+            row.send()
+            picker.enqueue(target, source, row.slots[0].address)
+
+        work()
+        device.synchronize()
+        graph = device.capture(work)
+        for index in (0, 3, 1):
+            row.slots[0].host[:] = index
+            device.launch(graph)
+            device.synchronize()
+            expected = np.where(there, rows[index][np.where(there, chosen, 0)], -np.inf)
+            assert np.array_equal(received(device, target, 4 * len(chosen)).view(np.float32), expected)
+
+
 def a_kernel_that_is_not_there_is_one_error(device: CudaDevice) -> None:
     with pytest.raises(EngineError, match="refused cuModuleGetFunction: CUDA_ERROR_NOT_FOUND"):
         device.kernel(PTX, "place_columns")
@@ -297,6 +324,7 @@ CHECKS: dict[str, Callable[[CudaDevice], None]] = {
         another_thread_may_call,
         time_is_that_of_the_work,
         rows_are_placed_as_in_numpy,
+        a_row_is_picked_as_in_numpy,
         a_kernel_that_is_not_there_is_one_error,
     )
 }

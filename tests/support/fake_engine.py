@@ -9,7 +9,7 @@ from pathlib import Path
 from specexport.bundle import Bundle, FileEntry, Plan
 from specexport.engines.base import Engine
 from specexport.engines.tensorrt.api import Library
-from specexport.engines.tensorrt.compile import model_profiles
+from specexport.engines.tensorrt.compile import hidden_profiles, model_profiles
 from specexport.engines.tensorrt.engine import load_bundle
 
 from support.fake_device import FakeDevice
@@ -28,8 +28,13 @@ def with_plans(
 ) -> Bundle:
     """The bundle with a fake plan of each graph that a round needs."""
     manifest = bundle.manifest
-    profiles = model_profiles(manifest.contract)
-    graphs = {model.graphs[dialect]: profiles for model in manifest.models.values()}
+    contract, graphs = manifest.contract, {}
+    for model in manifest.pair.values():
+        reads = model.reads
+        graphs[model.graphs[dialect]] = model_profiles(contract, reads.width if reads else 0)
+        if reads is not None and reads.fuse:
+            size = len(reads.taps) * manifest.target.tap_width
+            graphs[reads.fuse[dialect]] = hidden_profiles(contract, size)
     graphs |= {rule.graph: () for rule in manifest.rules}
     plans, files = [], dict(manifest.files)
     for graph, shapes in graphs.items():

@@ -24,4 +24,18 @@ def place_rows(memory: Any, grid: Dim, block: Dim, table: int, position: int, co
         rows[:, start : start + kept] = new[:, :kept]
 
 
-KERNELS = {"place_rows": place_rows}
+def pick_row(
+    memory: Any, grid: Dim, block: Dim, target: int, source: int, row: int, places: int, count: int, columns: int
+) -> None:
+    """As `place_rows`."""
+    assert grid[0] * block[0] >= count, "numbers are left out"
+    chosen = memory.view(places, 4 * count).view(np.uint32)
+    start = source + 4 * columns * int(memory.view(row, 8).view(np.int64)[0])
+    numbers = memory.view(start, 4 * columns).view(np.float32)
+    there = chosen < columns
+    picked = np.full(count, -np.inf, np.float32)
+    picked[there] = numbers[chosen[there]]
+    memory.view(target, 4 * count).view(np.float32)[:] = picked
+
+
+KERNELS = {"pick_row": pick_row, "place_rows": place_rows}

@@ -183,10 +183,24 @@ def test_a_bundle_becomes_an_engine(
     closed: list[str] = []
 
     def decoder(
-        runtime: Any, session: Any, place: OrtDevice, path: Path, spec: ModelSpec, contract: Contract, keeps_open: bool
+        runtime: Any,
+        session: Any,
+        place: OrtDevice,
+        path: Path,
+        spec: ModelSpec,
+        contract: Contract,
+        keeps_open: bool,
+        fuse: Any,
     ) -> Any:
+        assert fuse is None
         made.append((runtime, session.get_providers()[0], place, spec.source, contract.precision, keeps_open))
-        return SimpleNamespace(file=path.name, head=f"head of {spec.source}", close=lambda: closed.append(spec.source))
+        return SimpleNamespace(
+            file=path.name,
+            head=f"head of {spec.source}",
+            reader=f"reader of {spec.source}",
+            taps=f"taps of {spec.source}",
+            close=lambda: closed.append(spec.source),
+        )
 
     monkeypatch.setattr(cuda, "OrtCudaDecoder", decoder)
     bundle = bundle_in(precision, tmp_path)
@@ -199,6 +213,7 @@ def test_a_bundle_becomes_an_engine(
         "draft.ort.onnx",
         "head of org/draft",
     )
+    assert (engine.taps, engine.draft.reader) == ("taps of org/target", "reader of org/draft")
     engine.close()
     assert closed == ["org/draft", "org/target"]
     assert sorted(made, key=lambda entry: entry[3]) == [

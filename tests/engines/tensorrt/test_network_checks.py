@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from specexport.bundle import CacheLayer, Contract, ModelSpec
+from specexport.bundle import CacheLayer, Contract, ModelSpec, Reads
 from specexport.engines.tensorrt.api import library
 from specexport.engines.tensorrt.compile import _allow_decomposition, _builder, _parse
 from specexport.engines.tensorrt.network_checks import attention_layers, check_model, check_rule
@@ -159,3 +159,35 @@ def test_graphs_that_no_cuda_graph_can_hold(text: str, kind: str, tmp_path: Path
     network = Parsed(text, tmp_path).network
     for found in (list(check_rule(network)), list(check_model(network, trt, SPEC, CONTRACT, "onnx"))):
         assert any(f"is a {kind} layer, which a CUDA graph cannot hold" in line for line in found), found
+
+
+SHOWS = ENDS.replace("=> (", "=> (float[1, T, 6] hidden, ")
+READS = ENDS.replace("model (", "model (float[1, T, 6] hidden, ").replace("=> (", "=> (float[1, T, 6] feedback, ")
+
+
+def test_hidden_states(tmp_path: Path) -> None:
+    """Of the width that the manifest says, in fp32."""
+    target = dataclasses.replace(SPEC, taps=(1, 2, 3), tap_width=2)
+    draft = dataclasses.replace(SPEC, reads=Reads("eagle3", (1, 2, 3), 6, {}))
+    shows = BODY.replace(
+        "}",
+        """    first = Constant <value = int64[1] {0}> ()
+    last = Constant <value = int64[1] {6}> ()
+    axis = Constant <value = int64[1] {3}> ()
+    heads = Constant <value = int64[1] {1}> ()
+    some = Slice (x, first, last, axis)
+    sum = ReduceSum <keepdims = 0> (some, heads)
+    OUTPUT = Cast <to = 1> (sum)
+}""",
+    )
+    assert problems(SHOWS + shows.replace("OUTPUT", "hidden"), tmp_path, spec=target) == []
+    wide = dataclasses.replace(target, tap_width=3)
+    (wrong,) = problems(SHOWS + shows.replace("OUTPUT", "hidden"), tmp_path, spec=wide)
+    assert "hidden is FLOAT [1, -1, 6], expected FLOAT [1, -1, 9]" in wrong
+    assert problems(ENDS + BODY, tmp_path, spec=target) == ["hidden is no output of the network"]
+    reads = shows.replace("OUTPUT", "other").replace("\n}", "\n    feedback = Add (other, hidden)\n}")
+    assert problems(READS + reads, tmp_path, spec=draft) == []
+    assert problems(ENDS + BODY, tmp_path, spec=draft) == [
+        "hidden is no input of the network",
+        "feedback is no output of the network",
+    ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from specexport.engines.tensorrt import pick_row
 from specexport.engines.tensorrt.place_rows import PTX
 from support.host_memory import HostMemory
 from support.ptx import Kernel
@@ -89,13 +90,14 @@ def test_the_kernel_places_rows_as_defined(case: Case) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_110", "sm_120"])
-def test_the_assembler_takes_the_kernel(tmp_path: Path, architecture: str) -> None:
+@pytest.mark.parametrize("kernel", [PTX, pick_row.PTX], ids=["place_rows", "pick_row"])
+def test_the_assembler_takes_the_kernel(tmp_path: Path, architecture: str, kernel: str) -> None:
     if shutil.which("ptxas") is None:
         pytest.skip("ptxas is not installed")
     known = subprocess.run(["ptxas", "--help"], capture_output=True, text=True, check=True).stdout
     if f"'{architecture}'" not in known:
         pytest.skip(f"this ptxas does not know {architecture}")
-    (tmp_path / "kernel.ptx").write_text(PTX)
+    (tmp_path / "kernel.ptx").write_text(kernel)
     command = [
         "ptxas",
         f"-arch={architecture}",

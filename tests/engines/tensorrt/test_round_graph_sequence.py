@@ -275,7 +275,7 @@ def test_a_draft_whose_ids_are_not_the_targets(
     assert not [line for line in made.at_load if "the draft's probabilities" in line]
     asked: list[int] = []
     run = made.rounds.run
-    made.rounds.run = lambda tokens, k, given: asked.append(k) or run(tokens, k, given)  # type: ignore[method-assign,func-returns-value]
+    made.rounds.run = lambda tokens, k, given, hidden: asked.append(k) or run(tokens, k, given)  # type: ignore[method-assign,func-returns-value]
     assert made.same(TOKENS[:9], max_new_tokens=20).statistics.drafted > 0
     made.same(TOKENS[:9], max_new_tokens=20, temperature=1.0, seed=2)
     assert asked == []

@@ -13,8 +13,8 @@ import specexport
 from click.testing import CliRunner
 from specexport.bundle import Bundle
 from specexport.cli import main
+from specexport.engines.shared_vocabulary import load_maps
 from specexport.exporter.checkpoints.shared_vocabulary import Tokens, Translation
-from specexport.runtime.drafting.translate import load_maps
 from specexport.runtime.session import Session
 from specexport.runtime.text.token_bytes import BYTE_ALPHABET
 from support.pair import Pair

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from specexport import load
 from specexport.bundle import Bundle
+from specexport.engines.catalogue import ENGINES
 from specexport.errors import BundleError, CheckpointError, ParameterError, ProofError, UnsupportedModelError
 from specexport.exporter.additional_drafts import add_draft
 from specexport.exporter.build import build
@@ -21,7 +23,10 @@ from specexport.exporter.proving import prove
 from specexport.exporter.tracing import taps
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.proofs.verify import verify_session
+from specexport.runtime.session import Session
 from support.block_drafts import save_block, save_block_target
+from support.fake_device import FakeDevice
+from support.fake_engine import load_fake
 from support.hidden_drafts import (
     save_deepspec,
     save_modelopt,
@@ -30,6 +35,7 @@ from support.hidden_drafts import (
     save_target,
 )
 from support.mtp_layers import FAMILIES, add_layer
+from support.placement import copies
 from support.refusals import refused
 from support.tiny import VOCAB, make_tokenizer, save_checkpoint, save_model
 
@@ -230,15 +236,66 @@ def test_a_bundle_that_is_there_gives_no_hidden_states(
         add_draft(bundle, NamedDraft("head", source))
 
 
-def test_engines_that_give_none(target: Path, cache: Path, tmp_path: Path) -> None:
+def test_engines_that_give_none(target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a kind of draft that an engine does not run."""
     save_original(tmp_path / "head")
-    with refused(ParameterError, "hidden states", "onnxruntime-cuda", field="draft"):
-        build(
-            str(target),
-            str(tmp_path / "head"),
-            tmp_path / "b",
-            options(cache, engines=("onnxruntime-cuda",), precision="fp16"),
-        )
+    monkeypatch.setitem(ENGINES, "tensorrt", replace(ENGINES["tensorrt"], hidden_drafts=("mtp",)))
+    with refused(ParameterError, "hidden states", "tensorrt", "eagle3", field="draft"):
+        build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache, engines=("onnxruntime", "tensorrt")))
+
+
+def test_onnxruntime_cuda_copies_nothing_in_a_pass(target: Path, cache: Path, tmp_path: Path) -> None:
+    """Else its passes are no CUDA graphs."""
+    save_original(tmp_path / "head")
+    chosen = options(cache, engines=("onnxruntime-cuda",), precision="fp16")
+    bundle = build(str(target), str(tmp_path / "head"), tmp_path / "b", chosen).bundle
+    for model in bundle.manifest.pair.values():
+        assert copies(ir.load(bundle.path(model.graphs["ort"]))) == []
+
+
+def test_rounds_on_a_device(target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the dialect of TensorRT, whole rounds over a double of it: everything that `specexport verify` looks at."""
+    monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
+    save_original(tmp_path / "head")
+    both = options(cache, engines=("onnxruntime", "tensorrt"))
+    bundle = build(str(target), str(tmp_path / "head"), tmp_path / "b", both).bundle
+    model = bundle.manifest.drafts[0].model
+    assert model.reads is not None
+    assert "onnx" in model.graphs.keys() & model.reads.fuse.keys()
+    assert {proof.dialect: proof.passed for proof in model.proofs}["onnx"]
+    found = {}
+    planned, engine = load_fake(bundle, FakeDevice())
+    for name, session in (
+        ("device", Session(planned, engine, policy=False)),
+        ("host", load(bundle.root, policy=False)),
+    ):
+        found[name] = [
+            session.generate(PROMPT, max_new_tokens=40, num_draft_tokens=k, stop_token_ids=(), **how)
+            for how in ({}, {"temperature": 1.0, "seed": 3})
+            for k in (1, 3)
+        ]
+        if name == "device":
+            assert all(one.statistics.device_seconds and not one.statistics.draft_seconds for one in found[name])
+            report = verify_session(session, None, 16, trials=0)
+            assert report.passed
+            assert report.drafted > 0
+        session.close()
+    for ours, theirs in zip(*found.values(), strict=True):
+        assert ours.tokens == theirs.tokens
+        assert ours.statistics.accepted_by_position == theirs.statistics.accepted_by_position
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_tensorrt_rtx_compiles_the_graphs(precision: str, target: Path, cache: Path, tmp_path: Path) -> None:
+    """With what fuses, and the checks of its network."""
+    pytest.importorskip("tensorrt_rtx")
+    save_speculators(tmp_path / "head")
+    chosen = options(cache, engines=("tensorrt-rtx",), precision=precision)
+    bundle = build(str(target), str(tmp_path / "head"), tmp_path / "b", chosen).bundle
+    reads = bundle.manifest.drafts[0].model.reads
+    assert reads is not None
+    plans = {plan.graph for plan in bundle.manifest.plans}
+    assert {*bundle.manifest.target.graphs.values(), *reads.fuse.values()} <= plans
 
 
 def test_leaves_need_a_draft_of_its_own(target: Path, cache: Path, tmp_path: Path) -> None:
@@ -275,13 +332,6 @@ def test_options_that_are_for_other_drafts(target: Path, cache: Path, tmp_path: 
         with refused(ParameterError, option.replace("_", "-"), other, field=option):
             build(str(target), other, tmp_path / "b", options(cache, **changes))
     assert not (tmp_path / "b").exists()
-
-
-def test_an_mtp_layer_with_a_cut_vocabulary_is_for_one_engine_too(cache: Path, tmp_path: Path) -> None:
-    target = mtp_target("GLM-4.5", tmp_path / "t")
-    chosen = options(cache, engines=("onnxruntime-cuda",), precision="fp16", draft_vocabulary=40)
-    with refused(ParameterError, "hidden states", "onnxruntime-cuda", field="draft"):
-        build(str(target), "mtp", tmp_path / "b", chosen)
 
 
 def test_the_cost_of_a_prompt_counts_what_fuses(target: Path, cache: Path, tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from specexport.bundle import SharedVocabulary
 from specexport.engines.base import Logits
+from specexport.engines.shared_vocabulary import load_maps
 from specexport.errors import BundleError
-from specexport.runtime.drafting.translate import NarrowDecoder, TranslatedDecoder, load_maps
+from specexport.runtime.drafting.translate import NarrowDecoder, TranslatedDecoder
 from support.doubles import FakeDecoder, FeedsByStep
 from support.refusals import refused
 

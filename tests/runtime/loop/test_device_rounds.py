@@ -36,7 +36,9 @@ class FakeRounds:
         self.asked: list[tuple[int, int, RoundNoise | None]] = []
         self.spoil: dict[str, Any] = {}
 
-    def run(self, tokens: Sequence[int], num_draft_tokens: int, noise: RoundNoise | None) -> RoundResult:
+    def run(
+        self, tokens: Sequence[int], num_draft_tokens: int, noise: RoundNoise | None, hidden: Any = None
+    ) -> RoundResult:
         k, last = num_draft_tokens, len(tokens) - 1
         self.asked.append((len(tokens), k, noise))
         assert self.target.rows[:last].tolist() == list(tokens[:last])
