@@ -11,6 +11,7 @@ import torch
 from specexport.errors import CheckpointError, PairError, ParameterError, SpecExportError, UnsupportedModelError
 from specexport.exporter.options import BuildOptions, NamedDraft
 from specexport.exporter.sources import check_sources
+from support.block_drafts import save_block, save_block_target
 from support.hidden_drafts import FORMATS, WIDTH, save_original, save_speculators, save_target, tables, tensors
 from support.mtp_layers import FAMILIES, saved
 from support.refusals import refused
@@ -111,9 +112,14 @@ def test_mtp_where_there_is_no_one_layer(target: Path, tmp_path: Path) -> None:
 
 def test_options_that_do_not_go_with_the_draft(target: Path, tmp_path: Path) -> None:
     draft, plain = save_original(tmp_path / "draft"), save_target(tmp_path / "plain", num_hidden_layers=1)
+    narrow, block = save_block_target(tmp_path / "narrow"), save_block(tmp_path / "block", "dflash")
     for engines in (("tensorrt-rtx",), ("onnxruntime", "tensorrt-rtx")):
-        with refused(ParameterError, draft, "tensorrt-rtx", field="draft"):
-            check(target, draft, engines=engines)
+        check(target, draft, engines=engines)
+        with refused(ParameterError, block, "tensorrt-rtx", "dflash", field="draft"):
+            check(narrow, block, engines=engines)
+    check(narrow, block, draft_taps=(1, 2, 3))
+    with refused(ParameterError, block, "--draft-feedback", field="draft_feedback"):
+        check(narrow, block, draft_feedback="pre")
     with refused(ParameterError, plain, "--draft-taps", field="draft_taps"):
         check(target, plain, draft_taps=(1, 2, 3))
     with refused(ParameterError, plain, "--draft-feedback", field="draft_feedback"):
