@@ -64,9 +64,9 @@ class ReplayedRound:
         costs = at(self.context + 1)
         if self.looked_up:
             return costs.looked_up(self.num_drafted)
-        passes = self.passes - self.saved - self.num_drafted  # beyond one per draft token; negative if fewer
+        passes = self.passes - self.saved
         rows = self.missing_rows * costs.draft_prefill + self.guess_rows * costs.draft_row
-        return costs.rounds[self.num_drafted] + passes * costs.draft + rows + self.guess_seconds
+        return costs.rounds[self.num_drafted] + costs.beyond(self.num_drafted, passes) + rows + self.guess_seconds
 
 
 def replay(

@@ -103,6 +103,7 @@ class CostMeter:
         self._has_model = self._draft != NO_DRAFT
         reads = session.bundle.manifest.draft_called(self._draft).model.reads if self._has_model else None
         self._slots = reads.slots if reads is not None else 0
+        self._block = 0.0
         self._narrow: list[float] = []  # seconds of the draft's passes over one row,
         self._wide: list[float] = []  # and over as many as guesses make it
         guessed = rows and self._has_model and reads is None and session.engine.rounds is None
@@ -137,7 +138,7 @@ class CostMeter:
 
     def costs(self) -> Costs:
         """The costs from all measurements so far."""
-        session = self._session
+        session, points = self._session, tuple(map(self._point, self._contexts))
         return Costs(
             schema_version=COSTS_VERSION,
             bundle=bundle_identity(session.bundle, self._draft),
@@ -147,8 +148,9 @@ class CostMeter:
             made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             target_prefill=median(self._target_prefill),
             draft_prefill=median(self._draft_prefill),
-            points=tuple(map(self._point, self._contexts)),
+            points=points,
             draft_row=self._row_seconds() if self._wide else None,
+            block=self._block,
         )
 
     def _row_seconds(self) -> float:
@@ -233,10 +235,11 @@ class CostMeter:
             nothing = MeasuredTime(0.0, 0.0, 0.0)
             return CostPoint(context, rounds, nothing, rounds, (nothing,) * len(rounds))
         draft = [seconds / k for k, times in enumerate(by_k) if k for seconds in times.draft]
-        if self._slots > 1 < self._most:  # of a block, whose pass gives the first token: what each further one adds
+        if self._slots:  # its pass gives the first token, a further one costs what the chain does
             last = min(self._slots, self._most)
-            more = (median(by_k[last].draft) - median(by_k[1].draft)) / (last - 1)
-            draft = [max(0.0, more)]
+            first, every = (median(by_k[k].draft) for k in (1, last))
+            more = max(0.0, every - first) / max(1, last - 1)
+            draft, self._block = [more], max(0.0, first - more)
         host = tuple(
             _measured([max(0.0, w - d - t) for w, d, t in zip(x.whole, x.draft, x.target, strict=True)]) for x in by_k
         )

@@ -262,7 +262,8 @@ class AdaptiveSchedule:
             keep = 1.0 - 1.0 / RECENT
             state.tokens = keep * state.tokens + accepted + 1
             passes = max(self._passes, by_model)
-            state.seconds = keep * state.seconds + self._rounds[drafted] + (passes - drafted) * self._extra * self._pass
+            beyond = self._table.beyond(drafted, passes) if self._model else 0.0
+            state.seconds = keep * state.seconds + self._rounds[drafted] + self._extra * beyond
             if self._match is not None and self._match[0] == by_model < drafted:
                 self._learn_match(self._match[1], drafted - by_model, accepted - by_model)
 
@@ -278,10 +279,6 @@ class AdaptiveSchedule:
         """The probability that the model's first `drafted` tokens are accepted."""
         chance: float = math.prod(self._expected[:drafted])
         return chance
-
-    @property
-    def _pass(self) -> float:
-        return self._table.draft if self._model else 0.0
 
     @property
     def _could_pay(self) -> bool:
@@ -305,6 +302,6 @@ class AdaptiveSchedule:
             return
         seconds, kind = timing.clock() - self._started, passes > 0
         if self._kind == kind:  # else it finds the CPU's caches as the other kind left them
-            expected = table.rounds[drafted] + (passes - drafted) * table.draft
+            expected = table.rounds[drafted] + table.beyond(drafted, passes)
             timing.observe(kind, self._explores, seconds, table.plain, expected)
         self._kind = kind

@@ -87,6 +87,7 @@ class RoundCosts:
     host: tuple[float, ...]
     draft_prefill: float  # per token
     draft_row: float = 0.0  # per additional row of a draft pass
+    block: float = 0.0  # of a draft of blocks, what the first token costs more than each further one
 
     @property
     def plain(self) -> float:
@@ -97,6 +98,10 @@ class RoundCosts:
         """A round whose draft was looked up: v(k + 1) + h."""
         return self.verify[num_draft_tokens] + self.host[num_draft_tokens]
 
+    def beyond(self, num_drafted: int, passes: int) -> float:
+        """Seconds of `passes` of the draft, where `rounds[num_drafted]` has one a token; negative if they are fewer."""
+        return (passes - num_drafted) * self.draft + (self.block if passes and not num_drafted else 0.0)
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -105,8 +110,8 @@ class Costs:
     bundle: `bundle_identity` with that draft. host: `describe_host`. engine: its name. threads: as given to `load`.
 
     target_prefill, draft_prefill: seconds per prompt token. draft_row: seconds per additional row in a draft pass,
-    which is what a guess costs in a chain; None where it was not measured, then `draft_prefill` stands for it. points:
-    by rising context.
+    which is what a guess costs in a chain; None where it was not measured, then `draft_prefill` stands for it. block:
+    as of `RoundCosts`. points: by rising context.
     """
 
     schema_version: int
@@ -119,6 +124,7 @@ class Costs:
     draft_prefill: float
     points: tuple[CostPoint, ...]
     draft_row: float | None = field(default=None, metadata=OPTIONAL)
+    block: float = field(default=0.0, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if self.schema_version != COSTS_VERSION:
@@ -131,6 +137,8 @@ class Costs:
         for name in ("target_prefill", "draft_prefill"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be the seconds per token")
+        if not 0 <= self.block < math.inf:
+            raise ValueError(f"block is {self.block}; it must be seconds")
         if self.draft_row is not None and not 0 <= self.draft_row < math.inf:
             raise ValueError(f"draft_row is {self.draft_row}; it must be the seconds per row")
         if len({len(point.rounds) for point in self.points}) > 1:
@@ -174,6 +182,7 @@ class Costs:
             mixed(low.host, high.host),
             self.draft_prefill,
             self.draft_prefill if self.draft_row is None else self.draft_row,
+            self.block,
         )
 
 

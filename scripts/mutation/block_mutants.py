@@ -41,8 +41,8 @@ BLOCKS = (
     ),
     Mutant(
         "layers one too low",
-        FORMATS,
-        'ids if format == "speculators-blocks" else after(ids)',
+        "exporter/hidden_drafts/fit.py",
+        'ids if format == "speculators-blocks" else _after(ids)',
         "ids",
         OF_MODULE,
     ),
@@ -51,6 +51,13 @@ BLOCKS = (
         "a mask beyond the vocabulary", FORMATS, 'numbers["mask_token_id"] >= target.vocab_size', "False", OF_MODULE
     ),
     Mutant("a recurrent chain", KEYS, 'not in (None, "vanilla", "gated")', "in ()", OF_MODULE),
+    Mutant(
+        "a round that only asked is free",
+        "runtime/policy/cost_model.py",
+        "self.block if passes and not num_drafted else 0.0",
+        "0.0",
+        ("tests/runtime/policy/test_cost_model.py",),
+    ),
     Mutant("DFlash 2 is read as DFlash", KINDS, 'if "DFlash2" in architectures:', "if False:", OF_KINDS),
     Mutant(
         "a graph sees rows of the past's rest",

@@ -106,7 +106,6 @@ READING = (
     ),
     Mutant("a key of one value", KEYS, "value is not None and value != EXPECTED[key]", "False", OF_FORMATS),
     Mutant("other rotary embeddings", KEYS, "kind not in ROTATIONS", "False", OF_FORMATS),
-    Mutant("DSpark is DFlash", KINDS, "blocks.get('projector_type') == 'dspark'", "False", OF_KINDS),
     Mutant("P-EAGLE's mask", KINDS, "'mask_hidden' in names", "False", OF_KINDS),
     Mutant("d2t as ids", VOCABULARY, "places + d2t.astype(np.int64)", "d2t.astype(np.int64)", OF_VOCABULARY),
     Mutant("d2t beyond the vocabulary", VOCABULARY, "(ids < 0) | (ids >= vocab_size)", "ids < 0", OF_VOCABULARY),
@@ -130,7 +129,9 @@ READING = (
         "a draft of another target is refused late", SOURCES, "if size := Target.of(theirs):", "if False:", OF_SOURCES
     ),
     Mutant("a copy of the target is refused early", SOURCES, "not said.copy", "True", OF_SOURCES),
-    Mutant("engines that give no hidden states", SOURCES, "kind and options.engines != (NAME,)", "False", OF_SOURCES),
+    Mutant(
+        "engines that run no such drafts", SOURCES, "kind not in ENGINES[engine].hidden_drafts", "False", OF_SOURCES
+    ),
     Mutant("a draft of twice the width reads more layers", FIT, "fused / taps != named", "True", OF_SOURCES),
     Mutant("a digest without the target's", CHECKPOINT, "self.target.digest", "''", OF_CHECKPOINT),
 )

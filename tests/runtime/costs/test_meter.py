@@ -48,6 +48,17 @@ def test_prefill_is_by_token_and_model(clock: Clock, tmp_path: Path) -> None:
     assert costs.draft_prefill == pytest.approx(0.002 * DRAFT, rel=0.05)
 
 
+def test_of_a_block_the_first_token_and_a_further_one(clock: Clock, tmp_path: Path) -> None:
+    """As of a draft whose first pass of a round takes two rows."""
+    meter = CostMeter(fake_session(tmp_path, Timed(clock, 1.0, 0.0), Timed(clock, DRAFT, 0.0)), [50])
+    meter._slots = 3
+    meter.measure(3)
+    costs = meter.costs()
+    assert costs.at(50).draft == pytest.approx(DRAFT, rel=0.02)
+    assert costs.block == pytest.approx(0.1 * DRAFT, rel=0.2)
+    assert costs.at(50).rounds[3] == pytest.approx(1.0 + 0.3 + 3.1 * DRAFT, abs=0.02)
+
+
 def test_a_row_more_of_the_drafts_pass_is_timed_where_it_is_asked_for(clock: Clock, tmp_path: Path) -> None:
     session = fake_session(tmp_path, Timed(clock, 1.0, 0.0), Timed(clock, DRAFT, 0.0))
     meter = CostMeter(session, [50], rows=True)

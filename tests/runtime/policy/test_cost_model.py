@@ -95,3 +95,12 @@ def test_damage_is_named() -> None:
             damage()
     with refused(BundleError, field="costs.json.points"):
         parse(Costs, {key: value for key, value in asdict(COSTS).items() if key != "points"}, "costs.json")
+
+
+def test_a_round_that_only_asked_has_paid_for_its_pass() -> None:
+    at = COSTS.at(100)
+    assert [at.beyond(2, passes) for passes in (1, 2, 3)] == pytest.approx([-0.2, 0.0, 0.2])
+    assert at.beyond(0, 1) == pytest.approx(0.2)
+    block = replace(COSTS, block=0.7).at(100)
+    assert (block.beyond(0, 0), block.beyond(1, 2)) == pytest.approx((0.0, 0.2))
+    assert block.beyond(0, 1) == pytest.approx(0.2 + 0.7)
