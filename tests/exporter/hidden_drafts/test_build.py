@@ -253,15 +253,22 @@ def test_onnxruntime_cuda_copies_nothing_in_a_pass(target: Path, cache: Path, tm
         assert copies(ir.load(bundle.path(model.graphs["ort"]))) == []
 
 
-def test_rounds_on_a_device(target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the dialect of TensorRT, whole rounds over a double of it: everything that `specexport verify` looks at."""
+@pytest.mark.parametrize("kind", ["eagle3", "mtp"])
+def test_rounds_on_a_device(
+    kind: str, target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the dialect of TensorRT, whole rounds over a double of it: everything that `specexport verify` looks at. The
+    MTP layer's target keeps states.
+    """
     monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
-    save_original(tmp_path / "head")
+    head = save_original(tmp_path / "head") if kind == "eagle3" else "mtp"
+    source = target if kind == "eagle3" else mtp_target("Qwen3.5", tmp_path / "t")
     both = options(cache, engines=("onnxruntime", "tensorrt"))
-    bundle = build(str(target), str(tmp_path / "head"), tmp_path / "b", both).bundle
+    bundle = build(str(source), str(head), tmp_path / "b", both).bundle
     model = bundle.manifest.drafts[0].model
     assert model.reads is not None
-    assert "onnx" in model.graphs.keys() & model.reads.fuse.keys()
+    assert "onnx" in model.graphs
+    assert ("onnx" in model.reads.fuse) is (kind == "eagle3")
     assert {proof.dialect: proof.passed for proof in model.proofs}["onnx"]
     found = {}
     planned, engine = load_fake(bundle, FakeDevice())
