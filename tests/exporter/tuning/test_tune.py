@@ -28,13 +28,6 @@ from support.tuning import OPTIONS, TOKENS, quiet, requests
 
 
 @pytest.fixture(scope="module")
-def answers(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    journal = tmp_path_factory.mktemp("answers") / "answers.jsonl"
-    with specexport.load(built) as session:
-        return write_all(session, *split([*requests(40), *requests(10, "other")]), OPTIONS, journal, quiet)
-
-
-@pytest.fixture(scope="module")
 def noisy(pair: Pair, built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A draft that few steps help: the target, some noise on its weights."""
     made = load_draft(Bundle.open(built), str(pair.target))
