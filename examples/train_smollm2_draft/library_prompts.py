@@ -206,10 +206,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder; one file per route")
     parser.add_argument("--training", action="store_true", help="write the prompts that are not held out")
+    parser.add_argument("--packages", action="store_true", help="with --training: half as many of installed packages")
     parser.add_argument("--per-route", type=int, default=60)
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     rows = prompts(not arguments.training, arguments.per_route)
+    if arguments.training and arguments.packages:
+        rows = list(unseen([*rows, *prompts(False, arguments.per_route // 2, packages=True)]))
     for route in ROUTES:
         lines = [
             json.dumps({"route": route, "messages": [{"role": "user", "content": text}]})

@@ -29,12 +29,14 @@ DECAY = 0.8
 ALONE = 0.45
 DROPOUT = 0.1
 # Tokens of an optimizer step.
-SIZE = 2048
+SIZE = 1024
 
 
 @dataclass(frozen=True)
 class Lessons:
-    """Padded on the right, to n tokens. tokens `[B, n]`; states `[B, n - 1, F]` of the taps and `last [B, n - 1, D]`."""
+    """Padded on the right, to n tokens. tokens `[B, n]`; states `[B, n - 1, F]`, of the taps; last `[B, n - 1, D]`, of
+    what the output layer reads; lengths `[B]`, in tokens.
+    """
 
     tokens: Tensor
     states: Tensor

@@ -36,14 +36,15 @@ from .drafts import check_tokenizer, checkpoint_folder
 from .options import TuneOptions
 from .train import AT_ONCE, autocast
 
-# Of what a trained head is trained on further, on the rates of a new one.
-TUNED_RATE = 0.3
+# On the learning rates of small drafts: of a new head, and of one that is trained further.
+NEW_RATE, TUNED_RATE = 2.0, 0.6
 
 
 @dataclass(frozen=True)
 class Head:
-    """model: in fp32; what it has of the target, its output layer and mostly the embedding, is not trained. own: whether
-    the embedding is its own. rate: factor on the learning rates.
+    """model: in fp32; its embedding and output layer, mostly the target's, are not trained. made_for: the name of its
+    target. source: what it is, for messages. own: whether the embedding is not the target's. rate: factor on the
+    learning rates.
     """
 
     model: Eagle3Draft
@@ -88,14 +89,16 @@ def open_head(
     if draft is None:
         model = target.load("fp32")
         made = new_head(target, model, answers, options)
-        return Head(made, model, name_of(target.source), f"a new head for {target.source}", False, 1.0)
+        return Head(made, model, name_of(target.source), f"a new head for {target.source}", False, NEW_RATE)
     made, _ = draft.load_noted("fp32")
     made_for = draft.description.made_for or name_of(target.source)
     return Head(made, made.__dict__["_target"], made_for, draft.source, EMBEDDING in draft.stored, TUNED_RATE)
 
 
-def new_head(target: Checkpoint, model: PreTrainedModel, answers: Sequence[Answer], options: TuneOptions) -> Eagle3Draft:
-    """EAGLE-3.1's form, as wide as the target: a layer like the target's, at random; norm and output layer are its own."""
+def new_head(
+    target: Checkpoint, model: PreTrainedModel, answers: Sequence[Answer], options: TuneOptions
+) -> Eagle3Draft:
+    """EAGLE-3.1's form, as wide as the target: a layer of the target's shape, at random, and its tables."""
     text = target.config.get_text_config()
     heads, vocabulary = text.num_attention_heads, model.get_input_embeddings().weight.shape[0]
     rope = getattr(text, "rope_parameters", None) or {}
@@ -139,11 +142,13 @@ def read_states(head: Head, answers: Sequence[Answer], place: Path, progress: Pr
             os.posix_fallocate(file.fileno(), 0, 2 * sum(rows) * width)
         except OSError as error:
             raise OutputError(
-                f"{2 * sum(rows) * width / 1e9:.1f} GB of hidden states cannot be written to {place}: {error.strerror}; "
-                "free some space, or give fewer prompts; the answers are kept"
+                f"{2 * sum(rows) * width / 1e9:.1f} GB of hidden states cannot be written to {place}: "
+                f"{error.strerror}; free some space, or give fewer prompts; the answers are kept"
             ) from None
         kept = torch.from_file(file.name, shared=True, size=sum(rows) * width, dtype=torch.bfloat16)
-        lessons = [Lesson(**vars(one), states=its) for one, its in zip(answers, kept.view(-1, width).split(rows), strict=True)]
+        lessons = [
+            Lesson(**vars(one), states=its) for one, its in zip(answers, kept.view(-1, width).split(rows), strict=True)
+        ]
         fill(head, lessons, progress)
         yield lessons
 
@@ -169,7 +174,7 @@ def fill(head: Head, lessons: Sequence[Lesson], progress: Progress) -> None:
 
 
 def save_head(head: Head, output: Path) -> None:
-    """In the form of speculators, in fp16, without the target's embedding; complete or not there. Raises `OutputError`."""
+    """In speculators' format and fp16, without the target's embedding; complete or not there. Raises `OutputError`."""
     model = head.model.to("cpu")
     left_out = () if head.own else (EMBEDDING,)
     tensors = {name: value.half().contiguous() for name, value in model.state_dict().items() if name not in left_out}

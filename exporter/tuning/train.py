@@ -16,7 +16,6 @@ from .drafts import SMALL
 from .judge import Batch, compare_rows, logits_at
 from .options import TuneOptions
 
-
 # Tokens of a step, and at most at once in memory.
 SMALL_STEP, STEP, AT_ONCE = 4096, 16384, 4096
 CLIP = 1.0

@@ -51,7 +51,9 @@ def tune(draft: Draft, answers: Answers, output: Path, options: TuneOptions, for
     return _written(draft, answers, finished, [before], [after], output, force)
 
 
-def tune_head(head: Head, answers: Answers, output: Path, options: TuneOptions, force: bool, stage: Stage) -> TuneReport:
+def tune_head(
+    head: Head, answers: Answers, output: Path, options: TuneOptions, force: bool, stage: Stage
+) -> TuneReport:
     """As `tune`."""
     for model in (head.target, head.model):
         model.to(_device())
