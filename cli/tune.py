@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 @BUNDLE
 @PROMPTS
 @output_option("Draft checkpoint to create.")
-@click.option("--draft", required=True, help="Draft to tune: a checkpoint folder, or one on the hub.")
+@click.option("--draft", help="Draft to tune: a checkpoint folder, or one on the hub. Without it, a head is new.")
+@click.option(
+    "--kind",
+    type=click.Choice(["model", "eagle3"]),
+    default="model",
+    help="What the draft is: a model of its own, or an EAGLE-3 head, which reads the target's hidden states.",
+)
+@click.option("--target", help="Of a head: the checkpoint that the bundle was built from.")
+@click.option("--vocabulary", type=int, default=32768, help="Of a new head: maximum tokens, the most frequent ones.")
+@click.option("--inner", type=int, help="Of a new head: width of its MLP. [default: the target's]")
 @SKIP_INVALID
 @LIMIT
 @click.option("--max-new-tokens", type=int, default=128, help="Maximum tokens per answer.")
@@ -45,7 +54,9 @@ def tune(
     bundle: Path,
     prompts: Path,
     output: Path,
-    draft: str,
+    draft: str | None,
+    kind: str,
+    target: str | None,
     skip_invalid: bool,
     limit: int | None,
     journal: Path | None,
@@ -60,7 +71,17 @@ def tune(
     of the prompts is held out and judges the draft before and after; it is written, as a checkpoint for `specexport
     build --draft`, only if it is accepted more often there, or with --force. An interrupted run resumes its answers; if
     interrupted while training, the draft is judged as it is.
+
+    With --kind eagle3 and --target it is an EAGLE-3 head, a new one without --draft.
     """
+    if kind == "eagle3" and target is None:
+        raise click.UsageError("--kind eagle3 needs --target, the checkpoint that the bundle was built from")
+    if kind == "model" and (draft is None or target is not None):
+        raise click.UsageError(
+            "--draft is missing; without one, only a head can be trained: --kind eagle3"
+            if draft is None
+            else "--target is for --kind eagle3"
+        )
     require_packages("tune")
     from ..bundle.output import check_free
     from ..calibration.measuring.prompts import choose
@@ -78,11 +99,19 @@ def tune(
             requests = choose(requests_of(session, read, chosen.max_new_tokens, skip_invalid), (), limit)
             training, judging = split(requests)
             from ..exporter.tuning.drafts import load_draft
+            from ..exporter.tuning.heads import find_target, open_head
             from ..exporter.tuning.tune import tune as run
+            from ..exporter.tuning.tune import tune_head
 
-            made = load_draft(session.bundle, draft)
+            if target is not None:
+                found, head = find_target(session.bundle, target, draft)
+            else:
+                made = load_draft(session.bundle, str(draft))
             answers = write_all(session, training, judging, chosen, kept, bar)
-        report = run(made, answers, output, chosen, force, bar)
+        if target is not None:
+            report = tune_head(open_head(found, head, answers.training, chosen), answers, output, chosen, force, bar)
+        else:
+            report = run(made, answers, output, chosen, force, bar)
     except KeyboardInterrupt:
         click.echo(f"interrupted; the answers are kept in {kept}; run the same command again to resume", err=True)
         raise SystemExit(130) from None
@@ -102,11 +131,11 @@ def _render(report: TuneReport) -> str:
     early = ", interrupted" * report.interrupted
     lines = [
         f"{report.source}: trained on {report.tokens} tokens of answers{early}",
-        f"{'route':<12} {'prompts':>7} {'tokens':>7} {'before':>7} {'after':>7}  gain, 95 % interval",
+        f"{'route':<12} {'step':>4} {'prompts':>7} {'tokens':>7} {'before':>7} {'after':>7}  gain, 95 % interval",
     ]
     for one in (*report.routes, report.overall):
         lines.append(
-            f"{one.route:<12} {one.prompts:>7} {one.tokens:>7} {one.before:>7.1%} {one.after:>7.1%}  "
+            f"{one.route:<12} {one.step:>4} {one.prompts:>7} {one.tokens:>7} {one.before:>7.1%} {one.after:>7.1%}  "
             f"{one.gain.value:+.1%} [{max(one.gain.low, -1):+.1%}, {min(one.gain.high, 1):+.1%}]"
         )
     return "\n".join(lines)

@@ -41,9 +41,11 @@ class Document:
         return int.from_bytes(digest[:4], "big") % 100 < HELD_OUT_PERCENT
 
 
-def source_files() -> Iterator[tuple[str, str]]:
-    """Yield `(relative path, text)` of every standard library module, tests and tables left out."""
-    library = Path(sysconfig.get_paths()["stdlib"])
+def source_files(place: str = "stdlib") -> Iterator[tuple[str, str]]:
+    """Yield `(relative path, text)` of every standard library module, tests and tables left out; with "purelib" of the
+    installed packages.
+    """
+    library = Path(sysconfig.get_paths()[place])
     for path in sorted(library.rglob("*.py")):
         relative = path.relative_to(library)
         if SKIPPED_FOLDERS & set(relative.parts) or any(part in str(relative) for part in SKIPPED_FILES):

@@ -15,7 +15,7 @@ import random
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,8 +57,8 @@ class Piece:
         return Document("", self.file, "").held_out
 
 
-def pieces() -> Iterator[Piece]:
-    for file, text in source_files():
+def pieces(place: str = "stdlib") -> Iterator[Piece]:
+    for file, text in source_files(place):
         parts = file.removesuffix(".py").removesuffix("/__init__").split("/")
         if any(part.startswith("_") for part in parts) or parts[0] in UNUSUAL:
             continue
@@ -171,12 +171,17 @@ MAKERS: dict[str, Callable[[Piece, random.Random], str | None]] = {
 }
 
 
-def prompts(held_out: bool, per_route: int, seed: int = 11) -> list[tuple[str, str, str]]:
+def _runs(text: str) -> set[tuple[str, ...]]:
+    words = re.findall(r"\w+", text)
+    return set(zip(*(words[place:] for place in range(12)), strict=False))
+
+
+def prompts(held_out: bool, per_route: int, seed: int = 11, packages: bool = False) -> list[tuple[str, str, str]]:
     """`(route, prompt, file)` of the held-out files, or of all others; no prompt twice, at most `per_route` per route.
 
-    file: the first one that the prompt was taken from.
+    file: the first one that the prompt was taken from. packages: of the installed packages instead of the library.
     """
-    found = [piece for piece in pieces() if piece.held_out == held_out]
+    found = [piece for piece in pieces("purelib" if packages else "stdlib") if piece.held_out == held_out]
     rows = []
     for route in ROUTES:
         rng = random.Random(f"{seed} {route} {held_out}")
@@ -191,14 +196,23 @@ def prompts(held_out: bool, per_route: int, seed: int = 11) -> list[tuple[str, s
     return rows
 
 
+def unseen(rows: Iterable[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
+    """Those of `prompts` without twelve words in a row of a held-out file: the library and packages repeat some."""
+    held = set().union(*(_runs(f"{piece.doc} {piece.code}") for piece in pieces() if piece.held_out))
+    return (row for row in rows if held.isdisjoint(_runs(row[1])))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder; one file per route")
     parser.add_argument("--training", action="store_true", help="write the prompts that are not held out")
+    parser.add_argument("--packages", action="store_true", help="with --training: half as many of installed packages")
     parser.add_argument("--per-route", type=int, default=60)
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     rows = prompts(not arguments.training, arguments.per_route)
+    if arguments.training and arguments.packages:
+        rows = list(unseen([*rows, *prompts(False, arguments.per_route // 2, packages=True)]))
     for route in ROUTES:
         lines = [
             json.dumps({"route": route, "messages": [{"role": "user", "content": text}]})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from transformers import (
 from ...bundle import Bundle
 from ...bundle.output import new_folder
 from ...errors import CheckpointError, OutputError, PairError
+from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.find import find_checkpoint
 from ..checkpoints.pair import tokenizer_differences
 from ..checkpoints.source import is_gguf
@@ -49,14 +52,7 @@ def load_draft(bundle: Bundle, source: str) -> Draft:
     checkpoint = None if is_gguf(source) else find_checkpoint(source)
     if checkpoint is None or getattr(checkpoint.config, "quantization_config", None) is not None:
         raise CheckpointError(f"{source} is quantized; give --draft the checkpoint that it was made from")
-    ours = json.loads(bundle.path(bundle.manifest.text.tokenizer).read_text(encoding="utf-8"))
-    theirs = json.loads(checkpoint.tokenizer.backend_tokenizer.to_str())
-    difference = next(tokenizer_differences(ours, theirs), None)
-    if difference is not None:
-        raise PairError(
-            f"{source} has a different tokenizer than the target ({difference}) and cannot learn its tokens; "
-            "give a draft of the target's family"
-        )
+    check_tokenizer(bundle, checkpoint, "and cannot learn its tokens; give a draft of the target's family")
     dtype = getattr(checkpoint.config, "dtype", None)
     model = checkpoint.load("fp32")
     return Draft(
@@ -68,12 +64,28 @@ def load_draft(bundle: Bundle, source: str) -> Draft:
     )
 
 
+def check_tokenizer(bundle: Bundle, checkpoint: Checkpoint, remedy: str) -> None:
+    """Raises `PairError` unless the checkpoint has the tokens of the bundle's target."""
+    ours = json.loads(bundle.path(bundle.manifest.text.tokenizer).read_text(encoding="utf-8"))
+    theirs = json.loads(checkpoint.tokenizer.backend_tokenizer.to_str())
+    difference = next(tokenizer_differences(ours, theirs), None)
+    if difference is not None:
+        raise PairError(f"{checkpoint.source} has a different tokenizer than the target ({difference}) {remedy}")
+
+
 def save_draft(draft: Draft, output: Path) -> None:
     """An ordinary checkpoint, in the precision that the draft's had; complete or not there. Raises `OutputError`."""
+    with checkpoint_folder(output) as folder:
+        draft.model.to("cpu", draft.dtype).save_pretrained(folder)
+        draft.tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def checkpoint_folder(output: Path) -> Iterator[Path]:
+    """A new folder, complete or not there. Raises `OutputError`."""
     with new_folder(output, None) as folder:
         try:
-            draft.model.to("cpu", draft.dtype).save_pretrained(folder)
-            draft.tokenizer.save_pretrained(folder)
+            yield folder
         except SafetensorError as error:  # the weights do not fit on the disk
             raise OutputError(f"{output} cannot be written: {error}; the answers are kept") from None
         for path in folder.glob("*.safetensors"):  # written for the owner alone, whatever the umask says

@@ -104,9 +104,12 @@ class Judged:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Acceptance, 0 to 1, of a route before and after. gain: the difference, with its interval by prompt."""
+    """Acceptance, 0 to 1, of a route before and after, of the `step`th draft token of a round: of this and all before
+    it, where the text is the target's. gain: the difference, with its interval by prompt.
+    """
 
     route: str
+    step: int
     prompts: int
     tokens: int
     before: float
@@ -130,7 +133,7 @@ def judge(model: PreTrainedModel, answers: Sequence[Answer], temperature: float)
     return judged
 
 
-def compare(before: Sequence[Judged], after: Sequence[Judged]) -> list[Comparison]:
+def compare(before: Sequence[Judged], after: Sequence[Judged], step: int = 1) -> list[Comparison]:
     """By route, and last of all routes together. Both: of the same answers, in the same order."""
     rows = []
     for route in (*dict.fromkeys(one.route for one in before), None):
@@ -138,5 +141,5 @@ def compare(before: Sequence[Judged], after: Sequence[Judged]) -> list[Compariso
         sizes = [old.tokens for old, _ in pairs]
         gains = [new.accepted - old.accepted for old, new in pairs]
         old, new = (sum(one.accepted for one in side) / sum(sizes) for side in zip(*pairs, strict=True))
-        rows.append(Comparison(route or ALL, len(pairs), sum(sizes), old, new, difference_interval(gains, sizes)))
+        rows.append(Comparison(route or ALL, step, len(pairs), sum(sizes), old, new, difference_interval(gains, sizes)))
     return rows

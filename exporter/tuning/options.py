@@ -22,7 +22,8 @@ class TuneOptions:
     others at `temperature`. epochs: passes over all answers. general: maximum share of the training tokens that answer
     built-in texts, so that little else is forgotten. rate: factor on the learning rates, None for that of the draft.
     step: tokens that an optimizer step learns from, prompts included; None is 4096 for small drafts and 16384 for
-    others. Raises `ParameterError`.
+    others. Of a new head: vocabulary, at most so many tokens, and inner, the width of its MLP, None for the target's.
+    Raises `ParameterError`.
     """
 
     max_new_tokens: int = 128
@@ -32,10 +33,12 @@ class TuneOptions:
     general: float = 0.4
     rate: float | None = None
     step: int | None = None
+    vocabulary: int = 32_768
+    inner: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "answers", "epochs"):
-            if getattr(self, name) < 1:
+        for name in ("max_new_tokens", "answers", "epochs", "step", "vocabulary", "inner"):
+            if (getattr(self, name) or 1) < 1:
                 raise ParameterError(f"{name} is {getattr(self, name)}; it must be 1 or more", name)
         if not 0 <= self.temperature < math.inf:  # also: NaN
             raise ParameterError(
@@ -43,8 +46,6 @@ class TuneOptions:
             )
         if self.rate is not None and not 0 < self.rate <= 10:
             raise ParameterError(f"rate is {self.rate}; it must be above 0 and at most 10", "rate")
-        if self.step is not None and self.step < 1:
-            raise ParameterError(f"step is {self.step}; it must be 1 or more", "step")
         if not 0 <= self.general <= 0.9:
             raise ParameterError(f"general is {self.general}; it must be from 0 to 0.9 (0.4: two fifths)", "general")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import torch
 
 from .answers import Answers, Stage
+from .chain import judge_head, train_head
 from .drafts import Draft, save_draft
-from .judge import Comparison, compare, judge
+from .heads import Head, read_states, save_head
+from .judge import ALL, Comparison, Judged, compare, judge
 from .options import TuneOptions
 from .train import train
 
@@ -18,7 +21,8 @@ from .train import train
 @dataclass(frozen=True)
 class TuneReport:
     """draft: the folder, None where nothing was written. tokens: of the answers trained on. interrupted: training ended
-    early. routes: judged on held-out prompts; overall: all of them together.
+    early. routes: judged on held-out prompts; overall: all of them together, a head's first step. Its other steps are
+    among `routes`.
     """
 
     draft: str | None
@@ -37,15 +41,55 @@ def tune(draft: Draft, answers: Answers, output: Path, options: TuneOptions, for
 
     The folder is written completely or not at all. An interrupt while training ends it early. Raises `OutputError`.
     """
-    draft.model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    draft.model.to(_device())
     before = judge(draft.model, answers.judging, options.temperature)
     with stage("train") as progress:
         rate = draft.rate if options.rate is None else options.rate
         finished = train(draft.model, answers.training, options, rate, progress)
     draft.model.to(draft.dtype).float()  # judged as it will be read from its checkpoint
-    *routes, overall = compare(before, judge(draft.model, answers.judging, options.temperature))
+    after = judge(draft.model, answers.judging, options.temperature)
+    return _written(draft, answers, finished, [before], [after], output, force)
+
+
+def tune_head(
+    head: Head, answers: Answers, output: Path, options: TuneOptions, force: bool, stage: Stage
+) -> TuneReport:
+    """As `tune`."""
+    for model in (head.target, head.model):
+        model.to(_device())
+    count = len(answers.training)
+    with stage("hidden states") as progress:
+        with read_states(head, [*answers.training, *answers.judging], output.parent, progress) as lessons:
+            before = judge_head(head, lessons[count:])
+            with stage("train") as progress:
+                finished = train_head(head, lessons[:count], options, progress)
+            head.model.half().float()
+            after = judge_head(head, lessons[count:])
+    return _written(head, answers, finished, before, after, output, force)
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _written(
+    draft: Draft | Head,
+    answers: Answers,
+    finished: bool,
+    before: Sequence[Sequence[Judged]],
+    after: Sequence[Sequence[Judged]],
+    output: Path,
+    force: bool,
+) -> TuneReport:
+    """before, after: by step."""
+    pairs = enumerate(zip(before, after, strict=True), 1)
+    routes = [one for step, pair in pairs for one in compare(*pair, step)]
+    overall = next(one for one in routes if one.route == ALL)
+    routes.remove(overall)
     written = force or overall.gain.low > 0
-    if written:
+    if written and isinstance(draft, Head):
+        save_head(draft, output)
+    elif written:
         save_draft(draft, output)
     return TuneReport(
         draft=str(output) if written else None,

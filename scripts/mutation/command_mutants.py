@@ -5,6 +5,7 @@ from __future__ import annotations
 from .mutant import Mutant
 
 CLI, OF_CLI, OF_BENCH = "cli/", ("tests/test_cli.py",), ("tests/test_cli_bench.py",)
+OF_HEADS = ("tests/exporter/tuning/test_heads.py",)
 OF_GENERATING = ("tests/test_cli_generate.py",)
 CHAT, OPERATION = ("tests/test_cli_chat.py",), ("tests/serve/test_operation.py",)
 SETTINGS = ("tests/serve/test_settings.py",)
@@ -193,6 +194,76 @@ COMMANDS = (
         "exporter/tuning/tune.py",
         "force or overall.gain.low > 0",
         "force or overall.gain.low >= 0",
+        ("tests/exporter/tuning/test_tune.py",),
+    ),
+    Mutant(
+        "a drafted row sees what other places drafted",
+        "exporter/tuning/chain.py",
+        "*[itself] * step",
+        "*[before] * step",
+        OF_HEADS,
+    ),
+    Mutant(
+        "drafted rows are at the places of true ones",
+        "exporter/tuning/chain.py",
+        "torch.arange(step, step + rows",
+        "torch.arange(0, rows",
+        OF_HEADS,
+    ),
+    Mutant(
+        "a head learns the row before",
+        "exporter/tuning/chain.py",
+        "batch.last.roll(-1 - step, 1)",
+        "batch.last.roll(-step, 1)",
+        OF_HEADS,
+    ),
+    Mutant(
+        "a head never learns from what it drafted",
+        "exporter/tuning/chain.py",
+        "1 if done < ALONE else STEPS",
+        "1",
+        OF_HEADS,
+    ),
+    Mutant(
+        "a token counts as accepted after one that was not",
+        "exporter/tuning/chain.py",
+        "right[first:last] &= said[first:last] == chosen",
+        "right[first:last] = said[first:last] == chosen",
+        OF_HEADS,
+    ),
+    Mutant(
+        "a head's output layer is trained",
+        "exporter/tuning/chain.py",
+        "model.lm_head.requires_grad_(False)",
+        "model.lm_head.requires_grad_(True)",
+        OF_HEADS,
+    ),
+    Mutant(
+        "a head learns from the states of other layers",
+        "exporter/tuning/heads.py",
+        "found.hidden_states[tap] for tap in head.taps",
+        "found.hidden_states[tap - 1] for tap in head.taps",
+        OF_HEADS,
+    ),
+    Mutant(
+        "a head's own embedding is not written",
+        "exporter/tuning/heads.py",
+        "() if head.own else (EMBEDDING,)",
+        "(EMBEDDING,)",
+        OF_HEADS,
+    ),
+    Mutant(
+        "a head is said to read back what it does not",
+        "exporter/tuning/heads.py",
+        'form.feedback == "post"',
+        'form.feedback == "pre"',
+        OF_HEADS,
+    ),
+    Mutant(
+        "a head is made without its target",
+        "cli/tune.py",
+        'kind == "eagle3" and target is None',
+        "False",
         ("tests/exporter/tuning/test_tune.py",),
     ),
     Mutant(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import specexport
 import torch
 from click.testing import CliRunner
 from specexport.bundle import Bundle
@@ -16,22 +15,14 @@ from specexport.errors import CheckpointError, PairError
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.tuning import train as training
 from specexport.exporter.tuning import tune as tuning
-from specexport.exporter.tuning.answers import TOP, Answers, write_all
+from specexport.exporter.tuning.answers import TOP, Answers
 from specexport.exporter.tuning.drafts import Draft, load_draft, save_draft
 from specexport.exporter.tuning.judge import Judged, compare, judge
-from specexport.exporter.tuning.options import split
 from specexport.exporter.tuning.tune import TuneReport, tune
 from support.pair import Pair
 from support.refusals import refused
 from support.tiny import VOCAB, edit_json, make_tokenizer, save_checkpoint
 from support.tuning import OPTIONS, TOKENS, quiet, requests
-
-
-@pytest.fixture(scope="module")
-def answers(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    journal = tmp_path_factory.mktemp("answers") / "answers.jsonl"
-    with specexport.load(built) as session:
-        return write_all(session, *split([*requests(40), *requests(10, "other")]), OPTIONS, journal, quiet)
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +141,25 @@ def test_the_command(arguments: list[str], tmp_path: Path) -> None:
     again = CliRunner().invoke(main, arguments)
     assert again.exit_code == 2
     assert "exists" in again.output
+
+
+@pytest.mark.slow
+def test_the_command_makes_a_head(arguments: list[str], pair: Pair, tmp_path: Path) -> None:
+    at = arguments.index("--draft")
+    given = [*arguments[:at], *arguments[at + 2 :], "--kind", "eagle3", "--target", str(pair.target), "--force"]
+    shown = CliRunner().invoke(main, [*given, "--epochs", "1", "--vocabulary", "100"])
+    assert shown.exit_code == 0, shown.output
+    assert json.loads((tmp_path / "tuned" / "config.json").read_text())["draft_vocab_size"] == 100
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [(["--kind", "eagle3"], "--target"), ([], "--draft"), (["--draft", "one", "--target", "other"], "--kind")],
+)
+def test_what_a_kind_needs(given: list[str], named: str, built: Path, arguments: list[str]) -> None:
+    shown = CliRunner().invoke(main, [*arguments[: arguments.index("--draft")], *given])
+    assert shown.exit_code == 2
+    assert named in shown.output.splitlines()[-1]
 
 
 @pytest.mark.parametrize("before_training", [True, False])
