@@ -142,8 +142,13 @@ class HiddenDraftCheckpoint(Checkpoint):
         return hashlib.sha256(f"{super().digest} {self.target.digest} {self.form}".encode()).hexdigest()
 
     @property
+    def trained_with(self) -> str | None:
+        """The target that it was made for, where that is written."""
+        return made_for(self._config)[0]
+
+    @property
     def warnings(self) -> tuple[str, ...]:
-        named, _ = made_for(self._config)
+        named = self.trained_with
         if self.said.copy or named is None or is_same(named, self.target.source):
             return self._chosen[1]
         note = f"{self.source} was made for {named}; that {self.target.source} is a copy of it is not checked"

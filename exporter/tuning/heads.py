@@ -20,17 +20,17 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedModel
 
-from ...bundle import Bundle
+from ...bundle import LAST, Bundle
 from ...calibration.measuring.prompts import Progress
 from ...errors import OutputError, UnsupportedModelError
 from ...runtime.provenance import name_of
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.find import find_checkpoint
-from ..hidden_drafts.base import LAST
 from ..hidden_drafts.checkpoint import EMBEDDING, HiddenDraftCheckpoint, find_draft
 from ..hidden_drafts.cut_vocabulary import most_frequent
 from ..hidden_drafts.eagle3 import Eagle3Draft, Eagle3Form
-from ..hidden_drafts.keys import IDS, LAYER, LAYERS
+from ..hidden_drafts.fit import IDS, LAYER
+from ..hidden_drafts.keys import LAYERS
 from .answers import Answer
 from .drafts import check_tokenizer, checkpoint_folder
 from .options import TuneOptions
@@ -77,7 +77,7 @@ def find_target(bundle: Bundle, target: str, draft: str | None) -> tuple[Checkpo
     if draft is None:
         return found, None
     head = find_draft(draft, found)
-    if not isinstance(head, HiddenDraftCheckpoint):
+    if not isinstance(head, HiddenDraftCheckpoint) or head.kind != "eagle3":
         raise UnsupportedModelError(f"{draft} is no EAGLE-3 head; leave out --kind eagle3 to tune it", "draft")
     return found, head
 
@@ -91,8 +91,8 @@ def open_head(
         made = new_head(target, model, answers, options)
         return Head(made, model, name_of(target.source), f"a new head for {target.source}", False, NEW_RATE)
     made, _ = draft.load_noted("fp32")
-    made_for = draft.description.made_for or name_of(target.source)
-    return Head(made, made.__dict__["_target"], made_for, draft.source, EMBEDDING in draft.stored, TUNED_RATE)
+    trained_with = draft.trained_with or name_of(target.source)
+    return Head(made, made.__dict__["_target"], trained_with, draft.source, EMBEDDING in draft.stored, TUNED_RATE)
 
 
 def new_head(
@@ -126,7 +126,8 @@ def new_head(
     head.embed_tokens.weight.data.copy_(model.get_input_embeddings().weight.detach())
     head.lm_head.weight.data.copy_(model.get_output_embeddings().weight.detach()[kept])
     head.target_ids = kept
-    return head.eval()
+    head.eval()
+    return head
 
 
 @contextmanager
@@ -147,7 +148,8 @@ def read_states(head: Head, answers: Sequence[Answer], place: Path, progress: Pr
             ) from None
         kept = torch.from_file(file.name, shared=True, size=sum(rows) * width, dtype=torch.bfloat16)
         lessons = [
-            Lesson(**vars(one), states=its) for one, its in zip(answers, kept.view(-1, width).split(rows), strict=True)
+            Lesson(**vars(one), states=its)
+            for one, its in zip(answers, torch.split(kept.view(-1, width), rows), strict=True)
         ]
         fill(head, lessons, progress)
         yield lessons
