@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
@@ -76,6 +77,23 @@ def check(bundle: Bundle, trials: int = 0) -> None:
         session.close()
 
 
+def check_rows(bundle: Bundle) -> None:
+    """After rounds, the draft's cache has the rows that one pass over the whole text writes."""
+    name, rows, text = bundle.manifest.first_draft, [], list(PROMPT)
+    for count in (30, 1):
+        session = load(bundle.root, policy=False)
+        options: dict[str, Any] = dict(max_new_tokens=count, num_draft_tokens=3, drafter=name, stop_token_ids=())
+        text += session.generate(text, **options).tokens
+        cached = session.drafts.context.drafts[name]
+        rows.append(cached.decoder.read_rows(cached.rows))
+        session.close()
+    length = min(part[0].shape[1] for part in rows)
+    assert length > len(PROMPT) + 20
+    for after_rounds, fresh in zip(*rows, strict=True):
+        np.testing.assert_allclose(after_rounds[:, :length], fresh[:, :length], atol=2e-3)
+        assert np.abs(fresh).max() > 0.1
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_eagle3(format: str, target: Path, cache: Path, tmp_path: Path) -> None:
     FORMATS[format](tmp_path / "head")
@@ -107,6 +125,7 @@ def test_blocks(name: str, changes: dict[str, Any], cache: Path, tmp_path: Path)
     assert draft.model.reads is not None
     assert draft.model.reads.kind == name.split(",")[0]
     assert bool(draft.model.reads.chain) == ("dspark" in name)
+    check_rows(bundle)
     check(bundle, trials=2000 if name == "dspark" else 0)  # with a cut vocabulary
 
 
