@@ -325,7 +325,8 @@ def open_decoder(
     fuse, run = reads.fuse.get(dialect) if reads is not None else None, None
     if fuse is not None:
         beside = path.with_name(Path(fuse).name)
-        with widened(beside) if wide else nullcontext(beside) as fusing:
+        # The kernels compute in fp32 whatever their weights are stored in.
+        with widened(beside) if wide and dialect != "kernels" else nullcontext(beside) as fusing:
             run = open_graph(fusing)
     options = DecoderOptions(fuse_quantized=not wide, fuse=run)
     return OrtDecoder(path, spec, contract, dialect=dialect, options=options)
