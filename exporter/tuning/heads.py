@@ -126,7 +126,8 @@ def new_head(
     head.embed_tokens.weight.data.copy_(model.get_input_embeddings().weight.detach())
     head.lm_head.weight.data.copy_(model.get_output_embeddings().weight.detach()[kept])
     head.target_ids = kept
-    return head.eval()
+    head.eval()
+    return head
 
 
 @contextmanager
@@ -147,7 +148,8 @@ def read_states(head: Head, answers: Sequence[Answer], place: Path, progress: Pr
             ) from None
         kept = torch.from_file(file.name, shared=True, size=sum(rows) * width, dtype=torch.bfloat16)
         lessons = [
-            Lesson(**vars(one), states=its) for one, its in zip(answers, kept.view(-1, width).split(rows), strict=True)
+            Lesson(**vars(one), states=its)
+            for one, its in zip(answers, torch.split(kept.view(-1, width), rows), strict=True)
         ]
         fill(head, lessons, progress)
         yield lessons

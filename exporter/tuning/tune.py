@@ -87,10 +87,8 @@ def _written(
     overall = next(one for one in routes if one.route == ALL)
     routes.remove(overall)
     written = force or overall.gain.low > 0
-    if written and isinstance(draft, Head):
-        save_head(draft, output)
-    elif written:
-        save_draft(draft, output)
+    if written:
+        save_head(draft, output) if isinstance(draft, Head) else save_draft(draft, output)
     return TuneReport(
         draft=str(output) if written else None,
         source=draft.source,
