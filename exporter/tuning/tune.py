@@ -88,10 +88,7 @@ def _written(
     routes.remove(overall)
     written = force or overall.gain.low > 0
     if written:
-        if isinstance(draft, Head):
-            save_head(draft, output)
-        else:
-            save_draft(draft, output)
+        save_head(draft, output) if isinstance(draft, Head) else save_draft(draft, output)
     return TuneReport(
         draft=str(output) if written else None,
         source=draft.source,
