@@ -88,7 +88,6 @@ class DeviceReader:
         Rows that are not given are zeros: those of padding must be numbers, whatever lay there.
         """
         if self._reads_back:
-            self._reads_back = False
             self._device.copy(self.address, self.feedback + 4 * (self.rows - 1) * self.width, 4 * self.width)
             return False
         count = min(count, self._end - self._next)

@@ -51,6 +51,7 @@ class Made:
         self.bundle, self.engine = load_fake(bundle, self.device)
         self.at_load = [*self.device.log]
         self.session = Session(self.bundle, self.engine, policy=False)
+        self.pass_by_pass = Session(self.bundle, replace(self.engine, rounds=None), policy=False)
         self.host = Session(bundle, host_hidden_engine(bundle), policy=False)
         self._fresh = open_hidden(bundle)
 
@@ -146,18 +147,28 @@ def test_rounds_give_the_hosts_tokens_and_the_rows_of_a_fresh_pass(made: Made, o
             assert found == made.host.generate(TOKENS[:length], **asked).tokens
 
 
-def test_the_same_tokens_are_accepted_as_on_the_host(made: Made) -> None:
+@pytest.mark.parametrize("whole", [True, False], ids=["whole rounds", "pass by pass"])
+def test_the_same_tokens_are_drafted_and_accepted_as_on_the_host(made: Made, whole: bool) -> None:
+    """Of what a round drafted, too, the rows are the same."""
     fresh(made)
-    accepted = np.zeros(4, int)
+    accepted, session = np.zeros(4, int), made.session if whole else made.pass_by_pass
+    session.reset()  # the two share their caches
+    head, host = made.bundle.manifest.first_draft, made.host.engine.draft
+    assert host is not None
+    assert isinstance(host.decoder, OrtDecoder)
     for options in RULES:
-        for start in range(8):
+        for start in range(4):
             asked: dict[str, Any] = {"num_draft_tokens": 4, "max_new_tokens": 20, "stop_token_ids": (), **options}
-            prompt = TOKENS[start : start + 20]
-            ours, theirs = (session.generate(prompt, **asked).statistics for session in (made.session, made.host))
-            assert ours.device_seconds > 0
-            assert ours.draft_seconds == ours.target_seconds == 0
-            assert ours.accepted_by_position == theirs.accepted_by_position
-            accepted += ours.accepted_by_position
+            streams = (one.stream(TOKENS[start : start + 20], **asked) for one in (session, made.host))
+            for ours, theirs in zip(*streams, strict=True):
+                assert (ours.tokens, ours.draft_tokens) == (theirs.tokens, theirs.draft_tokens)
+                rows = session._context.drafts[head].rows + max(0, len(ours.draft_tokens) - 1)
+                same(made.decoders[1], host.decoder, rows)
+            statistics = ours.statistics
+            assert (statistics.device_seconds > 0) is whole
+            assert (statistics.draft_seconds + statistics.target_seconds > 0) is not whole
+            accepted += statistics.accepted_by_position
+    session.reset()
     assert accepted[2] > 0, "passes of several true rows"
 
 
@@ -320,7 +331,7 @@ def test_padding_is_of_numbers_whatever_was_there(made: Made) -> None:
     result = made.rounds.run(TOKENS[:20], 4, None, nothing)
     assert np.isnan(result.confidence).all()
     made.session._context.forget()
-    made.run(TOKENS[:20], num_draft_tokens=4)
+    made.rounds.run(TOKENS[:20], 4, None, np.zeros((1, GIVEN), np.float32))
     draft = made.decoders[1]
     assert all(np.isfinite(part.view(np.float32)).all() for part in draft.read_rows(64))
     assert draft.reader is not None
