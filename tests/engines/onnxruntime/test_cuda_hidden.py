@@ -74,13 +74,13 @@ def test_the_tokens_and_cache_rows_of_the_cpu_engine(pairs: Pairs, k: int, optio
     for length in (2, 3, 16, 17, 40, 52):
         for drafter in (head, f"ngram+{head}"):
             asked: dict[str, Any] = {"num_draft_tokens": k, "max_new_tokens": 12, "stop_token_ids": (), **options}
-            ours, theirs = (session.generate(TOKENS[:length], drafter=drafter, **asked) for session in sessions)
-            assert ours.tokens == theirs.tokens
-            assert ours.statistics.accepted_by_position == theirs.statistics.accepted_by_position
+            streams = (session.stream(TOKENS[:length], drafter=drafter, **asked) for session in sessions)
+            for ours, theirs in zip(*streams, strict=True):
+                assert (ours.tokens, ours.draft_tokens) == (theirs.tokens, theirs.draft_tokens)
+                rows = sessions[0]._context.drafts[head].rows
+                assert rows == sessions[1]._context.drafts[head].rows
+                same_rows(pairs, 1, rows + max(0, ours.sources.count("model") - 1))
             accepted += ours.statistics.accepted
-            rows = sessions[0]._context.drafts[head].rows
-            assert rows == sessions[1]._context.drafts[head].rows > 0
-            same_rows(pairs, 1, rows)
     assert accepted > 12 * k // 2
 
 
