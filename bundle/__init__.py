@@ -36,7 +36,20 @@ from .manifest import (
     manifest_text,
     write_manifest,
 )
-from .models import FORMATS, LAST, Family, Fidelity, Format, HiddenDraftKind, LayerProof, ModelSpec, Proof, Reads, Role
+from .models import (
+    FORMATS,
+    LAST,
+    MOST_SLOTS,
+    Family,
+    Fidelity,
+    Format,
+    HiddenDraftKind,
+    LayerProof,
+    ModelSpec,
+    Proof,
+    Reads,
+    Role,
+)
 from .opening import Bundle
 
 __all__ = [
@@ -49,6 +62,7 @@ __all__ = [
     "HIDDEN",
     "LAST",
     "MANIFEST",
+    "MOST_SLOTS",
     "NO_DRAFT",
     "OLDEST_SCHEMA",
     "PLAIN_SCHEMA",

@@ -131,6 +131,8 @@ class Fidelity:
 
 
 HiddenDraftKind = Literal["eagle3", "mtp", "dflash", "dspark"]
+# Of a block: published ones have up to 16.
+MOST_SLOTS = 64
 # The tap of what a target's output embedding reads, after its last norm.
 LAST = -1
 
@@ -151,6 +153,11 @@ class Reads:
     fuse: dict[str, str]
     slots: int = field(default=0, metadata=OPTIONAL)
     chain: dict[str, str] = field(default_factory=dict, metadata=OPTIONAL)
+
+    def __post_init__(self) -> None:
+        fewest, most = (1, MOST_SLOTS) if self.kind in ("dflash", "dspark") else (0, 0)
+        if not fewest <= self.slots <= most or bool(self.chain) != (self.kind == "dspark"):
+            raise ValueError(f"{self.kind} does not go with {self.slots} slots and {len(self.chain)} graphs of a chain")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ..bundle import HiddenDraftKind
 from ..engines.catalogue import ENGINES
 from ..errors import ParameterError
 from .checkpoints.source import find_local, find_weights, is_gguf, read_config, read_headers
-from .hidden_drafts.fit import Said, Target, draft_vocab, find_taps, refuse_another
+from .hidden_drafts.fit import Said, Target, architecture_of, draft_vocab, find_taps, refuse_another
 from .hidden_drafts.folder import format_of, pickled_named, tensors_of
 from .hidden_drafts.kinds import BlockFormat, Format, kind_of
 from .hidden_drafts.mtp_tensors import find_stored, is_mtp, of_gguf
@@ -93,4 +93,4 @@ def _check_reader(
         tables = read_tables(source, stored)
         read_target_ids(source, tables, draft_vocab(source, config, size), size.vocab_size)
     if not said.copy:
-        refuse_another(source, config, target, next(iter(theirs.get("architectures") or ()), None))
+        refuse_another(source, config, target, architecture_of(theirs))

@@ -87,11 +87,14 @@ class OrtBlockDecoder:
             kind: open_session(path, threads, fuse_quantized) for kind, path in graphs.items()
         }
         self._check()
+        if chain is not None:
+            chain.check(self._chain_signatures(self.head is not None))
         self._block, self._context = self._bound("block"), self._bound("context")
         self._bind_outputs()
 
     def read(self, hidden: Floats) -> None:
-        self._hidden, self._goes_on = hidden, False
+        # Kept until the pass is over: what ONNX Runtime binds does not keep the array.
+        self._hidden, self._goes_on = np.ascontiguousarray(hidden), False
 
     def read_back(self) -> None:
         self._goes_on = True
@@ -99,6 +102,7 @@ class OrtBlockDecoder:
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         if self._goes_on:
             self._slot += 1
+            assert self._slot < self._logits.shape[1], "the block has no more slots"
         else:
             self.feed(tokens, position)
             end = position + len(tokens)
@@ -119,7 +123,7 @@ class OrtBlockDecoder:
         check_rows(position + len(tokens), self._contract)
         assert len(self._hidden) == len(tokens), "hidden states of other rows were read"
         self._position[0] = position
-        self._context.bind_ortvalue_input(HIDDEN, self._value(np.ascontiguousarray(self._hidden)[None]))
+        self._context.bind_ortvalue_input(HIDDEN, self._value(self._hidden[None]))
         self._run("context", self._context)
 
     def resumable(self, rows: int) -> int:
@@ -145,6 +149,7 @@ class OrtBlockDecoder:
     def close(self) -> None:
         """Release the model and its caches. Closing again does nothing."""
         self._sessions = dict.fromkeys(self._sessions)
+        del self._block, self._context
         self._caches.clear()
 
     def _run(self, kind: str, io: ort.IOBinding) -> None:
@@ -170,6 +175,12 @@ class OrtBlockDecoder:
         self._block.bind_ortvalue_output("logits", self._value(self._logits))
         if self._chain is not None:
             self._block.bind_ortvalue_output(STATES, self._value(self._states))
+
+    def _chain_signatures(self, confident: bool) -> dict[str, Signature | None]:
+        logits: Signature = ("tensor(float)", [1, self.vocab_size])
+        states: Signature = ("tensor(float)", [1, self._states.shape[2]])
+        confidence: dict[str, Signature | None] = {CONFIDENCE: None} if confident else {}
+        return {"tokens": None, STATES: states, "logits": logits, CHAINED: logits, **confidence}
 
     def _check(self) -> None:
         """Raises `BundleError`."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...bundle import MOST_SLOTS
 from ...errors import CheckpointError, UnsupportedModelError
 from .block import BlockForm
-from .fit import OTHER, Said, Target, draft_vocab, find_taps
+from .fit import OTHER, Said, Target, columns, draft_vocab, find_taps
 from .formats import Description
 from .keys import check_block_keys, layer_config
 from .kinds import BlockFormat
@@ -30,21 +31,24 @@ def describe_blocks(
         raise UnsupportedModelError(f"{source} has no norms of queries and keys; expected the layers of Qwen3", "draft")
     (taps,) = find_taps(source, format, config, shapes, target, said)
     numbers = {}
-    for key in ("block_size", "mask_token_id"):
-        if type(number := keys.get(key)) is not int or number < (key == "block_size") * 2:
-            raise CheckpointError(f"{source}: {key} in config.json is {number!r}; expected a whole number", "draft")
+    for key, least, most in (("block_size", 2, MOST_SLOTS), ("mask_token_id", 0, 2**31)):
+        if type(number := keys.get(key)) is not int or not least <= number <= most:
+            raise CheckpointError(
+                f"{source}: {key} in config.json is {number!r}; expected a whole number from {least} to {most}", "draft"
+            )
         numbers[key] = number
     if numbers["mask_token_id"] >= target.vocab_size:
         raise CheckpointError(
             f"{source} masks with token {numbers['mask_token_id']}; the target has {target.vocab_size} tokens: {OTHER}",
             "draft",
         )
-    rank = shapes.get("markov_head.markov_w1.weight", [0, 0])[1]
-    width = shapes.get("confidence_head.proj.weight", [0, 0])[1]
+    rank, width = (
+        columns(source, shapes, name) for name in ("markov_head.markov_w1.weight", "confidence_head.proj.weight")
+    )
     form = BlockForm(
         taps,
         target.width,
-        draft_vocab(source, keys, target),
+        draft_vocab(source, config, target),
         numbers["block_size"],
         numbers["mask_token_id"],
         _windows(source, layer, layers.num_hidden_layers),
@@ -60,7 +64,13 @@ def describe_blocks(
 
 def _windows(source: str, layer: Mapping[str, Any], count: int) -> tuple[int, ...]:
     kinds = layer.get("layer_types") or ["full_attention"] * count
-    if len(kinds) != count or not {*kinds} <= {"full_attention", SLIDING}:
+    if layer.get("use_sliding_window") and not layer.get("layer_types"):
+        raise CheckpointError(f"{source}: use_sliding_window in config.json is true; expected its layer_types", "draft")
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != count
+        or any(kind not in ("full_attention", SLIDING) for kind in kinds)
+    ):
         raise UnsupportedModelError(
             f"{source}: layer_types in config.json is {kinds!r}; expected {count} of full_attention and {SLIDING}",
             "draft",

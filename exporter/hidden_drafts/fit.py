@@ -101,9 +101,9 @@ def find_taps(
         )
     taps = (_checked(source, said.taps, target),) if said.taps else _taps(source, format, config, inner, target)
     width = config.get("target_hidden_size") or layer.get("hidden_size")
-    _check_width(source, shapes.get("fc.weight", [0, 0])[-1], len(taps[0]), width, target.width)
+    _check_width(source, columns(source, shapes, "fc.weight"), len(taps[0]), width, target.width)
     stored, named = shapes.get("lm_head.weight"), draft_vocab(source, config, target)
-    if stored and stored[0] != named:
+    if columns(source, shapes, "lm_head.weight") and stored and stored[0] != named:
         raise _wrong(
             f"{source} has an output embedding of {stored[0]} tokens, and config.json says {named} (draft_vocab_size); "
             "they are of two drafts, download both again"
@@ -113,7 +113,7 @@ def find_taps(
 
 def draft_vocab(source: str, config: Mapping[str, Any], target: Target) -> int:
     """m. Raises `CheckpointError`."""
-    size = config.get("draft_vocab_size") or target.vocab_size
+    size = config.get("draft_vocab_size") or _object(config, BLOCK_INNER).get("draft_vocab_size") or target.vocab_size
     if type(size) is not int:
         raise _wrong(f"{source}: draft_vocab_size in config.json is {size!r}; expected a number of tokens")
     return size
@@ -123,7 +123,21 @@ def made_for(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Name and architecture of the target that it was trained with, where they are written."""
     verifier = _object(_object(config, "speculators_config"), "verifier")
     named = verifier.get("name_or_path") or config.get("target_model_name_or_path")
-    return named, next(iter(verifier.get("architectures") or ()), None)
+    return named, architecture_of(verifier)
+
+
+def architecture_of(config: Mapping[str, Any]) -> str | None:
+    """The first that is named, where one is."""
+    named = config.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else None
+
+
+def columns(source: str, shapes: Mapping[str, list[int]], name: str) -> int:
+    """Of the matrix `name`, 0 where there is none. Raises `CheckpointError` for what is no matrix."""
+    shape = shapes.get(name, [0, 0])
+    if len(shape) != 2:
+        raise _wrong(f"{source} has a {name} of {shape}; expected a matrix")
+    return shape[1]
 
 
 def _object(place: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -6,8 +6,11 @@ of the head.
 
 from __future__ import annotations
 
+import errno
+import inspect
 import json
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +25,7 @@ from transformers import LlamaConfig, PreTrainedModel
 
 from ...bundle import LAST, Bundle
 from ...calibration.measuring.prompts import Progress
-from ...errors import OutputError, UnsupportedModelError
+from ...errors import OutputError, PairError, UnsupportedModelError
 from ...runtime.provenance import name_of
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.find import find_checkpoint
@@ -74,6 +77,12 @@ def find_target(bundle: Bundle, target: str, draft: str | None) -> tuple[Checkpo
     """
     found = find_checkpoint(target)
     check_tokenizer(bundle, found, "of the bundle; give --target the checkpoint that it was built from")
+    if found.digest != bundle.manifest.target.checkpoint_sha256:
+        raise PairError(
+            f"{target} is not the checkpoint that the bundle was built from, so the head would read other hidden "
+            "states; give that one",
+            "target",
+        )
     if draft is None:
         return found, None
     head = find_draft(draft, found)
@@ -140,7 +149,9 @@ def read_states(head: Head, answers: Sequence[Answer], place: Path, progress: Pr
     width = len(head.taps) * head.model.tap_width
     with NamedTemporaryFile(dir=place, prefix=".states-") as file:
         try:
-            os.posix_fallocate(file.fileno(), 0, 2 * sum(rows) * width)
+            if shutil.disk_usage(place).free < 2 * sum(rows) * width:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            file.truncate(2 * sum(rows) * width)
         except OSError as error:
             raise OutputError(
                 f"{2 * sum(rows) * width / 1e9:.1f} GB of hidden states cannot be written to {place}: "
@@ -161,14 +172,15 @@ def fill(head: Head, lessons: Sequence[Lesson], progress: Progress) -> None:
         if (len(batches[-1]) + 1) * len(one) > AT_ONCE:
             batches.append([])
         batches[-1].append(one)
-    device = head.target.device
+    device, forward = head.target.device, inspect.signature(head.target.forward).parameters
+    few = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
     for number, batch in enumerate(batches):
         progress(number, len(batches))
         tokens = torch.nn.utils.rnn.pad_sequence(
             [torch.tensor([*one.prompt, *one.tokens][:-1]) for one in batch], batch_first=True
         ).to(device)
         with torch.no_grad(), autocast(device):
-            found = head.target(input_ids=tokens, output_hidden_states=True, use_cache=False, logits_to_keep=1)
+            found = head.target(input_ids=tokens, output_hidden_states=True, use_cache=False, **few)
         states = torch.cat([found.hidden_states[tap] for tap in head.taps], -1)
         for one, its in zip(batch, states, strict=True):
             one.states.copy_(its[: len(one) - 1])

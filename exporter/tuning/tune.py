@@ -83,7 +83,8 @@ def _written(
 ) -> TuneReport:
     """before, after: by step."""
     pairs = enumerate(zip(before, after, strict=True), 1)
-    routes = [one for step, pair in pairs for one in compare(*pair, step)]
+    # Of answers that are all short, later steps have none.
+    routes = [one for step, pair in pairs if pair[0] for one in compare(*pair, step)]
     overall = next(one for one in routes if one.route == ALL)
     routes.remove(overall)
     written = force or overall.gain.low > 0

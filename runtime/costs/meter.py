@@ -103,7 +103,7 @@ class CostMeter:
         self._has_model = self._draft != NO_DRAFT
         reads = session.bundle.manifest.draft_called(self._draft).model.reads if self._has_model else None
         self._slots = reads.slots if reads is not None else 0
-        self._block = 0.0
+        self._block: list[float] = []
         self._narrow: list[float] = []  # seconds of the draft's passes over one row,
         self._wide: list[float] = []  # and over as many as guesses make it
         guessed = rows and self._has_model and reads is None and session.engine.rounds is None
@@ -150,7 +150,7 @@ class CostMeter:
             draft_prefill=median(self._draft_prefill),
             points=points,
             draft_row=self._row_seconds() if self._wide else None,
-            block=self._block,
+            block=median(self._block or [0.0]),
         )
 
     def _row_seconds(self) -> float:
@@ -239,7 +239,8 @@ class CostMeter:
             last = min(self._slots, self._most)
             first, every = (median(by_k[k].draft) for k in (1, last))
             more = max(0.0, every - first) / max(1, last - 1)
-            draft, self._block = [more], max(0.0, first - more)
+            draft = [more]
+            self._block.append(max(0.0, first - more))
         host = tuple(
             _measured([max(0.0, w - d - t) for w, d, t in zip(x.whole, x.draft, x.target, strict=True)]) for x in by_k
         )

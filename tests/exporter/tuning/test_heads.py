@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -66,10 +68,7 @@ def test_a_file_of_states_lasts_as_long_as_it_is_read(head: Head, answers: Answe
 def test_states_that_do_not_fit_on_the_disk(
     head: Head, answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*given: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=100))
     with (
         refused(OutputError, tmp_path, os.strerror(errno.ENOSPC)),
         read_states(head, answers.judging, tmp_path, silent),
