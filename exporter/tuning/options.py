@@ -38,8 +38,9 @@ class TuneOptions:
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "answers", "epochs", "step", "vocabulary", "inner"):
-            if (getattr(self, name) or 1) < 1:
-                raise ParameterError(f"{name} is {getattr(self, name)}; it must be 1 or more", name)
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ParameterError(f"{name} is {value}; it must be 1 or more", name)
         if not 0 <= self.temperature < math.inf:  # also: NaN
             raise ParameterError(
                 f"temperature is {self.temperature}; it must be finite and at least 0 (0 is greedy)", "temperature"
