@@ -102,6 +102,8 @@ def test_answers_too_short_to_judge_by(session: Session, tmp_path: Path) -> None
         dict(answers=0),
         dict(epochs=-1),
         dict(max_new_tokens=0),
+        dict(vocabulary=0),
+        dict(inner=0),
         dict(temperature=-0.1),
         dict(temperature=float("nan")),
         dict(general=1.0),
