@@ -55,11 +55,13 @@ def check_options(source: str, kind: HiddenDraftKind | None, options: BuildOptio
             f"({kind}); leave that engine out, or choose a draft that reads tokens only",
             "draft",
         )
-    if (options.draft_taps and kind in (None, "mtp")) or (options.draft_feedback and kind != "eagle3"):
+    if options.draft_taps and kind in (None, "mtp"):
         raise ParameterError(
-            f"--draft-taps is for EAGLE-3, DFlash and DSpark drafts, --draft-feedback for EAGLE-3; {source} is none of "
-            "these: leave it out",
-            "draft_taps" if options.draft_taps else "draft_feedback",
+            f"--draft-taps is for EAGLE-3, DFlash and DSpark drafts, and {source} is none; leave it out", "draft_taps"
+        )
+    if options.draft_feedback and kind != "eagle3":
+        raise ParameterError(
+            f"--draft-feedback is for EAGLE-3 heads, and {source} is none; leave it out", "draft_feedback"
         )
     if options.draft_vocabulary is not None and kind != "mtp":
         raise ParameterError(

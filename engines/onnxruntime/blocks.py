@@ -89,8 +89,10 @@ class OrtBlockDecoder:
         self._check()
         if chain is not None:
             chain.check(self._chain_signatures(self.head is not None))
-        self._block, self._context = self._bound("block"), self._bound("context")
-        self._bind_outputs()
+        block, context = self._bound("block"), self._bound("context")
+        self._bind_outputs(block, context)
+        self._block: ort.IOBinding | None = block
+        self._context: ort.IOBinding | None = context
 
     def read(self, hidden: Floats) -> None:
         # Kept until the pass is over: what ONNX Runtime binds does not keep the array.
@@ -107,8 +109,9 @@ class OrtBlockDecoder:
             self.feed(tokens, position)
             end = position + len(tokens)
             self._position[0], self._token[0], self._slot = end, tokens[-1], 0
-            self._block.bind_ortvalue_input("columns", self._value(self._columns[:end]))
-            self._run("block", self._block)
+            block = still_open(self._block, self._paths["block"])
+            block.bind_ortvalue_input("columns", self._value(self._columns[:end]))
+            self._run("block", block)
         logits: Logits = self._logits[0, self._slot : self._slot + 1]
         if self._chain is None:
             return logits
@@ -123,8 +126,9 @@ class OrtBlockDecoder:
         check_rows(position + len(tokens), self._contract)
         assert len(self._hidden) == len(tokens), "hidden states of other rows were read"
         self._position[0] = position
-        self._context.bind_ortvalue_input(HIDDEN, self._value(self._hidden[None]))
-        self._run("context", self._context)
+        context = still_open(self._context, self._paths["context"])
+        context.bind_ortvalue_input(HIDDEN, self._value(self._hidden[None]))
+        self._run("context", context)
 
     def resumable(self, rows: int) -> int:
         return rows
@@ -149,7 +153,7 @@ class OrtBlockDecoder:
     def close(self) -> None:
         """Release the model and its caches. Closing again does nothing."""
         self._sessions = dict.fromkeys(self._sessions)
-        del self._block, self._context
+        self._block = self._context = None
         self._caches.clear()
 
     def _run(self, kind: str, io: ort.IOBinding) -> None:
@@ -168,13 +172,13 @@ class OrtBlockDecoder:
             io.bind_ortvalue_input(name, self._value(array))
         return io
 
-    def _bind_outputs(self) -> None:
+    def _bind_outputs(self, block: ort.IOBinding, context: ort.IOBinding) -> None:
         for (name, _), array in zip(self.spec.cache_names("present"), self._caches, strict=True):
-            self._context.bind_ortvalue_output(name, self._value(array))
-        self._block.bind_ortvalue_input("tokens", self._value(self._token))
-        self._block.bind_ortvalue_output("logits", self._value(self._logits))
+            context.bind_ortvalue_output(name, self._value(array))
+        block.bind_ortvalue_input("tokens", self._value(self._token))
+        block.bind_ortvalue_output("logits", self._value(self._logits))
         if self._chain is not None:
-            self._block.bind_ortvalue_output(STATES, self._value(self._states))
+            block.bind_ortvalue_output(STATES, self._value(self._states))
 
     def _chain_signatures(self, confident: bool) -> dict[str, Signature | None]:
         logits: Signature = ("tensor(float)", [1, self.vocab_size])

@@ -140,3 +140,14 @@ def test_graphs_are_compared_with_the_manifest(made: Any) -> None:
     spec = ModelSpec(**{**vars(spec), "vocab_size": 25})
     with refused(BundleError, "logits", 25):
         decoder(spec, folder)
+
+
+def test_closing(made: Any) -> None:
+    _, spec, folder = made
+    draft = decoder(spec, folder)
+    draft.close()
+    draft.close()
+    draft.read(HIDDEN[:2])
+    for run in (draft.step, draft.feed):
+        with refused(EngineError, "closed"):
+            run([0, 9], 0)
