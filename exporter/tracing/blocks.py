@@ -10,7 +10,6 @@ A block sees the rows 0 to C - 1 of the caches and itself, and writes nothing. I
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -21,10 +20,10 @@ from ...bundle import HIDDEN, CacheLayer, Contract
 from ...engines.onnxruntime.confidence_head import CONFIDENCE
 from ...engines.onnxruntime.hidden import CHAINED, STATES
 from ..checkpoints.half_precision import TORCH_DTYPES
-from ..dialects import OPSETS, Dialect
+from ..dialects import Dialect
 from ..hidden_drafts.block import BlockDraft
 from .attention import EMITTERS, Layer, padded
-from .trace import quiet
+from .onnx_export import export_graph
 from .trees import HIDDEN as UNSEEN
 
 
@@ -39,7 +38,7 @@ def trace_context(model: BlockDraft, layers: Sequence[CacheLayer], dialect: Dial
     names, past = _caches(layers, contract)
     shapes = {HIDDEN: {1: Dim("width", min=1, max=contract.capacity)}}
     outputs = [f"present.{name}" for name in names]
-    return _export(_Context(model, dialect), inputs, past, shapes, outputs, dialect)
+    return export_graph(_Context(model, dialect), inputs | past, outputs, shapes, dialect)
 
 
 def trace_block(model: BlockDraft, layers: Sequence[CacheLayer], dialect: Dialect, contract: Contract) -> ir.Model:
@@ -47,14 +46,14 @@ def trace_block(model: BlockDraft, layers: Sequence[CacheLayer], dialect: Dialec
     inputs = {"tokens": torch.zeros(1).long(), "position": torch.full((1,), 3), "columns": torch.arange(3)}
     shapes = {"columns": {0: Dim("span", min=1, max=contract.capacity)}}
     outputs = ["logits", STATES] if model.kind == "dspark" else ["logits"]
-    return _export(_Block(model), inputs, past, shapes, outputs, dialect)
+    return export_graph(_Block(model), inputs | past, outputs, shapes, dialect)
 
 
 def trace_chain(model: BlockDraft, dialect: Dialect) -> ir.Model:
     inputs = {"tokens": torch.zeros(1).long(), STATES: torch.zeros(1, model.lm_head.in_features)}
     inputs["logits"] = torch.zeros(1, model.lm_head.out_features)
     outputs = [CHAINED, CONFIDENCE] if model.confidence_head is not None else [CHAINED]
-    return _export(_Chain(model), inputs, {}, {}, outputs, dialect)
+    return export_graph(_Chain(model), inputs, outputs, {}, dialect)
 
 
 def _caches(layers: Sequence[CacheLayer], contract: Contract) -> tuple[list[str], dict[str, Tensor]]:
@@ -65,32 +64,6 @@ def _caches(layers: Sequence[CacheLayer], contract: Contract) -> tuple[list[str]
         for name, layer in zip(names, (layer for layer in layers for _ in "kv"), strict=True)
     }
     return names, past
-
-
-def _export(
-    graph: nn.Module,
-    inputs: dict[str, Tensor],
-    past: dict[str, Tensor],
-    shapes: dict[str, Any],
-    outputs: list[str],
-    dialect: Dialect,
-) -> ir.Model:
-    names = [*inputs, *past]
-    rest: tuple[Any, ...] = (({},) * len(past),) if past else ()
-    with torch.no_grad(), quiet():
-        program = torch.onnx.export(
-            graph.eval(),
-            (*inputs.values(), *past.values()),
-            input_names=names,
-            output_names=outputs,
-            dynamic_shapes=(*(shapes.get(name, {}) for name in inputs), *rest),
-            opset_version=OPSETS[dialect],
-            dynamo=True,
-            optimize=False,
-            verbose=False,
-        )
-    assert program is not None
-    return program.model
 
 
 class _Context(nn.Module):

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -28,6 +24,7 @@ from ..hidden_drafts.base import HiddenDraft
 from .attention import static_cache_attention
 from .complex_numbers import complex_as_pairs
 from .confidence_head import OUTPUTS, WEIGHTS, confidence, embeddings_seen
+from .onnx_export import export_graph
 from .probe import cache_argument, cache_of, custom_attention_reason, probe_states, seen_by_attention, state_tensors
 from .recurrences import OpenStates
 from .states import EMITTERS, StateCache, static_states
@@ -144,54 +141,26 @@ def trace(
     if reads:
         inputs[HIDDEN] = torch.zeros(1, 3, model.config.get_text_config().hidden_size, dtype=torch.float32)
         dynamic[HIDDEN] = {1: dynamic["tokens"][1]}
-    shapes = [dynamic.get(name, {}) for name in inputs]
     by_row = ("logits", *(OUTPUTS if features else ()), *((FEEDBACK,) if reads else ()))
-    by_token = (HIDDEN,) if taps else ()
+    outputs = [*by_row, *((HIDDEN,) if taps else ()), *(f"{written}.{name}" for name in (*names, *states))]
+    decoder = StaticDecoder(model, layers, dialect, contract, features > 0, taps, undo)
     try:
-        with torch.no_grad(), quiet():
-            program = torch.onnx.export(
-                StaticDecoder(model, layers, dialect, contract, features > 0, taps, undo).eval(),
-                tuple(inputs.values()),
-                input_names=list(inputs),
-                output_names=[
-                    *by_row,
-                    *by_token,
-                    *(f"{written}.{name}" for name in (*names, *states)),
-                ],
-                dynamic_shapes=(*shapes[:2], tuple(shapes[2:])),  # as `forward` takes them
-                opset_version=OPSETS[dialect],
-                dynamo=True,
-                optimize=False,
-                verbose=False,
-            )
+        graph = export_graph(decoder, inputs, outputs, dynamic, dialect)
     except Exception as error:
         raise _reason(model, error) from error
-    assert program is not None
-    for output in program.model.graph.outputs[: len(by_row)]:
+    for output in graph.graph.outputs[: len(by_row)]:
         # Traced as T rows; a prefill chunk gives one (see kept_rows). The engine compares the name with the manifest.
         output.shape = ir.Shape([1, contract.rows_name, *output.shape[2:]])  # type: ignore[index]
     if dialect == "rows":
-        program.model.ir_version = ROWS_IR_VERSION
-    return program.model
+        graph.ir_version = ROWS_IR_VERSION
+    return graph
 
 
 def trace_fuse(model: HiddenDraft, dialect: Dialect) -> ir.Model:
     """The graph that makes `fused [1, T, H]` of the target's hidden states `hidden [1, T, F]`, both fp32."""
     width = len(model.taps) * model.tap_width
-    with torch.no_grad(), quiet():
-        program = torch.onnx.export(
-            Fuse(model).eval(),
-            (torch.zeros(1, 3, width),),
-            input_names=[HIDDEN],
-            output_names=[FUSED],
-            dynamic_shapes=({1: Dim("width", min=1)},),
-            opset_version=OPSETS[dialect],
-            dynamo=True,
-            optimize=False,
-            verbose=False,
-        )
-    assert program is not None
-    return program.model
+    inputs, dynamic = {HIDDEN: torch.zeros(1, 3, width)}, {HIDDEN: {1: Dim("width", min=1)}}
+    return export_graph(Fuse(model), inputs, [FUSED], dynamic, dialect)
 
 
 class Fuse(torch.nn.Module):
@@ -337,17 +306,3 @@ def _reason(model: PreTrainedModel, error: BaseException) -> UnsupportedModelErr
     if isinstance(innermost, GuardOnDataDependentSymNode):
         why = "its code decides by a number that only a running graph knows, such as the tokens in the cache"
     return UnsupportedModelError(f"{type(model).__name__} cannot be traced by torch.export: {why}")
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """The exporter's own warnings are of no use to the person who builds a bundle."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -1,0 +1,58 @@
+"""A module as an ONNX graph."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+
+from ..dialects import OPSETS, Dialect
+
+
+def export_graph(
+    module: nn.Module,
+    inputs: Mapping[str, Tensor],
+    outputs: Sequence[str],
+    dynamic: Mapping[str, Mapping[int, Any]],
+    dialect: Dialect,
+) -> ir.Model:
+    """Its weights are the module's. inputs: in the order of `forward`. dynamic: by input, the axes that may vary."""
+    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
+    named = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    shapes = [dynamic.get(name, {}) for name in inputs]
+    rest = (tuple(shapes[named:]),) if len(shapes) > named else ()  # `forward` has them as `*rest`
+    with torch.no_grad(), _quiet():
+        program = torch.onnx.export(
+            module.eval(),
+            tuple(inputs.values()),
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_shapes=(*shapes[:named], *rest),
+            opset_version=OPSETS[dialect],
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+        )
+    assert program is not None
+    return program.model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter's own warnings are of no use to the person who builds a bundle."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
