@@ -133,7 +133,7 @@ def _render(report: TuneReport) -> str:
         f"{report.source}: trained on {report.tokens} tokens of answers{early}",
         f"{'route':<12} {'step':>4} {'prompts':>7} {'tokens':>7} {'before':>7} {'after':>7}  gain, 95 % interval",
     ]
-    for one in (*report.routes, report.overall):
+    for one in sorted((*report.routes, report.overall), key=lambda one: one.step):
         lines.append(
             f"{one.route:<12} {one.step:>4} {one.prompts:>7} {one.tokens:>7} {one.before:>7.1%} {one.after:>7.1%}  "
             f"{one.gain.value:+.1%} [{max(one.gain.low, -1):+.1%}, {min(one.gain.high, 1):+.1%}]"

@@ -171,8 +171,8 @@ def bundle(built: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_bundle(cache: Path, once: Once) -> Path:
-    """SmolLM2-135M-Instruct in fp32 with the draft that is shipped for it; for tests that are marked `real`."""
-    from support.real import DRAFT, missing, smollm2_gguf
+    """SmolLM2-135M-Instruct in fp32 with the EAGLE-3 head that is shipped for it; for tests that are marked `real`."""
+    from support.real import HEAD, missing, smollm2_gguf
 
     if lacking := missing():
         pytest.skip(f"needs {', '.join(lacking)}")
@@ -183,6 +183,6 @@ def smollm2_bundle(cache: Path, once: Once) -> Path:
 
         folder.mkdir(exist_ok=True)
         options = BuildOptions(max_seq_len=256, max_draft_tokens=8, cache=cache)
-        build(str(smollm2_gguf()), str(DRAFT), folder / "smol.bundle", options)
+        build(str(smollm2_gguf()), str(HEAD), folder / "smol.bundle", options)
 
     return once("smollm2-bundle", make) / "smol.bundle"

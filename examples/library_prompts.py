@@ -1,6 +1,6 @@
 """Chat prompts about the Python standard library, derived from its sources, so that no other data is needed.
 
-    python examples/train_smollm2_draft/library_prompts.py --output examples/prompts/smollm2    # the held-out ones
+    python examples/library_prompts.py --output examples/prompts/smollm2    # the held-out ones
 
 Five routes: questions, texts to rewrite, texts to extract from, docstrings to summarize, small functions to write. A
 source file is held out when the hash of its path says so, together with everything that is taken from it.
@@ -13,13 +13,11 @@ import ast
 import json
 import random
 import re
-import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
 from corpus import Document, source_files
 
 ROUTES = ("question", "rewrite", "extract", "summary", "code")
