@@ -37,15 +37,13 @@ class CompileOptions:
     """compute_capabilities: those of the GPUs to compile for, e.g. `8.9`; with none, the library decides.
 
     hardware_compatible: for every GPU of compute capability 8.0 or higher. version_compatible: for the lean runtime
-    too. weight_streaming: weights may stay in host memory. timing_cache: a file with the measurements of earlier
-    builds, which is read and written.
+    too. timing_cache: a file with the measurements of earlier builds, which is read and written.
     Raises `ParameterError` for malformed or repeated compute capabilities.
     """
 
     compute_capabilities: tuple[str, ...] = ()
     hardware_compatible: bool = False
     version_compatible: bool = False
-    weight_streaming: bool = False
     timing_cache: Path | None = None
 
     def __post_init__(self) -> None:
@@ -62,7 +60,7 @@ class CompileOptions:
     def arguments(self) -> tuple[tuple[str, ...], ...]:
         """The options that differ from the defaults, as arguments of the command line."""
         arguments: list[tuple[str, ...]] = [("--compute-capability", text) for text in self.compute_capabilities]
-        switches = ("hardware_compatible", "version_compatible", "weight_streaming")
+        switches = ("hardware_compatible", "version_compatible")
         arguments += [(f"--{name.replace('_', '-')}",) for name in switches if getattr(self, name)]
         return (*arguments, *([("--timing-cache", str(self.timing_cache))] if self.timing_cache else []))
 
@@ -74,7 +72,6 @@ LACKING = {
         "--hardware-compatible": "without --compute-capability its plans run on every GPU from compute "
         "capability 8.0 on",
         "--version-compatible": "its plans run only on the version that made them",
-        "--weight-streaming": "it would allocate while rounds are captured as CUDA graphs",
         "--timing-cache": "it chooses kernels on the device",
     },
 }
@@ -229,8 +226,6 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
         config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
         # A runtime in the plan would be code that runs on the host, and loading a bundle must not run code.
         config.set_flag(trt.BuilderFlag.EXCLUDE_LEAN_RUNTIME)
-    if options.weight_streaming:
-        config.set_flag(trt.BuilderFlag.WEIGHT_STREAMING)
     if options.timing_cache is not None:
         times = config.create_timing_cache(_read(options.timing_cache))
         if times is None or not config.set_timing_cache(times, False):
