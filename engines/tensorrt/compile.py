@@ -148,8 +148,8 @@ def compile_graph(
     for problem in job.check(network):
         raise EngineError(f"{job.graph.name} must not be compiled: {problem}; build the bundle again")
     config = _config(lib, builder, options)
-    for profile in job.profiles:
-        config.add_optimization_profile(_profile(lib, builder, profile))
+    for index, profile in enumerate(job.profiles):
+        config.add_optimization_profile(_profile(builder, profile, index))
     monitor = Monitor(step)
     config.progress_monitor = progress_monitor(lib.trt, monitor)
     lib.forget()
@@ -213,6 +213,7 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
     trt, config = lib.trt, builder.create_builder_config()
     # On by default; a bundle in fp32 is proved in fp32, and rules sum probabilities.
     config.clear_flag(trt.BuilderFlag.TF32)
+    config.max_aux_streams = 0  # a round is one stream; more would take scratch memory and events
     # TensorRT-RTX, which otherwise may allocate while a graph is captured
     if hasattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION"):
         config.set_flag(trt.BuilderFlag.REQUIRE_USER_ALLOCATION)
@@ -235,8 +236,10 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
     return config
 
 
-def _profile(lib: Library, builder: Any, shapes: Profile) -> Any:
+def _profile(builder: Any, shapes: Profile, index: int) -> Any:
     profile = builder.create_optimization_profile()
+    if index:  # the weights as the first profile has them: TensorRT may else lay them out again for each
+        profile.extra_memory_target = 0.0
     for name, (least, usual, largest) in shapes.items():
         profile.set_shape(name, least, usual, largest)
     return profile

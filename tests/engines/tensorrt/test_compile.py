@@ -203,6 +203,7 @@ class Config:
         self.capabilities: list[str] = []
         self.cache: Any = None
         self.hardware_compatibility_level = "NONE"
+        self.max_aux_streams: int | None = None
         self.set_flag, self.clear_flag = self.flags.add, self.flags.discard
 
     num_compute_capabilities = property(
@@ -233,6 +234,12 @@ def configured(options: CompileOptions, *lacking: str, times: str | None = "good
     found = compile._config(SimpleNamespace(trt=module), SimpleNamespace(create_builder_config=lambda: config), options)
     assert found is config
     return config
+
+
+def test_widths_share_one_stream_and_one_copy_of_the_weights() -> None:
+    assert configured(CompileOptions()).max_aux_streams == 0
+    builder = SimpleNamespace(create_optimization_profile=lambda: SimpleNamespace(extra_memory_target=1.0))
+    assert [compile._profile(builder, {}, index).extra_memory_target for index in range(3)] == [1.0, 0.0, 0.0]
 
 
 def test_options_reach_the_build(tmp_path: Path) -> None:
