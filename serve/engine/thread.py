@@ -89,7 +89,8 @@ class EngineThread:
 
         def prepare() -> None:
             try:
-                prepared.set_result(self._session.prepare())
+                self._session.prepare()
+                prepared.set_result(None)
             except BaseException as error:
                 prepared.set_exception(error)
 
