@@ -131,8 +131,10 @@ def _text(version: Version) -> str:
 
 
 def _git(repository: Path, what: str) -> str:
-    return subprocess.run(["git", "-C", repository, "show", what], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["git", "-C", repository, "show", what], capture_output=True, encoding="utf-8", check=True
+    ).stdout
 
 
 if __name__ == "__main__":
-    TABLE.write_text(json.dumps(table(*map(Path, sys.argv[1:])), indent=1) + "\n")
+    TABLE.write_text(json.dumps(table(*map(Path, sys.argv[1:])), indent=1) + "\n", encoding="utf-8")

@@ -15,7 +15,7 @@ from specexport.engines.versions import version_numbers
 from specexport.exporter.passes.lint import OLD_OPERATORS
 from support.fake_tensorrt_types import SINCE_10_15
 
-TABLE = json.loads((Path(__file__).parents[2] / "support/tensorrt_versions.json").read_text())
+TABLE = json.loads((Path(__file__).parents[2] / "support/tensorrt_versions.json").read_text(encoding="utf-8"))
 NAMES = {name: version for version, names in TABLE["names"].items() for name in names.split()}
 OPERATORS = {name: version for version, names in TABLE["operators"].items() for name in names.split()}
 WAITS = set(TABLE["waiting"].split())
@@ -31,7 +31,7 @@ def test_every_name_is_in_all_versions_or_asked_for() -> None:
     used: dict[str, str] = {}
     asked: set[str] = set()
     for file in Path(specexport.engines.tensorrt.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute):
                 used[node.attr] = file.name
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "hasattr"):
