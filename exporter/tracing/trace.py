@@ -191,6 +191,8 @@ def trace_fuse(model: HiddenDraft, dialect: Dialect) -> ir.Model:
             verbose=False,
         )
     assert program is not None
+    if dialect == "rows":
+        program.model.ir_version = ROWS_IR_VERSION
     return program.model
 
 

@@ -267,6 +267,27 @@ COMMANDS = (
         ("tests/exporter/tuning/test_tune.py",),
     ),
     Mutant(
+        "a new head's options are ignored for one that is there",
+        "cli/tune.py",
+        "draft is not None and options[name] is not None",
+        "False",
+        ("tests/exporter/tuning/test_tune.py",),
+    ),
+    Mutant(
+        "a head learns from logits without the target's caps",
+        "exporter/tuning/heads.py",
+        "if changed := [key for key in stated if AFTER_OUTPUT.match(key) and stated[key] not in (None, 0, 1)]",
+        "if changed := []",
+        OF_HEADS,
+    ),
+    Mutant(
+        "a head is tuned as a model of its own",
+        "exporter/tuning/drafts.py",
+        "checkpoint and (format := format_of(source, checkpoint.folder))",
+        "(format := None)",
+        ("tests/exporter/tuning/test_tune.py",),
+    ),
+    Mutant(
         "tokens outside of the likeliest have no mass",
         "exporter/tuning/judge.py",
         "others * (rest.clamp_min(-50) - left.log())",
