@@ -281,6 +281,28 @@ COMMANDS = (
         OF_HEADS,
     ),
     Mutant(
+        "leaves of drafts that give none",
+        "exporter/sources.py",
+        "tree_rows and kinds and None not in kinds",
+        "False",
+        ("tests/exporter/test_sources.py",),
+    ),
+    Mutant(
+        "what only fuses is rounded",
+        "exporter/weights/choose.py",
+        "[one for one in observed if not {layer.weight for layer in one.layers} & {*self.options.floats}]",
+        "observed",
+        ("tests/exporter/weights/test_choose.py",),
+    ),
+    Mutant(
+        "a graph that fuses for an old TensorRT is of a newer form",
+        "exporter/tracing/trace.py",
+        'if dialect == "rows":\n        program.model.ir_version = ROWS_IR_VERSION',
+        "",
+        ("tests/exporter/hidden_drafts/test_build.py",),
+        "trace_fuse",
+    ),
+    Mutant(
         "a head is tuned as a model of its own",
         "exporter/tuning/drafts.py",
         "checkpoint and (format := format_of(source, checkpoint.folder))",

@@ -341,7 +341,9 @@ def test_tensorrt_rtx_compiles_the_graphs(precision: str, target: Path, cache: P
 
 def test_leaves_need_a_draft_of_its_own(target: Path, cache: Path, tmp_path: Path) -> None:
     save_speculators(tmp_path / "head")
-    bundle = build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache, tree_rows=2)).bundle
+    save_target(tmp_path / "plain", num_hidden_layers=1)
+    drafts = [NamedDraft(name, str(tmp_path / name)) for name in ("head", "plain")]
+    bundle = build(str(target), drafts, tmp_path / "b", options(cache, tree_rows=2)).bundle
     session = load(bundle.root, policy=False)
     with refused(ParameterError, "num_leaves", "hidden states", field="num_leaves"):
         session.generate(PROMPT, num_leaves=1, num_draft_tokens=2)
