@@ -170,7 +170,8 @@ def render(result: Report) -> str:
             f"{cases} cases"
         )
     lines += [
-        f"parity     {proof.role}{', trees,' if proof.dialect.endswith('trees') else ''} on {proof.engine}: "
+        f"parity     {proof.role}{f', {what},' if (what := proof.dialect.partition(', ')[2]) else ''} on "
+        f"{proof.engine}: "
         f"{proof.measure} over {proof.rows} rows and {proof.length} tokens "
         f"(allowed {proof.limit})"
         for proof in result.parity

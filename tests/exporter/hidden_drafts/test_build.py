@@ -126,6 +126,8 @@ def test_blocks(name: str, changes: dict[str, Any], cache: Path, tmp_path: Path)
     assert draft.model.reads is not None
     assert draft.model.reads.kind == name.split(",")[0]
     assert bool(draft.model.reads.chain) == ("dspark" in name)
+    assert any("confidences" in proof.dialect for proof in draft.model.proofs) == ("dspark" in name)
+    assert not any("calibration text" in note for note in draft.model.notes)
     check_rows(bundle)
     check(bundle, trials=2000 if name == "dspark" else 0)  # with a cut vocabulary
 
