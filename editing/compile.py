@@ -28,7 +28,8 @@ from ..engines.tensorrt.compile import (
 from ..engines.tensorrt.monitor import STEPS_PER_GRAPH
 from ..engines.tensorrt.network_checks import check_model, check_rule
 from ..errors import BundleError, EngineError
-from ..runtime.proofs.parity import arithmetic, load_reference, prove_decoder
+from ..runtime.proofs.parity import arithmetic, prove_decoder
+from ..runtime.proofs.reference_file import load_reference
 from .progress import BuildProgress
 from .replace_manifest import ENGINES, UNCHANGED, replace_manifest
 

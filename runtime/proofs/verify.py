@@ -16,9 +16,11 @@ from ..sampling.parameters import SamplingParameters
 from ..session import Session
 from ..text.prompt_file import read_prompt_lines
 from .chi_squared import FALSE_ALARM, Sampled, exact_joint, sample_session
+from .confidence_parity import measure_confidences
 from .enumeration import Exactness, check_rules
 from .equality import Equality, RowExactness, check_equality, measure_rows
-from .parity import arithmetic, load_reference, measure_decoder
+from .parity import arithmetic, measure_decoder
+from .reference_file import load_reference
 from .rule_parity import RuleProof, measure_rule
 from .tree_enumeration import check_trees
 from .tree_parity import TreeDecoder, measure_trees
@@ -102,8 +104,9 @@ def verify_session(
     else:
         requests = [(prompt, max_new_tokens) for prompt in _proof_prompts(session)]
     drafts = [(manifest.draft_called(name), session.drafts.open(name)) for name in session.drafts.names]
-    proofs = [_parity(session, manifest.target, OpenedDraft(session.engine.target), "target")]
-    proofs += [_parity(session, draft.model, opened, draft.label) for draft, opened in drafts]
+    proofs = [*_parity(session, manifest.target, OpenedDraft(session.engine.target), "target")]
+    for draft, opened in drafts:
+        proofs += _parity(session, draft.model, opened, draft.label)
     proofs += _trees(session)
     rows = measure_rows(session.engine.target, _proof_tokens(session)[:ROW_TOKENS], manifest.contract)
     session.reset()
@@ -126,10 +129,14 @@ def _trees(session: Session) -> Iterator[Proof]:
         yield measure_trees(target, reference, manifest.contract, where, kind)
 
 
-def _parity(session: Session, model: ModelSpec, opened: OpenedDraft, called: str) -> Proof:
-    reference, engine = load_reference(session.bundle.path(model.reference)), session.engine
+def _parity(session: Session, model: ModelSpec, opened: OpenedDraft, called: str) -> Iterator[Proof]:
+    reference, where = (
+        load_reference(session.bundle.path(model.reference)),
+        (session.engine.name, session.engine.dialect),
+    )
     kind = arithmetic(model, session.bundle.manifest.contract)
-    return measure_decoder(opened.decoder, reference, engine.name, engine.dialect, called, kind, opened.reader)
+    yield measure_decoder(opened.decoder, reference, *where, called, kind, opened.reader)
+    yield from measure_confidences(opened.decoder, reference, where, called, kind, opened.reader, opened.head)
 
 
 def _compiled(session: Session) -> Iterator[RuleProof]:
@@ -169,7 +176,8 @@ def render(result: Report) -> str:
             f"{cases} cases"
         )
     lines += [
-        f"parity     {proof.role}{', trees,' if proof.dialect.endswith('trees') else ''} on {proof.engine}: "
+        f"parity     {proof.role}{f', {what},' if (what := proof.dialect.partition(', ')[2]) else ''} on "
+        f"{proof.engine}: "
         f"{proof.measure} over {proof.rows} rows and {proof.length} tokens "
         f"(allowed {proof.limit})"
         for proof in result.parity

@@ -47,7 +47,7 @@ PROOFS = (
     ),
     Mutant(
         "the reference keeps its keys in fp32",
-        "exporter/proving/prove.py",
+        "exporter/proving/cached_as.py",
         "key.to(dtype).to(key)",
         "key",
         ("tests/exporter/proving/test_reference.py",),

@@ -16,7 +16,8 @@ from specexport.runtime.proofs import verify
 from specexport.runtime.proofs.chi_squared import Sampled
 from specexport.runtime.proofs.enumeration import Exactness
 from specexport.runtime.proofs.equality import Equality, RowExactness
-from specexport.runtime.proofs.parity import ReferenceStep, contexts, save_reference, schedule
+from specexport.runtime.proofs.parity import ReferenceStep, contexts, schedule
+from specexport.runtime.proofs.reference_file import save_reference
 from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, Report, render, verify_session
 from specexport.runtime.session import Session
 from specexport.runtime.text.encode import PromptEncoder
