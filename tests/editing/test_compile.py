@@ -28,7 +28,8 @@ from specexport.engines.tensorrt.api import Library, library, plans_of
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions
 from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH
 from specexport.errors import EngineError, OutputError, ProofError
-from specexport.runtime.proofs.parity import ReferenceStep, logits_of, save_reference, schedule
+from specexport.runtime.proofs.parity import ReferenceStep, logits_of, schedule
+from specexport.runtime.proofs.reference_file import save_reference
 from support.fake_context import IExecutionContext
 from support.fake_device import FakeDevice
 from support.fake_tensorrt import FakeTensorRT
