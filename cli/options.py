@@ -84,7 +84,6 @@ COMPILING = (
         help="TensorRT: plans run on every GPU of compute capability 8.0 or later, somewhat slower.",
     ),
     click.option("--version-compatible", is_flag=True, help="TensorRT: plans run with the lean runtime too."),
-    click.option("--weight-streaming", is_flag=True, help="Allow weights in host memory if GPU memory is too small."),
     click.option("--timing-cache", type=FILE, help="TensorRT: file of kernel timings that later builds reuse."),
 )
 

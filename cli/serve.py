@@ -132,7 +132,6 @@ def serve(
     log = _log_to_stderr()
     budget = None if prompt_cache_mib is None else prompt_cache_mib << 20
     with load(bundle, prompt_cache_bytes=budget, chat_template=chat_template, **where) as session:
-        session.prepare()  # so that no request has to wait for it
         with suppress(MissingPackageError, GrammarError):  # a request with a grammar will be told
             session.prepare_grammar()
         raise SystemExit(_run(session, settings, listening, log))
@@ -147,6 +146,7 @@ def _run(session: Any, settings: ServerSettings, listening: Listening, log: Unbl
     from ..serve.listen import Listener
 
     app = create_app(session, settings)
+    app.state.service.sessions.thread.prepare()  # so that no request has to wait for it
     if log is not None:
         app.state.service.metrics.total("log_lines_dropped", "Lines of the log that nobody took.", lambda: log.dropped)
     socket_inode: list[int] = []  # the socket file's number

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     help="What the draft is: a model of its own, or an EAGLE-3 head, which reads the target's hidden states.",
 )
 @click.option("--target", help="Of a head: the checkpoint that the bundle was built from.")
-@click.option("--vocabulary", type=int, default=32768, help="Of a new head: maximum tokens, the most frequent ones.")
+@click.option("--vocabulary", type=int, help="Of a new head: maximum tokens, the most frequent ones. [default: 32768]")
 @click.option("--inner", type=int, help="Of a new head: width of its MLP. [default: the target's]")
 @SKIP_INVALID
 @LIMIT
@@ -82,6 +82,9 @@ def tune(
             if draft is None
             else "--target is for --kind eagle3"
         )
+    for name in ("vocabulary", "inner"):
+        if draft is not None and options[name] is not None:
+            raise click.UsageError(f"--{name} is for a new head, and --draft has its own; leave one of them out")
     require_packages("tune")
     from ..bundle.output import check_free
     from ..calibration.measuring.prompts import choose

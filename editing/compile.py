@@ -12,8 +12,10 @@ from pathlib import Path
 
 from ..atomic import output_errors, temporary_folder
 from ..bundle import Bundle, FileEntry, Plan, sha256
+from ..engines.base import OpenedDraft
 from ..engines.catalogue import LIBRARIES
 from ..engines.cuda.driver import find_gpu
+from ..engines.tensorrt import enterprise
 from ..engines.tensorrt.api import Library, dialect_for
 from ..engines.tensorrt.compile import (
     CompileJob,
@@ -26,8 +28,12 @@ from ..engines.tensorrt.compile import (
 from ..engines.tensorrt.monitor import STEPS_PER_GRAPH
 from ..engines.tensorrt.network_checks import check_model, check_rule
 from ..errors import BundleError, EngineError
+from ..runtime.proofs.parity import arithmetic, prove_decoder
+from ..runtime.proofs.reference_file import load_reference
 from .progress import BuildProgress
 from .replace_manifest import ENGINES, UNCHANGED, replace_manifest
+
+SOUND_PROFILES = (10, 8)  # the first version of TensorRT that computes the same with several profiles as with one
 
 
 def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progress: BuildProgress) -> Bundle:
@@ -36,8 +42,11 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
     Plans are new files under `engines/`. When all are written, the manifest is replaced in one step. Until then,
     whatever happens, the bundle is unchanged.
 
+    TensorRT before 10.8 may compute wrong numbers where a plan has several profiles, as one for each width (its 10.8
+    changelog). So its plans are first compared with the recorded logits, which takes passes of every width.
+
     Raises `EngineError` when this host or the library cannot, `BundleError` for a bundle without the graphs that are
-    needed, `OutputError` when something cannot be written.
+    needed, `OutputError` when something cannot be written, `ProofError` for plans that compute wrong numbers.
     """
     if engine not in LIBRARIES:
         raise EngineError(
@@ -54,6 +63,8 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
             for graph, job in jobs.items():
                 announce = partial(_announce, step, job.graph.stem)
                 compile_graph(lib, job, temporary / _plan_name(graph), options, announce)
+        if engine == enterprise.NAME and lib.version < SOUND_PROFILES:
+            _prove(bundle, template, list(jobs), temporary)
         compiled = _put_into_place(bundle, template, list(jobs), temporary)
     for path in folder.glob("*.plan"):  # earlier plans, and what a killed process left
         if path.relative_to(bundle.root).as_posix() not in compiled.manifest.files:
@@ -107,6 +118,21 @@ def _template(lib: Library, engine: str, options: CompileOptions) -> Plan:
     return Plan(
         engine, "", "", lib.trt.__version__, capabilities, options.version_compatible, options.hardware_compatible
     )
+
+
+def _prove(bundle: Bundle, template: Plan, graphs: list[str], temporary: Path) -> None:
+    """Compare the plans in the folder `temporary` with the Hugging Face logits. Raises `ProofError`."""
+    manifest = bundle.manifest
+    files = {graph: (temporary / _plan_name(graph)).relative_to(bundle.root).as_posix() for graph in graphs}
+    plans = tuple(replace(template, graph=graph, file=file) for graph, file in files.items())
+    engine = enterprise.load(Bundle(bundle.root, replace(manifest, plans=plans)))
+    try:
+        for role, model in manifest.pair.items():
+            opened = engine.draft if role == "draft" and engine.draft else OpenedDraft(engine.target)
+            reference, kind = load_reference(bundle.path(model.reference)), arithmetic(model, manifest.contract)
+            prove_decoder(opened.decoder, reference, engine.name, engine.dialect, role, kind, opened.reader)
+    finally:
+        engine.close()
 
 
 def _announce(step: Callable[[str], None], name: str, phase: str) -> None:

@@ -33,7 +33,7 @@ from .precision import BuildTargets, PrecisionPlan
 from .proving.prove import prove
 from .recipe_choice import Quantizing
 from .rules.graphs import number_of_rules, write_rules
-from .sources import check_options, check_sources, check_vocabulary, said
+from .sources import check_leaves, check_options, check_sources, check_vocabulary, said
 from .stage_cache import open_cache
 from .tracing.trees import refuse_trees
 from .weights.fidelity import calibration_tokens
@@ -64,6 +64,7 @@ class _Models:
         found = [_find_draft(named, models["target"], options) for named in drafts]
         if found:
             models["draft"] = found[0]
+        check_leaves([draft.kind for draft in found], options.tree_rows)
         refuse_states(models, options, dialects)
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
         ours = Tokens.of(models["target"].tokenizer)

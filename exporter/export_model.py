@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Format, ModelSpec, Precision, Reads, Role
 from ..bundle.files import clone_or_copy, require_space
-from ..runtime.proofs.parity import save_reference
+from ..runtime.proofs.reference_file import save_reference
 from ..runtime.provenance import name_of
 from ..strict import parse, read_json
 from .bundle_files import reference_path
@@ -31,13 +31,13 @@ from .passes.optimize import optimize, save
 from .proving.prove import (
     continued_logits,
     open_decoder,
-    prove_taps,
     record_reference,
     widened,
     widened_decoder,
 )
 from .proving.prove_layers import ReferenceLogits, prove_layers
 from .proving.quantized_graph import Subject
+from .proving.reading import prove_taps
 from .quantize.apply import by_every_name, quantize
 from .quantize.for_tensorrt import Made
 from .recipe_choice import Quantizing, choose_recipe

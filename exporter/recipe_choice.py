@@ -88,14 +88,12 @@ def choose_recipe(
         options = RecipeOptions(
             limit=quantizing.limit,
             scale_type=contract.precision if quantizing.family == "tensorrt" else "fp32",
+            floats=model.fusing if isinstance(model, HiddenDraft) else (),
             rotating=changes,
             smoothing=changes,
         )
         recipe = choose(model, used, quantizing.format, quantizing.family, options, step)
-        tokens = None
-        if isinstance(model, HiddenDraft):
-            left = {name: own for name, own in recipe.weights.items() if name not in model.fusing}
-            recipe, tokens = replace(recipe, weights=left), model.target_ids
+        tokens = model.target_ids if isinstance(model, HiddenDraft) else None
         if quantizing.by_ort and any(_saturates(one) for one in recipe.weights.values()):
             recipe = replace(recipe, notes=(*recipe.notes, SLOW_ELSEWHERE))
         step("measure fidelity")

@@ -25,7 +25,7 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
 
     Raises `CheckpointError`, `PairError`, `ParameterError`, and `MissingPackageError` where a GGUF file cannot be read.
     """
-    place = find_local(target)
+    place, kinds = find_local(target), list[HiddenDraftKind | None]()
     for named in drafts:
         kind: HiddenDraftKind | None = None
         if is_mtp(named.source):
@@ -35,11 +35,24 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
             with pickled_named(named.source):
                 folder = find_local(named.source)
             if folder is None:
+                kinds.append(None)  # not known yet
                 continue
             if not is_gguf(named.source) and (format := format_of(named.source, folder)):
                 kind = kind_of(format, tensors_of(find_weights(named.source, folder)))
                 _check_reader(named.source, folder, format, target, place, said(options))
         check_options(named.source, kind, options)
+        kinds.append(kind)
+    check_leaves(kinds, options.tree_rows)
+
+
+def check_leaves(kinds: Sequence[HiddenDraftKind | None], tree_rows: int) -> None:
+    """kinds: of all drafts, as for `check_options`. Raises `ParameterError` where none of them gives leaves."""
+    if tree_rows and kinds and None not in kinds:
+        raise ParameterError(
+            f"--tree-rows is {tree_rows}, and drafts that read the target's hidden states give no leaves; leave it"
+            " out, or add a draft that reads tokens only",
+            "tree_rows",
+        )
 
 
 def said(options: BuildOptions) -> Said:

@@ -150,13 +150,16 @@ class Session:
         return self._encoder.thinking(prompt, variables, tools)
 
     def prepare(self) -> None:
-        """Do now what the first request would wait for: open the policy's drafts, or, if the bundle is not calibrated
-        and the user's cache has no costs for this bundle and host, measure for half a second. Cached rows are then
-        lost.
+        """Do now what the first request would wait for: capture graphs, which some engines do for each thread; open the
+        policy's drafts, or, if the bundle is not calibrated and the user's cache has no costs for this bundle and host,
+        measure for half a second. Cached rows may be lost.
 
         Raises `SessionBusyError` while a stream of the session is open, `SessionClosedError`.
         """
         self._check_free()
+        if self.engine.warm_up is not None:
+            self.engine.warm_up()
+            self.reset()
         self.decisions.prepare()
         self.drafts.open_all(self.decisions.drafts)
 

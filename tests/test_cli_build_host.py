@@ -63,5 +63,5 @@ def test_doctor_and_build_say_the_same(
 
 def test_a_jetson_takes_tensorrt_from_jetpack_and_bindings_for_cuda_12() -> None:
     extra = PROJECT["optional-dependencies"]["jetson"]
-    assert "cuda-bindings>=12.8,<13" in extra
+    assert "cuda-bindings>=12.9.1,<13" in extra
     assert not [line for line in extra if "tensorrt" in line]

@@ -75,6 +75,18 @@ def test_the_command_packs_and_checks(tmp_path: Path, monkeypatch: pytest.Monkey
     assert result.exit_code == 0, result.output
     assert "6 pieces, 5." in result.output
     assert "with this checkout's 4.0 MB: 1" in result.output
+
+    arguments[2] = "tensorrt"
+    lacking = CliRunner().invoke(command_module.main, ["pack", *arguments])
+    assert lacking.exit_code == 1
+    assert "tensorrt_cu13_libs-*.whl" in lacking.output.splitlines()[-1]
+    (tmp_path / "kit/wheels/tensorrt_cu13_libs-11.4.0-py3-none-any.whl").write_bytes(bytes(10**6))
+    brought = CliRunner().invoke(command_module.main, ["pack", *arguments])
+    assert brought.exit_code == 0, brought.output
+    assert "tensorrt_cu13==11.4.0" in brought.output.replace("-cu13", "_cu13")
+    assert "tensorrt_cu13_libs-11.4.0" in brought.output
+
+    result = CliRunner().invoke(command_module.main, ["pack", *arguments[:2], "onnxruntime-cuda", *arguments[3:]])
     checked = CliRunner().invoke(command_module.main, ["check", str(tmp_path / "kit")])
     assert checked.exit_code == 0
     assert checked.output.splitlines() == result.output.splitlines()[-len(checked.output.splitlines()) :]

@@ -174,7 +174,8 @@ def _compare(session: Session, request: Request, plain: DecodedOutput, speculati
         return "not comparable"  # by the target's own logits
     stop_tokens = session.bundle.manifest.text.stop_token_ids
     try:
-        judged = judge(session, request.tokens, plain.tokens, speculative.tokens, speculative.widths, stop_tokens)
+        given = request.tokens, plain.tokens, speculative.tokens, speculative.widths
+        judged = judge(session, *given, stop_tokens, speculative.rows)
     finally:
         session.reset()
     return "near tie" if judged.passed else "different"

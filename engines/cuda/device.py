@@ -35,12 +35,13 @@ class CudaDevice:
         self._is_open = True
         # Releases what was made if a later step fails; otherwise `close` does, in reverse order.
         with ExitStack() as releases:
+            # Never released: the CUDA runtime within TensorRT keeps handles of it, which a later load would use.
             self._context = driver.call("cuDevicePrimaryCtxRetain", device)
-            releases.callback(driver.attempt, "cuDevicePrimaryCtxRelease", device)
             with self.entered(), ExitStack() as made:
                 # The default stream waits for every other one, and TensorRT synchronizes if it is used.
-                self.stream = int(self._call("cuStreamCreate", driver.bindings.CUstream_flags.CU_STREAM_NON_BLOCKING))
-                made.callback(driver.attempt, "cuStreamDestroy", self.stream)
+                stream = self._call("cuStreamCreate", driver.bindings.CUstream_flags.CU_STREAM_NON_BLOCKING)
+                made.callback(driver.attempt, "cuStreamDestroy", stream)
+                self.stream = driver.number(stream)
                 self._done = self._event(made, timed=False)
                 releases.push(made.pop_all())
             self._releases = releases.pop_all()
@@ -52,7 +53,7 @@ class CudaDevice:
         try:
             yield
         finally:
-            if int(previous_context) != int(self._context):
+            if previous_context != self._context:
                 self._driver.attempt("cuCtxSetCurrent", previous_context)
 
     def memory(self) -> tuple[int, int]:
@@ -98,7 +99,8 @@ class CudaDevice:
 
     def synchronize(self) -> None:
         self._call("cuEventRecord", self._done, self.stream)
-        # this spins, since the event is not a blocking one: a round is too short to sleep
+        # No blocking event, since a round is too short to sleep: this spins, except where the driver decides otherwise
+        # (CU_CTX_SCHED_AUTO on Tegra).
         self._call("cuEventSynchronize", self._done)
 
     def capture(self, work: Callable[[], None]) -> Any:
@@ -150,8 +152,9 @@ class CudaDevice:
             return float(self._call("cuEventElapsedTime", start, end))
 
     def close(self) -> None:
-        """Wait for enqueued work, then release everything. Arrays made by `pinned` become invalid. Closing again does
-        nothing.
+        """Wait for enqueued work, then release everything but the context.
+
+        Arrays made by `pinned` become invalid. Closing again does nothing.
         """
         if not self._is_open:
             return
@@ -161,7 +164,7 @@ class CudaDevice:
         self._driver.attempt("cuCtxSetCurrent", self._context)
         self._driver.attempt("cuStreamSynchronize", self.stream)
         self._releases.close()
-        if status == SUCCESS and int(previous_context) != int(self._context):
+        if status == SUCCESS and previous_context != self._context:
             self._driver.attempt("cuCtxSetCurrent", previous_context)
 
     def _event(self, releases: ExitStack, timed: bool) -> Any:
@@ -187,5 +190,5 @@ class CudaDevice:
         """Make the context current in this thread, which may not be the one that loaded."""
         if not self._is_open:
             raise EngineError(f"{self.name} was closed; load the bundle again")
-        if int(self._driver.call("cuCtxGetCurrent")) != int(self._context):
+        if self._driver.call("cuCtxGetCurrent") != self._context:
             self._driver.call("cuCtxSetCurrent", self._context)

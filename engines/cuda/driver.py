@@ -1,15 +1,20 @@
-"""The CUDA driver through `cuda.bindings` (12.8 or newer, 13): calls that raise errors, and the GPUs of this host."""
+"""The CUDA driver through `cuda.bindings` (12.9.1 or newer, 13): calls that raise errors, and the GPUs of this host.
+
+From 12.9.1 on, a call releases the interpreter's lock: before, a wait for a round stopped every other thread.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
+from operator import index
 from typing import Any, NamedTuple
 
 from ...errors import EngineError
 from ..jetson import FROM_PIP, missing_package, on_jetson
 from ..versions import dotted, version_numbers
 
-OLDEST = (12, 8)  # of cuda-bindings
+OLDEST = (12, 9, 1)  # of cuda-bindings
 SUCCESS, OUT_OF_MEMORY, STUB_LIBRARY, NO_DEVICE = 0, 2, 34, 100  # of CUresult
 _NO_LIBRARY = (
     "the NVIDIA driver's library (libcuda) was not found; install the driver, or give the container access to the GPU"
@@ -28,11 +33,12 @@ class Gpu(NamedTuple):
 class Driver:
     """Calls functions of `bindings`, the module `cuda.bindings.driver`, which return a status and at most one value.
 
+    number: the number of a handle that they return, for other libraries.
     Only call functions that take the same arguments in the bindings of CUDA 12 and 13.
     """
 
-    def __init__(self, bindings: Any) -> None:
-        self.bindings = bindings
+    def __init__(self, bindings: Any, number: Callable[[Any], int] = index) -> None:
+        self.bindings, self.number = bindings, number
 
     def call(self, function: str, *arguments: Any) -> Any:
         """The value that `function` returns, or None. Raises `EngineError` with the driver's own message."""
@@ -60,10 +66,10 @@ def load_driver() -> Driver:
         bindings, version = import_module("cuda.bindings.driver"), import_module("cuda.bindings").__version__
     except ModuleNotFoundError:
         raise missing_package("cuda-bindings", "cuda") from None
-    if version_numbers(version)[:2] < OLDEST:
-        newer = FROM_PIP if on_jetson() else f"pip install 'cuda-bindings>={dotted(OLDEST)}'"
+    if version_numbers(version) < OLDEST:
+        newer = FROM_PIP if on_jetson() else f"pip install 'cuda-bindings>={dotted(OLDEST)},<14'"
         raise EngineError(f"cuda-bindings {version} is too old; {newer}")
-    return Driver(bindings)
+    return Driver(bindings, import_module("cuda.bindings.utils").get_cuda_native_handle)
 
 
 def find_gpu(index: int = 0, driver: Driver | None = None) -> Gpu:

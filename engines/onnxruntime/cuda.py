@@ -66,7 +66,7 @@ def availability() -> Availability:
 
 
 def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
-    """Load the bundle's models onto GPU `device`, and capture their graphs. threads: of ONNX Runtime's CPU pool.
+    """Load the bundle's models onto GPU `device`. threads: of ONNX Runtime's CPU pool.
 
     Raises `ParameterError` for a number of threads out of range, `BundleError` for a graph that does not fit the
     manifest, and `EngineError` for a bundle in fp32, and where the GPU cannot be used or lacks the memory.
@@ -98,13 +98,16 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     target = decoder(manifest.target, drafts=False)  # the larger one first
     draft = decoder(manifest.drafts[0].model, drafts=True) if manifest.drafts else None
 
+    def warm_up() -> None:
+        for decoder in filter(None, (target, draft)):
+            decoder.warm_up()
+
     def close() -> None:
-        for decoder in (draft, target):
-            if decoder is not None:
-                decoder.close()
+        for decoder in filter(None, (draft, target)):
+            decoder.close()
 
     opened = OpenedDraft(draft, draft.head, draft.reader) if draft else None
-    return Engine(NAME, DIALECT, target, opened, close=close, device=device, taps=target.taps)
+    return Engine(NAME, DIALECT, target, opened, close=close, device=device, taps=target.taps, warm_up=warm_up)
 
 
 def _preload(ort: Any) -> None:

@@ -104,11 +104,15 @@ class OrtCudaDecoder:
         except Exception as error:  # onnxruntime raises its own types straight from C++
             raise explain(error, f"buffers of {path} (caches of {size_text(spec.cache_bytes(contract))})") from None
         self._captures = Captures(ort, contract, self._states)
-        for kind in self._captures.kinds:  # the rows that they write are overwritten later
+
+    def warm_up(self) -> None:
+        """Capture the passes of rounds, for the calling thread alone. All rows are lost."""
+        session = still_open(self._session, self._path)
+        for kind in self._captures.kinds:
             try:
                 self._captures.capture(session, self._bound[kind.width].io, kind)
             except Exception as error:  # onnxruntime raises its own types straight from C++
-                raise explain(error, f"{path} failed on {kind.width} tokens at position 0") from None
+                raise explain(error, f"{self._path} failed on {kind.width} tokens at position 0") from None
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         if self.taps is not None:

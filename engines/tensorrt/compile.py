@@ -37,15 +37,13 @@ class CompileOptions:
     """compute_capabilities: those of the GPUs to compile for, e.g. `8.9`; with none, the library decides.
 
     hardware_compatible: for every GPU of compute capability 8.0 or higher. version_compatible: for the lean runtime
-    too. weight_streaming: weights may stay in host memory. timing_cache: a file with the measurements of earlier
-    builds, which is read and written.
+    too. timing_cache: a file with the measurements of earlier builds, which is read and written.
     Raises `ParameterError` for malformed or repeated compute capabilities.
     """
 
     compute_capabilities: tuple[str, ...] = ()
     hardware_compatible: bool = False
     version_compatible: bool = False
-    weight_streaming: bool = False
     timing_cache: Path | None = None
 
     def __post_init__(self) -> None:
@@ -62,7 +60,7 @@ class CompileOptions:
     def arguments(self) -> tuple[tuple[str, ...], ...]:
         """The options that differ from the defaults, as arguments of the command line."""
         arguments: list[tuple[str, ...]] = [("--compute-capability", text) for text in self.compute_capabilities]
-        switches = ("hardware_compatible", "version_compatible", "weight_streaming")
+        switches = ("hardware_compatible", "version_compatible")
         arguments += [(f"--{name.replace('_', '-')}",) for name in switches if getattr(self, name)]
         return (*arguments, *([("--timing-cache", str(self.timing_cache))] if self.timing_cache else []))
 
@@ -74,7 +72,6 @@ LACKING = {
         "--hardware-compatible": "without --compute-capability its plans run on every GPU from compute "
         "capability 8.0 on",
         "--version-compatible": "its plans run only on the version that made them",
-        "--weight-streaming": "it would allocate while rounds are captured as CUDA graphs",
         "--timing-cache": "it chooses kernels on the device",
     },
 }
@@ -151,8 +148,8 @@ def compile_graph(
     for problem in job.check(network):
         raise EngineError(f"{job.graph.name} must not be compiled: {problem}; build the bundle again")
     config = _config(lib, builder, options)
-    for profile in job.profiles:
-        config.add_optimization_profile(_profile(lib, builder, profile))
+    for index, profile in enumerate(job.profiles):
+        config.add_optimization_profile(_profile(builder, profile, index))
     monitor = Monitor(step)
     config.progress_monitor = progress_monitor(lib.trt, monitor)
     lib.forget()
@@ -216,6 +213,7 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
     trt, config = lib.trt, builder.create_builder_config()
     # On by default; a bundle in fp32 is proved in fp32, and rules sum probabilities.
     config.clear_flag(trt.BuilderFlag.TF32)
+    config.max_aux_streams = 0  # a round is one stream; more would take scratch memory and events
     # TensorRT-RTX, which otherwise may allocate while a graph is captured
     if hasattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION"):
         config.set_flag(trt.BuilderFlag.REQUIRE_USER_ALLOCATION)
@@ -229,8 +227,6 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
         config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
         # A runtime in the plan would be code that runs on the host, and loading a bundle must not run code.
         config.set_flag(trt.BuilderFlag.EXCLUDE_LEAN_RUNTIME)
-    if options.weight_streaming:
-        config.set_flag(trt.BuilderFlag.WEIGHT_STREAMING)
     if options.timing_cache is not None:
         times = config.create_timing_cache(_read(options.timing_cache))
         if times is None or not config.set_timing_cache(times, False):
@@ -240,8 +236,10 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
     return config
 
 
-def _profile(lib: Library, builder: Any, shapes: Profile) -> Any:
+def _profile(builder: Any, shapes: Profile, index: int) -> Any:
     profile = builder.create_optimization_profile()
+    if index:  # the weights as the first profile has them: TensorRT may else lay them out again for each
+        profile.extra_memory_target = 0.0
     for name, (least, usual, largest) in shapes.items():
         profile.set_shape(name, least, usual, largest)
     return profile

@@ -28,9 +28,6 @@ from .round_graph import DeviceRounds
 
 Settings = Callable[[Any, Path], Any]
 
-# Memory left free by streamed weights, for scratch memory, graphs, and the libraries themselves.
-RESERVED_BYTES = 512 * 2**20
-
 
 def load_bundle(
     name: str, bundle: Bundle, library: Library, device: Device, settings: Settings | None = None
@@ -58,11 +55,12 @@ def load_bundle(
 
     try:
         plans = plans_of(bundle, name)
-        for plan in plans.values():
-            check_fit(bundle, plan, library, device)
         _check_complete(name, bundle, plans)
-        with device.entered():
-            _load_plans(bundle, plans, library, device, settings, loaded)
+        with device.entered():  # TensorRT asks the current device
+            for plan in plans.values():
+                check_fit(bundle, plan, library, device)
+            for graph, plan in plans.items():
+                loaded[graph] = LoadedPlan(library, bundle.path(plan.file), device, settings)
             return _engine(name, bundle, device, loaded, close)
     except BaseException:
         close()
@@ -83,26 +81,6 @@ def _check_complete(name: str, bundle: Bundle, plans: Mapping[str, Plan]) -> Non
             f"{bundle.root} has no plan of {', '.join(missing)} for {name}; make it with: {again}",
             code="not_built_for_engine",
         )
-
-
-def _load_plans(
-    bundle: Bundle,
-    plans: Mapping[str, Plan],
-    library: Library,
-    device: Device,
-    settings: Settings | None,
-    loaded: dict[str, LoadedPlan],
-) -> None:
-    """Load the smallest plan first: if weights are streamed and memory is short, the draft's stay on the device rather
-    than the target's.
-    """
-    manifest = bundle.manifest
-    reserved = RESERVED_BYTES
-    for spec in manifest.pair.values():
-        reserved += spec.cache_bytes(manifest.contract) + spec.state_bytes(manifest.contract)
-        reserved += 4 * manifest.contract.widest_step * spec.vocab_size
-    for graph in sorted(plans, key=lambda graph: manifest.files[plans[graph].file].bytes):
-        loaded[graph] = LoadedPlan(library, bundle.path(plans[graph].file), device, settings, reserved)
 
 
 def _engine(

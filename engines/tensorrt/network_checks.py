@@ -26,7 +26,14 @@ WAITING = (
 
 
 def check_rule(network: Any) -> Iterator[str]:
-    """Check the graph of a verification rule (`exporter/rules/graphs.py`): no layer may wait for a value."""
+    """Check the graph of a verification rule (`exporter/rules/graphs.py`): no layer may wait for a value, and no input
+    may be one that TensorRT reads on the host, since all are bound to device memory.
+    """
+    yield from (
+        f"{tensor.name} decides shapes"
+        for tensor in map(network.get_input, range(network.num_inputs))
+        if tensor.is_shape_tensor
+    )
     for layer in _layers(network):
         if layer.type.name in WAITING:
             yield f"{layer.name} is a {layer.type.name} layer, which a CUDA graph cannot hold"

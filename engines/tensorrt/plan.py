@@ -41,12 +41,10 @@ class LoadedPlan:
         file: Path,
         device: Device,
         settings: Callable[[Any, Path], Any] | None = None,
-        reserved: int = 0,
     ) -> None:
         """settings: makes the argument of `create_execution_context` from the engine and its file; by default it is an
         allocation strategy.
 
-        reserved: bytes of device memory that streamed weights must leave free.
         Raises `EngineError` if the library refuses the plan or the device lacks the memory.
         """
         self._library, self._file, self._device = library, file, device
@@ -58,18 +56,13 @@ class LoadedPlan:
         if self._engine is None:
             free, total = device.memory()
             if file.stat().st_size > free:
-                streaming = "" if library.name == "tensorrt_rtx" else ", compile with --weight-streaming"
                 raise EngineError(
                     f"out of device memory for {file.name}: {size_text(file.stat().st_size)} requested, "
-                    f"{size_text(free)} of {size_text(total)} free; choose a smaller --precision{streaming} or close "
+                    f"{size_text(free)} of {size_text(total)} free; choose a smaller --precision or close "
                     "other programs that use the GPU",
                     code="out_of_device_memory",
                 )
             raise EngineError(f"{file} cannot be loaded: {library.reason()}")
-        if getattr(self._engine, "streamable_weights_size", 0):
-            free, _ = device.memory()
-            automatic = self._engine.get_weight_streaming_automatic_budget()
-            self._engine.weight_streaming_budget_v2 = max(0, min(automatic, free - reserved))
         self._context_argument = (
             settings(self._engine, file)
             if settings is not None

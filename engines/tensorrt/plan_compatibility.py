@@ -16,7 +16,10 @@ AMPERE = (8, 0)
 
 
 def check_fit(bundle: Bundle, plan: Plan, library: Library, device: Device) -> None:
-    """Check that `plan` can run on `device`. Raises `EngineError` with the command that compiles the plan again."""
+    """Check that `plan` can run on `device`, whose context must be current: it is the current GPU that TensorRT judges.
+
+    Raises `EngineError` with the command that compiles the plan again.
+    """
     file = bundle.path(plan.file)
     again = f"compile it here: specexport compile {bundle.root} --engine {plan.engine}"
     if version_numbers(plan.version) != library.version:
@@ -35,18 +38,16 @@ def check_fit(bundle: Bundle, plan: Plan, library: Library, device: Device) -> N
             f"{file} was made for compute capability {made_for}, {device.name} has {dotted(capability)}; {again}",
             code="incompatible_plan",
         )
-    _check_validity(file, library, device, again)
+    if hasattr(library.trt.Runtime, "get_engine_validity"):  # TensorRT-RTX
+        _check_validity(file, library, device, again)
 
 
 def _check_validity(file: Path, library: Library, device: Device, again: str) -> None:
-    """Ask the library itself, if it can tell (TensorRT-RTX)."""
+    """Ask the library itself."""
     trt = library.trt
     runtime = trt.Runtime(library.logger)
-    validity = getattr(runtime, "get_engine_validity", None)
-    if validity is None:
-        return
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        verdict, diagnostics = validity(content)
+        verdict, diagnostics = runtime.get_engine_validity(content)
     if verdict != trt.EngineValidity.INVALID:
         return
     causes = [name for name, bit in trt.EngineInvalidityDiagnostics.__members__.items() if int(diagnostics) & int(bit)]

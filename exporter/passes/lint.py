@@ -19,7 +19,7 @@ OLD_OPSET = 20
 OLD_OPERATORS = frozenset(
     """
     Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Cast CastLike Ceil Celu Clip Concat Constant
-    ConstantOfShape Cos Cosh CumSum DequantizeLinear Div Einsum Elu Equal Erf Exp Expand Flatten Floor Gather
+    ConstantOfShape Cos Cosh DequantizeLinear Div Einsum Elu Equal Erf Exp Expand Flatten Floor Gather
     GatherElements GatherND Gelu Gemm Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN
     LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization MatMul Max Mean Min Mish Mod Mul Neg
     Not OneHot Or Pad PRelu Pow QuantizeLinear Range Reciprocal ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean

@@ -13,40 +13,34 @@ import numpy as np
 import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from transformers import AttentionInterface, DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from ...bundle import Contract, ModelSpec, Proof, Role
 from ...engines.onnxruntime.blocks import OrtBlockDecoder
 from ...engines.onnxruntime.cpu import NAME, DecoderOptions, OrtDecoder
 from ...engines.onnxruntime.graphs import open_graph
-from ...errors import ProofError, UnsupportedModelError
+from ...errors import UnsupportedModelError
+from ...runtime.proofs.confidence_parity import measure_confidences
 from ...runtime.proofs.parity import (
-    LOGIT_TOLERANCE,
     Arithmetic,
-    Exact,
     ReferenceStep,
     Rounding,
     Step,
     arithmetic,
     contexts,
-    load_reference,
+    passed,
     prove_decoder,
     schedule,
 )
+from ...runtime.proofs.reference_file import load_reference
 from ...runtime.proofs.tree_parity import prove_trees
-from ..checkpoints.half_precision import TORCH_DTYPES, fp32_arithmetic
+from ..checkpoints.half_precision import fp32_arithmetic
 from ..checkpoints.source import first_line
-from ..hidden_drafts.base import HiddenDraft, hidden_states
-from ..hidden_drafts.block import BlockDraft
+from ..hidden_drafts.base import HiddenDraft
 from ..tracing.probe import cache_argument
-from ..tracing.taps import Undo
+from .cached_as import cached_as
+from .reading import reading_passes, reading_reference
 from .widen import widen
-
-# Drafted tokens that end the proof of a draft that reads hidden states: rows that read what the one before gave back.
-DRAFTED = 2
-# Rows of a target's hidden states that are compared.
-TAPPED = 512
 
 
 def record_reference(
@@ -68,129 +62,10 @@ def record_reference(
     Raises `UnsupportedModelError` when the model cannot be evaluated.
     """
     if isinstance(model, HiddenDraft):
-        return _reading_reference(model, contract, text)
+        return reading_reference(model, contract, text)
     steps = schedule(contract, vocab_size, sliding_window_size(model), spare, text, has_states)
     with cached_as(contract):
         return [ReferenceStep(step, logits) for step, logits in zip(steps, _whole_passes(model, steps), strict=True)]
-
-
-@contextmanager
-def cached_as(contract: Contract | None) -> Iterator[None]:
-    """Where a contract's caches are coarser than everything else, attention gets keys and values as these hold them.
-
-    Attention of a pass reads its own rows in the cache too, so all of them are rounded.
-    """
-    if contract is None or contract.caches == contract.precision:
-        yield
-        return
-    dtype, found = TORCH_DTYPES[contract.caches], AttentionInterface.get_interface
-
-    def get_interface(self: AttentionInterface, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
-        attend = found(self, name, default)
-
-        def over_cache(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
-            return attend(module, query, key.to(dtype).to(key), value.to(dtype).to(value), *args, **options)
-
-        return over_cache
-
-    AttentionInterface.get_interface = get_interface
-    try:
-        yield
-    finally:
-        AttentionInterface.get_interface = found
-
-
-def _reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[int]) -> list[ReferenceStep]:
-    """Of a draft that reads hidden states: the target's own at every step, and then of drafted tokens.
-
-    Without what comes far out, since the hidden states are part of the bundle.
-    """
-    widest = contract.widest_step
-    short = replace(contract, prompt_chunk=4 * widest, capacity=min(contract.capacity, 16 * widest))
-    size = model.embed_tokens.num_embeddings
-    steps = []
-    # A block's pass gives the logits of its first slot alone.
-    block = isinstance(model, BlockDraft)
-    drafted_tokens = model.form.slots - 1 if isinstance(model, BlockDraft) else DRAFTED
-    with torch.no_grad(), fp32_arithmetic(model):
-        plain = schedule(short, size, spare=drafted_tokens, text=text)
-        for step, context in zip(plain, contexts(plain), strict=True):
-            hidden = model.read_target(torch.from_numpy(context)[None])[0, step.position :]
-            rows = min(step.rows, 1) if block else step.rows
-            steps.append(replace(step, rows=rows, hidden=hidden.float().numpy().copy()))
-        end, draw = steps[-1].end, np.random.default_rng(1)
-        drafted = [Step(draw.integers(0, size, 1), end + index, 1) for index in range(drafted_tokens)]
-        steps += drafted
-    with cached_as(contract):
-        return [ReferenceStep(step, logits) for step, logits in zip(steps, reading_passes(model, steps), strict=True)]
-
-
-def reading_passes(model: HiddenDraft, steps: Sequence[Step]) -> Iterator[NDArray[np.float32]]:
-    """Of each step the rows that are compared, by passes over all rows before them and without a cache."""
-    if isinstance(model, BlockDraft):
-        yield from _block_passes(model, steps)
-        return
-    tokens, hidden, last = torch.zeros(0, dtype=torch.int64), torch.zeros(0, 0), torch.zeros(0, 0)
-    with torch.no_grad(), fp32_arithmetic(model):
-        for step in steps:
-            new = model.fuse(torch.from_numpy(step.hidden)[None])[0] if step.hidden is not None else last
-            tokens = torch.cat([tokens[: step.position], torch.from_numpy(step.tokens)])
-            hidden = torch.cat([hidden[: step.position], new]) if step.position else new
-            output = model(input_ids=tokens[None], hidden=hidden[None])
-            last = output.feedback[0, -1:]
-            yield output.logits[0, len(tokens) - step.rows :].float().numpy().copy()
-
-
-def _block_passes(model: BlockDraft, steps: Sequence[Step]) -> Iterator[NDArray[np.float32]]:
-    """A step with hidden states begins a block after its rows; the others continue the one before."""
-    hidden, slot = torch.zeros(0, 0), 0
-    with torch.no_grad(), fp32_arithmetic(model):
-        for step in steps:
-            before = torch.from_numpy(step.tokens[-1:])
-            if step.hidden is not None:
-                new = model.fuse(torch.from_numpy(step.hidden)[None])[0]
-                hidden, slot = torch.cat([hidden[: step.position], new]) if step.position else new, 0
-                logits, states = model.blocks(hidden[None], before, torch.tensor([len(hidden)]))
-            else:
-                slot += 1
-            chained, _ = model.chain(before, states[:, slot], logits[:, slot])
-            yield chained[1 - step.rows :].float().numpy().copy()
-
-
-def prove_taps(
-    decoder: OrtDecoder | OrtBlockDecoder,
-    model: PreTrainedModel,
-    undo: Undo,
-    steps: Sequence[Step],
-    contract: Contract,
-    arithmetic: Exact | None = None,
-) -> None:
-    """Compare the hidden states that the target's graph gives with those that transformers tells of the model, at each
-    of `steps` near the start. undo: as for `trace`. arithmetic: the graph's, by default the contract's.
-
-    Raises `ProofError`.
-    """
-    assert decoder.taps is not None
-    for step, context in zip(steps, contexts(list(steps)), strict=True):
-        if step.end > TAPPED:
-            break
-        decoder.step(step.tokens.tolist(), step.position)
-        ours, tokens = decoder.taps(), torch.from_numpy(context)[None]
-        with torch.no_grad(), fp32_arithmetic(model):
-            exact = hidden_states(model, tokens)
-            with cached_as(contract):
-                rounded = hidden_states(model, tokens)
-        width = ours.shape[1] // len(decoder.spec.taps)
-        for place, tap in enumerate(decoder.spec.taps):
-            wanted, before = (undo(tap, states[tap])[0, step.position :].numpy() for states in (rounded, exact))
-            off = np.abs(ours[:, place * width : (place + 1) * width] - wanted).max() / wanted.std()
-            # Of caches that round, as in `prove_layers`.
-            tolerance = LOGIT_TOLERANCE[arithmetic or contract.precision] + np.abs(before - wanted).max() / wanted.std()
-            if not off <= tolerance:
-                raise ProofError(
-                    f"target: the hidden states at tap {tap} are {off:.2g} standard deviations off the Hugging Face "
-                    f"model's, {tolerance:.0g} is allowed; report this with the checkpoint's config.json"
-                )
 
 
 def _whole_passes(model: PreTrainedModel, steps: list[Step]) -> Iterator[NDArray[np.float32]]:
@@ -288,7 +163,7 @@ def prove(
         by_ort = dialect == "ort" and (spec.format != "float" or (NAME in engines and kind == "fp16"))
         if kind == "fp32" or dialect == "kernels" or by_ort:
             decoder = open_decoder(path, spec, kept, dialect)
-            proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, kind, decoder.reader))
+            proofs += _proved(decoder, reference, (NAME, dialect), role, kind)
             if kept.tree_rows and isinstance(decoder, OrtDecoder):
                 proofs.append(prove_trees(decoder, reference, kept, (NAME, dialect), kind))
         else:
@@ -297,13 +172,24 @@ def prove(
                 rounded: Arithmetic = "widened"
                 if spec.rounding is not None and _rounds(path):
                     rounded = Rounding(spec.rounding, "fp32" if contract.precision == "fp32" else "widened")
-                proofs.append(
-                    prove_decoder(decoder, reference, f"{NAME}, widened", dialect, role, rounded, decoder.reader)
-                )
+                proofs += _proved(decoder, reference, (f"{NAME}, widened", dialect), role, rounded)
                 if kept.tree_rows and isinstance(decoder, OrtDecoder):
                     proofs.append(prove_trees(decoder, reference, kept, (f"{NAME}, widened", dialect), "widened"))
         del decoder  # its memory, before the next one asks for as much
     return replace(spec, proofs=tuple(proofs))
+
+
+def _proved(
+    decoder: OrtDecoder | OrtBlockDecoder,
+    reference: list[ReferenceStep],
+    where: tuple[str, str],
+    role: Role,
+    kind: Arithmetic,
+) -> Iterator[Proof]:
+    """Of the logits, and of confidences where there are some. Raises `ProofError`."""
+    yield prove_decoder(decoder, reference, *where, role, kind, decoder.reader)
+    for proof in measure_confidences(decoder, reference, where, role, kind, decoder.reader, decoder.head):
+        yield passed(proof, "confidences")
 
 
 def _rounds(path: Path) -> bool:

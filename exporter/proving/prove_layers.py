@@ -35,9 +35,10 @@ from ..dialects import ORT_DIALECTS, Dialect
 from ..weights.fake_quant import fake_quantized
 from ..weights.recipe import Recipe
 from .layer_arithmetic import REPORT, ROUNDING, ROUNDINGS, layer_error
-from .prove import continued_logits, open_decoder, prove_taps, widened, widened_decoder
+from .prove import continued_logits, open_decoder, widened, widened_decoder
 from .quantized_graph import NBITS, QuantizedGraph, Subject
 from .quantized_ops import QuantizedOp, Table
+from .reading import prove_taps
 
 # Rows that a product is run on: one in a pass of its own, since kernels for a single row differ from those for several.
 ROWS = 32

@@ -15,6 +15,9 @@ from torch import Tensor, nn
 
 from ..dialects import OPSETS, Dialect
 
+# Of the dialect for old parsers: the one that came with its opset.
+ROWS_IR_VERSION = 8
+
 
 def export_graph(
     module: nn.Module,
@@ -41,6 +44,8 @@ def export_graph(
             verbose=False,
         )
     assert program is not None
+    if dialect == "rows":
+        program.model.ir_version = ROWS_IR_VERSION
     return program.model
 
 

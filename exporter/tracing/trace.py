@@ -31,9 +31,6 @@ from .states import EMITTERS, StateCache, static_states
 from .taps import Undo, taps_seen
 from .trees import ANCESTOR, DEPTH, Tree, refuse_trees
 
-# Of the dialect for old parsers: the one that came with its opset.
-ROWS_IR_VERSION = 8
-
 
 def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
     """Shapes of the cache, found by running two tokens through the model: no names of config fields needed.
@@ -151,8 +148,6 @@ def trace(
     for output in graph.graph.outputs[: len(by_row)]:
         # Traced as T rows; a prefill chunk gives one (see kept_rows). The engine compares the name with the manifest.
         output.shape = ir.Shape([1, contract.rows_name, *output.shape[2:]])  # type: ignore[index]
-    if dialect == "rows":
-        graph.ir_version = ROWS_IR_VERSION
     return graph
 
 

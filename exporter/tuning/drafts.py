@@ -15,13 +15,16 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ...bundle import Bundle
+from ...bundle import Bundle, HiddenDraftKind
 from ...bundle.output import new_folder
-from ...errors import CheckpointError, OutputError, PairError
+from ...errors import CheckpointError, OutputError, PairError, UnsupportedModelError
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.find import find_checkpoint
 from ..checkpoints.pair import tokenizer_differences
 from ..checkpoints.source import is_gguf
+from ..hidden_drafts.folder import format_of, pickled_named, tensors_of
+from ..hidden_drafts.kinds import kind_of
+from ..hidden_drafts.mtp_tensors import is_mtp
 
 # Up to this many weights a draft learns as the demo draft did (examples/train_demo_pair.py); larger ones are mostly
 # whole models, of which a small step keeps what they know.
@@ -47,9 +50,15 @@ class Draft:
 def load_draft(bundle: Bundle, source: str) -> Draft:
     """The checkpoint `source`: a folder or a hub id.
 
-    Raises `CheckpointError` for one that cannot be tuned, `PairError` for one with other tokens than the target.
+    Raises `CheckpointError` for one that cannot be tuned, `UnsupportedModelError` for one that reads the target, and
+    `PairError` for one with other tokens than the target.
     """
-    checkpoint = None if is_gguf(source) else find_checkpoint(source)
+    if is_mtp(source):
+        raise wrong_kind(source, "mtp")
+    with pickled_named(source):
+        checkpoint = None if is_gguf(source) else find_checkpoint(source)
+    if checkpoint and (format := format_of(source, checkpoint.folder)):
+        raise wrong_kind(source, kind_of(format, tensors_of(checkpoint.weights)))
     if checkpoint is None or getattr(checkpoint.config, "quantization_config", None) is not None:
         raise CheckpointError(f"{source} is quantized; give --draft the checkpoint that it was made from")
     check_tokenizer(bundle, checkpoint, "and cannot learn its tokens; give a draft of the target's family")
@@ -62,6 +71,17 @@ def load_draft(bundle: Bundle, source: str) -> Draft:
         source,
         TUNED_RATE if model.num_parameters() <= SMALL else 1.0,
     )
+
+
+def wrong_kind(source: str, kind: HiddenDraftKind | None) -> UnsupportedModelError:
+    """kind: of the draft, None for a model of its own; another than --kind says."""
+    if kind is None:
+        what = "is no EAGLE-3 head; leave out --kind eagle3 and --target to tune it"
+    elif kind == "eagle3":
+        what = "is an EAGLE-3 head; give --kind eagle3 and --target to tune it"
+    else:
+        what = f"is a draft of kind {kind}, which is not tuned here; give a draft model or an EAGLE-3 head"
+    return UnsupportedModelError(f"{source} {what}", "draft")
 
 
 def check_tokenizer(bundle: Bundle, checkpoint: Checkpoint, remedy: str) -> None:

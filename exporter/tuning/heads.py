@@ -10,6 +10,7 @@ import errno
 import inspect
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,10 +36,13 @@ from ..hidden_drafts.eagle3 import Eagle3Draft, Eagle3Form
 from ..hidden_drafts.fit import IDS, LAYER
 from ..hidden_drafts.keys import LAYERS
 from .answers import Answer
-from .drafts import check_tokenizer, checkpoint_folder
+from .drafts import check_tokenizer, checkpoint_folder, wrong_kind
 from .options import TuneOptions
 from .train import AT_ONCE, autocast
 
+# What transformers' families call a cap or a factor on the logits, which the output layer alone does not tell.
+AFTER_OUTPUT = re.compile(r"(final_)?logits?_(soft|scal|mup)|(lm_head|output)_multiplier")
+VOCABULARY = 32_768
 # On the learning rates of small drafts: of a new head, and of one that is trained further.
 NEW_RATE, TUNED_RATE = 2.0, 0.6
 
@@ -76,6 +80,13 @@ def find_target(bundle: Bundle, target: str, draft: str | None) -> tuple[Checkpo
     Raises `CheckpointError`, `UnsupportedModelError`, and `PairError` for another target than the bundle's.
     """
     found = find_checkpoint(target)
+    stated = found.config.get_text_config().to_dict()
+    if changed := [key for key in stated if AFTER_OUTPUT.match(key) and stated[key] not in (None, 0, 1)]:
+        raise UnsupportedModelError(
+            f"{target} changes its logits after the output layer ({changed[0]} is {stated[changed[0]]}), which a head "
+            "is not trained with here; train a draft of its own: --kind model",
+            "target",
+        )
     check_tokenizer(bundle, found, "of the bundle; give --target the checkpoint that it was built from")
     if found.digest != bundle.manifest.target.checkpoint_sha256:
         raise PairError(
@@ -87,7 +98,7 @@ def find_target(bundle: Bundle, target: str, draft: str | None) -> tuple[Checkpo
         return found, None
     head = find_draft(draft, found)
     if not isinstance(head, HiddenDraftCheckpoint) or head.kind != "eagle3":
-        raise UnsupportedModelError(f"{draft} is no EAGLE-3 head; leave out --kind eagle3 to tune it", "draft")
+        raise wrong_kind(draft, head.kind)
     return found, head
 
 
@@ -125,7 +136,7 @@ def new_head(
         tie_word_embeddings=False,
     )
     tokens = (token for one in answers for token in (*one.prompt, *one.tokens))
-    kept = torch.tensor(most_frequent(tokens, options.vocabulary, target.stop_token_ids, vocabulary))
+    kept = torch.tensor(most_frequent(tokens, options.vocabulary or VOCABULARY, target.stop_token_ids, vocabulary))
     count = text.num_hidden_layers
     taps = tuple(sorted({min(max(tap, 0), count - 1) for tap in (2, count // 2, count - 3)}))
     head = Eagle3Draft(config, Eagle3Form(taps, text.hidden_size, len(kept), "post", fc_norm=True))

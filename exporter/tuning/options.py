@@ -22,8 +22,8 @@ class TuneOptions:
     others at `temperature`. epochs: passes over all answers. general: maximum share of the training tokens that answer
     built-in texts, so that little else is forgotten. rate: factor on the learning rates, None for that of the draft.
     step: tokens that an optimizer step learns from, prompts included; None is 4096 for small drafts and 16384 for
-    others. Of a new head: vocabulary, at most so many tokens, and inner, the width of its MLP, None for the target's.
-    Raises `ParameterError`.
+    others. Of a new head: vocabulary, at most so many tokens, None for 32768, and inner, the width of its MLP, None for
+    the target's. Raises `ParameterError`.
     """
 
     max_new_tokens: int = 128
@@ -33,7 +33,7 @@ class TuneOptions:
     general: float = 0.4
     rate: float | None = None
     step: int | None = None
-    vocabulary: int = 32_768
+    vocabulary: int | None = None
     inner: int | None = None
 
     def __post_init__(self) -> None:

@@ -37,7 +37,8 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class RecipeOptions:
-    """limit: of int8 weights on ONNX Runtime, see `WeightRecipe`. scale_type: of the graph, for TensorRT.
+    """limit: of int8 weights on ONNX Runtime, see `WeightRecipe`. scale_type: of the graph, for TensorRT. floats: names
+    of weights that stay as they are.
 
     The others are for measurements. rotating: for int8, rotate the residual stream and inputs with outliers
     (`rotation.py`, `turning.py`). smoothing: move outliers into the weights (`smoothing.py`). second_order: round
@@ -47,6 +48,7 @@ class RecipeOptions:
 
     limit: int = SATURATING_LIMIT
     scale_type: Precision = "fp32"
+    floats: tuple[str, ...] = ()
     rotating: bool = True
     smoothing: bool = True
     second_order: bool = True
@@ -101,7 +103,8 @@ class _Choice:
             rotated = rotate(self.model, self.token_batches[0]) if rotating else None
             self.notes += [rotated] if rotated else []
         step("read activations")
-        self.groups = observe(self.model, self.token_batches)
+        observed = observe(self.model, self.token_batches)
+        self.groups = [one for one in observed if not {layer.weight for layer in one.layers} & {*self.options.floats}]
         if rotating and self.family == "onnxruntime":
             self.turn_inputs()
         # What smoothing gains for fp8, for static scales and after a rotation is noise (docs/internals/log.md).
@@ -260,7 +263,8 @@ class _Choice:
             self.notes.append(f"{count} of {len(others)} weights are rounded by GPTQ")
 
     def note_the_rest(self) -> None:
-        unread = (layer.weight for layer in linear_layers(self.model) if layer.weight not in self.weights)
+        known = {*self.weights, *self.options.floats}
+        unread = (layer.weight for layer in linear_layers(self.model) if layer.weight not in known)
         self.note(unread, "float: no calibration text reached them")
         bare = bare_stacks(self.model)
         for kind in dict.fromkeys(bare.values()):

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -93,8 +92,11 @@ class Step:
 
 @dataclass(frozen=True)
 class ReferenceStep:
+    """confidence `[rows]`: logits of the probability that the tokens drawn are accepted, where the draft gives them."""
+
     step: Step
     logits: Logits  # [rows, vocab]
+    confidence: NDArray[np.float32] | None = None
 
 
 def schedule(
@@ -266,7 +268,17 @@ def measure_decoder(
     arithmetic: Arithmetic,
     reader: Reader | None = None,
 ) -> Proof:
-    answers = list(logits_of(decoder, reference, reader))
+    return measure(reference, list(logits_of(decoder, reference, reader)), engine, dialect, role, arithmetic)
+
+
+def measure(
+    reference: Sequence[ReferenceStep],
+    answers: Sequence[Logits],
+    engine: str,
+    dialect: str,
+    role: str,
+    arithmetic: Arithmetic,
+) -> Proof:
     apart = divergence(zip((entry.logits for entry in reference), answers, strict=True))
     return Proof(
         engine=engine,
@@ -291,34 +303,15 @@ def prove_decoder(
     reader: Reader | None = None,
 ) -> Proof:
     """Raises `ProofError` if the decoder differs from the reference by more than the tolerance of its arithmetic."""
-    proof = measure_decoder(decoder, reference, engine, dialect, role, arithmetic, reader)
+    return passed(measure_decoder(decoder, reference, engine, dialect, role, arithmetic, reader), "logits")
+
+
+def passed(proof: Proof, what: str) -> Proof:
+    """what: was compared. Raises `ProofError`."""
     if not proof.passed:
         raise ProofError(
-            f"{role} on {engine} ({dialect}): logits are {proof.measure} the Hugging Face model's"
+            f"{proof.role} on {proof.engine} ({proof.dialect}): {what} are {proof.measure} the Hugging Face model's"
             f"{' under the same rounding' if proof.tolerance is None else ''}, {proof.limit} is allowed; "
             "report this with the checkpoint's config.json"
         )
     return proof
-
-
-def save_reference(path: Path, reference: list[ReferenceStep]) -> None:
-    arrays: dict[str, NDArray[np.generic]] = {}
-    for index, entry in enumerate(reference):
-        arrays[f"{index}.tokens"] = entry.step.tokens
-        arrays[f"{index}.place"] = np.array([entry.step.position, entry.step.rows, entry.step.poison])
-        arrays[f"{index}.logits"] = entry.logits
-        if entry.step.hidden is not None:
-            arrays[f"{index}.hidden"] = entry.step.hidden
-    np.savez(path, allow_pickle=False, **arrays)
-
-
-def load_reference(path: Path) -> list[ReferenceStep]:
-    with np.load(path, allow_pickle=False) as arrays:
-        return [_entry(arrays, index) for index in range(sum(name.endswith(".tokens") for name in arrays))]
-
-
-def _entry(arrays: Mapping[str, NDArray[np.generic]], index: int) -> ReferenceStep:
-    position, rows, poison = (int(value) for value in arrays[f"{index}.place"])
-    hidden = arrays[f"{index}.hidden"].astype(np.float32) if f"{index}.hidden" in arrays else None
-    step = Step(arrays[f"{index}.tokens"].astype(np.int64), position, rows, bool(poison), hidden)
-    return ReferenceStep(step, arrays[f"{index}.logits"].astype(np.float32))

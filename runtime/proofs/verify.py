@@ -16,15 +16,18 @@ from ..sampling.parameters import SamplingParameters
 from ..session import Session
 from ..text.prompt_file import read_prompt_lines
 from .chi_squared import FALSE_ALARM, Sampled, exact_joint, sample_session
+from .confidence_parity import measure_confidences
 from .enumeration import Exactness, check_rules
-from .equality import Equality, check_equality
-from .parity import arithmetic, load_reference, measure_decoder
+from .equality import Equality, RowExactness, check_equality, measure_rows
+from .parity import arithmetic, measure_decoder
+from .reference_file import load_reference
 from .rule_parity import RuleProof, measure_rule
 from .tree_enumeration import check_trees
 from .tree_parity import TreeDecoder, measure_trees
 
 # Without prompts from the user, this many pieces of the proof's own tokens are used.
 DEFAULT_PROMPTS = 8
+ROW_TOKENS = 32  # over which rows are compared
 # Sampling is tested over the 16 most probable tokens of two positions: 256 cells give a test with power, a whole
 # vocabulary does not.
 SAMPLED = SamplingParameters(temperature=1.0, top_k=16)
@@ -35,7 +38,8 @@ SAMPLED_LENGTH = 2
 class Report:
     """exactness: one entry per verification rule (L0); compiled: one per rule graph, compared with the numpy rule of
     L0; parity: one per model; equalities: one per prompt and draft (L1 and L2); sampled: one per way to draft and
-    verify (L3), none when no trials were requested; drafters: those that each prompt ran with.
+    verify (L3), none when no trials were requested; drafters: those that each prompt ran with; rows: how exact the
+    engine is, of which L1 makes no demand on a GPU.
     """
 
     exactness: tuple[Exactness, ...]
@@ -44,6 +48,7 @@ class Report:
     equalities: tuple[Equality, ...]
     sampled: tuple[Sampled, ...]
     drafters: tuple[str, ...]
+    rows: RowExactness
 
     @property
     def passed(self) -> bool:
@@ -71,6 +76,8 @@ class Report:
             "prompts": len(self.equalities),
             "drafters": list(self.drafters),
             "equal_at_same_width": sum(entry.same_width for entry in self.equalities),
+            "near_ties_at_same_width": sum(entry.row_tie for entry in self.equalities),
+            "rows": asdict(self.rows),
             "equal_at_width_1": sum(entry.first_difference is None for entry in self.equalities),
             "near_ties": sum(entry.first_difference is not None and entry.near_tie for entry in self.equalities),
             "incomplete": sum(not entry.complete for entry in self.equalities),
@@ -97,9 +104,11 @@ def verify_session(
     else:
         requests = [(prompt, max_new_tokens) for prompt in _proof_prompts(session)]
     drafts = [(manifest.draft_called(name), session.drafts.open(name)) for name in session.drafts.names]
-    proofs = [_parity(session, manifest.target, OpenedDraft(session.engine.target), "target")]
-    proofs += [_parity(session, draft.model, opened, draft.label) for draft, opened in drafts]
+    proofs = [*_parity(session, manifest.target, OpenedDraft(session.engine.target), "target")]
+    for draft, opened in drafts:
+        proofs += _parity(session, draft.model, opened, draft.label)
     proofs += _trees(session)
+    rows = measure_rows(session.engine.target, _proof_tokens(session)[:ROW_TOKENS], manifest.contract)
     session.reset()
     sampled = tuple(_sample(session, requests[0][0], trials, named)) if trials else ()
     drafters = (named, *(session.drafts.names[1:] if drafter is None else ()))
@@ -107,7 +116,7 @@ def verify_session(
     exactness = check_rules()
     if session.engine.trees is not None:
         exactness += check_trees()
-    return Report(tuple(exactness), tuple(_compiled(session)), tuple(proofs), equalities, sampled, drafters)
+    return Report(tuple(exactness), tuple(_compiled(session)), tuple(proofs), equalities, sampled, drafters, rows)
 
 
 def _trees(session: Session) -> Iterator[Proof]:
@@ -120,10 +129,14 @@ def _trees(session: Session) -> Iterator[Proof]:
         yield measure_trees(target, reference, manifest.contract, where, kind)
 
 
-def _parity(session: Session, model: ModelSpec, opened: OpenedDraft, called: str) -> Proof:
-    reference, engine = load_reference(session.bundle.path(model.reference)), session.engine
+def _parity(session: Session, model: ModelSpec, opened: OpenedDraft, called: str) -> Iterator[Proof]:
+    reference, where = (
+        load_reference(session.bundle.path(model.reference)),
+        (session.engine.name, session.engine.dialect),
+    )
     kind = arithmetic(model, session.bundle.manifest.contract)
-    return measure_decoder(opened.decoder, reference, engine.name, engine.dialect, called, kind, opened.reader)
+    yield measure_decoder(opened.decoder, reference, *where, called, kind, opened.reader)
+    yield from measure_confidences(opened.decoder, reference, where, called, kind, opened.reader, opened.head)
 
 
 def _compiled(session: Session) -> Iterator[RuleProof]:
@@ -163,11 +176,15 @@ def render(result: Report) -> str:
             f"{cases} cases"
         )
     lines += [
-        f"parity     {proof.role}{', trees,' if proof.dialect.endswith('trees') else ''} on {proof.engine}: "
+        f"parity     {proof.role}{f', {what},' if (what := proof.dialect.partition(', ')[2]) else ''} on "
+        f"{proof.engine}: "
         f"{proof.measure} over {proof.rows} rows and {proof.length} tokens "
         f"(allowed {proof.limit})"
         for proof in result.parity
     ]
+    found = result.rows
+    apart = "" if found.exact == found.rows else f", others are up to {found.delta:.1e} standard deviations apart"
+    lines.append(f"rows       {found.exact} of {found.rows} have the same bits in another place of a pass{apart}")
     runs = f"{row['prompts']} prompts"
     drafters = f"drafter {result.drafters[0]}"
     if (several := len(result.drafters)) > 1:
@@ -175,7 +192,8 @@ def render(result: Report) -> str:
         runs = f"{row['prompts']} runs ({row['prompts'] // several} prompts x {several} drafters)"
     lines += [
         f"L1         {drafters}: {row['equal_at_same_width']} of {runs} equal to plain greedy at the same width, "
-        f"{result.drafted} tokens drafted",
+        + (f"{ties} equal up to a near tie of two logits, " if (ties := row["near_ties_at_same_width"]) else "")
+        + f"{result.drafted} tokens drafted",
         f"L2         {row['equal_at_width_1']} of {row['prompts']} equal to plain greedy at width 1, "
         f"{row['near_ties']} equal up to a near tie of two logits"
         + (f", {row['incomplete']} where one output ends early" if row["incomplete"] else ""),
@@ -215,8 +233,12 @@ def _requests(session: Session, path: Path, max_new_tokens: int) -> list[tuple[S
     return requests
 
 
+def _proof_tokens(session: Session) -> Sequence[int]:
+    first = load_reference(session.bundle.path(session.bundle.manifest.target.reference))[0]
+    return [int(token) for token in first.step.tokens]
+
+
 def _proof_prompts(session: Session) -> list[Sequence[int]]:
-    manifest = session.bundle.manifest
-    tokens = load_reference(session.bundle.path(manifest.target.reference))[0].step.tokens.tolist()
+    tokens = _proof_tokens(session)
     size = max(1, len(tokens) // DEFAULT_PROMPTS)
     return [tokens[start : start + size] for start in range(0, len(tokens), size)][:DEFAULT_PROMPTS]

@@ -10,7 +10,9 @@ from .measurements.bandwidth import floor_ms
 from .measurements.rounds import RoundTime
 
 MAX_LAUNCHES = MAX_WAITS = 1
-MAX_HOST_US = 30
+# Python alone takes 27 (a replayed greedy round over bindings that do nothing, on a busy 2-core host); the launch of a
+# graph of 1300 nodes and the wake-up are on top.
+MAX_HOST_US = 80
 MAX_OVER_PARTS = 1.05
 # For an 8B model in fp16.
 MIN_OF_FLOOR = 0.85

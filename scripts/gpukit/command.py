@@ -9,7 +9,7 @@ import click
 
 from .install import Kit, KitError
 from .pack import INSTALLER, checkout_bytes, contents, pack, sends
-from .wheels import ENGINES, Host, download, packages
+from .wheels import ENGINES, Host, download, find_brought, packages
 
 MB = 10**6
 MAX_SENT = 64 * 2**20
@@ -26,9 +26,10 @@ def main() -> None:
     "--engine",
     "engines",
     multiple=True,
-    default=tuple(ENGINES),
+    default=("onnxruntime-cuda", "tensorrt-rtx"),
     type=click.Choice(tuple(ENGINES)),
-    help="The engine whose library to pack. May be repeated. [default: both]",
+    help="The engine whose library to pack. May be repeated. For tensorrt, put tensorrt_cu13_libs-*.whl from NVIDIA's "
+    "own package index into FOLDER/wheels first. [default: the other two]",
 )
 @click.option("--cuda", is_flag=True, help="Also pack what they need of CUDA 13, which torch for CUDA 13 brings too.")
 @click.option("--python", default="3.12", show_default=True, help="Python version of the GPU host.")
@@ -45,10 +46,11 @@ def pack_command(folder: Path, engines: tuple[str, ...], cuda: bool, python: str
     try:
         (folder / "wheels").mkdir(parents=True, exist_ok=True)
         host, wheels = Host(python, platform), []
-        for package in packages(engines, cuda):
+        brought = find_brought(folder / "wheels") if "tensorrt" in engines else None
+        for package in packages(engines, cuda, brought):
             wheels.append(download(package, host, folder / "wheels"))
             click.echo(f"{wheels[-1].name}: {wheels[-1].stat().st_size / MB:.1f} MB", err=True)
-        kit = pack(wheels, folder, piece_mb * MB, python)
+        kit = pack([*wheels, *([brought] if brought else [])], folder, piece_mb * MB, python)
         _show(kit, folder)
     except (KitError, OSError) as error:
         raise click.ClickException(str(error)) from None

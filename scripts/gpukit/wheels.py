@@ -11,11 +11,14 @@ from pathlib import Path
 
 from .install import KitError
 
-# Each engine's library. onnxruntime-gpu 1.31 is built with CUDA 13.0; TensorRT-RTX needs only the CUDA driver.
+# Each engine's library. onnxruntime-gpu 1.31 is built with CUDA 13.0; TensorRT and TensorRT-RTX need only the driver.
 ENGINES = {
     "onnxruntime-cuda": ("onnxruntime-gpu>=1.31",),
     "tensorrt-rtx": ("tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu13", "tensorrt-rtx-cu13-libs"),
+    "tensorrt": ("tensorrt-cu13-bindings", "tensorrt-cu13"),
 }
+# TensorRT's libraries, which PyPI does not have: a file to bring, of the version that the others then have.
+BROUGHT = "tensorrt_cu13_libs-*.whl"
 # Needed by the command line and gpu_check, in addition to what an installation of torch and transformers has anyway.
 COMMAND_LINE = ("click", "rich", "markdown-it-py", "mdurl", "pygments")
 # The parts of CUDA 13 that onnxruntime-gpu needs, and the engines' driver bindings. torch for CUDA 13 requires all of
@@ -31,8 +34,8 @@ CUDA = (
     "nvidia-cublas",
     "nvidia-cudnn-cu13",
 )
-# Published only as a source distribution, which names its parts and imports them: its wheel is built here.
-BUILT_HERE = ("tensorrt-rtx-cu13",)
+# Published only as source distributions, which name their parts and import them: their wheels are built here.
+BUILT_HERE = ("tensorrt-cu13", "tensorrt-rtx-cu13")
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,28 @@ class Host:
         yield from (f"{name}_{machine}" for name in ("manylinux2014", "manylinux2010", "manylinux1"))
 
 
-def packages(engines: Sequence[str], cuda: bool) -> list[str]:
+def packages(engines: Sequence[str], cuda: bool, brought: Path | None) -> list[str]:
     """The packages to download, the largest last, so that an interrupted transfer has brought whole wheels."""
-    return [*COMMAND_LINE, *(CUDA if cuda else ()), *(name for engine in engines for name in ENGINES[engine])]
+    libraries = [name for engine in engines if engine != "tensorrt" for name in ENGINES[engine]]
+    if brought is not None:
+        libraries += [f"{name}=={brought.name.split('-')[1]}" for name in ENGINES["tensorrt"]]
+    return [*COMMAND_LINE, *(CUDA if cuda else ()), *libraries]
+
+
+def find_brought(folder: Path) -> Path:
+    """TensorRT's libraries in `folder`. Raises `KitError`."""
+    found = sorted(folder.glob(BROUGHT))
+    if len(found) != 1:
+        raise KitError(
+            f"{folder} has {len(found)} files {BROUGHT}, one is needed; NVIDIA's own package index alone has them: put "
+            "the one for the GPU host's platform there, or leave out --engine tensorrt for a host that has TensorRT"
+        )
+    return found[0]
 
 
 def download(package: str, host: Host, folder: Path) -> Path:
     """Download the newest wheel of `package` for the host into `folder`, unless there is one. Raises `KitError`."""
-    if package in BUILT_HERE:
+    if package.partition("=")[0] in BUILT_HERE:
         arguments = ["wheel", "--wheel-dir", str(folder)]
     else:
         kind = ["--only-binary=:all:", "--implementation=cp", f"--python-version={host.python}"]

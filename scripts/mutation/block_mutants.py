@@ -80,6 +80,28 @@ BLOCKS = (
         "self.model.block(tokens, position + 1 + slot, attend)",
         OF_GRAPHS,
     ),
+    Mutant(
+        "windows that the text does not reach are not proved",
+        "exporter/proving/reading.py",
+        "steps[-1].end <= window < capacity",
+        "False",
+        OF_GRAPHS,
+    ),
+    Mutant("the confidence of an earlier slot", ENGINE, "self.head.logit[0] = given[CONFIDENCE]", "pass", OF_GRAPHS),
+    Mutant(
+        "confidences are not proved",
+        "runtime/proofs/confidence_parity.py",
+        "head.features()",
+        "entry.confidence[:, None]",
+        OF_GRAPHS,
+    ),
+    Mutant(
+        "windows of a graph are ignored",
+        GRAPHS,
+        "columns >= position - window",
+        "columns >= 0",
+        OF_GRAPHS,
+    ),
     Mutant("the same slot again", ENGINE, "self._slot += 1", "pass", OF_GRAPHS),
     Mutant(
         "a chain that stays at the anchor",

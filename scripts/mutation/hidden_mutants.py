@@ -10,7 +10,7 @@ ROWS, CONTEXT, LOOP, DRAFT = (
     "runtime/loop/speculate.py",
     "runtime/drafting/hidden_draft.py",
 )
-TAPS, PROVE, CHOICE = "exporter/tracing/taps.py", "exporter/proving/prove.py", "exporter/recipe_choice.py"
+TAPS, PROVE, CHOICE = "exporter/tracing/taps.py", "exporter/proving/reading.py", "exporter/recipe_choice.py"
 OF_ROWS, OF_BUILDS = ("tests/runtime/state/test_hidden_rows.py",), ("tests/exporter/hidden_drafts/test_build.py",)
 
 HIDDEN = (

@@ -47,7 +47,7 @@ PROOFS = (
     ),
     Mutant(
         "the reference keeps its keys in fp32",
-        "exporter/proving/prove.py",
+        "exporter/proving/cached_as.py",
         "key.to(dtype).to(key)",
         "key",
         ("tests/exporter/proving/test_reference.py",),
@@ -111,9 +111,23 @@ PROOFS = (
     Mutant(
         "the same width is not asked",
         EQUALITY,
-        "return self.same_width and self.near_tie",
+        "return (self.same_width or self.row_tie) and self.near_tie",
         "return self.near_tie",
         (f"{TESTS}/test_equality.py", f"{TESTS}/test_verify.py"),
+    ),
+    Mutant(
+        "rows of a GPU may be any distance apart",
+        EQUALITY,
+        "tie = self.margin <= 2 * self.delta and self.delta <= self.limit",
+        "tie = self.margin <= 2 * self.delta",
+        (f"{TESTS}/test_equality.py",),
+    ),
+    Mutant(
+        "rows are near ties on a CPU too",
+        EQUALITY,
+        "if info is None or not info.on_gpu:",
+        "if info is not None and not info.on_gpu:",
+        (f"{TESTS}/test_equality.py",),
     ),
     Mutant(
         "what cannot be is only unlikely",

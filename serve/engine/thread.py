@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from concurrent.futures import Future
 from itertools import takewhile
 from threading import Condition, Thread
 from time import monotonic
@@ -78,6 +80,23 @@ class EngineThread:
             self._seen, self._seen_at = seen, monotonic()
         return monotonic() - self._seen_at if job is not None else 0.0
 
+    def prepare(self) -> None:
+        """`Session.prepare` in this thread, which runs the rounds: some graphs are captured for one thread alone.
+
+        Blocks. Call it before the first job.
+        """
+        prepared: Future[None] = Future()
+
+        def prepare() -> None:
+            try:
+                self._session.prepare()
+                prepared.set_result(None)
+            except BaseException as error:
+                prepared.set_exception(error)
+
+        self._start(prepare)
+        prepared.result()
+
     def submit(self, job: Job, again: bool = False, timeout: float = math.inf) -> None:
         """Raises `QueueError`, also if its turn is not expected within `timeout` seconds, and `SessionClosedError` once
         it was stopped. again: see `AsyncSession.submit`.
@@ -96,8 +115,7 @@ class EngineThread:
                 reason = f"the engine is expected to be busy for another {expected:.0f} s, and a request may wait for "
                 raise QueueError("queue_timeout", f"{reason}{timeout:.0f} s; retry in {wait} s", wait)
             if self._thread is None:
-                self._thread = Thread(target=self._run, name="specexport-engine", daemon=True)
-                self._thread.start()
+                self._start()
             self._changed.notify_all()
 
     def starts_in(self, job: Job | None = None) -> float:
@@ -150,7 +168,12 @@ class EngineThread:
         if thread is not None:
             thread.join()
 
-    def _run(self) -> None:
+    def _start(self, first: Callable[[], None] = lambda: None) -> None:
+        self._thread = Thread(target=self._run, args=(first,), name="specexport-engine", daemon=True)
+        self._thread.start()
+
+    def _run(self, first: Callable[[], None]) -> None:
+        first()
         while (job := self._next()) is not None:
             try:
                 self._serve(job)

@@ -9,21 +9,32 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
-from specexport.bundle import MANIFEST, Bundle, list_files, sha256
+from specexport.bundle import MANIFEST, Bundle, Contract, list_files, sha256, write_manifest
 from specexport.editing import compile as module
 from specexport.editing import replace_manifest as replacing
 from specexport.editing.compile import compile_bundle
 from specexport.editing.progress import Silent
 from specexport.engines.cuda.driver import Gpu
+from specexport.engines.tensorrt import enterprise
 from specexport.engines.tensorrt.api import Library, library, plans_of
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions
 from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH
-from specexport.errors import EngineError, OutputError
+from specexport.errors import EngineError, OutputError, ProofError
+from specexport.runtime.proofs.parity import ReferenceStep, logits_of, schedule
+from specexport.runtime.proofs.reference_file import save_reference
+from support.fake_context import IExecutionContext
+from support.fake_device import FakeDevice
+from support.fake_tensorrt import FakeTensorRT
+from support.fake_tensorrt import plan as fake_plan
+from support.micro import VOCAB, Micro, MicroDecoder, micro_bundle
 from support.pair import Notes
 from support.refusals import refused
 
@@ -221,3 +232,49 @@ def test_without_torch(bundle: Path) -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("16\n", "")
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 3, 5])
+def test_old_plans_of_several_profiles_are_proved_at_every_width(
+    wrong: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorRT 10.3 to 10.7 may compute wrong numbers there, in silence: here in the passes of one profile."""
+    contract = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
+    opened, device = micro_bundle(tmp_path, contract, dialect="rows"), FakeDevice()
+    for role, model in opened.manifest.pair.items():
+        steps = schedule(contract, VOCAB)
+        unknown = [ReferenceStep(step, np.zeros((step.rows, VOCAB), np.float32)) for step in steps]
+        decoder = MicroDecoder(Micro(noise=2.0 * (role == "draft")), contract)
+        known = [replace(entry, logits=row) for entry, row in zip(unknown, logits_of(decoder, unknown), strict=True)]
+        save_reference(opened.path(model.reference), known)
+    opened = replace(opened, manifest=replace(opened.manifest, files=list_files(tmp_path)))
+    write_manifest(tmp_path, opened.manifest)
+    before = content(tmp_path)
+
+    lib = Library("tensorrt", FakeTensorRT(device, "10.7.0"))
+    monkeypatch.setattr(module, "compiler", lambda engine, options: lib)
+    monkeypatch.setattr(module, "find_gpu", lambda: Gpu("Orin", (8, 9), "12.6", 8))
+    monkeypatch.setattr(enterprise, "library", lambda name: lib)
+    monkeypatch.setattr(enterprise, "CudaDevice", lambda index: device)
+
+    def compile_graph(lib: Library, job: CompileJob, plan: Path, *given: Any) -> None:
+        plan.write_bytes(fake_plan(job.graph, job.profiles, "10.7.0"))
+
+    monkeypatch.setattr(module, "compile_graph", compile_graph)
+    run = IExecutionContext.execute_async_v3
+
+    def execute(context: IExecutionContext, stream: int) -> bool:
+        done = run(context, stream)
+        if context.active_optimization_profile == wrong and "rows" in context.engine.name:
+            for output in map(context.get_tensor_address, ("logits", "new.0.key")):
+                device.driver.enqueue(partial(device.view(output, 4).fill, 0x42))
+        return done
+
+    monkeypatch.setattr(IExecutionContext, "execute_async_v3", execute)
+    if wrong is None:
+        assert plans_of(compile_bundle(opened, "tensorrt", CompileOptions(), Silent()), "tensorrt")
+    else:
+        with refused(ProofError):
+            compile_bundle(opened, "tensorrt", CompileOptions(), Silent())
+        assert content(tmp_path) == before
+    assert device.driver.live == {}

@@ -156,7 +156,7 @@ def test_a_disk_that_fills_up_leaves_nothing(
         dict(engines=()),
         dict(tensorrt_version="10.3"),
         dict(tensorrt_version="ten", engines=("tensorrt",)),
-        dict(compiling=CompileOptions(weight_streaming=True)),
+        dict(compiling=CompileOptions(version_compatible=True)),
         dict(max_seq_len=15),
         dict(max_seq_len=19),
         dict(max_seq_len=129),
@@ -165,7 +165,7 @@ def test_a_disk_that_fills_up_leaves_nothing(
 def test_options_out_of_range(options: dict[str, Any], run: Callable[..., BuildReport], output: Path) -> None:
     with refused(
         ParameterError,
-        field=[*options, "engine", "weight_streaming"],
+        field=[*options, "engine", "version_compatible"],
     ):
         run(**options)
     assert left(output) == []

@@ -120,6 +120,11 @@ def test_options_that_do_not_go_with_the_draft(target: Path, tmp_path: Path) -> 
     check(narrow, block, draft_taps=(1, 2, 3))
     with refused(ParameterError, block, "--draft-feedback", field="draft_feedback"):
         check(narrow, block, draft_feedback="pre")
+    with refused(ParameterError, "--tree-rows", 2, field="tree_rows"):
+        check(target, draft, tree_rows=2)
+    check(target, plain, tree_rows=2)
+    both = [NamedDraft("draft", str(draft)), NamedDraft("plain", str(plain))]
+    check_sources(str(target), both, BuildOptions(tree_rows=2))
     with refused(ParameterError, plain, "--draft-taps", field="draft_taps"):
         check(target, plain, draft_taps=(1, 2, 3))
     with refused(ParameterError, plain, "--draft-feedback", field="draft_feedback"):

@@ -6,15 +6,17 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from specexport.bundle import Contract
-from specexport.errors import ParameterError, QueueError
+from specexport.errors import ParameterError, QueueError, SessionClosedError
 from specexport.serve import AsyncSession
 from specexport.serve.engine.job import Job
+from specexport.serve.engine.thread import EngineThread
 from support.refusals import refused
 from support.serving import PATIENCE, SlowDecoder, slow_session, wait_for
 
@@ -42,6 +44,29 @@ def run(root: Path, use: Use, **options: Any) -> Any:
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0.002)
+
+
+def test_the_engine_thread_prepares_what_it_runs(tmp_path: Path) -> None:
+    """Graphs of ONNX Runtime on CUDA are captured for one thread; rows that this left behind are forgotten."""
+    session, decoder = slow_session(tmp_path, CONTRACT)
+    decoder.gate.set()
+    threads: list[str] = []
+
+    def warm_up() -> None:
+        session._context.tokens = [1]
+        threads.append(threading.current_thread().name)
+
+    session.engine = replace(session.engine, warm_up=warm_up)
+    thread = EngineThread(session, 1, 1, 1.0)
+    thread.prepare()
+    assert threads == ["specexport-engine"]
+    assert not session._context.tokens
+    thread.stop()
+    session.close()
+    other = EngineThread(session, 1, 1, 1.0)
+    with refused(SessionClosedError):
+        other.prepare()
+    other.stop()
 
 
 def test_it_gives_what_the_session_gives(tmp_path: Path) -> None:

@@ -38,6 +38,11 @@ class FakeDevice(CudaDevice):
         super().__init__(driver=Driver(self.driver))
 
     @property
+    def is_current(self) -> bool:
+        """Whether the thread's context is this GPU's."""
+        return bool(self.driver._current == self._context)
+
+    @property
     def capturing(self) -> bool:
         return self.driver.capturing
 

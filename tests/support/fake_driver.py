@@ -40,6 +40,11 @@ class CUresult(IntEnum):
 OK = CUresult.CUDA_SUCCESS
 
 
+class Handle(int):
+    def __int__(self) -> int:
+        raise AssertionError("deprecated since cuda-bindings 12.9.1: get_cuda_native_handle")
+
+
 class _Event:
     def __init__(self, flags: int) -> None:
         self.timed = not flags & FakeDriver.CUevent_flags.CU_EVENT_DISABLE_TIMING
@@ -90,6 +95,7 @@ class FakeDriver:
         self.total = self.free = memory
         self.calls: list[tuple[Any, ...]] = []
         self.live: dict[int, str] = {}
+        self.contexts: dict[int, Handle] = {}  # the primary context of each device that was ever retained
         self.failures: dict[str, int] = {}
         self.memory = HostMemory()
         self.time = 0.0
@@ -111,7 +117,7 @@ class FakeDriver:
             self.calls.append((name, *arguments))
             if name in self.failures:
                 return self.failures[name], None
-            if not self._NEEDS_NO_CONTEXT.match(name) and self._current not in self.live:
+            if not self._NEEDS_NO_CONTEXT.match(name) and self._current not in self.contexts.values():
                 return CUresult.CUDA_ERROR_INVALID_CONTEXT, None
             if self.capturing and self._NOT_WHILE_CAPTURING.match(name):
                 self._invalidated = True
@@ -128,11 +134,10 @@ class FakeDriver:
         (self._queue if self._captured is None else self._captured).append(run)
 
     def _make(self, kind: str, thing: Any = None) -> int:
-        handle = next(self._handles)
+        handle = Handle(next(self._handles))
         self.live[handle] = kind
         self._objects[handle] = thing
-        if kind != "context":
-            self._owners[handle] = self._current
+        self._owners[handle] = self._current
         return handle
 
     def _release(self, handle: int, kind: str) -> Status:
@@ -141,8 +146,7 @@ class FakeDriver:
 
     def _object(self, handle: int, kind: str) -> Any:
         assert self.live.get(handle) == kind, f"{handle:#x} is no {kind}, or was released"
-        owner = self._owners.get(handle)
-        assert owner in (None, self._current), f"{kind} {handle:#x} belongs to another context than the thread's"
+        assert self._owners[handle] == self._current, f"{kind} {handle:#x} belongs to another context than the thread's"
         return self._objects[handle]
 
     @property
@@ -190,18 +194,13 @@ class FakeDriver:
         ]
 
     def cuDevicePrimaryCtxRetain(self, dev: int) -> tuple[int, int]:
-        return OK, self._make("context", dev)
-
-    def cuDevicePrimaryCtxRelease(self, dev: int) -> Status:
-        contexts = [handle for handle, kind in self.live.items() if kind == "context" and self._objects[handle] == dev]
-        return self._release(contexts[0], "context")
+        return OK, self.contexts.setdefault(dev, Handle(next(self._handles)))
 
     def cuCtxGetCurrent(self) -> tuple[int, int]:
         return OK, self._current
 
     def cuCtxSetCurrent(self, ctx: int) -> Status:
-        if ctx:
-            self._object(ctx, "context")
+        assert not ctx or ctx in self.contexts.values(), f"{ctx:#x} is no context"
         self._thread.context = ctx
         return (OK,)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +64,6 @@ class Runtime(Part):
         super().__init__(trt)
         self.logger = logger
 
-    def get_engine_validity(self, buffer: Any) -> tuple[EngineValidity, int]:
-        problems = sum(kind for kind, _ in self._problems(buffer))
-        return (EngineValidity.INVALID if problems else EngineValidity.VALID), problems
-
     def deserialize_cuda_engine(self, serialized_engine: Any) -> ICudaEngine | None:
         problems = self._problems(serialized_engine)
         for _, text in problems:
@@ -97,6 +93,13 @@ class Runtime(Part):
 
     def _error(self, text: str) -> None:
         self.logger.log(Severity.ERROR, text)
+
+
+class RtxRuntime(Runtime):
+    def get_engine_validity(self, buffer: Any) -> tuple[EngineValidity, int]:
+        assert self._trt._device.is_current, "it judges the current GPU, which without a context is the first"
+        problems = sum(kind for kind, _ in self._problems(buffer))
+        return (EngineValidity.INVALID if problems else EngineValidity.VALID), problems
 
 
 class ICudaEngine(Part):
@@ -222,6 +225,10 @@ class IRuntimeCache(Part):
             self._content += f"{name}\n".encode()
 
 
+def _made_by(runtime: Runtime, trt: FakeTensorRT, logger: Any) -> None:
+    Runtime.__init__(runtime, trt, logger)
+
+
 class FakeTensorRT:
     """The module. rtx: TensorRT-RTX, which has more to offer, and versions of its own.
 
@@ -238,7 +245,7 @@ class FakeTensorRT:
         self._lacking = set() if rtx else set(OF_RTX)
         if not rtx and tuple(map(int, version.split(".")[:2])) < (10, 15):
             self._lacking |= SINCE_10_15
-        self.Runtime = partial(Runtime, self)
+        self.Runtime = type("Runtime", (RtxRuntime if rtx else Runtime,), {"__init__": partialmethod(_made_by, self)})
         if rtx:
             self.EngineValidity, self.EngineInvalidityDiagnostics = EngineValidity, EngineInvalidityDiagnostics
             self.CudaGraphStrategy = CudaGraphStrategy

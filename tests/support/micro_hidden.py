@@ -56,15 +56,17 @@ class Surgery:
         self.model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
 
 
-def target_graph(model: Micro, contract: Contract) -> onnx.ModelProto:
-    surgery = Surgery(graph(model, contract))
+def target_graph(model: Micro, contract: Contract, dialect: str = "onnx") -> onnx.ModelProto:
+    surgery = Surgery(graph(model, contract, dialect))
     surgery.columns("all", GIVEN, HIDDEN)
     surgery.output(HIDDEN, 1, "T", GIVEN)
     return surgery.model
 
 
-def draft_graph(model: Micro, contract: Contract, kept: list[int] | None = None) -> onnx.ModelProto:
-    surgery, rng = Surgery(graph(model, contract)), np.random.default_rng(5)
+def draft_graph(
+    model: Micro, contract: Contract, kept: list[int] | None = None, dialect: str = "onnx"
+) -> onnx.ModelProto:
+    surgery, rng = Surgery(graph(model, contract, dialect)), np.random.default_rng(5)
     nodes = surgery.model.graph.node
     surgery.model.graph.input.append(helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, (1, "T", WIDTH)))
     weight = next(value for value in surgery.model.graph.initializer if value.name == "weight")
@@ -106,18 +108,23 @@ def fuse_graph() -> onnx.ModelProto:
 
 
 def hidden_bundle(
-    root: Path, contract: Contract, kept: list[int] | None = None, target: Micro | None = None, noise: float = 2.0
+    root: Path,
+    contract: Contract,
+    kept: list[int] | None = None,
+    target: Micro | None = None,
+    noise: float = 2.0,
+    dialect: str = "onnx",
 ) -> Bundle:
-    """A bundle of the dialect `onnx`. kept: what the draft proposes, by default all."""
+    """kept: what the draft proposes, by default all."""
     models = {"target": target or Micro(), "draft": Micro(noise=noise)}
-    bundle = micro_bundle(root, contract, models["target"], models["draft"])
-    onnx.save(target_graph(models["target"], contract), root / bundle.manifest.target.graphs["onnx"])
+    bundle = micro_bundle(root, contract, models["target"], models["draft"], dialect=dialect)
+    onnx.save(target_graph(models["target"], contract, dialect), root / bundle.manifest.target.graphs[dialect])
     first = bundle.manifest.drafts[0]
-    onnx.save(draft_graph(models["draft"], contract, kept), root / first.model.graphs["onnx"])
+    onnx.save(draft_graph(models["draft"], contract, kept, dialect), root / first.model.graphs[dialect])
     onnx.save(fuse_graph(), root / FUSE)
     size = VOCAB if kept is None else len(kept)
     specs: dict[Any, Any] = {"target": replace(bundle.manifest.target, taps=TAPS, tap_width=TAP_WIDTH)}
-    reads = Reads("eagle3", TAPS, WIDTH, {"onnx": FUSE})
+    reads = Reads("eagle3", TAPS, WIDTH, {dialect: FUSE})
     specs["draft"] = replace(first.model, reads=reads, vocab_size=size)
     manifest = with_models(bundle.manifest, specs)
     if kept is not None:
@@ -133,9 +140,10 @@ def open_hidden(bundle: Bundle) -> tuple[OrtDecoder, OrtDecoder]:
     """Target and draft of their own on ONNX Runtime."""
     manifest, contract = bundle.manifest, bundle.manifest.contract
     draft = manifest.drafts[0].model
-    target = OrtDecoder(bundle.path(manifest.target.graphs["onnx"]), manifest.target, contract, "onnx")
+    ((dialect, graph),) = manifest.target.graphs.items()
+    target = OrtDecoder(bundle.path(graph), manifest.target, contract, dialect)
     options = DecoderOptions(fuse=open_graph(bundle.path(FUSE), 1))
-    return target, OrtDecoder(bundle.path(draft.graphs["onnx"]), draft, contract, "onnx", options)
+    return target, OrtDecoder(bundle.path(draft.graphs[dialect]), draft, contract, dialect, options)
 
 
 def host_hidden_engine(bundle: Bundle) -> Engine:

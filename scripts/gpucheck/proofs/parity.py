@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from specexport.bundle import Role
 from specexport.engines.base import Decoder
-from specexport.runtime.proofs.parity import arithmetic, load_reference, measure_decoder
+from specexport.runtime.proofs.parity import arithmetic, measure_decoder
+from specexport.runtime.proofs.reference_file import load_reference
 from specexport.runtime.session import Session
 
 from ..finding import Finding

@@ -45,7 +45,8 @@ def prove_rounds(subject: Subject, prompts: Sequence[Sequence[int]], effort: Eff
     equal = sum(entry.same_width for entry in equalities)
     near = sum(entry.first_difference is not None and entry.near_tie for entry in equalities)
     narrow = sum(entry.first_difference is None for entry in equalities)
-    detail = f"{equal} of {len(prompts)} prompts equal at the same width; "
+    ties = sum(entry.row_tie for entry in equalities)
+    detail = f"{equal} of {len(prompts)} prompts equal at the same width, {ties} up to a near tie; "
     detail += f"at width 1 {narrow} are, {near} up to a near tie of two logits"
     yield Finding("greedy rounds give plain decoding's tokens", all(entry.passed for entry in equalities), detail)
 

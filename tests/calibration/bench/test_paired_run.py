@@ -80,7 +80,7 @@ def test_stale_rows_fail(tmp_path: Path) -> None:
 
 
 def output(tokens: Sequence[int], width: int) -> DecodedOutput:
-    return DecodedOutput(tuple(tokens), (width,) * len(tokens), (), Statistics())
+    return DecodedOutput(tuple(tokens), (width,) * len(tokens), (0,) * len(tokens), (), Statistics())
 
 
 def test_what_counts_as_different(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

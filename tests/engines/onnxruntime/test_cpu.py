@@ -18,7 +18,8 @@ from specexport.engines.onnxruntime.cpu import OrtDecoder, availability, load
 from specexport.engines.registry import load_engine
 from specexport.errors import BundleError, EngineError, SessionClosedError
 from specexport.exporter.dialects import Dialect
-from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, POISON, load_reference, max_error
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, POISON, max_error
+from specexport.runtime.proofs.reference_file import load_reference
 from specexport.strict import parse, read_json
 from support.hub_cache import in_the_hubs_layout
 from support.pair import Pair

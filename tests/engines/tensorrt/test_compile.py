@@ -148,13 +148,12 @@ def test_profiles_of_a_model() -> None:
 
 def test_options_as_the_command_line_has_them() -> None:
     assert CompileOptions().arguments == ()
-    given = CompileOptions(("8.6", "12.0"), True, True, True, Path("times"))
+    given = CompileOptions(("8.6", "12.0"), True, True, Path("times"))
     assert [" ".join(argument) for argument in given.arguments] == [
         "--compute-capability 8.6",
         "--compute-capability 12.0",
         "--hardware-compatible",
         "--version-compatible",
-        "--weight-streaming",
         "--timing-cache times",
     ]
 
@@ -165,7 +164,6 @@ def test_options_as_the_command_line_has_them() -> None:
         ("tensorrt", dict(compute_capabilities=("8.9",))),
         ("tensorrt_rtx", dict(hardware_compatible=True)),
         ("tensorrt_rtx", dict(version_compatible=True)),
-        ("tensorrt_rtx", dict(weight_streaming=True)),
         ("tensorrt_rtx", dict(timing_cache=Path("x"))),
     ],
 )
@@ -205,6 +203,7 @@ class Config:
         self.capabilities: list[str] = []
         self.cache: Any = None
         self.hardware_compatibility_level = "NONE"
+        self.max_aux_streams: int | None = None
         self.set_flag, self.clear_flag = self.flags.add, self.flags.discard
 
     num_compute_capabilities = property(
@@ -225,9 +224,7 @@ class Config:
 
 
 def configured(options: CompileOptions, *lacking: str, times: str | None = "good") -> Config:
-    flags = {"TF32", "REQUIRE_USER_ALLOCATION", "VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME", "WEIGHT_STREAMING"} - set(
-        lacking
-    )
+    flags = {"TF32", "REQUIRE_USER_ALLOCATION", "VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME"} - set(lacking)
     module = SimpleNamespace(
         BuilderFlag=SimpleNamespace(**{name: name for name in flags}),
         HardwareCompatibilityLevel=SimpleNamespace(AMPERE_PLUS="AMPERE_PLUS"),
@@ -239,11 +236,16 @@ def configured(options: CompileOptions, *lacking: str, times: str | None = "good
     return config
 
 
+def test_widths_share_one_stream_and_one_copy_of_the_weights() -> None:
+    assert configured(CompileOptions()).max_aux_streams == 0
+    builder = SimpleNamespace(create_optimization_profile=lambda: SimpleNamespace(extra_memory_target=1.0))
+    assert [compile._profile(builder, {}, index).extra_memory_target for index in range(3)] == [1.0, 0.0, 0.0]
+
+
 def test_options_reach_the_build(tmp_path: Path) -> None:
     assert configured(CompileOptions(("12.0", "8.9"))).capabilities == ["SM120", "SM89"]
     assert configured(CompileOptions(hardware_compatible=True)).hardware_compatibility_level == "AMPERE_PLUS"
     assert configured(CompileOptions(version_compatible=True)).flags >= {"VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME"}
-    assert "WEIGHT_STREAMING" in configured(CompileOptions(weight_streaming=True)).flags
     assert configured(CompileOptions(timing_cache=tmp_path / "times")).cache == b""
     (tmp_path / "times").write_bytes(b"measured")
     assert configured(CompileOptions(timing_cache=tmp_path / "times")).cache == b"measured"

@@ -12,7 +12,8 @@ import pytest
 from specexport.bundle import Bundle, Contract
 from specexport.engines.onnxruntime.cpu import load as load_on_cpu
 from specexport.errors import EngineError
-from specexport.runtime.proofs.parity import load_reference, prove_decoder, save_reference
+from specexport.runtime.proofs.parity import prove_decoder
+from specexport.runtime.proofs.reference_file import load_reference, save_reference
 from specexport.runtime.proofs.rule_parity import measure_rule
 from specexport.runtime.session import Session
 from support.doubles import with_models, write_bundle

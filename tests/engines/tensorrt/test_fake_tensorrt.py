@@ -28,14 +28,14 @@ def public(thing: Any) -> list[str]:
 def test_every_name_is_one_of_the_real_library(device: FakeDevice) -> None:
     real = pytest.importorskip("tensorrt_rtx")
     assert [name for name in public(FakeTensorRT(device, rtx=True)) if not hasattr(real, name)] == []
-    kinds = ["Runtime", "ICudaEngine", "IExecutionContext", "IRuntimeConfig", "IRuntimeCache", "ILogger", "Logger"]
+    kinds = ["RtxRuntime", "ICudaEngine", "IExecutionContext", "IRuntimeConfig", "IRuntimeCache", "ILogger", "Logger"]
     assert [
         f"{kind}.{name}"
         for kind in kinds
         for name in public(getattr(fake_tensorrt, kind))
-        if not hasattr(getattr(real, kind), name)
+        if not hasattr(getattr(real, kind.removeprefix("Rtx")), name)
     ] == []
-    names = {name for kind in kinds for name in public(getattr(real, kind))} | set(dir(real))
+    names = {name for kind in kinds for name in public(getattr(real, kind.removeprefix("Rtx")))} | set(dir(real))
     assert names >= OF_RTX | SINCE_10_15
 
 
@@ -58,11 +58,10 @@ def test_every_enumeration_has_the_real_values() -> None:
 
 def test_every_function_takes_the_real_arguments() -> None:
     real = pytest.importorskip("tensorrt_rtx")
-    for kind in ("Runtime", "ICudaEngine", "IExecutionContext", "IRuntimeConfig", "IRuntimeCache"):
+    for kind in ("RtxRuntime", "ICudaEngine", "IExecutionContext", "IRuntimeConfig", "IRuntimeCache"):
         for name in public(getattr(fake_tensorrt, kind)):
-            declared = re.findall(
-                rf"^\d?\.? ?{name}\((.*)\) ->", getattr(getattr(real, kind), name).__doc__ or "", re.MULTILINE
-            )
+            documented = getattr(getattr(real, kind.removeprefix("Rtx")), name).__doc__ or ""
+            declared = re.findall(rf"^\d?\.? ?{name}\((.*)\) ->", documented, re.MULTILINE)
             function = getattr(getattr(fake_tensorrt, kind), name)
             if not declared or name == "create_execution_context":
                 continue

@@ -45,10 +45,10 @@ def short_spans() -> Iterator[None]:
 
 
 class Made:
-    def __init__(self, root: Path, kept: list[int] | None) -> None:
-        bundle = hidden_bundle(root, CONTRACT, kept, noise=0.02)
+    def __init__(self, root: Path, kept: list[int] | None, dialect: str, version: str) -> None:
+        bundle = hidden_bundle(root, CONTRACT, kept, noise=0.02, dialect=dialect)
         self.device = FakeDevice()
-        self.bundle, self.engine = load_fake(bundle, self.device)
+        self.bundle, self.engine = load_fake(bundle, self.device, dialect, version)
         self.at_load = [*self.device.log]
         self.session = Session(self.bundle, self.engine, policy=False)
         self.pass_by_pass = Session(self.bundle, replace(self.engine, rounds=None), policy=False)
@@ -116,9 +116,16 @@ def same(ours: TensorRTDecoder, theirs: OrtDecoder, count: int) -> None:
         np.testing.assert_allclose(one.view(np.float32), other, atol=1e-4)
 
 
-@pytest.fixture(scope="module", params=[None, KEPT], ids=["every id", "a cut vocabulary"])
+KINDS = {
+    "every id": (None, "onnx", "10.16.1"),
+    "a cut vocabulary": (KEPT, "onnx", "10.16.1"),
+    "before TensorRT 10.15": (KEPT, "rows", "10.3.0"),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return Made(tmp_path_factory.mktemp("bundle"), request.param)
+    return Made(tmp_path_factory.mktemp("bundle"), *request.param)
 
 
 def fresh(made: Made) -> Made:
@@ -206,10 +213,11 @@ def test_the_passes_of_a_round(made: Made, rule: str, k: int) -> None:
     fresh(made)
     made.rounds.run(TOKENS[:20], k, noise(k, rule), hidden)
     select, first = "select_greedy" if rule == "greedy" else "select", f"hidden[1, {k + 1}, "
-    expected = [f"draft-fuse-onnx {first}6]", f"draft-onnx tokens[1, {k + 1}] columns[32] {first}5]", select]
+    target, draft = f"target-{made.engine.dialect}", f"draft-{made.engine.dialect}"
+    expected = [f"draft-fuse-onnx {first}6]", f"{draft} tokens[1, {k + 1}] columns[32] {first}5]", select]
     for _ in range(1, k):
-        expected += ["draft-onnx tokens[1, 1] columns[32] hidden[1, 1, 5]", select]
-    expected += [f"target-onnx tokens[1, {k + 1}] columns[32]", f"accept_{rule}_{k}"]
+        expected += [f"{draft} tokens[1, 1] columns[32] hidden[1, 1, 5]", select]
+    expected += [f"{target} tokens[1, {k + 1}] columns[32]", f"accept_{rule}_{k}"]
     lines = [line.split("execute ")[1] for line in made.device.log if line.startswith("captured execute ")]
     assert [" ".join(word for place, word in enumerate(line.split(" ")) if place != 1) for line in lines] == expected
     for rows in range(1, k + 2):
@@ -363,4 +371,4 @@ def test_a_plan_of_what_fuses_that_is_missing(made: Made) -> None:
     bundle = replace(made.bundle, manifest=replace(made.bundle.manifest, plans=plans))
     device = FakeDevice()
     with refused(EngineError, "no plan of fuse", "specexport compile", code="not_built_for_engine"):
-        load_bundle("tensorrt", bundle, fake_library(device), device)
+        load_bundle("tensorrt", bundle, fake_library(device, plans[0].version), device)

@@ -70,6 +70,16 @@ def problems(
     return parsed.problems(dialect, contract, spec)
 
 
+def test_an_input_that_decides_shapes(tmp_path: Path) -> None:
+    """TensorRT reads its value on the host, where a round has none; a constant does no harm."""
+    text = """<ir_version: 8, opset_import: ["": 18]>
+    rule (float[8] x, int64[1] count) => (float[n] y) { y = Expand (x, SHAPE) }"""
+    (found,) = check_rule(Parsed(text.replace("SHAPE", "count").replace("float[8]", "float[1]"), tmp_path).network)
+    assert "count" in found
+    constant = text.replace("{", "{ eight = Constant <value = int64[1] {8}> ()").replace("SHAPE", "eight")
+    assert list(check_rule(Parsed(constant, tmp_path).network)) == []
+
+
 def test_the_graph_that_is_right(tmp_path: Path) -> None:
     assert problems(ENDS + BODY, tmp_path) == []
     assert problems(ROWS, tmp_path, "rows") == []

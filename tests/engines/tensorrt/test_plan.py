@@ -16,7 +16,6 @@ from specexport.engines.tensorrt.api import Library
 from specexport.engines.tensorrt.compile import model_profiles
 from specexport.engines.tensorrt.plan import LoadedPlan
 from specexport.errors import EngineError
-from support import fake_tensorrt
 from support.fake_device import FakeDevice
 from support.fake_tensorrt import FakeTensorRT, plan
 from support.fake_tensorrt_types import DynamicShapesKernelSpecializationStrategy, ExecutionContextAllocationStrategy
@@ -113,32 +112,6 @@ def test_what_is_no_plan_is_refused_with_the_librarys_reason(device: FakeDevice,
     file.write_bytes(b"no plan")
     library = Library("tensorrt", FakeTensorRT(device))
     assert refusal(lambda: LoadedPlan(library, file, device)) == f"{file} cannot be loaded: the plan is malformed"
-
-
-class Streaming:
-    """Makes the weights of every plan streamable; budgets: what was set."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, automatic: int) -> None:
-        self.budgets: list[int] = []
-        kind = fake_tensorrt.ICudaEngine
-        patch.setattr(kind, "streamable_weights_size", 1 << 30, raising=False)
-        patch.setattr(kind, "get_weight_streaming_automatic_budget", lambda engine: automatic, raising=False)
-        budget = property(lambda engine: self.budgets, lambda engine, size: self.budgets.append(size))
-        patch.setattr(kind, "weight_streaming_budget_v2", budget, raising=False)
-        # A smaller budget needs other scratch memory, which is known only then.
-        patch.setattr(kind, "device_memory_size_v2", property(lambda engine: 8192 if self.budgets else 4096))
-
-
-@pytest.mark.parametrize(("reserved", "budget"), [(0, 300), (100, 200), (99, 201), (300, 0), (5000, 0)])
-def test_weights_that_may_be_streamed_leave_what_others_need(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, reserved: int, budget: int
-) -> None:
-    """And need not fit, which is what they are for."""
-    streaming = Streaming(monkeypatch, automatic=10_000)
-    device = FakeDevice(memory=300)
-    assert (folder / "onnx.plan").stat().st_size > 300
-    LoadedPlan(Library("tensorrt", FakeTensorRT(device)), folder / "onnx.plan", device, reserved=reserved)
-    assert streaming.budgets == [budget]
 
 
 def test_a_pass_runs_in_the_memory_that_it_was_bound_to(loaded: Loaded) -> None:

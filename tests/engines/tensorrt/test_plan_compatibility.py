@@ -50,7 +50,8 @@ class Host:
             version_compatible,
             hardware_compatible,
         )
-        check_fit(self.bundle, entry, self.library, self.device)
+        with self.device.entered():
+            check_fit(self.bundle, entry, self.library, self.device)
 
     def refusal(self, *arguments: Any, **options: Any) -> str:
         with pytest.raises(EngineError) as caught:
@@ -67,6 +68,12 @@ def host(tmp_path: Path) -> Callable[..., Host]:
     return lambda engine="tensorrt", version="10.16.1.11", capability=(8, 9), name=None: Host(
         tmp_path, engine, version, capability, name
     )
+
+
+def test_no_runtime_is_made_that_cannot_judge(host: Callable[..., Host]) -> None:
+    found = host()
+    found.library.trt.Runtime = None  # one would take a context's memory
+    found.check("10.16.1.11")
 
 
 @pytest.mark.parametrize("compatible", [False, True])
@@ -126,7 +133,7 @@ def test_a_plan_that_rtx_refuses(
     host: Callable[..., Host], monkeypatch: pytest.MonkeyPatch, diagnostics: int, causes: str
 ) -> None:
     monkeypatch.setattr(
-        fake_tensorrt.Runtime, "get_engine_validity", lambda self, buffer: (EngineValidity.INVALID, int(diagnostics))
+        fake_tensorrt.RtxRuntime, "get_engine_validity", lambda self, buffer: (EngineValidity.INVALID, int(diagnostics))
     )
     found = host("tensorrt-rtx", "1.7.1.116")
     assert found.refusal("1.7.1.116").startswith(f"cannot run on Fake RTX with TensorRT-RTX 1.7.1.116 ({causes}); ")

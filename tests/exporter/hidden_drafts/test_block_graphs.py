@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from specexport.bundle import Contract, ModelSpec, Reads
-from specexport.engines.onnxruntime.blocks import OrtBlockDecoder
+from specexport.engines.onnxruntime.blocks import BlockHead, OrtBlockDecoder
 from specexport.engines.onnxruntime.graphs import open_graph
 from specexport.errors import BundleError, EngineError
 from specexport.exporter.checkpoints.find import find_checkpoint
@@ -21,9 +22,13 @@ from specexport.exporter.hidden_drafts.checkpoint import find_draft
 from specexport.exporter.kernels.apply import use_kernels
 from specexport.exporter.kernels.layouts import whole_vectors
 from specexport.exporter.passes.optimize import optimize, save
+from specexport.exporter.proving.prove import record_reference
 from specexport.exporter.tracing.blocks import block_layers, trace_block, trace_chain, trace_context
 from specexport.exporter.weights.recipe import Recipe
-from support.block_drafts import RECORDED, save_block, save_block_target
+from specexport.runtime.proofs.confidence_parity import measure_confidences
+from specexport.runtime.proofs.parity import ReferenceStep, measure_decoder
+from specexport.runtime.proofs.reference_file import load_reference, save_reference
+from support.block_drafts import FORMS, RECORDED, save_block, save_block_target
 from support.refusals import refused
 
 CONTRACT = Contract(capacity=20, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
@@ -43,21 +48,23 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return model, spec, folder
 
 
-def exported(model: Any, dialect: Dialect, folder: Path) -> ModelSpec:
+def exported(model: Any, dialect: Dialect, folder: Path, contract: Contract = CONTRACT) -> ModelSpec:
     layers = block_layers(model)
     if dialect == "kernels":
         layers = whole_vectors(layers)
     graphs: dict[str, ir.Model] = {
-        "block": trace_block(model, layers, dialect, CONTRACT),
-        "context": trace_context(model, layers, dialect, CONTRACT),
-        "chain": trace_chain(model, dialect),
+        "block": trace_block(model, layers, dialect, contract),
+        "context": trace_context(model, layers, dialect, contract),
     }
+    if model.kind == "dspark":
+        graphs["chain"] = trace_chain(model, dialect)
     for graph in graphs.values():
         optimize(graph, dialect)
         if dialect == "kernels":
-            use_kernels(graph, Recipe({}), CONTRACT.capacity)
+            use_kernels(graph, Recipe({}), contract.capacity)
     save(graphs, folder, "draft")
-    reads = Reads("dspark", model.taps, 16, {dialect: "context"}, model.form.slots, {dialect: "chain"})
+    chain = {dialect: "chain"} if "chain" in graphs else {}
+    reads = Reads(model.kind, model.taps, 16, {dialect: "context"}, model.form.slots, chain)
     sizes: Any = dict(source="", architecture="", checkpoint_sha256="", num_parameters=0, vocab_size=24, features=0)
     rest: Any = dict(weights="", format="float", notes=(), fidelity=None, graphs={dialect: "block"})
     return ModelSpec(layers=layers, reads=reads, **sizes, **rest)
@@ -69,9 +76,10 @@ def opened(made: tuple[Any, ModelSpec, Path]) -> OrtBlockDecoder:
     return decoder(spec, folder)
 
 
-def decoder(spec: ModelSpec, folder: Path) -> OrtBlockDecoder:
+def decoder(spec: ModelSpec, folder: Path, contract: Contract = CONTRACT) -> OrtBlockDecoder:
     graphs = {name: folder / f"draft-{name}.onnx" for name in ("block", "context")}
-    return OrtBlockDecoder(graphs, spec, CONTRACT, open_graph(folder / "draft-chain.onnx"))
+    chain = open_graph(folder / "draft-chain.onnx") if spec.reads and spec.reads.chain else None
+    return OrtBlockDecoder(graphs, spec, contract, chain)
 
 
 def block_of(draft: OrtBlockDecoder, tokens: list[int], position: int, rows: int) -> NDArray[np.float32]:
@@ -123,6 +131,48 @@ def test_the_last_block_stands_beyond_the_capacity(opened: OrtBlockDecoder) -> N
     opened.read(HIDDEN[:4])
     with refused(EngineError, 21, 20):
         opened.step([0, 0, 0, 9], 17)
+
+
+def test_confidences_are_proved(made: Any, opened: OrtBlockDecoder, tmp_path: Path) -> None:
+    save_reference(tmp_path / "r.npz", record_reference(made[0], CONTRACT, 24))
+    reference = load_reference(tmp_path / "r.npz")
+
+    def proof(head: BlockHead | None) -> Any:
+        (found,) = measure_confidences(opened, reference, ("onnxruntime", "ort"), "draft", "fp32", opened, head)
+        return found
+
+    rows = measure_decoder(opened, reference, "onnxruntime", "ort", "draft", "fp32", opened)
+    assert rows.passed
+    assert proof(opened.head).passed
+    assert proof(opened.head).rows == rows.rows > CONTRACT.max_draft_tokens
+    for other in (BlockHead(), None):  # one that no graph writes to, and none
+        assert not proof(other).passed
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_windows_longer_than_the_text_are_proved(ignored: bool, tmp_path: Path) -> None:
+    contract, window = Contract(capacity=100, max_draft_tokens=3, prompt_chunk=8, precision="fp32"), 70
+    target = find_checkpoint(str(save_block_target(tmp_path / "target")))
+    config = FORMS["dflash, windows"][1]["config"]
+    layer = config["transformer_layer_config"] | {"sliding_window": window}
+    draft = save_block(tmp_path / "head", "dflash, windows", transformer_layer_config=layer)
+    model: Any = find_draft(str(draft), target).load("fp32")
+    assert window in model.form.windows
+    save_reference(tmp_path / "r.npz", record_reference(model, contract, 24))
+    reference = load_reference(tmp_path / "r.npz")
+    if ignored:
+        model.form = replace(model.form, windows=(0,) * len(model.form.windows))
+    found = decoder(exported(model, "ort", tmp_path, contract), tmp_path, contract)
+
+    def passed(steps: list[ReferenceStep]) -> bool:
+        return measure_decoder(found, steps, "onnxruntime", "ort", "draft", "fp32", found).passed
+
+    short = [entry for entry in reference if entry.step.end <= window]
+    assert reference[-1].step.end == 100
+    assert passed(short)
+    assert passed(reference) is not ignored
+    with np.load(tmp_path / "r.npz") as stored:  # hidden states that are there already are not stored again
+        assert sum(stored[name].ndim == 0 for name in stored if name.endswith("hidden")) > 3
 
 
 def test_calibration_scales_the_confidence(opened: OrtBlockDecoder) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 import torch
@@ -20,7 +21,7 @@ from specexport.errors import BundleError, CheckpointError, ParameterError, Proo
 from specexport.exporter.additional_drafts import add_draft
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions, NamedDraft
-from specexport.exporter.proving import prove
+from specexport.exporter.proving import reading
 from specexport.exporter.tracing import taps
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.proofs.verify import verify_session
@@ -125,6 +126,8 @@ def test_blocks(name: str, changes: dict[str, Any], cache: Path, tmp_path: Path)
     assert draft.model.reads is not None
     assert draft.model.reads.kind == name.split(",")[0]
     assert bool(draft.model.reads.chain) == ("dspark" in name)
+    assert any("confidences" in proof.dialect for proof in draft.model.proofs) == ("dspark" in name)
+    assert not any("calibration text" in note for note in draft.model.notes)
     check_rows(bundle)
     check(bundle, trials=2000 if name == "dspark" else 0)  # with a cut vocabulary
 
@@ -230,7 +233,7 @@ def test_states_of_the_wrong_layer_fail_the_proof(
 
 def test_what_goes_back_is_proved(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_speculators(tmp_path / "head")
-    passes = prove.reading_passes
+    passes = reading.reading_passes
 
     def other_feedback(model: Any, steps: Any) -> Any:
         run = model.run
@@ -238,7 +241,7 @@ def test_what_goes_back_is_proved(target: Path, tmp_path: Path, monkeypatch: pyt
         yield from passes(model, steps)
         model.run = run
 
-    monkeypatch.setattr(prove, "reading_passes", other_feedback)
+    monkeypatch.setattr(reading, "reading_passes", other_feedback)
     with pytest.raises(ProofError, match="draft"):
         build(str(target), str(tmp_path / "head"), tmp_path / "b", options(tmp_path / "cache"))
 
@@ -272,25 +275,39 @@ def test_onnxruntime_cuda_copies_nothing_in_a_pass(target: Path, cache: Path, tm
         assert copies(ir.load(bundle.path(model.graphs["ort"]))) == []
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "mtp"])
+@pytest.mark.parametrize(
+    ("kind", "dialect", "version"),
+    [("eagle3", "onnx", "10.16.1"), ("mtp", "onnx", "10.16.1"), ("eagle3", "rows", "10.3.0")],
+)
 def test_rounds_on_a_device(
-    kind: str, target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    dialect: str,
+    version: str,
+    target: Path,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In the dialect of TensorRT, whole rounds over a double of it: everything that `specexport verify` looks at. The
+    """In the dialects of TensorRT, whole rounds over a double of it: everything that `specexport verify` looks at. The
     MTP layer's target keeps states.
     """
     monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
     head = save_original(tmp_path / "head") if kind == "eagle3" else "mtp"
     source = target if kind == "eagle3" else mtp_target("Qwen3.5", tmp_path / "t")
-    both = options(cache, engines=("onnxruntime", "tensorrt"))
+    both = options(cache, engines=("onnxruntime", "tensorrt"), tensorrt_version=version)
     bundle = build(str(source), str(head), tmp_path / "b", both).bundle
     model = bundle.manifest.drafts[0].model
     assert model.reads is not None
-    assert "onnx" in model.graphs
-    assert ("onnx" in model.reads.fuse) is (kind == "eagle3")
-    assert {proof.dialect: proof.passed for proof in model.proofs}["onnx"]
+    assert dialect in model.graphs
+    assert (dialect in model.reads.fuse) is (kind == "eagle3")
+    assert {proof.dialect: proof.passed for proof in model.proofs}[dialect]
+    graphs = [graph for graph in (model.graphs[dialect], model.reads.fuse.get(dialect)) if graph]
+    # What TensorRT 10.3 reads.
+    assert dialect != "rows" or all(
+        onnx.load(bundle.path(graph), load_external_data=False).ir_version == 8 for graph in graphs
+    )
     found = {}
-    planned, engine = load_fake(bundle, FakeDevice())
+    planned, engine = load_fake(bundle, FakeDevice(), dialect, version)
     for name, session in (
         ("device", Session(planned, engine, policy=False)),
         ("host", load(bundle.root, policy=False)),
@@ -326,7 +343,9 @@ def test_tensorrt_rtx_compiles_the_graphs(precision: str, target: Path, cache: P
 
 def test_leaves_need_a_draft_of_its_own(target: Path, cache: Path, tmp_path: Path) -> None:
     save_speculators(tmp_path / "head")
-    bundle = build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache, tree_rows=2)).bundle
+    save_target(tmp_path / "plain", num_hidden_layers=1)
+    drafts = [NamedDraft(name, str(tmp_path / name)) for name in ("head", "plain")]
+    bundle = build(str(target), drafts, tmp_path / "b", options(cache, tree_rows=2)).bundle
     session = load(bundle.root, policy=False)
     with refused(ParameterError, "num_leaves", "hidden states", field="num_leaves"):
         session.generate(PROMPT, num_leaves=1, num_draft_tokens=2)

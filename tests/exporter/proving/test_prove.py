@@ -9,7 +9,8 @@ import pytest
 from specexport.bundle import Proof
 from specexport.errors import ProofError
 from specexport.exporter.proving.prove import prove
-from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep, save_reference
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep
+from specexport.runtime.proofs.reference_file import save_reference
 from support.pair import Pair
 from support.refusals import refused
 from support.tiny import CONTRACT, Exported, export_cached

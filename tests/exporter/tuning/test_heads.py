@@ -25,7 +25,7 @@ from specexport.exporter.tuning.options import TuneOptions
 from specexport.exporter.tuning.tune import tune_head
 from support.pair import Pair
 from support.refusals import refused
-from support.tiny import VOCAB, make_tokenizer, save_checkpoint
+from support.tiny import VOCAB, edit_json, make_tokenizer, save_checkpoint
 from support.tuning import quiet, silent
 from transformers import DynamicCache
 
@@ -196,6 +196,15 @@ def test_targets_and_drafts_that_do_not_fit(built: Path, pair: Pair, tmp_path: P
     bundle = Bundle.open(built)
     with refused(UnsupportedModelError, pair.draft, "eagle3", field="draft"):
         find_target(bundle, str(pair.target), str(pair.draft))
+    capped = Path(shutil.copytree(pair.target, tmp_path / "capped"))
+    for key in ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier"):
+        edit_json(capped / "config.json", **{key: 30.0})
+        with refused(UnsupportedModelError, capped, key, "--kind", field="target"):
+            find_target(bundle, str(capped), None)
+        edit_json(capped / "config.json", **{key: 1.0})
+    edit_json(capped / "config.json", attn_logit_softcapping=50.0)
+    with refused(PairError, capped, field="target"):  # no caps of logits
+        find_target(bundle, str(capped), None)
     other = save_checkpoint(tmp_path / "other", seed=2, num_hidden_layers=1)
     make_tokenizer(VOCAB - 6, ["other words for other tokens"] * 2).save_pretrained(other)
     with refused(PairError, other, "--target"):

@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 from specexport.bundle import Bundle
 from specexport.cli import main
-from specexport.errors import CheckpointError, PairError
+from specexport.errors import CheckpointError, PairError, UnsupportedModelError
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.tuning import train as training
 from specexport.exporter.tuning import tune as tuning
@@ -19,6 +19,8 @@ from specexport.exporter.tuning.answers import TOP, Answers
 from specexport.exporter.tuning.drafts import Draft, load_draft, save_draft
 from specexport.exporter.tuning.judge import Judged, compare, judge
 from specexport.exporter.tuning.tune import TuneReport, tune
+from support.block_drafts import save_block
+from support.hidden_drafts import save_speculators
 from support.pair import Pair
 from support.refusals import refused
 from support.tiny import VOCAB, edit_json, make_tokenizer, save_checkpoint
@@ -119,6 +121,12 @@ def test_drafts_that_cannot_be_tuned(built: Path, pair: Pair, tmp_path: Path) ->
     make_tokenizer(VOCAB - 6, ["other words for other tokens"] * 2).save_pretrained(other)
     with refused(PairError, "vocabulary"):
         load_draft(bundle, str(other))
+    with refused(UnsupportedModelError, "mtp", field="draft"):
+        load_draft(bundle, "mtp")
+    with refused(UnsupportedModelError, "--kind eagle3", field="draft"):
+        load_draft(bundle, str(save_speculators(tmp_path / "head")))
+    with refused(UnsupportedModelError, "dspark", field="draft"):
+        load_draft(bundle, str(save_block(tmp_path / "blocks", "dspark")))
 
 
 @pytest.fixture
@@ -154,7 +162,13 @@ def test_the_command_makes_a_head(arguments: list[str], pair: Pair, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("given", "named"),
-    [(["--kind", "eagle3"], "--target"), ([], "--draft"), (["--draft", "one", "--target", "other"], "--kind")],
+    [
+        (["--kind", "eagle3"], "--target"),
+        ([], "--draft"),
+        (["--draft", "one", "--target", "other"], "--kind"),
+        (["--draft", "one", "--vocabulary", "32768"], "--vocabulary"),
+        (["--kind", "eagle3", "--target", "other", "--draft", "one", "--inner", "64"], "--inner"),
+    ],
 )
 def test_what_a_kind_needs(given: list[str], named: str, built: Path, arguments: list[str]) -> None:
     shown = CliRunner().invoke(main, [*arguments[: arguments.index("--draft")], *given])

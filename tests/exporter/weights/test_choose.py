@@ -173,6 +173,13 @@ def test_an_outlier_is_kept_in_a_higher_format_with_its_whole_group(make: Make, 
     assert recipe.notes[0].startswith("transformer.h.1.mlp.c_proj.weight kept in float: ")
 
 
+def test_what_stays_as_it_is_has_no_recipe_and_no_note(make: Make, batches: list[Tensor]) -> None:
+    model = make()
+    recipe = choose(model, batches, "int8", "onnxruntime", replace(PLAIN, floats=(DOWN,)))
+    assert set(choose(make(), batches, "int8", "onnxruntime", PLAIN).weights) - set(recipe.weights) == {DOWN}
+    assert not any(DOWN in note for note in recipe.notes)
+
+
 def group(rows: Tensor, weight: Tensor) -> InputGroup:
     module = nn.Linear(rows.shape[1], 8, bias=False)
     module.weight.data = weight

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from specexport.runtime.proofs.equality import Equality, check_equality, decode_request, judge, plain_at_widths
+from specexport.runtime.proofs.equality import (
+    Equality,
+    RowExactness,
+    check_equality,
+    decode_request,
+    judge,
+    measure_rows,
+    plain_at_widths,
+)
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import CONTRACT, VOCAB, FakeDecoder, fake_session, greedy_tokens
@@ -83,6 +92,52 @@ def test_rounds_of_many_widths_are_replayed_as_they_were(tmp_path: Path, drafter
         result = check_equality(session, prompt, 12, drafter)
         assert result.same_width
         assert result.passed
+
+
+class RowDependent(WidthDependent):
+    """The second id moves up in every row of a pass but its first, as products on a GPU may be rounded."""
+
+    def logits_after(self, context: Sequence[float] | np.ndarray) -> np.ndarray:
+        self.width = 1 + (len(context) > self.steps[-1][1] + 1)
+        return super().logits_after(context)
+
+
+def on_a_gpu(session: Session) -> Session:
+    session.engine = replace(session.engine, name="tensorrt")
+    return session
+
+
+def test_rows_that_differ_within_a_pass_are_near_ties_on_a_gpu_alone(tmp_path: Path) -> None:
+    target = RowDependent()
+    target.shift = 2e-4
+    session = fake_session(tmp_path, target, FakeDecoder(noise=0.0))
+    target.gap = 1e-4
+    found = [check_equality(session, prompt, 12) for prompt in ([5, 6, 7], list(range(20)))]
+    assert not any(result.same_width or result.passed for result in found)
+    found = [check_equality(on_a_gpu(session), prompt, 12) for prompt in ([5, 6, 7], list(range(20)))]
+    assert all(result.row_tie and result.passed for result in found)
+    assert not any(result.same_width for result in found)
+    rows = measure_rows(target, list(range(20)), CONTRACT)
+    assert rows.exact == 0
+    assert 0 < rows.delta < 1e-4
+    assert measure_rows(FakeDecoder(), list(range(20)), CONTRACT) == RowExactness(rows.rows, rows.rows, 0.0)
+
+
+@pytest.mark.parametrize("kind", [RowDependent, WidthDependent])
+def test_rows_that_differ_by_more_than_rounding_are_no_near_tie(tmp_path: Path, kind: type[WidthDependent]) -> None:
+    """What a row that reads another's cache does: the gap is small beside it."""
+    target = kind()
+    target.gap, target.shift = 1.0, 30.0
+    assert not check_equality(on_a_gpu(fake_session(tmp_path, target, FakeDecoder())), [5, 6, 7], 12).passed
+
+
+def test_a_token_that_no_row_gives_is_no_near_tie(tmp_path: Path) -> None:
+    """As of a loop that takes the wrong row."""
+    session = on_a_gpu(fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4)))
+    plain, output = plain_and_speculative(session, [1, 2, 3], max_new_tokens=12)
+    tokens = [*output.tokens[:5], (output.tokens[5] + 1) % VOCAB, *output.tokens[6:]]
+    found = judge(session, [1, 2, 3], plain, tokens, output.widths, rows=output.rows)
+    assert not any((found.row_tie, found.near_tie, found.passed))
 
 
 def plain_and_speculative(session: Any, prompt: list[int], **options: Any) -> tuple[tuple[int, ...], Any]:

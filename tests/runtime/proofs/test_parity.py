@@ -16,13 +16,12 @@ from specexport.runtime.proofs.parity import (
     Rounding,
     contexts,
     divergence,
-    load_reference,
     max_error,
     measure_decoder,
     prove_decoder,
-    save_reference,
     schedule,
 )
+from specexport.runtime.proofs.reference_file import load_reference, save_reference
 from support.doubles import FakeDecoder
 from support.refusals import refused
 

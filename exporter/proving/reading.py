@@ -1,0 +1,148 @@
+"""The reference of drafts that read hidden states of the target, and the proof of those that its graph gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from ...bundle import Contract
+from ...engines.onnxruntime.blocks import OrtBlockDecoder
+from ...engines.onnxruntime.cpu import OrtDecoder
+from ...errors import ProofError
+from ...runtime.proofs.parity import LOGIT_TOLERANCE, Exact, ReferenceStep, Step, contexts, schedule
+from ..checkpoints.half_precision import fp32_arithmetic
+from ..hidden_drafts.base import HiddenDraft, hidden_states
+from ..hidden_drafts.block import BlockDraft
+from ..tracing.taps import Undo
+from .cached_as import cached_as
+
+Floats = NDArray[np.float32]
+# Drafted tokens that end the proof of a draft that reads hidden states: rows that read what the one before gave back.
+DRAFTED = 2
+# Rows of a target's hidden states that are compared.
+TAPPED = 512
+
+
+def reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[int]) -> list[ReferenceStep]:
+    """Of a draft that reads hidden states: the target's own at every step, and then of drafted tokens.
+
+    Without what comes far out, since the hidden states are part of the bundle.
+    """
+    widest = contract.widest_step
+    short = replace(contract, prompt_chunk=4 * widest, capacity=min(contract.capacity, 16 * widest))
+    size = model.embed_tokens.num_embeddings
+    steps = []
+    # A block's pass gives the logits of its first slot alone.
+    block = model if isinstance(model, BlockDraft) else None
+    drafted_tokens = block.form.slots - 1 if block else DRAFTED
+    with torch.no_grad(), fp32_arithmetic(model):
+        plain = schedule(short, size, spare=drafted_tokens, text=text)
+        for step, context in zip(plain, contexts(plain), strict=True):
+            hidden = model.read_target(torch.from_numpy(context)[None])[0, step.position :]
+            rows = min(step.rows, 1) if block else step.rows
+            steps.append(replace(step, rows=rows, hidden=hidden.float().numpy().copy()))
+        end, draw = steps[-1].end, np.random.default_rng(1)
+        drafted = [Step(draw.integers(0, size, 1), end + index, 1) for index in range(drafted_tokens)]
+        steps += drafted
+    with cached_as(contract):
+        if block:
+            steps += _beyond_windows(block, steps, contract.capacity)
+            return [ReferenceStep(step, *found) for step, found in zip(steps, _block_passes(block, steps), strict=True)]
+        return [ReferenceStep(step, logits) for step, logits in zip(steps, reading_passes(model, steps), strict=True)]
+
+
+def _beyond_windows(model: BlockDraft, steps: Sequence[Step], capacity: int) -> Iterator[Step]:
+    """Rows until a block stands behind twice its largest window, and this block, where no step of `steps` does.
+
+    Their hidden states are those of the first two steps again, so that they cost no pass of the target and no room: the
+    second's within the window, the first's before it.
+    """
+    window, position = max(model.form.windows), 0
+    if not steps[-1].end <= window < capacity:
+        return
+    end = min(2 * window, capacity)
+    while position < end:
+        like = steps[0] if position < end - window else steps[1]
+        if position + len(like.tokens) > end:
+            like = replace(like, tokens=like.tokens[: end - position], hidden=like.hidden[: end - position])  # type: ignore[index]
+        yield replace(like, position=position, rows=int(position + len(like.tokens) == end))
+        position += len(like.tokens)
+
+
+def reading_passes(model: HiddenDraft, steps: Sequence[Step]) -> Iterator[Floats]:
+    """Of each step the rows that are compared, by passes over all rows before them and without a cache."""
+    if isinstance(model, BlockDraft):
+        yield from (logits for logits, _ in _block_passes(model, steps))
+        return
+    tokens, hidden, last = torch.zeros(0, dtype=torch.int64), torch.zeros(0, 0), torch.zeros(0, 0)
+    with torch.no_grad(), fp32_arithmetic(model):
+        for step in steps:
+            new = model.fuse(torch.from_numpy(step.hidden)[None])[0] if step.hidden is not None else last
+            tokens = torch.cat([tokens[: step.position], torch.from_numpy(step.tokens)])
+            hidden = torch.cat([hidden[: step.position], new]) if step.position else new
+            output = model(input_ids=tokens[None], hidden=hidden[None])
+            last = output.feedback[0, -1:]
+            yield output.logits[0, len(tokens) - step.rows :].float().numpy().copy()
+
+
+def _block_passes(model: BlockDraft, steps: Sequence[Step]) -> Iterator[tuple[Floats, Floats | None]]:
+    """Logits and confidences. A step with hidden states begins a block after its rows; the others continue the one
+    before.
+    """
+    hidden, slot = torch.zeros(0, 0), 0
+    nothing = np.zeros((0, model.lm_head.out_features), np.float32)
+    with torch.no_grad(), fp32_arithmetic(model):
+        for step in steps:
+            before = torch.from_numpy(step.tokens[-1:])
+            if step.hidden is not None:
+                new = model.fuse(torch.from_numpy(step.hidden)[None])[0]
+                hidden, slot = torch.cat([hidden[: step.position], new]) if step.position else new, 0
+                if not step.rows:
+                    yield nothing, None if model.confidence_head is None else nothing[:, 0]
+                    continue
+                logits, states = model.blocks(hidden[None], before, torch.tensor([len(hidden)]))
+            else:
+                slot += 1
+            chained, confidence = model.chain(before, states[:, slot], logits[:, slot])
+            yield chained.float().numpy().copy(), None if confidence is None else confidence.float().numpy().copy()
+
+
+def prove_taps(
+    decoder: OrtDecoder | OrtBlockDecoder,
+    model: PreTrainedModel,
+    undo: Undo,
+    steps: Sequence[Step],
+    contract: Contract,
+    arithmetic: Exact | None = None,
+) -> None:
+    """Compare the hidden states that the target's graph gives with those that transformers tells of the model, at each
+    of `steps` near the start. undo: as for `trace`. arithmetic: the graph's, by default the contract's.
+
+    Raises `ProofError`.
+    """
+    assert decoder.taps is not None
+    for step, context in zip(steps, contexts(list(steps)), strict=True):
+        if step.end > TAPPED:
+            break
+        decoder.step(step.tokens.tolist(), step.position)
+        ours, tokens = decoder.taps(), torch.from_numpy(context)[None]
+        with torch.no_grad(), fp32_arithmetic(model):
+            exact = hidden_states(model, tokens)
+            with cached_as(contract):
+                rounded = hidden_states(model, tokens)
+        width = ours.shape[1] // len(decoder.spec.taps)
+        for place, tap in enumerate(decoder.spec.taps):
+            wanted, before = (undo(tap, states[tap])[0, step.position :].numpy() for states in (rounded, exact))
+            off = np.abs(ours[:, place * width : (place + 1) * width] - wanted).max() / wanted.std()
+            # Of caches that round, as in `prove_layers`.
+            tolerance = LOGIT_TOLERANCE[arithmetic or contract.precision] + np.abs(before - wanted).max() / wanted.std()
+            if not off <= tolerance:
+                raise ProofError(
+                    f"target: the hidden states at tap {tap} are {off:.2g} standard deviations off the Hugging Face "
+                    f"model's, {tolerance:.0g} is allowed; report this with the checkpoint's config.json"
+                )
