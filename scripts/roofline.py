@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from gpucheck.shapes import LLAMA_1B, LLAMA_8B
+from gpucheck.shapes import LLAMA_1B, LLAMA_8B  # type: ignore[import-not-found]  # beside this file
 from onnx.external_data_helper import ExternalDataInfo
 from specexport.bundle import Bundle, Contract, ModelSpec
 
@@ -144,7 +144,7 @@ def main() -> None:
         print(f"{role}: {read}, {model.pass_ms(card):.3f} ms a pass")
     if len(models) == 2:
         for rule in OF_RULES:
-            found = speed(*models, card, rule)
+            found = speed(models[0], models[1], card, rule)
             drafted = f"{found.plain:.0f} tokens/s plain, {found.drafted:.0f} drafted"
             print(f"{rule}: {found.round_ms:.3f} ms a round, {drafted}")
 

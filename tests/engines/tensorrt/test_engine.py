@@ -5,13 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import pytest
 from specexport.bundle import Bundle, Contract
 from specexport.engines.onnxruntime.cpu import load as load_on_cpu
-from specexport.errors import EngineError
 from specexport.runtime.proofs.parity import load_reference, prove_decoder, save_reference
 from specexport.runtime.proofs.rule_parity import measure_rule
 from specexport.runtime.session import Session
@@ -19,7 +17,6 @@ from support.doubles import with_models, write_bundle
 from support.fake_device import FakeDevice
 from support.fake_engine import load_fake
 from support.pair import Pair
-from support.refusals import refused
 
 pytestmark = pytest.mark.slow
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
@@ -136,30 +133,3 @@ def test_the_rule_graphs_on_the_device_equal_the_numpy_rules(kept: Bundle) -> No
             measured[spec.rule] = measure_rule(run, spec, vocab_size)
     assert len(measured) == 5
     assert all(proof.passed for proof in measured.values())
-
-
-def test_a_round_is_one_launch_and_one_wait(kept: Bundle, dialect: str) -> None:
-    session, device = on_device(kept, dialect, "10.16.1" if dialect == "onnx" else "10.3.0")
-    for options in ({}, {"temperature": 1.0, "seed": 1}, {"speculate": False}):
-        stream = session.stream(PROMPT, max_new_tokens=40, stop_token_ids=(), **options)  # type: ignore[arg-type]
-        next(stream)
-        for _ in islice(stream, 4):
-            device.log.clear()
-            next(stream)
-            assert device.log == ["launch", "wait"]
-        stream.close()
-
-
-def test_too_little_memory_is_said_before_anything_runs(kept: Bundle) -> None:
-    with refused(EngineError, "1.7", code="out_of_device_memory"):
-        load_fake(kept, FakeDevice(memory=14_000))
-
-
-def test_close_gives_everything_back(kept: Bundle) -> None:
-    device = FakeDevice()
-    free, _ = device.memory()
-    session = Session(*load_fake(kept, device))
-    session.generate(PROMPT, max_new_tokens=4)
-    assert device.memory()[0] < free
-    session.close()
-    assert device.log[-1] == "close"
