@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from specexport.bundle import Bundle, Contract
 from specexport.engines.onnxruntime.cpu import load as load_on_cpu
+from specexport.errors import EngineError
 from specexport.runtime.proofs.parity import load_reference, prove_decoder, save_reference
 from specexport.runtime.proofs.rule_parity import measure_rule
 from specexport.runtime.session import Session
@@ -17,6 +18,7 @@ from support.doubles import with_models, write_bundle
 from support.fake_device import FakeDevice
 from support.fake_engine import load_fake
 from support.pair import Pair
+from support.refusals import refused
 
 pytestmark = pytest.mark.slow
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
@@ -133,3 +135,8 @@ def test_the_rule_graphs_on_the_device_equal_the_numpy_rules(kept: Bundle) -> No
             measured[spec.rule] = measure_rule(run, spec, vocab_size)
     assert len(measured) == 5
     assert all(proof.passed for proof in measured.values())
+
+
+def test_too_little_memory_is_said_before_anything_runs(kept: Bundle) -> None:
+    with refused(EngineError, "1.7", code="out_of_device_memory"):
+        load_fake(kept, FakeDevice(memory=14_000))
