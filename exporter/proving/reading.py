@@ -63,7 +63,7 @@ def _beyond_windows(model: BlockDraft, steps: Sequence[Step], capacity: int) -> 
     second's within the window, the first's before it.
     """
     window, position = max(model.form.windows), 0
-    if not steps[-1].end <= window < capacity:
+    if not max(step.end for step in steps) <= window < capacity:
         return
     end = min(2 * window, capacity)
     while position < end:
