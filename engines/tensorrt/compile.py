@@ -148,8 +148,10 @@ def compile_graph(
     for problem in job.check(network):
         raise EngineError(f"{job.graph.name} must not be compiled: {problem}; build the bundle again")
     config = _config(lib, builder, options)
+    # One of a single shape has a layout of its own; all others have the same.
+    single = bool(job.profiles) and all(least == largest for least, _, largest in job.profiles[0].values())
     for index, profile in enumerate(job.profiles):
-        config.add_optimization_profile(_profile(builder, profile, index))
+        config.add_optimization_profile(_profile(builder, profile, shares=index > single))
     monitor = Monitor(step)
     config.progress_monitor = progress_monitor(lib.trt, monitor)
     lib.forget()
@@ -213,7 +215,6 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
     trt, config = lib.trt, builder.create_builder_config()
     # On by default; a bundle in fp32 is proved in fp32, and rules sum probabilities.
     config.clear_flag(trt.BuilderFlag.TF32)
-    config.max_aux_streams = 0  # a round is one stream; more would take scratch memory and events
     # TensorRT-RTX, which otherwise may allocate while a graph is captured
     if hasattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION"):
         config.set_flag(trt.BuilderFlag.REQUIRE_USER_ALLOCATION)
@@ -233,12 +234,13 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
             raise EngineError(
                 f"the timing cache {options.timing_cache} belongs to another version or GPU; give another file"
             )
+    config.max_aux_streams = 0  # a round is one stream; more would take scratch memory and events
     return config
 
 
-def _profile(builder: Any, shapes: Profile, index: int) -> Any:
+def _profile(builder: Any, shapes: Profile, shares: bool) -> Any:
     profile = builder.create_optimization_profile()
-    if index:  # the weights as the first profile has them: TensorRT may else lay them out again for each
+    if shares:  # the weights as earlier profiles have them: TensorRT may else lay them out again for each
         profile.extra_memory_target = 0.0
     for name, (least, usual, largest) in shapes.items():
         profile.set_shape(name, least, usual, largest)

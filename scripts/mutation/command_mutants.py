@@ -113,7 +113,13 @@ COMMANDS = (
         "prompt_cache_mib << 10",
         SETTINGS,
     ),
-    Mutant("the first request waits for the engine", f"{CLI}serve.py", "session.prepare()", "None", OPERATION),
+    Mutant(
+        "the first request waits for the engine",
+        f"{CLI}serve.py",
+        "app.state.service.sessions.thread.prepare()",
+        "None",
+        OPERATION,
+    ),
     Mutant(
         "a server that lost answers ends as a success",
         f"{CLI}serve.py",

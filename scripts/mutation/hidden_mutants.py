@@ -59,6 +59,13 @@ HIDDEN = (
     ),
     Mutant("rotated hidden states", TAPS, "self.rotation.back(state)", "state", OF_BUILDS),
     Mutant("hidden states are not compared", PROVE, "not off <= tolerance", "False", OF_BUILDS),
+    Mutant(
+        "hidden states are judged by the largest of all rows",
+        PROVE,
+        "largest = np.abs(wanted).max(1)",
+        "largest = np.abs(wanted).max()",
+        ("tests/exporter/proving/test_reading.py",),
+    ),
     Mutant("no drafted row is proved", PROVE, "steps += drafted", "", OF_BUILDS),
     Mutant("a head is rotated", CHOICE, "not isinstance(model, HiddenDraft)", "True", OF_BUILDS),
 )

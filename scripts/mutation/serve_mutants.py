@@ -155,8 +155,8 @@ SERVE = (
     Mutant(
         "a bug in a request ends the engine thread",
         f"{ENGINE}thread.py",
-        "BaseException",
-        "SystemExit",
+        "except BaseException as error:  # a bug",
+        "except SystemExit as error:  # a bug",
         IN_PROCESS,
     ),
     Mutant(

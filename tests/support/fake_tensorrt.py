@@ -128,9 +128,6 @@ class ICudaEngine(Part):
     def device_memory_size_v2(self) -> int:
         return int(self._content["device_memory"])
 
-    def get_device_memory_size_for_profile_v2(self, profile_index: int) -> int:
-        return self.device_memory_size_v2
-
     def get_tensor_name(self, index: int) -> str:
         return list(self._graph.tensors)[index]
 
@@ -144,9 +141,6 @@ class ICudaEngine(Part):
 
     def get_tensor_shape(self, name: str) -> Dims:
         return Dims(self._graph.tensors[name].shape)
-
-    def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[Dims]:
-        return [Dims(shape) for shape in self._limits(name, profile_index)]
 
     def get_aliased_input_tensor(self, name: str) -> str | None:
         return self._graph.aliases.get(name)
@@ -181,9 +175,6 @@ class IRuntimeConfig(Part):
     def set_execution_context_allocation_strategy(self, strategy: ExecutionContextAllocationStrategy) -> None:
         self._strategy = strategy
 
-    def get_execution_context_allocation_strategy(self) -> ExecutionContextAllocationStrategy:
-        return self._strategy
-
     def create_runtime_cache(self) -> IRuntimeCache:
         return IRuntimeCache(self._trt)
 
@@ -211,10 +202,6 @@ class IRuntimeCache(Part):
         if not content.startswith(self._header()):
             return False
         self._content = content.removeprefix(self._header())
-        return True
-
-    def reset(self) -> bool:
-        self._content = b""
         return True
 
     def _header(self) -> bytes:

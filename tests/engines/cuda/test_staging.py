@@ -22,16 +22,6 @@ def page(device: FakeDevice) -> Page:
     return Page(device, "a test's numbers", ARRAYS)
 
 
-def test_every_slot_has_its_type_its_length_and_zeros(page: Page, device: FakeDevice) -> None:
-    assert [(slot.host.dtype, slot.host.shape) for slot in page.slots] == [
-        (np.dtype(dtype), (count,)) for dtype, count in ARRAYS
-    ]
-    device.synchronize()
-    for slot in page.slots:
-        assert not slot.host.any()
-        assert not device.view(slot.address, slot.host.nbytes).any()
-
-
 def test_every_slot_is_aligned_and_apart_from_the_others(page: Page) -> None:
     assert all(slot.address % ALIGNMENT == 0 for slot in page.slots)
     ends = [slot.address + slot.host.nbytes for slot in page.slots]
@@ -59,15 +49,3 @@ def test_one_copy_takes_every_slot_to_the_device_and_another_one_back(page: Page
     for slot in page.slots:
         assert slot.host.view(np.uint8).tolist() == [1] * slot.host.nbytes
     assert device.log == [f"copy {6 * ALIGNMENT}", "wait"] * 2
-
-
-def test_an_element_has_its_own_address(page: Page, device: FakeDevice) -> None:
-    numbers, *_, flags, _ = page.slots
-    device.synchronize()
-    device.view(numbers.at(2), 8)[:] = np.frombuffer(np.int64(-5).tobytes(), np.uint8)
-    device.view(flags.at(256), 1)[:] = 1
-    page.receive()
-    device.synchronize()
-    assert numbers.host.tolist() == [0, 0, -5]
-    assert np.flatnonzero(flags.host).tolist() == [256]
-    assert numbers.at(0) == numbers.address

@@ -236,10 +236,19 @@ def configured(options: CompileOptions, *lacking: str, times: str | None = "good
     return config
 
 
-def test_widths_share_one_stream_and_one_copy_of_the_weights() -> None:
+def test_a_round_is_one_stream() -> None:
     assert configured(CompileOptions()).max_aux_streams == 0
-    builder = SimpleNamespace(create_optimization_profile=lambda: SimpleNamespace(extra_memory_target=1.0))
-    assert [compile._profile(builder, {}, index).extra_memory_target for index in range(3)] == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("least", "targets"), [((1, 2), [1.0, 1.0, 0.0]), ((1, 1), [1.0, 0.0, 0.0])])
+def test_profiles_share_a_layout_of_the_weights(
+    graph: Path, monkeypatch: pytest.MonkeyPatch, least: tuple[int, int], targets: list[float]
+) -> None:
+    """But for a first one of a single shape, which is a product of a matrix and a vector."""
+    made, make = [], compile._profile
+    monkeypatch.setattr(compile, "_profile", lambda *given, **named: made.append(make(*given, **named)) or made[-1])
+    compiled(graph, profiles=({"x": (least, (1, 2), (1, 2))}, *PROFILES, *PROFILES))
+    assert [profile.extra_memory_target for profile in made] == targets
 
 
 def test_options_reach_the_build(tmp_path: Path) -> None:

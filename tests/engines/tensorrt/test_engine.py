@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -139,28 +138,6 @@ def test_the_rule_graphs_on_the_device_equal_the_numpy_rules(kept: Bundle) -> No
     assert all(proof.passed for proof in measured.values())
 
 
-def test_a_round_is_one_launch_and_one_wait(kept: Bundle, dialect: str) -> None:
-    session, device = on_device(kept, dialect, "10.16.1" if dialect == "onnx" else "10.3.0")
-    for options in ({}, {"temperature": 1.0, "seed": 1}, {"speculate": False}):
-        stream = session.stream(PROMPT, max_new_tokens=40, stop_token_ids=(), **options)  # type: ignore[arg-type]
-        next(stream)
-        for _ in islice(stream, 4):
-            device.log.clear()
-            next(stream)
-            assert device.log == ["launch", "wait"]
-        stream.close()
-
-
 def test_too_little_memory_is_said_before_anything_runs(kept: Bundle) -> None:
     with refused(EngineError, "1.7", code="out_of_device_memory"):
         load_fake(kept, FakeDevice(memory=14_000))
-
-
-def test_close_gives_everything_back(kept: Bundle) -> None:
-    device = FakeDevice()
-    free, _ = device.memory()
-    session = Session(*load_fake(kept, device))
-    session.generate(PROMPT, max_new_tokens=4)
-    assert device.memory()[0] < free
-    session.close()
-    assert device.log[-1] == "close"
