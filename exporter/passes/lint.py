@@ -14,12 +14,12 @@ from ...errors import UnsupportedModelError
 from ..dialects import ORT_DIALECTS, Dialect
 
 # Operators of ONNX-TensorRT 10.1's list (opsets 9 to 20), without loops, branches and shapes that depend on data: a
-# round runs as one CUDA graph, which has none of them.
+# round runs as one CUDA graph, which has none of them. CumSum is a loop before TensorRT 10.8.
 OLD_OPSET = 20
 OLD_OPERATORS = frozenset(
     """
     Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Cast CastLike Ceil Celu Clip Concat Constant
-    ConstantOfShape Cos Cosh CumSum DequantizeLinear Div Einsum Elu Equal Erf Exp Expand Flatten Floor Gather
+    ConstantOfShape Cos Cosh DequantizeLinear Div Einsum Elu Equal Erf Exp Expand Flatten Floor Gather
     GatherElements GatherND Gelu Gemm Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN
     LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization MatMul Max Mean Min Mish Mod Mul Neg
     Not OneHot Or Pad PRelu Pow QuantizeLinear Range Reciprocal ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean
