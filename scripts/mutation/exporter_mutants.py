@@ -140,6 +140,20 @@ EXPORTER = (
         RULES,
     ),
     Mutant(
+        "products in fp16 may add up in fp16",
+        "exporter/export_model.py",
+        "accumulate_in_fp32(graphs[dialect])",
+        "pass",
+        ("tests/exporter/test_export_model.py",),
+    ),
+    Mutant(
+        "products of restored integers are no longer recognized by TensorRT",
+        "exporter/passes/accumulate.py",
+        "and not any(map(_is_dequantized, node.inputs))",
+        "",
+        ("tests/exporter/passes/test_accumulate.py",),
+    ),
+    Mutant(
         "a graph's top-k keeps one more",
         PARTS,
         "op.Sub(op.Max(op.Min(top_k, float(most)), 1.0), 1.0)",
