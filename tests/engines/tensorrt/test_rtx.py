@@ -12,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
 from specexport.bundle import CacheLayer, Contract, Precision, Role
@@ -61,27 +62,34 @@ Graphs = Callable[..., dict[str, Path]]
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
-    """By dialect, of `target`, `draft` (the demo pair's) or a model type. in_fp32: how products add up."""
+    """By dialect, of `target`, `draft` (the demo pair's) or a model type, with products as they were traced."""
 
     @cache
-    def graphs(name: str, *dialects: Dialect, precision: Precision = "fp16", in_fp32: bool = True) -> dict[str, Path]:
+    def graphs(name: str, precision: Precision = "fp16") -> dict[str, Path]:
         if name in ("target", "draft"):
             model = find_checkpoint(str(PAIR / name)).load(precision)
         else:
             config = AutoConfig.for_model(name, **SIZES)
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float16).eval()
         layers: tuple[CacheLayer, ...] = probe_cache(model)
-        traced = {}
-        for dialect in dialects or ("onnx",):
-            graph = trace(model, layers, dialect, replace(CONTRACT, precision=precision))
-            optimize(graph, dialect)
-            if in_fp32:
-                accumulate_in_fp32(graph)
-            traced[str(dialect)] = graph
+        dialects: tuple[Dialect, ...] = ("onnx", "rows") if name in ("target", "llama") else ("onnx",)
+        traced = {str(each): trace(model, layers, each, replace(CONTRACT, precision=precision)) for each in dialects}
+        for dialect in dialects:
+            optimize(traced[dialect], dialect)
         folder = tmp_path_factory.mktemp(name)
         return {dialect: folder / path for dialect, path in save(traced, folder, name)[0].items()}
 
     return graphs
+
+
+def in_fp32(path: Path) -> Path:
+    """The graph as it is exported, over the same weights."""
+    made = path.with_stem(f"{path.stem}-in-fp32")
+    if not made.exists():
+        model = ir.load(path)
+        accumulate_in_fp32(model)
+        ir.save(model, made)
+    return made
 
 
 def profile(role: Role, width: int) -> Profile:
@@ -101,7 +109,7 @@ FAMILIES = {"llama": (20, 28), "qwen3": (24, 32), "gemma3_text": (28, 32)}
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_kernels_of_a_family(family: str, graphs: Graphs) -> None:
-    path = graphs(family)["onnx"]
+    path = in_fp32(graphs(family)["onnx"])
     single, verify = kernels(path, profile("draft", 1)), kernels(path, profile("target", 5))
     most_single, most_verify = FAMILIES[family]
     assert len(single) <= most_single
@@ -111,23 +119,22 @@ def test_kernels_of_a_family(family: str, graphs: Graphs) -> None:
     assert (copies(single), copies(verify)) == (0, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_kernels_of_the_demo_pair(graphs: Graphs) -> None:
     """A sampled k = 4 round, without its rules and copies: verify pass, first draft pass and three more."""
-    target, draft = (graphs(role)["onnx"] for role in ("target", "draft"))
+    target, draft = (in_fp32(graphs(role)["onnx"]) for role in ("target", "draft"))
     single = kernels(draft, profile("draft", 1))
     round_ = [*kernels(target, profile("target", 5)), *kernels(draft, profile("draft", 2)), *single * 3]
-    assert len(round_) <= 0
+    assert len(round_) <= 155
     assert copies(single) == 0
 
 
 @pytest.mark.slow
 def test_products_add_up_in_fp32_by_the_same_kernels(graphs: Graphs) -> None:
     """`Cast, MatMul, Cast` is no cast of weights, keys or values."""
-    after, before = (graphs("llama", "onnx", "rows", in_fp32=in_fp32) for in_fp32 in (True, False))
-    for dialect, width in (("onnx", 1), ("onnx", 5), ("rows", 5)):
-        made = [kernels(paths[dialect], profile("draft", width)) for paths in (before, after)]
-        assert [kernel.name for kernel in made[0]] == [kernel.name for kernel in made[1]]
+    for path in graphs("llama").values():
+        before, after = (kernels(graph, profile("target", 5)) for graph in (path, in_fp32(path)))
+        assert [kernel.name for kernel in before] == [kernel.name for kernel in after]
 
 
 @pytest.mark.nightly
@@ -135,14 +142,13 @@ def test_products_add_up_in_fp32_by_the_same_kernels(graphs: Graphs) -> None:
     ("role", "precision", "dialect"),
     [
         ("target", "fp32", "onnx"),
-        ("draft", "fp32", "onnx"),
         ("target", "fp16", "rows"),
         ("draft", "bf16", "onnx"),
     ],
 )
 def test_sizes_of_the_demo_pairs_plans(role: Role, precision: Precision, dialect: Dialect, graphs: Graphs) -> None:
     """A target's weights are stored once, a draft's in two layouts."""
-    path = graphs(role, dialect, precision=precision)[dialect]
+    path = in_fp32(graphs(role, precision)[dialect])
     contract = replace(CONTRACT, precision=precision)
     plan, listener = build(path, "SM89", model_profiles(contract, role))
     assert plan is not None, listener.errors
