@@ -51,8 +51,11 @@ def build(
     text = f"{capability[2:-1]}.{capability[-1]}"
     config = compiling._config(lib, builder, CompileOptions((text,)))
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-    for profile in profiles:
-        config.add_optimization_profile(compiling._profile(lib, builder, profile))
+    for shapes in profiles:
+        profile = builder.create_optimization_profile()
+        for name, limits in shapes.items():
+            profile.set_shape(name, *limits)
+        config.add_optimization_profile(profile)
     plan = builder.build_serialized_network(network, config)
     return (plan.nbytes if plan is not None else None), listener
 
