@@ -227,10 +227,9 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
     trt, config = lib.trt, builder.create_builder_config()
     # On by default; a bundle in fp32 is proved in fp32, and rules sum probabilities.
     config.clear_flag(trt.BuilderFlag.TF32)
-    # TensorRT-RTX otherwise may allocate while a graph is captured; rules rely on NaN passing through.
-    for name in ("REQUIRE_USER_ALLOCATION", "STRICT_NANS"):
-        if hasattr(trt.BuilderFlag, name):
-            config.set_flag(getattr(trt.BuilderFlag, name))
+    # TensorRT-RTX, which otherwise may allocate while a graph is captured
+    if hasattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION"):
+        config.set_flag(trt.BuilderFlag.REQUIRE_USER_ALLOCATION)
     if options.compute_capabilities:
         config.num_compute_capabilities = len(options.compute_capabilities)
         for index, text in enumerate(options.compute_capabilities):
@@ -249,6 +248,9 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
             raise EngineError(
                 f"the timing cache {options.timing_cache} belongs to another version or GPU; give another file"
             )
+    strict = getattr(trt.BuilderFlag, "STRICT_NANS", None)  # from 10.6 on; rules rely on NaN passing through
+    if strict is not None:
+        config.set_flag(strict)
     return config
 
 

@@ -16,7 +16,8 @@ import onnx_ir as ir
 import pytest
 import torch
 from specexport.bundle import CacheLayer, Contract, Precision, Role
-from specexport.engines.tensorrt.compile import Profile, model_profiles
+from specexport.engines.tensorrt.api import library
+from specexport.engines.tensorrt.compile import CompileOptions, Profile, _builder, _config, model_profiles
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.passes.accumulate import accumulate_in_fp32
@@ -43,6 +44,13 @@ def test_kernels_of_a_rule(name: str, tmp_path: Path) -> None:
     make, most = RULES[name]
     (tmp_path / "rule.onnx").write_bytes(make().SerializeToString())
     assert len(kernels(tmp_path / "rule.onnx")) <= most
+
+
+def test_what_every_build_asks_for() -> None:
+    lib = library("tensorrt_rtx")
+    config = _config(lib, _builder(lib), CompileOptions())
+    asked = {"TF32": False, "STRICT_NANS": True, "REQUIRE_USER_ALLOCATION": True}
+    assert {name: config.get_flag(getattr(lib.trt.BuilderFlag, name)) for name in asked} == asked
 
 
 PAIR = Path(__file__).parents[3] / "examples" / "demo_pair"
