@@ -68,7 +68,7 @@ def kernels(path: Path, *profiles: Profile, capability: str = "SM89") -> list[Ke
     for layer in said.layers:
         if NO_KERNEL.search(layer) is None:
             name = re.sub(r"^__myl_|_myl\d.*$", "", layer.removeprefix("Name: ").split(",")[0])
-            name = re.sub(r"__mye\d+", "product", name)
+            name = re.sub(r"__mye\d+|[^+]*MatMul[^+]*", "product", name)
             inputs = layer.partition("Inputs: ")[2].partition("Outputs: ")[0]
             found.append(Kernel(name, tuple(re.findall(r"Name: ([^,]+),", inputs))))
     return found
