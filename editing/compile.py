@@ -77,7 +77,7 @@ def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
     manifest, contract = bundle.manifest, bundle.manifest.contract
     dialect, engine = dialect_for(lib.name, lib.version), lib.name.replace("_", "-")
     jobs = {}
-    for model in manifest.pair.values():
+    for role, model in manifest.pair.items():
         if dialect not in model.graphs:
             if model.format != "float" and lib.name != "tensorrt":
                 raise BundleError(
@@ -97,12 +97,13 @@ def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
         check = partial(check_model, trt=lib.trt, spec=model, contract=contract, dialect=dialect)
         graph = model.graphs[dialect]
         reads = model.reads
-        jobs[graph] = CompileJob(bundle.path(graph), model_profiles(contract, reads.width if reads else 0), check)
+        profiles = model_profiles(contract, role, reads.width if reads else 0)
+        jobs[graph] = CompileJob(bundle.path(graph), profiles, check)
         if reads is not None and reads.fuse:
             width, fuse = len(reads.taps) * manifest.target.tap_width, reads.fuse[dialect]
             jobs[fuse] = CompileJob(bundle.path(fuse), hidden_profiles(contract, width), check_rule)
-    rules = [rule.graph for rule in manifest.rules]
-    return jobs | {graph: CompileJob(bundle.path(graph), (), check_rule) for graph in rules}
+    # First what takes seconds: a rule that cannot be compiled ends it before the models are.
+    return {rule.graph: CompileJob(bundle.path(rule.graph), (), check_rule) for rule in manifest.rules} | jobs
 
 
 def _plan_name(graph: str) -> str:

@@ -26,6 +26,7 @@ from .kernels.apply import use_kernels
 from .kernels.layouts import whole_vectors
 from .memory import RUN_BYTES, require_memory
 from .options import BuildContext
+from .passes.accumulate import accumulate_in_fp32
 from .passes.lint import refuse_traps
 from .passes.optimize import optimize, save
 from .proving.prove import (
@@ -190,12 +191,16 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         elif chosen is not None:
             step(f"quantize {dialect}")
             quantize(graphs[dialect], dialect, named, contract.capacity, made, export.exact_widths)
+        if dialect not in ORT_DIALECTS:
+            accumulate_in_fp32(graphs[dialect])
         refuse_traps(graphs[dialect], dialect, checkpoint.architecture)
         for name, graph in _beside(reads, layers, dialect, contract).items() if reads is not None else ():
             graphs[f"{name}-{dialect}"] = graph
             optimize(graph, dialect)
             if dialect == "kernels":
                 use_kernels(graph, Recipe({}), contract.capacity)
+            if dialect not in ORT_DIALECTS:
+                accumulate_in_fp32(graph)
     step("write")
     paths, weights = save(graphs, folder, export.role)
     del graphs, made

@@ -17,15 +17,16 @@ from pathlib import Path
 import onnx
 from gpucheck.shapes import LLAMA_1B, LLAMA_8B  # type: ignore[import-not-found]  # beside this file
 from onnx.external_data_helper import ExternalDataInfo
-from specexport.bundle import Bundle, Contract, ModelSpec
+from specexport.bundle import Bundle, Contract, ModelSpec, Role
 
 # Kernels of a layer and around the layers; of a round's rules for k = 4. Counted in plans of TensorRT-RTX
 # (tests/engines/tensorrt), whose compiler is not TensorRT's own.
-A_LAYER = {"onnx": 13, "rows": 21}
-AROUND = 5
-OF_RULES = {"greedy": 39, "sampled": 429}
-# Attention in `onnx` plans copies the span's keys and values: it reads them, writes them and reads them again.
-CACHE_TRAFFIC = 3
+A_LAYER = {"onnx": {"target": 12, "draft": 8}, "rows": {"target": 25, "draft": 15}}
+AROUND = 4
+OF_RULES = {"greedy": 39, "sampled": 192}
+# Attention of several tokens copies the span's keys and values: it reads them, writes them and reads them again. A
+# draft's passes are taken for those of one token.
+CACHE_TRAFFIC = {"target": 3, "draft": 1}
 SHARE_OF_BANDWIDTH = 0.87  # that a pass of large products reaches
 HOST_MS = 0.05
 ACCEPTANCE, SPAN, NUM_DRAFT_TOKENS = 0.75, 1024, 4
@@ -42,14 +43,14 @@ class Card:
 
 @dataclass(frozen=True)
 class Model:
-    """weights: bytes that a pass reads. row: bytes of a cache row. kernels: of a pass."""
+    """weights: bytes that a pass reads. row: bytes that it moves for a cache row. kernels: of a pass."""
 
     weights: float
     row: float
     kernels: int
 
     def pass_ms(self, card: Card, span: int = SPAN) -> float:
-        read = self.weights + CACHE_TRAFFIC * span * self.row
+        read = self.weights + span * self.row
         return 1e3 * (read / (SHARE_OF_BANDWIDTH * card.bandwidth) + self.kernels * card.gap)
 
 
@@ -75,16 +76,16 @@ def speed(target: Model, draft: Model, card: Card, rule: str = "greedy", k: int 
     return Speed(one, other, whole, 1e3 / (one + HOST_MS), 1e3 * tokens_a_round(ACCEPTANCE, k) / whole)
 
 
-def of_llama(name: str, weight_bytes: float, dialect: str) -> Model:
+def of_llama(name: str, role: Role, weight_bytes: float, dialect: str) -> Model:
     """weight_bytes: a weight's. Caches are in fp16."""
     llama = {"8b": LLAMA_8B, "1b": LLAMA_1B}[name]
     table = 0 if llama.tied else llama.vocab_size * llama.hidden  # of which a pass reads a row
-    row = 2 * 2 * llama.layers * llama.kv_heads * llama.head_dim
-    kernels = A_LAYER[dialect] * llama.layers + AROUND
+    row = CACHE_TRAFFIC[role] * 2 * 2 * llama.layers * llama.kv_heads * llama.head_dim
+    kernels = A_LAYER[dialect][role] * llama.layers + AROUND
     return Model(weight_bytes * (llama.num_parameters - table), row, kernels)
 
 
-def of_bundle(bundle: Bundle, spec: ModelSpec, contract: Contract) -> Model:
+def of_bundle(bundle: Bundle, role: Role, spec: ModelSpec, contract: Contract) -> Model:
     """By the sizes in the manifest, and the graph, which says what a pass only looks rows up in."""
     dialect = next((name for name in ("onnx", "rows") if name in spec.graphs), next(iter(spec.graphs)))
     graph = onnx.load(bundle.path(spec.graphs[dialect]), load_external_data=False).graph
@@ -94,8 +95,8 @@ def of_bundle(bundle: Bundle, spec: ModelSpec, contract: Contract) -> Model:
     for table in graph.initializer:
         if table.name in looked_up - multiplied and table.external_data:
             stored -= ExternalDataInfo(table).length or 0
-    kernels = A_LAYER.get(dialect, A_LAYER["onnx"]) * len(spec.layers) + AROUND
-    return Model(stored, spec.row_bytes(contract), kernels)
+    kernels = A_LAYER.get(dialect, A_LAYER["onnx"])[role] * len(spec.layers) + AROUND
+    return Model(stored, CACHE_TRAFFIC[role] * spec.row_bytes(contract), kernels)
 
 
 INT4 = 0.5 + 2 / 32  # with a scale in fp16 for each block of 32
@@ -121,7 +122,7 @@ def table() -> str:
         "|---|---|---|---|---|---|",
     ]
     for name, (card, target, draft, dialect) in TABLE.items():
-        found = speed(of_llama("8b", target, dialect), of_llama("1b", draft, dialect), CARDS[card])
+        found = speed(of_llama("8b", "target", target, dialect), of_llama("1b", "draft", draft, dialect), CARDS[card])
         figures = (f"{found.target_ms:.1f}", f"{found.draft_ms:.2f}", f"{found.round_ms:.1f}", f"{found.plain:.0f}")
         lines.append(f"| {name} | {' | '.join(figures)} | {found.drafted:.0f} |")
     return "\n".join(lines)
@@ -137,11 +138,11 @@ def main() -> None:
         print(table())
         return
     bundle = Bundle.open(given.bundle, check_digests=False)
-    models = [of_bundle(bundle, spec, bundle.manifest.contract) for spec in bundle.manifest.pair.values()]
+    models = [of_bundle(bundle, role, spec, bundle.manifest.contract) for role, spec in bundle.manifest.pair.items()]
     card = Card("", given.bandwidth * 1e9, given.gap * 1e-6)
     for role, model in zip(bundle.manifest.pair, models, strict=True):
-        read = f"{model.weights / 1e6:.1f} MB of weights, {model.row / 1e3:.1f} KB a cache row, {model.kernels} kernels"
-        print(f"{role}: {read}, {model.pass_ms(card):.3f} ms a pass")
+        moved = f"{model.weights / 1e6:.1f} MB of weights, {model.row / 1e3:.1f} KB a cache row"
+        print(f"{role}: {moved}, {model.kernels} kernels, {model.pass_ms(card):.3f} ms a pass")
     if len(models) == 2:
         for rule in OF_RULES:
             found = speed(models[0], models[1], card, rule)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...atomic import write_whole
-from ...bundle import HIDDEN, Contract
+from ...bundle import HIDDEN, Contract, Role
 from ...errors import EngineError, ParameterError
 from ..catalogue import LIBRARIES
 from ..cuda.driver import find_gpu
@@ -112,20 +112,31 @@ def describe_compiler(engine: str) -> str:
     return f"{lib.title}, for compute capabilities {', '.join(compute_capabilities(lib))}"
 
 
-def model_profiles(contract: Contract, reads: int = 0) -> tuple[Profile, ...]:
+# The largest cache of which a draft's passes of width 1 read all rows, used or not.
+WHOLE_CACHE = 4096
+
+
+def model_profiles(contract: Contract, role: Role = "target", reads: int = 0) -> tuple[Profile, ...]:
     """The profiles of a model graph, in the order of `contract.widths`. reads: H, of a draft that reads hidden states.
 
-    Every width is static except 1, whose profile also admits 2. Measured with TensorRT-RTX 1.7.1 on the demo target in
-    fp32: with a static 1, a plan for the widths 1 and 2 has 112.7 MB, because its weights are stored twice, in two
-    layouts; otherwise it has 73.7 MB.
+    A draft runs k - 1 of its k passes at width 1, which is static, as is its span: then products are those of a matrix
+    and a vector, and attention reads the cache where it lies instead of a copy. Of a Llama on TensorRT-RTX 1.7 that is
+    8 kernels a layer instead of 12. The price is a second layout of the weights, as large as the first. A target runs
+    at width 1 where nothing is drafted only; its width 1 also admits 2, and shares the layout of the others.
+    Other spans are dynamic even if there is but one: of a fixed one, TensorRT-RTX expands keys and values to all heads.
     """
     spans = contract.spans
-    columns = ((spans[0],), (spans[len(spans) // 2],), (spans[-1],))
+    least = spans[0] if len(spans) > 1 else max(1, spans[0] // 2)
+    columns: tuple[Shape, Shape, Shape] = ((least,), (spans[len(spans) // 2],), (spans[-1],))
     hidden = hidden_profiles(contract, reads) if reads else ({},) * len(contract.widths)
-    return tuple(
+    profiles: list[Profile] = [
         {"tokens": ((1, width), (1, width), (1, max(2, width))), "columns": columns, **more}
         for width, more in zip(contract.widths, hidden, strict=True)
-    )
+    ]
+    if role == "draft":
+        single = {name: (shape,) * 3 for name, (shape, *_) in profiles[0].items()}
+        profiles[0] = single | {"columns": ((spans[-1],),) * 3 if spans[-1] <= WHOLE_CACHE else columns}
+    return tuple(profiles)
 
 
 def hidden_profiles(contract: Contract, size: int) -> tuple[Profile, ...]:
@@ -234,6 +245,9 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
             raise EngineError(
                 f"the timing cache {options.timing_cache} belongs to another version or GPU; give another file"
             )
+    strict = getattr(trt.BuilderFlag, "STRICT_NANS", None)  # from 10.6 on; rules rely on NaN passing through
+    if strict is not None:
+        config.set_flag(strict)
     config.max_aux_streams = 0  # a round is one stream; more would take scratch memory and events
     return config
 

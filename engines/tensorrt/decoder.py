@@ -88,7 +88,10 @@ class TensorRTDecoder:
         self.suspect = False
 
     def enqueue(self, width: int, span: int) -> None:
-        """Enqueue a pass over `tokens[width]` at `positions[width]`, which reads the first `span` cache rows."""
+        """Enqueue a pass over `tokens[width]` at `positions[width]`, which reads the first `span` cache rows, or more
+        where the plan has it so.
+        """
+        span = max(span, self._plan.least("columns", self._contract.widths.index(width)))
         run = self._passes.get((width, span))
         if run is None:
             run = self._passes[width, span] = self._bind(width, span)

@@ -78,6 +78,10 @@ class LoadedPlan:
         """The shape of an input or output, -1 for dynamic sizes."""
         return tuple(self._engine.get_tensor_shape(name))
 
+    def least(self, name: str, profile: int) -> int:
+        """The first dimension of the smallest shape that a profile has of an input."""
+        return int(self._engine.get_tensor_profile_shape(name, profile)[0][0])
+
     def array(self, name: str) -> tuple[DTypeLike, int]:
         """Dtype and number of elements of an input or output with a fixed shape."""
         return NUMPY_OF_TENSORRT[self._engine.get_tensor_dtype(name).name], math.prod(self.shape(name))

@@ -14,7 +14,7 @@ from ...errors import UnsupportedModelError
 from ..dialects import ORT_DIALECTS, Dialect
 
 # Operators of ONNX-TensorRT 10.1's list (opsets 9 to 20), without loops, branches and shapes that depend on data: a
-# round runs as one CUDA graph, which has none of them.
+# round runs as one CUDA graph, which has none of them. CumSum is a loop before TensorRT 10.8.
 OLD_OPSET = 20
 OLD_OPERATORS = frozenset(
     """

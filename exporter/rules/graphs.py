@@ -3,7 +3,7 @@
 Standard operators only, for ONNX Runtime, TensorRT and TensorRT-RTX. Shapes are fixed: vocab is the vocabulary's size,
 k the number of draft tokens, R = k + 1 the target's rows. Nothing of the vocabulary's size is stored in a graph.
 
-`sampling [4] float32`: temperature above 0, top_k (0 is off), top_p (1 is off), min_p (0 is off).
+`sampling [4] float32`: temperature above 0, top_k (0 is off, see COMPILED_TOP_K), top_p (1 is off), min_p (0 is off).
 `noise float32`: uniforms in [0, 1), a stream for `select` and another for `accept`.
 """
 
@@ -52,7 +52,7 @@ def select(vocab_size: int) -> onnx.ModelProto:
     probs = processed_probs(op, logits, sampling, vocab_size)
     return op.model(
         {
-            "token": (draw(op, probs, noise, vocab_size), INT64, [1]),
+            "token": (draw(op, [probs], noise, vocab_size), INT64, [1]),
             "draft_probs": (probs, FLOAT, [1, vocab_size]),
             "confidence": (confidence(op, logits), FLOAT, [1]),
         }
@@ -108,8 +108,8 @@ def accept(vocab_size: int, num_draft_tokens: int, verification: Verification) -
         # Strictly less: a uniform of 0 must not accept what has no probability.
         num_accepted = _leading(op, op.Less(op.Mul(uniforms, of_draft), of_target), num_draft_tokens)
         scale = 1.0
-    mass = _following(op, target_probs, draft_probs, num_accepted, scale, num_draft_tokens)
-    next_token = draw(op, mass, element(op, noise, num_draft_tokens), vocab_size)
+    masses = _following(op, target_probs, draft_probs, num_accepted, scale, num_draft_tokens)
+    next_token = draw(op, masses, element(op, noise, num_draft_tokens), vocab_size)
     return _accepted(op, logits, num_accepted, next_token, position)
 
 
@@ -150,14 +150,15 @@ def _following(
     num_accepted: ir.Value,
     scale: Operand,
     num_draft_tokens: int,
-) -> ir.Value:
-    """What the next token is drawn from, `[1, vocab]`: max(scale * target - draft, 0), or after all k the target."""
+) -> list[ir.Value]:
+    """What the next token is drawn from, `[1, vocab]`: max(scale * target - draft, 0), or after all k the target.
+
+    Where nothing is left, both are the same distribution, and the second is drawn from: the target's.
+    """
     target = op.Gather(target_probs, num_accepted, axis=0)
     draft = op.Gather(draft_probs, op.Min(num_accepted, num_draft_tokens - 1), axis=0)
     rejected = op.Less(num_accepted, num_draft_tokens)
-    left = op.Max(op.Sub(op.Mul(target, scale), op.Where(rejected, draft, 0.0)), 0.0)
-    # Where nothing is left, both are the same distribution.
-    return op.Where(op.Greater(op.ReduceSum(left, [1], keepdims=1), 0.0), left, target)
+    return [op.Max(op.Sub(op.Mul(target, scale), op.Where(rejected, draft, 0.0)), 0.0), target]
 
 
 def _accepted(

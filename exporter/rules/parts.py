@@ -1,7 +1,8 @@
 """What the verification rules are made of, as ONNX: argmax, processed distributions, draws. float32 throughout.
 
-A `RuleGraph` is written down operator by operator: `op.Where(op.Equal(x, top), ids, size)`. No sorting: TensorRT's TopK
-ends at 3840 of a vocabulary. No branches and no loops, so that a CUDA graph can hold it all.
+A `RuleGraph` is written down operator by operator: `op.Where(op.Equal(x, top), ids, size)`. A nucleus is searched for:
+TensorRT's TopK ends at 3840 of a vocabulary. No branches and no loops, so that a CUDA graph can hold it all, and so no
+CumSum, of which TensorRT before 10.8 makes a loop.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx_ir import serde
+
+from ...runtime.sampling.parameters import COMPILED_TOP_K
 
 # The lowest with what the rules need, axes of reductions as inputs: runtimes of many ages read it.
 OPSET = 18
@@ -47,6 +50,10 @@ class RuleGraph:
 
         return node
 
+    def largest(self, values: ir.Value, count: int) -> ir.Value:
+        """`[rows, n] -> [rows, count]`, descending."""
+        return self._tape.op_multi_out("TopK", [values, self._value([count])], num_outputs=2)[0]
+
     def model(self, outputs: Mapping[str, tuple[ir.Value, ir.DataType, Sequence[int]]]) -> onnx.ModelProto:
         """The finished model. outputs: name -> value, type, shape."""
         values = []
@@ -80,12 +87,12 @@ class RuleGraph:
         return self._constants[key]
 
 
-# A pass of the search tries CUTS values at once, so all of them tell (CUTS + 1) ** PASSES = 2 ** 32 values apart, which
-# is finer than float32 scales. Wider passes are fewer launches on a GPU, but more work in all and larger engines.
-CUTS = 3
-PASSES = 16
+# A pass of the search tries CUTS values at once, so all of them tell (CUTS + 1) ** PASSES = 2 ** 33 values apart, which
+# is finer than float32 scales. On a GPU, a pass is two launches and reads the vocabulary once for each of its values.
+CUTS = 7
+PASSES = 11
 
-# Tokens of a block of the cumulative sum: sums of few numbers are exact enough in float32, and scans of few are quick.
+# Tokens of a block of the cumulative sum: sums of few numbers are exact enough in float32.
 BLOCK = 512
 
 # Of float32.
@@ -98,6 +105,11 @@ LOWEST_TEMPERATURE = 1e-30
 def element(op: RuleGraph, vector: ir.Value, index: int) -> ir.Value:
     """`[n] -> [1]`"""
     return rows(op, vector, index, index + 1)
+
+
+def column(op: RuleGraph, value: ir.Value, index: int) -> ir.Value:
+    """`[n, columns] -> [n, 1]`"""
+    return op.Slice(value, [index], [index + 1], [1])
 
 
 def rows(op: RuleGraph, value: ir.Value, start: int, end: int) -> ir.Value:
@@ -135,8 +147,8 @@ def confidence(op: RuleGraph, logits: ir.Value) -> ir.Value:
 def processed_probs(op: RuleGraph, logits: ir.Value, sampling: ir.Value, vocab_size: int) -> ir.Value:
     """`[rows, vocab] -> [rows, vocab]`: truncated and normalised as by `runtime/sampling/truncation.py`, ties together.
 
-    sampling `[4]`: temperature > 0, top_k (0 is off), top_p (1 is off), min_p (0 is off). Logits of -inf have
-    probability 0.
+    sampling `[4]`: temperature > 0, top_k (0 and from the vocabulary's size on: off; else at most COMPILED_TOP_K),
+    top_p (1 is off), min_p (0 is off). Logits of -inf have probability 0.
     """
     temperature, top_k, top_p, min_p = (element(op, sampling, index) for index in range(4))
     top = op.ReduceMax(logits, [1], keepdims=1)  # [rows, 1]
@@ -145,11 +157,11 @@ def processed_probs(op: RuleGraph, logits: ir.Value, sampling: ir.Value, vocab_s
     # Logits are compared as they came, since scaling can make two of them equal. Those without weight never matter.
     low = op.ReduceMin(op.Where(op.Greater(weights, 0.0), logits, top), [1], keepdims=1)
 
-    by_count = _lowest_kept(op, logits, 1.0, low, top, goal=top_k)
+    most = min(COMPILED_TOP_K, vocab_size)
+    place = op.Cast(op.Sub(op.Max(op.Min(top_k, float(most)), 1.0), 1.0), to=int(ir.DataType.INT64))
+    by_count = op.Max(op.Gather(op.largest(logits, most), place, axis=1), low)
     cut = op.Where(op.And(op.GreaterOrEqual(top_k, 1.0), op.Less(top_k, float(vocab_size))), by_count, low)
-    remaining = op.Where(op.GreaterOrEqual(logits, cut), weights, 0.0)  # what top-k leaves, of which top-p is a share
-    goal = op.Mul(top_p, op.ReduceSum(remaining, [1], keepdims=1))
-    by_mass = _lowest_kept(op, logits, weights, cut, top, goal)
+    by_mass = _nucleus(op, logits, weights, cut, top, top_p)
     # A top_p of 1 is off; by the mass, the tail that float32 does not feel would be lost.
     cut = op.Where(op.Less(top_p, 1.0), by_mass, cut)
     kept = op.And(op.GreaterOrEqual(logits, cut), op.GreaterOrEqual(scaled, op.Log(min_p)))
@@ -157,50 +169,64 @@ def processed_probs(op: RuleGraph, logits: ir.Value, sampling: ir.Value, vocab_s
     return op.Div(weights, op.ReduceSum(weights, [1], keepdims=1))
 
 
-def _lowest_kept(
-    op: RuleGraph, logits: ir.Value, measured: Operand, low: ir.Value, high: ir.Value, goal: ir.Value
+def _nucleus(
+    op: RuleGraph, logits: ir.Value, weights: ir.Value, low: ir.Value, high: ir.Value, share: ir.Value
 ) -> ir.Value:
-    """`[rows, 1]`: the largest value at which what lies at or above it measures `goal`, `low` where nothing does.
+    """`[rows, 1]`: the largest value at which the weight of what lies at or above it is `share` of that from `low` on.
 
-    measured: what each logit counts, 1.0 or `[rows, vocab]`. low, high `[rows, 1]`: between them it is looked for.
+    weights `[rows, vocab]`. low, high `[rows, 1]`: between them it is looked for; high is the largest logit.
     """
-    values = op.Unsqueeze(logits, [1])  # [rows, 1, vocab]
-    counts = op.Unsqueeze(measured, [1]) if isinstance(measured, ir.Value) else measured
-
-    def reaches(cuts: ir.Value) -> ir.Value:
-        above = op.Where(op.GreaterOrEqual(values, op.Unsqueeze(cuts, [2])), counts, 0.0)  # [rows, cuts, vocab]
-        return op.GreaterOrEqual(op.ReduceSum(above, [2], keepdims=0), goal)
-
-    highest = high
-    fractions = [[(index + 1) / (CUTS + 1) for index in range(CUTS)]]
+    values, counts = op.Unsqueeze(logits, [1]), op.Unsqueeze(weights, [1])  # [rows, 1, vocab]
+    goal: ir.Value | None = None
     for _ in range(PASSES):
-        cuts = op.Add(low, op.Mul(op.Sub(high, low), fractions))  # [rows, CUTS], ascending
-        enough = reaches(cuts)
-        low, high = (
-            op.ReduceMax(op.Where(enough, cuts, low), [1], keepdims=1),
-            op.ReduceMin(op.Where(enough, high, cuts), [1], keepdims=1),
-        )
-    # The search closes in on the largest logit from below; whether it alone is enough is asked of itself.
-    return op.Where(reaches(highest), highest, low)
+        step = op.Div(op.Sub(high, low), float(CUTS + 1))
+        cuts = [op.Add(low, op.Mul(step, float(index))) for index in range(1, CUTS + 1)]
+        tried = cuts if goal is not None else [low, *cuts, high]
+        places = op.Unsqueeze(op.Concat(*tried, axis=1), [2])
+        above = op.Where(op.GreaterOrEqual(values, places), counts, 0.0)  # [rows, cuts, vocab]
+        sums = op.ReduceSum(above, [2], keepdims=0)
+        if goal is None:
+            # The search closes in on the largest logit from below; whether it alone is enough is asked of itself.
+            goal = op.Mul(share, column(op, sums, 0))
+            alone = op.GreaterOrEqual(column(op, sums, CUTS + 1), goal)
+            sums, highest = op.Slice(sums, [1], [CUTS + 1], [1]), high
+        # One by one, so that it is no reduction of its own but the beginning of the next pass.
+        enough = [op.GreaterOrEqual(column(op, sums, index), goal) for index in range(CUTS)]
+        for reached, value in zip(enough, cuts, strict=True):
+            low = op.Where(reached, value, low)
+        for reached, value in zip(enough[::-1], cuts[::-1], strict=True):
+            high = op.Where(reached, high, value)
+    return op.Where(alone, highest, low)
 
 
-def draw(op: RuleGraph, mass: ir.Value, noise: ir.Value, vocab_size: int) -> ir.Value:
-    """A token of `mass` by its cumulative sum, never one of mass 0.
+def draw(op: RuleGraph, masses: Sequence[ir.Value], noise: ir.Value, vocab_size: int) -> ir.Value:
+    """A token by the cumulative sum of the first mass that is not empty, never one of mass 0.
 
-    mass `[1, vocab]`, not normalised, noise `[1]` in [0, 1) -> token `[1] int64`.
+    masses: one or two, each `[1, vocab]`, not normalised; noise `[1]` in [0, 1) -> token `[1] int64`.
     First the block, then the token in it. A GPU adds up in an order of its own, so neither sum is relied upon to rise.
     """
     blocks = -(-vocab_size // BLOCK)
-    padded = op.Pad(mass, [0, 0, 0, blocks * BLOCK - vocab_size])
-    members = op.Reshape(padded, [blocks, BLOCK])
-    sums = op.ReduceSum(members, [1], keepdims=0)
-    cumulative = op.CumSum(sums, 0)
+    padded = op.Pad(op.Concat(*masses, axis=0), [0, 0, 0, blocks * BLOCK - vocab_size])
+    members = op.Reshape(padded, [-1, BLOCK])
+    sums = op.Reshape(op.ReduceSum(members, [1], keepdims=0), [-1, blocks])
+    cumulative = _cumulative(op, sums, blocks)  # [masses, blocks]
+    chosen = op.Where(op.Greater(op.Slice(cumulative, [0, blocks - 1], [1, blocks], [0, 1]), 0.0), 0, len(masses) - 1)
+    chosen = op.Reshape(chosen, [1])
+    sums, cumulative = (op.Reshape(op.Gather(value, chosen, axis=0), [blocks]) for value in (sums, cumulative))
     goal = op.Mul(noise, element(op, cumulative, blocks - 1))
     block = _first_beyond(op, cumulative, sums, goal, blocks)
     before = op.Gather(op.Concat([0.0], cumulative, axis=0), block)
-    members = op.Reshape(op.Gather(members, block, axis=0), [BLOCK])
-    place = _first_beyond(op, op.CumSum(members, 0), members, op.Sub(goal, before), BLOCK)
+    members = op.Gather(members, op.Add(op.Mul(chosen, blocks), block), axis=0)  # [1, BLOCK]
+    cumulative, members = (op.Reshape(value, [BLOCK]) for value in (_cumulative(op, members, BLOCK), members))
+    place = _first_beyond(op, cumulative, members, op.Sub(goal, before), BLOCK)
     return op.Add(op.Mul(block, BLOCK), place)
+
+
+def _cumulative(op: RuleGraph, values: ir.Value, size: int) -> ir.Value:
+    """`[rows, size] -> [rows, size]`: each with all before it, as one sum, so that a GPU makes all sums at once."""
+    places = op.Range(0, size, 1)
+    before = op.LessOrEqual(op.Unsqueeze(places, [0]), op.Unsqueeze(places, [1]))  # [size, size]
+    return op.ReduceSum(op.Where(before, op.Unsqueeze(values, [1]), 0.0), [2], keepdims=0)
 
 
 def _first_beyond(op: RuleGraph, cumulative: ir.Value, mass: ir.Value, goal: ir.Value, size: int) -> ir.Value:

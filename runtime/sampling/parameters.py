@@ -15,6 +15,8 @@ from .options import Biases, Choice, Flag, Number, OutputGrammar, Text, Texts, T
 Verification = Literal["block", "token", "spectr"]
 # Rules with compiled graphs; rounds with any other rule run on the host.
 COMPILED: tuple[Verification, ...] = ("block", "token")
+# The most that these graphs take as `top_k`: they sort so many of a vocabulary, and TensorRT ends at 3840.
+COMPILED_TOP_K = 1024
 
 SEEDS = 2**64
 # A request without the bundle's defaults.

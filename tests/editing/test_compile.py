@@ -98,7 +98,7 @@ def test_a_compiled_bundle(bundle: Path) -> None:
         assert runtime.get_engine_validity((bundle / plan.file).read_bytes())[1] == 0
     assert progress.stages == [(f"compile {ENGINE}", STEPS_PER_GRAPH * len(graphs))]
     assert len(progress.steps) == STEPS_PER_GRAPH * len(graphs)
-    assert progress.steps[0] == f"compile {ENGINE}: target-onnx: building engine"
+    assert progress.steps[0] == f"compile {ENGINE}: select: building engine"
 
 
 def test_compiling_again_replaces_the_plans(bundle: Path, quick: list[str]) -> None:

@@ -98,6 +98,17 @@ def test_only_the_ort_graph_of_a_draft_has_a_head(
     assert ("head" in {value.name for value in graph.input}) is (features > 0)
 
 
+def test_products_in_fp16_add_up_in_fp32_on_tensorrt(checkpoint: Checkpoint, cache: Path, tmp_path: Path) -> None:
+    context = BuildContext(replace(CONTRACT, precision="fp16"), tmp_path, cache, Timed(Notes()))
+    spec = export_model(ModelExport(checkpoint, "draft", ("onnx", "rows")), context)
+    for name in spec.graphs.values():
+        graph = onnx.load(tmp_path / name, load_external_data=False).graph
+        casts = {node.output[0] for node in graph.node if node.op_type == "Cast"}
+        products = [node for node in graph.node if node.op_type in ("MatMul", "Gemm")]
+        assert products
+        assert all(casts.issuperset(node.input) for node in products)
+
+
 def test_a_graph_that_tensorrt_would_get_wrong_is_not_made(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,9 +29,9 @@ def with_plans(
     """The bundle with a fake plan of each graph that a round needs."""
     manifest = bundle.manifest
     contract, graphs = manifest.contract, {}
-    for model in manifest.pair.values():
+    for role, model in manifest.pair.items():
         reads = model.reads
-        graphs[model.graphs[dialect]] = model_profiles(contract, reads.width if reads else 0)
+        graphs[model.graphs[dialect]] = model_profiles(contract, role, reads.width if reads else 0)
         if reads is not None and reads.fuse:
             size = len(reads.taps) * manifest.target.tap_width
             graphs[reads.fuse[dialect]] = hidden_profiles(contract, size)

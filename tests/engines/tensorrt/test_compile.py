@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import current_thread, main_thread
 from time import monotonic, sleep
@@ -142,8 +143,15 @@ def test_profiles_of_a_model() -> None:
         ((1, 64), (1, 64), (1, 64)),
     ]
     assert {profile["columns"] for profile in profiles} == {((512,), (2048,), (3000,))}
+    # A draft's width 1 is static, as is its span where the cache is not long.
+    single, *others = model_profiles(contract, "draft", reads=8)
+    assert set(single.values()) == {((1, 1),) * 3, ((3000,),) * 3, ((1, 1, 8),) * 3}
+    assert [other["tokens"] for other in others] == [profile["tokens"] for profile in profiles[1:]]
+    (long, *_) = model_profiles(replace(contract, capacity=5000), "draft")
+    assert long == {"tokens": ((1, 1),) * 3, "columns": ((512,), (2048,), (5000,))}
+    # The only span of a short cache is not static: keys and values would be expanded.
     (short, *_) = model_profiles(Contract(capacity=64, max_draft_tokens=4, prompt_chunk=5, precision="fp32"))
-    assert short["columns"] == ((64,), (64,), (64,))
+    assert short["columns"] == ((32,), (64,), (64,))
 
 
 def test_options_as_the_command_line_has_them() -> None:

@@ -216,7 +216,7 @@ def test_the_passes_of_a_round(made: Made, rule: str, k: int) -> None:
     target, draft = f"target-{made.engine.dialect}", f"draft-{made.engine.dialect}"
     expected = [f"draft-fuse-onnx {first}6]", f"{draft} tokens[1, {k + 1}] columns[32] {first}5]", select]
     for _ in range(1, k):
-        expected += [f"{draft} tokens[1, 1] columns[32] hidden[1, 1, 5]", select]
+        expected += [f"{draft} tokens[1, 1] columns[64] hidden[1, 1, 5]", select]
     expected += [f"{target} tokens[1, {k + 1}] columns[32]", f"accept_{rule}_{k}"]
     lines = [line.split("execute ")[1] for line in made.device.log if line.startswith("captured execute ")]
     assert [" ".join(word for place, word in enumerate(line.split(" ")) if place != 1) for line in lines] == expected
