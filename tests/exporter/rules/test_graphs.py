@@ -106,6 +106,8 @@ def kinds_of_logits(vocab: int, seed: int) -> dict[str, np.ndarray]:
     neighbours[vocab // 2] = np.nextafter(np.float32(4), np.float32(5))
     neighbours[vocab // 3] = np.nextafter(np.float32(4), np.float32(3))
     neighbours[0] = -60.0  # so that the search has far to go
+    zero = np.full(vocab, -20.0)  # next to 0, float32 is finer than the search
+    zero[vocab // 2], zero[vocab // 3] = 0.0, -1e-9
     certain = np.full(vocab, -300.0)
     certain[vocab // 2] = 40.0
     kinds = dict(
@@ -118,6 +120,7 @@ def kinds_of_logits(vocab: int, seed: int) -> dict[str, np.ndarray]:
         banned=banned,
         masked=masked,
         neighbours=neighbours,
+        zero=zero,
         certain=certain,
         narrow=1e-4 * normal,
         wide=3e3 * normal,
