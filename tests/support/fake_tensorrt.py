@@ -142,6 +142,9 @@ class ICudaEngine(Part):
     def get_tensor_shape(self, name: str) -> Dims:
         return Dims(self._graph.tensors[name].shape)
 
+    def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[Dims]:
+        return [Dims(shape) for shape in self._limits(name, profile_index)]
+
     def get_aliased_input_tensor(self, name: str) -> str | None:
         return self._graph.aliases.get(name)
 
