@@ -146,7 +146,7 @@ def _run(session: Any, settings: ServerSettings, listening: Listening, log: Unbl
     from ..serve.listen import Listener
 
     app = create_app(session, settings)
-    app.state.service.sessions.thread.prepare()  # so that no request has to wait for it
+    app.state.service.sessions.prepare()  # so that no request has to wait for it
     if log is not None:
         app.state.service.metrics.total("log_lines_dropped", "Lines of the log that nobody took.", lambda: log.dropped)
     socket_inode: list[int] = []  # the socket file's number

@@ -27,7 +27,8 @@ from ..engines.tensorrt.compile import (
 )
 from ..engines.tensorrt.monitor import STEPS_PER_GRAPH
 from ..engines.tensorrt.network_checks import check_model, check_rule
-from ..errors import BundleError, EngineError
+from ..engines.versions import dotted
+from ..errors import BundleError, EngineError, ProofError
 from ..runtime.proofs.parity import arithmetic, prove_decoder
 from ..runtime.proofs.reference_file import load_reference
 from .progress import BuildProgress
@@ -129,9 +130,15 @@ def _prove(bundle: Bundle, template: Plan, graphs: list[str], temporary: Path) -
     engine = enterprise.load(Bundle(bundle.root, replace(manifest, plans=plans)))
     try:
         for role, model in manifest.pair.items():
-            opened = engine.draft if role == "draft" and engine.draft else OpenedDraft(engine.target)
+            opened = OpenedDraft(engine.target) if role == "target" else engine.draft
+            assert opened is not None
             reference, kind = load_reference(bundle.path(model.reference)), arithmetic(model, manifest.contract)
             prove_decoder(opened.decoder, reference, engine.name, engine.dialect, role, kind, opened.reader)
+    except ProofError as error:
+        raise ProofError(
+            f"{str(error).partition('; ')[0]}: TensorRT {template.version} computes wrong numbers with several "
+            f"profiles; install {dotted(SOUND_PROFILES)} or newer, or build the bundle for another engine"
+        ) from None
     finally:
         engine.close()
 

@@ -157,9 +157,11 @@ class Session:
         Raises `SessionBusyError` while a stream of the session is open, `SessionClosedError`.
         """
         self._check_free()
-        if self.engine.warm_up is not None:
-            self.engine.warm_up()
-            self.reset()
+        with self._running:
+            self._check_free()
+            if self.engine.warm_up is not None:
+                self.engine.warm_up()
+                self.reset()
         self.decisions.prepare()
         self.drafts.open_all(self.decisions.drafts)
 

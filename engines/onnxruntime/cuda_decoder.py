@@ -108,6 +108,8 @@ class OrtCudaDecoder:
     def warm_up(self) -> None:
         """Capture the passes of rounds, for the calling thread alone. All rows are lost."""
         session = still_open(self._session, self._path)
+        self._position[0] = 0  # the widest pass must fit
+        self._position_value.update_inplace(self._position)
         for kind in self._captures.kinds:
             try:
                 self._captures.capture(session, self._bound[kind.width].io, kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,11 +112,12 @@ def describe_compiler(engine: str) -> str:
     return f"{lib.title}, for compute capabilities {', '.join(compute_capabilities(lib))}"
 
 
+COLUMNS = "columns"  # the input whose size is the span
 # The largest cache of which a draft's passes of width 1 read all rows, used or not.
 WHOLE_CACHE = 4096
 
 
-def model_profiles(contract: Contract, role: Role = "target", reads: int = 0) -> tuple[Profile, ...]:
+def model_profiles(contract: Contract, role: Role, reads: int = 0) -> tuple[Profile, ...]:
     """The profiles of a model graph, in the order of `contract.widths`. reads: H, of a draft that reads hidden states.
 
     A draft runs k - 1 of its k passes at width 1, which is static, as is its span: then products are those of a matrix
@@ -130,18 +131,26 @@ def model_profiles(contract: Contract, role: Role = "target", reads: int = 0) ->
     columns: tuple[Shape, Shape, Shape] = ((least,), (spans[len(spans) // 2],), (spans[-1],))
     hidden = hidden_profiles(contract, reads) if reads else ({},) * len(contract.widths)
     profiles: list[Profile] = [
-        {"tokens": ((1, width), (1, width), (1, max(2, width))), "columns": columns, **more}
+        {"tokens": ((1, width), (1, width), (1, max(2, width))), COLUMNS: columns, **more}
         for width, more in zip(contract.widths, hidden, strict=True)
     ]
     if role == "draft":
         single = {name: (shape,) * 3 for name, (shape, *_) in profiles[0].items()}
-        profiles[0] = single | {"columns": ((spans[-1],),) * 3 if spans[-1] <= WHOLE_CACHE else columns}
+        profiles[0] = single | {COLUMNS: ((spans[-1],),) * 3 if spans[-1] <= WHOLE_CACHE else columns}
     return tuple(profiles)
 
 
 def hidden_profiles(contract: Contract, size: int) -> tuple[Profile, ...]:
     """Of an input of hidden states `[1, T, size]`, as of `tokens`."""
     return tuple({HIDDEN: ((1, width, size), (1, width, size), (1, max(2, width), size))} for width in contract.widths)
+
+
+def first_shared(profiles: Sequence[Profile]) -> int:
+    """From which profile on they share the layout of the weights: a first one of a single width, whatever its spans,
+    has one of its own.
+    """
+    widths = [shapes for name, shapes in profiles[0].items() if name != COLUMNS] if profiles else []
+    return 2 if widths and all(least == largest for least, _, largest in widths) else 1
 
 
 def compile_graph(
@@ -159,10 +168,9 @@ def compile_graph(
     for problem in job.check(network):
         raise EngineError(f"{job.graph.name} must not be compiled: {problem}; build the bundle again")
     config = _config(lib, builder, options)
-    # One of a single shape has a layout of its own; all others have the same.
-    single = bool(job.profiles) and all(least == largest for least, _, largest in job.profiles[0].values())
+    shared = first_shared(job.profiles)
     for index, profile in enumerate(job.profiles):
-        config.add_optimization_profile(_profile(builder, profile, shares=index > single))
+        config.add_optimization_profile(_profile(builder, profile, shares=index >= shared))
     monitor = Monitor(step)
     config.progress_monitor = progress_monitor(lib.trt, monitor)
     lib.forget()

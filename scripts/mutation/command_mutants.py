@@ -116,7 +116,7 @@ COMMANDS = (
     Mutant(
         "the first request waits for the engine",
         f"{CLI}serve.py",
-        "app.state.service.sessions.thread.prepare()",
+        "app.state.service.sessions.prepare()",
         "None",
         OPERATION,
     ),

@@ -102,6 +102,13 @@ PROOFS = (
         (f"{TESTS}/test_equality.py", f"{TESTS}/test_verify.py"),
     ),
     Mutant(
+        "any token may come of a near tie",
+        EQUALITY,
+        "plainly.max() - plainly[speculative[place]]",
+        "plainly.max() - np.partition(plainly, -2)[-2]",
+        (f"{TESTS}/test_equality.py",),
+    ),
+    Mutant(
         "an output that ends early is equal",
         EQUALITY,
         "if len(speculative) != len(plain):",

@@ -39,7 +39,8 @@ class AsyncSession:
 
     A request ends when its iteration is left or its task is cancelled: at once while it waits, else at the next prompt
     chunk or round; other requests are not affected. Nothing else may use `session` meanwhile, except its `encode`.
-    Installs no signal handlers and opens no sockets; its thread starts with the first request. Raises `ParameterError`.
+    Installs no signal handlers and opens no sockets; its thread starts with `prepare` or the first request. Raises
+    `ParameterError`.
     """
 
     def __init__(
@@ -61,6 +62,13 @@ class AsyncSession:
         self.encoders = Workers("specexport-encode", ENCODERS, *bounds)
         self.compilers = Workers("specexport-compile", COMPILERS, *bounds)
         self.longest_token: int | None = None  # in bytes of text, if known: what cannot fit is not tokenized
+
+    def prepare(self) -> None:
+        """`Session.prepare`, in the thread that will run the requests: some graphs are captured for one thread alone.
+
+        Blocks; call it before the first request, and it does nothing later. Raises `SessionClosedError`.
+        """
+        self.thread.prepare()
 
     async def encode(
         self, prompt: Prompt, tools: Sequence[Tool] = (), variables: Variables | None = None, *, key: str = ""

@@ -83,7 +83,7 @@ class EngineThread:
     def prepare(self) -> None:
         """`Session.prepare` in this thread, which runs the rounds: some graphs are captured for one thread alone.
 
-        Blocks. Call it before the first job.
+        Blocks. Call it before the first job; it does nothing after that.
         """
         prepared: Future[None] = Future()
 
@@ -94,7 +94,10 @@ class EngineThread:
             except BaseException as error:
                 prepared.set_exception(error)
 
-        self._start(prepare)
+        with self._changed:
+            if self._thread is not None:
+                return
+            self._start(prepare)
         prepared.result()
 
     def submit(self, job: Job, again: bool = False, timeout: float = math.inf) -> None:

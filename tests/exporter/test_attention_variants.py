@@ -134,6 +134,6 @@ def test_tensorrt_rtx_builds_them(family: str, checkpoints: Checkpoints, tmp_pat
     exported: Exported = export_cached(checkpoints(family), tmp_path / "graphs", ("onnx",), contract)
     lib = library("tensorrt_rtx")
     check = partial(check_model, trt=trt, spec=exported.spec, contract=contract, dialect="onnx")
-    job = CompileJob(exported.folder / exported.spec.graphs["onnx"], model_profiles(contract), check)
+    job = CompileJob(exported.folder / exported.spec.graphs["onnx"], model_profiles(contract, "target"), check)
     compile_graph(lib, job, tmp_path / "model.plan", CompileOptions(), lambda step: None)
     assert (tmp_path / "model.plan").stat().st_size > 0

@@ -175,6 +175,13 @@ def test_every_width_is_bound_and_captured_under_a_number_of_its_own(recorded: R
     assert {tuple(device) for _, _, *device in values if device} == {("cpu", 0)}
 
 
+def test_graphs_are_captured_where_every_width_fits(recorded: Recorded) -> None:
+    decoder = recorded.decoder
+    decoder.step([1, 2], CONTRACT.capacity - 2)
+    decoder.warm_up()
+    assert decoder._position_value.numpy().tolist() == [0]
+
+
 def test_what_a_longer_chunk_left_behind_is_no_padding(recorded: Recorded) -> None:
     recorded.decoder.feed([7] * 16, 0)
     assert recorded.calls(lambda: recorded.decoder.feed([8] * 6, 0))[0][2] == [8] * 6 + [0] * 10

@@ -134,7 +134,7 @@ def test_a_disk_that_fills_up_leaves_no_half_plan(graph: Path, monkeypatch: pyte
 
 def test_profiles_of_a_model() -> None:
     contract = Contract(capacity=3000, max_draft_tokens=3, prompt_chunk=64, precision="fp16")
-    profiles = model_profiles(contract)
+    profiles = model_profiles(contract, "target")
     assert [profile["tokens"] for profile in profiles] == [
         ((1, 1), (1, 1), (1, 2)),  # a static width of 1 would store the weights twice
         ((1, 2), (1, 2), (1, 2)),
@@ -150,7 +150,7 @@ def test_profiles_of_a_model() -> None:
     (long, *_) = model_profiles(replace(contract, capacity=5000), "draft")
     assert long == {"tokens": ((1, 1),) * 3, "columns": ((512,), (2048,), (5000,))}
     # The only span of a short cache is not static: keys and values would be expanded.
-    (short, *_) = model_profiles(Contract(capacity=64, max_draft_tokens=4, prompt_chunk=5, precision="fp32"))
+    (short, *_) = model_profiles(Contract(capacity=64, max_draft_tokens=4, prompt_chunk=5, precision="fp32"), "target")
     assert short["columns"] == ((32,), (64,), (64,))
 
 
@@ -246,6 +246,12 @@ def configured(options: CompileOptions, *lacking: str, times: str | None = "good
 
 def test_a_round_is_one_stream() -> None:
     assert configured(CompileOptions()).max_aux_streams == 0
+
+
+def test_spans_that_vary_leave_a_single_width_its_layout() -> None:
+    contract = Contract(capacity=5000, max_draft_tokens=3, prompt_chunk=64, precision="fp16")
+    assert compile.first_shared(model_profiles(contract, "draft")) == 2
+    assert compile.first_shared(model_profiles(contract, "target")) == 1
 
 
 @pytest.mark.parametrize(("least", "targets"), [((1, 2), [1.0, 1.0, 0.0]), ((1, 1), [1.0, 0.0, 0.0])])

@@ -66,7 +66,7 @@ def make(
     version = "10.16.1" if dialect == "onnx" else "10.3.0"
     device = FakeDevice(memory)
     onnx.save(graph(model, contract, dialect), folder / "model.onnx")
-    (folder / "model.plan").write_bytes(plan(folder / "model.onnx", model_profiles(contract), version))
+    (folder / "model.plan").write_bytes(plan(folder / "model.onnx", model_profiles(contract, "target"), version))
     loaded = LoadedPlan(Library("tensorrt", FakeTensorRT(device, version)), folder / "model.plan", device)
     scratch = device.allocate(4096, "scratch")
     decoder = TensorRTDecoder("target", loaded, model.spec("target"), contract, device, scratch)
@@ -239,7 +239,7 @@ def test_a_plan_that_gives_other_logits_is_refused(tmp_path: Path, other: Contra
     """It would leave rows of an earlier pass in the buffer, or write over its end."""
     made = make(tmp_path)
     onnx.save(graph(replace(MODEL, vocab_size=vocab_size), other), tmp_path / "other.onnx")
-    (tmp_path / "other.plan").write_bytes(plan(tmp_path / "other.onnx", model_profiles(CONTRACT)))
+    (tmp_path / "other.plan").write_bytes(plan(tmp_path / "other.onnx", model_profiles(CONTRACT, "target")))
     loaded = LoadedPlan(Library("tensorrt", FakeTensorRT(made.device)), tmp_path / "other.plan", made.device)
     decoder = TensorRTDecoder("target", loaded, MODEL.spec("target"), CONTRACT, made.device, made.decoder._scratch)
     with refused(EngineError, "1.0"):

@@ -154,5 +154,5 @@ def test_tensorrt_rtx_builds_a_hybrid(kind: str, exports: Exports, tmp_path: Pat
 def _compile(kind: str, exports: Exports, plan: Path, spec: ModelSpec | None = None) -> None:
     lib, exported = library("tensorrt_rtx"), exports(kind, 0.0)
     check = partial(check_model, trt=lib.trt, spec=spec or exported.spec, contract=CONTRACT, dialect="onnx")
-    job = CompileJob(exported.folder / exported.spec.graphs["onnx"], model_profiles(CONTRACT), check)
+    job = CompileJob(exported.folder / exported.spec.graphs["onnx"], model_profiles(CONTRACT, "target"), check)
     compile_graph(lib, job, plan, CompileOptions(("8.9",)), lambda step: None)

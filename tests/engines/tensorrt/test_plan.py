@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for dialect in ("onnx", "rows"):
         onnx.save(graph(MODEL, CONTRACT, dialect), folder / f"{dialect}.onnx")
         (folder / f"{dialect}.plan").write_bytes(
-            plan(folder / f"{dialect}.onnx", model_profiles(CONTRACT), device_memory=SCRATCH)
+            plan(folder / f"{dialect}.onnx", model_profiles(CONTRACT, "target"), device_memory=SCRATCH)
         )
     onnx.save(onnx.parser.parse_model(RULE), folder / "rule.onnx")
     (folder / "rule.plan").write_bytes(plan(folder / "rule.onnx"))

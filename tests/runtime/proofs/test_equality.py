@@ -64,6 +64,15 @@ def test_a_near_tie_that_another_width_turns_passes(tmp_path: Path) -> None:
         assert result.passed
 
 
+def test_a_third_token_at_a_near_tie_fails(tmp_path: Path) -> None:
+    target = WidthDependent()
+    target.shift = 2e-4
+    session = fake_session(tmp_path, target, FakeDecoder(noise=0.4))
+    plain = session.generate([5, 6, 7], max_new_tokens=1, speculate=False).tokens
+    for token, passes in (((plain[0] + 1) % VOCAB, True), ((plain[0] + 2) % VOCAB, False)):
+        assert judge(session, [5, 6, 7], plain, [token], [5]).near_tie == passes
+
+
 def test_a_decoder_that_reads_stale_rows_fails(tmp_path: Path) -> None:
     session = fake_session(tmp_path, SeesStaleRows(), FakeDecoder(noise=0.4))
     assert not check_equality(session, [1, 2, 3], 12).passed
