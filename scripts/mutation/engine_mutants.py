@@ -18,6 +18,13 @@ ON_TENSORRT = (
 
 ENGINES = (
     Mutant(
+        "graphs are captured wherever the last pass was",
+        CUDA_DECODER,
+        "self._position[0] = 0  # the widest pass must fit",
+        "",
+        ("tests/engines/onnxruntime/test_cuda_decoder.py",),
+    ),
+    Mutant(
         "a pass on the CPU looks at fewer columns than it writes",
         CPU,
         "size = (count, self._contract.span(end) if self._spans else 0)",
