@@ -18,7 +18,7 @@ from ...bundle import RuleName, RuleSpec
 from ...engines.base import Arrays, RunGraph
 from ..sampling.acceptance import verify_block, verify_tokens
 from ..sampling.distribution import Distribution
-from ..sampling.parameters import SamplingParameters
+from ..sampling.parameters import COMPILED_TOP_K, SamplingParameters
 from ..sampling.rules import GreedyRule
 from ..sampling.truncation import processed_distribution
 
@@ -30,6 +30,7 @@ PARAMETERS = (
     SamplingParameters(temperature=0.7, top_k=50),
     SamplingParameters(temperature=1.0, top_p=0.9),
     SamplingParameters(temperature=1.3, top_k=40, top_p=0.8, min_p=0.02),
+    SamplingParameters(temperature=1.0, top_k=COMPILED_TOP_K),
 )
 
 
@@ -52,7 +53,9 @@ class RuleProof:
 
 
 def measure_rule(run: RunGraph, spec: RuleSpec, vocab_size: int) -> RuleProof:
-    """Run a compiled rule over fixed cases, among them ties, uniforms of 0 and drafts that leave an empty residual."""
+    """Run a compiled rule over fixed cases, among them ties, uniforms of 0, drafts that leave an empty residual, and
+    logits that are not numbers, of which a round must learn.
+    """
     compared = list(_COMPARISONS[spec.rule](run, spec, vocab_size))
     return RuleProof(
         spec.rule,
@@ -81,6 +84,13 @@ def _tied(logits: NDArray[np.float32]) -> NDArray[np.float32]:
         best = int(row.argmax())
         row[(best + len(row) // 2) % len(row)] = row[best]
     return logits
+
+
+def _not_numbers(vocab_size: int) -> Iterator[NDArray[np.float32]]:
+    """A row `[1, vocab]` with one in its middle, and one of them alone, which is what most broken passes give."""
+    logits = _logits(np.random.default_rng(0), 1, vocab_size)
+    logits[0, vocab_size // 2] = np.nan
+    yield from (logits, np.full_like(logits, np.nan))
 
 
 def _sampling(parameters: SamplingParameters) -> NDArray[np.float32]:
@@ -116,6 +126,8 @@ def _select_greedy(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
         logits = _tied(_logits(np.random.default_rng(seed), 1, vocab_size))
         outputs = run({"logits": logits})
         yield int(outputs["token"][0]) == int(logits[0].argmax()), _confidence_error(outputs["confidence"], logits)
+    for lost in _not_numbers(vocab_size):
+        yield bool(np.isnan(run({"logits": lost})["confidence"]).all()), 0.0
 
 
 def _select(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
@@ -127,6 +139,9 @@ def _select(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
         error = float(np.abs(outputs["draft_probs"][0] - _dense(probs, vocab_size)).max())
         right = _between(int(outputs["token"][0]), {probs.draw(float(uniform[0])) for uniform in _nudged(noise)})
         yield right, max(error, _confidence_error(outputs["confidence"], logits))
+    for lost in _not_numbers(vocab_size):
+        outputs = run({"logits": lost, "noise": np.zeros(1, np.float32), "sampling": _sampling(PARAMETERS[0])})
+        yield bool(np.isnan(outputs["confidence"]).all()), 0.0
 
 
 def _positions(outputs: Arrays, position: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from specexport.bundle import RuleSpec
@@ -105,3 +106,19 @@ def test_tokens_smaller_than_the_nudge(name: str, monkeypatch: pytest.MonkeyPatc
         return found | {token: (found[token] + VOCAB // 3) % VOCAB}
 
     assert not rule_parity.measure_rule(next_but_many, spec, VOCAB).passed
+
+
+@pytest.mark.parametrize("name", ["select", "select_greedy"])
+def test_what_is_no_number_must_be_told(name: str, tmp_path: Path) -> None:
+    """As a compiler hides that takes x - x for 0."""
+    spec, write_graph = specs(3)[name]
+    path = tmp_path / "rule.onnx"
+    path.write_bytes(write_graph().SerializeToString())
+    run = open_graph(path)
+
+    def hides(inputs: Arrays) -> Arrays:
+        found = dict(run(inputs))
+        return found | {"confidence": np.nan_to_num(found["confidence"])}
+
+    assert measure_rule(run, spec, VOCAB).passed
+    assert not measure_rule(hides, spec, VOCAB).passed
