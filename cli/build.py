@@ -38,8 +38,9 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
     "drafts",
     multiple=True,
     metavar="[NAME=]MODEL",
-    help="Draft: a smaller model, as for --target, or an EAGLE-3 head; mtp for the target's own MTP layer; lookup for "
-    "none. Repeatable, the first is the default. [default: none, drafts come from prompt lookup]",
+    help="Draft: a smaller model, as for --target, or an EAGLE-3, DFlash or DSpark draft of the target; mtp for its "
+    "own MTP layer; lookup for none. Repeatable, the first is the default. [default: none, drafts come from prompt "
+    "lookup]",
 )
 @output_option("Bundle folder to create.")
 @MIN_OVERLAP
@@ -71,7 +72,8 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
     "--draft-taps",
     metavar="I,J,...",
     callback=_taps,
-    help="EAGLE-3: the hidden states that the draft reads, as transformers counts them. [default: as its config says]",
+    help="EAGLE-3, DFlash, DSpark: the hidden states that the draft reads, as transformers counts them. [default: as "
+    "its config says]",
 )
 @click.option(
     "--draft-feedback",
@@ -148,8 +150,8 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     "--draft",
     required=True,
     metavar="[NAME=]MODEL",
-    help="Draft model: a checkpoint folder, a GGUF file, or either on the hub. NAME is what requests call it, by "
-    "default the last part of the path.",
+    help="Draft model: a checkpoint folder, a GGUF file, or either on the hub; none that reads the target's hidden "
+    "states. NAME is what requests call it, by default the last part of the path.",
 )
 @click.option("--draft-precision", "precision", help="Weight precision. [default: that of the bundle's first draft]")
 @MIN_OVERLAP

@@ -184,7 +184,7 @@ def brief(row: Statistics) -> list[str]:
         f"first after {row.first_token_seconds * 1e3:.0f} ms",
     ]
     if row.drafted:
-        parts += [f"{row.mean_acceptance_length:.2f} tokens/round", f"accepted {row.acceptance_rate:.0%}"]
+        parts += [f"{row.emitted / row.rounds:.2f} tokens/round", f"accepted {row.acceptance_rate:.0%}"]
     return parts
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # An EAGLE-3.1 head for SmolLM2-135M-Instruct, trained on its answers to prompts about the Python library and installed
-# packages (docs/drafts.md). Two hours of two cores; interrupted, the same command resumes its answers.
+# packages (docs/drafts.md). Two hours; interrupted, the same command resumes its answers.
 #     examples/train_smollm2_head.sh SMOL smol.bundle HEAD      SMOL as of `python scripts/smollm2.py SMOL`; its bundle
 set -eu
 python "$(dirname "$0")/library_prompts.py" --training --packages --per-route 900 --output "$3.prompts"

@@ -6,6 +6,7 @@ Imports nothing slow, so that the draft of another target is refused at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,12 @@ def find_taps(
     taps = (_checked(source, said.taps, target),) if said.taps else _taps(source, format, config, inner, target)
     width = config.get("target_hidden_size") or layer.get("hidden_size")
     _check_width(source, columns(source, shapes, "fc.weight"), len(taps[0]), width, target.width)
+    norm, own = shapes.get("norm.weight"), layer.get("hidden_size")
+    if norm and type(own) is int and norm != [own]:
+        raise _wrong(
+            f"{source} has a norm.weight of {norm[0]} numbers, and config.json says {own} (hidden_size); they are of two "
+            "drafts, download both again"
+        )
     stored, named = shapes.get("lm_head.weight"), draft_vocab(source, config, target)
     if columns(source, shapes, "lm_head.weight") and stored and stored[0] != named:
         raise _wrong(
@@ -159,7 +166,12 @@ def refuse_another(source: str, config: Mapping[str, Any], target: str, architec
 
 def is_same(made_for: str, target: str) -> bool:
     """Whether both are called the same, whoever publishes them."""
-    return made_for.split("/")[-1].lower() == name_of(target).split("/")[-1].lower()
+    return _own_name(made_for) == _own_name(name_of(target))
+
+
+def _own_name(source: str) -> str:
+    """Without the publisher, and without what the name of a GGUF file says of its weights."""
+    return re.sub(r"([.-](i?q\d\w*|b?f16|f32))?\.gguf$", "", source.split("/")[-1].lower())
 
 
 def _taps(

@@ -13,7 +13,7 @@ from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.pair import check_models
 from specexport.exporter.hidden_drafts.checkpoint import HiddenDraftCheckpoint, find_draft
-from specexport.exporter.hidden_drafts.fit import Said
+from specexport.exporter.hidden_drafts.fit import Said, is_same
 from support.hidden_drafts import TAPS, save_deepspec, save_original, save_speculators, save_target, tables, tensors
 from support.refusals import refused
 from support.tiny import VOCAB, edit_json, edit_weights, shard
@@ -83,6 +83,21 @@ def test_a_folder_may_be_a_copy_of_the_target(name: str | None, says: int, targe
     folder = save_speculators(tmp_path / "draft", speculators_config=verifier)
     assert len(found(folder, target).warnings) == says
     assert found(folder, target, copy=True).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "same"),
+    [
+        ("/models/SmolLM2-135M-Instruct.Q4_1.gguf", True),
+        ("smollm2-135m-instruct-IQ3_XXS.gguf", True),
+        ("/models/SmolLM2-135M-Instruct", True),
+        ("SmolLM2-135M-Instruct-2.gguf", False),
+        ("SmolLM2-135M-Instruct.Q4_1", False),
+        ("SmolLM2-135M.gguf", False),
+    ],
+)
+def test_a_gguf_file_is_named_after_its_model(target: str, same: bool) -> None:
+    assert is_same("HuggingFaceTB/SmolLM2-135M-Instruct", target) == same
 
 
 @pytest.mark.parametrize("save", [save_deepspec, save_speculators])

@@ -359,7 +359,7 @@ def test_keys_that_change_nothing(target: Path, tmp_path: Path) -> None:
         (save_original, dict(vocab_size=512), (512, VOCAB)),
         (save_original, dict(draft_vocab_size=32), (32, KEPT)),
         (save_original, dict(hidden_size=None), ("hidden_size",)),
-        (save_original, dict(hidden_size=64), ()),
+        (save_original, dict(hidden_size=64), (64, "norm.weight of 32", "download both again")),
         (save_original, dict(intermediate_size=40), ("mlp",)),
         (save_original, dict(num_hidden_layers=2), ("layers.1",)),
         (save_deepspec, dict(num_target_layers=36), (36, TARGET_LAYERS)),
