@@ -106,8 +106,8 @@ def find_taps(
     norm, own = shapes.get("norm.weight"), layer.get("hidden_size")
     if norm and type(own) is int and norm != [own]:
         raise _wrong(
-            f"{source} has a norm.weight of {norm[0]} numbers, and config.json says {own} (hidden_size); they are of two "
-            "drafts, download both again"
+            f"{source} has a norm.weight of {norm[0]} numbers, and config.json says {own} (hidden_size); they are of "
+            "two drafts, download both again"
         )
     stored, named = shapes.get("lm_head.weight"), draft_vocab(source, config, target)
     if columns(source, shapes, "lm_head.weight") and stored and stored[0] != named:
