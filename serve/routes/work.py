@@ -100,7 +100,9 @@ class Work:
         rows = self.statistics
         return {
             "prompt_tokens": sum(row.prompt_tokens for row in rows),
+            "cached_tokens": sum(row.reused_tokens for row in rows),
             "completion_tokens": sum(row.emitted for row in rows),
             "finish_reason": ",".join(self.finish_reasons) or "abort",  # if it left before its first prompt's turn
             "queue_seconds": round(self.queue_seconds, 4),
+            "first_token_seconds": round(sum(row.first_token_seconds for row in rows[:1]), 4),
         }

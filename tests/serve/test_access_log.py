@@ -72,3 +72,13 @@ def test_the_log_tells_an_engine_that_fails_from_a_refusal(tmp_path: Path, caplo
         assert [counted.get(f"specexport:{name}", 0) for name in names] == [1, 0]
     (row,) = access_lines(caplog)
     assert (row["status"], row["error"], row["finish_reason"]) == (500, "engine_error", "error")
+
+
+def test_the_log_says_how_much_of_a_prompt_was_cached(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "specexport.access")
+    with slow_server(tmp_path) as (client, _):
+        used = [client.chat(messages=MESSAGES, max_tokens=2)["usage"] for _ in range(2)]
+    rows = access_lines(caplog)
+    assert [row["cached_tokens"] for row in rows] == [usage["prompt_tokens_details"]["cached_tokens"] for usage in used]
+    assert rows[0]["cached_tokens"] < rows[1]["cached_tokens"] < rows[1]["prompt_tokens"]
+    assert all(0 < row["first_token_seconds"] <= row["seconds"] for row in rows)
