@@ -286,7 +286,7 @@ class SamplingRule(Rule):
         top = float(row.max())  # NaN, where there is one
         if not math.isfinite(top):
             raise NonFiniteLogitsError(role, index, top)
-        if self._constraint is not None:
+        if role == "draft" or self._constraint is not None:  # which have few tokens: of a cut vocabulary, allowed ones
             tokens = np.flatnonzero(row > -np.inf)
             if 2 * len(tokens) <= len(row):  # later steps cost time by their number
                 found = processed_distribution(row[tokens], self._parameters, top)

@@ -30,6 +30,20 @@ SAMPLING = (
         EXACT,
     ),
     Mutant(
+        "draw forgets the blocks before",
+        DISTRIBUTION,
+        "(sums[block - 1] if block else 0.0)",
+        "0.0",
+        (f"{TESTS}/test_distribution_class.py",),
+    ),
+    Mutant(
+        "draw behind the block whose sum rounds apart",
+        DISTRIBUTION,
+        "self.probs[:end].nonzero()",
+        "self.probs.nonzero()",
+        (f"{TESTS}/test_distribution_class.py",),
+    ),
+    Mutant(
         "block rule without its cap",
         ACCEPTANCE,
         "ratio = min(1.0, ratio * target(index - 1).of(draft_token) / draft.of(draft_token))",

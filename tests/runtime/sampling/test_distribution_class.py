@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from specexport.runtime.sampling.distribution import Distribution
+from specexport.runtime.sampling.distribution import BLOCK, Distribution
 
 ALMOST_ONE = math.nextafter(1.0, 0.0)
 
@@ -87,6 +87,33 @@ def test_draw_takes_the_interval_of_the_cumulative_distribution() -> None:
         (few(t4=0.25, t5=0.5, t90=0.25), [4, 5, 90]),
     ):
         assert [distribution.draw(uniform) for uniform, _ in places] == [tokens[place] for _, place in places]
+
+
+@pytest.mark.parametrize("size", [BLOCK, BLOCK + 1, 5 * BLOCK - 3, 50_000])
+def test_draw_of_many_tokens_takes_the_same_intervals(size: int) -> None:
+    """Of masses that add up without rounding: some 0, also those of whole blocks."""
+    masses = np.random.default_rng(size).integers(0, 3, size) * 2.0**-20
+    masses[BLOCK : 3 * BLOCK] = masses[-1] = 0.0
+    cumulative, distribution = masses.cumsum(), Distribution(masses)
+    uniforms = np.random.default_rng(1).random(300)
+    wanted = cumulative.searchsorted(uniforms * cumulative[-1], side="right")
+    assert [distribution.draw(uniform) for uniform in uniforms] == wanted.tolist()
+    assert distribution.draw(0.0) == masses.nonzero()[0][0]
+    assert distribution.draw(ALMOST_ONE) == masses.nonzero()[0][-1]
+
+
+def test_draw_survives_sums_of_a_block_that_round_apart() -> None:
+    rng, apart = np.random.default_rng(0), 0
+    for _ in range(200):
+        masses = rng.random(3 * BLOCK) ** 8
+        masses[rng.random(len(masses)) < 0.5] = 0.0
+        blocks = masses.reshape(3, BLOCK)
+        apart += int((blocks.sum(axis=1) > blocks.cumsum(axis=1)[:, -1]).sum())
+        for block, end in enumerate(blocks.sum(axis=1).cumsum() / blocks.sum(axis=1).cumsum()[-1]):
+            token = Distribution(masses).draw(float(end) * (1 - 4e-16))
+            assert token // BLOCK == block
+            assert masses[token] > 0
+    assert apart > 0
 
 
 @pytest.mark.parametrize("uniform", [0.0, 0.5, ALMOST_ONE])
