@@ -49,7 +49,7 @@ real: .venv/usable
 # SmolLM2-135M-Instruct in int8, in the terminal. Drafts are looked up in the conversation, or else an EAGLE-3 head's.
 chat: real
 	test -d chat.bundle || $(BIN)/specexport build --target $$($(BIN)/python scripts/smollm2.py) \
-		--draft examples/smollm2_head --precision int8 --max-draft-tokens 8 --max-seq-len 2048 --output chat.bundle
+		--draft examples/smollm2_head --precision int8 --max-draft-tokens 8 --max-seq-len 8192 --output chat.bundle
 	$(BIN)/specexport chat chat.bundle --drafter ngram+model
 
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
