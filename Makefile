@@ -50,7 +50,7 @@ real: .venv/usable
 chat: real
 	test -d chat.bundle || $(BIN)/specexport build --target $$($(BIN)/python scripts/smollm2.py) \
 		--draft examples/smollm2_head --precision int8 --max-draft-tokens 8 --max-seq-len 8192 --output chat.bundle
-	$(BIN)/specexport chat chat.bundle --drafter ngram+model
+	$(BIN)/specexport chat chat.bundle
 
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 

@@ -13,7 +13,11 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 # Drafters that look tokens up in the text; `runtime/drafting/drafters.py` has one class for each.
 LOOKUPS = ("ngram", "suffix")
 _WITH_MODEL = [f"{lookup}+model" for lookup in LOOKUPS]
-# All drafters, for help texts.
+# For help texts.
+DRAFTER_DEFAULT = (
+    "[default: the policy's where calibrated, else ngram+model if the bundle has a draft (model where the GPU runs "
+    "whole rounds), else ngram]"
+)
 DRAFTERS_HELP = (
     f"{', '.join(('model', *LOOKUPS, *_WITH_MODEL[:-1]))} or {_WITH_MODEL[-1]}. model is the bundle's first draft; the "
     "NAME of another (--draft NAME=MODEL) can take its place. A:B lets A draft for the draft model B: ngram:model, or "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from ..bundle.drafts import DRAFTERS_HELP
+from ..bundle.drafts import DRAFTER_DEFAULT, DRAFTERS_HELP
 from ..errors import GrammarError, ParameterError
 from ..runtime.sampling.options import Biases, Choice, Flag, Number, Option, Texts, TokenIds, Whole
 from ..runtime.sampling.parameters import UNADJUSTED, SamplingParameters
@@ -46,7 +46,7 @@ RUNNING = (
 )
 DRAFTER = click.option(
     "--drafter",
-    help=f"{DRAFTERS_HELP} [default: the policy's where calibrated, else model if the bundle has one, else ngram]",
+    help=f"{DRAFTERS_HELP} {DRAFTER_DEFAULT}",
 )
 SKIP_INVALID = click.option("--skip-invalid", is_flag=True, help="Skip invalid lines instead of refusing the file.")
 LIMIT = click.option("--limit", type=click.IntRange(1), help="Maximum requests per route. [default: all]")

@@ -8,7 +8,7 @@ from typing import cast
 
 from ..bundle import Bundle
 from ..errors import ParameterError
-from .drafting.names import model_of, runnable_drafter, strip_cascade
+from .drafting.names import LOOKUP_NAMES, model_of, runnable_drafter, strip_cascade
 from .grammar.constraint import Matcher
 from .policy.decisions import Decisions
 from .policy.schedule import FixedSchedule, Schedule, WithForcedTokens, WithPrediction
@@ -93,6 +93,9 @@ def _schedule(
     name = runnable_drafter(parameters.drafter, bundle.manifest)
     if not parameters.speculate or k == 0:
         return (), FixedSchedule(0)
+    leaves = parameters.num_leaves or rule.siblings is not None
+    if parameters.drafter is None and decisions.looks_up and not leaves and bundle.manifest.drafts:
+        name = f"{LOOKUP_NAMES[0]}+{name}"
     if schedule is not None and not isinstance(schedule, Schedule):
         raise ParameterError(
             f"schedule is {schedule!r}; it must implement Schedule; for a number use num_draft_tokens", "schedule"
@@ -103,7 +106,6 @@ def _schedule(
         return (name,), WithForcedTokens(schedule, rule, most) if rule.constrained else schedule
     seeded = parameters.seed is not None and not parameters.greedy
     named = decisions.policy is not None and parameters.route in decisions.policy.routes
-    leaves = parameters.num_leaves or rule.siblings is not None
     if not (named or rule.constrained or parameters.prediction or leaves):
         routed = decisions.routed(prompt, most, seeded)
         if routed is not None:

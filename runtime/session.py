@@ -84,6 +84,7 @@ class Session:
         or at `prepare`.
         """
         measure = weakref.WeakMethod(self._measure)  # else the session would hold a reference to itself
+        self.decisions.looks_up = self.engine.rounds is None  # which the device runs only for a draft alone
         self.decisions.measure = lambda draft: method(draft) if (method := measure()) else None
 
     def _measure(self, draft: str) -> Costs | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from typing import Any
 
+from ..bundle.drafts import DRAFTER_DEFAULT
 from ..errors import ParameterError
 from ..runtime.sampling.options import Flag, Text
 from . import checks
@@ -79,8 +80,7 @@ class ServerSettings:
     drafter: str | None = setting(
         None,
         Text(expected="the name of a drafter").check,
-        "Drafter of requests that name none, as for generate. [default: the policy's where calibrated, else model if "
-        "the bundle has one, else ngram]",
+        f"Drafter of requests that name none, as for generate. {DRAFTER_DEFAULT}",
     )
     max_tokens: int | None = setting(None, checks.count, "Maximum new tokens per request. [default: the capacity]")
     max_body: int = setting(1 << 20, checks.count, "Maximum bytes per request.")

@@ -41,13 +41,15 @@ class Decisions:
     timings: by drafter, on `clock`.
 
     survivals: of the drafts whose confidence is read while they draft. open_draft: opens one; it raises
-    `ParameterError` if that draft is no longer in the bundle.
+    `ParameterError` if that draft is no longer in the bundle. looks_up: the default drafter looks tokens up
+    before it asks the first draft.
     """
 
     policy: Policy | None = None
     costs: dict[str, Costs | None] = field(default_factory=dict)
     routing: Routing | None = None
     first_draft: str = NO_DRAFT
+    looks_up: bool = False
     measure: Callable[[str], Costs | None] | None = None
     survivals: Mapping[str, Survival] = field(default_factory=dict)
     open_draft: Callable[[str], OpenedDraft] | None = None

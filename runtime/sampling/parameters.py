@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from ...bundle import Defaults
-from ...bundle.drafts import DRAFTERS_HELP
+from ...bundle.drafts import DRAFTER_DEFAULT, DRAFTERS_HELP
 from ...errors import ParameterError
 from ..grammar.grammar import Grammar
 from .options import Biases, Choice, Flag, Number, OutputGrammar, Text, Texts, TokenIds, Whole, option
@@ -130,8 +130,7 @@ class SamplingParameters:
     drafter: str | None = option(
         Text(
             expected="the name of a drafter",
-            help=f"{DRAFTERS_HELP} [default: the policy's where calibrated, else model if the bundle has one, "
-            "else ngram]",
+            help=f"{DRAFTERS_HELP} {DRAFTER_DEFAULT}",
         )
     )
     route: str | None = option(

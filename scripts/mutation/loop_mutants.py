@@ -31,6 +31,13 @@ LOOP = (
         ("tests/runtime/grammar/test_sessions.py",),
     ),
     Mutant(
+        "rounds that the device could run look up first",
+        "runtime/session.py",
+        "self.decisions.looks_up = self.engine.rounds is None",
+        "self.decisions.looks_up = True",
+        ("tests/runtime/costs/test_first.py",),
+    ),
+    Mutant(
         "roll-back forgets a draft beside the first",
         CONTEXT,
         """        for cached in self.every_decoder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,16 @@ def test_as_much_is_drafted_as_pays(
     assert least <= statistics.drafted / (statistics.rounds - 1) <= most
 
 
+def test_what_drafts_where_nothing_says_it(make_session: MakeSession) -> None:
+    """A lookup and then the draft, but on engines whose rounds run on the device only the draft, which they have."""
+    for rounds, wanted in ((None, "ngram+draft"), (object(), "draft")):
+        session = make_session()
+        session.engine = replace(session.engine, rounds=rounds)  # type: ignore[arg-type]
+        session.adapt()
+        session.stream(PROMPT).close()
+        assert {*session.decisions.states} == {(wanted, False)}
+
+
 def test_a_session_learns_from_its_requests(make_session: MakeSession) -> None:
     """A draft that is never right is trusted less by later ones; those that sample with a seed neither learn nor
     teach.
@@ -105,13 +116,13 @@ def test_a_session_learns_from_its_requests(make_session: MakeSession) -> None:
     shifts = []
     for place in range(6):
         session.generate([place] * 9, max_new_tokens=40)
-        shifts.append(session.decisions.states["draft", False].prior)
+        shifts.append(session.decisions.states["ngram+draft", False].prior)
     assert shifts == sorted(shifts, reverse=True)
     assert shifts[-1] < -0.2
     session.generate([9] * 9, max_new_tokens=40, temperature=1.0, seed=1)
-    assert session.decisions.states["draft", False].prior == shifts[-1]
+    assert session.decisions.states["ngram+draft", False].prior == shifts[-1]
     session.generate([9] * 9, max_new_tokens=40, seed=1)  # greedy: the seed decides nothing
-    assert session.decisions.states["draft", False].prior < shifts[-1]
+    assert session.decisions.states["ngram+draft", False].prior < shifts[-1]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema_version": 99}'])
