@@ -18,13 +18,15 @@ from ..runtime.session import Session
 from .engine.async_session import AsyncSession
 from .http.access import Access
 from .http.exchange import Exchange, Receive, Scope, Send
-from .routes import about, page
+from .routes import about, page, responses
 from .routes.generate import chat, completions
 from .service import Service
 from .settings import ServerSettings
 from .wire import answers, requests
 from .wire.errors import ApiError, of_engine
 from .wire.openapi import EVENTS, JSON, Operation, describe
+from .wire.responses import requests as of_responses
+from .wire.responses.answers import InputTokens, ResponseAnswer
 
 METRICS_MEDIA = ("text/plain", "application/openmetrics-text")
 PAGE_MEDIA = ("text/css", "text/javascript", "image/svg+xml")
@@ -49,6 +51,23 @@ OPERATIONS = (
     ),
     Operation(
         "POST",
+        "/v1/responses",
+        responses.responses,
+        "Answer a conversation in the form of the Responses API; nothing is stored.",
+        of_responses.ResponsesRequest,
+        ResponseAnswer,
+        (JSON, EVENTS),
+    ),
+    Operation(
+        "POST",
+        "/v1/responses/input_tokens",
+        responses.input_tokens,
+        "The number of tokens of such a request.",
+        of_responses.ResponsesRequest,
+        InputTokens,
+    ),
+    Operation(
+        "POST",
         "/tokenize",
         about.tokenize,
         "Text or messages to token ids.",
@@ -70,7 +89,7 @@ OPERATIONS = (
 )
 # What other APIs have at paths of their own.
 INSTEAD = {
-    **dict.fromkeys(("/v1/responses", "/v1/messages", "/api/chat", "/responses", "/messages"), "/v1/chat/completions"),
+    **dict.fromkeys(("/v1/messages", "/api/chat", "/messages"), "/v1/chat/completions"),
     **dict.fromkeys(("/api/generate", "/completion", "/generate", "/v1/fim/completions"), "/v1/completions"),
     **dict.fromkeys(("/api/tags", "/api/models", "/props"), "/v1/models"),
 }

@@ -13,6 +13,7 @@ PLAIN: dict[str, tuple[str, ...]] = {"PLAIN_URL": ()}
 TOOLS = PLAIN | {"TOOLS_URL": ("--chat-template", str(TEMPLATE))}
 SHORT: dict[str, tuple[str, ...]] = {"PLAIN_URL": ("--max-tokens", "4")}  # generated requests rarely limit themselves
 
+AI_PROVIDERS = ("@ai-sdk/openai-compatible@2.0.92", "@ai-sdk/openai@3.0.141")
 ZOD = "zod@4.6.7"
 
 
@@ -36,7 +37,9 @@ class Client:
 CLIENTS = {
     "openai": Client("try_openai.py", ("openai==3.57.0",), TOOLS),
     "openai-npm": Client("try_openai.mjs", ("openai@6.49.0", ZOD), TOOLS),  # 7 needs Node.js 22, as ai 7 does
-    "ai": Client("try_ai.mjs", ("ai@6.0.325", "@ai-sdk/openai-compatible@2.0.92", ZOD), TOOLS),
+    "ai": Client(
+        "try_ai.mjs", ("ai@6.0.325", "@ai-sdk/openai-compatible@2.0.92", "@ai-sdk/openai@3.0.141", ZOD), TOOLS
+    ),
     "litellm": Client("try_litellm.py", ("litellm==1.110.2", "openai==3.57.0"), TOOLS),
     "langchain": Client("try_langchain.py", ("langchain-openai==1.7.4", "openai==3.57.0"), TOOLS),
     "pydantic-ai": Client("try_pydantic_ai.py", ("pydantic-ai-slim[openai]==2.68.0", "openai==3.57.0"), TOOLS),

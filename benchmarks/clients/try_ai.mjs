@@ -1,4 +1,5 @@
-// Vercel's `ai`, with the provider for servers that speak OpenAI's API.
+// Vercel's `ai`, with the provider for servers that speak OpenAI's API, and OpenAI's own, which asks for /v1/responses.
+import { createOpenAI } from '@ai-sdk/openai'
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
 import { APICallError, Output, generateText, stepCountIs, streamText, tool } from 'ai'
 import { z } from 'zod'
@@ -58,6 +59,23 @@ await run({
   tools: async () => twoSteps((await generateText(called)).steps),
   streamed_tools: async () => {
     const answer = streamText(called)
+    await answer.consumeStream()
+    await twoSteps(await answer.steps)
+  },
+  responses: async () => {
+    const fields = { ...asked, model: createOpenAI({ baseURL: PLAIN, apiKey: 'none' })(MODEL) }
+    const whole = await generateText({ ...fields, maxOutputTokens: 16 })
+    const answer = streamText({ ...fields, maxOutputTokens: 16 })
+    let text = ''
+    for await (const part of answer.textStream) text += part
+    expect(text === whole.text && (await answer.finishReason) === whole.finishReason, text)
+    const found = await generateText({ ...fields, output: Output.object({ schema: place }), maxOutputTokens: 300 })
+    expect(CITIES.includes(found.output.city), found.output)
+  },
+  responses_tools: async () => {
+    const model = createOpenAI({ baseURL: TOOLS, apiKey: 'none' })(MODEL)
+    const providerOptions = { openai: { store: false, parallelToolCalls: false } }
+    const answer = streamText({ ...called, model, providerOptions })
     await answer.consumeStream()
     await twoSteps(await answer.steps)
   },

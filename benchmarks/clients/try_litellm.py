@@ -84,6 +84,15 @@ def completions() -> None:
 
 
 @check
+def responses() -> None:
+    asked: dict[str, Any] = dict(model=f"openai/{MODEL}", api_base=PLAIN, api_key="none", input=MESSAGES[0]["content"])
+    asked |= dict(temperature=0, max_output_tokens=8)
+    whole = litellm.responses(**asked)
+    *_, last = litellm.responses(**asked, stream=True)
+    expect(last.response.output[0].content[0].text == whole.output[0].content[0].text, last)
+
+
+@check
 def models() -> None:
     found = litellm.get_valid_models(
         custom_llm_provider="hosted_vllm", check_provider_endpoint=True, api_key="none", api_base=PLAIN

@@ -56,6 +56,12 @@ await run({
     const answer = await plain.chat.completions.create({ ...asked, logprobs: true, top_logprobs: 2 })
     expect(answer.choices[0].logprobs.content[0].top_logprobs.length === 2, answer)
   },
+  responses: async () => {
+    const fields = { model: MODEL, input: PROMPT, max_output_tokens: 8, temperature: 0 }
+    const whole = await plain.responses.create(fields)
+    const final = await plain.responses.stream(fields).finalResponse()
+    expect(whole.output_text && final.output_text === whole.output_text, final)
+  },
   models: async () => {
     const names = (await plain.models.list()).data.map((model) => model.id)
     expect(names.includes(MODEL), names)

@@ -16,6 +16,7 @@ from harness import (
     MESSAGES,
     MODEL,
     PLAIN,
+    PROMPT,
     TOO_LONG,
     TOOLS,
     WEATHER,
@@ -132,6 +133,41 @@ def completions() -> None:
     answer = plain.completions.create(model=MODEL, prompt=prompts, max_tokens=2, temperature=0, logprobs=1)
     expect([choice.index for choice in answer.choices] == list(range(12)), answer)
     expect(answer.choices[0].logprobs.token_logprobs, answer.choices[0])
+
+
+def respond(client: openai.OpenAI = plain, **fields: Any) -> Any:
+    asked: dict[str, Any] = dict(model=MODEL, input=PROMPT, temperature=0, max_output_tokens=8)
+    return client.responses.create(**(asked | fields))
+
+
+@check
+def responses() -> None:
+    whole = respond()
+    expect(whole.output_text and whole.status in ("completed", "incomplete") and whole.store is False, whole)
+    *_, last = respond(stream=True)
+    expect(last.response.output_text == whole.output_text, last)
+    expect(last.response.usage.total_tokens == whole.usage.total_tokens, last.response.usage)
+    counted = plain.responses.input_tokens.count(model=MODEL, input=PROMPT)
+    expect(counted.input_tokens == whole.usage.input_tokens, counted)
+    parsed = plain.responses.parse(model=MODEL, input=PROMPT, text_format=Place, temperature=0)
+    expect(isinstance(parsed.output_parsed, Place), parsed)
+    with refused_with(openai.BadRequestError, "nothing is stored"):
+        respond(previous_response_id=whole.id)
+
+
+@check
+def responses_tools() -> None:
+    """A call, streamed, and an answer to its result: the items of the first are sent back as they are."""
+    offered = {"type": "function"} | WEATHER["function"]
+    fields: dict[str, Any] = dict(model=MODEL, temperature=0, tools=[offered], parallel_tool_calls=False)
+    with with_tools.responses.stream(input=PROMPT, tool_choice="required", **fields) as events:
+        kinds = {event.type for event in events}
+        found = events.get_final_response()
+    (call,) = [item for item in found.output if item.type == "function_call"]
+    expect("response.function_call_arguments.done" in kinds and json.loads(call.arguments)["city"] in CITIES, call)
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    items = [{"role": "user", "content": PROMPT}, *found.output, result]
+    expect(respond(with_tools, input=items, **fields | {"tool_choice": "none"}).output_text, items)
 
 
 @check

@@ -1,11 +1,19 @@
-"""The package `openai-agents`, with its chat completions model: its default asks for /v1/responses."""
+"""The package `openai-agents`, with its chat completions model, and its default that asks for /v1/responses."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
 import openai
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
 from harness import LONG, MODEL, PLAIN, PROMPT, TOO_LONG, TOOLS, Leaves, check, expect, main, refused_with
 from pydantic import BaseModel
 
@@ -26,11 +34,12 @@ def agent(url: str = PLAIN, name: str = MODEL, **options: Any) -> Agent:
     """With `stop_on_first_tool` a tool's result ends a run: no model has to know when to stop."""
     fields = ("max_tokens", "tool_choice", "include_usage", "extra_body")
     settings = {"max_tokens": 8} | {name: options.pop(name) for name in fields if name in options}
+    kind = options.pop("kind", OpenAIChatCompletionsModel)
     parallel = False if "tools" in options or "handoffs" in options else None
     client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=300)
     return Agent(
         name="agent",
-        model=OpenAIChatCompletionsModel(model=name, openai_client=client),
+        model=kind(model=name, openai_client=client),
         model_settings=ModelSettings(temperature=0.0, parallel_tool_calls=parallel, **settings),
         tool_use_behavior="stop_on_first_tool",
         **options,
@@ -75,6 +84,29 @@ async def streamed_tools() -> None:
     async for _ in found.stream_events():
         pass
     expect(str(found.final_output).startswith("rain in"), found)
+
+
+@check
+async def responses() -> None:
+    """With a schema, since an answer that `max_tokens` ends is an error to it."""
+    asked = agent(kind=OpenAIResponsesModel, output_type=Place, max_tokens=300)
+    expect(isinstance((await Runner.run(asked, PROMPT)).final_output, Place), "no place")
+    streamed = Runner.run_streamed(asked, PROMPT)
+    kinds = [event.data.type async for event in streamed.stream_events() if event.type == "raw_response_event"]
+    expect(isinstance(streamed.final_output, Place) and kinds[-1] == "response.completed", kinds)
+    expect(streamed.context_wrapper.usage.output_tokens > 0, streamed.context_wrapper.usage)
+
+
+@check
+async def responses_tools() -> None:
+    """As `tools`; the second run sends the items of the first."""
+    options: dict[str, Any] = dict(kind=OpenAIResponsesModel, tools=[weather], max_tokens=300)
+    called = await Runner.run(agent(TOOLS, tool_choice="required", **options), PROMPT)
+    expect(str(called.final_output).startswith("rain in"), called)
+    history = [*called.to_input_list(), {"role": "user", "content": "So?"}]
+    told = agent(TOOLS, tool_choice="none", output_type=Place, **options)
+    answered = await Runner.run(told, history)  # type: ignore[arg-type]
+    expect(isinstance(answered.final_output, Place), answered)
 
 
 @check

@@ -1,4 +1,4 @@
-"""The package `pydantic-ai`, with its chat completions model."""
+"""The package `pydantic-ai`, with its chat completions model, and its default that asks for /v1/responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import ModelContextWindowExceededError, ModelHTTPError
 from pydantic_ai.messages import ModelRequest, ToolReturnPart
 from pydantic_ai.models import ModelRequestParameters
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 
@@ -25,15 +25,15 @@ def weather(city: Literal["Oslo", "Rome"]) -> str:
     return f"rain in {city}"
 
 
-def model(url: str = PLAIN, name: str = MODEL) -> OpenAIChatModel:
+def model(url: str = PLAIN, name: str = MODEL, kind: Any = OpenAIChatModel) -> Any:
     client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=300)
-    return OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))
+    return kind(name, provider=OpenAIProvider(openai_client=client))
 
 
 def agent(url: str = PLAIN, **options: Any) -> Any:
     settings = {"max_tokens": options.pop("max_tokens", 8), "temperature": 0.0, "parallel_tool_calls": False}
     settings |= {"extra_body": options.pop("extra_body", {})}
-    return Agent(model(url), model_settings=settings, retries=0, **options)
+    return Agent(model(url, kind=options.pop("kind", OpenAIChatModel)), model_settings=settings, retries=0, **options)
 
 
 @check
@@ -59,11 +59,13 @@ async def structured_output() -> None:
         expect(isinstance(found.output, Place), found)
 
 
-def calling(history: list[Any], choice: str) -> dict[str, Any]:
+def calling(history: list[Any], choice: str, kind: Any = OpenAIChatModel) -> dict[str, Any]:
     """The arguments of a direct request with the tool, in which `choice` says whether it is called."""
     settings: Any = {"max_tokens": 300, "temperature": 0.0, "parallel_tool_calls": False, "tool_choice": choice}
     offered = ModelRequestParameters(function_tools=[Tool(weather).tool_def])
-    return dict(model=model(TOOLS), messages=history, model_settings=settings, model_request_parameters=offered)
+    return dict(
+        model=model(TOOLS, kind=kind), messages=history, model_settings=settings, model_request_parameters=offered
+    )
 
 
 @check
@@ -85,6 +87,26 @@ async def streamed_tools() -> None:
             pass
         (call,) = events.get().tool_calls
     expect(call.args_as_dict()["city"] in CITIES, call)
+
+
+@check
+async def responses() -> None:
+    found = await agent(kind=OpenAIResponsesModel).run(PROMPT)
+    async with agent(kind=OpenAIResponsesModel).run_stream(PROMPT) as run:
+        text = "".join([part async for part in run.stream_text(delta=True)])
+    expect(text == found.output, text)
+    place = await agent(output_type=NativeOutput(Place), max_tokens=300, kind=OpenAIResponsesModel).run(PROMPT)
+    expect(isinstance(place.output, Place), place)
+
+
+@check
+async def responses_tools() -> None:
+    history: list[Any] = [ModelRequest.user_text_prompt(PROMPT)]
+    called = await model_request(**calling(history, "required", OpenAIResponsesModel))
+    (call,) = called.tool_calls
+    found = ToolReturnPart(call.tool_name, weather(**call.args_as_dict()), call.tool_call_id)
+    answer = await model_request(**calling([*history, called, ModelRequest([found])], "none", OpenAIResponsesModel))
+    expect(not answer.tool_calls, answer)
 
 
 @check

@@ -27,7 +27,7 @@ class ClientGone(Exception):  # noqa: N818 (nobody's failure)
 
 class Exchange:
     """begun: the status has been sent. headers: additional ones to send with it. key: whose turns in the queue these
-    are. notes: for the log's line.
+    are. notes: for the log's line. last_words: the events of an error that ends a stream.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, settings: ServerSettings) -> None:
@@ -36,6 +36,7 @@ class Exchange:
         self.headers: dict[str, str] = {}
         self.notes: dict[str, Any] = {}
         self.key = ""
+        self.last_words: Callable[[ApiError], bytes] = lambda error: b"data: " + error.body + b"\n\n"
         self._sent_at = monotonic()
 
     @property
@@ -141,11 +142,16 @@ class Exchange:
         await self._start(200, lines)
 
     async def event(self, data: bytes) -> None:
-        await self._part(b"data: " + data + b"\n\n")
+        await self.events(b"data: " + data + b"\n\n")
+
+    async def events(self, text: bytes) -> None:
+        """As they are sent, with their names."""
+        if text:
+            await self._bounded({"type": "http.response.body", "body": text, "more_body": True})
 
     async def ping(self) -> None:
         """A comment, which readers skip, so that no proxy closes a silent stream."""
-        await self._part(b": ping\n\n")
+        await self.events(b": ping\n\n")
 
     @property
     def silent_for(self) -> float:
@@ -156,10 +162,10 @@ class Exchange:
         await self._bounded({"type": "http.response.body", "body": b""})
 
     async def fail(self, error: ApiError) -> None:
-        """Send the error as the answer, or as a stream's last event, which no [DONE] follows. The log gets its code."""
+        """Send the error as the answer, or at the end of a stream, where no [DONE] follows. The log gets its code."""
         self.notes["error"] = error.code
         if self.begun:
-            await self.event(error.body)
+            await self.events(self.last_words(error))
             await self.end()
         else:
             await self.answer(error.status, error.body, error.headers)
@@ -167,9 +173,6 @@ class Exchange:
     @property
     def _is_head(self) -> bool:
         return bool(self.scope.get("method") == "HEAD")
-
-    async def _part(self, text: bytes) -> None:
-        await self._bounded({"type": "http.response.body", "body": text, "more_body": True})
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         self.begun, self._sent_at = True, monotonic()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from ...runtime.text.encode import Prompt
-from ...runtime.tools.tool import Tool
 from ...version import VERSION
 from ..http.exchange import Exchange
 from ..service import Service
 from ..wire.answers import Detokenized, ModelList, Tokenized
 from ..wire.body import parse
 from ..wire.errors import ApiError, invalid
-from ..wire.requests import DetokenizeRequest, TokenizeRequest
+from ..wire.requests import ChatRequest, DetokenizeRequest, TokenizeRequest
 from ..wire.tools import form_of, offered
 from ..wire.translate import chat_messages, check_template, variables_of
 
@@ -32,26 +33,32 @@ async def model(service: Service, exchange: Exchange) -> None:
 
 
 async def tokenize(service: Service, exchange: Exchange) -> None:
-    strict = service.settings.strict_fields
-    request = parse(TokenizeRequest, await exchange.body(), strict).request
+    request = parse(TokenizeRequest, await exchange.body(), service.settings.strict_fields).request
     service.check_model(request.model)
     if (request.prompt is None) == (request.messages is None):
         raise invalid("prompt", "give either prompt or messages")
     if request.messages is not None:
-        check_template(service.session, bool(request.tools))
-    variables, _ = variables_of(request, service.session, strict)
-    tools: list[Tool] = []
-    prompt: Prompt = str(request.prompt)
-    if request.messages is not None:
-        prompt = chat_messages(request.messages, service.session, variables)
-        if request.tools:
-            tools = offered(request.tools)
-            form_of(service.session, "tools")
-    tokens: list[int] = []
-    if prompt != "":
-        tokens = await exchange.while_there(service.sessions.encode(prompt, tools, variables, key=exchange.key))
+        tokens = await tokens_of(service, exchange, request)
+    else:
+        tokens = await _encoded(service, exchange, str(request.prompt)) if request.prompt else []
     texts = [service.texts.text_of(token) for token in tokens] if request.return_token_strs else None
     await exchange.answer(200, encode(Tokenized(tokens, len(tokens), service.session.capacity, texts)))
+
+
+async def tokens_of(service: Service, exchange: Exchange, request: TokenizeRequest | ChatRequest) -> list[int]:
+    """The prompt for its messages. Raises `ApiError`."""
+    service.check_model(request.model)
+    tools = [] if getattr(request, "tool_choice", None) == "none" else offered(request.tools or ())
+    check_template(service.session, bool(tools))
+    variables, _ = variables_of(request, service.session, service.settings.strict_fields)
+    messages = chat_messages(request.messages or (), service.session, variables)
+    if tools:
+        form_of(service.session, "tools")
+    return await _encoded(service, exchange, messages, tools, variables)
+
+
+async def _encoded(service: Service, exchange: Exchange, prompt: Prompt, *of_template: Any) -> list[int]:
+    return await exchange.while_there(service.sessions.encode(prompt, *of_template, key=exchange.key))
 
 
 async def detokenize(service: Service, exchange: Exchange) -> None:

@@ -1,4 +1,4 @@
-"""`/v1/chat/completions` and `/v1/completions`: from the body to the queue, and from rounds to the answer."""
+"""Conversations and `/v1/completions`: from the body to the queue, and from rounds to the answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ...errors import GrammarError, SpecExportError
+from ...errors import GrammarError
 from ...runtime.grammar.grammar import Grammar
 from ...runtime.grammar.thinking import Thinking
 from ...runtime.sampling.logprobs import TokenLogprobs
@@ -19,11 +19,11 @@ from ...runtime.text.chat_template import Variables
 from ...runtime.text.encode import Prompt
 from ..http.exchange import ClientGone, Exchange
 from ..service import Service
-from ..wire.answers import Chunk, metrics_of
+from ..wire.answers import metrics_of
 from ..wire.body import Parsed, parse
 from ..wire.calls import Calls, bounded, calls_of
 from ..wire.constraints import grammar_of, relaxed
-from ..wire.errors import ApiError, named_as_sent, of_engine, of_grammar
+from ..wire.errors import as_sent, of_engine, of_grammar
 from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
 from ..wire.translate import (
     chat_messages,
@@ -34,7 +34,7 @@ from ..wire.translate import (
     variables_of,
 )
 from .output import Output, Piece
-from .shapes import ChatShape, Shape, TextShape, Whole
+from .shapes import ChatShape, Sent, Shape, TextShape, Whole
 from .work import Work
 
 IGNORED_HEADER = "x-specexport-ignored"
@@ -45,36 +45,40 @@ LISTABLE = re.compile("[!-+\\--~]+")  # visible ASCII without a comma, which sta
 
 async def chat(service: Service, exchange: Exchange) -> None:
     parsed = parse(ChatRequest, await exchange.body(), service.settings.strict_fields)
-    variables, unread = variables_of(parsed.request, service.session, service.settings.strict_fields)
-    _note_ignored(service, exchange, [*parsed.ignored, *unread, *_unknown_route(service, parsed.request)])
-    service.check_model(parsed.request.model)
-    check_template(service.session, bool(parsed.request.tools) and parsed.request.tool_choice != "none")
-    if parsed.request.tools:  # off the event loop: there may be many long ones
-        find = partial(calls_of, parsed.request, service.session)
-        calls = await exchange.while_there(service.sessions.compilers.run(exchange.key, find))
+    await converse(service, exchange, parsed, ChatShape(service, _wants_usage(parsed.request)))
+
+
+async def converse(service: Service, exchange: Exchange, parsed: Parsed[ChatRequest], shape: Shape) -> None:
+    """Answer a conversation, whichever API it came by."""
+    await _answer(await _made(_conversation(service, exchange, parsed), exchange, parsed), exchange, shape)
+
+
+async def _conversation(service: Service, exchange: Exchange, parsed: Parsed[ChatRequest]) -> Work:
+    request = parsed.request
+    variables, unread = variables_of(request, service.session, service.settings.strict_fields)
+    unread = [parsed.sent_as.get(name, name) for name in unread]
+    note_ignored(service, exchange, [*parsed.ignored, *unread, *_unknown_route(service, request)])
+    service.check_model(request.model)
+    check_template(service.session, bool(request.tools) and request.tool_choice != "none")
+    if request.tools:  # off the event loop: there may be many long ones
+        calls = await service.sessions.compilers.run(exchange.key, partial(calls_of, request, service.session))
     else:
-        calls = calls_of(parsed.request, service.session)
-    messages = chat_messages(parsed.request.messages, service.session, variables)
-    making = _work(service, exchange.key, parsed.request, [messages], calls, variables)
-    await _answer(await _made(making, exchange, parsed), exchange, ChatShape(service, _wants_usage(parsed.request)))
+        calls = calls_of(request, service.session)
+    messages = chat_messages(request.messages, service.session, variables)
+    return await _work(service, exchange.key, request, [messages], calls, variables)
 
 
 async def completions(service: Service, exchange: Exchange) -> None:
     parsed = parse(CompletionRequest, await exchange.body(), service.settings.strict_fields)
-    _note_ignored(service, exchange, [*parsed.ignored, *_unknown_route(service, parsed.request)])
+    note_ignored(service, exchange, [*parsed.ignored, *_unknown_route(service, parsed.request)])
     service.check_model(parsed.request.model)
     making = _work(service, exchange.key, parsed.request, prompts_of(parsed.request))
     await _answer(await _made(making, exchange, parsed), exchange, TextShape(service, _wants_usage(parsed.request)))
 
 
 async def _made(making: Awaitable[Work], exchange: Exchange, parsed: Parsed[Any]) -> Work:
-    """Its errors name the fields as the client did."""
-    try:
+    with as_sent(parsed.sent_as):
         work = await exchange.while_there(making)
-    except SpecExportError as error:
-        raise named_as_sent(of_engine(error), parsed.sent_as) from None
-    except ApiError as error:
-        raise named_as_sent(error, parsed.sent_as) from None
     if work.relaxed:
         exchange.headers[RELAXED_HEADER] = _listed(work.relaxed)
     return work
@@ -190,8 +194,9 @@ async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
         return
     if _wants_usage(work.request):
         metrics = metrics_of(work.statistics, work.queue_seconds, work.service.session.max_draft_tokens)
-        await exchange.event(msgspec.json.encode(shape.usage(work.usage, metrics)))
-    await exchange.event(b"[DONE]")
+        await _send(exchange, shape.usage(work.usage, metrics))
+    if shape.done:
+        await exchange.event(b"[DONE]")
     await exchange.end()
 
 
@@ -202,6 +207,7 @@ async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, 
         # proxy gives up. Who has it is answered, however long that takes.
         started = await sessions.started(output.job, settings.header_timeout)
         await exchange.begin_events()
+        await exchange.events(shape.begin())
     else:
         started = False
     while not started:
@@ -219,19 +225,22 @@ async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, 
             else:
                 for chunk in _chunks(shape, index, piece, with_logprobs, not opened):
                     opened = True
-                    await exchange.event(msgspec.json.encode(chunk))
+                    await _send(exchange, chunk)
             if exchange.silent_for > settings.ping_interval:  # rounds come, but with nothing to report yet
                 await exchange.ping()
     if output.finish_reason == "abort":
         raise ClientGone
     opening = None if opened else shape.start(index, "")
     if opening is not None:
-        await exchange.event(msgspec.json.encode(opening))
-    last = shape.finish(index, output.finish_reason, held if with_logprobs and held else None)
-    await exchange.event(msgspec.json.encode(last))
+        await _send(exchange, opening)
+    await _send(exchange, shape.finish(index, output.finish_reason, held if with_logprobs and held else None))
 
 
-def _chunks(shape: Shape, index: int, piece: Piece, with_logprobs: bool, first: bool) -> Iterator[Chunk]:
+async def _send(exchange: Exchange, made: Sent) -> None:
+    await (exchange.events(made) if isinstance(made, bytes) else exchange.event(msgspec.json.encode(made)))
+
+
+def _chunks(shape: Shape, index: int, piece: Piece, with_logprobs: bool, first: bool) -> Iterator[Sent]:
     """One for each part; other fields come with the first one. first: the choice is still to be opened, as its first
     part tells whether it has content.
     """
@@ -255,7 +264,7 @@ def _unknown_route(service: Service, request: ChatRequest | CompletionRequest) -
     return ["specexport.route"] if route is not None and (policy is None or route not in policy.routes) else []
 
 
-def _note_ignored(service: Service, exchange: Exchange, ignored: list[str]) -> None:
+def note_ignored(service: Service, exchange: Exchange, ignored: list[str]) -> None:
     if ignored:
         service.metrics.ignored(len(ignored))
         exchange.headers[IGNORED_HEADER] = _listed(ignored)

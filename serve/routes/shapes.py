@@ -54,18 +54,29 @@ class Whole:
         return cls(thoughts, text, calls, logprobs, finish_reason)
 
 
+Sent = Chunk | bytes  # a chunk, or events as they are sent
+
+
 class Shape(Protocol):
-    def start(self, index: int, part: Part | Thought) -> Chunk | None:
+    """done: whether `[DONE]` ends a stream."""
+
+    done: bool = True
+
+    def begin(self) -> bytes:
+        """Events that open a stream, while nothing has come."""
+        return b""
+
+    def start(self, index: int, part: Part | Thought) -> Sent | None:
         """What opens a choice before its first part."""
         ...
 
-    def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Chunk: ...
+    def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Sent: ...
 
-    def finish(self, index: int, reason: str, logprobs: Logprobs) -> Chunk:
+    def finish(self, index: int, reason: str, logprobs: Logprobs) -> Sent:
         """logprobs: for tokens at the end that add nothing to the answer."""
         ...
 
-    def usage(self, usage: Usage, metrics: Metrics) -> Chunk: ...
+    def usage(self, usage: Usage, metrics: Metrics) -> Sent: ...
 
     def whole(self, choices: list[Whole], usage: Usage, metrics: Metrics) -> msgspec.Struct: ...
 
@@ -108,7 +119,7 @@ class Head:
         return kind(**head, system_fingerprint=service.fingerprint, **rest)
 
 
-class ChatShape:
+class ChatShape(Shape):
     def __init__(self, service: Service, with_usage: bool) -> None:
         self._service = service
         self._head = Head(service, "chatcmpl", "chat.completion.chunk", with_usage)
@@ -165,7 +176,7 @@ def _message(choice: Whole) -> AnswerMessage:
     return AnswerMessage("assistant", choice.text or None, None, thoughts, calls)
 
 
-class TextShape:
+class TextShape(Shape):
     def __init__(self, service: Service, with_usage: bool) -> None:
         self._service = service
         self._head = Head(service, "cmpl", "text_completion", with_usage)

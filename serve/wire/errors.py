@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 
@@ -73,6 +74,15 @@ def named_as_sent(error: ApiError, sent_as: Mapping[str, str]) -> ApiError:
             message = sent + message.removeprefix(name + rest) if message.startswith(name + rest) else message
             return ApiError(error.status, error.code, message, sent, error.headers)
     return error
+
+
+@contextmanager
+def as_sent(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors become `ApiError`s about the fields as the client named them."""
+    try:
+        yield
+    except (ApiError, SpecExportError) as error:
+        raise named_as_sent(of_engine(error), names) from None
 
 
 def too_long(field: str, tokens: int, capacity: int) -> ApiError:

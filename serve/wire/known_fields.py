@@ -39,6 +39,14 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     **_all("user metadata prompt_cache_key safety_identifier parallel_tool_calls", (ANY,), ""),
     "store": ((False,), "nothing is stored"),
     "service_tier": (("auto", "default"), "there is one tier"),
+    # Of the Responses API.
+    **_all("prompt_cache_retention prompt_cache_options stream_options", (ANY,), ""),
+    **_all("previous_response_id conversation", NEVER, "nothing is stored here; send the whole conversation as input"),
+    "background": ((False,), "nothing is stored here; an answer is sent when it is made"),
+    "context_management": (([],), WHOLE_PROMPT),
+    **_all("max_tokens max_completion_tokens", NEVER, "give max_output_tokens instead"),
+    "response_format": (({"type": "text"},), "give text.format instead"),
+    "text.verbosity": (("medium",), "say it in a message"),
     **_all("guided_decoding_backend", (ANY,), ""),  # a name that would seem to narrow the answer
     **_all("structured_outputs.disable_any_whitespace structured_outputs.disable_fallback", (ANY,), ""),
     # What an answer must match.
@@ -113,7 +121,7 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     "messages[].images": (([],), TEXT_ONLY),
     "add_special_tokens": ((True,), "give token ids as the prompt instead"),
     **_all("system instructions", ("",), "give a message with the role system instead"),
-    "prompt": (NEVER, "give messages, or use /v1/completions"),
+    "prompt": (NEVER, "give messages or input, or use /v1/completions"),
     "messages": (NEVER, "give a prompt, or use /v1/chat/completions"),
     **_all("input inputs input_ids prompt_token_ids", NEVER, "give messages, or a prompt for /v1/completions"),
     **_all("prompt_embeds input_embeds context", NEVER, "give texts or token ids"),

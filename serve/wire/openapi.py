@@ -45,9 +45,8 @@ def describe(operations: Sequence[Operation], keys: bool = False, public_metrics
     paths: dict[str, Any] = {}
     for one in operations:
         refused = {"description": "Refused.", "content": {JSON: _schema(ErrorAnswer)}}
-        content = {
-            media: _schema(one.answer) if media == JSON else {"schema": {"type": "string"}} for media in one.media
-        }
+        by_media = {JSON: _schema(one.answer), EVENTS: _schema(None)}  # events have names, so they are no texts
+        content = {media: by_media.get(media, {"schema": {"type": "string"}}) for media in one.media}
         done = {"description": "Done.", "content": content}
         operation: dict[str, Any] = {"summary": one.summary, "responses": {"200": done, "4XX": refused, "5XX": refused}}
         if one.request is not None:

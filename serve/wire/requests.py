@@ -134,11 +134,10 @@ class Extension(msgspec.Struct, forbid_unknown_fields=True):
     banned_tokens: Annotated[list[TokenId], Meta(max_length=65536)] | None = None
 
 
-class Common(msgspec.Struct, kw_only=True):
-    """What chat and completions share. ignore_eos: the model's own stop tokens end nothing."""
+class Sampling(msgspec.Struct, kw_only=True):
+    """What all APIs share. ignore_eos: the model's own stop tokens end nothing."""
 
     model: Annotated[str, Meta(max_length=1024)] | None = None
-    max_tokens: Size | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
@@ -153,12 +152,18 @@ class Common(msgspec.Struct, kw_only=True):
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
     logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] | None = None
     stream: bool | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    specexport: Extension | None = None
+
+
+class Common(Sampling, kw_only=True):
+    """What chat and completions share."""
+
+    max_tokens: Size | None = None
     stream_options: StreamOptions | None = None
     prediction: Prediction | None = None
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    specexport: Extension | None = None
 
 
 # Limits of the values with which a template may repeat or count something.

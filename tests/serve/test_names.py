@@ -54,7 +54,7 @@ def test_one_name_stays_the_text_that_it_was() -> None:
 @pytest.mark.parametrize(
     ("path", "instead"),
     [
-        ("/v1/responses", "/v1/chat/completions"),
+        ("/responses", "/v1/responses"),
         ("/chat/completions", "/v1/chat/completions"),
         ("/v1/embeddings", "see /openapi.json"),
     ],
