@@ -90,10 +90,9 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     "skip_special_tokens": ((True,), "special tokens have no text here"),
     "detokenize": ((True,), "answers are text"),
     # What is returned besides.
-    **_all("echo return_full_text", (False,), "the prompt is not echoed"),
-    "echo_last": ((0,), "the prompt is not echoed"),
-    "prompt_logprobs": (NEVER, "only generated tokens have log-probabilities"),
-    "decoder_input_details": ((False,), "only generated tokens have log-probabilities"),
+    **_all("echo return_full_text", (False,), "only /v1/completions echoes a prompt, for echo: true"),
+    "echo_last": ((0,), "give echo: true instead"),
+    "decoder_input_details": ((False,), "give prompt_logprobs instead"),
     **_all("n_probs top_n_tokens", (0,), "give logprobs instead"),
     "post_sampling_probs": ((False,), "log-probabilities are those before sampling"),
     "raw_output": ((False,), "answers are text"),

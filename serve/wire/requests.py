@@ -8,6 +8,8 @@ import msgspec
 from msgspec import Meta
 
 Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Limit = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Likeliest = Annotated[int, Meta(ge=0, le=20)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
@@ -135,10 +137,12 @@ class Extension(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Common(msgspec.Struct, kw_only=True):
-    """What chat and completions share. ignore_eos: the model's own stop tokens end nothing."""
+    """What chat and completions share. ignore_eos: the model's own stop tokens end nothing. max_tokens: 0 only for the
+    prompt's log-probabilities, or its echo.
+    """
 
     model: Annotated[str, Meta(max_length=1024)] | None = None
-    max_tokens: Size | None = None
+    max_tokens: Limit | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
@@ -155,6 +159,7 @@ class Common(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     prediction: Prediction | None = None
+    prompt_logprobs: Likeliest | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -178,7 +183,7 @@ class ChatRequest(Common, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1, max_length=1024)]
     max_completion_tokens: Size | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: Likeliest | None = None
     tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
@@ -190,7 +195,8 @@ class CompletionRequest(Common, kw_only=True):
     """prompt: a text, texts, token ids, or lists of token ids; at most 64 prompts."""
 
     prompt: str | list[str | TokenId | list[TokenId]]
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | Literal[False] | None = None
+    logprobs: Likeliest | Literal[False] | None = None
+    echo: bool | None = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
