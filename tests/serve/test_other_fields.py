@@ -58,7 +58,9 @@ def test_what_changes_an_answer_is_refused_by_name(name: str) -> None:
                         parsed(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["mirostat", "best_of", "grammar", "bad_words", "echo", "system", "functions", "think"])
+@pytest.mark.parametrize(
+    "name", ["mirostat", "best_of", "grammar", "bad_words", "echo", "system", "functions", "think"]
+)
 def test_names_that_must_be_in_the_table(name: str) -> None:
     assert name in FIELDS
     assert name not in OTHER_NAMES
