@@ -230,6 +230,15 @@ class Session:
             chunks = list(stream)
         return Generation.of(chunks)
 
+    def score(self, prompt: Prompt, likeliest: int = 0, cache_salt: str | None = None) -> Generation:
+        """No text, only `prompt_logprobs`: of each token of `prompt` but the first, and of that many likeliest ones.
+
+        Rows that other requests left in the cache have no logits and are computed again, in passes as wide as a
+        verification. Raises what `stream` raises.
+        """
+        params = SamplingParameters(max_new_tokens=0, speculate=False, prompt_logprobs=likeliest, cache_salt=cache_salt)
+        return self.generate(prompt, params)
+
     def cancel(self) -> None:
         """End the open request, if any, at its next prompt chunk or round; the finish reason of its last chunk is
         `cancelled`.

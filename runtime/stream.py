@@ -89,7 +89,7 @@ class Stream(Iterator[Chunk]):
 class Generation:
     """finish_reason `stop`: a stop token or stop string came, or the grammar is complete; `length`: max_new_tokens or
     the capacity was reached; `cancelled`: by `Session.cancel`. logprobs: one for each of the tokens, if the request
-    asked for them.
+    asked for them. prompt_logprobs: of the prompt's tokens but the first, in the same case.
     """
 
     text: str
@@ -97,6 +97,7 @@ class Generation:
     finish_reason: FinishReason
     statistics: Statistics
     logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
     @classmethod
     def of(cls, chunks: Sequence[Chunk]) -> Generation:
@@ -105,7 +106,8 @@ class Generation:
         assert last.finish_reason is not None
         tokens = tuple(token for chunk in chunks for token in chunk.tokens)
         logprobs = tuple(one for chunk in chunks for one in chunk.logprobs)
-        return cls("".join(chunk.text for chunk in chunks), tokens, last.finish_reason, last.statistics, logprobs)
+        text, scored = "".join(chunk.text for chunk in chunks), chunks[0].prompt_logprobs
+        return cls(text, tokens, last.finish_reason, last.statistics, logprobs, scored)
 
 
 def holds(lock: RLock) -> bool:

@@ -30,8 +30,8 @@ class Drafts:
     closed: bool = False
 
     def __post_init__(self) -> None:
-        manifest = self.bundle.manifest
-        target = CachedDecoder(self.engine.target, manifest.contract.prompt_chunk)
+        manifest, contract = self.bundle.manifest, self.bundle.manifest.contract
+        target = CachedDecoder(self.engine.target, contract.prompt_chunk, widest=contract.widest_step)
         self.context = Context(target, drafts_with=manifest.first_draft, taps=self.engine.taps)
         self.opened = dict[str, OpenedDraft]()
         if self.engine.draft is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal
 
@@ -27,6 +27,7 @@ from ..state.hidden_rows import HiddenDecoder
 from ..state.statistics import Statistics
 from ..text.detokenizer import Detokenizer, StopStrings
 from .device_rounds import DeviceRound, device_rounds
+from .scoring import Scores
 from .speculate import HostRound, Round, decode
 from .tree_round import TreeRound
 
@@ -46,7 +47,8 @@ class Chunk:
     token released, which together is `text`.
 
     draft_tokens: all drafted tokens, also the rejected ones; sources: where each of them came from, `model`, `lookup`,
-    `prediction` or `grammar`. logprobs: one for each of the tokens, where the request asked for them.
+    `prediction` or `grammar`. logprobs: one for each of the tokens, where the request asked for them. prompt_logprobs:
+    of the first chunk, one for each of the prompt's tokens but its first, where the request asked for them.
     """
 
     text: str
@@ -58,6 +60,7 @@ class Chunk:
     draft_tokens: tuple[int, ...] = ()
     sources: tuple[Source, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class OutputText:
@@ -118,12 +121,14 @@ class Decoding:
     engine: Engine
     tokenizer: Tokenizer
     context: Context
+    scores: Scores = field(default_factory=Scores)
 
     def chunks(
         self, request: Request, statistics: Statistics, cancellation: Cancellation
     ) -> Generator[Chunk, None, None]:
         """Decode `request`. The context is left valid wherever the iteration is abandoned."""
-        context, resumed = self.context, perf_counter()
+        context, parameters, resumed = self.context, request.parameters, perf_counter()
+        scored: tuple[TokenLogprobs, ...] = ()
         for cached in context.every_decoder:
             cached.check_cancelled = cancellation.check
         output = OutputText(self.tokenizer, request)
@@ -134,8 +139,19 @@ class Decoding:
             models = {model for drafter in request.drafters for model in models_in(drafter)}
             drafting = [cached for name, cached in context.drafts.items() if name in models]
             context.readers = [cached for cached in drafting if isinstance(cached, HiddenDecoder)]
-            statistics.reused_tokens = context.start(request.prompt, request.parameters.cache_salt)
+            statistics.reused_tokens = context.start(request.prompt, parameters.cache_salt)
             statistics.restored_tokens = context.restored
+            if parameters.prompt_logprobs is not None:
+                statistics.reused_tokens = self.scores.resume(context, parameters.prompt_logprobs)
+                statistics.restored_tokens = min(statistics.restored_tokens, statistics.reused_tokens)
+                with self._finite():
+                    scored = self.scores.complete(context)
+                statistics.prefill_seconds = perf_counter() - resumed
+            if not request.limit:
+                statistics.total_seconds += perf_counter() - resumed
+                statistics.first_token_seconds = statistics.total_seconds
+                yield Chunk("", (), "length", statistics, prompt_logprobs=scored)
+                return
             round = self._round(request, statistics)
             with self._finite():
                 for outcome in decode(context, round, request.schedule, request.limit, statistics):
@@ -162,7 +178,9 @@ class Decoding:
                         outcome.draft_tokens,
                         outcome.sources,
                         outcome.logprobs[:kept],
+                        scored,
                     )
+                    scored = ()
                     if finish:
                         return
                     resumed = perf_counter()

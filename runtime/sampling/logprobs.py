@@ -12,11 +12,14 @@ from .truncation import largest
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Natural logarithms. likeliest: (token, logprob) of as many as were requested, the likeliest first."""
+    """Natural logarithms. likeliest: (token, logprob) of as many as were requested, the likeliest first. rank: of a
+    prompt's token, 1 for the likeliest.
+    """
 
     token: int
     logprob: float
     likeliest: tuple[tuple[int, float], ...]
+    rank: int | None = None
 
 
 def token_logprobs(logits: Row, token: int, count: int) -> TokenLogprobs:

@@ -71,6 +71,7 @@ class SamplingParameters:
     (OpenAI's Predicted Outputs). Drafts are looked up in it first, as many as the bundle can take unless
     num_draft_tokens is given; the output stays the same. logprobs: of each token of the output, and of that many of the
     likeliest alternatives, from the target's own logits before bias, penalties, bans and temperature; None for none.
+    prompt_logprobs: the same of each token of the prompt but the first; max_new_tokens may then be 0.
 
     shown: special tokens that appear in the text by their names, in addition to those that a grammar names; others have
     no text.
@@ -82,7 +83,7 @@ class SamplingParameters:
     `Session.stream` and `specexport generate` derive their options from these fields.
     """
 
-    max_new_tokens: int = option(Whole(least=1, help="Maximum new tokens."), 256)
+    max_new_tokens: int = option(Whole(help="Maximum new tokens."), 256)
     temperature: float = option(Number(low=0.0, high=100.0, off="0 is greedy"), 0.0)
     top_k: int = option(Whole(help="0 is off."), 0)
     top_p: float = option(Number(low=0.0, high=1.0, above=True, off="1 is off"), 1.0)
@@ -138,12 +139,15 @@ class SamplingParameters:
     )
     prediction: str | Iterable[int] | None = option(TokenIds(optional=True, or_text=True, flag=""))
     logprobs: int | None = option(Whole(optional=True, flag=""))
+    prompt_logprobs: int | None = option(Whole(optional=True, flag=""))
     shown: Iterable[int] = option(TokenIds(flag=""), ())
     cache_salt: str | None = option(Text(flag=""))
 
     def __post_init__(self) -> None:
         for one in fields(self):
             object.__setattr__(self, one.name, one.metadata["option"].check(one.name, getattr(self, one.name)))
+        if not self.max_new_tokens and self.prompt_logprobs is None:
+            raise ParameterError("max_new_tokens is 0; it must be 1 or more", "max_new_tokens")
         if (self.min_new_tokens or 0) > self.max_new_tokens:
             raise ParameterError(
                 f"min_new_tokens is {self.min_new_tokens}; "

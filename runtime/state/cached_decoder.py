@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...engines.base import Decoder, Logits, nothing
@@ -50,13 +50,23 @@ class CachedDecoder:
 
     def prefill(self, tokens: Sequence[int], end: int) -> None:
         """Feed `tokens[rows:end]` in chunks, or `tokens[:end]` if the cache holds more and cannot be rolled back."""
+        for part in self._parts(tokens, end, self.chunk):
+            self.decoder.feed(part, self.rows)
+
+    def read(self, tokens: Sequence[int], end: int) -> Iterator[Logits]:
+        """Like `prefill`, in passes that give the logits of each of their rows."""
+        for part in self._parts(tokens, end, self.widest):
+            yield self.decoder.step(part, self.rows)
+
+    def _parts(self, tokens: Sequence[int], end: int, widest: int) -> Iterator[Sequence[int]]:
+        """The tokens of each pass, which is to be run before the next is asked for."""
         if self.rows > end and self.decoder.resumable(end) < end:
             self.keep(end)
         while self.rows < end:
             self.check_cancelled()
             stops = [place for place in (*self.checkpoints, end) if place > self.rows]
-            part = tokens[self.rows : min(self.rows + self.chunk, *stops)]
-            self.decoder.feed(part, self.rows)
+            part = tokens[self.rows : min(self.rows + widest, *stops)]
+            yield part
             if self.on_feed is not None:
                 self.on_feed(self.rows, len(part))
             self.rows += len(part)

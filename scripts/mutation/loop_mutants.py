@@ -15,7 +15,51 @@ DETOKENIZER, CHAT = "runtime/text/detokenizer.py", "runtime/text/chat_template.p
 IN_LOOP = ("tests/runtime/state", "tests/runtime/loop", "tests/runtime/drafting")
 IN_SCHEDULE = ("tests/runtime/policy",)
 
+SCORING, SCORED = "runtime/loop/scoring.py", ("tests/runtime/loop/test_scoring.py",)
+
 LOOP = (
+    Mutant(
+        "the row that scores the first unknown token is taken for known",
+        SCORING,
+        "context.target.keep(max(0, known - 1))",
+        "context.target.keep(known)",
+        SCORED,
+    ),
+    Mutant(
+        "scores of another salt are shared",
+        SCORING,
+        "same = self.asked == (context.salt, likeliest)",
+        "same = self.asked[1] == likeliest",
+        SCORED,
+    ),
+    Mutant(
+        "scores without alternatives are taken for others",
+        SCORING,
+        "same = self.asked == (context.salt, likeliest)",
+        "same = self.asked[0] == context.salt",
+        SCORED,
+    ),
+    Mutant(
+        "rows that another request wrote are taken for scored",
+        SCORING,
+        "self.tokens, self.asked = self.tokens[: rows + 1], (context.salt, likeliest)",
+        "self.asked = (context.salt, likeliest)",
+        SCORED,
+    ),
+    Mutant(
+        "a prompt is scored in chunks",
+        "runtime/state/cached_decoder.py",
+        "self._parts(tokens, end, self.widest)",
+        "self._parts(tokens, end, self.chunk)",
+        SCORED,
+    ),
+    Mutant(
+        "every chunk of a stream has the prompt's scores",
+        "runtime/loop/chunks.py",
+        "                    scored = ()\n",
+        "",
+        SCORED,
+    ),
     Mutant(
         "a chain may have a draft that keeps states",
         NAMES,

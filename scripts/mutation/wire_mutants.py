@@ -16,7 +16,37 @@ FIELDS, TRANSLATE = "serve/wire/fields.py", "serve/wire/translate.py"
 ERRORS, STRUCTS = "serve/wire/errors.py", "serve/wire/invalid_structs.py"
 MAPPED, REFUSALS = ("tests/serve/test_mapped_errors.py",), ("tests/serve/test_refusals.py",)
 
+SCORES = ("tests/serve/test_scores.py",)
+
 WIRE = (
+    Mutant(
+        "a stop token after an echo has no entry",
+        "serve/routes/output.py",
+        "if by_token and not self._keeps_stop:",
+        "if by_token:",
+        SCORES,
+    ),
+    Mutant(
+        "an echo's first token has a log-probability",
+        "serve/wire/logprobs.py",
+        "CompletionLogprobs([], [None], [None], [])",
+        "CompletionLogprobs([], [], [], [])",
+        SCORES,
+    ),
+    Mutant(
+        "special tokens have no place in an echo",
+        "serve/wire/logprobs.py",
+        'spelled = spelled if text.startswith(spelled, self._offset) else ""',
+        'spelled = ""',
+        SCORES,
+    ),
+    Mutant(
+        "max_tokens: 0 is taken for anything",
+        TRANSLATE,
+        "if not limit and scored is None:",
+        "if False:",
+        SCORES,
+    ),
     Mutant(
         "a field of another server is ignored",
         FIELDS,

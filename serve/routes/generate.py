@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -45,12 +46,15 @@ LISTABLE = re.compile("[!-+\\--~]+")  # visible ASCII without a comma, which sta
 
 async def chat(service: Service, exchange: Exchange) -> None:
     parsed = parse(ChatRequest, await exchange.body(), service.settings.strict_fields)
-    await converse(service, exchange, parsed, ChatShape(service, _wants_usage(parsed.request)))
+    await converse(service, exchange, parsed, partial(ChatShape, service, _wants_usage(parsed.request)))
 
 
-async def converse(service: Service, exchange: Exchange, parsed: Parsed[ChatRequest], shape: Shape) -> None:
-    """Answer a conversation, whichever API it came by."""
-    await _answer(await _made(_conversation(service, exchange, parsed), exchange, parsed), exchange, shape)
+async def converse(
+    service: Service, exchange: Exchange, parsed: Parsed[ChatRequest], shaped: Callable[[Work], Shape]
+) -> None:
+    """Answer a conversation, whichever API it came by. shaped: the form of the answer."""
+    work = await _made(_conversation(service, exchange, parsed), exchange, parsed)
+    await _answer(work, exchange, shaped(work))
 
 
 async def _conversation(service: Service, exchange: Exchange, parsed: Parsed[ChatRequest]) -> Work:
@@ -73,7 +77,8 @@ async def completions(service: Service, exchange: Exchange) -> None:
     note_ignored(service, exchange, [*parsed.ignored, *_unknown_route(service, parsed.request)])
     service.check_model(parsed.request.model)
     making = _work(service, exchange.key, parsed.request, prompts_of(parsed.request))
-    await _answer(await _made(making, exchange, parsed), exchange, TextShape(service, _wants_usage(parsed.request)))
+    work = await _made(making, exchange, parsed)
+    await _answer(work, exchange, TextShape(service, _wants_usage(parsed.request), work))
 
 
 async def _made(making: Awaitable[Work], exchange: Exchange, parsed: Parsed[Any]) -> Work:
@@ -107,7 +112,17 @@ async def _work(
     chosen = [parameters(request, service.settings, capacity, len(ids), grammar, prediction) for ids in encoded]
     if thinking is not None:  # markers that are special tokens would have no text otherwise
         chosen = [replace(one, shown=thinking.shown) for one in chosen]
-    return Work(service, request, encoded, chosen, key, calls, thinking, relaxed_schema)
+    work = Work(service, request, encoded, chosen, key, calls, thinking, relaxed_schema)
+    if isinstance(request, CompletionRequest) and request.echo:
+        work.echoes = [await _echo(service, key, prompt, ids) for prompt, ids in zip(prompts, encoded, strict=True)]
+    return work
+
+
+async def _echo(service: Service, key: str, prompt: Prompt, tokens: list[int]) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    decode = partial(service.session.tokenizer.decode, tokens, skip_special_tokens=False)
+    return await service.sessions.encoders.run(key, decode)
 
 
 async def _grammar(
@@ -171,7 +186,12 @@ async def _whole(work: Work, exchange: Exchange, shape: Shape) -> None:
         parts = [part for piece in rounds for part in piece.parts]
         choices.append(Whole.of(parts, entries if with_logprobs else None, output.finish_reason))
     metrics = metrics_of(work.statistics, work.queue_seconds, work.service.session.max_draft_tokens)
-    await exchange.answer(200, msgspec.json.encode(shape.whole(choices, work.usage, metrics)))
+
+    def body() -> bytes:
+        return msgspec.json.encode(shape.whole(choices, work.usage, metrics))
+
+    scored = any(output.scored for output in work.outputs)  # thousands of entries: off the event loop
+    await exchange.answer(200, await asyncio.to_thread(body) if scored else body())
 
 
 async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:

@@ -24,8 +24,9 @@ class Entries:
     sent.
     """
 
-    def __init__(self, texts: TokenTexts, stop_tokens: frozenset[int]) -> None:
-        self._texts, self._stop_tokens = texts, stop_tokens
+    def __init__(self, texts: TokenTexts, stop_tokens: frozenset[int], keeps_stop: bool = False) -> None:
+        """keeps_stop: a stop token has an entry too."""
+        self._texts, self._stop_tokens, self._keeps_stop = texts, stop_tokens, keeps_stop
         self._held: list[TokenLogprobs] = []
         self._ends: list[int | None] = []  # characters up to each one's end, None inside a character
         self._decoder = getincrementaldecoder("utf-8")("replace")
@@ -41,7 +42,7 @@ class Entries:
             self._ends.append(None if self._decoder.getstate()[0] else self._spelled)
         self._sent += len(chunk.text)
         by_token = chunk.finish_reason == "stop" and bool(chunk.tokens) and chunk.tokens[-1] in self._stop_tokens
-        if by_token:
+        if by_token and not self._keeps_stop:
             self._held.pop()  # a stop token has no text, and no entry
         if by_token or chunk.finish_reason == "length":
             count = len(self._held)
@@ -69,6 +70,8 @@ class Output:
     job: Job
     show_drafts: bool = False
     reader: AnswerReader | None = None  # if it may think or call tools
+    keeps_stop: bool = False  # see `Entries`
+    scored: tuple[TokenLogprobs, ...] = ()  # of the prompt
     statistics: Statistics | None = None
     finish_reason: str = "abort"
     rounds: int = 0
@@ -80,7 +83,7 @@ class Output:
         of_request = self.job.parameters.stop_token_ids
         stops = self.service.session.bundle.manifest.text.stop_token_ids if of_request is None else of_request
         assert isinstance(stops, Sequence)
-        self.entries = Entries(self.service.texts, frozenset(stops))
+        self.entries = Entries(self.service.texts, frozenset(stops), self.keeps_stop)
 
     async def pieces(self, meanwhile: Callable[[], Awaitable[None]] | None = None) -> AsyncGenerator[Piece, None]:
         """Raises the engine's error; ends without a last piece if the client has left.
@@ -93,6 +96,7 @@ class Output:
                 if chunk.finish_reason == "cancelled":
                     return
                 self.statistics = chunk.statistics
+                self.scored = self.scored or chunk.prompt_logprobs
                 self.service.metrics.round(len(chunk.tokens))
                 parts = self._parts(chunk)
                 drafts = self._drafts(chunk) if self.show_drafts else None

@@ -47,7 +47,7 @@ async def responses(service: Service, exchange: Exchange) -> None:
     parsed = parse(ResponsesRequest, await exchange.body(), service.settings.strict_fields)
     shape = ResponsesShape(service, parsed.request)
     exchange.last_words = shape.failure
-    await converse(service, exchange, as_chat(parsed), shape)
+    await converse(service, exchange, as_chat(parsed), lambda _: shape)
 
 
 async def input_tokens(service: Service, exchange: Exchange) -> None:

@@ -28,11 +28,13 @@ from ..wire.answers import (
     DeltaFunction,
     Drafts,
     Metrics,
+    PromptLogprobs,
     TextChoice,
     Usage,
 )
-from ..wire.logprobs import CompletionEntries, chat_logprobs
+from ..wire.logprobs import CompletionEntries, chat_logprobs, prompt_logprobs
 from ..wire.tools import new_call_id
+from .work import Work
 
 Logprobs = list[TokenLogprobs] | None  # None if the request asks for none
 
@@ -119,9 +121,17 @@ class Head:
         return kind(**head, system_fingerprint=service.fingerprint, **rest)
 
 
+def _scored(work: Work | None, index: int) -> PromptLogprobs | msgspec.UnsetType:
+    """Of the prompt, if the request asks for them."""
+    count = work.request.prompt_logprobs if work is not None else None
+    if work is None or count is None:
+        return msgspec.UNSET
+    return prompt_logprobs(work.outputs[index].scored, count, work.service.texts)
+
+
 class ChatShape(Shape):
-    def __init__(self, service: Service, with_usage: bool) -> None:
-        self._service = service
+    def __init__(self, service: Service, with_usage: bool, work: Work | None = None) -> None:
+        self._service, self._work = service, work
         self._head = Head(service, "chatcmpl", "chat.completion.chunk", with_usage)
 
     def start(self, index: int, part: Part | Thought) -> Chunk | None:
@@ -150,7 +160,8 @@ class ChatShape(Shape):
             )
             for index, choice in enumerate(choices)
         ]
-        return self._head.whole(ChatAnswer, choices=made, usage=usage, metrics=metrics)
+        scored = _scored(self._work, 0)
+        return self._head.whole(ChatAnswer, choices=made, usage=usage, metrics=metrics, prompt_logprobs=scored)
 
 
 def _delta(part: Part | Thought) -> Delta:
@@ -177,13 +188,22 @@ def _message(choice: Whole) -> AnswerMessage:
 
 
 class TextShape(Shape):
-    def __init__(self, service: Service, with_usage: bool) -> None:
-        self._service = service
+    def __init__(self, service: Service, with_usage: bool, work: Work) -> None:
+        self._service, self._work = service, work
         self._head = Head(service, "cmpl", "text_completion", with_usage)
         self._sent: dict[int, CompletionEntries] = {}  # by choice
 
     def start(self, index: int, part: Part | Thought) -> Chunk | None:
-        return None
+        if not self._work.echoes:
+            return None
+        return self._head.chunk([TextChoice(index, self._work.echoes[index], self._echoed(index), None)])
+
+    def _echoed(self, index: int) -> CompletionLogprobs | None:
+        work = self._work
+        if work.parameters[index].logprobs is None:
+            return None
+        entries = self._sent.setdefault(index, CompletionEntries(self._service.texts))
+        return entries.echo(work.prompts[index], work.outputs[index].scored, work.echoes[index])
 
     def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
         assert isinstance(part, str)  # a prompt that is not a conversation calls nothing
@@ -201,8 +221,14 @@ class TextShape(Shape):
         return self._head.last(usage, metrics)
 
     def whole(self, choices: list[Whole], usage: Usage, metrics: Metrics) -> msgspec.Struct:
-        made = [
-            TextChoice(index, choice.text, self._entries(index, choice.logprobs), choice.finish_reason)
-            for index, choice in enumerate(choices)
-        ]
+        made = []
+        for index, choice in enumerate(choices):
+            text, logprobs = choice.text, None
+            if self._work.echoes:
+                text, logprobs = self._work.echoes[index] + text, self._echoed(index)
+            entries = self._entries(index, choice.logprobs)
+            if logprobs is not None and entries is not None:
+                for name in entries.__struct_fields__:
+                    getattr(logprobs, name).extend(getattr(entries, name))
+            made.append(TextChoice(index, text, logprobs or entries, choice.finish_reason, _scored(self._work, index)))
         return self._head.whole(CompletionAnswer, choices=made, usage=usage, metrics=metrics)

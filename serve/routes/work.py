@@ -36,6 +36,7 @@ class Work:
     calls: Calls | None = None
     thinking: Thinking | None = None
     relaxed: list[str] = field(default_factory=list)
+    echoes: list[str] = field(default_factory=list)  # the prompts' texts, where answers begin with them
     outputs: list[Output] = field(default_factory=list)
     job: Job | None = None  # the job that waits or runs
     refused: bool = False  # whether the queue had no place for the last prompt
@@ -58,7 +59,8 @@ class Work:
         self.job, self.refused = job, False
         calls = None if self.calls is None else CallReader(self.calls.form, self.calls.bounded)
         reader = None if calls is None and self.thinking is None else AnswerReader(self.thinking, calls)
-        output = Output(self.service, job, bool(self.extension.show_drafts), reader)
+        # Who scores texts, such as lm-eval, cuts off the entry of the one token after it, also of a stop token.
+        output = Output(self.service, job, bool(self.extension.show_drafts), reader, keeps_stop=bool(self.echoes))
         self.outputs.append(output)
         begun = True
         try:

@@ -71,10 +71,21 @@ class ChatLogprobs(msgspec.Struct):
 
 
 class CompletionLogprobs(msgspec.Struct):
+    """null for the first token of an echoed prompt."""
+
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
+
+
+class PromptLogprob(msgspec.Struct):
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]  # as in vLLM: by token id, null for the first token
 
 
 class Drafted(msgspec.Struct):
@@ -140,6 +151,7 @@ class ChatAnswer(msgspec.Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     metrics: Metrics
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
 class DeltaFunction(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -177,6 +189,7 @@ class TextChoice(msgspec.Struct):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
 class Chunk(msgspec.Struct, kw_only=True):

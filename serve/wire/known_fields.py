@@ -44,7 +44,6 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     **_all("previous_response_id conversation", NEVER, "nothing is stored here; send the whole conversation as input"),
     "background": ((False,), "nothing is stored here; an answer is sent when it is made"),
     "context_management": (([],), WHOLE_PROMPT),
-    **_all("max_tokens max_completion_tokens", NEVER, "give max_output_tokens instead"),
     "response_format": (({"type": "text"},), "give text.format instead"),
     "text.verbosity": (("medium",), "say it in a message"),
     **_all("guided_decoding_backend", (ANY,), ""),  # a name that would seem to narrow the answer
@@ -98,10 +97,9 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     "skip_special_tokens": ((True,), "special tokens have no text here"),
     "detokenize": ((True,), "answers are text"),
     # What is returned besides.
-    **_all("echo return_full_text", (False,), "the prompt is not echoed"),
-    "echo_last": ((0,), "the prompt is not echoed"),
-    "prompt_logprobs": (NEVER, "only generated tokens have log-probabilities"),
-    "decoder_input_details": ((False,), "only generated tokens have log-probabilities"),
+    **_all("echo return_full_text", (False,), "only /v1/completions echoes a prompt, for echo: true"),
+    "echo_last": ((0,), "give echo: true instead"),
+    "decoder_input_details": ((False,), "give prompt_logprobs instead"),
     **_all("n_probs top_n_tokens", (0,), "give logprobs instead"),
     "post_sampling_probs": ((False,), "log-probabilities are those before sampling"),
     "raw_output": ((False,), "answers are text"),
@@ -170,6 +168,7 @@ OF_MESSAGES: dict[str, tuple[Accepted, str]] = {
 OTHER_NAMES = {
     "repeat_penalty": "repetition_penalty",
     **dict.fromkeys(("n_predict", "num_predict", "max_new_tokens", "max_output_tokens"), "max_tokens"),
+    "max_tokens": "max_output_tokens",  # of the Responses API
     "max_completion_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
     **dict.fromkeys(("stop_sequences", "stop_sequence", "stop_strings", "stopping_strings", "stop_words"), "stop"),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from codecs import getincrementaldecoder
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from ...runtime.sampling.logprobs import TokenLogprobs
 from ...runtime.text.token_bytes import spelled
-from .answers import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
+from .answers import ChatLogprobs, CompletionLogprobs, PromptLogprob, PromptLogprobs, TokenLogprob, TopLogprob
 
 NEVER = -9999.0  # for an impossible token; JSON has no infinity
 
@@ -30,6 +30,9 @@ class TokenTexts:
     def longest(self) -> int:
         """Number of bytes of the longest token."""
         return max(map(len, self._bytes.values()), default=1)
+
+    def is_special(self, token: int) -> bool:
+        return token in self._special
 
     def bytes_of(self, token: int) -> bytes:
         return b"" if token in self._special else self._bytes.get(token, b"")
@@ -66,13 +69,29 @@ def chat_logprobs(entries: Iterable[TokenLogprobs], texts: TokenTexts) -> ChatLo
     )
 
 
-class CompletionEntries:
-    """The log-probabilities of one completion, part by part."""
+def prompt_logprobs(entries: Iterable[TokenLogprobs], count: int, texts: TokenTexts) -> PromptLogprobs:
+    """The `count` likeliest at each place of a prompt, and its own token."""
+    found: PromptLogprobs = [None]
+    for entry in entries:
+        assert entry.rank is not None
+        ranked = {token: (one, rank) for rank, (token, one) in enumerate(entry.likeliest[:count], 1)}
+        ranked.setdefault(entry.token, (entry.logprob, entry.rank))
+        found.append(
+            {
+                str(token): PromptLogprob(finite(one), rank, texts.text_of(token))
+                for token, (one, rank) in ranked.items()
+            }
+        )
+    return found
 
-    def __init__(self, texts: TokenTexts) -> None:
+
+class CompletionEntries:
+    """The log-probabilities of one completion, part by part. start: how many characters are before it."""
+
+    def __init__(self, texts: TokenTexts, start: int = 0) -> None:
         self._texts = texts
         self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._offset = 0  # characters of the answer that are whole
+        self._offset = start  # characters of the answer that are whole
 
     def add(self, entries: Iterable[TokenLogprobs]) -> CompletionLogprobs:
         """The offset of a token that ends inside a character is that character's."""
@@ -83,6 +102,27 @@ class CompletionEntries:
             logprobs.top_logprobs.append(self._likeliest(entry))
             logprobs.text_offset.append(self._offset)
             self._offset += len(self._decoder.decode(self._texts.bytes_of(entry.token)))
+        return logprobs
+
+    def echo(self, tokens: Sequence[int], entries: Iterable[TokenLogprobs], text: str) -> CompletionLogprobs:
+        """Of a prompt that stands before the completion; its first token has no entry. text: the prompt as it is
+        echoed, in which special tokens are spelled only where the client did.
+        """
+        logprobs = CompletionLogprobs([], [None], [None], [])
+        for token in tokens:
+            logprobs.tokens.append(self._texts.name_of(token))
+            logprobs.text_offset.append(min(self._offset, len(text)))
+            spelled = self._decoder.decode(self._texts.bytes_of(token))
+            if self._texts.is_special(token):
+                spelled = self._texts.text_of(token)
+                spelled = spelled if text.startswith(spelled, self._offset) else ""
+            elif not self._offset and text[:1] != " ":  # some tokenizers write a blank before a text
+                spelled = spelled.removeprefix(" ")
+            self._offset += len(spelled)
+        for entry in entries:
+            logprobs.token_logprobs.append(finite(entry.logprob))
+            logprobs.top_logprobs.append(self._likeliest(entry))
+        self._offset = len(text)
         return logprobs
 
     def _likeliest(self, entry: TokenLogprobs) -> dict[str, float]:

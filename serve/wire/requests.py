@@ -8,6 +8,8 @@ import msgspec
 from msgspec import Meta
 
 Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Limit = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Likeliest = Annotated[int, Meta(ge=0, le=20)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
@@ -157,11 +159,12 @@ class Sampling(msgspec.Struct, kw_only=True):
 
 
 class Common(Sampling, kw_only=True):
-    """What chat and completions share."""
+    """What chat and completions share. max_tokens: 0 only for the prompt's log-probabilities, or its echo."""
 
-    max_tokens: Size | None = None
+    max_tokens: Limit | None = None
     stream_options: StreamOptions | None = None
     prediction: Prediction | None = None
+    prompt_logprobs: Likeliest | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
 
@@ -183,7 +186,7 @@ class ChatRequest(Common, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1, max_length=1024)]
     max_completion_tokens: Size | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: Likeliest | None = None
     tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
@@ -195,7 +198,8 @@ class CompletionRequest(Common, kw_only=True):
     """prompt: a text, texts, token ids, or lists of token ids; at most 64 prompts."""
 
     prompt: str | list[str | TokenId | list[TokenId]]
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | Literal[False] | None = None
+    logprobs: Likeliest | Literal[False] | None = None
+    echo: bool | None = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

@@ -102,9 +102,13 @@ def parameters(
     """capacity: of a sequence, in tokens. prediction: token ids. Raises `ParameterError`, `ApiError`."""
     extension = request.specexport or Extension()
     default = 16 if isinstance(request, CompletionRequest) else capacity  # as in the OpenAI API
-    limit = getattr(request, "max_completion_tokens", None) or request.max_tokens or default
+    scored = prompt_likeliest(request)
+    limit = getattr(request, "max_completion_tokens", None)
+    limit = next((one for one in (limit, request.max_tokens) if one is not None), default)
+    if not limit and scored is None:
+        raise invalid("max_tokens", "max_tokens is 0; it must be 1 or more without echo or prompt_logprobs")
     remaining_tokens = capacity - prompt_tokens
-    most = max(1, min(limit, settings.max_tokens or remaining_tokens, remaining_tokens))
+    most = max(min(limit, 1), min(limit, settings.max_tokens or remaining_tokens, remaining_tokens))
     if request.min_tokens is not None and request.min_tokens > limit:
         reason = f"min_tokens is {request.min_tokens}; it must be at most max_tokens, {limit}"
         raise invalid("min_tokens", reason)
@@ -123,12 +127,13 @@ def parameters(
         "route": extension.route,
         "drafter": settings.drafter if extension.drafter is None else extension.drafter,
         "num_draft_tokens": extension.num_draft_tokens,
-        "speculate": extension.speculate,
+        "speculate": extension.speculate if most else False,
         "banned_tokens": extension.banned_tokens,
         "prediction": prediction or None,
         "cache_salt": request.cache_salt,
         "grammar": grammar,
         "logprobs": likeliest(request),
+        "prompt_logprobs": scored,
     }
     temperature = settings.default_temperature if request.temperature is None else request.temperature
     if request.top_p == 0:  # the likeliest token alone
@@ -145,6 +150,16 @@ def likeliest(request: Common) -> int | None:
     if request.top_logprobs and not request.logprobs:
         raise invalid("top_logprobs", "top_logprobs needs logprobs: true")
     return (request.top_logprobs or 0) if request.logprobs else None
+
+
+def prompt_likeliest(request: Common) -> int | None:
+    """The same of each token of the prompt. Raises `ApiError`."""
+    asked = [request.prompt_logprobs]
+    if isinstance(request, CompletionRequest) and request.echo:
+        asked += [likeliest(request), 0 if request.max_tokens == 0 else None]  # without a token nothing else is run
+    if request.prompt_logprobs is not None and request.stream:
+        raise invalid("prompt_logprobs", "prompt_logprobs is sent with stream: true; whole answers alone have them")
+    return max((one for one in asked if one is not None), default=None)
 
 
 def _biases(biases: dict[str, float]) -> dict[int, float]:

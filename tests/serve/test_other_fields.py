@@ -15,7 +15,7 @@ from support.refusals import refused
 HELLO = {"role": "user", "content": "Hello"}
 VALUES: list[Any] = ["x", 7, -7.5, True, False, [5], {"a": 1}]
 CHAT_FIELDS = ChatRequest.__struct_fields__
-OF_TEXTS = ("prompt", "add_special_tokens")  # that completions honour or accept
+OF_TEXTS = ("prompt", "add_special_tokens", "echo")  # that completions honour or accept
 NESTED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [HELLO, {"role": "assistant", "content": "Su", "prefix": True}]}, "messages[1].prefix"),
     ({"messages": [HELLO, {"role": "assistant", "content": "Su", "partial": True}]}, "messages[1].partial"),
@@ -58,7 +58,9 @@ def test_what_changes_an_answer_is_refused_by_name(name: str) -> None:
                         parsed(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["mirostat", "n", "grammar", "bad_words", "echo", "system", "functions", "think"])
+@pytest.mark.parametrize(
+    "name", ["mirostat", "best_of", "grammar", "bad_words", "echo", "system", "functions", "think"]
+)
 def test_names_that_must_be_in_the_table(name: str) -> None:
     assert name in FIELDS
     assert name not in OTHER_NAMES
@@ -102,8 +104,8 @@ def test_a_schema_of_what_a_tool_returns_narrows_nothing() -> None:
 
 
 def test_true_is_not_one() -> None:
-    with refused(ApiError, code="unsupported_parameter", field="n"):
-        chat(n=True)
+    with refused(ApiError, code="unsupported_parameter", field="best_of"):
+        chat(best_of=True)
 
 
 def test_where_special_tokens_are_added() -> None:
@@ -153,7 +155,7 @@ def test_other_names_of_what_is_here(fields: dict[str, Any], name: str, value: A
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"n_predict": 0}, "n_predict"),
+    ({"n_predict": -3}, "n_predict"),
     ({"n_predict": 3, "max_tokens": 4}, "n_predict"),
     ({"regex": "a", "guided_choice": ["a"]}, "guided_choice"),
     ({"json_schema": {}, "structured_outputs": {"regex": "a"}}, "json_schema"),
@@ -205,7 +207,7 @@ def test_integers_with_a_point_in_prompts_and_counts_of_schemas() -> None:
     assert request.max_tokens == 3
 
 
-@pytest.mark.parametrize("value", [1.5, 1e30, "3", True, 0.0])
+@pytest.mark.parametrize("value", [1.5, 1e30, "3", True, -1.0])
 def test_what_is_no_integer(value: Any) -> None:
     with refused(ApiError, field="max_tokens"):
         chat(max_tokens=value)

@@ -81,7 +81,7 @@ WRONG: list[tuple[str, bytes, int, str, str | None]] = [
     (TEXT, text(prompt=["a"] * 65), 400, "invalid_value", "prompt"),
     (TEXT, text(prompt=["a", 3]), 400, "invalid_value", "prompt"),
     (TEXT, text(prompt=[2**30]), 400, "invalid_value", "prompt"),
-    (TEXT, text(echo=True), 400, "unsupported_parameter", "echo"),
+    (CHAT, chat(echo=True), 400, "unsupported_parameter", "echo"),
     ("/detokenize", b'{"tokens": [1073741824]}', 400, "invalid_value", "tokens"),
     (TEXT, b"{}", 400, "invalid_value", "prompt"),
     ("/tokenize", b"{}", 400, "invalid_value", "prompt"),

@@ -141,3 +141,15 @@ def test_the_rule_graphs_on_the_device_equal_the_numpy_rules(kept: Bundle) -> No
 def test_too_little_memory_is_said_before_anything_runs(kept: Bundle) -> None:
     with refused(EngineError, "1.7", code="out_of_device_memory"):
         load_fake(kept, FakeDevice(memory=14_000))
+
+
+def test_a_prompt_is_scored_as_on_the_host(sessions: tuple[Session, Session]) -> None:
+    host, device = sessions
+    for length in (1, 2, 19):
+        found = device.score(PROMPT[:length], likeliest=2).prompt_logprobs
+        expected = host.score(PROMPT[:length], likeliest=2).prompt_logprobs
+        assert [one.logprob for one in found] == pytest.approx([one.logprob for one in expected], abs=1e-4)
+        assert [one.token for one in found] == PROMPT[1:length]
+    asked: dict[str, Any] = {"max_new_tokens": 20, "stop_token_ids": ()}
+    device.score(PROMPT)
+    assert device.generate(PROMPT, **asked).tokens == host.generate(PROMPT, **asked).tokens

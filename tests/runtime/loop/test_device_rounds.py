@@ -122,6 +122,15 @@ def test_both_ways_to_run_a_round_give_the_same(
         assert device.generate(PROMPT, max_new_tokens=24, num_draft_tokens=k).tokens == expected
 
 
+def test_a_prompt_that_is_scored_first(pair: tuple[Session, Session, FakeRounds]) -> None:
+    host, device, rounds = pair
+    found = device.generate(PROMPT, max_new_tokens=12, num_draft_tokens=3, prompt_logprobs=1)
+    assert found.prompt_logprobs == host.score(PROMPT, likeliest=1).prompt_logprobs
+    assert found.tokens == greedy_tokens(device.engine.target, PROMPT, 12)  # type: ignore[arg-type]
+    assert rounds.asked
+    check_invariant(device._context)
+
+
 def test_greedy_requests_have_no_use_for_candidates_and_stay_on_the_device(
     pair: tuple[Session, Session, FakeRounds],
 ) -> None:
