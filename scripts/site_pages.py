@@ -60,7 +60,7 @@ def reference() -> str:
 def _link(match: re.Match[str], source: str, place: str) -> str:
     text, target, anchor, image = match.groups()
     file = (ROOT / source).parent.joinpath(target or image).resolve().relative_to(ROOT).as_posix()
-    if file not in OUTSIDE and not file.startswith("docs/"):
+    if file not in OUTSIDE and (not file.startswith("docs/") or file.startswith("docs/internals/")):
         return match[0] if image else text
     name = "../" * place.count("/") + OUTSIDE.get(file, file.removeprefix("docs/"))
     return f'src="{name}"' if image else f"[{text}]({name}{anchor or ''})"

@@ -1,7 +1,7 @@
 """ONNX Runtime on the CPU: caches are bound in place, and each of the contract's widths is bound once.
 
 A step writes its tokens into a bound array, runs, and returns the bound logits: nothing is allocated or bound
-again. Caches are numpy arrays bound as both `past` and `present`; see docs/architecture.md for the measurements.
+again. Caches are numpy arrays bound as both `past` and `present`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from ..drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from .cost_model import Costs, RoundCosts
 from .routes import RoutePolicy
 
-# What results hang on each: docs/policy.md, "The constants".
+# What results hang on each: docs/internals/log.md, "One controller".
 REQUEST_RATE, ROUTE_RATE = 0.3, 0.02  # logits per token that is judged: of a request, and of all further ones
 FARTHEST = 6.0  # logits
 # Time for exploring, in plain rounds: what each round adds while the session drafts and while it decodes plainly, what

@@ -48,7 +48,7 @@ class SamplingParameters:
 
     verification: the rule that judges sampled drafts; all keep the target's distribution, and greedy decoding ignores
     it. `spectr` judges several candidates per position; num_leaves is then the number of additional ones, in a bundle
-    built with `--tree-rows` (docs/which-draft.md). speculate: False for plain decoding.
+    built with `--tree-rows` (docs/drafts.md). speculate: False for plain decoding.
 
     drafter: `model`; `ngram` or `suffix` (looked up in the text); `ngram+model` or `suffix+model` (looked up where
     there is a match, also after tokens of the model in the same round); `ngram:model` or `suffix:model` (chains: looked
@@ -62,7 +62,7 @@ class SamplingParameters:
     drafted as pay.
 
     num_leaves: leaves per round, in a bundle built with `--tree-rows`: alternatives to draft tokens in rows of their
-    own, which give one more token if the target chooses one (docs/which-draft.md). None by default, but for
+    own, which give one more token if the target chooses one (docs/drafts.md). None by default, but for
     `spectr`. There are none, whatever is given, where no model drafts: with
     `speculate` False, a route that only looks up, or a grammar. With num_draft_tokens 0, or a `drafter` that only looks
     up, it is refused.

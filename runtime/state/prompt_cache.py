@@ -14,7 +14,7 @@ from ...engines.base import Decoder, Rows, SavedStates
 from ...engines.catalogue import ENGINES
 
 # A sequence is saved if what would be lost takes as long to compute as copying all of it. Computing a row takes 25 to
-# 28 times as long as copying it out and back on a CPU (`benchmarks/conversations.py`); devices were not measured.
+# 36 times as long as copying it out and back on a CPU; devices were not measured.
 RECOMPUTE_OVER_COPY = 16
 USUAL_BUDGET = 512 << 20
 # Kept per sequence and decoder: the ends of two prompts and of two turns, for templates that rewrite the last turn.
