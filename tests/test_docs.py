@@ -68,11 +68,11 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 def test_the_map_of_the_architecture_has_every_package() -> None:
     packages = {*find_packages(str(ROOT)), "integrations.optimum"}  # the latter is none, its files are
-    folder, drawn = "", set()
+    path, drawn = list[str](), set()
     for line in (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("\n## ")[1].splitlines():
-        if match := re.match(r"( {4}| {8})(\w+)/ ", line):
-            folder = match[2] if len(match[1]) == 4 else folder
-            drawn.add(folder if len(match[1]) == 4 else f"{folder}.{match[2]}")
+        if match := re.match(r"((?: {4})+)(\w+)/ ", line):
+            path[len(match[1]) // 4 - 1 :] = [match[2]]
+            drawn.add(".".join(path))
     assert drawn == packages
 
 
