@@ -47,7 +47,7 @@ def record_chat(bundle: Path, turns: Sequence[str], columns: int) -> str:
     """The terminal output of a chat, from its first prompt to the last answer."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (60, columns))
-    options = ["--drafter", "ngram+model", "--temperature", "0", "--max-new-tokens", str(NEW_TOKENS)]
+    options = ["--temperature", "0", "--max-new-tokens", str(NEW_TOKENS)]
     process = subprocess.Popen(
         [*COMMAND, "chat", str(bundle), *options],
         stdin=theirs,
