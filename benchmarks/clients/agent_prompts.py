@@ -1,6 +1,6 @@
 """What prompt caching saves agents: the time to the first token of two sessions that share system prompt and tools.
 
-    python benchmarks/clients/agents.py chat.bundle [--only aider,smolagents]
+    python benchmarks/clients/agent_prompts.py chat.bundle [--only aider,smolagents]
 
 BUNDLE must have room for their prompts (`make chat` gives 8192 tokens). Each session is a process of its own with
 another task, so only the agent's own part of the prompt is the same. Answers end after a few tokens: a small model does
