@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -161,17 +161,20 @@ class GgufCheckpoint(Checkpoint):
 
     @contextmanager
     def _quick_loader(self) -> Iterator[None]:
-        """The loader parses the header again for each of configuration, tokenizer and weights, seconds each: it gets
-        ours. And it has a progress bar that no setting of transformers turns off; the build shows its own."""
+        """The loader parses the header again for each of configuration, tokenizer and weights, and makes the names of
+        all tensors again for each module, seconds each: it gets ours. And it has a progress bar that no setting of
+        transformers turns off; the build shows its own."""
         import gguf
 
-        header, reader, bar = self.header, gguf.GGUFReader, modeling_gguf_pytorch_utils.tqdm
-        gguf.GGUFReader = lambda *_, **__: header
+        header, names = self.header, gguf.get_tensor_name_map
+        reader, bar = gguf.GGUFReader, modeling_gguf_pytorch_utils.tqdm
+        gguf.GGUFReader, gguf.get_tensor_name_map = lambda *_, **__: header, cache(names)
         modeling_gguf_pytorch_utils.tqdm = lambda items, **_: items
         try:
             yield
         finally:
-            gguf.GGUFReader, modeling_gguf_pytorch_utils.tqdm = reader, bar
+            gguf.GGUFReader, gguf.get_tensor_name_map = reader, names
+            modeling_gguf_pytorch_utils.tqdm = bar
 
     def _check_all_read(self, model: PreTrainedModel) -> None:
         """Raises `UnsupportedModelError` where the loader left weights out: it does so silently."""

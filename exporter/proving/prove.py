@@ -27,7 +27,6 @@ from ...runtime.proofs.parity import (
     Rounding,
     Step,
     arithmetic,
-    contexts,
     passed,
     prove_decoder,
     schedule,
@@ -39,7 +38,7 @@ from ..checkpoints.source import first_line
 from ..hidden_drafts.base import HiddenDraft
 from ..tracing.probe import cache_argument
 from .cached_as import cached_as
-from .reading import reading_passes, reading_reference
+from .reading import reading_passes, reading_reference, shared_contexts
 from .widen import widen
 
 
@@ -70,7 +69,7 @@ def record_reference(
 
 def _whole_passes(model: PreTrainedModel, steps: list[Step]) -> Iterator[NDArray[np.float32]]:
     """Of each step the rows that are compared. Raises `UnsupportedModelError`."""
-    for context, group in _shared_contexts(steps):
+    for context, group in shared_contexts(steps):
         rows = np.concatenate([np.arange(step.end - step.rows, step.end) for step in group])
         try:
             with torch.no_grad(), fp32_arithmetic(model):
@@ -114,19 +113,6 @@ def sliding_window_size(model: PreTrainedModel) -> int:
     """Tokens that the model's sliding window spans, 0 without one."""
     window = getattr(model.config.get_text_config(), "sliding_window", None)
     return window if isinstance(window, int) else 0
-
-
-def _shared_contexts(steps: list[Step]) -> Iterator[tuple[NDArray[np.int64], list[Step]]]:
-    """Neighbouring steps whose sequences begin alike need one forward pass, over the longest of them."""
-    longest, group = np.zeros(0, np.int64), list[Step]()
-    for step, context in zip(steps, contexts(steps), strict=True):
-        common = min(len(longest), len(context))
-        if not np.array_equal(longest[:common], context[:common]):
-            yield longest, group
-            longest, group = np.zeros(0, np.int64), []
-        longest = max(longest, context, key=len)
-        group.append(step)
-    yield longest, group
 
 
 def _logits(model: PreTrainedModel, context: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 import torch
@@ -24,8 +25,21 @@ from .cached_as import cached_as
 Floats = NDArray[np.float32]
 # Drafted tokens that end the proof of a draft that reads hidden states: rows that read what the one before gave back.
 DRAFTED = 2
-# Rows of a target's hidden states that are compared.
+# Rows of a target's hidden states that are compared, of a longer first pass all.
 TAPPED = 512
+
+
+def shared_contexts(steps: Sequence[Step]) -> Iterator[tuple[NDArray[np.int64], list[Step]]]:
+    """Neighbouring steps whose sequences begin alike need one forward pass, over the longest of them."""
+    longest, group = np.zeros(0, np.int64), list[Step]()
+    for step, context in zip(steps, contexts(list(steps)), strict=True):
+        common = min(len(longest), len(context))
+        if not np.array_equal(longest[:common], context[:common]):
+            yield longest, group
+            longest, group = np.zeros(0, np.int64), []
+        longest = max(longest, context, key=len)
+        group.append(step)
+    yield longest, group
 
 
 def reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[int]) -> list[ReferenceStep]:
@@ -42,10 +56,11 @@ def reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[int
     drafted_tokens = block.form.slots - 1 if block else DRAFTED
     with torch.no_grad(), fp32_arithmetic(model):
         plain = schedule(short, size, spare=drafted_tokens, text=text)
-        for step, context in zip(plain, contexts(plain), strict=True):
-            hidden = model.read_target(torch.from_numpy(context)[None])[0, step.position :]
-            rows = min(step.rows, 1) if block else step.rows
-            steps.append(replace(step, rows=rows, hidden=hidden.float().numpy().copy()))
+        for context, group in shared_contexts(plain):
+            hidden = model.read_target(torch.from_numpy(context)[None])[0].float().numpy()
+            for step in group:
+                rows = min(step.rows, 1) if block else step.rows
+                steps.append(replace(step, rows=rows, hidden=hidden[step.position : step.end].copy()))
         end, draw = steps[-1].end, np.random.default_rng(1)
         drafted = [Step(draw.integers(0, size, 1), end + index, 1) for index in range(drafted_tokens)]
         steps += drafted
@@ -126,28 +141,29 @@ def prove_taps(
     Raises `ProofError`.
     """
     assert decoder.taps is not None
-    for step, context in zip(steps, contexts(list(steps)), strict=True):
-        if step.end > TAPPED:
-            break
-        decoder.step(step.tokens.tolist(), step.position)
-        ours, tokens = decoder.taps(), torch.from_numpy(context)[None]
+    allowed, taps = LOGIT_TOLERANCE[arithmetic or contract.precision], decoder.spec.taps
+    last = max(TAPPED, steps[0].end)
+    for context, group in shared_contexts(list(takewhile(lambda step: step.end <= last, steps))):
+        tokens = torch.from_numpy(context)[None]
         with torch.no_grad(), fp32_arithmetic(model):
             exact = hidden_states(model, tokens)
             rounded = exact
             if contract.caches != contract.precision:
                 with cached_as(contract):
                     rounded = hidden_states(model, tokens)
-        width = ours.shape[1] // len(decoder.spec.taps)
-        for place, tap in enumerate(decoder.spec.taps):
-            wanted, before = (undo(tap, states[tap])[0, step.position :].numpy() for states in (rounded, exact))
-            mine = ours[:, place * width : (place + 1) * width]
-            row, off, tolerance = furthest(mine, wanted, before, LOGIT_TOLERANCE[arithmetic or contract.precision])
-            if not off <= tolerance:
-                raise ProofError(
-                    f"target: the hidden states at tap {tap}, row {step.position + row}, are {off:.2g} of their "
-                    f"largest number off the Hugging Face model's, {tolerance:.0g} is allowed; report this with "
-                    "the checkpoint's config.json"
-                )
+        wanted = [[undo(tap, states[tap])[0].numpy() for states in (rounded, exact)] for tap in taps]
+        for step in group:
+            decoder.step(step.tokens.tolist(), step.position)
+            ours = np.split(decoder.taps(), len(taps), axis=1)
+            for tap, mine, (near, far) in zip(taps, ours, wanted, strict=True):
+                rows = slice(step.position, step.end)
+                row, off, tolerance = furthest(mine, near[rows], far[rows], allowed)
+                if not off <= tolerance:
+                    raise ProofError(
+                        f"target: the hidden states at tap {tap}, row {step.position + row}, are {off:.2g} of their "
+                        f"largest number off the Hugging Face model's, {tolerance:.0g} is allowed; report this with "
+                        "the checkpoint's config.json"
+                    )
 
 
 def furthest(ours: Floats, wanted: Floats, exact: Floats, tolerance: float) -> tuple[int, float, float]:
