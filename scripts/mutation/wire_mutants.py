@@ -16,7 +16,7 @@ FIELDS, TRANSLATE = "serve/wire/fields.py", "serve/wire/translate.py"
 ERRORS, STRUCTS = "serve/wire/errors.py", "serve/wire/invalid_structs.py"
 MAPPED, REFUSALS = ("tests/serve/test_mapped_errors.py",), ("tests/serve/test_refusals.py",)
 
-SCORES = ("tests/serve/test_scores.py",)
+SCORES, ANSWERS = ("tests/serve/test_scores.py",), ("tests/serve/test_several_answers.py",)
 
 WIRE = (
     Mutant(
@@ -41,11 +41,18 @@ WIRE = (
         SCORES,
     ),
     Mutant(
-        "max_tokens: 0 is taken for anything",
+        "all answers have one seed",
         TRANSLATE,
-        "if not limit and scored is None:",
-        "if False:",
-        SCORES,
+        "seed=(seed + turn) % SEEDS",
+        "seed=seed",
+        ANSWERS,
+    ),
+    Mutant(
+        "each answer counts its prompt",
+        "serve/wire/answers.py",
+        "requests[::answers]",
+        "requests",
+        ANSWERS,
     ),
     Mutant(
         "a field of another server is ignored",

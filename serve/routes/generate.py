@@ -32,6 +32,7 @@ from ..wire.translate import (
     parameters,
     prediction_text,
     prompts_of,
+    reseeded,
     variables_of,
 )
 from .output import Output, Piece
@@ -106,10 +107,13 @@ async def _work(
     chosen = [parameters(request, service.settings, capacity, len(ids), grammar, prediction) for ids in encoded]
     if thinking is not None:  # markers that are special tokens would have no text otherwise
         chosen = [replace(one, shown=thinking.shown) for one in chosen]
-    work = Work(service, request, encoded, chosen, key, calls, thinking, relaxed_schema)
+    echoes: list[str] = []
     if isinstance(request, CompletionRequest) and request.echo:
-        work.echoes = [await _echo(service, key, prompt, ids) for prompt, ids in zip(prompts, encoded, strict=True)]
-    return work
+        echoes = [await _echo(service, key, prompt, ids) for prompt, ids in zip(prompts, encoded, strict=True)]
+    count = request.n or 1
+    chosen = [reseeded(one, turn) for one in chosen for turn in range(count)]
+    encoded, echoes = [one for one in encoded for _ in range(count)], [one for one in echoes for _ in range(count)]
+    return Work(service, request, encoded, chosen, key, calls, thinking, relaxed_schema, echoes)
 
 
 async def _echo(service: Service, key: str, prompt: Prompt, tokens: list[int]) -> str:

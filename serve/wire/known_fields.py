@@ -73,9 +73,7 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     "do_sample": ((True,), "give temperature: 0 instead"),
     "watermark": ((False,), "texts have no watermark"),
     # How many answers, and how long.
-    "n": ((1,), "one answer per request; send more requests for more"),
-    **_all("n_cmpl num_return_sequences", (1,), "one answer per request; send more requests for more"),
-    "best_of": ((1,), "one answer at a time"),
+    "best_of": ((1,), "answers are not ranked; give n for several"),
     "use_beam_search": ((False,), ONE_SEQUENCE),
     **_all("num_beams num_beam_groups beam_width", (1,), ONE_SEQUENCE),
     "diversity_penalty": ((0,), ONE_SEQUENCE),
@@ -165,6 +163,7 @@ OTHER_NAMES = {
     "min_new_tokens": "min_tokens",
     **dict.fromkeys(("stop_sequences", "stop_sequence", "stop_strings", "stopping_strings", "stop_words"), "stop"),
     "random_seed": "seed",
+    **dict.fromkeys(("n_cmpl", "num_return_sequences"), "n"),
     "ban_eos_token": "ignore_eos",
     **dict.fromkeys(("json_schema", "guided_json", "format"), "structured_outputs.json"),
     **dict.fromkeys(("regex", "guided_regex", "regex_pattern"), "structured_outputs.regex"),

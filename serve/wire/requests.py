@@ -137,12 +137,13 @@ class Extension(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Common(msgspec.Struct, kw_only=True):
-    """What chat and completions share. ignore_eos: the model's own stop tokens end nothing. max_tokens: 0 only for the
-    prompt's log-probabilities, or its echo.
+    """What chat and completions share. n: answers to each prompt. ignore_eos: the model's own stop tokens end nothing.
+    max_tokens: 0 only for the prompt's log-probabilities, or its echo.
     """
 
     model: Annotated[str, Meta(max_length=1024)] | None = None
     max_tokens: Limit | None = None
+    n: Annotated[int, Meta(ge=1, le=16)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None

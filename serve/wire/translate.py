@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...runtime.grammar.grammar import Grammar
@@ -83,6 +84,8 @@ def prompts_of(request: CompletionRequest) -> list[Prompt]:
         raise invalid("prompt", reason)
     if len(items) > MAX_PROMPTS:
         raise invalid("prompt", f"prompt holds {len(items)} prompts; give at most {MAX_PROMPTS}")
+    if len(items) * (request.n or 1) > MAX_PROMPTS:
+        raise invalid("n", f"n is {request.n} for {len(items)} prompts; a request has at most {MAX_PROMPTS} answers")
     return [item for item in items if not isinstance(item, int)]
 
 
@@ -105,8 +108,6 @@ def parameters(
     scored = prompt_likeliest(request)
     limit = getattr(request, "max_completion_tokens", None)
     limit = next((one for one in (limit, request.max_tokens) if one is not None), default)
-    if not limit and scored is None:
-        raise invalid("max_tokens", "max_tokens is 0; it must be 1 or more without echo or prompt_logprobs")
     remaining_tokens = capacity - prompt_tokens
     most = max(min(limit, 1), min(limit, settings.max_tokens or remaining_tokens, remaining_tokens))
     if request.min_tokens is not None and request.min_tokens > limit:
@@ -140,6 +141,12 @@ def parameters(
         temperature = 0.0
     chosen = {name: value for name, value in values.items() if value is not None}
     return SamplingParameters(max_new_tokens=most, temperature=temperature, **chosen)
+
+
+def reseeded(parameters: SamplingParameters, turn: int) -> SamplingParameters:
+    """Of the answer `turn` to one prompt, from 0: its seed is as much larger."""
+    seed = parameters.seed
+    return parameters if seed is None else replace(parameters, seed=(seed + turn) % SEEDS)
 
 
 def likeliest(request: Common) -> int | None:

@@ -112,12 +112,15 @@ def test_another_salt_shares_nothing(session: Session) -> None:
     prompt = prompt_of(20)
     for salt in ("a", "b", None, "b"):
         assert session.score(prompt, cache_salt=salt).statistics.reused_tokens == 0
+    session.generate(prompt, cache_salt="c", max_new_tokens=1)  # rows of its own, and scores of another
+    assert session.score(prompt, cache_salt="c").statistics.reused_tokens == 0
 
 
 @pytest.mark.parametrize("after", range(1, 4))
 def test_cancelled_between_two_passes(session: Session, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt, decoder = prompt_of(30), target(session)
-    session.score(prompt[:12])
+    session.score(prompt)
+    session.generate(prompt_of(30, 1), max_new_tokens=1)
     step, passes = decoder.step, 0
 
     def cancels(tokens: Sequence[int], position: int) -> Logits:
