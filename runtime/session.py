@@ -110,7 +110,8 @@ class Session:
         """Token ids of a text, of chat messages, or of ids (checked); any iterable of them. Raises `PromptError`.
 
         tools: the tools that the model is told it may call. variables: of the chat template, such as
-        `{"enable_thinking": False}`; those that it does not read have no effect.
+        `{"enable_thinking": False}`; those that it does not read have no effect. As in transformers,
+        `{"continue_final_message": True}` leaves the last message open, for the output to continue it.
         """
         self._check_open()
         return self._encoder.encode(prompt, tools, variables)

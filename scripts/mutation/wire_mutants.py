@@ -16,6 +16,7 @@ FIELDS, TRANSLATE = "serve/wire/fields.py", "serve/wire/translate.py"
 ERRORS, STRUCTS = "serve/wire/errors.py", "serve/wire/invalid_structs.py"
 MAPPED, REFUSALS = ("tests/serve/test_mapped_errors.py",), ("tests/serve/test_refusals.py",)
 
+CONTINUED = ("tests/serve/test_continued.py",)
 SCORES, ANSWERS = ("tests/serve/test_scores.py",), ("tests/serve/test_several_answers.py",)
 
 WIRE = (
@@ -39,6 +40,27 @@ WIRE = (
         'spelled = spelled if text.startswith(spelled, self._offset) else ""',
         'spelled = ""',
         SCORES,
+    ),
+    Mutant(
+        "a message that goes on may be trimmed",
+        "runtime/text/messages.py",
+        'f"{end}{mark}"',
+        'f"{str(end).rstrip()}{mark}"',
+        CONTINUED,
+    ),
+    Mutant(
+        "a user's message is continued",
+        "runtime/text/messages.py",
+        'role != "assistant" or last.get("tool_calls")',
+        'last.get("tool_calls")',
+        CONTINUED,
+    ),
+    Mutant(
+        "an answer that goes on may think",
+        TRANSLATE,
+        "replace(thinking, begun=True) if opened and thinking.end not in thoughts else None",
+        "replace(thinking, begun=bool(opened and thinking.end not in thoughts))",
+        CONTINUED,
     ),
     Mutant(
         "all answers have one seed",

@@ -14,7 +14,7 @@ from ..wire.body import parse
 from ..wire.errors import ApiError, invalid
 from ..wire.requests import DetokenizeRequest, TokenizeRequest
 from ..wire.tools import form_of, offered
-from ..wire.translate import chat_messages, check_template, variables_of
+from ..wire.translate import chat_messages, check_template, ending, variables_of
 
 encode = msgspec.json.encode
 
@@ -49,6 +49,7 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
             form_of(service.session, "tools")
     tokens: list[int] = []
     if prompt != "":
+        variables |= ending(request)
         tokens = await exchange.while_there(service.sessions.encode(prompt, tools, variables, key=exchange.key))
     texts = [service.texts.text_of(token) for token in tokens] if request.return_token_strs else None
     await exchange.answer(200, encode(Tokenized(tokens, len(tokens), service.session.capacity, texts)))

@@ -29,6 +29,8 @@ from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOpt
 from ..wire.translate import (
     chat_messages,
     check_template,
+    continued,
+    ending,
     parameters,
     prediction_text,
     prompts_of,
@@ -93,9 +95,14 @@ async def _work(
     variables: Variables | None = None,
 ) -> Work:
     tools = () if calls is None else calls.tools
-    encoded = [await service.sessions.encode(prompt, tools, variables, key=key) for prompt in prompts]
-    chat = isinstance(request, ChatRequest)
-    thinking = service.session.thinking(encoded[0], variables, bool(tools)) if chat else None
+    of_template, thinking = variables, None
+    if isinstance(request, ChatRequest):
+        of_template = {**(variables or {}), **ending(request)}
+    encoded = [await service.sessions.encode(prompt, tools, of_template, key=key) for prompt in prompts]
+    if isinstance(request, ChatRequest):
+        thinking = service.session.thinking(encoded[0], variables, bool(tools))
+        if request.continue_final_message:
+            thinking = continued(thinking, request.messages[-1])
     predicted = prediction_text(request)
     prediction = await service.sessions.encode_prediction(predicted, key=key) if predicted else []
     if calls is None:

@@ -27,7 +27,7 @@ ADAPTER = "the model is served as it was built"
 THINKING = 'give chat_template_kwargs instead, as {"enable_thinking": false}'
 BUDGET = "thoughts have no limit of their own; give max_tokens"
 NO_FILTER = "no filter or guard looks at texts here"
-ANEW = "an answer always begins anew; use /v1/completions to continue a text"
+ANEW = "give continue_final_message: true instead, and add_generation_prompt: false"
 
 
 def _all(names: str, accepted: Accepted, reason: str) -> dict[str, tuple[Accepted, str]]:
@@ -102,8 +102,8 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     "context_length_exceeded_behavior": (("error",), WHOLE_PROMPT),
     "truncation": (("disabled",), WHOLE_PROMPT),
     "transforms": (([],), WHOLE_PROMPT),
-    "add_generation_prompt": ((True,), "the answer is always generated"),
-    "continue_final_message": ((False,), ANEW),
+    "add_generation_prompt": ((True,), "only conversations have a template"),
+    "continue_final_message": ((False,), "a text is always continued; leave it out"),
     **_all("messages[].prefix messages[].partial", (False,), ANEW),
     "messages[].function_call": (NEVER, "it was replaced by tool_calls"),
     "messages[].audio": (NEVER, TEXT_ONLY),

@@ -179,7 +179,9 @@ Variables = Annotated[dict[Annotated[str, Meta(max_length=64)], Plain], Meta(max
 
 
 class ChatRequest(Common, kw_only=True):
-    """chat_template_kwargs: variables of the chat template. reasoning_effort: one of them."""
+    """chat_template_kwargs: variables of the chat template. reasoning_effort: one of them. continue_final_message: the
+    answer continues the last message, an assistant's.
+    """
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=1024)]
     max_completion_tokens: Size | None = None
@@ -190,6 +192,8 @@ class ChatRequest(Common, kw_only=True):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: Variables | None = None
     reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
 
 class CompletionRequest(Common, kw_only=True):
@@ -209,6 +213,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     tools: Tools | None = None
     chat_template_kwargs: Variables | None = None
     reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     return_token_strs: bool | None = None
 
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from ...runtime.grammar.grammar import Grammar
+from ...runtime.grammar.thinking import Thinking
 from ...runtime.sampling.parameters import SEEDS, SamplingParameters
 from ...runtime.session import Session
-from ...runtime.text.chat_template import Variables, is_reserved
+from ...runtime.text.chat_template import ADD, CONTINUE, Variables, is_reserved
 from ...runtime.text.encode import Prompt
 from ..settings import ServerSettings
 from .errors import ApiError, invalid, unsupported
@@ -46,6 +47,24 @@ def chat_messages(
             made |= history.result(message, where)
         rendered.append(made)
     return rendered
+
+
+def ending(request: ChatRequest | TokenizeRequest) -> dict[str, Any]:
+    """What follows the messages, as variables of `Session.encode`. Raises `ApiError`."""
+    if request.continue_final_message and request.add_generation_prompt:
+        reason = f"Cannot set both `{CONTINUE}` and `{ADD}` to True."  # in vLLM's words
+        raise invalid(CONTINUE, reason)
+    asked = {ADD: request.add_generation_prompt, CONTINUE: request.continue_final_message}
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def continued(thinking: Thinking | None, message: Message) -> Thinking | None:
+    """How the model thinks on after an assistant's message that is left open: only where that ends within thoughts."""
+    text = flat(message.content or "", "messages[].content")
+    if thinking is None or not text:
+        return thinking
+    _, opened, thoughts = text.rpartition(thinking.opening)
+    return replace(thinking, begun=True) if opened and thinking.end not in thoughts else None
 
 
 def check_template(session: Session, tools: bool) -> None:
