@@ -32,6 +32,7 @@ from .state.statistics import Statistics
 from .stream import Generation, Stream, holds
 from .text.chat_template import Variables
 from .text.encode import Prompt, PromptEncoder
+from .text.infill import Infill
 from .tools.tool import Tool
 from .tools.tool_format import ToolFormat
 
@@ -125,6 +126,11 @@ class Session:
         """Token ids of a text that the output may repeat, no more than a sequence can hold. Raises `PromptError`."""
         self._check_open()
         return self._encoder.encode_prediction(prediction)
+
+    @property
+    def infill(self) -> Infill | None:
+        """Makes prompts for the text between two others; None if the tokenizer has no tokens for that."""
+        return self._encoder.infill
 
     @property
     def chats(self) -> bool:

@@ -20,6 +20,7 @@ from ..tools.formats import recognize
 from ..tools.tool import Tool
 from ..tools.tool_format import ToolFormat
 from .chat_template import ADD, CONTINUE, ChatTemplate, Variables, read_template
+from .infill import Infill
 from .messages import Message, check_messages, left_open
 from .special_tokens import SpecialTokens
 from .thinking import find_thinking, of_prompt
@@ -94,6 +95,10 @@ class PromptEncoder:
             return tokens
         with _unicode("prediction"):
             return self.tokenizer.encode(prediction, add_special_tokens=False).ids[:longest]
+
+    @cached_property
+    def infill(self) -> Infill | None:
+        return Infill.of(self.tokenizer)
 
     def _check_ids(self, what: str, tokens: Sequence[int]) -> None:
         size = self._manifest.target.vocab_size

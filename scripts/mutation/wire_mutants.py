@@ -16,6 +16,7 @@ FIELDS, TRANSLATE = "serve/wire/fields.py", "serve/wire/translate.py"
 ERRORS, STRUCTS = "serve/wire/errors.py", "serve/wire/invalid_structs.py"
 MAPPED, REFUSALS = ("tests/serve/test_mapped_errors.py",), ("tests/serve/test_refusals.py",)
 
+INFILL = ("tests/serve/test_infill.py", "tests/runtime/text/test_infill.py")
 CONTINUED = ("tests/serve/test_continued.py",)
 SCORES, ANSWERS = ("tests/serve/test_scores.py",), ("tests/serve/test_several_answers.py",)
 
@@ -61,6 +62,27 @@ WIRE = (
         "replace(thinking, begun=True) if opened and thinking.end not in thoughts else None",
         "replace(thinking, begun=bool(opened and thinking.end not in thoughts))",
         CONTINUED,
+    ),
+    Mutant(
+        "nothing ends the middle of two texts",
+        "serve/routes/generate.py",
+        "(*own, *infill.stops)",
+        "own",
+        INFILL,
+    ),
+    Mutant(
+        "a suffix begins with a blank of the tokenizer's own",
+        "runtime/text/infill.py",
+        "tokens[len(lead) :] if adds_blank and tokens[: len(lead)] == lead else self._tokens(text)",
+        "self._tokens(text)",
+        INFILL,
+    ),
+    Mutant(
+        "a prompt for a gap has no start token",
+        "runtime/text/infill.py",
+        "[*start, first, *self._tokens(before), second, *self._continued(after), middle]",
+        "[first, *self._tokens(before), second, *self._continued(after), middle]",
+        INFILL,
     ),
     Mutant(
         "all answers have one seed",

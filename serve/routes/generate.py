@@ -31,6 +31,7 @@ from ..wire.translate import (
     check_template,
     continued,
     ending,
+    infill_of,
     parameters,
     prediction_text,
     prompts_of,
@@ -68,9 +69,21 @@ async def completions(service: Service, exchange: Exchange) -> None:
     parsed = parse(CompletionRequest, await exchange.body(), service.settings.strict_fields)
     _note_ignored(service, exchange, [*parsed.ignored, *_unknown_route(service, parsed.request)])
     service.check_model(parsed.request.model)
-    making = _work(service, exchange.key, parsed.request, prompts_of(parsed.request))
+    making = _completion(service, exchange.key, parsed.request)
     work = await _made(making, exchange, parsed)
     await _answer(work, exchange, TextShape(service, _wants_usage(parsed.request), work))
+
+
+async def _completion(service: Service, key: str, request: CompletionRequest) -> Work:
+    prompts, infill = prompts_of(request), infill_of(request, service.session)
+    if infill is None:
+        return await _work(service, key, request, prompts)
+    join = partial(service.sessions.encode_infill, infill, after=str(request.suffix), key=key)
+    work = await _work(service, key, request, [await join(str(prompt)) for prompt in prompts])
+    own = service.session.bundle.manifest.text.stop_token_ids
+    if request.stop_token_ids is None and not request.ignore_eos:
+        work.parameters = [replace(one, stop_token_ids=(*own, *infill.stops)) for one in work.parameters]
+    return work
 
 
 async def _made(making: Awaitable[Work], exchange: Exchange, parsed: Parsed[Any]) -> Work:

@@ -27,6 +27,7 @@ ADAPTER = "the model is served as it was built"
 THINKING = 'give chat_template_kwargs instead, as {"enable_thinking": false}'
 BUDGET = "thoughts have no limit of their own; give max_tokens"
 NO_FILTER = "no filter or guard looks at texts here"
+INFILL = "give prompt and suffix to /v1/completions"
 ANEW = "give continue_final_message: true instead, and add_generation_prompt: false"
 
 
@@ -96,8 +97,8 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     "raw_output": ((False,), "answers are text"),
     "dimensions": (NEVER, "there are no embeddings here"),
     # What is read.
-    "suffix": (("",), "text is only continued at its end"),
-    **_all("input_prefix input_suffix input_extra", ("", []), "text is only continued at its end"),
+    "suffix": (("",), INFILL),
+    **_all("input_prefix input_suffix input_extra", ("", []), INFILL),
     **_all("truncate_prompt_tokens truncate prompt_truncate_len", NEVER, WHOLE_PROMPT),
     "context_length_exceeded_behavior": (("error",), WHOLE_PROMPT),
     "truncation": (("disabled",), WHOLE_PROMPT),

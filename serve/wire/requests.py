@@ -197,11 +197,12 @@ class ChatRequest(Common, kw_only=True):
 
 
 class CompletionRequest(Common, kw_only=True):
-    """prompt: a text, texts, token ids, or lists of token ids; at most 64 prompts."""
+    """prompt: a text, texts, token ids, or lists of token ids; at most 64 prompts. suffix: what follows the answer."""
 
     prompt: str | list[str | TokenId | list[TokenId]]
     logprobs: Likeliest | Literal[False] | None = None
     echo: bool | None = None
+    suffix: str | None = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

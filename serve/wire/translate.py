@@ -12,6 +12,7 @@ from ...runtime.sampling.parameters import SEEDS, SamplingParameters
 from ...runtime.session import Session
 from ...runtime.text.chat_template import ADD, CONTINUE, Variables, is_reserved
 from ...runtime.text.encode import Prompt
+from ...runtime.text.infill import Infill
 from ..settings import ServerSettings
 from .errors import ApiError, invalid, unsupported
 from .requests import ChatRequest, Common, CompletionRequest, Extension, Message, Part, TokenizeRequest
@@ -106,6 +107,17 @@ def prompts_of(request: CompletionRequest) -> list[Prompt]:
     if len(items) * (request.n or 1) > MAX_PROMPTS:
         raise invalid("n", f"n is {request.n} for {len(items)} prompts; a request has at most {MAX_PROMPTS} answers")
     return [item for item in items if not isinstance(item, int)]
+
+
+def infill_of(request: CompletionRequest, session: Session) -> Infill | None:
+    """How its prompts and the suffix are joined; None without a suffix. Raises `ApiError`."""
+    if not request.suffix:
+        return None
+    if session.infill is None:
+        raise unsupported("suffix", "this model's tokenizer has no tokens for a gap; give the text before it alone")
+    if request.echo or not all(isinstance(prompt, str) for prompt in prompts_of(request)):
+        raise invalid("suffix", "suffix is sent with echo or token ids; give prompts as texts, which are not echoed")
+    return session.infill
 
 
 def prediction_text(request: Common) -> str:
