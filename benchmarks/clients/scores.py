@@ -34,7 +34,9 @@ def measure(bundle: Path, limit: int) -> dict[str, tuple[float, float]]:
         failed = [one for one in read(done.stdout, done.returncode, done.stderr) if one.outcome != "ok"]
         if failed:
             sys.exit(f"{bundle}: {failed[0].reason}\n{done.stderr[-2000:]}")
-        return {task: (value, error) for task, (value, error) in json.loads(results.read_text("utf-8")).items()}
+        return {
+            task: (value, error) for task, (value, error) in json.loads(results.read_text(encoding="utf-8")).items()
+        }
 
 
 def main() -> None:
