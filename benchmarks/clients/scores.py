@@ -30,7 +30,9 @@ def measure(bundle: Path, limit: int) -> dict[str, tuple[float, float]]:
         results = Path(folder) / "scores.json"
         with environment(bundle, Path(folder) / "server.log", client.servers) as variables:
             variables |= {"LIMIT": str(limit), "RESULTS": str(results)}
-            done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                command, cwd=folder, env=variables, capture_output=True, text=True, encoding="utf-8", check=False
+            )
         failed = [one for one in read(done.stdout, done.returncode, done.stderr) if one.outcome != "ok"]
         if failed:
             sys.exit(f"{bundle}: {failed[0].reason}\n{done.stderr[-2000:]}")
