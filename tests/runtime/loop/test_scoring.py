@@ -67,10 +67,11 @@ def test_every_token_but_the_first_has_the_targets_own(session: Session, length:
     check_invariant(session._context)
 
 
+@pytest.mark.parametrize("kind", [FakeDecoder, StatefulDecoder])
 @pytest.mark.parametrize("cache", [0, 1 << 20])
-def test_what_comes_before_and_after_makes_no_difference(tmp_path: Path, cache: int) -> None:
+def test_what_comes_before_and_after_makes_no_difference(tmp_path: Path, cache: int, kind: Any) -> None:
     """Generating after a score and scoring after an answer, of prompts that share some of their tokens or none."""
-    session = fake_session(tmp_path, FakeDecoder(seed=1), FakeDecoder(seed=1, noise=0.5), prompt_cache_bytes=cache)
+    session = fake_session(tmp_path, kind(seed=1), FakeDecoder(seed=1, noise=0.5), prompt_cache_bytes=cache)
     generator = np.random.default_rng(5)
     base = prompt_of(24)
     for turn in range(60):
