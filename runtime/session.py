@@ -32,6 +32,7 @@ from .state.statistics import Statistics
 from .stream import Generation, Stream, holds
 from .text.chat_template import Variables
 from .text.encode import Prompt, PromptEncoder
+from .text.infill import Infill
 from .tools.tool import Tool
 from .tools.tool_format import ToolFormat
 
@@ -111,7 +112,8 @@ class Session:
         """Token ids of a text, of chat messages, or of ids (checked); any iterable of them. Raises `PromptError`.
 
         tools: the tools that the model is told it may call. variables: of the chat template, such as
-        `{"enable_thinking": False}`; those that it does not read have no effect.
+        `{"enable_thinking": False}`; those that it does not read have no effect. As in transformers,
+        `{"continue_final_message": True}` leaves the last message open, for the output to continue it.
         """
         self._check_open()
         return self._encoder.encode(prompt, tools, variables)
@@ -125,6 +127,11 @@ class Session:
         """Token ids of a text that the output may repeat, no more than a sequence can hold. Raises `PromptError`."""
         self._check_open()
         return self._encoder.encode_prediction(prediction)
+
+    @property
+    def infill(self) -> Infill | None:
+        """Makes prompts for the text between two others; None if the tokenizer has no tokens for that."""
+        return self._encoder.infill
 
     @property
     def chats(self) -> bool:

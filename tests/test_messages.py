@@ -117,7 +117,7 @@ MESSAGES: dict[str, Say] = {
     "http: out of bounds": body(temperature=3),
     "http: a wrong choice": body(messages=[{"role": "robot", "content": "x"}]),
     "http: a wrong type": body(max_tokens="many"),
-    "http: not supported": body(n=2),
+    "http: not supported": body(best_of=2),
     "http: no JSON": lambda folder: parse(ChatRequest, b"{", strict=False),
     "http: a long prompt": lambda folder: of_engine(errors.LongPromptError("x", tokens=70, capacity=64)),
     "http: the engine failed": lambda folder: of_engine(errors.EngineError(f"{folder} is broken")),

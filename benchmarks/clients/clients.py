@@ -46,7 +46,9 @@ CLIENTS = {
     "openai-agents": Client("try_openai_agents.py", ("openai-agents==0.24.0", "openai==3.57.0"), TOOLS),
     # torch as in constraints.txt: guidellm asks for any.
     "guidellm": Client("try_guidellm.py", ("guidellm==0.8.1", "torch==2.13.0"), PLAIN),
-    "lm-eval": Client("try_lm_eval.py", ("lm-eval[api]==0.4.13", "transformers", "babel", "torch==2.13.0"), PLAIN),
+    "lm-eval": Client(
+        "try_lm_eval.py", ("lm-eval[api]==0.4.13", "transformers==5.24.0", "babel==2.19.0", "torch==2.13.0"), PLAIN
+    ),
     "aiperf": Client("try_aiperf.py", ("aiperf==0.13.0",), PLAIN),
     "schemathesis": Client("try_schemathesis.py", ("schemathesis==4.32.5",), SHORT),
 }

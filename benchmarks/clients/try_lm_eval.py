@@ -1,6 +1,6 @@
 """The evaluation harness `lm-eval`: multiple choice and perplexity over HTTP, on texts that Python and babel ship.
 
-As a script of `scores.py` it scores all of its texts, LIMIT of each task, and writes RESULTS.
+LIMIT: documents of each task, 0 for all. RESULTS: a file for the numbers, which `scores.py` reads.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ def last_words() -> Iterator[dict[str, Any]]:
     draw = random.Random(0)
     ends = [match for _, text in paragraphs() if (match := re.fullmatch(r"(.+) ([a-z]{4,})\.", text))]
     words = sorted({match[2] for match in ends})
-    for match in draw.sample(ends, 300):
-        yield question(" ".join(match[1].split()[-60:]), match[2], words, draw)
+    for match in draw.sample(ends, 200):
+        yield question(" ".join(match[1].split()[-40:]), match[2], words, draw)
 
 
 def python_topics() -> Iterator[dict[str, Any]]:
-    """The longest topics, 400 words of each."""
+    """The longest topics, 300 words of each."""
     by_topic: dict[str, list[str]] = {}
     for topic, text in paragraphs():
         by_topic.setdefault(topic, []).extend(text.split())
     for words in sorted(by_topic.values(), key=len, reverse=True)[:40]:
-        yield {"text": " ".join(words[:400])}
+        yield {"text": " ".join(words[:300])}
 
 
 def question(context: str, right: str, words: list[str], draw: random.Random) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from .messages import Message, joined
 Variables = Mapping[str, Any]  # variables of a template, by name: texts, numbers, booleans and None
 PROBE = "0\n0"  # shown by Python with a backslash
 SAID = "probe_said"
-OWN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"})
+ADD, CONTINUE = "add_generation_prompt", "continue_final_message"
+OWN = frozenset({"messages", "tools", "documents", ADD, CONTINUE, "chat_template"})
 
 
 class ChatTemplate:
@@ -45,7 +46,12 @@ class ChatTemplate:
         template._set = {name: value for name, value in variables.items() if name in self.variables}
         return template
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
         """The text of checked `messages`, and the start of the assistant's turn. tools: as `Tool.for_template`.
 
         Contents that are lists of parts are passed on to a template that accepts them, as in transformers, and joined
@@ -56,7 +62,9 @@ class ChatTemplate:
         """
         has_parts = any(isinstance(message.get("content"), list) for message in messages)
         return self.render_unchanged(
-            joined(messages) if has_parts and not self._takes_parts(messages) else messages, tools
+            joined(messages) if has_parts and not self._takes_parts(messages) else messages,
+            tools,
+            add_generation_prompt,
         )
 
     def _takes_parts(self, messages: Sequence[Message]) -> bool:
@@ -72,11 +80,16 @@ class ChatTemplate:
             return False
         return PROBE in text and repr(PROBE)[1:-1] not in text
 
-    def render_unchanged(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+    def render_unchanged(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
         """Like `render`, with contents of parts unchanged."""
         template = self._template
         try:
-            values = dict(messages=messages, tools=tools, documents=None, add_generation_prompt=True)
+            values = dict(messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt)
             rendered: str = template.render({**self._set, **self._special_tokens, **values})
             return rendered
         except Exception as error:  # a template is code: a content of None ends in a TypeError, and so on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,8 +19,9 @@ from ..sampling.options import items, whole_number
 from ..tools.formats import recognize
 from ..tools.tool import Tool
 from ..tools.tool_format import ToolFormat
-from .chat_template import ChatTemplate, Variables, read_template
-from .messages import Message, check_messages
+from .chat_template import ADD, CONTINUE, ChatTemplate, Variables, read_template
+from .infill import Infill
+from .messages import Message, check_messages, left_open
 from .special_tokens import SpecialTokens
 from .thinking import find_thinking, of_prompt
 
@@ -62,7 +64,8 @@ class PromptEncoder:
         return self._tools_template if tools else self._template
 
     def encode(self, prompt: Prompt, tools: Sequence[Tool] = (), variables: Variables | None = None) -> list[int]:
-        """tools: those that the template presents to the model. variables: of the template.
+        """tools: those that the template presents to the model. variables: of the template, and as in transformers
+        `add_generation_prompt` and `continue_final_message`, which leaves the last message open.
 
         Raises `PromptError`; `BundleError` for messages without a chat template.
         """
@@ -92,6 +95,10 @@ class PromptEncoder:
             return tokens
         with _unicode("prediction"):
             return self.tokenizer.encode(prediction, add_special_tokens=False).ids[:longest]
+
+    @cached_property
+    def infill(self) -> Infill | None:
+        return Infill.of(self.tokenizer)
 
     def _check_ids(self, what: str, tokens: Sequence[int]) -> None:
         size = self._manifest.target.vocab_size
@@ -178,7 +185,15 @@ class PromptEncoder:
         masked, mark = self._special_tokens.mask(messages)
         masked_tools = [self._special_tokens.mask_more(tool.for_template, mark) for tool in tools]
         set_template = template.setting(self._special_tokens.mask_more(variables, mark))
-        text = set_template.render(masked, masked_tools or None)
+        if not variables.get(CONTINUE):
+            text = set_template.render(masked, masked_tools or None, bool(variables.get(ADD, True)))
+        else:
+            end = f"{secrets.randbelow(10**20):020}"
+            text, found, _ = set_template.render(left_open(masked, end), masked_tools or None, False).rpartition(end)
+            if not found:
+                raise PromptError(
+                    "the chat template leaves the last message out, so no answer continues it", "messages"
+                )
         with _unicode():
             return self._special_tokens.encode(text, mark)
 

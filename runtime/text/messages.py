@@ -51,6 +51,24 @@ def _shown(value: object) -> str:
     return repr(str(value)[:SHOWN])
 
 
+def left_open(messages: Iterable[Message], mark: str) -> list[dict[str, Any]]:
+    """With `mark` at the end of the last message, where its template's text is cut off so that an answer continues it.
+    The template cannot trim what is before the mark.
+
+    Raises `PromptError` unless the message is an assistant's text.
+    """
+    *others, last = map(dict, messages)
+    content, role = last.get("content"), last["role"]
+    if role != "assistant" or last.get("tool_calls") or content is None or content == []:
+        raise PromptError(
+            f"the last message, which the answer is to continue, is {role}'s; give an assistant's, with a text",
+            "messages",
+        )
+    *parts, end = content if isinstance(content, list) else [content]
+    marked = {**end, "text": end["text"] + mark} if isinstance(end, Mapping) else f"{end}{mark}"
+    return [*others, {**last, "content": [*parts, marked] if isinstance(content, list) else marked}]
+
+
 def joined(messages: Iterable[Message]) -> list[dict[str, Any]]:
     """Each content of parts as one text, joined by line ends."""
     return [

@@ -16,7 +16,9 @@ FIELDS, TRANSLATE = "serve/wire/fields.py", "serve/wire/translate.py"
 ERRORS, STRUCTS = "serve/wire/errors.py", "serve/wire/invalid_structs.py"
 MAPPED, REFUSALS = ("tests/serve/test_mapped_errors.py",), ("tests/serve/test_refusals.py",)
 
-SCORES = ("tests/serve/test_scores.py",)
+INFILL = ("tests/serve/test_infill.py", "tests/runtime/text/test_infill.py")
+CONTINUED = ("tests/serve/test_continued.py",)
+SCORES, ANSWERS = ("tests/serve/test_scores.py",), ("tests/serve/test_several_answers.py",)
 
 WIRE = (
     Mutant(
@@ -41,11 +43,60 @@ WIRE = (
         SCORES,
     ),
     Mutant(
-        "max_tokens: 0 is taken for anything",
+        "a message that goes on may be trimmed",
+        "runtime/text/messages.py",
+        'f"{end}{mark}"',
+        'f"{str(end).rstrip()}{mark}"',
+        CONTINUED,
+    ),
+    Mutant(
+        "a user's message is continued",
+        "runtime/text/messages.py",
+        'role != "assistant" or last.get("tool_calls")',
+        'last.get("tool_calls")',
+        CONTINUED,
+    ),
+    Mutant(
+        "an answer that goes on may think",
         TRANSLATE,
-        "if not limit and scored is None:",
-        "if False:",
-        SCORES,
+        "replace(thinking, begun=True) if opened and thinking.end not in thoughts else None",
+        "replace(thinking, begun=bool(opened and thinking.end not in thoughts))",
+        CONTINUED,
+    ),
+    Mutant(
+        "nothing ends the middle of two texts",
+        "serve/routes/generate.py",
+        "(*own, *infill.stops)",
+        "own",
+        INFILL,
+    ),
+    Mutant(
+        "a suffix begins with a blank of the tokenizer's own",
+        "runtime/text/infill.py",
+        "tokens[len(lead) :] if adds_blank and tokens[: len(lead)] == lead else self._tokens(text)",
+        "self._tokens(text)",
+        INFILL,
+    ),
+    Mutant(
+        "a prompt for a gap has no start token",
+        "runtime/text/infill.py",
+        "[*start, first, *self._tokens(before), second, *self._continued(after), middle]",
+        "[first, *self._tokens(before), second, *self._continued(after), middle]",
+        INFILL,
+    ),
+    Mutant(
+        "all answers have one seed",
+        TRANSLATE,
+        "seed=(seed + turn) % SEEDS",
+        "seed=seed",
+        ANSWERS,
+    ),
+    Mutant(
+        "each answer counts its prompt",
+        "serve/wire/answers.py",
+        "requests[::answers]",
+        "requests",
+        ANSWERS,
     ),
     Mutant(
         "a field of another server is ignored",

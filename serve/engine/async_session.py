@@ -18,6 +18,7 @@ from ...runtime.session import Session
 from ...runtime.stream import Generation
 from ...runtime.text.chat_template import Variables
 from ...runtime.text.encode import Prompt
+from ...runtime.text.infill import Infill
 from ...runtime.tools.tool import Tool
 from .. import checks
 from ..settings import QUEUE_TIMEOUT
@@ -80,6 +81,12 @@ class AsyncSession:
         if self.longest_token is not None:
             _refuse_what_cannot_fit(prompt, self.longest_token, self.session.capacity)
         return await self.encoders.run(key, partial(self.session.encode, prompt, tools, variables))
+
+    async def encode_infill(self, infill: Infill, before: str, after: str, *, key: str = "") -> list[int]:
+        """Like `Infill.encode`, with turns as in `encode`."""
+        if self.longest_token is not None:
+            _refuse_what_cannot_fit(before + after, self.longest_token, self.session.capacity)
+        return await self.encoders.run(key, partial(infill.encode, before, after))
 
     async def encode_prediction(self, prediction: str, *, key: str = "") -> list[int]:
         """Like `Session.encode_prediction`, with turns as in `encode`."""

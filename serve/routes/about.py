@@ -15,7 +15,7 @@ from ..wire.body import parse
 from ..wire.errors import ApiError, invalid
 from ..wire.requests import ChatRequest, DetokenizeRequest, TokenizeRequest
 from ..wire.tools import form_of, offered
-from ..wire.translate import chat_messages, check_template, variables_of
+from ..wire.translate import chat_messages, check_template, ending, variables_of
 
 encode = msgspec.json.encode
 
@@ -54,7 +54,7 @@ async def tokens_of(service: Service, exchange: Exchange, request: TokenizeReque
     messages = chat_messages(request.messages or (), service.session, variables)
     if tools:
         form_of(service.session, "tools")
-    return await _encoded(service, exchange, messages, tools, variables)
+    return await _encoded(service, exchange, messages, tools, variables | ending(request))
 
 
 async def _encoded(service: Service, exchange: Exchange, prompt: Prompt, *of_template: Any) -> list[int]:

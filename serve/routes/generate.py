@@ -29,9 +29,13 @@ from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOpt
 from ..wire.translate import (
     chat_messages,
     check_template,
+    continued,
+    ending,
+    infill_of,
     parameters,
     prediction_text,
     prompts_of,
+    reseeded,
     variables_of,
 )
 from .output import Output, Piece
@@ -76,9 +80,21 @@ async def completions(service: Service, exchange: Exchange) -> None:
     parsed = parse(CompletionRequest, await exchange.body(), service.settings.strict_fields)
     note_ignored(service, exchange, [*parsed.ignored, *_unknown_route(service, parsed.request)])
     service.check_model(parsed.request.model)
-    making = _work(service, exchange.key, parsed.request, prompts_of(parsed.request))
+    making = _completion(service, exchange.key, parsed.request)
     work = await _made(making, exchange, parsed)
     await _answer(work, exchange, TextShape(service, _wants_usage(parsed.request), work))
+
+
+async def _completion(service: Service, key: str, request: CompletionRequest) -> Work:
+    prompts, infill = prompts_of(request), infill_of(request, service.session)
+    if infill is None:
+        return await _work(service, key, request, prompts)
+    join = partial(service.sessions.encode_infill, infill, after=str(request.suffix), key=key)
+    work = await _work(service, key, request, [await join(str(prompt)) for prompt in prompts])
+    own = service.session.bundle.manifest.text.stop_token_ids
+    if request.stop_token_ids is None and not request.ignore_eos:
+        work.parameters = [replace(one, stop_token_ids=(*own, *infill.stops)) for one in work.parameters]
+    return work
 
 
 async def _made(making: Awaitable[Work], exchange: Exchange, parsed: Parsed[Any]) -> Work:
@@ -98,9 +114,14 @@ async def _work(
     variables: Variables | None = None,
 ) -> Work:
     tools = () if calls is None else calls.tools
-    encoded = [await service.sessions.encode(prompt, tools, variables, key=key) for prompt in prompts]
-    chat = isinstance(request, ChatRequest)
-    thinking = service.session.thinking(encoded[0], variables, bool(tools)) if chat else None
+    of_template, thinking = variables, None
+    if isinstance(request, ChatRequest):
+        of_template = {**(variables or {}), **ending(request)}
+    encoded = [await service.sessions.encode(prompt, tools, of_template, key=key) for prompt in prompts]
+    if isinstance(request, ChatRequest):
+        thinking = service.session.thinking(encoded[0], variables, bool(tools))
+        if request.continue_final_message:
+            thinking = continued(thinking, request.messages[-1])
     predicted = prediction_text(request)
     prediction = await service.sessions.encode_prediction(predicted, key=key) if predicted else []
     if calls is None:
@@ -112,10 +133,13 @@ async def _work(
     chosen = [parameters(request, service.settings, capacity, len(ids), grammar, prediction) for ids in encoded]
     if thinking is not None:  # markers that are special tokens would have no text otherwise
         chosen = [replace(one, shown=thinking.shown) for one in chosen]
-    work = Work(service, request, encoded, chosen, key, calls, thinking, relaxed_schema)
+    echoes: list[str] = []
     if isinstance(request, CompletionRequest) and request.echo:
-        work.echoes = [await _echo(service, key, prompt, ids) for prompt, ids in zip(prompts, encoded, strict=True)]
-    return work
+        echoes = [await _echo(service, key, prompt, ids) for prompt, ids in zip(prompts, encoded, strict=True)]
+    count = request.n or 1
+    chosen = [reseeded(one, turn) for one in chosen for turn in range(count)]
+    encoded, echoes = [one for one in encoded for _ in range(count)], [one for one in echoes for _ in range(count)]
+    return Work(service, request, encoded, chosen, key, calls, thinking, relaxed_schema, echoes)
 
 
 async def _echo(service: Service, key: str, prompt: Prompt, tokens: list[int]) -> str:

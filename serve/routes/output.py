@@ -97,7 +97,8 @@ class Output:
                     return
                 self.statistics = chunk.statistics
                 self.scored = self.scored or chunk.prompt_logprobs
-                self.service.metrics.round(len(chunk.tokens))
+                if chunk.tokens:
+                    self.service.metrics.round(len(chunk.tokens))
                 parts = self._parts(chunk)
                 drafts = self._drafts(chunk) if self.show_drafts else None
                 self.rounds += 1

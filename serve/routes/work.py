@@ -23,7 +23,8 @@ from .output import Output
 
 @dataclass
 class Work:
-    """What a request asks for: prompts, one after the other, all with the same parameters except for their room.
+    """What a request asks for: prompts, one after the other, all with the same parameters except for their room. A
+    prompt with several answers is there for each of them, with another seed.
 
     relaxed: names of the tools, or the field, whose schemas cannot be enforced as they are.
     """
@@ -85,7 +86,8 @@ class Work:
 
     @property
     def usage(self) -> Usage:
-        return usage_of(*self.statistics, thought=sum(output.thought for output in self.outputs))
+        thought = sum(output.thought for output in self.outputs)
+        return usage_of(*self.statistics, thought=thought, answers=self.request.n or 1)
 
     @property
     def finish_reasons(self) -> list[str]:
@@ -101,8 +103,8 @@ class Work:
         """What the log says of it."""
         rows = self.statistics
         return {
-            "prompt_tokens": sum(row.prompt_tokens for row in rows),
-            "cached_tokens": sum(row.reused_tokens for row in rows),
+            "prompt_tokens": sum(row.prompt_tokens for row in rows[:: self.request.n or 1]),
+            "cached_tokens": sum(row.reused_tokens for row in rows[:: self.request.n or 1]),
             "completion_tokens": sum(row.emitted for row in rows),
             "finish_reason": ",".join(self.finish_reasons) or "abort",  # if it left before its first prompt's turn
             "queue_seconds": round(self.queue_seconds, 4),

@@ -242,12 +242,13 @@ class Detokenized(msgspec.Struct):
     prompt: str
 
 
-def usage_of(*requests: Statistics, thought: int = 0) -> Usage:
-    """thought: tokens of thoughts, which are completion tokens as well."""
-    prompt, emitted = sum(row.prompt_tokens for row in requests), sum(row.emitted for row in requests)
+def usage_of(*requests: Statistics, thought: int = 0, answers: int = 1) -> Usage:
+    """thought: tokens of thoughts, which are completion tokens as well. answers: to each prompt, which counts once."""
+    prompts = requests[::answers]
+    prompt, emitted = sum(row.prompt_tokens for row in prompts), sum(row.emitted for row in requests)
     accepted = sum(row.predicted_accepted for row in requests)
     rejected = sum(row.predicted for row in requests) - accepted
-    cached = PromptDetails(sum(row.reused_tokens for row in requests))
+    cached = PromptDetails(sum(row.reused_tokens for row in prompts))
     return Usage(prompt, emitted, prompt + emitted, cached, CompletionDetails(thought, accepted, rejected))
 
 

@@ -27,7 +27,8 @@ ADAPTER = "the model is served as it was built"
 THINKING = 'give chat_template_kwargs instead, as {"enable_thinking": false}'
 BUDGET = "thoughts have no limit of their own; give max_tokens"
 NO_FILTER = "no filter or guard looks at texts here"
-ANEW = "an answer always begins anew; use /v1/completions to continue a text"
+INFILL = "give prompt and suffix to /v1/completions"
+ANEW = "give continue_final_message: true instead, and add_generation_prompt: false"
 
 
 def _all(names: str, accepted: Accepted, reason: str) -> dict[str, tuple[Accepted, str]]:
@@ -80,9 +81,7 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     "do_sample": ((True,), "give temperature: 0 instead"),
     "watermark": ((False,), "texts have no watermark"),
     # How many answers, and how long.
-    "n": ((1,), "one answer per request; send more requests for more"),
-    **_all("n_cmpl num_return_sequences", (1,), "one answer per request; send more requests for more"),
-    "best_of": ((1,), "one answer at a time"),
+    "best_of": ((1,), "answers are not ranked; give n for several"),
     "use_beam_search": ((False,), ONE_SEQUENCE),
     **_all("num_beams num_beam_groups beam_width", (1,), ONE_SEQUENCE),
     "diversity_penalty": ((0,), ONE_SEQUENCE),
@@ -105,14 +104,14 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     "raw_output": ((False,), "answers are text"),
     "dimensions": (NEVER, "there are no embeddings here"),
     # What is read.
-    "suffix": (("",), "text is only continued at its end"),
-    **_all("input_prefix input_suffix input_extra", ("", []), "text is only continued at its end"),
+    "suffix": (("",), INFILL),
+    **_all("input_prefix input_suffix input_extra", ("", []), INFILL),
     **_all("truncate_prompt_tokens truncate prompt_truncate_len", NEVER, WHOLE_PROMPT),
     "context_length_exceeded_behavior": (("error",), WHOLE_PROMPT),
     "truncation": (("disabled",), WHOLE_PROMPT),
     "transforms": (([],), WHOLE_PROMPT),
-    "add_generation_prompt": ((True,), "the answer is always generated"),
-    "continue_final_message": ((False,), ANEW),
+    "add_generation_prompt": ((True,), "only conversations have a template"),
+    "continue_final_message": ((False,), "a text is always continued; leave it out"),
     **_all("messages[].prefix messages[].partial", (False,), ANEW),
     "messages[].function_call": (NEVER, "it was replaced by tool_calls"),
     "messages[].audio": (NEVER, TEXT_ONLY),
@@ -173,6 +172,7 @@ OTHER_NAMES = {
     "min_new_tokens": "min_tokens",
     **dict.fromkeys(("stop_sequences", "stop_sequence", "stop_strings", "stopping_strings", "stop_words"), "stop"),
     "random_seed": "seed",
+    **dict.fromkeys(("n_cmpl", "num_return_sequences"), "n"),
     "ban_eos_token": "ignore_eos",
     **dict.fromkeys(("json_schema", "guided_json", "format"), "structured_outputs.json"),
     **dict.fromkeys(("regex", "guided_regex", "regex_pattern"), "structured_outputs.regex"),

@@ -159,9 +159,12 @@ class Sampling(msgspec.Struct, kw_only=True):
 
 
 class Common(Sampling, kw_only=True):
-    """What chat and completions share. max_tokens: 0 only for the prompt's log-probabilities, or its echo."""
+    """What chat and completions share. n: answers to each prompt. max_tokens: 0 only for the prompt's
+    log-probabilities, or its echo.
+    """
 
     max_tokens: Limit | None = None
+    n: Annotated[int, Meta(ge=1, le=16)] | None = None
     stream_options: StreamOptions | None = None
     prediction: Prediction | None = None
     prompt_logprobs: Likeliest | None = None
@@ -181,7 +184,9 @@ Variables = Annotated[dict[Annotated[str, Meta(max_length=64)], Plain], Meta(max
 
 
 class ChatRequest(Common, kw_only=True):
-    """chat_template_kwargs: variables of the chat template. reasoning_effort: one of them."""
+    """chat_template_kwargs: variables of the chat template. reasoning_effort: one of them. continue_final_message: the
+    answer continues the last message, an assistant's.
+    """
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=1024)]
     max_completion_tokens: Size | None = None
@@ -192,14 +197,17 @@ class ChatRequest(Common, kw_only=True):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: Variables | None = None
     reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
 
 class CompletionRequest(Common, kw_only=True):
-    """prompt: a text, texts, token ids, or lists of token ids; at most 64 prompts."""
+    """prompt: a text, texts, token ids, or lists of token ids; at most 64 prompts. suffix: what follows the answer."""
 
     prompt: str | list[str | TokenId | list[TokenId]]
     logprobs: Likeliest | Literal[False] | None = None
     echo: bool | None = None
+    suffix: str | None = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
@@ -211,6 +219,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     tools: Tools | None = None
     chat_template_kwargs: Variables | None = None
     reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     return_token_strs: bool | None = None
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...runtime.grammar.grammar import Grammar
+from ...runtime.grammar.thinking import Thinking
 from ...runtime.sampling.parameters import SEEDS, SamplingParameters
 from ...runtime.session import Session
-from ...runtime.text.chat_template import Variables, is_reserved
+from ...runtime.text.chat_template import ADD, CONTINUE, Variables, is_reserved
 from ...runtime.text.encode import Prompt
+from ...runtime.text.infill import Infill
 from ..settings import ServerSettings
 from .errors import ApiError, invalid, unsupported
 from .requests import ChatRequest, Common, CompletionRequest, Extension, Message, Part, TokenizeRequest
@@ -45,6 +48,24 @@ def chat_messages(
             made |= history.result(message, where)
         rendered.append(made)
     return rendered
+
+
+def ending(request: ChatRequest | TokenizeRequest) -> dict[str, Any]:
+    """What follows the messages, as variables of `Session.encode`. Raises `ApiError`."""
+    if request.continue_final_message and request.add_generation_prompt:
+        reason = f"Cannot set both `{CONTINUE}` and `{ADD}` to True."  # in vLLM's words
+        raise invalid(CONTINUE, reason)
+    asked = {ADD: request.add_generation_prompt, CONTINUE: request.continue_final_message}
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def continued(thinking: Thinking | None, message: Message) -> Thinking | None:
+    """How the model thinks on after an assistant's message that is left open: only where that ends within thoughts."""
+    text = flat(message.content or "", "messages[].content")
+    if thinking is None or not text:
+        return thinking
+    _, opened, thoughts = text.rpartition(thinking.opening)
+    return replace(thinking, begun=True) if opened and thinking.end not in thoughts else None
 
 
 def check_template(session: Session, tools: bool) -> None:
@@ -83,7 +104,20 @@ def prompts_of(request: CompletionRequest) -> list[Prompt]:
         raise invalid("prompt", reason)
     if len(items) > MAX_PROMPTS:
         raise invalid("prompt", f"prompt holds {len(items)} prompts; give at most {MAX_PROMPTS}")
+    if len(items) * (request.n or 1) > MAX_PROMPTS:
+        raise invalid("n", f"n is {request.n} for {len(items)} prompts; a request has at most {MAX_PROMPTS} answers")
     return [item for item in items if not isinstance(item, int)]
+
+
+def infill_of(request: CompletionRequest, session: Session) -> Infill | None:
+    """How its prompts and the suffix are joined; None without a suffix. Raises `ApiError`."""
+    if not request.suffix:
+        return None
+    if session.infill is None:
+        raise unsupported("suffix", "this model's tokenizer has no tokens for a gap; give the text before it alone")
+    if request.echo or not all(isinstance(prompt, str) for prompt in prompts_of(request)):
+        raise invalid("suffix", "suffix is sent with echo or token ids; give prompts as texts, which are not echoed")
+    return session.infill
 
 
 def prediction_text(request: Common) -> str:
@@ -105,8 +139,6 @@ def parameters(
     scored = prompt_likeliest(request)
     limit = getattr(request, "max_completion_tokens", None)
     limit = next((one for one in (limit, request.max_tokens) if one is not None), default)
-    if not limit and scored is None:
-        raise invalid("max_tokens", "max_tokens is 0; it must be 1 or more without echo or prompt_logprobs")
     remaining_tokens = capacity - prompt_tokens
     most = max(min(limit, 1), min(limit, settings.max_tokens or remaining_tokens, remaining_tokens))
     if request.min_tokens is not None and request.min_tokens > limit:
@@ -140,6 +172,12 @@ def parameters(
         temperature = 0.0
     chosen = {name: value for name, value in values.items() if value is not None}
     return SamplingParameters(max_new_tokens=most, temperature=temperature, **chosen)
+
+
+def reseeded(parameters: SamplingParameters, turn: int) -> SamplingParameters:
+    """Of the answer `turn` to one prompt, from 0: its seed is as much larger."""
+    seed = parameters.seed
+    return parameters if seed is None else replace(parameters, seed=(seed + turn) % SEEDS)
 
 
 def likeliest(request: Common) -> int | None:

@@ -15,7 +15,7 @@ from support.refusals import refused
 HELLO = {"role": "user", "content": "Hello"}
 VALUES: list[Any] = ["x", 7, -7.5, True, False, [5], {"a": 1}]
 CHAT_FIELDS = ChatRequest.__struct_fields__
-OF_TEXTS = ("prompt", "add_special_tokens", "echo")  # that completions honour or accept
+OF_TEXTS = ("prompt", "add_special_tokens", "echo", "suffix")  # that completions honour or accept
 NESTED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [HELLO, {"role": "assistant", "content": "Su", "prefix": True}]}, "messages[1].prefix"),
     ({"messages": [HELLO, {"role": "assistant", "content": "Su", "partial": True}]}, "messages[1].partial"),

@@ -67,10 +67,11 @@ def test_every_token_but_the_first_has_the_targets_own(session: Session, length:
     check_invariant(session._context)
 
 
+@pytest.mark.parametrize("kind", [FakeDecoder, StatefulDecoder])
 @pytest.mark.parametrize("cache", [0, 1 << 20])
-def test_what_comes_before_and_after_makes_no_difference(tmp_path: Path, cache: int) -> None:
+def test_what_comes_before_and_after_makes_no_difference(tmp_path: Path, cache: int, kind: Any) -> None:
     """Generating after a score and scoring after an answer, of prompts that share some of their tokens or none."""
-    session = fake_session(tmp_path, FakeDecoder(seed=1), FakeDecoder(seed=1, noise=0.5), prompt_cache_bytes=cache)
+    session = fake_session(tmp_path, kind(seed=1), FakeDecoder(seed=1, noise=0.5), prompt_cache_bytes=cache)
     generator = np.random.default_rng(5)
     base = prompt_of(24)
     for turn in range(60):
@@ -112,12 +113,15 @@ def test_another_salt_shares_nothing(session: Session) -> None:
     prompt = prompt_of(20)
     for salt in ("a", "b", None, "b"):
         assert session.score(prompt, cache_salt=salt).statistics.reused_tokens == 0
+    session.generate(prompt, cache_salt="c", max_new_tokens=1)  # rows of its own, and scores of another
+    assert session.score(prompt, cache_salt="c").statistics.reused_tokens == 0
 
 
 @pytest.mark.parametrize("after", range(1, 4))
 def test_cancelled_between_two_passes(session: Session, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt, decoder = prompt_of(30), target(session)
-    session.score(prompt[:12])
+    session.score(prompt)
+    session.generate(prompt_of(30, 1), max_new_tokens=1)
     step, passes = decoder.step, 0
 
     def cancels(tokens: Sequence[int], position: int) -> Logits:
