@@ -44,8 +44,6 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     **_all("previous_response_id conversation", NEVER, "nothing is stored here; send the whole conversation as input"),
     "background": ((False,), "nothing is stored here; an answer is sent when it is made"),
     "context_management": (([],), WHOLE_PROMPT),
-    **_all("max_tokens max_completion_tokens", NEVER, "give max_output_tokens instead"),
-    "response_format": (({"type": "text"},), "give text.format instead"),
     "text.verbosity": (("medium",), "say it in a message"),
     **_all("guided_decoding_backend", (ANY,), ""),  # a name that would seem to narrow the answer
     **_all("structured_outputs.disable_any_whitespace structured_outputs.disable_fallback", (ANY,), ""),
@@ -165,6 +163,11 @@ NOT_KNOWN = "it is not known here; give response_format, structured_outputs, sto
 # Of conversations, whose template writes all that a model reads.
 OF_MESSAGES: dict[str, tuple[Accepted, str]] = {
     "add_special_tokens": ((False,), "the template writes them"),
+}
+# Of the Responses API.
+OF_RESPONSES: dict[str, tuple[Accepted, str]] = {
+    **_all("max_tokens max_completion_tokens", NEVER, "give max_output_tokens instead"),
+    "response_format": (({"type": "text"},), "give text.format instead"),
 }
 # What asks for the same as an honoured field, by that field; `structured_outputs.json`: as that field of an object.
 OTHER_NAMES = {
