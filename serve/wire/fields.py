@@ -19,7 +19,6 @@ from .known_fields import (
     NOT_KNOWN,
     NOTHING,
     OF_MESSAGES,
-    OF_RESPONSES,
     OTHER_NAMES,
 )
 from .requests import Extension
@@ -66,21 +65,18 @@ def check_fields(raw: Mapping[str, Any], honoured: frozenset[str], strict: bool)
         reason = f'{misplaced} belongs in the object specexport: "specexport": {{"{misplaced}": ...}}'
         raise ApiError(400, "unsupported_parameter", reason, misplaced)
     others = ((name, value) for name, value in raw.items() if name not in honoured and value is not None)
-    if "max_output_tokens" in honoured:
-        return unknown(others, strict, OF_RESPONSES)
-    return unknown(others, strict, OF_MESSAGES if raw.get("messages") is not None else {})
+    return unknown(others, strict, of_messages=raw.get("messages") is not None)
 
 
-def unknown(fields: Iterable[tuple[str, Any]], strict: bool, own: Mapping[str, Any] | None = None) -> list[str]:
-    """Names of those that no server is known to have; `messages[0].x` for one in another object. own: rules of such a
-    request, before those of all.
+def unknown(fields: Iterable[tuple[str, Any]], strict: bool, of_messages: bool = False) -> list[str]:
+    """Names of those that no server is known to have; `messages[0].x` for one in another object.
 
     Raises `ApiError` for one that would change an answer, and with `strict` for every unknown one.
     """
     ignored = []
     for name, value in fields:
         known = PLACE.sub("[]", name)
-        rule = (own or {}).get(known) or FIELDS.get(known)
+        rule = (OF_MESSAGES.get(known) if of_messages else None) or FIELDS.get(known)
         if rule is None and _narrows(known):
             rule = (ASKS_FOR_NOTHING, NOT_KNOWN)
         if rule is None:

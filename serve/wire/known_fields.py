@@ -44,6 +44,7 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     **_all("previous_response_id conversation", NEVER, "nothing is stored here; send the whole conversation as input"),
     "background": ((False,), "nothing is stored here; an answer is sent when it is made"),
     "context_management": (([],), WHOLE_PROMPT),
+    "response_format": (({"type": "text"},), "give text.format instead"),
     "text.verbosity": (("medium",), "say it in a message"),
     **_all("guided_decoding_backend", (ANY,), ""),  # a name that would seem to narrow the answer
     **_all("structured_outputs.disable_any_whitespace structured_outputs.disable_fallback", (ANY,), ""),
@@ -164,15 +165,11 @@ NOT_KNOWN = "it is not known here; give response_format, structured_outputs, sto
 OF_MESSAGES: dict[str, tuple[Accepted, str]] = {
     "add_special_tokens": ((False,), "the template writes them"),
 }
-# Of the Responses API.
-OF_RESPONSES: dict[str, tuple[Accepted, str]] = {
-    **_all("max_tokens max_completion_tokens", NEVER, "give max_output_tokens instead"),
-    "response_format": (({"type": "text"},), "give text.format instead"),
-}
 # What asks for the same as an honoured field, by that field; `structured_outputs.json`: as that field of an object.
 OTHER_NAMES = {
     "repeat_penalty": "repetition_penalty",
     **dict.fromkeys(("n_predict", "num_predict", "max_new_tokens", "max_output_tokens"), "max_tokens"),
+    "max_tokens": "max_output_tokens",  # of the Responses API
     "max_completion_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
     **dict.fromkeys(("stop_sequences", "stop_sequence", "stop_strings", "stopping_strings", "stop_words"), "stop"),

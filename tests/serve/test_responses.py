@@ -230,7 +230,6 @@ def test_fields_of_clients(model: Client) -> None:
         ({"previous_response_id": "resp_1"}, "previous_response_id", "nothing is stored"),
         ({"conversation": "conv_1"}, "conversation", "whole conversation"),
         ({"background": True}, "background", "nothing is stored"),
-        ({"max_tokens": 3}, "max_tokens", "max_output_tokens"),
         ({"response_format": {"type": "json_object"}}, "response_format", "text.format"),
         ({"text": {"verbosity": "low"}}, "text.verbosity", "message"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema", "missing"),
