@@ -57,6 +57,12 @@ await run({
     }
   },
   tools: async () => twoSteps((await generateText(called)).steps),
+  tools_or_schema: async () => {
+    // The model chooses: a call, or an answer in the schema.
+    const fields = { ...called, prepareStep: undefined, stopWhen: stepCountIs(1), output: Output.object({ schema: place }) }
+    const answer = await generateText(fields)
+    expect(answer.toolCalls.length || CITIES.includes(answer.output.city), answer.text)
+  },
   streamed_tools: async () => {
     const answer = streamText(called)
     await answer.consumeStream()

@@ -89,6 +89,16 @@ def tools() -> None:
 
 
 @check
+def tools_or_schema() -> None:
+    """The model chooses: a call, or an answer in the schema."""
+    tool = openai.pydantic_function_tool(Place, name="weather")
+    asked: dict[str, Any] = ASKED | dict(tools=[tool], parallel_tool_calls=False, max_tokens=300)
+    message = with_tools.chat.completions.parse(**asked, response_format=Place).choices[0].message
+    found = message.tool_calls[0].function.parsed_arguments if message.tool_calls else message.parsed
+    expect(isinstance(found, Place), message)
+
+
+@check
 def streamed_tools() -> None:
     named = {"type": "function", "function": {"name": "weather"}}
     asked = ASKED | CALLED | {"tool_choice": named}

@@ -79,6 +79,15 @@ async def tools() -> None:
 
 
 @check
+async def tools_or_schema() -> None:
+    """The model chooses: a call, whose result ends the run, or an answer in the schema."""
+    for kind in (OpenAIChatCompletionsModel, OpenAIResponsesModel):
+        asked = agent(TOOLS, kind=kind, tools=[weather], output_type=Place, max_tokens=300)
+        found = (await Runner.run(asked, PROMPT)).final_output
+        expect(isinstance(found, Place) or str(found).startswith("rain in"), found)
+
+
+@check
 async def streamed_tools() -> None:
     found = Runner.run_streamed(agent(TOOLS, tools=[weather], tool_choice="required", max_tokens=300), PROMPT)
     async for _ in found.stream_events():

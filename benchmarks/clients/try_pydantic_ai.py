@@ -80,6 +80,19 @@ async def tools() -> None:
 
 
 @check
+async def tools_or_schema() -> None:
+    """The model chooses: a call, or an answer in the schema."""
+    settings: Any = {"max_tokens": 300, "temperature": 0.0, "parallel_tool_calls": False}
+    place = NativeOutput(Place)
+    one = Agent(model(TOOLS), output_type=place, tools=[weather], model_settings=settings, retries=0)
+    async with one.iter(PROMPT) as run:
+        async for step in run:
+            if answer := getattr(step, "model_response", None):
+                break
+    expect(answer and answer.parts, answer)
+
+
+@check
 async def streamed_tools() -> None:
     history: list[Any] = [ModelRequest.user_text_prompt(PROMPT)]
     async with model_request_stream(**calling(history, "required")) as events:

@@ -7,7 +7,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -16,7 +16,8 @@ from ...bundle import Bundle
 from ...errors import GrammarError, MissingPackageError
 from .atoms import without_atoms
 from .constraint import Matcher
-from .grammar import Grammar
+from .either import EitherMatcher
+from .grammar import Grammar, value
 from .guided import GuidedMatcher, one_line
 from .lark import as_regex
 from .thinking import after_thoughts
@@ -96,11 +97,27 @@ class GrammarCompiler:
 
     def hold(self, grammar: Grammar) -> Compiled:
         """The grammar, which stays compiled while the returned object is referenced. Raises like `compile`."""
-        return Compiled(*_value(grammar), compiler=self, made=self._made(grammar))
+        return Compiled(*value(grammar), compiler=self, made=self._made(grammar))
 
-    def _made(self, grammar: Grammar) -> GuidedMatcher:
+    def _made(self, grammar: Grammar) -> GuidedMatcher | EitherMatcher:
         if isinstance(grammar, Compiled) and grammar.compiler is self:
             return grammar.made
+        if grammar.answer is not None:
+            answer = self._one(grammar.answer)
+            self._check_apart(grammar.answer, grammar.mark)
+            return EitherMatcher([self._one(replace(grammar, answer=None, mark="")), answer])
+        return self._one(grammar)
+
+    def _check_apart(self, answer: Grammar, mark: str) -> None:
+        """Raises `GrammarError` if a text of `answer` may begin with `mark`."""
+        alone = self._one(replace(answer, thinking=None))
+        with self._lock:
+            begins = alone.begin().fits(self._tokenizer.tokenize_str(mark))
+        if begins:
+            reason = f"it may begin with {mark[:SHOWN]!r}, as tool calls do; change it, or leave the tools out"
+            raise GrammarError(reason, kind=answer.kind)
+
+    def _one(self, grammar: Grammar) -> GuidedMatcher:
         self.prepare()
         with self._lock:
             known = self._compiled.get(grammar)
@@ -176,7 +193,7 @@ class GrammarCompiler:
         if failure is None:
             return made
         with self._lock:
-            self._failed[Grammar(*_value(grammar))] = failure
+            self._failed[Grammar(*value(grammar))] = failure
             while len(self._failed) > KEPT_FAILURES:
                 self._failed.popitem(last=False)
         raise _failed(failure)
@@ -190,7 +207,7 @@ class GrammarCompiler:
         if made.done:  # a request has at least one token
             reason = "it matches only the empty text; let it match at least one character"
             raise GrammarError(reason, kind=grammar.kind)
-        plain = Grammar(*_value(grammar))  # one that is held would hold what is made of it
+        plain = Grammar(*value(grammar))  # one that is held would hold what is made of it
         made.renew_by(partial(self._in_time, grammar.kind, partial(self._matcher, plain)))
         return made
 
@@ -213,10 +230,10 @@ class Compiled(Grammar):
     """A grammar, and what a compiler made of it. Pickled, it is the grammar alone."""
 
     compiler: GrammarCompiler = field(kw_only=True, repr=False)
-    made: GuidedMatcher = field(kw_only=True, repr=False)
+    made: GuidedMatcher | EitherMatcher = field(kw_only=True, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Grammar, _value(self)
+        return Grammar, value(self)
 
 
 def _invalid(kind: str, message: str) -> GrammarError:
@@ -232,10 +249,6 @@ def _invalid(kind: str, message: str) -> GrammarError:
     elif placed is not None and kind == "tools":
         message = placed[2]
     return GrammarError(message, kind=kind, line=placed and int(placed[1]))
-
-
-def _value(grammar: Grammar) -> tuple[Any, ...]:
-    return grammar.kind, grammar.text, grammar.whitespace, grammar.shown, grammar.thinking, grammar.lenient
 
 
 def _too_slow(kind: str) -> GrammarError:

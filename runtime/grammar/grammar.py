@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from ...errors import GrammarError
@@ -21,7 +21,7 @@ class Grammar:
     text: the schema as JSON without blanks, the regex, the choices as JSON, or the Lark grammar. whitespace: for JSON,
     whether whitespace of up to eight characters is allowed between tokens. lenient: whether keywords of a schema that
     cannot be enforced are left out, instead of refused. shown: special tokens that the grammar names; the output's text
-    has them by their names. thinking: what may come before it, see `after`.
+    has them by their names. thinking: what may come before it, see `after`. answer, mark: see `otherwise`.
 
     What it constrains, and what is refused, is in docs/grammars.md. Raises `GrammarError` when it is made if it is too
     long or nested too deep; a request raises it for what cannot be compiled.
@@ -33,6 +33,8 @@ class Grammar:
     shown: tuple[int, ...] = ()
     thinking: Thinking | None = None
     lenient: bool = False
+    answer: Grammar | None = None
+    mark: str = ""
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | bool | str, whitespace: bool = False) -> Grammar:
@@ -93,6 +95,26 @@ class Grammar:
         if thinking is None:
             return self
         return replace(self, thinking=thinking, shown=tuple(sorted({*self.shown, *thinking.shown})))
+
+    def otherwise(self, answer: Grammar, mark: str) -> Grammar:
+        """A text of this grammar, or one of `answer`, which is refused if its texts may begin with `mark`: by that a
+        reader tells them apart.
+        """
+        return Grammar(
+            self.kind,
+            self.text,
+            self.whitespace,
+            self.shown,
+            self.thinking,
+            self.lenient,
+            Grammar(*value(answer)),
+            mark,
+        )
+
+
+def value(grammar: Grammar) -> tuple[Any, ...]:
+    """Its fields, without what a subclass adds."""
+    return tuple(getattr(grammar, one.name) for one in fields(Grammar))
 
 
 def _text(name: str, text: object, longest: int | None = None) -> str:

@@ -111,6 +111,10 @@ class GuidedMatcher:
                 fits = self._ask(lambda matcher: matcher.validate_tokens([token])) == 1
         return fits
 
+    def fits(self, tokens: Sequence[int]) -> bool:
+        """Whether these may follow, one after the other, also where the grammar forces others with the same bytes."""
+        return self._ask(lambda matcher: matcher.validate_tokens(list(tokens))) == len(tokens)
+
     def forced(self) -> list[int]:
         if self._forced is None:
             self._forced = self._ask(lambda matcher: matcher.compute_ff_tokens())

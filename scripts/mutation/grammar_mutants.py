@@ -6,7 +6,10 @@ from .mutant import Mutant
 
 CONSTRAINT, GUIDED, COMPILER = (f"runtime/grammar/{name}.py" for name in ("constraint", "guided", "compiler"))
 RULES, DRAFTERS, CHUNKS = "runtime/sampling/rules.py", "runtime/drafting/drafters.py", "runtime/loop/chunks.py"
+EITHER = "runtime/grammar/either.py"
 TESTS = "tests/runtime/grammar"
+SERVED = ("tests/serve/test_tools_or_schema.py",)
+BOTH = ("tests/runtime/tools/test_lossless.py", *SERVED)
 EXACT = (f"{TESTS}/test_lossless.py", f"{TESTS}/test_sessions.py")
 
 GRAMMAR = (
@@ -170,5 +173,47 @@ row = logits if free else self._constraint.mask(logits, drafted)""",
         "[place for place in self.places if place not in self.strict]",
         "[place for place in self.places]",
         ("tests/serve/test_tools.py",),
+    ),
+    Mutant(
+        "of two grammars only the first counts",
+        EITHER,
+        "            for other in others:\n                first = first | other\n",
+        "",
+        BOTH,
+    ),
+    Mutant(
+        "what one of two grammars forces is forced",
+        EITHER,
+        "        for other in others:\n            size = min(size, len(other))\n",
+        "        for other in others[:0]:\n            size = min(size, len(other))\n",
+        BOTH,
+    ),
+    Mutant(
+        "copies of two grammars advance together",
+        EITHER,
+        "EitherMatcher([way.copy() for way in self._ways], self._begun)",
+        "EitherMatcher(self._ways, self._begun)",
+        BOTH,
+    ),
+    Mutant(
+        "an answer may begin as a call does",
+        COMPILER,
+        "            self._check_apart(grammar.answer, grammar.mark)\n",
+        "",
+        SERVED,
+    ),
+    Mutant(
+        "a string in an answer is read as a call",
+        "serve/wire/calls.py",
+        "form = replace(form, leads=True)",
+        "form = replace(form)",
+        SERVED,
+    ),
+    Mutant(
+        "thoughts alone are an answer in the form",
+        "serve/routes/generate.py",
+        "may_stop=not (calls.demanded or calls.answers)",
+        "may_stop=not calls.demanded",
+        SERVED,
     ),
 )

@@ -10,6 +10,7 @@ LOGPROBS = ("tests/serve/test_logprobs.py",)
 CLOSING = ("tests/runtime/tools/test_tool.py",)
 STOPS = ("tests/runtime/text/test_detokenizer.py",)
 NAMES = ("tests/serve/test_names.py",)
+RESPONSES = ("tests/serve/test_responses.py",)
 CONSTRAINED = ("tests/serve/test_constrained.py",)
 FIELDS, TRANSLATE = "serve/wire/fields.py", "serve/wire/translate.py"
 
@@ -411,5 +412,47 @@ WIRE = (
         "GrammarError(error.reason, code=error.code, kind=error.kind, line=error.line)",
         "GrammarError(error.reason, code=error.code, kind=error.kind)",
         ("tests/serve/test_tools.py",),
+    ),
+    Mutant(
+        "an item of a response is not closed before the next",
+        "serve/routes/responses.py",
+        '        self._close("completed")\n        self._item = item\n',
+        "        self._item = item\n",
+        RESPONSES,
+    ),
+    Mutant(
+        "a call that a stop string cut is complete",
+        "serve/routes/responses.py",
+        'cut = cut or (reason == "stop" and isinstance(self._item, FunctionCall))',
+        "cut = cut",
+        RESPONSES,
+    ),
+    Mutant(
+        "an item is sent as it is later",
+        "serve/routes/responses.py",
+        "            item.content.append(part)",
+        "            item.content = [*item.content, OutputText()]",
+        RESPONSES,
+    ),
+    Mutant(
+        "thoughts that come back open no turn",
+        "serve/wire/responses/translate.py",
+        "(begins and (last.content is not None or last.tool_calls))",
+        "False",
+        RESPONSES,
+    ),
+    Mutant(
+        "errors name messages that the client did not send",
+        "serve/wire/responses/translate.py",
+        "SENT_AS | of_tools | turns.sent_as | dict(parsed.sent_as)",
+        "dict(parsed.sent_as)",
+        RESPONSES,
+    ),
+    Mutant(
+        "log-probabilities of thoughts are lost",
+        "serve/routes/responses.py",
+        "        self._entries += logprobs or []\n        match part:",
+        "        self._entries = logprobs or []\n        match part:",
+        RESPONSES,
     ),
 )

@@ -25,7 +25,7 @@ from ..wire.body import Parsed, parse
 from ..wire.calls import Calls, bounded, calls_of
 from ..wire.constraints import grammar_of, relaxed
 from ..wire.errors import as_sent, of_engine, of_grammar
-from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
+from ..wire.requests import ChatRequest, Common, CompletionRequest, Extension, StreamOptions
 from ..wire.translate import (
     chat_messages,
     check_template,
@@ -124,11 +124,14 @@ async def _work(
             thinking = continued(thinking, request.messages[-1])
     predicted = prediction_text(request)
     prediction = await service.sessions.encode_prediction(predicted, key=key) if predicted else []
-    if calls is None:
+    grammar, relaxed_schema = None, list[str]()
+    if calls is None or calls.answers:
         grammar, relaxed_schema = await _grammar(service, key, request, thinking)
-    else:
-        calls, grammar = await _calls_grammar(service, key, calls, thinking)
-        relaxed_schema = [calls.tools[place].name for place in sorted(calls.relaxed)]
+    else:  # what has no effect must be right too
+        grammar_of(request, service.settings.allow_grammars)
+    if calls is not None:
+        calls, grammar = await _calls_grammar(service, key, request, calls, thinking, grammar)
+        relaxed_schema += [calls.tools[place].name for place in sorted(calls.relaxed)]
     capacity = service.session.capacity
     chosen = [parameters(request, service.settings, capacity, len(ids), grammar, prediction) for ids in encoded]
     if thinking is not None:  # markers that are special tokens would have no text otherwise
@@ -170,11 +173,18 @@ async def _grammar(
 
 
 async def _calls_grammar(
-    service: Service, key: str, calls: Calls, thinking: Thinking | None
+    service: Service, key: str, request: Common, calls: Calls, thinking: Thinking | None, answer: Grammar | None
 ) -> tuple[Calls, Grammar | None]:
-    """Compiled; tools without `strict` may be relaxed."""
-    thoughts = thinking and replace(thinking, may_stop=not calls.demanded)
-    return await service.compile(partial(bounded, calls, service.session, thoughts), key)
+    """Compiled; tools without `strict` may be relaxed. answer: what an output may be instead of calls."""
+    thoughts = thinking and replace(thinking, may_stop=not (calls.demanded or calls.answers))
+    calls, grammar = await service.compile(partial(bounded, calls, service.session, thoughts), key)
+    if grammar is None or answer is None:
+        return calls, grammar
+    either = grammar.otherwise(answer, calls.form.trigger)
+    try:
+        return calls, await service.compile(partial(service.session.prepare_grammar, either), key)
+    except GrammarError as error:
+        raise of_grammar(error, request) from None
 
 
 async def _answer(work: Work, exchange: Exchange, shape: Shape) -> None:

@@ -19,7 +19,7 @@ from ...runtime.tools.kinds import relaxed_schema
 from ...runtime.tools.tool import Tool
 from ...runtime.tools.tool_format import ToolFormat
 from .constraints import ANY_OBJECT
-from .errors import ApiError, invalid, of_engine, unsupported
+from .errors import ApiError, invalid, of_engine
 from .requests import ChatRequest, NamedTool
 from .tools import form_of, offered
 
@@ -31,7 +31,8 @@ PATIENCE = 2.0  # seconds for finding out what can be enforced of a request's to
 @dataclass(frozen=True)
 class Calls:
     """What a request may call. places: indices of the tools that it may call. demanded: whether it must call one.
-    relaxed: for each tool without `strict` whose schema cannot be enforced, what is enforced instead, by index.
+    answers: whether it must call or answer in a form that the request asks for. relaxed: for each tool without `strict`
+    whose schema cannot be enforced, what is enforced instead, by index.
     """
 
     form: ToolFormat
@@ -40,6 +41,7 @@ class Calls:
     demanded: bool
     parallel: bool
     strict: frozenset[int]
+    answers: bool = False
     relaxed: Mapping[int, Tool] = field(default_factory=dict)
 
     @cached_property
@@ -49,8 +51,10 @@ class Calls:
 
     @cached_property
     def grammar(self) -> Grammar:
-        """The grammar of the whole answer. Raises `GrammarError` for what is too large before it is compiled."""
-        return tools_grammar(self.form, self.bounded, self.demanded, self.parallel)
+        """The grammar of its calls, and of text if it may write some. Raises `GrammarError` for what is too large
+        before it is compiled.
+        """
+        return tools_grammar(self.form, self.bounded, self.demanded or self.answers, self.parallel)
 
     @property
     def free(self) -> list[int]:
@@ -86,13 +90,13 @@ def calls_of(request: ChatRequest, session: Session) -> Calls | None:
     places = tuple(place for place, tool in enumerate(tools) if named in (None, tool.name))
     if not places:
         raise invalid("tool_choice", f"tool_choice names {named!r}, which is not one of the tools")
-    if request.structured_outputs is not None or getattr(request.response_format, "type", "text") != "text":
-        field = "response_format" if request.structured_outputs is None else "structured_outputs"
-        raise unsupported(field, "it excludes tools; leave one of them out, or say tool_choice: none")
     parallel = request.parallel_tool_calls is not False and named is None
     demanded = choice == "required" or named is not None
+    formed = request.structured_outputs is not None or getattr(request.response_format, "type", "text") != "text"
+    if formed:  # a call is one by how the answer begins: a string in JSON may look like one
+        form = replace(form, leads=True)
     strict = frozenset(place for place, tool in enumerate(request.tools) if tool.function.strict)
-    calls = Calls(form, tuple(tools), places, demanded, parallel, strict)
+    calls = Calls(form, tuple(tools), places, demanded, parallel, strict, answers=formed and not demanded)
     _check(calls)
     return calls
 

@@ -339,8 +339,9 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     (tool(parameters={"type": "string"}), "invalid_schema", "tools[0].function.parameters"),
     ({"tools": TOOLS[:1] * 2}, "invalid_schema", "tools"),
     ({"tools": TOOLS * 65}, "invalid_value", "tools"),
-    ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
-    ({"tools": TOOLS, "structured_outputs": {"regex": "a"}}, "unsupported_parameter", "structured_outputs"),
+    ({"tools": TOOLS, "response_format": {"type": "json_schema"}}, "invalid_value", "response_format.json_schema"),
+    ({"tools": TOOLS, "structured_outputs": {"regex": "("}}, "invalid_schema", "structured_outputs"),
+    ({"tools": TOOLS, "structured_outputs": {"regex": "<.*"}}, "invalid_schema", "structured_outputs"),
     ({"tools": TOOLS, "min_tokens": 3}, "invalid_value", None),
 ]
 
