@@ -123,7 +123,7 @@ def test_a_plan_for_another_gpu(
     [
         (EngineInvalidityDiagnostics.MALFORMED_ENGINE, "malformed engine"),
         (
-            EngineInvalidityDiagnostics.VERSION_MISMATCH | EngineInvalidityDiagnostics.UNSUPPORTED_CC,
+            int(EngineInvalidityDiagnostics.VERSION_MISMATCH) + int(EngineInvalidityDiagnostics.UNSUPPORTED_CC),
             "version mismatch, unsupported cc",
         ),
         (0, "no cause is given"),
