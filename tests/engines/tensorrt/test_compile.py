@@ -195,7 +195,7 @@ def test_the_compiler_for_tensorrt_needs_its_gpu(monkeypatch: pytest.MonkeyPatch
         compiler("tensorrt", CompileOptions())
     monkeypatch.setattr(compile, "find_gpu", lambda: Gpu("Orin", (8, 7), "12.6", 8))
     assert compiler("tensorrt", CompileOptions(hardware_compatible=True)) is other
-    assert describe_compiler("tensorrt") == "TensorRT 10.16, for Orin"
+    assert describe_compiler("tensorrt") == "TensorRT 10.16, for Orin, graphs of the dialect onnx"
     with refused(EngineError, "--compute-capability"):
         compiler("tensorrt", CompileOptions(("8.7",)))
     other.version = (10, 2)
