@@ -67,7 +67,11 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
     show_default=True,
     help="Weight precision: fp32, fp16, bf16, int8, int4 or fp8.",
 )
-@click.option("--draft-precision", help="Weight precision of the draft. [default: as --precision]")
+@click.option(
+    "--draft-precision",
+    help="Weight precision of the draft. [default: as --precision; int4 beside fp16 for tensorrt from 10.15 on and "
+    "tensorrt-rtx]",
+)
 @click.option(
     "--draft-taps",
     metavar="I,J,...",

@@ -16,7 +16,7 @@ from ..engines.base import OpenedDraft
 from ..engines.catalogue import LIBRARIES
 from ..engines.cuda.driver import find_gpu
 from ..engines.tensorrt import enterprise
-from ..engines.tensorrt.api import Library, dialect_for
+from ..engines.tensorrt.api import Library, dialect_for, refuse_newer
 from ..engines.tensorrt.compile import (
     CompileJob,
     CompileOptions,
@@ -104,7 +104,10 @@ def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
             width, fuse = len(reads.taps) * manifest.target.tap_width, reads.fuse[dialect]
             jobs[fuse] = CompileJob(bundle.path(fuse), hidden_profiles(contract, width), check_rule)
     # First what takes seconds: a rule that cannot be compiled ends it before the models are.
-    return {rule.graph: CompileJob(bundle.path(rule.graph), (), check_rule) for rule in manifest.rules} | jobs
+    jobs = {rule.graph: CompileJob(bundle.path(rule.graph), (), check_rule) for rule in manifest.rules} | jobs
+    for job in jobs.values():
+        refuse_newer(lib, job.graph)
+    return jobs
 
 
 def _plan_name(graph: str) -> str:

@@ -132,9 +132,15 @@ def build(
     cache = open_cache(options.cache or user_cache())
     drafts = (NamedDraft("draft", draft),) if isinstance(draft, str) else tuple(draft or ())
     check_sources(target, drafts, options)
+    given, options = options, options.for_drafts(drafts)
     targets = options.check(drafts, str(output))
     for note in targets.notes:
         timed.note(note)
+    if options.draft_precision != given.draft_precision:
+        timed.note(
+            f"the draft is stored in {options.draft_precision}, which a GPU reads faster and cannot change the text; "
+            f"--draft-precision {options.precision} stores it as the target"
+        )
     texts = options.texts
     with new_folder(Path(output), options.force) as staging_dir:
         with timed.stage("check the pair", 1):

@@ -191,16 +191,16 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         elif chosen is not None:
             step(f"quantize {dialect}")
             quantize(graphs[dialect], dialect, named, contract.capacity, made, export.exact_widths)
-        if dialect not in ORT_DIALECTS:
-            accumulate_in_fp32(graphs[dialect])
-        refuse_traps(graphs[dialect], dialect, checkpoint.architecture)
-        for name, graph in _beside(reads, layers, dialect, contract).items() if reads is not None else ():
-            graphs[f"{name}-{dialect}"] = graph
+        beside = _beside(reads, layers, dialect, contract) if reads is not None else {}
+        for graph in beside.values():
             optimize(graph, dialect)
             if dialect == "kernels":
                 use_kernels(graph, Recipe({}), contract.capacity)
-            if dialect not in ORT_DIALECTS:
+        if dialect not in ORT_DIALECTS:
+            for graph in (graphs[dialect], *beside.values()):
                 accumulate_in_fp32(graph)
+        refuse_traps(graphs[dialect], dialect, checkpoint.architecture)
+        graphs |= {f"{name}-{dialect}": graph for name, graph in beside.items()}
     step("write")
     paths, weights = save(graphs, folder, export.role)
     del graphs, made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,14 @@ from ..engines.catalogue import LIBRARIES
 from ..engines.onnxruntime import kernels
 from ..engines.tensorrt.compile import CompileOptions
 from ..errors import ParameterError
-from .precision import BuildTargets, PrecisionPlan, choose_build_targets, choose_precision_plan, parse_version
+from .precision import (
+    BuildTargets,
+    PrecisionPlan,
+    choose_build_targets,
+    choose_precision_plan,
+    default_draft_precision,
+    parse_version,
+)
 from .weights.texts import read_texts
 
 # A `--draft` that exports nothing: drafts are looked up in the text with every bundle.
@@ -106,7 +113,8 @@ class BuildOptions:
 
     precision: a name of `precision.NAMES`.
     tree_rows: most leaves of a round, in rows of a step in addition to its chain; 0 for chains alone.
-    draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
+    draft_precision: by default the target's, but see `for_drafts`. calibration_texts: JSONL of prompts, by default a
+    shipped set.
     min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
     compiling: for the engines that run plans. tensorrt_version: the one on the device, by default that of this host.
     portable: for engine `onnxruntime`, whether hosts without specexport-kernels are to run the bundle too, by graphs of
@@ -197,6 +205,17 @@ class BuildOptions:
                 "--portable, where specexport-kernels run (see specexport doctor)",
             )
 
+    def for_drafts(self, drafts: Sequence[NamedDraft]) -> BuildOptions:
+        """With the precision of the drafts, where there are some and their engines have a default."""
+        if not drafts or self.draft_precision is not None:
+            return self
+        default = default_draft_precision(self.engines, self.precision, self.compiling, self._version)
+        return replace(self, draft_precision=default) if default else self
+
+    @property
+    def _version(self) -> tuple[int, ...] | None:
+        return parse_version(self.tensorrt_version) if self.tensorrt_version else None
+
     @property
     def numbers(self) -> PrecisionPlan:
         return choose_precision_plan(self.engines, self.precision, self.draft_precision)
@@ -247,8 +266,7 @@ class BuildOptions:
                 "draft",
             )
         _ = self.texts
-        version = parse_version(self.tensorrt_version) if self.tensorrt_version else None
-        return choose_build_targets(self.engines, self.numbers, self.compiling, version, output, self.portable)
+        return choose_build_targets(self.engines, self.numbers, self.compiling, self._version, output, self.portable)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from .dialects import Dialect
 
 # What quantized models compute in between their layers, and keep in their caches.
 ELEMENT: dict[Family, Precision] = {"onnxruntime": "fp32", "tensorrt": "fp16"}
+COMPILED_DRAFT = "int4"
 NAMES: tuple[str, ...] = (*PRECISIONS, *(name for name in FORMATS if name != "float"))
 
 
@@ -81,6 +82,33 @@ def choose_precision_plan(engines: tuple[str, ...], precision: str, draft_precis
             "precision",
         )
     return numbers
+
+
+def default_draft_precision(
+    engines: tuple[str, ...], precision: str, options: CompileOptions, tensorrt_version: tuple[int, ...] | None
+) -> str | None:
+    """What the draft of a target in fp16 is stored in for engines that run plans: int4 where all of them read it.
+
+    A draft cannot change the text, and in fp16 takes two fifths of a round. None: as the target.
+    """
+    if precision != ELEMENT["tensorrt"] or set(engines) - set(LIBRARIES):
+        return None
+    capabilities = (None, *map(_capability, options.compute_capabilities))
+    if any(refusal(engine, COMPILED_DRAFT, each) for engine in engines for each in capabilities):
+        return None
+    if "tensorrt" in engines:
+        version = tensorrt_version or _installed() or NEWEST
+        if dialect_for("tensorrt", version) == "rows":
+            return None
+    return COMPILED_DRAFT
+
+
+def _installed() -> tuple[int, ...] | None:
+    """TensorRT's version on this host."""
+    try:
+        return compiler("tensorrt", CompileOptions()).version
+    except EngineError:
+        return None
 
 
 def formats_of(engine: str, capability: Capability | None = None) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ import onnx
 from gpucheck.shapes import LLAMA_1B, LLAMA_8B  # type: ignore[import-not-found]  # beside this file
 from onnx.external_data_helper import ExternalDataInfo
 from specexport.bundle import Bundle, Contract, ModelSpec, Role
+from specexport.engines.tensorrt.compile import WHOLE_CACHE
 
 # Kernels of a layer and around the layers; of a round's rules for k = 4. Counted in plans of TensorRT-RTX
 # (tests/engines/tensorrt), whose compiler is not TensorRT's own.
@@ -43,14 +44,15 @@ class Card:
 
 @dataclass(frozen=True)
 class Model:
-    """weights: bytes that a pass reads. row: bytes that it moves for a cache row. kernels: of a pass."""
+    """weights: bytes that a pass reads. row: bytes that it moves for each of its cache rows. kernels: of a pass."""
 
     weights: float
     row: float
     kernels: int
+    rows: int = SPAN
 
-    def pass_ms(self, card: Card, span: int = SPAN) -> float:
-        read = self.weights + span * self.row
+    def pass_ms(self, card: Card) -> float:
+        read = self.weights + self.rows * self.row
         return 1e3 * (read / (SHARE_OF_BANDWIDTH * card.bandwidth) + self.kernels * card.gap)
 
 
@@ -96,7 +98,10 @@ def of_bundle(bundle: Bundle, role: Role, spec: ModelSpec, contract: Contract) -
         if table.name in looked_up - multiplied and table.external_data:
             stored -= ExternalDataInfo(table).length or 0
     kernels = A_LAYER.get(dialect, A_LAYER["onnx"])[role] * len(spec.layers) + AROUND
-    return Model(stored, CACHE_TRAFFIC[role] * spec.row_bytes(contract), kernels)
+    # A draft's passes of one token read the whole cache, used or not.
+    whole = role == "draft" and contract.capacity <= WHOLE_CACHE
+    rows = contract.capacity if whole else min(SPAN, contract.capacity)
+    return Model(stored, CACHE_TRAFFIC[role] * spec.row_bytes(contract), kernels, rows)
 
 
 INT4 = 0.5 + 2 / 32  # with a scale in fp16 for each block of 32

@@ -8,8 +8,9 @@ changelog of its branch release/11.1.
 
 The table has operators by the version that first reads them (those of 10.1 under 10.3, the oldest that is used here);
 which of 10.1's become layers that wait for a value on the device; and the bindings' names that came after 10.3 or are
-gone in the newest. The bindings cannot be imported without TensorRT's libraries, so these are read as text: whatever
-could be a name of several words, or of a class or an enumerator.
+gone in the newest. A test compares the rows that ship with it (`SINCE` in engines/tensorrt/api.py). The bindings cannot
+be imported without TensorRT's libraries, so these are read as text: whatever could be a name of several words, or of a
+class or an enumerator.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ import onnx
 TABLE = Path(__file__).parent.parent / "tests/support/tensorrt_versions.json"
 OLDEST = (10, 3)
 NAME = re.compile(rb"(?<![A-Za-z0-9_])([A-Za-z]\w{4,})\0")
-# What looks like a name of the bindings and is none, and what says too little.
+# What looks like a name of the bindings and is none (mangled, two in one, pybind11's), and what says too little.
 OTHER = re.compile(
     r"Py[A-Z]|tp_|pthread_|cu[A-Z]|\w*(GLIBC|[Cc][Xx][Xx]|nvinfer|nvonnxparser|pybind|tensorrt\d)|[a-z0-9]+$"
+    r"|P?FbR|St\d|\w*get_\w+[a-z]get_|(aligned|basic|co|dict|load_as|raw_pointer)_|CapsuleType|NumpyVersion"
+    r"|dreallocate|pluginsX|report_algorithmI"
 )
 IMPORTER = re.compile(r"^DEFINE_BUILTIN_OP_IMPORTER\((\w+)\)", re.MULTILINE)
 # Calls that make layers which wait for a value on the device.

@@ -56,6 +56,14 @@ def cache(pytestconfig: pytest.Config) -> Iterator[Path]:
         yield base / "specexport"
 
 
+@pytest.fixture(scope="module")
+def short_spans() -> Iterator[None]:
+    """16, 32 and 64 rows, so that a capacity of 64 has a ladder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quiet_host() -> Iterator[None]:
     """What `calibrate` and `bench` warn of."""

@@ -30,18 +30,10 @@ from specexport.runtime.session import Session
 from support.fake_device import FakeDevice
 from support.fake_engine import ENGINE, fake_library, with_plans
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("short_spans")]
 MODEL = Llama(2, 32, 4, 2, 48, 16, tied=False, positions=64, spread=0.35)
 SHAPE = Shape("tiny", MODEL, MODEL, capacity=64, max_draft_tokens=2, strangeness=0.1, sampled=True, walks=True)
 EFFORT = Effort(repetitions=2, trials=300, new_tokens=10, prompts=2, every_width=True, every_span=True)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_spans() -> Iterator[None]:
-    """16, 32 and 64 rows, so that a capacity of 64 has a ladder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
-        yield
 
 
 @pytest.fixture(scope="module")

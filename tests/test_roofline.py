@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,20 @@ def test_the_docs_show_its_table() -> None:
 def test_a_round_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roofline, "SHARE_OF_BANDWIDTH", 0.5)
     card = roofline.Card("", 2e12, 1e-6)
-    target, draft = roofline.Model(1e9, 1e6, 100), roofline.Model(1e8, 0, 50)
-    assert target.pass_ms(card, span=100) == pytest.approx(1.0 + 0.1 + 0.1)
+    target, draft = roofline.Model(1e9, 1e6, 100, 100), roofline.Model(1e8, 0, 50)
+    assert target.pass_ms(card) == pytest.approx(1.0 + 0.1 + 0.1)
     found = roofline.speed(target, draft, card, "greedy", 2)
     assert found.round_ms == pytest.approx(found.target_ms + 2 * (0.1 + 0.05) + 0.039 + 0.05)
     assert found.drafted == pytest.approx(1e3 * (1 + 0.75 + 0.75**2) / found.round_ms)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("capacity", "rows"), [(64, [64, 64]), (3000, [1024, 3000]), (9000, [1024, 1024])])
+def test_a_drafts_passes_read_the_whole_of_a_short_cache(compilable: Path, capacity: int, rows: list[int]) -> None:
+    bundle = Bundle.open(compilable)
+    contract = replace(bundle.manifest.contract, capacity=capacity)
+    pair = bundle.manifest.pair
+    assert [roofline.of_bundle(bundle, role, spec, contract).rows for role, spec in pair.items()] == rows
 
 
 @pytest.mark.slow

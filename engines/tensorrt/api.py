@@ -11,6 +11,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Any, Literal
 
 from ...bundle import Bundle, Plan
@@ -31,6 +32,16 @@ INSTALL = {
     LEAN: "install it again: pip install --force-reinstall 'specexport[tensorrt-lean]'",
 }
 MESSAGE_LENGTH = 400
+# The first TensorRT that compiles an operator, where that is later than 10.3: the rows that decide, of a table that
+# scripts/tensorrt_versions.py makes. Before 10.8, CumSum is a loop, which no CUDA graph holds.
+SINCE = {
+    "CumSum": (10, 8),
+    "Attention": (10, 14),
+    "RMSNormalization": (10, 15),
+    "RotaryEmbedding": (10, 15),
+    "TensorScatter": (10, 15),
+    "Swish": (11, 0),
+}
 
 
 class Library:
@@ -156,7 +167,20 @@ def dialect_for(name: str, version: tuple[int, ...]) -> Literal["onnx", "rows"]:
     oldest = (1, 4) if name == "tensorrt_rtx" else (10, 3)
     if version < oldest:
         raise EngineError(f"{TITLES[name]} {dotted(version)} is too old; {dotted(oldest)} or newer is needed")
-    return "onnx" if name == "tensorrt_rtx" or version >= (10, 15) else "rows"
+    return "onnx" if name == "tensorrt_rtx" or version >= SINCE["TensorScatter"] else "rows"
+
+
+def refuse_newer(lib: Library, graph: Path) -> None:
+    """Raises `EngineError` for an ONNX graph with an operator that this TensorRT cannot compile."""
+    content = graph.read_bytes() if lib.name == "tensorrt" else b""
+    for operator, first in SINCE.items():
+        # In the file, the name of a node's operator is behind a tag and its length.
+        if lib.version < first and bytes([0x22, len(operator)]) + operator.encode() in content:
+            again = f", or build the bundle again with --tensorrt-version {dotted(lib.version[:2])}"
+            raise EngineError(
+                f"{graph.name} has the operator {operator}, which {lib.title} cannot compile and {dotted(first)} can; "
+                f"install that or a newer one{again if dialect_for(lib.name, lib.version) == 'rows' else ''}"
+            )
 
 
 def plans_of(bundle: Bundle, engine: str) -> dict[str, Plan]:

@@ -107,9 +107,9 @@ def compute_capabilities(lib: Library) -> list[str]:
 def describe_compiler(engine: str) -> str:
     """One line for `specexport doctor`. Raises `EngineError` if this host cannot compile for `engine`."""
     lib = compiler(engine, CompileOptions())
-    if lib.name == "tensorrt":
-        return f"{lib.title}, for {find_gpu().name}"
-    return f"{lib.title}, for compute capabilities {', '.join(compute_capabilities(lib))}"
+    known = f"compute capabilities {', '.join(compute_capabilities(lib))}"
+    device = find_gpu().name if lib.name == "tensorrt" else known
+    return f"{lib.title}, for {device}, graphs of the dialect {dialect_for(lib.name, lib.version)}"
 
 
 COLUMNS = "columns"  # the input whose size is the span

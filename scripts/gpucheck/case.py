@@ -100,6 +100,7 @@ def _bundle(case: Case, news: News) -> Path:
         max_seq_len=shape.capacity,
         max_draft_tokens=shape.max_draft_tokens,
         precision=case.precision,
+        draft_precision=case.precision,
         engines=(case.engine,),
         cache=case.work / "cache",
     )

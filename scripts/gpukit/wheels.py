@@ -58,9 +58,13 @@ class Host:
 
 
 def packages(engines: Sequence[str], cuda: bool, brought: Path | None) -> list[str]:
-    """The packages to download, the largest last, so that an interrupted transfer has brought whole wheels."""
+    """The packages to download, the largest last, so that an interrupted transfer has brought whole wheels.
+
+    brought: TensorRT's libraries, whose version the others then have; needed for `tensorrt` alone.
+    """
     libraries = [name for engine in engines if engine != "tensorrt" for name in ENGINES[engine]]
-    if brought is not None:
+    if "tensorrt" in engines:
+        assert brought is not None, "TensorRT's libraries are brought"
         libraries += [f"{name}=={brought.name.split('-')[1]}" for name in ENGINES["tensorrt"]]
     return [*COMMAND_LINE, *(CUDA if cuda else ()), *libraries]
 

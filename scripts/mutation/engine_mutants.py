@@ -18,6 +18,20 @@ ON_TENSORRT = (
 
 ENGINES = (
     Mutant(
+        "an operator that TensorRT lacks is only found when it builds",
+        "editing/compile.py",
+        "refuse_newer(lib, job.graph)",
+        "pass",
+        ("tests/editing/test_compile.py",),
+    ),
+    Mutant(
+        "an operator is refused by the version that first has it",
+        "engines/tensorrt/api.py",
+        "lib.version < first and bytes([0x22, len(operator)]) + operator.encode() in content",
+        "lib.version[:1] < first and bytes([0x22, len(operator)]) + operator.encode() in content",
+        ("tests/engines/tensorrt/test_versions.py",),
+    ),
+    Mutant(
         "graphs are captured wherever the last pass was",
         CUDA_DECODER,
         "self._position[0] = 0  # the widest pass must fit",

@@ -28,6 +28,13 @@ QUANTIZE, RULES = ("tests/exporter/quantize",), ("tests/exporter/rules",)
 
 EXPORTER = (
     Mutant(
+        "a draft for TensorRT before 10.15 is in int4 unasked",
+        "exporter/precision.py",
+        'dialect_for("tensorrt", version) == "rows"',
+        'dialect_for("tensorrt", version) == ""',
+        ("tests/exporter/test_precision_choice.py",),
+    ),
+    Mutant(
         "a window of one row more",
         ATTENTION,
         "return mask & (columns > rows - window) if window else mask",

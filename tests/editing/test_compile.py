@@ -24,7 +24,7 @@ from specexport.editing.compile import compile_bundle
 from specexport.editing.progress import Silent
 from specexport.engines.cuda.driver import Gpu
 from specexport.engines.tensorrt import enterprise
-from specexport.engines.tensorrt.api import Library, library, plans_of
+from specexport.engines.tensorrt.api import SINCE, Library, library, plans_of
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions
 from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH
 from specexport.errors import EngineError, OutputError, ProofError
@@ -145,6 +145,16 @@ def test_another_engine_keeps_its_plans(bundle: Path, quick: list[str], orin: Ca
         assert (plan.version, plan.compute_capabilities) == ("10.16.1", ("8.7",))
         assert (plan.version_compatible, plan.hardware_compatible) == (True, False)
     assert set(plans_of(Bundle.open(bundle), ENGINE)) == {plan.graph for plan in rtx.plans}
+
+
+def test_an_operator_that_this_version_lacks_ends_it_before_anything_is_built(
+    bundle: Path, quick: list[str], orin: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orin("10.16.1")
+    monkeypatch.setitem(SINCE, "Attention", (12, 0))
+    with refused(EngineError, "target-onnx.onnx", "Attention", "12.0"):
+        compiled(bundle, "tensorrt")
+    assert quick == []
 
 
 LOOP = """<ir_version: 8, opset_import: ["": 18]>

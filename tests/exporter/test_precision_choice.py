@@ -1,10 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from specexport.bundle import FORMATS, PRECISIONS
 from specexport.engines.catalogue import ENGINES
+from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import ParameterError
-from specexport.exporter.precision import PrecisionPlan, choose_precision_plan, formats_of, refusal
+from specexport.exporter.options import BuildOptions, NamedDraft
+from specexport.exporter.precision import (
+    PrecisionPlan,
+    choose_precision_plan,
+    formats_of,
+    parse_version,
+    refusal,
+)
 from support.refusals import refused
 
 CPU = ("onnxruntime",)
@@ -45,6 +56,41 @@ def test_what_names_mean(engines: tuple[str, ...], precision: str, draft: str | 
 def test_names_that_do_not_go_together(engines: tuple[str, ...], precision: str, draft: str | None) -> None:
     with refused(ParameterError, field=("draft_precision", "precision")):
         choose_precision_plan(engines, precision, draft)
+
+
+@pytest.mark.parametrize(
+    ("engines", "asked", "default"),
+    [
+        (RTX, {}, "int4"),
+        (("tensorrt", "tensorrt-rtx"), dict(version="10.15"), "int4"),
+        (("tensorrt",), {}, "int4"),  # as graphs for a device of which nothing is known
+        (("tensorrt",), dict(version="10.3"), None),
+        (("tensorrt",), dict(installed="10.3"), None),
+        (("tensorrt",), dict(installed="10.3", version="10.16"), "int4"),
+        (RTX, dict(capabilities=("8.9", "7.5")), None),
+        (RTX, dict(precision="fp32"), None),
+        (RTX, dict(precision="int8"), None),
+        (("onnxruntime", "tensorrt-rtx"), {}, None),
+        (("onnxruntime-cuda",), {}, None),
+        (CPU, {}, None),
+    ],
+)
+def test_a_draft_for_gpus_is_in_int4_where_it_can_be(
+    engines: tuple[str, ...], asked: dict[str, Any], default: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = parse_version(asked["installed"]) if "installed" in asked else None
+    monkeypatch.setattr("specexport.exporter.precision._installed", lambda: installed)
+    given = BuildOptions(
+        precision=asked.get("precision", "fp16"),
+        engines=engines,
+        compiling=CompileOptions(asked.get("capabilities", ())),
+        tensorrt_version=asked.get("version"),
+    )
+    draft = NamedDraft("draft", "a")
+    assert given.for_drafts((draft,)).draft_precision == default
+    assert given.for_drafts(()) is given
+    named = replace(given, draft_precision=given.precision)
+    assert named.for_drafts((draft,)) is named
 
 
 def test_the_catalogue_names_precisions_that_there_are() -> None:

@@ -71,6 +71,7 @@ def test_what_it_generates_is_the_quantized_targets_own(mixed: Path) -> None:
     [
         (dict(precision="int8", draft_precision="int4"), ("int8", "int4")),
         (dict(precision="fp8", draft_precision="fp16"), ("fp8", "float")),
+        (dict(precision="fp16"), ("float", "int4")),
     ],
 )
 def test_for_tensorrt_they_are_proved_here_and_compiled(

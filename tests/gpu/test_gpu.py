@@ -39,7 +39,12 @@ def test_the_engine_gives_the_models_own_output(engine: str, tmp_path: Path) -> 
     shape.write(tmp_path)
     checkpoints = shape.checkpoints(tmp_path)
     options = BuildOptions(
-        shape.capacity, shape.max_draft_tokens, precision="fp16", engines=(engine,), cache=tmp_path / "cache"
+        shape.capacity,
+        shape.max_draft_tokens,
+        precision="fp16",
+        draft_precision="fp16",
+        engines=(engine,),
+        cache=tmp_path / "cache",
     )
     build(str(checkpoints["target"]), str(checkpoints["draft"]), tmp_path / "tiny.bundle", options)
     subject = open_subject(tmp_path / "tiny.bundle", engine, checkpoints)

@@ -26,6 +26,7 @@ class IExecutionContext(Part):
     def __init__(self, engine: ICudaEngine, config: IRuntimeConfig) -> None:
         super().__init__(engine._trt)
         self._engine, self._config, self._graph = engine, config, engine._graph
+        engine._trt._device.users.add(self)
         self._profile = 0
         self._shapes: dict[str, Shape] = {}
         self._forget_shapes()

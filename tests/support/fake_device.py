@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,8 @@ class FakeDevice(CudaDevice):
     ) -> None:
         self.log: list[str] = []
         self.driver = FakeDriver(memory, name, compute_capability)
+        self.held: int | None = None  # how many of its users there were when it was closed
+        self.users: WeakSet[object] = WeakSet()  # execution contexts, which must be gone before it
         self._checks: dict[int, list[Callable[[], None]]] = {}  # of each graph, before its launch
         self._captured_checks: list[Callable[[], None]] = []
         super().__init__(driver=Driver(self.driver))
@@ -105,4 +108,7 @@ class FakeDevice(CudaDevice):
 
     def close(self) -> None:
         self.note("close")
+        self._checks.clear()  # which hold contexts
+        self._captured_checks.clear()
+        self.held = len(self.users)
         super().close()

@@ -27,9 +27,7 @@ from support.fake_tensorrt_types import (
     EngineValidity,
     ExecutionContextAllocationStrategy,
     ILogger,
-    Logger,
     Part,
-    Severity,
     TensorIOMode,
 )
 
@@ -92,13 +90,13 @@ class Runtime(Part):
         return problems
 
     def _error(self, text: str) -> None:
-        self.logger.log(Severity.ERROR, text)
+        self.logger.log(ILogger.Severity.ERROR, text)
 
 
 class RtxRuntime(Runtime):
     def get_engine_validity(self, buffer: Any) -> tuple[EngineValidity, int]:
         assert self._trt._device.is_current, "it judges the current GPU, which without a context is the first"
-        problems = sum(kind for kind, _ in self._problems(buffer))
+        problems = sum(int(kind) for kind, _ in self._problems(buffer))
         return (EngineValidity.INVALID if problems else EngineValidity.VALID), problems
 
 
@@ -137,7 +135,7 @@ class ICudaEngine(Part):
         return TensorIOMode.INPUT if self._graph.tensors[name].is_input else TensorIOMode.OUTPUT
 
     def get_tensor_dtype(self, name: str) -> DataType:
-        return DataType[self._graph.tensors[name].data_type]
+        return getattr(DataType, self._graph.tensors[name].data_type)
 
     def get_tensor_shape(self, name: str) -> Dims:
         return Dims(self._graph.tensors[name].shape)
@@ -225,7 +223,7 @@ class FakeTensorRT:
     version: what plans must be made by.
     """
 
-    TensorIOMode, DataType, Dims, ILogger, Logger = TensorIOMode, DataType, Dims, ILogger, Logger
+    TensorIOMode, DataType, Dims, ILogger = TensorIOMode, DataType, Dims, ILogger
     ExecutionContextAllocationStrategy = ExecutionContextAllocationStrategy
 
     def __init__(self, device: FakeDevice, version: str = "10.16.1", rtx: bool = False) -> None:

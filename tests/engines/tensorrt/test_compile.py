@@ -11,6 +11,7 @@ from threading import current_thread, main_thread
 from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import onnx
 import pytest
@@ -194,7 +195,7 @@ def test_the_compiler_for_tensorrt_needs_its_gpu(monkeypatch: pytest.MonkeyPatch
         compiler("tensorrt", CompileOptions())
     monkeypatch.setattr(compile, "find_gpu", lambda: Gpu("Orin", (8, 7), "12.6", 8))
     assert compiler("tensorrt", CompileOptions(hardware_compatible=True)) is other
-    assert describe_compiler("tensorrt") == "TensorRT 10.16, for Orin"
+    assert describe_compiler("tensorrt") == "TensorRT 10.16, for Orin, graphs of the dialect onnx"
     with refused(EngineError, "--compute-capability"):
         compiler("tensorrt", CompileOptions(("8.7",)))
     other.version = (10, 2)
@@ -202,45 +203,10 @@ def test_the_compiler_for_tensorrt_needs_its_gpu(monkeypatch: pytest.MonkeyPatch
         compiler("tensorrt", CompileOptions())
 
 
-class Config:
-    """A builder's configuration that remembers; the module's flags are their names."""
-
-    def __init__(self, times: str | None) -> None:
-        self.times = times
-        self.flags = {"TF32"}
-        self.capabilities: list[str] = []
-        self.cache: Any = None
-        self.hardware_compatibility_level = "NONE"
-        self.max_aux_streams: int | None = None
-        self.set_flag, self.clear_flag = self.flags.add, self.flags.discard
-
-    num_compute_capabilities = property(
-        lambda self: len(self.capabilities), lambda self, count: self.capabilities.extend([""] * count)
-    )
-
-    def set_compute_capability(self, capability: str, index: int) -> None:
-        self.capabilities[index] = capability
-
-    def create_timing_cache(self, content: bytes) -> Any:
-        return content if self.times == "good" else self.times
-
-    def set_timing_cache(self, cache: Any, ignore_mismatch: bool) -> bool:
-        assert cache is not None
-        assert not ignore_mismatch
-        self.cache = cache
-        return self.times == "good"
-
-
-def configured(options: CompileOptions, *lacking: str, times: str | None = "good") -> Config:
-    flags = {"TF32", "REQUIRE_USER_ALLOCATION", "VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME"} - set(lacking)
-    module = SimpleNamespace(
-        BuilderFlag=SimpleNamespace(**{name: name for name in flags}),
-        HardwareCompatibilityLevel=SimpleNamespace(AMPERE_PLUS="AMPERE_PLUS"),
-        ComputeCapability=SimpleNamespace(SM89="SM89", SM120="SM120"),
-    )
-    config = Config(times)
-    found = compile._config(SimpleNamespace(trt=module), SimpleNamespace(create_builder_config=lambda: config), options)
-    assert found is config
+def configured(options: CompileOptions) -> Mock:
+    """What is asked of a builder's configuration."""
+    config = Mock()
+    compile._config(SimpleNamespace(trt=trt), Mock(create_builder_config=lambda: config), options)  # type: ignore[arg-type]
     return config
 
 
@@ -266,9 +232,16 @@ def test_profiles_share_a_layout_of_the_weights(
 
 
 def test_options_reach_the_build(tmp_path: Path) -> None:
-    assert configured(CompileOptions(("12.0", "8.9"))).capabilities == ["SM120", "SM89"]
-    assert configured(CompileOptions(hardware_compatible=True)).hardware_compatibility_level == "AMPERE_PLUS"
-    assert configured(CompileOptions(version_compatible=True)).flags >= {"VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME"}
-    assert configured(CompileOptions(timing_cache=tmp_path / "times")).cache == b""
-    (tmp_path / "times").write_bytes(b"measured")
-    assert configured(CompileOptions(timing_cache=tmp_path / "times")).cache == b"measured"
+    """TensorRT-RTX takes the first alone, and ignores the others."""
+    asked = configured(CompileOptions(("12.0", "8.9"))).set_compute_capability
+    assert asked.mock_calls == [call(trt.ComputeCapability.SM120, 0), call(trt.ComputeCapability.SM89, 1)]
+    level = configured(CompileOptions(hardware_compatible=True)).hardware_compatibility_level
+    assert level == trt.HardwareCompatibilityLevel.AMPERE_PLUS
+    asked = configured(CompileOptions(version_compatible=True)).set_flag
+    asked.assert_has_calls([call(trt.BuilderFlag.VERSION_COMPATIBLE), call(trt.BuilderFlag.EXCLUDE_LEAN_RUNTIME)])
+    for content in (b"", b"measured"):
+        if content:
+            (tmp_path / "times").write_bytes(content)
+        config = configured(CompileOptions(timing_cache=tmp_path / "times"))
+        config.create_timing_cache.assert_called_once_with(content)
+        config.set_timing_cache.assert_called_once_with(config.create_timing_cache.return_value, False)

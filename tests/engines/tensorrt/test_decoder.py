@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,17 +21,12 @@ from support.fake_tensorrt import FakeTensorRT, plan
 from support.micro import TYPES, VOCAB, Micro, MicroDecoder, Overflowing, graph
 from support.refusals import refused
 
+pytestmark = pytest.mark.usefixtures("short_spans")
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 WIDEST, CHUNK, CAPACITY = 5, 16, 64
 MODEL = Micro()
 POISON = 1e4
 TOKENS: list[int] = np.random.default_rng(7).integers(0, VOCAB, 1100).tolist()
-
-
-@pytest.fixture(autouse=True)
-def short_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """16, 32 and 64 rows."""
-    monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
 
 
 @dataclass
@@ -81,11 +75,9 @@ KINDS: list[tuple[Precision, str]] = [
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: "-".join(kind))
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     precision, dialect = request.param
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
-        yield make(tmp_path_factory.mktemp("model"), replace(CONTRACT, precision=precision), dialect)
+    return make(tmp_path_factory.mktemp("model"), replace(CONTRACT, precision=precision), dialect)
 
 
 def fresh(made: Made) -> MicroDecoder:

@@ -4,7 +4,6 @@ Runtime, and whatever a request does, cache rows are those of a fresh pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -27,6 +26,7 @@ from support.micro_hidden import GIVEN, KEPT, hidden_bundle, host_hidden_engine,
 from support.refusals import refused
 from support.rounds import Wants
 
+pytestmark = pytest.mark.usefixtures("short_spans")
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 TOKENS: list[int] = np.random.default_rng(11).integers(0, VOCAB, 64).tolist()
 RULES: list[dict[str, Any]] = [
@@ -34,14 +34,6 @@ RULES: list[dict[str, Any]] = [
     {"temperature": 1.0, "seed": 3},
     {"temperature": 0.8, "top_k": 9, "verification": "token", "seed": 4},
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_spans() -> Iterator[None]:
-    """16, 32 and 64 rows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
-        yield
 
 
 class Made:
@@ -348,19 +340,6 @@ def test_padding_is_of_numbers_whatever_was_there(made: Made) -> None:
         draft.feed(TOKENS[: len(hidden)], 0)
     assert all(np.isfinite(part.view(np.float32)).all() for part in draft.read_rows(16))
     made.session._context.forget()
-
-
-def test_a_driver_that_fails_for_once(made: Made) -> None:
-    fresh(made)
-    made.run(TOKENS[:20], take=2)
-    made.device.driver.failures["cuGraphLaunch"] = 700
-    try:
-        with refused(EngineError, "ILLEGAL_ADDRESS"):
-            made.session.generate(TOKENS[:20], max_new_tokens=9, stop_token_ids=())
-    finally:
-        made.device.driver.failures.clear()
-    made.check_rows()
-    assert made.run(TOKENS[:20]) == made.host.generate(TOKENS[:20], max_new_tokens=12, stop_token_ids=()).tokens
 
 
 def test_a_plan_of_what_fuses_that_is_missing(made: Made) -> None:

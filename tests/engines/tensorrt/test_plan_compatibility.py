@@ -23,33 +23,17 @@ from support.refusals import refused
 class Host:
     """A bundle with one plan, and a host with a GPU and a library."""
 
-    def __init__(
-        self, folder: Path, engine: str, version: str, capability: tuple[int, int] = (8, 9), name: str | None = None
-    ) -> None:
+    def __init__(self, folder: Path, engine: str, version: str, capability: tuple[int, int]) -> None:
         self.bundle: Bundle = write_bundle(folder)
-        self.file = folder / "target.plan"
-        self.engine = engine
+        self.file, self.engine = folder / "target.plan", engine
         self.device = FakeDevice(name="Fake RTX", compute_capability=capability)
-        names = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
-        self.library = Library(name or names[engine], FakeTensorRT(self.device, version, rtx=engine == "tensorrt-rtx"))
+        trt = FakeTensorRT(self.device, version, rtx=engine == "tensorrt-rtx")
+        self.library = Library(engine.replace("-", "_"), trt)
 
-    def check(
-        self,
-        version: str,
-        capabilities: tuple[str, ...] = (),
-        version_compatible: bool = False,
-        hardware_compatible: bool = False,
-    ) -> None:
+    def check(self, version: str, capabilities: tuple[str, ...] = (), **compatible: bool) -> None:
         self.file.write_bytes(fake_plan(Path("model.onnx"), version=version, compute_capabilities=capabilities))
-        entry = Plan(
-            self.engine,
-            "graphs/target.onnx",
-            self.file.name,
-            version,
-            capabilities,
-            version_compatible,
-            hardware_compatible,
-        )
+        options = {"version_compatible": False, "hardware_compatible": False} | compatible
+        entry = Plan(self.engine, "graphs/target.onnx", self.file.name, version, capabilities, **options)
         with self.device.entered():
             check_fit(self.bundle, entry, self.library, self.device)
 
@@ -65,8 +49,8 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Callable[..., Host]:
-    return lambda engine="tensorrt", version="10.16.1.11", capability=(8, 9), name=None: Host(
-        tmp_path, engine, version, capability, name
+    return lambda engine="tensorrt", version="10.16.1.11", capability=(8, 9): Host(
+        tmp_path, engine, version, capability
     )
 
 
@@ -123,7 +107,7 @@ def test_a_plan_for_another_gpu(
     [
         (EngineInvalidityDiagnostics.MALFORMED_ENGINE, "malformed engine"),
         (
-            EngineInvalidityDiagnostics.VERSION_MISMATCH | EngineInvalidityDiagnostics.UNSUPPORTED_CC,
+            int(EngineInvalidityDiagnostics.VERSION_MISMATCH) + int(EngineInvalidityDiagnostics.UNSUPPORTED_CC),
             "version mismatch, unsupported cc",
         ),
         (0, "no cause is given"),

@@ -23,18 +23,11 @@ from support.fake_engine import load_fake
 from support.micro import VOCAB, Micro, MicroDecoder, host_engine, micro_bundle
 from support.refusals import refused
 
+pytestmark = pytest.mark.usefixtures("short_spans")
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 TARGET, DRAFT = Micro(), Micro(noise=2.0)
 TOKENS: list[int] = np.random.default_rng(11).integers(0, VOCAB, 1100).tolist()
 VERSIONS = {"onnx": "10.16.1", "rows": "10.3.0"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_spans() -> Iterator[None]:
-    """16, 32 and 64 rows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
-        yield
 
 
 class Made:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import ast
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import onnx
 import pytest
 import specexport.engines.tensorrt
-from specexport.engines.tensorrt.api import dialect_for
+from specexport.engines.tensorrt.api import SINCE, Library, dialect_for, refuse_newer
 from specexport.engines.tensorrt.network_checks import WAITING
 from specexport.engines.versions import version_numbers
+from specexport.errors import EngineError
 from specexport.exporter.passes.lint import OLD_OPERATORS
+from support.fake_device import FakeDevice
+from support.fake_tensorrt import FakeTensorRT
 from support.fake_tensorrt_types import SINCE_10_15
+from support.refusals import refused
 
 TABLE = json.loads((Path(__file__).parents[2] / "support/tensorrt_versions.json").read_text(encoding="utf-8"))
 NAMES = {name: version for version, names in TABLE["names"].items() for name in names.split()}
@@ -52,6 +57,39 @@ def test_the_dialect_with_caches_in_place_begins_with_what_it_needs() -> None:
     assert first == version_numbers(NAMES["KV_CACHE_UPDATE"]) > version_numbers(OPERATORS["Attention"])
     assert (dialect_for("tensorrt", first), dialect_for("tensorrt", (10, first[1] - 1))) == ("onnx", "rows")
     assert {name for name in SINCE_10_15 if NAMES.get(name) != OPERATORS["TensorScatter"]} == set()
+
+
+AUDIO = {"BlackmanWindow", "HammingWindow", "HannWindow", "STFT"}
+
+
+def test_the_rows_that_ship_are_those_of_the_table() -> None:
+    first = {name: version_numbers(version) for name, version in OPERATORS.items() if version != "10.3"}
+    loops = {"CumSum": version_numbers(NAMES["ICumulativeLayer"])}
+    assert loops | {name: version for name, version in first.items() if name not in AUDIO} == SINCE
+
+
+@pytest.mark.parametrize(
+    ("version", "operator", "wrong"),
+    [
+        (
+            "10.7.0",
+            "CumSum",
+            "10.8 can; install that or a newer one, or build the bundle again",
+        ),
+        ("10.8.0", "CumSum", None),
+        ("10.16.1", "Swish", "TensorRT 10.16.1 cannot compile and 11.0 can; install that or a newer one"),
+        ("11.0.0", "Swish", None),
+    ],
+)
+def test_what_an_older_version_lacks_is_said_before_it_builds(
+    version: str, operator: str, wrong: str | None, tmp_path: Path
+) -> None:
+    text = '<ir_version: 8, opset_import: ["": 24]> g (float[4] x, int64 i) => (float[4] y) { CumSum = Neg (x) y = OP }'
+    inputs = "(CumSum, i)" if operator == "CumSum" else "(CumSum)"  # the name of a value is no operator
+    onnx.save(onnx.parser.parse_model(text.replace("OP", operator + inputs)), tmp_path / "rule.onnx")
+    lib = Library("tensorrt", FakeTensorRT(FakeDevice(), version))
+    with refused(EngineError, "rule.onnx", operator, wrong) if wrong else nullcontext():
+        refuse_newer(lib, tmp_path / "rule.onnx")
 
 
 @pytest.mark.slow

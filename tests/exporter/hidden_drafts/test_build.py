@@ -339,6 +339,7 @@ def test_tensorrt_rtx_compiles_the_graphs(precision: str, target: Path, cache: P
     assert reads is not None
     plans = {plan.graph for plan in bundle.manifest.plans}
     assert {*bundle.manifest.target.graphs.values(), *reads.fuse.values()} <= plans
+    assert bundle.manifest.drafts[0].model.format == ("int4" if precision == "fp16" else precision)
 
 
 def test_leaves_need_a_draft_of_its_own(target: Path, cache: Path, tmp_path: Path) -> None:
