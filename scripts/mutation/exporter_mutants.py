@@ -149,7 +149,7 @@ EXPORTER = (
     Mutant(
         "products in fp16 may add up in fp16",
         "exporter/export_model.py",
-        "accumulate_in_fp32(graphs[dialect])",
+        "accumulate_in_fp32(graph)",
         "pass",
         ("tests/exporter/test_export_model.py",),
     ),

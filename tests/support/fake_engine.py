@@ -6,11 +6,15 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 from specexport.bundle import Bundle, FileEntry, Plan
-from specexport.engines.base import Engine
+from specexport.engines.base import Engine, RoundNoise
 from specexport.engines.tensorrt.api import Library
 from specexport.engines.tensorrt.compile import hidden_profiles, model_profiles
+from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.engines.tensorrt.engine import load_bundle
+from specexport.engines.tensorrt.round_graph import DeviceRounds
+from specexport.runtime.session import Session
 
 from support.fake_device import FakeDevice
 from support.fake_tensorrt import FakeTensorRT, plan
@@ -56,3 +60,36 @@ def load_fake(
 ) -> tuple[Bundle, Engine]:
     bundle = with_plans(bundle, dialect, version)
     return bundle, load_bundle(ENGINE, bundle, fake_library(device, version), device)
+
+
+class OnDevice:
+    """A bundle twice: sessions whose rounds run on a device, and on the host. at_load: the device's log until then."""
+
+    def __init__(self, bundle: Bundle, host: Engine, dialect: str, version: str, policy: bool = True) -> None:
+        self.device = FakeDevice()
+        self.bundle, self.engine = load_fake(bundle, self.device, dialect, version)
+        self.at_load = [*self.device.log]
+        self.session = Session(self.bundle, self.engine, policy=policy)
+        self.host = Session(bundle, host, policy=policy)
+
+    @property
+    def rounds(self) -> DeviceRounds:
+        assert isinstance(self.engine.rounds, DeviceRounds)
+        return self.engine.rounds
+
+    @property
+    def decoders(self) -> list[TensorRTDecoder]:
+        found = [self.engine.target, self.engine.draft.decoder]
+        return [decoder for decoder in found if isinstance(decoder, TensorRTDecoder)]
+
+    def fresh(self) -> None:
+        self.session.reset()
+        self.host.reset()
+        self.device.log.clear()
+
+
+def noise(k: int, verification: str = "block") -> RoundNoise | None:
+    if verification == "greedy":
+        return None
+    rng, sampling = np.random.default_rng(0), np.array([1.0, 0, 1.0, 0], np.float32)
+    return RoundNoise(verification, sampling, rng.random(k, np.float32), rng.random(k + 1, np.float32))

@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.bundle import Contract
-from specexport.engines.base import RoundNoise
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.engines.tensorrt.decoder import TensorRTDecoder
-from specexport.engines.tensorrt.round_graph import DeviceRounds
 from specexport.errors import EngineError
 from specexport.runtime.session import Session
 from specexport.runtime.state.hidden_rows import HiddenDecoder
 from support.fake_device import FakeDevice
-from support.fake_engine import load_fake
+from support.fake_engine import OnDevice, noise
 from support.micro import VOCAB
 from support.micro_hidden import GIVEN, KEPT, hidden_bundle, host_hidden_engine, open_hidden
 from support.refusals import refused
@@ -36,27 +34,12 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-class Made:
+class Made(OnDevice):
     def __init__(self, root: Path, kept: list[int] | None, dialect: str, version: str) -> None:
         bundle = hidden_bundle(root, CONTRACT, kept, noise=0.02, dialect=dialect)
-        self.device = FakeDevice()
-        self.bundle, self.engine = load_fake(bundle, self.device, dialect, version)
-        self.at_load = [*self.device.log]
-        self.session = Session(self.bundle, self.engine, policy=False)
+        super().__init__(bundle, host_hidden_engine(bundle), dialect, version, policy=False)
         self.pass_by_pass = Session(self.bundle, replace(self.engine, rounds=None), policy=False)
-        self.host = Session(bundle, host_hidden_engine(bundle), policy=False)
         self._fresh = open_hidden(bundle)
-
-    @property
-    def rounds(self) -> DeviceRounds:
-        assert isinstance(self.engine.rounds, DeviceRounds)
-        return self.engine.rounds
-
-    @property
-    def decoders(self) -> list[TensorRTDecoder]:
-        assert self.engine.draft is not None
-        found = [self.engine.target, self.engine.draft.decoder]
-        return [decoder for decoder in found if isinstance(decoder, TensorRTDecoder)]
 
     @property
     def draft(self) -> HiddenDecoder:
@@ -120,24 +103,10 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Made(tmp_path_factory.mktemp("bundle"), *request.param)
 
 
-def fresh(made: Made) -> Made:
-    made.session.reset()
-    made.host.reset()
-    made.device.log.clear()
-    return made
-
-
-def noise(k: int, verification: str) -> RoundNoise | None:
-    if verification == "greedy":
-        return None
-    rng, sampling = np.random.default_rng(0), np.array([1.0, 0, 1.0, 0], np.float32)
-    return RoundNoise(verification, sampling, rng.random(k, np.float32), rng.random(k + 1, np.float32))
-
-
 @pytest.mark.parametrize("k", [0, 1, 2, 4])
 @pytest.mark.parametrize("options", RULES)
 def test_rounds_give_the_hosts_tokens_and_the_rows_of_a_fresh_pass(made: Made, options: dict[str, Any], k: int) -> None:
-    fresh(made)
+    made.fresh()
     for length in (1, 2, 3, 16, 17, 18, 40):
         asked: dict[str, Any] = {"num_draft_tokens": k, "max_new_tokens": 14, "stop_token_ids": (), **options}
         found = made.run(TOKENS[:length], **asked)
@@ -149,7 +118,7 @@ def test_rounds_give_the_hosts_tokens_and_the_rows_of_a_fresh_pass(made: Made, o
 @pytest.mark.parametrize("whole", [True, False], ids=["whole rounds", "pass by pass"])
 def test_the_same_tokens_are_drafted_and_accepted_as_on_the_host(made: Made, whole: bool) -> None:
     """Of what a round drafted, too, the rows are the same."""
-    fresh(made)
+    made.fresh()
     accepted, session = np.zeros(4, int), made.session if whole else made.pass_by_pass
     session.reset()  # the two share their caches
     head, host = made.bundle.manifest.first_draft, made.host.engine.draft
@@ -175,7 +144,7 @@ def test_the_same_tokens_are_drafted_and_accepted_as_on_the_host(made: Made, who
 @pytest.mark.parametrize("how", ["step", "feed"])
 def test_hidden_states_of_any_number_of_tokens(made: Made, how: str, count: int, position: int) -> None:
     """A wide step is two passes; next to the capacity a prompt chunk is several narrow ones."""
-    fresh(made)
+    made.fresh()
     target, draft = made.decoders
     assert target.taps is not None
     assert draft.reader is not None
@@ -202,7 +171,7 @@ def test_the_passes_of_a_round(made: Made, rule: str, k: int) -> None:
     hidden = np.zeros((1, GIVEN), np.float32)
     made.rounds.run(TOKENS[:20], k, noise(k, rule), hidden)  # everything is bound
     del made.rounds._replay._graphs[rule, k, 32]
-    fresh(made)
+    made.fresh()
     made.rounds.run(TOKENS[:20], k, noise(k, rule), hidden)
     select, first = "select_greedy" if rule == "greedy" else "select", f"hidden[1, {k + 1}, "
     target, draft = f"target-{made.engine.dialect}", f"draft-{made.engine.dialect}"
@@ -216,19 +185,19 @@ def test_the_passes_of_a_round(made: Made, rule: str, k: int) -> None:
         made.device.log.clear()
         made.rounds.run(TOKENS[:20], k, noise(k, rule), np.zeros((rows, GIVEN), np.float32))
         assert made.device.log == ["launch", "wait"]
-    fresh(made)
+    made.fresh()
 
 
 def test_what_is_captured_at_load(made: Made) -> None:
     assert made.at_load.count("capture") == 3 * 5 * 2 + 2 * 3
-    fresh(made)
+    made.fresh()
     made.run(TOKENS[:20], max_new_tokens=30)
     assert "capture" not in made.device.log
 
 
 def test_common_prefixes_shorter_and_longer_prompts(made: Made) -> None:
     """A common prefix of n tokens keeps n - 1 rows of the draft."""
-    fresh(made)
+    made.fresh()
     first = TOKENS[:24]
     answer = made.run(first)
     for shared in (0, 1, 7, 16, 22, 23, 24):
@@ -244,7 +213,7 @@ def test_common_prefixes_shorter_and_longer_prompts(made: Made) -> None:
 
 def test_requests_of_every_kind_one_after_the_other(made: Made) -> None:
     """Rounds of the host, of lookups and without a draft lie between those of the device; some end early."""
-    fresh(made)
+    made.fresh()
     rng = np.random.default_rng(3)
     head = made.bundle.manifest.first_draft
     kinds: list[dict[str, Any]] = [
@@ -273,7 +242,7 @@ def test_requests_of_every_kind_one_after_the_other(made: Made) -> None:
 
 def test_a_number_of_draft_tokens_that_falls_after_full_acceptance(made: Made) -> None:
     """More rows wait than the next round's first pass has: a pass of their own writes the first of them."""
-    fresh(made)
+    made.fresh()
     for numbers in ((4, 1, 3, 0, 4, 2), (0, 0, 0, 0, 1), (4, 0, 1), (1,)):
         for start in range(4):
             prompt = TOKENS[start : start + 21]
@@ -283,7 +252,7 @@ def test_a_number_of_draft_tokens_that_falls_after_full_acceptance(made: Made) -
 
 
 def test_stop_tokens_in_the_middle_of_a_round(made: Made) -> None:
-    fresh(made)
+    made.fresh()
     prompt = TOKENS[:20]
     answer = made.host.generate(prompt, max_new_tokens=20, stop_token_ids=()).tokens
     for place in range(1, 12):
@@ -294,7 +263,7 @@ def test_stop_tokens_in_the_middle_of_a_round(made: Made) -> None:
 
 def test_up_to_the_capacity(made: Made) -> None:
     """Padding of the draft's first pass must not reach beyond it."""
-    fresh(made)
+    made.fresh()
     for length in range(44, 63):
         found = made.run(TOKENS[:length], max_new_tokens=64 - length)
         expected = made.host.generate(TOKENS[:length], max_new_tokens=64 - length, stop_token_ids=())
@@ -302,7 +271,7 @@ def test_up_to_the_capacity(made: Made) -> None:
 
 
 def test_where_hidden_states_are_missing_the_device_decodes_plainly(made: Made) -> None:
-    fresh(made)
+    made.fresh()
     stream = made.session.stream(TOKENS[:20], max_new_tokens=8, stop_token_ids=(), num_draft_tokens=2)
     next(stream)
     made.draft._count = 0
@@ -326,7 +295,7 @@ def test_a_round_that_is_given_other_rows_than_it_can_write(made: Made, count: i
 
 def test_padding_is_of_numbers_whatever_was_there(made: Made) -> None:
     """Rows that were not numbers lie where the padding of the next pass is read from."""
-    fresh(made)
+    made.fresh()
     nothing = np.full((5, GIVEN), np.nan, np.float32)
     result = made.rounds.run(TOKENS[:20], 4, None, nothing)
     assert np.isnan(result.confidence).all()

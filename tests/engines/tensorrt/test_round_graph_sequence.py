@@ -12,14 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specexport.bundle import Bundle, Contract, SharedVocabulary
-from specexport.engines.base import RoundNoise, RoundResult
-from specexport.engines.tensorrt.decoder import TensorRTDecoder
-from specexport.engines.tensorrt.round_graph import DeviceRounds
+from specexport.bundle import Contract, SharedVocabulary
+from specexport.engines.base import RoundResult
 from specexport.errors import EngineError
-from specexport.runtime.session import Session
-from support.fake_device import FakeDevice
-from support.fake_engine import load_fake
+from support.fake_engine import OnDevice, noise
 from support.micro import VOCAB, Micro, MicroDecoder, host_engine, micro_bundle
 from support.refusals import refused
 
@@ -30,7 +26,7 @@ TOKENS: list[int] = np.random.default_rng(11).integers(0, VOCAB, 1100).tolist()
 VERSIONS = {"onnx": "10.16.1", "rows": "10.3.0"}
 
 
-class Made:
+class Made(OnDevice):
     """A bundle of micro models: a session whose rounds run on the device, and one on the host in numpy."""
 
     def __init__(
@@ -50,24 +46,10 @@ class Made:
             np.savez(root / vocabulary.maps, to_draft=to_draft, shared=np.stack([numbers, numbers]))
             one = replace(bundle.manifest.drafts[0], shared_vocabulary=vocabulary)
             bundle = replace(bundle, manifest=replace(bundle.manifest, drafts=(one,)))
-        self.contract, self.device = contract, FakeDevice()
-        self.bundle: Bundle
-        self.bundle, self.engine = load_fake(bundle, self.device, dialect, VERSIONS[dialect])
-        self.at_load = [*self.device.log]
-        self.session = Session(self.bundle, self.engine)
-        self.host = Session(bundle, host_engine(contract, target, draft, draft is not None))
+        host = host_engine(contract, target, draft, draft is not None)
+        super().__init__(bundle, host, dialect, VERSIONS[dialect])
         self.target = MicroDecoder(target, contract)
         self.draft = MicroDecoder(draft, contract) if draft else None
-
-    @property
-    def rounds(self) -> DeviceRounds:
-        assert isinstance(self.engine.rounds, DeviceRounds)
-        return self.engine.rounds
-
-    @property
-    def decoders(self) -> list[TensorRTDecoder]:
-        found = [self.engine.target, self.engine.draft.decoder]
-        return [decoder for decoder in found if isinstance(decoder, TensorRTDecoder)]
 
     def same(self, prompt: list[int], **options: Any) -> Any:
         """Generate by both, and compare all that does not depend on time."""
@@ -107,19 +89,6 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Made(tmp_path_factory.mktemp("bundle"), dialect=request.param)
 
 
-def fresh(made: Made) -> Made:
-    made.session.reset()
-    made.host.reset()
-    made.device.log.clear()
-    return made
-
-
-def noise(k: int, verification: str = "block", seed: int = 0) -> RoundNoise:
-    rng = np.random.default_rng(seed)
-    sampling = np.array([1.0, 0, 1.0, 0], np.float32)
-    return RoundNoise(verification, sampling, rng.random(k, np.float32), rng.random(k + 1, np.float32))
-
-
 def executed(log: list[str], prefix: str = "captured execute ") -> list[str]:
     """What ran: the graph, and the widths and span of a model's."""
     lines = [line.removeprefix(prefix).split(" ", 2) for line in log if line.startswith(prefix)]
@@ -129,10 +98,10 @@ def executed(log: list[str], prefix: str = "captured execute ") -> list[str]:
 @pytest.mark.parametrize("rule", ["greedy", "block", "token"])
 @pytest.mark.parametrize("k", [0, 1, 3])
 def test_the_passes_of_a_round(made: Made, rule: str, k: int) -> None:
-    made.rounds.run(TOKENS[:20], k, None if rule == "greedy" else noise(k, rule))  # everything is bound
+    made.rounds.run(TOKENS[:20], k, noise(k, rule))  # everything is bound
     del made.rounds._replay._graphs[rule, k, 32]
-    fresh(made)
-    made.rounds.run(TOKENS[:20], k, None if rule == "greedy" else noise(k, rule))
+    made.fresh()
+    made.rounds.run(TOKENS[:20], k, noise(k, rule))
     made.session.reset()
     dialect = made.engine.dialect
     select = "select_greedy" if rule == "greedy" else "select"
@@ -150,11 +119,11 @@ def test_the_passes_of_a_round(made: Made, rule: str, k: int) -> None:
 
 
 def test_one_launch_whatever_the_round(made: Made) -> None:
-    fresh(made)
+    made.fresh()
     for rule, k in (("greedy", 0), ("greedy", 2), ("block", 4), ("token", 1), ("token", 0)):
         for length in (12, 9):
             made.device.log.clear()
-            made.rounds.run(TOKENS[:length], k, None if rule == "greedy" else noise(k, rule))
+            made.rounds.run(TOKENS[:length], k, noise(k, rule))
         assert made.device.log == ["launch", "wait"]
     made.session.reset()
 
@@ -162,7 +131,7 @@ def test_one_launch_whatever_the_round(made: Made) -> None:
 def test_what_is_captured_at_load(made: Made) -> None:
     """Rounds of every k and span, greedy and sampled, and prompt chunks of both models."""
     assert made.at_load.count("capture") == 3 * 5 * 2 + 2 * 3
-    fresh(made)
+    made.fresh()
     for span in (16, 32, 64):
         for k in range(5):
             for given in (None, noise(k)):
@@ -178,7 +147,7 @@ def test_what_is_captured_at_load(made: Made) -> None:
 
 def test_the_span_of_a_round_at_its_boundaries(made: Made) -> None:
     """Of k draft tokens behind n, n + k rows are looked at and written."""
-    fresh(made)
+    made.fresh()
     for end in (15, 16, 17, 31, 32, 33, 64):
         for k in (0, 1, 4):
             made.feed(end - k)
@@ -190,7 +159,7 @@ def test_the_span_of_a_round_at_its_boundaries(made: Made) -> None:
 
 def test_requests_of_every_kind_one_after_the_other(made: Made) -> None:
     """Graphs of all rules, widths and spans are replayed in turns, with rounds of the host between them."""
-    fresh(made)
+    made.fresh()
     rng = np.random.default_rng(3)
     kinds: list[dict[str, Any]] = [
         {},
@@ -217,7 +186,7 @@ def test_requests_of_every_kind_one_after_the_other(made: Made) -> None:
 
 
 def test_a_cancelled_request_in_the_middle_of_each_kind(made: Made) -> None:
-    fresh(made)
+    made.fresh()
     for options in ({}, {"temperature": 1.0, "seed": 3}, {"speculate": False}, {"drafter": "ngram"}):
         for count in (1, 3):
             for session in (made.session, made.host):
@@ -337,7 +306,7 @@ def test_a_round_that_went_wrong_is_not_believed(made: Made, num_accepted: int, 
 )
 def test_a_driver_that_fails_for_once(made: Made, function: str, status: int, message: str) -> None:
     """One line, and the session goes on: what the failing round has written is dead."""
-    fresh(made)
+    made.fresh()
     made.rounds._replay._graphs = {key: graph for key, graph in made.rounds._replay._graphs.items() if key[1] != 3}
     made.device.driver.failures[function] = status
     try:
