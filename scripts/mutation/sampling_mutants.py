@@ -81,8 +81,8 @@ SAMPLING = (
     Mutant(
         "a uniform of zero draws what has no mass",
         DISTRIBUTION,
-        '"right"',
-        '"left"',
+        'searchsorted(rest, side="right")',
+        'searchsorted(rest, side="left")',
         (f"{TESTS}/test_distribution_class.py", *EXACT),
     ),
     Mutant(
