@@ -186,7 +186,7 @@ row = logits if free else self._constraint.mask(logits, drafted)""",
         EITHER,
         "        for other in others:\n            size = min(size, len(other))\n",
         "        for other in others[:0]:\n            size = min(size, len(other))\n",
-        BOTH,
+        ("tests/runtime/tools/test_bounds.py",),
     ),
     Mutant(
         "copies of two grammars advance together",

@@ -125,6 +125,23 @@ def test_demanded(compiler: GrammarCompiler, form: ToolFormat) -> None:
     assert start.forced() == head[: len(start.forced())]
 
 
+def test_two_grammars_force_what_both_force(compiler: GrammarCompiler) -> None:
+    calls = tools_grammar(HERMES, TOOLS[:1], demanded=True, parallel=False)
+    state = compiler.compile(calls.otherwise(Grammar.choice(["<note>"]), HERMES.trigger))
+    assert state.forced() == list(b"<")
+    state.advance(ord("<"))
+    assert state.forced() == []
+    assert np.flatnonzero(state.allowed()).tolist() == sorted(b"nt")
+    copy = state.copy()
+    copy.advance(ord("n"))
+    for token in b"ote>":
+        assert copy.forced()[:1] == [token]
+        copy.advance(token)
+    assert copy.done
+    assert state.accepts(ord("t")), "the other way is still open"
+    assert state.seconds > 0
+
+
 def test_a_trigger_is_one_by_its_token_and_by_its_bytes(compiler: GrammarCompiler) -> None:
     """Both read the same, behind any text."""
     form = by_atoms(HERMES)
