@@ -104,7 +104,7 @@ class Grammar:
             self.kind,
             self.text,
             self.whitespace,
-            self.shown,
+            tuple(sorted({*self.shown, *answer.shown})),
             self.thinking,
             self.lenient,
             Grammar(*value(answer)),

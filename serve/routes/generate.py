@@ -28,6 +28,7 @@ from ..wire.errors import as_sent, of_engine, of_grammar
 from ..wire.requests import ChatRequest, Common, CompletionRequest, Extension, StreamOptions
 from ..wire.translate import (
     chat_messages,
+    check_scores,
     check_template,
     continued,
     ending,
@@ -133,6 +134,7 @@ async def _work(
         calls, grammar = await _calls_grammar(service, key, request, calls, thinking, grammar)
         relaxed_schema += [calls.tools[place].name for place in sorted(calls.relaxed)]
     capacity = service.session.capacity
+    check_scores(request, map(len, encoded))
     chosen = [parameters(request, service.settings, capacity, len(ids), grammar, prediction) for ids in encoded]
     if thinking is not None:  # markers that are special tokens would have no text otherwise
         chosen = [replace(one, shown=thinking.shown) for one in chosen]
@@ -277,14 +279,19 @@ async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, 
             if not piece.parts and piece.drafts is None:
                 held = piece.entries
             else:
-                for chunk in _chunks(shape, index, piece, with_logprobs, not opened):
+                made = _chunks(shape, index, piece, with_logprobs, not opened)
+                # An echo's thousands of entries: off the event loop.
+                chunks = await asyncio.to_thread(list, made) if output.scored and not opened else made
+                for chunk in chunks:
                     opened = True
                     await _send(exchange, chunk)
             if exchange.silent_for > settings.ping_interval:  # rounds come, but with nothing to report yet
                 await exchange.ping()
     if output.finish_reason == "abort":
         raise ClientGone
-    opening = None if opened else shape.start(index, "")
+    opening = None
+    if not opened:
+        opening = await asyncio.to_thread(shape.start, index, "") if output.scored else shape.start(index, "")
     if opening is not None:
         await _send(exchange, opening)
     await _send(exchange, shape.finish(index, output.finish_reason, held if with_logprobs and held else None))

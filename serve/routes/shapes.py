@@ -200,10 +200,11 @@ class TextShape(Shape):
 
     def _echoed(self, index: int) -> CompletionLogprobs | None:
         work = self._work
-        if work.parameters[index].logprobs is None:
+        count = work.parameters[index].logprobs
+        if count is None:
             return None
         entries = self._sent.setdefault(index, CompletionEntries(self._service.texts))
-        return entries.echo(work.prompts[index], work.outputs[index].scored, work.echoes[index])
+        return entries.echo(work.prompts[index], work.outputs[index].scored, work.echoes[index], count)
 
     def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
         assert isinstance(part, str)  # a prompt that is not a conversation calls nothing

@@ -46,6 +46,8 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     "background": ((False,), "nothing is stored here; an answer is sent when it is made"),
     "context_management": (([],), WHOLE_PROMPT),
     "response_format": (({"type": "text"},), "give text.format instead"),
+    "n": ((1,), "one answer per request; send more requests for more"),
+    **_all("max_completion_tokens max_new_tokens n_predict num_predict", NEVER, "give max_output_tokens instead"),
     "text.verbosity": (("medium",), "say it in a message"),
     **_all("guided_decoding_backend", (ANY,), ""),  # a name that would seem to narrow the answer
     **_all("structured_outputs.disable_any_whitespace structured_outputs.disable_fallback", (ANY,), ""),

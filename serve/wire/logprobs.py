@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -104,9 +105,11 @@ class CompletionEntries:
             self._offset += len(self._decoder.decode(self._texts.bytes_of(entry.token)))
         return logprobs
 
-    def echo(self, tokens: Sequence[int], entries: Iterable[TokenLogprobs], text: str) -> CompletionLogprobs:
+    def echo(
+        self, tokens: Sequence[int], entries: Iterable[TokenLogprobs], text: str, count: int
+    ) -> CompletionLogprobs:
         """Of a prompt that stands before the completion; its first token has no entry. text: the prompt as it is
-        echoed, in which special tokens are spelled only where the client did.
+        echoed, in which special tokens are spelled only where the client did. count: of the likeliest of each.
         """
         logprobs = CompletionLogprobs([], [None], [None], [])
         for token in tokens:
@@ -121,7 +124,7 @@ class CompletionEntries:
             self._offset += len(spelled)
         for entry in entries:
             logprobs.token_logprobs.append(finite(entry.logprob))
-            logprobs.top_logprobs.append(self._likeliest(entry))
+            logprobs.top_logprobs.append(self._likeliest(replace(entry, likeliest=entry.likeliest[:count])))
         self._offset = len(text)
         return logprobs
 

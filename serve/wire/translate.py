@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from .requests import ChatRequest, Common, CompletionRequest, Extension, Message
 from .tools import History
 
 MAX_PROMPTS = 64
+MAX_SCORES = 1 << 20  # log-probabilities, with 400 bytes each
 FIELD, EFFORT = "chat_template_kwargs", "reasoning_effort"
 
 
@@ -198,6 +199,15 @@ def prompt_likeliest(request: Common) -> int | None:
     if request.prompt_logprobs is not None and request.stream:
         raise invalid("prompt_logprobs", "prompt_logprobs is sent with stream: true; whole answers alone have them")
     return max((one for one in asked if one is not None), default=None)
+
+
+def check_scores(request: Common, prompt_tokens: Iterable[int]) -> None:
+    """prompt_tokens: of each prompt. Raises `ApiError` if the scores of all answers would take too much memory."""
+    count = prompt_likeliest(request)
+    if count is not None and (size := sum(prompt_tokens) * (request.n or 1) * (count + 1)) > MAX_SCORES:
+        field = "prompt" if isinstance(request, CompletionRequest) else "prompt_logprobs"
+        reason = f"{size} log-probabilities of prompts are asked for; at most {MAX_SCORES} fit in an answer"
+        raise invalid(field, f"{reason}; send fewer prompts, or ask for fewer of the likeliest")
 
 
 def _biases(biases: dict[str, float]) -> dict[int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from openai.types import Completion
 from specexport.bundle import Contract
 from specexport.runtime.sampling.logprobs import TokenLogprobs
 from specexport.runtime.session import Session
+from specexport.serve.wire import translate
 from specexport.serve.wire.logprobs import CompletionEntries, TokenTexts
 from support.doubles import BOS, EOS, FakeDecoder, byte_tokenizer, fake_session
 from support.serving import CHAT as TEMPLATE
@@ -71,7 +73,7 @@ def test_offsets_beside_what_a_tokenizer_adds() -> None:
     """A start token that the text does not spell, and what follows the prompt."""
     entries, texts = [TokenLogprobs(98, -1.0, (), 1)], TokenTexts(byte_tokenizer())
     rest = CompletionEntries(texts)
-    echoed = rest.echo([BOS, 97, 98], [TokenLogprobs(97, -1.0, (), 1), *entries], "ab")
+    echoed = rest.echo([BOS, 97, 98], [TokenLogprobs(97, -1.0, (), 1), *entries], "ab", 0)
     assert echoed.text_offset == [0, 0, 1]
     assert rest.add(entries).text_offset == [2]
 
@@ -122,12 +124,41 @@ def test_vllms_form(client: Client, reference: Session) -> None:
     both = ask(client, prompt="Hello", prompt_logprobs=1, echo=True, logprobs=3, max_tokens=1)["choices"][0]
     assert {len(one) for one in both["prompt_logprobs"][1:]} <= {1, 2}
     assert {len(one) for one in both["logprobs"]["top_logprobs"][1:]} <= {3, 4}
+    both = ask(client, prompt="Hello", prompt_logprobs=3, echo=True, logprobs=1, max_tokens=1)["choices"][0]
+    assert {len(one) for one in both["logprobs"]["top_logprobs"][1:]} <= {1, 2}
     messages = [{"role": "user", "content": "Hi"}]
     chat = ask(client, CHAT, messages=messages, prompt_logprobs=0, max_tokens=2)
     ids = json.loads(client.ask("POST", "/tokenize", {"messages": messages})[2])["tokens"]
     assert [next(iter(one)) for one in chat["prompt_logprobs"][1:]] == [str(token) for token in ids[1:]]
     assert "prompt_logprobs" not in ask(client, CHAT, messages=messages, max_tokens=2)
     assert "prompt_logprobs" not in ask(client, prompt="Hi", max_tokens=2)["choices"][0]
+
+
+def test_an_echo_is_written_off_the_event_loop(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops, echo = [], CompletionEntries.echo
+
+    def told(*values: Any) -> Any:
+        loops.append(asyncio._get_running_loop())
+        return echo(*values)
+
+    monkeypatch.setattr(CompletionEntries, "echo", told)
+    for count in (0, 2):
+        client.events(TEXT, {"prompt": "Hello", "echo": True, "logprobs": 1, "max_tokens": count})
+        ask(client, prompt="Hello", echo=True, logprobs=1, max_tokens=count)
+    assert loops == [None] * 4
+
+
+def test_what_all_scores_take_has_a_bound(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all answers to all prompts, each of whose tokens has its own and the likeliest."""
+    monkeypatch.setattr(translate, "MAX_SCORES", 2 * 2 * 6 * 3)
+    fields: dict[str, Any] = {"prompt": ["Hello", "World"], "n": 2, "echo": True, "max_tokens": 1}
+    tokens = len(json.loads(client.ask("POST", "/tokenize", {"prompt": "Hello"})[2])["tokens"])
+    most = 2 * 2 * 6 * 3 // (4 * tokens) - 1
+    ask(client, **fields, logprobs=most)
+    for more, param in (({"logprobs": most + 1}, "prompt"), ({"prompt_logprobs": 20}, "prompt")):
+        status, _, body = client.ask("POST", TEXT, {**fields, **more})
+        assert (status, json.loads(body)["error"]["param"]) == (400, param)
+    ask(client, prompt="Hello" * 8, logprobs=20, max_tokens=1)  # of the answer alone
 
 
 def test_a_stop_token_after_an_echo_has_an_entry(client: Client) -> None:

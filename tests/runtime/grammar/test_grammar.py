@@ -86,3 +86,8 @@ def test_a_grammar_is_a_value() -> None:
     schema["type"] = "array"
     assert "array" not in grammar.text
     assert Grammar.choice(iter(["é", "b"])) == Grammar.choice(("é", "b"))
+
+
+def test_what_either_grammar_shows_is_shown() -> None:
+    calls, answer = Grammar("tools", "start: /a/", shown=(5, 7)), Grammar("grammar", "start: /b/", shown=(3, 7))
+    assert calls.otherwise(answer, "a").shown == (3, 5, 7)
