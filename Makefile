@@ -4,7 +4,7 @@ BIN := .venv/bin
 PAIR := examples/demo_pair
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo chat test test-ci test-all real kernels wheels lint site bench clean
+.PHONY: demo chat test test-ci test-all real kernels wheels dist lint site bench clean
 
 PYTHON_FLOOR := import sys; sys.exit(sys.version_info < (3, 11) and "specexport needs Python 3.11 or newer, this is " + sys.version)
 # Modules are compiled when first imported: pip would take as long for all of them as for the rest of its work.
@@ -81,6 +81,12 @@ wheels:
 	build/tools/bin/python -m pip install --quiet --disable-pip-version-check \
 		$(ZIG) scikit-build-core==1.1.2 cmake==4.4.5 ninja==1.13.2 pyelftools==0.33
 	build/tools/bin/python kernels/wheels.py dist
+
+# What a release publishes, in dist/, checked with every Python of this host.
+dist: demo wheels .venv/ready
+	rm -f dist/specexport-*
+	$(BIN)/python -m build --outdir dist .
+	scripts/release_check dist demo.bundle
 
 lint: .venv/ready
 	$(BIN)/ruff check .

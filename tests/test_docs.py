@@ -23,7 +23,7 @@ MODULES = [str(path.relative_to(ROOT)) for path in ROOT.glob("[!.]*/**/*.py")] +
 # Pages that tell what once was.
 HISTORY = {"CHANGELOG.md", "log.md"}
 WIDEST = 120
-MAX_README_LINES = 150
+MAX_README_LINES = 110
 
 
 def prose(page: Path) -> str:
