@@ -21,7 +21,8 @@ class SpecexportRunner:
             "onnxruntime": onnxruntime.__version__,
             "numpy": numpy.__version__,
         }
-        self.speculative = True  # without a draft model by prompt lookup
+        self.speculative = True
+        self.drafter = "ngram+model" if self.session.bundle.manifest.drafts else "ngram"  # the default of users' sessions
 
     def generate(self, prompt: list[int], new_tokens: int, speculative: bool, k: int) -> Answer:
         self.session.reset()
@@ -29,6 +30,7 @@ class SpecexportRunner:
         options = dict(
             max_new_tokens=new_tokens,
             speculate=speculative,
+            drafter=self.drafter,
             num_draft_tokens=k if speculative else None,
             stop_token_ids=(),
         )
