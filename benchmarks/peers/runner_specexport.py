@@ -22,7 +22,7 @@ class SpecexportRunner:
             "numpy": numpy.__version__,
         }
         self.speculative = True
-        self.drafter = "ngram+model" if self.session.bundle.manifest.drafts else "ngram"  # the default of users' sessions
+        self.drafter = "ngram+model" if self.session.bundle.manifest.drafts else "ngram"  # as sessions do by default
 
     def generate(self, prompt: list[int], new_tokens: int, speculative: bool, k: int) -> Answer:
         self.session.reset()
