@@ -23,6 +23,27 @@ SCORES, ANSWERS = ("tests/serve/test_scores.py",), ("tests/serve/test_several_an
 
 WIRE = (
     Mutant(
+        "scores are bounded for one answer to each prompt",
+        TRANSLATE,
+        "sum(prompt_tokens) * (request.n or 1) * (count + 1)",
+        "sum(prompt_tokens) * (count + 1)",
+        SCORES,
+    ),
+    Mutant(
+        "an echo has as many of the likeliest as prompt_logprobs",
+        "serve/wire/logprobs.py",
+        "replace(entry, likeliest=entry.likeliest[:count])",
+        "entry",
+        SCORES,
+    ),
+    Mutant(
+        "a stream writes an echo on the event loop",
+        "serve/routes/generate.py",
+        "await asyncio.to_thread(list, made) if output.scored and not opened else made",
+        "made",
+        SCORES,
+    ),
+    Mutant(
         "a stop token after an echo has no entry",
         "serve/routes/output.py",
         "if by_token and not self._keeps_stop:",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from ...runtime.text.encode import Prompt
+from ...runtime.tools.tool import Tool
 from ...version import VERSION
 from ..http.exchange import Exchange
 from ..service import Service
@@ -48,7 +50,10 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
 async def tokens_of(service: Service, exchange: Exchange, request: TokenizeRequest | ChatRequest) -> list[int]:
     """The prompt for its messages. Raises `ApiError`."""
     service.check_model(request.model)
-    tools = [] if getattr(request, "tool_choice", None) == "none" else offered(request.tools or ())
+    tools: list[Tool] = []
+    if request.tools and getattr(request, "tool_choice", None) != "none":  # off the event loop: there may be many
+        made = service.sessions.encoders.run(exchange.key, partial(offered, request.tools))
+        tools = await exchange.while_there(made)
     check_template(service.session, bool(tools))
     variables, _ = variables_of(request, service.session, service.settings.strict_fields)
     messages = chat_messages(request.messages or (), service.session, variables)
