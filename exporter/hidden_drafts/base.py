@@ -22,6 +22,7 @@ from ...bundle import HiddenDraftKind
 
 # What transformers calls a cache, before 5.24 and from then on.
 CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
+KEPT = 1 << 29  # bytes of hidden states that a build keeps: 10 thousand tokens of three layers of an 8B
 
 
 @dataclass
@@ -104,19 +105,22 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
     def follow(self, target: PreTrainedModel) -> None:
         """Read `target`, which is no part of this model, where a pass is given no hidden states."""
         self.__dict__["_target"] = target
-        self._known: dict[tuple[int, ...], Tensor] = {}
+        self._known: dict[tuple[int, ...], Tensor] = {}  # at most `KEPT` bytes
 
     def read_target(self, input_ids: Tensor) -> Tensor:
         """`[1, T, F]`: the target's hidden states at the tokens before each of `input_ids [1, T]`.
 
-        The first of them has the token 0 before it, as `docs/architecture.md` has it: any would do for a proof. All are
-        kept: calibration reads its texts several times.
+        The first of them has the token 0 before it, as `docs/architecture.md` has it: any would do for a proof. Some
+        are kept: calibration reads its texts several times.
         """
         key = tuple(input_ids[0].tolist())
-        if key not in self._known:
-            before = torch.cat([torch.zeros_like(input_ids[:, :1]), input_ids[:, :-1]], 1)
-            self._known[key] = tapped(self.__dict__["_target"], before, self.taps)
-        return self._known[key]
+        if key in self._known:
+            return self._known[key]
+        before = torch.cat([torch.zeros_like(input_ids[:, :1]), input_ids[:, :-1]], 1)
+        found = tapped(self.__dict__["_target"], before, self.taps)
+        if found.nbytes + sum(one.nbytes for one in self._known.values()) <= KEPT:
+            self._known[key] = found
+        return found
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embed_tokens

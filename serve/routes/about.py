@@ -39,6 +39,10 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     service.check_model(request.model)
     if (request.prompt is None) == (request.messages is None):
         raise invalid("prompt", "give either prompt or messages")
+    of_messages = ("tools", "chat_template_kwargs", "reasoning_effort", "continue_final_message")
+    without = next((name for name in of_messages if request.messages is None and getattr(request, name)), None)
+    if without is not None:
+        raise invalid(without, f"{without} is of messages, and there is a prompt; give messages, or leave it out")
     if request.messages is not None:
         tokens = await tokens_of(service, exchange, request)
     else:

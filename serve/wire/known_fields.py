@@ -48,7 +48,7 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     "response_format": (({"type": "text"},), "give text.format instead"),
     "n": ((1,), "one answer per request; send more requests for more"),
     **_all("max_completion_tokens max_new_tokens n_predict num_predict", NEVER, "give max_output_tokens instead"),
-    "text.verbosity": (("medium",), "say it in a message"),
+    **_all("text.verbosity verbosity", (ANY,), ""),  # openai-agents sends it unasked
     **_all("guided_decoding_backend", (ANY,), ""),  # a name that would seem to narrow the answer
     **_all("structured_outputs.disable_any_whitespace structured_outputs.disable_fallback", (ANY,), ""),
     # What an answer must match.
@@ -112,8 +112,8 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     "context_length_exceeded_behavior": (("error",), WHOLE_PROMPT),
     "truncation": (("disabled",), WHOLE_PROMPT),
     "transforms": (([],), WHOLE_PROMPT),
-    "add_generation_prompt": ((True,), "only conversations have a template"),
-    "continue_final_message": ((False,), "a text is always continued; leave it out"),
+    "add_generation_prompt": ((True,), "/v1/chat/completions has it"),
+    "continue_final_message": ((False,), "/v1/chat/completions has it, and a text of /v1/completions always is"),
     **_all("messages[].prefix messages[].partial", (False,), ANEW),
     "messages[].function_call": (NEVER, "it was replaced by tool_calls"),
     "messages[].audio": (NEVER, TEXT_ONLY),
@@ -144,7 +144,6 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     **_all("include_reasoning separate_reasoning stream_reasoning", (True,), "thoughts are in reasoning_content"),
     "reasoning_format": (("auto", "deepseek"), "thoughts are in reasoning_content"),
     "thinking_forced_open": ((False,), THINKING),
-    "verbosity": (("medium",), "say it in a message"),
     # Another model, filters, and objects that hold fields.
     **_all("lora lora_adapters adapters", ([],), ADAPTER),
     **_all("lora_path lora_request lora_name adapter_id adapter adapter_name", NEVER, ADAPTER),
