@@ -29,7 +29,7 @@ PACKAGES = {
     "transformers": ">=5.0,<6",
     "safetensors": ">=0.5",
     "onnx": ">=1.20",
-    "onnx-ir": ">=1.0",
+    "onnx-ir": ">=1.1",
     "onnxscript": ">=0.6",
     "onnxruntime": ">=1.24",
 }

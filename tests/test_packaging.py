@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from specexport.cli.doctor import PACKAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -52,6 +53,13 @@ def test_every_extra_that_anything_names_exists() -> None:
     }
     assert len(named) > 5
     assert {(extra, path) for extra, path in named if extra not in PROJECT["optional-dependencies"]} == set()
+
+
+def test_doctor_asks_for_what_the_extra_says() -> None:
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    lines = (line.partition(";")[0] for line in extra["export"])
+    found = dict(re.fullmatch(r"([\w-]+)(\S*)", line.strip()).groups() for line in lines if "[" not in line)  # type: ignore[union-attr]
+    assert found == PACKAGES
 
 
 def test_the_published_description_links_to_nothing_relative() -> None:

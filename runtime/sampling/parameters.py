@@ -52,8 +52,8 @@ class SamplingParameters:
 
     drafter: `model`; `ngram` or `suffix` (looked up in the text); `ngram+model` or `suffix+model` (looked up where
     there is a match, also after tokens of the model in the same round); `ngram:model` or `suffix:model` (chains: looked
-    up for the model, which then needs fewer passes for its tokens). By default the model, or `ngram` in a bundle
-    without one. In a bundle with several drafts `model` is the first; the name of any draft can take its place, as in
+    up for the model, which then needs fewer passes for its tokens). By default `ngram+model` (`model` where the
+    device runs whole rounds), or `ngram` in a bundle without a draft. In a bundle with several drafts `model` is the first; the name of any draft can take its place, as in
     `code` and `ngram+code`, and a smaller one may draft for it, as in `small:code`. A chain is refused if the draft
     right of the colon keeps recurrent or convolution states.
 

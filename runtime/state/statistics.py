@@ -22,7 +22,7 @@ class Statistics:
 
     draft_passes: passes of the draft model, run by the host: one or more for every token it drafted, fewer in a chain;
     guess_passes: passes of a smaller model that drafts for it. rounds_by_drafter: rounds with a draft, by the name of
-    the drafter, `model` for the bundle's first draft. emitted counts tokens given to the caller: stops cut the last
+    the drafter, with the draft's own name. emitted counts tokens given to the caller: stops cut the last
     round. device_seconds: of rounds that the device ran completely, draft and target together.
 
     grammar_seconds: the time in which the request's grammar computed which tokens may follow, part of the host's time.

@@ -324,7 +324,7 @@ def test_the_container_file_starts_what_there_is() -> None:
     assert f":{parsed['port']}/health" in health[-1]
     assert lines["EXPOSE"] == str(parsed["port"])
     assert f"useradd --system --create-home {lines['USER']}" in text
-    assert "--constraint /src/constraints.txt" in lines["RUN"]
+    assert "--constraint /wheels/constraints.txt /wheels/specexport_kernels-*.whl" in lines["RUN"]
     cache = f"/home/{lines['USER']}/.cache/specexport"  # both made for the user, and named as the volume to mount
     assert f"install -d -o {lines['USER']} {cache}" in text
     assert f":{cache} " in text
