@@ -38,7 +38,8 @@ def prompts(route: str) -> list[str]:
 
 def mean_acceptance_length(session: Session, route: str, count: int) -> float:
     found = [
-        session.generate(prompt, max_new_tokens=64, stop_token_ids=()).statistics for prompt in prompts(route)[:count]
+        session.generate(prompt, max_new_tokens=64, stop_token_ids=(), drafter="model").statistics
+        for prompt in prompts(route)[:count]
     ]
     return sum(row.accepted + row.rounds for row in found) / sum(row.rounds for row in found)
 
@@ -93,12 +94,13 @@ def test_code_pays_and_random_does_not(session: Session, route: str, verdict: st
     traces = []
     for line, prompt in enumerate(prompts(route)[:40]):
         given, recorder = session.encode(prompt), Recorder(session.max_draft_tokens, None)
-        tokens = session.generate(given, max_new_tokens=64, schedule=recorder).tokens
+        tokens = session.generate(given, max_new_tokens=64, schedule=recorder, drafter="model").tokens
         agrees = tuple(agreement(recorder.rounds, tokens, greedy=True))
         traces.append(Trace(line, route, len(given), (*given, *tokens), agrees, 64))
         if line % 8 == 0:  # what is replayed is what runs
             session.reset()
-            statistics = session.generate(prompt, max_new_tokens=64, num_draft_tokens=2).statistics
+            options = {"max_new_tokens": 64, "num_draft_tokens": 2, "drafter": "model"}
+            statistics = session.generate(prompt, **options).statistics
             assert statistics.rounds == len(list(replay_fixed(traces[-1], "model", 2)))
     costs = typical_costs(session)
     replayed = replay_candidates(traces, costs, ("model",))

@@ -105,15 +105,15 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
     def follow(self, target: PreTrainedModel) -> None:
         """Read `target`, which is no part of this model, where a pass is given no hidden states."""
         self.__dict__["_target"] = target
-        self._known: dict[tuple[int, ...], Tensor] = {}  # at most `KEPT` bytes
+        self._known: dict[tuple[torch.Size, bytes], Tensor] = {}  # at most `KEPT` bytes
 
     def read_target(self, input_ids: Tensor) -> Tensor:
-        """`[1, T, F]`: the target's hidden states at the tokens before each of `input_ids [1, T]`.
+        """`[B, T, F]`: the target's hidden states at the tokens before each of `input_ids [B, T]`.
 
         The first of them has the token 0 before it, as `docs/architecture.md` has it: any would do for a proof. Some
         are kept: calibration reads its texts several times.
         """
-        key = tuple(input_ids[0].tolist())
+        key = input_ids.shape, input_ids.numpy().tobytes()
         if key in self._known:
             return self._known[key]
         before = torch.cat([torch.zeros_like(input_ids[:, :1]), input_ids[:, :-1]], 1)
@@ -130,7 +130,7 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
 
 
 def tapped(target: PreTrainedModel, tokens: Tensor, taps: tuple[int, ...]) -> Tensor:
-    """`[1, T, F]`: hidden states of `tokens [1, T]` at `taps`, side by side.
+    """`[B, T, F]`: hidden states of `tokens [B, T]` at `taps`, side by side.
 
     `hidden_states[N]` of transformers, N the number of layers, is after the last norm, as `LAST` is.
     """
@@ -139,7 +139,7 @@ def tapped(target: PreTrainedModel, tokens: Tensor, taps: tuple[int, ...]) -> Te
 
 
 def hidden_states(target: PreTrainedModel, tokens: Tensor) -> tuple[Tensor, ...]:
-    """By tap, `[1, T, D]` each, as transformers tells them."""
+    """By tap, `[B, T, D]` each, as transformers tells them."""
     with torch.no_grad():
         states: tuple[Tensor, ...] = target(input_ids=tokens, output_hidden_states=True, use_cache=False).hidden_states
     return states
