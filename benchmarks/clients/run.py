@@ -5,7 +5,7 @@
 BUNDLE must have a chat template. Each client has an environment of its own in SPECEXPORT_CLIENTS, by default
 specexport-clients in the user's cache, which is made when it is first needed (4 GB in all). The checks are about the
 protocol: nothing depends on what a model knows. `refused` means that the server answered with a status of 4xx. The
-table of docs/serve.md goes to stdout. The exit code is 0 only if every check works.
+table goes to stdout. The exit code is 0 only if every check works.
 """
 
 from __future__ import annotations
