@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PAIR := examples/demo_pair
 export TOKENIZERS_PARALLELISM := false
+# Where it is set, every command compiles torch and transformers anew: 15 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo chat test test-ci test-all real kernels wheels dist lint site bench clean
 

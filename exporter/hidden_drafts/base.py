@@ -9,6 +9,7 @@ before it gave back.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,15 +106,18 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
     def follow(self, target: PreTrainedModel) -> None:
         """Read `target`, which is no part of this model, where a pass is given no hidden states."""
         self.__dict__["_target"] = target
-        self._known: dict[tuple[torch.Size, bytes], Tensor] = {}  # at most `KEPT` bytes
+        self._known: dict[bytes, Tensor] = {}  # by the tokens of a text; at most `KEPT` bytes
 
     def read_target(self, input_ids: Tensor) -> Tensor:
         """`[B, T, F]`: the target's hidden states at the tokens before each of `input_ids [B, T]`.
 
         The first of them has the token 0 before it, as `docs/architecture.md` has it: any would do for a proof. Some
-        are kept: calibration reads its texts several times.
+        are kept: calibration reads its texts several times, at last padded to one length (`gptq.together`). Behind a
+        kept text, padding has states of 0.
         """
-        key = input_ids.shape, input_ids.numpy().tobytes()
+        if len(input_ids) > 1:
+            return torch.cat([self._padded(row) for row in input_ids[:, None]])
+        key = input_ids.numpy().tobytes()
         if key in self._known:
             return self._known[key]
         before = torch.cat([torch.zeros_like(input_ids[:, :1]), input_ids[:, :-1]], 1)
@@ -122,6 +126,14 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
             self._known[key] = found
         return found
 
+    def _padded(self, row: Tensor) -> Tensor:
+        tokens = row.numpy().tobytes()
+        texts = [text for text in self._known if tokens.startswith(text) and not any(tokens[len(text) :])]
+        if not texts:
+            return self.read_target(row)
+        states = self._known[max(texts, key=len)]
+        return nn.functional.pad(states, (0, 0, 0, row.shape[1] - states.shape[1]))
+
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embed_tokens
 
@@ -129,7 +141,7 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
         return self.lm_head
 
 
-def tapped(target: PreTrainedModel, tokens: Tensor, taps: tuple[int, ...]) -> Tensor:
+def tapped(target: PreTrainedModel, tokens: Tensor, taps: Sequence[int]) -> Tensor:
     """`[B, T, F]`: hidden states of `tokens [B, T]` at `taps`, side by side.
 
     `hidden_states[N]` of transformers, N the number of layers, is after the last norm, as `LAST` is.
@@ -141,5 +153,11 @@ def tapped(target: PreTrainedModel, tokens: Tensor, taps: tuple[int, ...]) -> Te
 def hidden_states(target: PreTrainedModel, tokens: Tensor) -> tuple[Tensor, ...]:
     """By tap, `[B, T, D]` each, as transformers tells them."""
     with torch.no_grad():
-        states: tuple[Tensor, ...] = target(input_ids=tokens, output_hidden_states=True, use_cache=False).hidden_states
+        output = target(input_ids=tokens, output_hidden_states=True, use_cache=False, **last_logits(target))
+    states: tuple[Tensor, ...] = output.hidden_states
     return states
+
+
+def last_logits(model: PreTrainedModel) -> dict[str, int]:
+    """The option by which a pass that is run for something else computes no more logits than it must."""
+    return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ...bundle import Contract, ModelSpec, Proof, Role
 from ...engines.onnxruntime.blocks import OrtBlockDecoder
@@ -36,9 +35,8 @@ from ...runtime.proofs.tree_parity import prove_trees
 from ..checkpoints.half_precision import fp32_arithmetic
 from ..checkpoints.source import first_line
 from ..hidden_drafts.base import HiddenDraft
-from ..tracing.probe import cache_argument
 from .cached_as import cached_as
-from .reading import reading_passes, reading_reference, shared_contexts
+from .reading import cached_passes, reading_passes, reading_reference, shared_contexts
 from .widen import widen
 
 
@@ -97,14 +95,10 @@ def continued_logits(
 
 
 def _continued_passes(model: PreTrainedModel, steps: list[Step]) -> list[NDArray[np.float32]]:
-    cache, found = DynamicCache(), []
-    with torch.no_grad(), fp32_arithmetic(model):
-        for step in steps:
-            for layer in cache.layers:
-                if layer.is_initialized:  # not by its own `crop`, whose meaning changed within transformers 5
-                    layer.keys, layer.values = (half[..., : step.position, :] for half in (layer.keys, layer.values))
-            options: dict[str, Any] = {cache_argument(model): cache}
-            logits = model(input_ids=torch.from_numpy(step.tokens)[None], use_cache=True, **options).logits[0]
+    found = []
+    with fp32_arithmetic(model):
+        for step, output in zip(steps, cached_passes(model, steps), strict=True):
+            logits = output.logits[0]
             found.append(logits[len(logits) - step.rows :].float().numpy().copy())
     return found
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from ...bundle import Contract
 from ...engines.onnxruntime.blocks import OrtBlockDecoder
@@ -17,8 +18,9 @@ from ...engines.onnxruntime.cpu import OrtDecoder
 from ...errors import ProofError
 from ...runtime.proofs.parity import LOGIT_TOLERANCE, Exact, ReferenceStep, Step, contexts, schedule
 from ..checkpoints.half_precision import fp32_arithmetic
-from ..hidden_drafts.base import HiddenDraft, hidden_states
+from ..hidden_drafts.base import HiddenDraft, hidden_states, last_logits
 from ..hidden_drafts.block import BlockDraft
+from ..tracing.probe import cache_argument
 from ..tracing.taps import Undo
 from .cached_as import cached_as
 
@@ -40,6 +42,19 @@ def shared_contexts(steps: Sequence[Step]) -> Iterator[tuple[NDArray[np.int64], 
         longest = max(longest, context, key=len)
         group.append(step)
     yield longest, group
+
+
+def cached_passes(model: PreTrainedModel, steps: Sequence[Step], **options: Any) -> Iterator[Any]:
+    """Of each step what the model gives for its rows, over the library's own cache. options: of the model's forward."""
+    cache = DynamicCache()
+    options |= {cache_argument(model): cache, "use_cache": True}
+    for step in steps:
+        for layer in cache.layers:
+            if layer.is_initialized:  # not by its own `crop`, whose meaning changed within transformers 5
+                layer.keys, layer.values = (half[..., : step.position, :] for half in (layer.keys, layer.values))
+        with torch.no_grad():
+            output = model(input_ids=torch.from_numpy(step.tokens)[None], **options)
+        yield output
 
 
 def reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[int]) -> list[ReferenceStep]:
@@ -142,28 +157,39 @@ def prove_taps(
     """
     assert decoder.taps is not None
     allowed, taps = LOGIT_TOLERANCE[arithmetic or contract.precision], decoder.spec.taps
-    last = max(TAPPED, steps[0].end)
-    for context, group in shared_contexts(list(takewhile(lambda step: step.end <= last, steps))):
-        tokens = torch.from_numpy(context)[None]
-        with torch.no_grad(), fp32_arithmetic(model):
-            exact = hidden_states(model, tokens)
-            rounded = exact
-            if contract.caches != contract.precision:
-                with cached_as(contract):
-                    rounded = hidden_states(model, tokens)
-        wanted = [[undo(tap, states[tap])[0].numpy() for states in (rounded, exact)] for tap in taps]
-        for step in group:
-            decoder.step(step.tokens.tolist(), step.position)
-            ours = np.split(decoder.taps(), len(taps), axis=1)
-            for tap, mine, (near, far) in zip(taps, ours, wanted, strict=True):
-                rows = slice(step.position, step.end)
-                row, off, tolerance = furthest(mine, near[rows], far[rows], allowed)
-                if not off <= tolerance:
-                    raise ProofError(
-                        f"target: the hidden states at tap {tap}, row {step.position + row}, are {off:.2g} of their "
-                        f"largest number off the Hugging Face model's, {tolerance:.0g} is allowed; report this with "
-                        "the checkpoint's config.json"
-                    )
+    last, has_states = max(TAPPED, steps[0].end), decoder.spec.has_states
+    near_start = list(takewhile(lambda step: step.end <= last, steps))
+    with fp32_arithmetic(model):
+        exact = list(_states_at(model, near_start, taps, undo, has_states))
+        rounded = exact
+        if contract.caches != contract.precision:
+            with cached_as(contract):
+                rounded = list(_states_at(model, near_start, taps, undo, has_states))
+    for step, wanted, unrounded in zip(near_start, rounded, exact, strict=True):
+        decoder.step(step.tokens.tolist(), step.position)
+        ours = np.split(decoder.taps(), len(taps), axis=1)
+        for tap, mine, near, far in zip(taps, ours, wanted, unrounded, strict=True):
+            row, off, tolerance = furthest(mine, near, far, allowed)
+            if not off <= tolerance:
+                raise ProofError(
+                    f"target: the hidden states at tap {tap}, row {step.position + row}, are {off:.2g} of their "
+                    f"largest number off the Hugging Face model's, {tolerance:.0g} is allowed; report this with "
+                    "the checkpoint's config.json"
+                )
+
+
+def _states_at(
+    model: PreTrainedModel, steps: Sequence[Step], taps: Sequence[int], undo: Undo, has_states: bool
+) -> Iterator[list[Floats]]:
+    """Of each step the model's hidden states `[T, D]` by tap; where it has_states, by whole passes."""
+    if has_states:
+        for context, group in shared_contexts(steps):
+            whole = hidden_states(model, torch.from_numpy(context)[None])
+            for step in group:
+                yield [undo(tap, whole[tap])[0, step.position : step.end].numpy() for tap in taps]
+        return
+    for output in cached_passes(model, steps, output_hidden_states=True, **last_logits(model)):
+        yield [undo(tap, output.hidden_states[tap])[0].numpy() for tap in taps]
 
 
 def furthest(ours: Floats, wanted: Floats, exact: Floats, tolerance: float) -> tuple[int, float, float]:

@@ -7,7 +7,6 @@ of the head.
 from __future__ import annotations
 
 import errno
-import inspect
 import json
 import os
 import re
@@ -30,6 +29,7 @@ from ...errors import OutputError, PairError, UnsupportedModelError
 from ...runtime.provenance import name_of
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.find import find_checkpoint
+from ..hidden_drafts.base import tapped
 from ..hidden_drafts.checkpoint import EMBEDDING, HiddenDraftCheckpoint, find_draft
 from ..hidden_drafts.cut_vocabulary import most_frequent
 from ..hidden_drafts.eagle3 import Eagle3Draft, Eagle3Form
@@ -183,16 +183,14 @@ def fill(head: Head, lessons: Sequence[Lesson], progress: Progress) -> None:
         if (len(batches[-1]) + 1) * len(one) > AT_ONCE:
             batches.append([])
         batches[-1].append(one)
-    device, forward = head.target.device, inspect.signature(head.target.forward).parameters
-    few = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
+    device = head.target.device
     for number, batch in enumerate(batches):
         progress(number, len(batches))
         tokens = torch.nn.utils.rnn.pad_sequence(
             [torch.tensor([*one.prompt, *one.tokens][:-1]) for one in batch], batch_first=True
         ).to(device)
-        with torch.no_grad(), autocast(device):
-            found = head.target(input_ids=tokens, output_hidden_states=True, use_cache=False, **few)
-        states = torch.cat([found.hidden_states[tap] for tap in head.taps], -1)
+        with autocast(device):
+            states = tapped(head.target, tokens, head.taps)
         for one, its in zip(batch, states, strict=True):
             one.states.copy_(its[: len(one) - 1])
     progress(len(batches), len(batches))
