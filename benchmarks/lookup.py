@@ -2,7 +2,7 @@
 
     python benchmarks/lookup.py BUNDLE [--routes copy code] [--drafters ngram suffix+model model:2] [--limit N]
 
-`model:2` drafts two leaves beside the chain. `over the first` compares with the first drafter.
+`model:2` drafts two leaves a round. `over the first` compares with the first drafter.
 
 Every prompt is decoded plainly and with each drafter, interleaved, from an empty cache. Intervals are a bootstrap by
 prompt.
@@ -81,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--routes", nargs="+", default=["copy"])
-    parser.add_argument("--drafters", nargs="+", help="default: all but chains")
+    parser.add_argument("--drafters", nargs="+", help="default: all but cascades")
     parser.add_argument("--limit", type=int, help="prompts per route")
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--num-draft-tokens", type=int, help="default: the bundle's maximum")

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ..errors import ParameterError
-from ..runtime.drafting.names import all_chains, all_drafters, check_drafter, models_in, supports_cascade
+from ..runtime.drafting.names import all_cascades, all_drafters, check_drafter, models_in, supports_cascade
 from ..runtime.policy.routes import Mode
 from ..runtime.sampling.parameters import SamplingParameters
 from ..runtime.session import Session
@@ -60,14 +60,14 @@ def drafters_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
 
 
 def possible_drafters(session: Session) -> tuple[str, ...]:
-    """The drafters that the session can run, its default first, chains last. If the device runs whole rounds, only the
-    model, since lookups run on the host.
+    """The drafters that the session can run, its default first, cascades last. If the device runs whole rounds, only
+    the model, since lookups run on the host.
     """
     names = session.drafts.names
     if names and session.engine.rounds is not None:
         return names[:1]
-    chains = (chain for chain in all_chains(names) if supports_cascade(chain, session.bundle.manifest))
-    return (*all_drafters(names), *chains)
+    cascades = (one for one in all_cascades(names) if supports_cascade(one, session.bundle.manifest))
+    return (*all_drafters(names), *cascades)
 
 
 def models_of(session: Session, options: CalibrateOptions) -> list[str]:

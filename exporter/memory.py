@@ -98,7 +98,7 @@ def available() -> int | None:
 
 
 # Of what one product copies in a pass, if no chunk is asked for: about a third of what Python with torch takes at a
-# build. Chosen for memory: at 64 rows and at 128 of the mixture in docs/quantization.md, prompts took as long.
+# build. Chosen for memory: at 64 rows and at 128 of a mixture of experts, prompts took as long.
 MAX_BYTES = 1 << 28
 
 

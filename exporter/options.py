@@ -91,8 +91,8 @@ def _wrong(option: str, value: object, expected: str) -> ParameterError:
     return ParameterError(f"--{option} is {value}; {expected}", option.replace("-", "_"))
 
 
-# Wide products pay on a CPU, where a last chunk is as wide as what is left of the prompt (docs/benchmarks.md). On a GPU
-# it is padded to a whole one.
+# Wide products pay on a CPU, where a last chunk is as wide as what is left of the prompt. On a GPU it is padded to a
+# whole one.
 CPU_CHUNK, CHUNK = 256, 64
 # Beyond these values, costs rise and hardly anything is caught.
 MAX_TREE_ROWS = 32

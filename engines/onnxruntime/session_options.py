@@ -3,7 +3,7 @@
 Each session has a thread pool of its own, so that loading a bundle changes nothing for other sessions of the process,
 and two bundles may use different numbers of threads. A pool's workers spin for a while after a run, waiting for the
 next one, and would take the cores from the other model's pass: speculative decoding then takes up to twice the time.
-With `session.force_spinning_stop` they stop when their session's run returns (docs/benchmarks.md).
+With `session.force_spinning_stop` they stop when their session's run returns (docs/internals/log.md).
 
 Products of uint8 and int8 are exact, whatever the weights are. Without VNNI, ONNX Runtime's x86 kernels add
 neighbouring products in 16 bits and saturate: 255 x 127 x 2 is more than 32767, 255 x 64 x 2 is not. VNNI and ARM's dot

@@ -41,7 +41,7 @@ class WeightRecipe:
     importance: for int4, [K], the mean square of each input, which weights the error in the search for scales.
     signed: for int4, whether scales may be negative (ONNX Runtime's MatMulNBits allows it, TensorRT does not).
     scale_type: what scales are rounded to, before values are. TensorRT fuses int4 blocks with their product only where
-    scales have the product's type (docs/quantization.md, Q/DQ).
+    scales have the product's type (`test_tensorrt_builds.py`).
     input_scale: static scale of the activations, such that x / input_scale is in the format's range; None for one scale
     per row.
     stored: values and scales that were chosen for this weight (`gptq.py`); None for rounding to nearest.

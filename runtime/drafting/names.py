@@ -1,7 +1,7 @@
 """The names of drafters: a draft, a lookup, or both. Requests may call the bundle's first draft `model`.
 
 `lookup+draft` looks tokens up for the target where there is a match, and else uses the draft. `lookup:draft` is a
-chain: the draft drafts, and the lookup drafts for the draft; in `small:draft` a smaller draft does that.
+cascade: the draft drafts, and the lookup drafts for the draft; in `small:draft` a smaller draft does that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...bundle.drafts import LOOKUPS
 from ...errors import ParameterError
 
 LOOKUP_NAMES = LOOKUPS
-SHOWN_CHAINS = 4
+SHOWN_CASCADES = 4
 
 
 def drafters_of(model: str) -> tuple[str, ...]:
@@ -33,18 +33,18 @@ def model_of(drafter: str) -> str | None:
 
 
 def cascade_source_of(drafter: str) -> str | None:
-    """What drafts for the model of `drafter` in a chain, a lookup or another draft; None if it is no chain."""
+    """What drafts for the model of `drafter` in a cascade, a lookup or another draft; None if it is no cascade."""
     return drafter.partition(":")[0] if ":" in drafter else None
 
 
 def models_in(drafter: str) -> list[str]:
-    """The drafts that it uses, in a chain too."""
+    """The drafts that it uses, in a cascade too."""
     parts = model_of(drafter), cascade_source_of(drafter)
     return [part for part in parts if part is not None and part not in LOOKUP_NAMES]
 
 
 def strip_cascade(drafter: str) -> str:
-    """The same drafter without the chain, which changes what its tokens cost but not which they are."""
+    """The same drafter without the cascade, which changes what its tokens cost but not which they are."""
     return drafter.partition(":")[2] if ":" in drafter else drafter
 
 
@@ -55,43 +55,43 @@ def all_drafters(drafts: Sequence[str]) -> tuple[str, ...]:
     return (*drafts[:1], *LOOKUP_NAMES, *with_lookups, *others)
 
 
-def all_chains(drafts: Sequence[str]) -> tuple[str, ...]:
-    """The chains of the same bundle: every draft with a lookup, or another draft, that drafts for it."""
+def all_cascades(drafts: Sequence[str]) -> tuple[str, ...]:
+    """The cascades of the same bundle: every draft with a lookup, or another draft, that drafts for it."""
     return tuple(f"{source}:{model}" for model in drafts for source in (*LOOKUP_NAMES, *drafts) if source != model)
 
 
-def check_drafter(name: str | None, drafts: Sequence[str], chained: Sequence[str] | None = None) -> str:
+def check_drafter(name: str | None, drafts: Sequence[str], cascaded: Sequence[str] | None = None) -> str:
     """The name of a drafter, by default the first draft where there is one. Raises `ParameterError`.
 
-    drafts: the names of the bundle's drafts. `ALIAS` becomes that of the first; nothing else knows it. chained: those
-    that can stand in a chain, by default all; errors tell of these.
+    drafts: the names of the bundle's drafts. `ALIAS` becomes that of the first; nothing else knows it. cascaded: those
+    that can stand in a cascade, by default all; errors tell of these.
     """
-    usable, chains = all_drafters(drafts), all_chains(drafts)
+    usable, cascades = all_drafters(drafts), all_cascades(drafts)
     if name is None:
         return usable[0]
     parts = re.split("([+:])", name) if isinstance(name, str) else []
     drafter = "".join(drafts[0] if part == ALIAS and drafts else part for part in parts)
-    if drafter in (*usable, *chains):
+    if drafter in (*usable, *cascades):
         return drafter
     if name == "lookup":
         raise ParameterError(f"drafter is 'lookup'; the lookups are called {' and '.join(LOOKUP_NAMES)}", "drafter")
-    chains = all_chains(drafts if chained is None else chained)
+    cascades = all_cascades(drafts if cascaded is None else cascaded)
     first = f" ({ALIAS} is the draft {drafts[0]!r})" if drafts else ", since this bundle was built without --draft"
-    more = " and so on" if len(chains) > SHOWN_CHAINS else ""
-    several = f", or a chain: {', '.join(chains[:SHOWN_CHAINS])}{more}" if chains else ""
+    more = " and so on" if len(cascades) > SHOWN_CASCADES else ""
+    several = f", or a cascade: {', '.join(cascades[:SHOWN_CASCADES])}{more}" if cascades else ""
     raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{first}{several}", "drafter")
 
 
-def supports_cascade(chain: str, manifest: Manifest) -> bool:
-    """Whether something can draft for the model of a chain: not if it keeps states, which cannot be rolled back to any
-    row within a round. A draft that reads the target's hidden states has a place at neither end.
+def supports_cascade(cascade: str, manifest: Manifest) -> bool:
+    """Whether something can draft for the model of a cascade: not if it keeps states, which cannot be rolled back to
+    any row within a round. A draft that reads the target's hidden states has a place at neither end.
     """
-    models = [manifest.draft_called(name).model for name in models_in(chain)]
+    models = [manifest.draft_called(name).model for name in models_in(cascade)]
     return not models[0].has_states and all(model.reads is None for model in models)
 
 
 def runnable_drafter(name: str | None, manifest: Manifest) -> str:
-    """`check_drafter` for the drafts of a bundle. Raises `ParameterError` also for a chain that cannot run."""
+    """`check_drafter` for the drafts of a bundle. Raises `ParameterError` also for a cascade that cannot run."""
     own = [draft.name for draft in manifest.drafts if draft.model.reads is None]
     drafter = check_drafter(name, manifest.draft_names, own)
     if cascade_source_of(drafter) is not None and not supports_cascade(drafter, manifest):
@@ -100,7 +100,7 @@ def runnable_drafter(name: str | None, manifest: Manifest) -> str:
             if manifest.draft_called(name).model.reads is not None:
                 raise ParameterError(
                     f"drafter is {drafter!r}, but {name!r} reads the target's hidden states, which only the target's "
-                    f"passes give, so it can stand in no chain; name {name!r} or 'ngram+{name}'",
+                    f"passes give, so it can stand in no cascade; name {name!r} or 'ngram+{name}'",
                     "drafter",
                 )
         raise ParameterError(

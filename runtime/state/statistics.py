@@ -20,7 +20,7 @@ class Statistics:
     leaves: rows of verify passes for alternatives to draft tokens; caught: how many of them were the target's own
     token, and so gave one more; fed_again: rows of caught leaves, which the next pass begins with.
 
-    draft_passes: passes of the draft model, run by the host: one or more for every token it drafted, fewer in a chain;
+    draft_passes: passes of the draft model, run by the host: one or more for each token it drafted, fewer in a cascade;
     guess_passes: passes of a smaller model that drafts for it. rounds_by_drafter: rounds with a draft, by the name of
     the drafter, with the draft's own name. emitted counts tokens given to the caller: stops cut the last
     round. device_seconds: of rounds that the device ran completely, draft and target together.

@@ -16,7 +16,7 @@ from specexport.calibration.options import possible_drafters
 from specexport.engines.base import Logits, OpenedDraft
 from specexport.errors import BundleError, EngineError, ParameterError, SessionClosedError
 from specexport.runtime.drafting.names import (
-    all_chains,
+    all_cascades,
     all_drafters,
     cascade_source_of,
     check_drafter,
@@ -55,9 +55,9 @@ def test_names_of_drafters() -> None:
     assert [model_of(name) for name in ("draft", "ngram", "suffix+b", "b", "ngram:b")] == ["draft", None, "b", "b", "b"]
     chains = {"ngram:model": "ngram:draft", "suffix:b": "suffix:b", "b:model": "b:draft", "model:c": "draft:c"}
     assert [check_drafter(name, NAMES) for name in chains] == list(chains.values())
-    assert not all_chains(())
-    assert all_chains(("a", "b")) == ("ngram:a", "suffix:a", "b:a", "ngram:b", "suffix:b", "a:b")
-    assert all(check_drafter(name, NAMES) == name for name in (*all_drafters(NAMES), *all_chains(NAMES)))
+    assert not all_cascades(())
+    assert all_cascades(("a", "b")) == ("ngram:a", "suffix:a", "b:a", "ngram:b", "suffix:b", "a:b")
+    assert all(check_drafter(name, NAMES) == name for name in (*all_drafters(NAMES), *all_cascades(NAMES)))
     asked = [models_in(name) for name in ("ngram", "ngram+draft", "suffix:draft", "b:draft", "c:b")]
     assert asked == [[], ["draft"], ["draft"], ["draft", "b"], ["b", "c"]]
     assert [cascade_source_of(name) for name in ("draft", "ngram+b", "ngram:b", "b:draft")] == [
