@@ -113,9 +113,8 @@ def serve(
 ) -> None:
     """Serve a bundle over the OpenAI API.
 
-    One request runs at a time, others wait. Prints one line of JSON with its port once it is ready; logs go to stderr,
-    one line of JSON each. After SIGTERM, open requests may finish; a second SIGTERM ends them. Needs: pip install
-    'specexport[serve]'
+    One request runs at a time, others wait. Prints one line of JSON with its port once it is ready; its log is lines of
+    JSON. After SIGTERM, open requests may finish; a second SIGTERM ends them.
     """
     from ..errors import GrammarError, MissingPackageError
     from ..serve import create_app  # noqa: F401 - names the package that is missing

@@ -8,7 +8,6 @@ from dataclasses import Field, dataclass, field, fields
 from ipaddress import ip_address
 from typing import Any
 
-from ..bundle.drafts import DRAFTER_DEFAULT
 from ..errors import ParameterError
 from ..runtime.sampling.options import Flag, Text
 from . import checks
@@ -69,7 +68,7 @@ class ServerSettings:
     drafter: str | None = setting(
         None,
         Text(expected="the name of a drafter").check,
-        f"Drafter of requests that name none, as for generate. {DRAFTER_DEFAULT}",
+        "Drafter of requests that name none. [default: as for generate]",
     )
     max_tokens: int | None = setting(None, checks.count, "Maximum new tokens per request. [default: the capacity]")
     max_body: int = setting(1 << 20, checks.count, "Maximum bytes per request.")
@@ -85,18 +84,14 @@ class ServerSettings:
     grammar_timeout: float = setting(
         10.0,
         checks.seconds,
-        "Seconds that a request's grammar may take in total to compute which tokens may follow.",
+        "Seconds that a request's grammar may take in total.",
     )
-    stall_timeout: float = setting(
-        60.0, checks.seconds, "/health returns 503 once a single pass has run for this many seconds."
-    )
+    stall_timeout: float = setting(60.0, checks.seconds, "Seconds of a single pass after which /health returns 503.")
     send_timeout: float = setting(
         60.0, checks.some_seconds, "Seconds after which a client that reads nothing is dropped.", ""
     )
     ping_interval: float = setting(10.0, checks.some_seconds, "Seconds between comments in a silent stream.", "")
-    header_timeout: float = setting(
-        20.0, checks.seconds, "Seconds that the status of a stream waits for its turn.", ""
-    )
+    header_timeout: float = setting(20.0, checks.seconds, "Seconds that the status of a stream waits for its turn.", "")
     allow_grammars: bool = setting(False, FLAG, "Accept context-free grammars (Lark) in requests.")
     strict_fields: bool = setting(False, FLAG, "Refuse unknown fields of requests instead of ignoring them.")
     metrics_prefix: str = setting("specexport", checks.prefix, "Prefix of the names at /metrics.")

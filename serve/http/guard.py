@@ -35,9 +35,7 @@ class Guard:
             reason = f"the Host header says {host[:100]!r}; expected {' or '.join(hosts)} (--allowed-host adds others)"
             raise ApiError("forbidden_host", reason)
         if origin and origin not in (f"http://{host}", f"https://{host}", *self._settings.cors_origins):
-            raise ApiError(
-                "forbidden_origin", f"pages from {origin[:100]!r} may not call this server (--cors-origin)"
-            )
+            raise ApiError("forbidden_origin", f"pages from {origin[:100]!r} may not call this server (--cors-origin)")
 
     def key(self, exchange: Exchange) -> str:
         """The key for the queue: the API key's digest, or else the client's address. Raises `ApiError` 401."""

@@ -93,7 +93,7 @@ async def ready(service: Service, exchange: Exchange) -> None:
     """Readiness: whether new requests are accepted; for load balancers."""
     if service.sessions.thread.draining:
         raise ApiError(
-                "shutting_down", "this server is shutting down and takes no new requests; send them to another one"
+            "shutting_down", "this server is shutting down and takes no new requests; send them to another one"
         )
     trouble = service.trouble
     if trouble is not None:

@@ -183,9 +183,7 @@ class Sampling(msgspec.Struct, kw_only=True):
     top_p: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="0 to 1; 0 is the likeliest token alone")
     ] = None
-    top_k: Annotated[
-        Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None, Meta(description="0 and -1 are off")
-    ] = None
+    top_k: Annotated[Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None, Meta(description="0 and -1 are off")] = None
     min_p: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="0 to 1; 0 is off")] = None
     seed: Annotated[
         Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
@@ -265,9 +263,7 @@ class ChatRequest(Common, kw_only=True):
     ] = None
     top_logprobs: Alternatives = None
     tools: OfferedTools = None
-    tool_choice: Annotated[
-        Literal["none", "auto", "required"] | NamedTool | None, Meta(description=CHOICE)
-    ] = None
+    tool_choice: Annotated[Literal["none", "auto", "required"] | NamedTool | None, Meta(description=CHOICE)] = None
     parallel_tool_calls: OneCall = None
     chat_template_kwargs: TemplateVariables = None
     reasoning_effort: Effort = None

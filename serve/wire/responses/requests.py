@@ -77,9 +77,9 @@ class ResponsesRequest(Sampling, kw_only=True):
     ] = None
     tool_choice: Annotated[Literal["none", "auto", "required"] | ChosenTool | None, Meta(description=CHOICE)] = None
     parallel_tool_calls: OneCall = None
-    reasoning: Annotated[
-        Reasoning | None, Meta(description="its `effort` is what `reasoning_effort` is in chat")
-    ] = None
+    reasoning: Annotated[Reasoning | None, Meta(description="its `effort` is what `reasoning_effort` is in chat")] = (
+        None
+    )
     include: Annotated[
         Annotated[list[str], Meta(max_length=32)] | None,
         Meta(description="`message.output_text.logprobs`; others have no effect"),
