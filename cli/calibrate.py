@@ -49,7 +49,7 @@ from .progress import bar, note_busy_host, requests_of
     is_flag=True,
     help="Write a policy with fixed numbers of draft tokens.",
 )
-@click.option("--report", type=FILE, help="Report in Markdown, a .md file. [default: BUNDLE/report.md]")
+@click.option("--report", type=FILE, help="Report, a .md file. [default: BUNDLE/report.md]")
 @click.option("--details", is_flag=True, help="Also print the report's tables.")
 @running
 @JSON

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     type=FILE,
     help="File that keeps answers for all runs with this target. [default: OUTPUT.answers.jsonl]",
 )
-@click.option("--force", is_flag=True, help="Write the draft even if it is not clearly better.")
+@click.option("--force", is_flag=True, help="Write the draft even if not clearly better.")
 @running
 @JSON
 def tune(

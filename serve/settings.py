@@ -53,7 +53,7 @@ class ServerSettings:
     replica: str | None = setting(
         None, checks.name, "Name of this replica, sent in x-specexport-replica.", "--replica-name"
     )
-    api_keys: tuple[str, ...] = setting((), checks.keys, "Keys, one of which a request must bring; none: all may.", "")
+    api_keys: tuple[str, ...] = setting((), checks.keys, "Keys; a request must bring one of them.", "")
     public_metrics: bool = setting(False, FLAG, "Serve /metrics without an API key.")
     allowed_hosts: tuple[str, ...] | None = setting(
         None,
