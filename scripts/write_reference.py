@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reference_pages import cli_page, http_page
+from reference_pages import cli_page, http_page  # type: ignore[import-not-found]  # this file's folder is on the path
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = {"cli.md": cli_page.render, "http.md": http_page.render}
