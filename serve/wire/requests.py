@@ -197,9 +197,7 @@ class Sampling(msgspec.Struct, kw_only=True):
     min_tokens: Annotated[
         Limit | None, Meta(description="no stop token before so many; at most `max_tokens`; default: the bundle's")
     ] = None
-    ignore_eos: Annotated[
-        bool | None, Meta(description="the model's own stop tokens end nothing, the request's do")
-    ] = None
+    ignore_eos: Annotated[bool | None, Meta(description="the model's own stop tokens end nothing")] = None
     presence_penalty: OutputPenalty = None
     frequency_penalty: OutputPenalty = None
     repetition_penalty: Annotated[
@@ -252,10 +250,7 @@ class Common(Sampling, kw_only=True):
 class ChatRequest(Common, kw_only=True):
     messages: Annotated[
         Messages,
-        Meta(
-            description="roles `system`, `developer` (as `system`), `user`, `assistant`, `tool`; contents are strings "
-            "or lists of text parts"
-        ),
+        Meta(description="roles `system`, `developer`, `user`, `assistant`, `tool`; contents: strings or text parts"),
     ]
     max_completion_tokens: Annotated[Size | None, Meta(description="takes precedence over `max_tokens`")] = None
     logprobs: Annotated[
