@@ -15,13 +15,11 @@ LOOKUPS = ("ngram", "suffix")
 _WITH_MODEL = [f"{lookup}+model" for lookup in LOOKUPS]
 # For help texts.
 DRAFTER_DEFAULT = (
-    "[default: the policy's where calibrated, else ngram+model if the bundle has a draft (model where the GPU runs "
-    "whole rounds), else ngram]"
+    "[default: the policy's, else ngram+model (model where the GPU runs whole rounds), or ngram without a draft]"
 )
 DRAFTERS_HELP = (
     f"{', '.join(('model', *LOOKUPS, *_WITH_MODEL[:-1]))} or {_WITH_MODEL[-1]}. model is the bundle's first draft; the "
-    "NAME of another (--draft NAME=MODEL) can take its place. A:B lets A draft for the draft model B: ngram:model, or "
-    "small:model with a draft called small."
+    "NAME of another (--draft NAME=MODEL) can take its place. A:B lets A draft for the draft B, as in ngram:model."
 )
 # Another name of the first draft, in requests and options.
 ALIAS = "model"

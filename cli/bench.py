@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 @click.option(
     "--journal",
     type=FILE,
-    help="File that keeps finished pairs, from which the same command resumes. [default: "
-    "BUNDLE/calibration/bench.jsonl]",
+    help="File of finished pairs, from which the same command resumes. [default: BUNDLE/calibration/bench.jsonl]",
 )
 @running
 @JSON
@@ -66,8 +65,7 @@ def bench(
 ) -> None:
     """Benchmark plain and speculative decoding.
 
-    Plain and speculative runs take turns on your prompts. Greedy outputs are compared: exit code 1 if they differ. An
-    interrupted run resumes where it stopped.
+    Plain and speculative runs take turns on your prompts. Greedy outputs are compared: exit code 1 if they differ.
     """
     from ..calibration.bench.interleaved import bench as run
     from ..calibration.bench.interleaved import check, journal_header

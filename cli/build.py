@@ -39,8 +39,7 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
     multiple=True,
     metavar="[NAME=]MODEL",
     help="Draft: a smaller model, as for --target, or an EAGLE-3, DFlash or DSpark draft of the target; mtp for its "
-    "own MTP layer; lookup for none. Repeatable, the first is the default. [default: none, drafts come from prompt "
-    "lookup]",
+    "own MTP layer; lookup for none. Repeatable, the first is the default. [default: prompt lookup]",
 )
 @output_option("Bundle folder to create.")
 @MIN_OVERLAP
@@ -169,8 +168,8 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
 def add_draft(bundle: Path, draft: str, **options: Any) -> None:
     """Add a draft to a bundle.
 
-    Replaces a draft of the same name. Exports and proves only this draft; the target and other drafts stay as they are.
-    Requests choose it with --drafter NAME, and specexport calibrate measures it with the others.
+    Replaces a draft of the same name. Exports and proves only this draft. Requests choose it with --drafter NAME,
+    and specexport calibrate measures it with the others.
     """
     start = perf_counter()
     require_packages()

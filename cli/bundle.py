@@ -113,7 +113,7 @@ def push(bundle: Path, repository: str, private: bool) -> None:
 def remove_draft(bundle: Path, name: str) -> None:
     """Remove a draft from a bundle.
 
-    The first draft cannot be removed. Calibration results are removed too; target and other drafts stay as they are.
+    The first draft cannot be removed. Calibration results are removed too.
     """
     from ..bundle import Bundle
     from ..editing.replace_manifest import remove_draft as remove

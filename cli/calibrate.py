@@ -22,7 +22,7 @@ from .progress import bar, note_busy_host, requests_of
 @click.option(
     "--prompts",
     type=FILE,
-    help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines. Without it, only costs are measured.',
+    help="JSONL file of requests, as for bench. Without it, only costs are measured.",
 )
 @SKIP_INVALID
 @LIMIT
@@ -47,10 +47,10 @@ from .progress import bar, note_busy_host, requests_of
 @click.option(
     "--fixed",
     is_flag=True,
-    help="Write a policy with a fixed number of draft tokens instead of an adaptive one.",
+    help="Write a policy with fixed numbers of draft tokens.",
 )
-@click.option("--report", type=FILE, help="Report in Markdown, a .md file. [default: BUNDLE/report.md]")
-@click.option("--details", is_flag=True, help="Also print the report's tables: acceptance, costs, speedups and so on.")
+@click.option("--report", type=FILE, help="Report, a .md file. [default: BUNDLE/report.md]")
+@click.option("--details", is_flag=True, help="Also print the report's tables.")
 @running
 @JSON
 def calibrate(

@@ -46,9 +46,9 @@ def chat(
 ) -> None:
     """Talk to the model in the terminal.
 
-    Accepted draft tokens are green, the target's own tokens are not; Ctrl-T toggles the colours (Ctrl-Y brings back
-    what was typed). /plain toggles speculation, /system TEXT sets the system message, /reset drops the conversation but
-    keeps the system message, Ctrl-C stops an answer, Ctrl-D quits. Piped input is one message per line.
+    Accepted draft tokens are green; Ctrl-T toggles the colours (Ctrl-Y brings back what was typed). /plain toggles
+    speculation, /system TEXT sets the system message, /reset drops the conversation but keeps the system message,
+    Ctrl-C stops an answer, Ctrl-D quits. Piped input is one message per line.
     """
     from rich.console import Console
 

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from ..serve import checks
-from ..serve.settings import ServerSettings, check_listening, keys_of_host
+from ..serve.settings import ServerSettings, check_listening, flag_of, keys_of_host
 from .options import BUNDLE, CHAT_TEMPLATE, FILE, negated, none_if_empty, running, text_of
 
 if TYPE_CHECKING:
@@ -42,10 +42,9 @@ SECONDS = Seconds(min=0)
 
 
 def settings_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds an option for each field of `ServerSettings` that has a help text, under its name."""
+    """Adds an option for each field of `ServerSettings` that has a flag."""
     for one in reversed(fields(ServerSettings)):
-        if one.metadata["help"]:
-            flag = one.metadata["flag"] or f"--{one.name.replace('_', '-')}"
+        if flag := flag_of(one):
             command = click.option(flag, one.name, help=one.metadata["help"], **_kind(one))(command)
     return command
 
@@ -114,9 +113,8 @@ def serve(
 ) -> None:
     """Serve a bundle over the OpenAI API.
 
-    One request runs at a time, others wait. Prints one line of JSON with its port once it is ready; logs go to stderr,
-    one line of JSON each. After SIGTERM, open requests may finish; a second SIGTERM ends them. Needs: pip install
-    'specexport[serve]'
+    One request runs at a time, others wait. Prints one line of JSON with its port once it is ready; its log is lines of
+    JSON. After SIGTERM, open requests may finish; a second SIGTERM ends them.
     """
     from ..errors import GrammarError, MissingPackageError
     from ..serve import create_app  # noqa: F401 - names the package that is missing
@@ -148,7 +146,7 @@ def _run(session: Any, settings: ServerSettings, listening: Listening, log: Unbl
     app = create_app(session, settings)
     app.state.service.sessions.prepare()  # so that no request has to wait for it
     if log is not None:
-        app.state.service.metrics.total("log_lines_dropped", "Lines of the log that nobody took.", lambda: log.dropped)
+        app.state.service.metrics.watch_log(lambda: log.dropped)
     socket_inode: list[int] = []  # the socket file's number
 
     def started(port: int) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "--kind",
     type=click.Choice(["model", "eagle3"]),
     default="model",
-    help="What the draft is: a model of its own, or an EAGLE-3 head, which reads the target's hidden states.",
+    help="A model of its own, or an EAGLE-3 head, which reads the target's hidden states.",
 )
 @click.option("--target", help="Of a head: the checkpoint that the bundle was built from.")
 @click.option("--vocabulary", type=int, help="Of a new head: maximum tokens, the most frequent ones. [default: 32768]")
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     "--general",
     type=float,
     default=0.4,
-    help="Maximum share of answers to a built-in set of texts, which keeps the draft good at other text.",
+    help="Maximum share of answers to a built-in set of prompts, for text unlike yours.",
 )
 @click.option(
     "--journal",
     type=FILE,
     help="File that keeps answers for all runs with this target. [default: OUTPUT.answers.jsonl]",
 )
-@click.option("--force", is_flag=True, help="Write the draft even if it is not clearly better.")
+@click.option("--force", is_flag=True, help="Write the draft even if not clearly better.")
 @running
 @JSON
 def tune(
@@ -68,9 +68,9 @@ def tune(
     """Tune a draft on your own prompts.
 
     The bundle's target answers the prompts, at least 20 different ones, and the draft learns from its answers. A fifth
-    of the prompts is held out and judges the draft before and after; it is written, as a checkpoint for `specexport
-    build --draft`, only if it is accepted more often there, or with --force. An interrupted run resumes its answers; if
-    interrupted while training, the draft is judged as it is.
+    of the prompts is held out: the draft is written, as a checkpoint for `specexport build --draft`, only if it is
+    accepted more often there. An interrupted run resumes its answers; if interrupted while training, the draft is
+    judged as it is.
 
     With --kind eagle3 and --target it is an EAGLE-3 head, a new one without --draft.
     """

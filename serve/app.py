@@ -146,7 +146,7 @@ async def _unrouted(request: Request, error: Exception) -> Response:
         code, reason = "method_not_allowed", f"the method {request.method[:20]} is not allowed for {where}"
     request.scope["state"]["exchange"].notes["error"] = code
     headers: dict[str, Any] = dict(error.headers or {})
-    body = ApiError(error.status_code, code, reason).body
+    body = ApiError(code, reason).body
     return Response(body, error.status_code, headers, media_type="application/json")
 
 

@@ -6,6 +6,7 @@ Gauges are computed when they are read, without the engine thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily
@@ -20,7 +21,18 @@ ROUND = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 OTHER_ROUTES = "default"
 
 
+class Described(NamedTuple):
+    """A metric: its name without the prefix, and its labels beside `model_name`."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
 class _Total(Collector):
+    """A counter that something else keeps."""
+
     def __init__(self, name: str, help: str, model: str, value: Callable[[], float]) -> None:
         self._name, self._help, self._labels, self._value = name, help, [model], value
 
@@ -31,10 +43,14 @@ class _Total(Collector):
 
 
 class Metrics:
-    """Has a registry of its own, so that several apps can live in one process. routes: those that the policy knows."""
+    """Has a registry of its own, so that several apps can live in one process. routes: those that the policy knows.
+
+    described: all of it, for docs/http.md.
+    """
 
     def __init__(self, prefix: str, model: str, routes: Iterable[str]) -> None:
         self.registry = CollectorRegistry()
+        self.described: list[Described] = []
         self._prefix, self._model, self._routes = prefix, model, frozenset(routes)
         self._prompt = self._counter("prompt_tokens", "Tokens of prompts that were answered.")
         self._generated = self._counter("generation_tokens", "Tokens generated.")
@@ -44,7 +60,7 @@ class Metrics:
         self._rejected = self._counter("request_rejected", "Requests that were refused.", "code")
         self._ignored = self._counter("ignored_fields", "Fields of requests that were ignored.")
         self._looked_up = self._counter("spec_decode_looked_up_tokens", "Draft tokens that did not come from a model.")
-        self._by_drafter = self._counter("spec_decode_num_drafts_by_drafter", "Rounds that drafted.", "drafter")
+        self._by_drafter = self._counter("spec_decode_num_drafts_by_drafter", "The same, by what drafted.", "drafter")
         self._drafts = self._counter("spec_decode_num_drafts", "Rounds that drafted.", "route")
         self._drafted = self._counter("spec_decode_num_draft_tokens", "Draft tokens.", "route")
         self._accepted = self._counter("spec_decode_num_accepted_tokens", "Draft tokens that were accepted.", "route")
@@ -68,16 +84,26 @@ class Metrics:
         self.output_size = self._histogram("request_generation_tokens", "Tokens per answer.", TOKENS)
         self.round_size = self._histogram("iteration_tokens_total", "Tokens per round.", ROUND)
 
-    def gauge(self, name: str, help: str, value: Callable[[], float]) -> None:
+    def watch(self, running: Callable[[], float], waiting: Callable[[], float], usage: Callable[[], float]) -> None:
+        """usage: of the cache, 0 to 1."""
+        self._gauge("num_requests_running", "Requests being processed.", running)
+        self._gauge("num_requests_waiting", "Requests in the queue.", waiting)
+        self._gauge("kv_cache_usage_perc", "Share of the cache rows in use.", usage)
+
+    def watch_log(self, dropped: Callable[[], float]) -> None:
+        name, help = "log_lines_dropped", "Lines of the log that nobody took."
+        self.described.append(Described(f"{name}_total", "counter", help))
+        self.registry.register(_Total(f"{self._prefix}:{name}", help, self._model, dropped))
+
+    def info(self, version: str, engine: str, bundle: str) -> None:
+        labels, help = {"version": version, "engine": engine, "bundle": bundle}, "Version, engine and bundle."
+        self.described.append(Described("build_info", "gauge", help, tuple(labels)))
+        Info(f"{self._prefix}:build", help, registry=self.registry).info(labels)
+
+    def _gauge(self, name: str, help: str, value: Callable[[], float]) -> None:
+        self.described.append(Described(name, "gauge", help))
         gauge = Gauge(f"{self._prefix}:{name}", help, ["model_name"], registry=self.registry)
         gauge.labels(self._model).set_function(value)
-
-    def total(self, name: str, help: str, value: Callable[[], float]) -> None:
-        """A counter that something else keeps."""
-        self.registry.register(_Total(f"{self._prefix}:{name}", help, self._model, value))
-
-    def info(self, **labels: str) -> None:
-        Info(f"{self._prefix}:build", "Version, engine and bundle.", registry=self.registry).info(labels)
 
     def rejected(self, code: str) -> None:
         self._rejected.labels(self._model, code).inc()
@@ -137,10 +163,12 @@ class Metrics:
         return encode(self.registry), content_type
 
     def _counter(self, name: str, help: str, *labels: str) -> Counter:
+        self.described.append(Described(f"{name}_total", "counter", help, labels))
         counter = Counter(f"{self._prefix}:{name}", help, ["model_name", *labels], registry=self.registry)
         if not labels:
             counter.labels(self._model)  # 0 from the start
         return counter
 
     def _histogram(self, name: str, help: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
+        self.described.append(Described(name, "histogram", help))
         return Histogram(f"{self._prefix}:{name}", help, ["model_name"], buckets=buckets, registry=self.registry)

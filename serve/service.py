@@ -47,10 +47,8 @@ class Service:
         policy = session.decisions.policy
         metrics = Metrics(self.settings.metrics_prefix, self.name, policy.routes if policy is not None else ())
         thread = self.sessions.thread
-        metrics.gauge("num_requests_running", "Requests being processed.", lambda: thread.running)
-        metrics.gauge("num_requests_waiting", "Requests in the queue.", lambda: thread.waiting)
-        metrics.gauge("kv_cache_usage_perc", "Share of the cache rows in use.", lambda: session.cache_usage)
-        metrics.info(version=VERSION, engine=session.engine.name, bundle=_digest(session))
+        metrics.watch(lambda: thread.running, lambda: thread.waiting, lambda: session.cache_usage)
+        metrics.info(VERSION, session.engine.name, _digest(session))
         return metrics
 
     async def compile(self, work: Callable[[], T], key: str) -> T:
@@ -70,7 +68,7 @@ class Service:
         """Raises `ApiError` 404 for another model than this one; a name is never a path. None or "" for any."""
         if name and name not in self.names and not self.settings.any_model_name:
             reason = f"there is no model {name[:100]!r}; this server has {' and '.join(map(repr, self.names))}"
-            raise ApiError(404, "model_not_found", reason, "model")
+            raise ApiError("model_not_found", reason, "model")
 
     @cached_property
     def models(self) -> list[Model]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from ipaddress import ip_address
 from typing import Any
 
-from ..bundle.drafts import DRAFTER_DEFAULT
 from ..errors import ParameterError
 from ..runtime.sampling.options import Flag, Text
 from . import checks
@@ -21,38 +20,27 @@ QUEUE_TIMEOUT = 600.0  # as long as openai's clients wait for an answer
 FLAG = Flag().check
 
 
-def setting(default: Any, check: Callable[[str, Any], Any], help: str = "", flag: str | None = None) -> Any:
+def setting(default: Any, check: Callable[[str, Any], Any], help: str, flag: str | None = None) -> Any:
     """A field of `ServerSettings`; one whose default is None may be None.
 
-    help: of its option of `specexport serve`, "" for none. flag: the option's name, by default the field's.
+    flag: its option of `specexport serve`, by default called as the field; "" for none.
     """
     return field(default=default, metadata={"check": check, "help": help, "flag": flag})
 
 
+def flag_of(one: Field[Any]) -> str:
+    flag: str | None = one.metadata["flag"]
+    return f"--{one.name.replace('_', '-')}" if flag is None else flag
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """Times in seconds, sizes in bytes. Raises `ParameterError` for invalid values, including a single text where
-    several are expected.
+    """The options of `specexport serve` as keywords, and some without an option: docs/http.md lists all.
 
-    model: the name that clients use, by default the bundle's; of several names, answers have the first.
-    any_model_name: requests may name any model, and get this one. api_keys: empty for no authentication.
-    public_metrics: `/metrics` without a key. allowed_hosts: values of the Host header without their port, in addition
-    to loopback's names; "*" for any, if something in front of the server checks it. By default none without keys, and
-    any with keys. cors_origins: exact origins whose pages may send requests from a browser.
-
-    default_temperature: of requests that set none. drafter: of requests that name none, instead of the policy's.
-    max_tokens: upper limit of a request's own, None for the capacity. max_body: of a request. body_timeout: for
-    receiving all of it. max_requests: open at once, waiting ones included. max_queue, queue_timeout, grammar_timeout:
-    see `AsyncSession`. max_queue_per_key: of one key, or without keys of one address; None for 4 with several keys, and
-    for `max_queue` otherwise. stall_timeout: time without a prompt chunk or a round after which `/health` returns 503.
-    send_timeout: a stream whose reader takes nothing for so long is ended. ping_interval: between comments in a silent
-    stream. header_timeout: how long a stream's status waits for the engine; a stream that has it is not refused any
-    more.
-
-    allow_grammars: requests may contain context-free grammars (Lark), not only schemas, regexes and choices.
-    strict_fields: unknown fields are refused instead of ignored. metrics_prefix: of the names at `/metrics`.
-    access_log: one JSON line per request on the logger `specexport.access`, without any text of prompts or answers.
-    replica: which of several servers this is; every answer has it in the header `x-specexport-replica`.
+    Times in seconds, sizes in bytes. Raises `ParameterError` for invalid values, including a single text where several
+    are expected. allowed_hosts: without their port; by default none beside the loopback names without keys, and any
+    with keys. cors_origins: exact ones. max_queue, max_queue_per_key, queue_timeout, grammar_timeout: of the
+    `AsyncSession` that `create_app` makes of a `Session`.
     """
 
     model: str | tuple[str, ...] | None = setting(
@@ -65,7 +53,7 @@ class ServerSettings:
     replica: str | None = setting(
         None, checks.name, "Name of this replica, sent in x-specexport-replica.", "--replica-name"
     )
-    api_keys: tuple[str, ...] = setting((), checks.keys)
+    api_keys: tuple[str, ...] = setting((), checks.keys, "Keys; a request must bring one of them.", "")
     public_metrics: bool = setting(False, FLAG, "Serve /metrics without an API key.")
     allowed_hosts: tuple[str, ...] | None = setting(
         None,
@@ -80,12 +68,12 @@ class ServerSettings:
     drafter: str | None = setting(
         None,
         Text(expected="the name of a drafter").check,
-        f"Drafter of requests that name none, as for generate. {DRAFTER_DEFAULT}",
+        "Drafter of requests that name none. [default: as for generate]",
     )
     max_tokens: int | None = setting(None, checks.count, "Maximum new tokens per request. [default: the capacity]")
     max_body: int = setting(1 << 20, checks.count, "Maximum bytes per request.")
-    body_timeout: float = setting(30.0, checks.some_seconds)
-    max_requests: int = setting(256, checks.count)
+    body_timeout: float = setting(30.0, checks.some_seconds, "Seconds until a whole body has arrived.", "")
+    max_requests: int = setting(256, checks.count, "Maximum open requests, waiting ones included.", "")
     max_queue: int = setting(16, checks.count, "Maximum waiting requests.")
     max_queue_per_key: int | None = setting(
         None,
@@ -96,14 +84,14 @@ class ServerSettings:
     grammar_timeout: float = setting(
         10.0,
         checks.seconds,
-        "Seconds that a request's grammar may take in total to compute which tokens may follow.",
+        "Seconds that a request's grammar may take in total.",
     )
-    stall_timeout: float = setting(
-        60.0, checks.seconds, "/health returns 503 once a single pass has run for this many seconds."
+    stall_timeout: float = setting(60.0, checks.seconds, "Seconds of a single pass after which /health returns 503.")
+    send_timeout: float = setting(
+        60.0, checks.some_seconds, "Seconds after which a client that reads nothing is dropped.", ""
     )
-    send_timeout: float = setting(60.0, checks.some_seconds)
-    ping_interval: float = setting(10.0, checks.some_seconds)
-    header_timeout: float = setting(20.0, checks.seconds)
+    ping_interval: float = setting(10.0, checks.some_seconds, "Seconds between comments in a silent stream.", "")
+    header_timeout: float = setting(20.0, checks.seconds, "Seconds that the status of a stream waits for its turn.", "")
     allow_grammars: bool = setting(False, FLAG, "Accept context-free grammars (Lark) in requests.")
     strict_fields: bool = setting(False, FLAG, "Refuse unknown fields of requests instead of ignoring them.")
     metrics_prefix: str = setting("specexport", checks.prefix, "Prefix of the names at /metrics.")

@@ -88,17 +88,31 @@ def test_the_readme_is_short() -> None:
     assert [line for line in lines if len(line) > WIDEST] == []
 
 
-def test_the_options_of_the_command_line_are_up_to_date() -> None:
-    import write_cli_docs
+@pytest.mark.parametrize("page", ["cli.md", "http.md"])
+def test_a_generated_page_is_up_to_date(page: str) -> None:
+    from write_reference import DOCS, PAGES
 
-    assert write_cli_docs.PAGE.read_text(encoding="utf-8") == write_cli_docs.render(), "run scripts/write_cli_docs"
+    assert (DOCS / page).read_text(encoding="utf-8") == PAGES[page](), "run scripts/write_reference"
+
+
+def test_an_option_is_described_in_its_command_or_in_common() -> None:
+    from specexport.cli import main
+
+    common, *sections = (ROOT / "docs/cli.md").read_text(encoding="utf-8").partition("## Common")[2].split("\n## ")
+    for section in sections:
+        command = main.commands[section.split("\n")[0].removeprefix("specexport ")]
+        for option in command.params:
+            name = option.opts[-1]
+            if name.startswith("-"):
+                named = f"`{name}`" in section.rpartition("(#common-options)")[2] and re.search(f"`{name}[` ]", common)
+                assert named or re.search(rf"^\| .*`{name}[` ]", section, re.MULTILINE), (command.name, name)
 
 
 def test_help_that_keeps_its_lines_keeps_them_in_the_docs() -> None:
-    import write_cli_docs
+    from reference_pages.markdown import wrap
 
-    assert "\n    zsh:  eval " in write_cli_docs.render()
-    assert write_cli_docs.wrap("\b\n  a\n  b") == "    a\n    b"
+    assert "\n    zsh:  eval " in (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    assert wrap("\b\n  a\n  b") == "    a\n    b"
 
 
 def table_names(page: str, heading: str) -> set[str]:

@@ -107,8 +107,7 @@ class SamplingParameters:
     verification: Verification = option(  # noqa: RUF009
         Choice(
             names=get_args(Verification),
-            help="Acceptance rule for sampled drafts, which greedy decoding ignores; spectr needs a bundle built with "
-            "--tree-rows.",
+            help="Acceptance rule for sampled drafts; spectr needs a bundle built with --tree-rows.",
         ),
         "block",
     )
@@ -124,8 +123,7 @@ class SamplingParameters:
     num_leaves: int | None = option(
         Whole(
             optional=True,
-            help="Leaves per round, alternatives to draft tokens that are verified with them; 0 for none. "
-            "[default: none]",
+            help="Leaves per round, alternatives to draft tokens; 0 for none. [default: none]",
         )
     )
     drafter: str | None = option(

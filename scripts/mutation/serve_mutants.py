@@ -365,8 +365,8 @@ SERVE = (
     Mutant(
         "a compiler that hangs is the client's fault",
         "serve/wire/errors.py",
-        '"grammar_busy"',
-        '"never"',
+        '"grammar_busy": (503',
+        '"grammar_busy": (400',
         BOUNDS,
     ),
     Mutant(

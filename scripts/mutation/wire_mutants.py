@@ -409,8 +409,8 @@ WIRE = (
     Mutant(
         "a full queue is the server's fault",
         ERRORS,
-        '"queue_full": 429, ',
-        '"queue_full": 503, ',
+        '"queue_full": (429',
+        '"queue_full": (503',
         MAPPED,
     ),
     Mutant(

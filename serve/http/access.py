@@ -75,9 +75,9 @@ class Access:
             if not (free or admitted):
                 wait = self._retry_after()
                 message = f"{self._settings.max_requests} requests are open; retry in {wait} s"
-                raise ApiError(429, "queue_full", message, headers={"Retry-After": str(wait)})
+                raise ApiError("queue_full", message, headers={"Retry-After": str(wait)})
             if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
-                raise ApiError(431, "headers_too_large", f"the headers have more than {MAX_HEADERS} bytes; send less")
+                raise ApiError("headers_too_large", f"the headers have more than {MAX_HEADERS} bytes; send less")
             self._guard.check(exchange)
             if preflight:  # it brings no key
                 await exchange.answer(204, b"")

@@ -52,7 +52,7 @@ class Exchange:
     async def body(self) -> bytes:
         """The whole JSON body. Raises `ApiError` 408, 413, 415, and `ClientGone`."""
         if self.header("content-type").partition(";")[0].strip().lower() != JSON:
-            raise ApiError(415, "unsupported_media_type", f"the body is not {JSON}; send it with that Content-Type")
+            raise ApiError("unsupported_media_type", f"the body is not {JSON}; send it with that Content-Type")
         declared = self.header("content-length")
         if declared.isdecimal() and int(declared[:20]) > self._settings.max_body:
             raise self._too_large(more=True)
@@ -60,7 +60,7 @@ class Exchange:
             return await asyncio.wait_for(self._read(), self._settings.body_timeout)
         except asyncio.TimeoutError:
             reason = f"the body did not arrive within {self._settings.body_timeout:g} s"
-            raise ApiError(408, "body_timeout", reason, headers={"Connection": "close"}) from None
+            raise ApiError("body_timeout", reason, headers={"Connection": "close"}) from None
 
     async def _read(self) -> bytes:
         parts, size = [], 0
@@ -79,7 +79,7 @@ class Exchange:
     def _too_large(self, more: bool) -> ApiError:
         self._sends_on = more
         reason = f"the body has more than {self._settings.max_body} bytes; send less"
-        return ApiError(413, "body_too_large", reason, headers={"Connection": "close"})
+        return ApiError("body_too_large", reason, headers={"Connection": "close"})
 
     async def _discard(self) -> None:
         """Drop what the client still sends, for at most `body_timeout`."""

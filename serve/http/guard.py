@@ -33,11 +33,9 @@ class Guard:
         host, origin, hosts = exchange.header("host"), exchange.header("origin"), self._settings.hosts
         if exchange.path not in PROBES and hosts is not None and _name(host) not in hosts:
             reason = f"the Host header says {host[:100]!r}; expected {' or '.join(hosts)} (--allowed-host adds others)"
-            raise ApiError(403, "forbidden_host", reason)
+            raise ApiError("forbidden_host", reason)
         if origin and origin not in (f"http://{host}", f"https://{host}", *self._settings.cors_origins):
-            raise ApiError(
-                403, "forbidden_origin", f"pages from {origin[:100]!r} may not call this server (--cors-origin)"
-            )
+            raise ApiError("forbidden_origin", f"pages from {origin[:100]!r} may not call this server (--cors-origin)")
 
     def key(self, exchange: Exchange) -> str:
         """The key for the queue: the API key's digest, or else the client's address. Raises `ApiError` 401."""
@@ -53,7 +51,7 @@ class Guard:
         known = [hmac.compare_digest(digest, one) for one in self._digests]
         if not any(known) and not free:
             reason = "there is no valid API key; send one as Authorization: Bearer KEY"
-            raise ApiError(401, "invalid_api_key", reason, headers={"WWW-Authenticate": "Bearer"})
+            raise ApiError("invalid_api_key", reason, headers={"WWW-Authenticate": "Bearer"})
         return digest.hex() if any(known) else address
 
 

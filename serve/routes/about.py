@@ -29,7 +29,7 @@ async def models(service: Service, exchange: Exchange) -> None:
 async def model(service: Service, exchange: Exchange) -> None:
     name = exchange.scope["path_params"]["name"]
     if not name:  # a list is expected at /v1/models
-        raise ApiError(404, "not_found", "there is nothing at '/v1/models/'; use /v1/models")
+        raise ApiError("not_found", "there is nothing at '/v1/models/'; use /v1/models")
     service.check_model(name)
     await exchange.answer(200, encode(next((one for one in service.models if one.id == name), service.models[0])))
 
@@ -85,7 +85,7 @@ async def health(service: Service, exchange: Exchange) -> None:
     """Liveness: a supervisor restarts a server that returns 503 here."""
     trouble = service.trouble
     if trouble is not None:
-        raise ApiError(503, "engine_stuck", trouble)
+        raise ApiError("engine_stuck", trouble)
     await exchange.answer(200, b'{"status":"ok"}')
 
 
@@ -93,11 +93,11 @@ async def ready(service: Service, exchange: Exchange) -> None:
     """Readiness: whether new requests are accepted; for load balancers."""
     if service.sessions.thread.draining:
         raise ApiError(
-            503, "shutting_down", "this server is shutting down and takes no new requests; send them to another one"
+            "shutting_down", "this server is shutting down and takes no new requests; send them to another one"
         )
     trouble = service.trouble
     if trouble is not None:
-        raise ApiError(503, "engine_stuck", trouble)
+        raise ApiError("engine_stuck", trouble)
     await exchange.answer(200, b'{"status":"ready"}')
 
 

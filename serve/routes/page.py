@@ -49,7 +49,7 @@ async def asset(service: Service, exchange: Exchange) -> None:
 async def _send(exchange: Exchange, name: str) -> None:
     content = contents().get(name)
     if content is None:
-        raise ApiError(404, "not_found", f"the page has no {name[:100]!r}")
+        raise ApiError("not_found", f"the page has no {name[:100]!r}")
     tag = f'"{sha256(content).hexdigest()[:32]}"'
     headers = {
         **HEADERS,

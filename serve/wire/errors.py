@@ -21,7 +21,35 @@ from .requests import Common, Extension
 
 LOG = logging.getLogger("specexport.serve")
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-QUEUE_STATUS = {"queue_full": 429, "too_many_requests": 429, "queue_timeout": 503, "shutting_down": 503}
+# Of a refusal, by its code: the status, and what the code's name leaves open. docs/http.md is made of it.
+CODES: dict[str, tuple[int, str]] = {
+    "invalid_json": (400, ""),
+    "invalid_value": (400, ""),
+    "unsupported_parameter": (400, "the message says what to give instead"),
+    "unknown_parameter": (400, "with `--strict-fields`, or in `specexport`"),
+    "context_length_exceeded": (400, "a prompt is never cut"),
+    "invalid_schema": (400, "a grammar is wrong, too long, or cannot be enforced"),
+    "schema_too_complex": (400, "a grammar would cost too much"),
+    "grammar_failed": (400, "in mid-answer a grammar left no token, or exceeded a limit or `--grammar-timeout`"),
+    "invalid_tool_history": (400, ""),
+    "invalid_api_key": (401, ""),
+    "forbidden_host": (403, ""),
+    "forbidden_origin": (403, ""),
+    "model_not_found": (404, ""),
+    "not_found": (404, ""),
+    "method_not_allowed": (405, ""),
+    "body_timeout": (408, ""),
+    "body_too_large": (413, ""),
+    "unsupported_media_type": (415, ""),
+    "queue_full": (429, ""),
+    "too_many_requests": (429, "of one key or address"),
+    "headers_too_large": (431, ""),
+    "engine_error": (500, ""),
+    "shutting_down": (503, ""),
+    "queue_timeout": (503, ""),
+    "grammar_busy": (503, "another grammar has been compiling for two seconds"),
+    "engine_stuck": (503, "restart the server"),
+}
 BUSY_RETRY = "2"
 EXTENSION = tuple(field.name for field in msgspec.structs.fields(Extension))
 CALLED = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}  # options with other names in requests
@@ -40,13 +68,13 @@ class ErrorAnswer(msgspec.Struct):
 
 
 class ApiError(Exception):
-    """An error for the client. message: one line. param: the field, as in `messages[0].role`."""
+    """An error for the client. code: one of `CODES`. message: one line. param: the field, as in `messages[0].role`."""
 
     def __init__(
-        self, status: int, code: str, message: str, param: str | None = None, headers: dict[str, str] | None = None
+        self, code: str, message: str, param: str | None = None, headers: dict[str, str] | None = None
     ) -> None:
         super().__init__(message)
-        self.status, self.code, self.param, self.headers = status, code, param, headers or {}
+        self.status, self.code, self.param, self.headers = CODES[code][0], code, param, headers or {}
 
     @property
     def body(self) -> bytes:
@@ -58,11 +86,11 @@ class ApiError(Exception):
 
 
 def unsupported(param: str, reason: str) -> ApiError:
-    return ApiError(400, "unsupported_parameter", f"{param} is not supported: {reason}", param)
+    return ApiError("unsupported_parameter", f"{param} is not supported: {reason}", param)
 
 
 def invalid(param: str | None, message: str, code: str = "invalid_value") -> ApiError:
-    return ApiError(400, code, message, param)
+    return ApiError(code, message, param)
 
 
 def named_as_sent(error: ApiError, sent_as: Mapping[str, str]) -> ApiError:
@@ -72,7 +100,7 @@ def named_as_sent(error: ApiError, sent_as: Mapping[str, str]) -> ApiError:
         if rest != error.param and not rest[:1].isidentifier():
             sent, message = sent_as[name] + rest, str(error)
             message = sent + message.removeprefix(name + rest) if message.startswith(name + rest) else message
-            return ApiError(error.status, error.code, message, sent, error.headers)
+            return ApiError(error.code, message, sent, error.headers)
     return error
 
 
@@ -111,13 +139,13 @@ def of_engine(error: BaseException) -> ApiError:
         case ApiError():
             return error
         case QueueError(code=code, retry_after=seconds):
-            return ApiError(QUEUE_STATUS[code], code, str(error), headers={"Retry-After": str(seconds)})
+            return ApiError(code, str(error), headers={"Retry-After": str(seconds)})
         case GrammarError(code="grammar_busy"):
-            return ApiError(503, error.code, str(error), headers={"Retry-After": BUSY_RETRY})
+            return ApiError(error.code, str(error), headers={"Retry-After": BUSY_RETRY})
         case GrammarError():
             return invalid(None, str(error), error.code)
         case MissingPackageError():
-            return ApiError(400, "unsupported_parameter", str(error))
+            return ApiError("unsupported_parameter", str(error))
         case LongPromptError():
             return too_long(str(error.field), error.tokens, error.capacity)
         case ParameterError():
@@ -126,11 +154,11 @@ def of_engine(error: BaseException) -> ApiError:
                 message = f"{field}{message.removeprefix(str(error.field))}"
             return invalid(field, message, error.code)
         case SessionClosedError():
-            return ApiError(503, "shutting_down", "this server is shutting down", headers={"Retry-After": "1"})
+            return ApiError("shutting_down", "this server is shutting down", headers={"Retry-After": "1"})
     LOG.error("a request failed: %s", error, exc_info=None if isinstance(error, SpecExportError) else error)
     # No details: an engine's messages name files of this machine.
     message = "the engine failed on this request; the server's log says more"
-    return ApiError(500, "engine_error", message, headers={"x-should-retry": "false"})
+    return ApiError("engine_error", message, headers={"x-should-retry": "false"})
 
 
 def _in_requests(field: str | None) -> str | None:

@@ -63,7 +63,7 @@ def check_fields(raw: Mapping[str, Any], honoured: frozenset[str], strict: bool)
     misplaced = next((name for name in raw if name in MISPLACED and raw[name] is not None), None)
     if misplaced is not None:
         reason = f'{misplaced} belongs in the object specexport: "specexport": {{"{misplaced}": ...}}'
-        raise ApiError(400, "unsupported_parameter", reason, misplaced)
+        raise ApiError("unsupported_parameter", reason, misplaced)
     others = ((name, value) for name, value in raw.items() if name not in honoured and value is not None)
     return unknown(others, strict, of_messages=raw.get("messages") is not None)
 
@@ -81,7 +81,7 @@ def unknown(fields: Iterable[tuple[str, Any]], strict: bool, of_messages: bool =
             rule = (ASKS_FOR_NOTHING, NOT_KNOWN)
         if rule is None:
             if strict:
-                raise ApiError(400, "unknown_parameter", f"{name[:64]!r} is not a known field", name[:64])
+                raise ApiError("unknown_parameter", f"{name[:64]!r} is not a known field", name[:64])
             ignored.append(name)
         elif not any(_same(value, accepted) for accepted in rule[0]):
             raise unsupported(name, rule[1])

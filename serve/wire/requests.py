@@ -1,4 +1,4 @@
-"""Requests as structs: bodies are decoded into these, and `/openapi.json` is generated from them."""
+"""Requests as structs: bodies are decoded into these, and `/openapi.json` and docs/http.md are generated from them."""
 
 from __future__ import annotations
 
@@ -86,9 +86,6 @@ class NamedTool(msgspec.Struct):
     function: NamedFunction
 
 
-Tools = Annotated[list[ToolDefinition], Meta(max_length=128)]
-
-
 class JsonSchema(msgspec.Struct):
     """strict: a schema that cannot be enforced is refused instead of relaxed."""
 
@@ -125,53 +122,6 @@ class StructuredOutputs(msgspec.Struct):
     json_object: bool | None = None
 
 
-class Extension(msgspec.Struct, forbid_unknown_fields=True):
-    """specexport's own fields. show_drafts: each chunk says what was drafted, and which of it was rejected."""
-
-    route: Annotated[str, Meta(max_length=256)] | None = None
-    drafter: Annotated[str, Meta(max_length=64)] | None = None
-    num_draft_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    speculate: bool | None = None
-    show_drafts: bool | None = None
-    banned_tokens: Annotated[list[TokenId], Meta(max_length=65536)] | None = None
-
-
-class Sampling(msgspec.Struct, kw_only=True):
-    """What all APIs share. ignore_eos: the model's own stop tokens end nothing."""
-
-    model: Annotated[str, Meta(max_length=1024)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: StopText | list[StopText] | None = None
-    stop_token_ids: list[TokenId] | None = None
-    min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    ignore_eos: bool | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
-    logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] | None = None
-    stream: bool | None = None
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-    specexport: Extension | None = None
-
-
-class Common(Sampling, kw_only=True):
-    """What chat and completions share. n: answers to each prompt. max_tokens: 0 only for the prompt's
-    log-probabilities, or its echo.
-    """
-
-    max_tokens: Limit | None = None
-    n: Annotated[int, Meta(ge=1, le=16)] | None = None
-    stream_options: StreamOptions | None = None
-    prediction: Prediction | None = None
-    prompt_logprobs: Likeliest | None = None
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
-
-
 # Limits of the values with which a template may repeat or count something.
 Plain = (
     Annotated[str, Meta(max_length=256)]
@@ -181,49 +131,170 @@ Plain = (
     | None
 )
 Variables = Annotated[dict[Annotated[str, Meta(max_length=64)], Plain], Meta(max_length=16)]
+Messages = Annotated[list[Message], Meta(min_length=1, max_length=1024)]
+
+# Fields of several requests. The descriptions are those of /openapi.json and of docs/http.md.
+CHOICE = "`auto` (the default with tools), `none`, `required`, or one by its name"
+Model = Annotated[
+    Annotated[str, Meta(max_length=1024)] | None, Meta(description="one of the server's names, or left out")
+]
+OutputPenalty = Annotated[Penalty | None, Meta(description="-2 to 2")]
+Alternatives = Annotated[Likeliest | None, Meta(description="alternatives for each token, up to 20")]
+OfferedTools = Annotated[
+    Annotated[list[ToolDefinition], Meta(max_length=128)] | None, Meta(description="functions, up to 128")
+]
+OneCall = Annotated[bool | None, Meta(description="`false`: one call at most")]
+TemplateVariables = Annotated[Variables | None, Meta(description="up to 16 variables of the chat template")]
+Effort = Annotated[
+    Annotated[str, Meta(max_length=64)] | None, Meta(description="the chat template's variable of that name")
+]
+OpenEnd = Annotated[bool | None, Meta(description="`false` ends the prompt after the messages")]
+Continued = Annotated[bool | None, Meta(description="the answer continues the last message, an assistant's")]
+
+
+class Extension(msgspec.Struct, forbid_unknown_fields=True):
+    """specexport's own fields."""
+
+    route: Annotated[
+        Annotated[str, Meta(max_length=256)] | None,
+        Meta(description="the kind of request, by which a calibrated bundle decides how to draft"),
+    ] = None
+    drafter: Annotated[
+        Annotated[str, Meta(max_length=64)] | None, Meta(description="what drafts, instead of the policy's choice")
+    ] = None
+    num_draft_tokens: Annotated[Limit | None, Meta(description="draft tokens per round; 0 decodes plainly")] = None
+    speculate: Annotated[bool | None, Meta(description="`false` decodes plainly")] = None
+    show_drafts: Annotated[
+        bool | None, Meta(description="each chunk of a stream says what was drafted; not for Responses")
+    ] = None
+    banned_tokens: Annotated[
+        Annotated[list[TokenId], Meta(max_length=65536)] | None, Meta(description="ids that are never generated")
+    ] = None
+
+
+class Sampling(msgspec.Struct, kw_only=True):
+    """What all APIs share."""
+
+    model: Model = None
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=2)] | None,
+        Meta(description="0 (greedy) to 2; default: `--default-temperature`, 1"),
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="0 to 1; 0 is the likeliest token alone")
+    ] = None
+    top_k: Annotated[Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None, Meta(description="0 and -1 are off")] = None
+    min_p: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="0 to 1; 0 is off")] = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
+        Meta(description="a signed 64-bit number; the same seed repeats the same text"),
+    ] = None
+    stop: Annotated[
+        StopText | list[StopText] | None,
+        Meta(description="strings of at most 256 characters; default: the bundle's"),
+    ] = None
+    stop_token_ids: Annotated[list[TokenId] | None, Meta(description="instead of the model's own")] = None
+    min_tokens: Annotated[
+        Limit | None, Meta(description="no stop token before so many; at most `max_tokens`; default: the bundle's")
+    ] = None
+    ignore_eos: Annotated[bool | None, Meta(description="the model's own stop tokens end nothing")] = None
+    presence_penalty: OutputPenalty = None
+    frequency_penalty: OutputPenalty = None
+    repetition_penalty: Annotated[
+        Annotated[float, Meta(ge=0.01, le=100)] | None,
+        Meta(description="0.01 to 100; 1 is off; default: the bundle's"),
+    ] = None
+    logit_bias: Annotated[
+        Annotated[dict[str, Bias], Meta(max_length=1024)] | None,
+        Meta(description="token ids with numbers from -100 to 100"),
+    ] = None
+    stream: Annotated[bool | None, Meta(description="answer in server-sent events")] = None
+    cache_salt: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=256)] | None,
+        Meta(description="requests with different salts share no cache entries"),
+    ] = None
+    specexport: Annotated[Extension | None, Meta(description="this server's own fields")] = None
+
+
+class Common(Sampling, kw_only=True):
+    """What chat and completions share."""
+
+    max_tokens: Annotated[
+        Limit | None,
+        Meta(description="default: the remaining context; 16 for completions. 0 only to score a prompt"),
+    ] = None
+    n: Annotated[
+        Annotated[int, Meta(ge=1, le=16)] | None,
+        Meta(description="answers to each prompt, up to 16, and 64 to a request; answer i has `seed` + i"),
+    ] = None
+    stream_options: Annotated[
+        StreamOptions | None, Meta(description="with `include_usage` the last chunk has `usage` and `metrics`")
+    ] = None
+    prediction: Annotated[
+        Prediction | None, Meta(description="Predicted Outputs: drafts are looked up in its `content` first")
+    ] = None
+    prompt_logprobs: Annotated[
+        Likeliest | None,
+        Meta(description="log-probabilities of the prompt, with up to 20 alternatives a token; not in streams"),
+    ] = None
+    response_format: Annotated[
+        ResponseFormat | None,
+        Meta(description="`json_schema` or `json_object`; also as llama.cpp, Together and TGI write it"),
+    ] = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None,
+        Meta(description="vLLM's: `json`, `regex`, `choice`, `json_object` or, with `--allow-grammars`, `grammar`"),
+    ] = None
 
 
 class ChatRequest(Common, kw_only=True):
-    """chat_template_kwargs: variables of the chat template. reasoning_effort: one of them. continue_final_message: the
-    answer continues the last message, an assistant's.
-    """
-
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=1024)]
-    max_completion_tokens: Size | None = None
-    logprobs: bool | None = None
-    top_logprobs: Likeliest | None = None
-    tools: Tools | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
-    parallel_tool_calls: bool | None = None
-    chat_template_kwargs: Variables | None = None
-    reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
+    messages: Annotated[
+        Messages,
+        Meta(description="roles `system`, `developer`, `user`, `assistant`, `tool`; contents: strings or text parts"),
+    ]
+    max_completion_tokens: Annotated[Size | None, Meta(description="takes precedence over `max_tokens`")] = None
+    logprobs: Annotated[
+        bool | None, Meta(description="log-probabilities of the answer, before bias, penalties and temperature")
+    ] = None
+    top_logprobs: Alternatives = None
+    tools: OfferedTools = None
+    tool_choice: Annotated[Literal["none", "auto", "required"] | NamedTool | None, Meta(description=CHOICE)] = None
+    parallel_tool_calls: OneCall = None
+    chat_template_kwargs: TemplateVariables = None
+    reasoning_effort: Effort = None
+    add_generation_prompt: OpenEnd = None
+    continue_final_message: Continued = None
 
 
 class CompletionRequest(Common, kw_only=True):
-    """prompt: a text, texts, token ids, or lists of token ids; at most 64 prompts. suffix: what follows the answer."""
-
-    prompt: str | list[str | TokenId | list[TokenId]]
-    logprobs: Likeliest | Literal[False] | None = None
-    echo: bool | None = None
-    suffix: str | None = None
+    prompt: Annotated[
+        str | list[str | TokenId | list[TokenId]],
+        Meta(description="a string, token ids, or up to 64 of either, answered in order"),
+    ]
+    logprobs: Annotated[
+        Likeliest | Literal[False] | None,
+        Meta(description="log-probabilities with so many alternatives a token, up to 20"),
+    ] = None
+    echo: Annotated[bool | None, Meta(description="the answer begins with the prompt")] = None
+    suffix: Annotated[
+        str | None, Meta(description="the answer is what comes before it; for tokenizers with tokens for a gap")
+    ] = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
     """prompt, or messages and the tools that they may call."""
 
-    model: Annotated[str, Meta(max_length=1024)] | None = None
+    model: Model = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=1024)] | None = None
-    tools: Tools | None = None
-    chat_template_kwargs: Variables | None = None
-    reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
+    messages: Messages | None = None
+    tools: OfferedTools = None
+    chat_template_kwargs: TemplateVariables = None
+    reasoning_effort: Effort = None
+    add_generation_prompt: OpenEnd = None
+    continue_final_message: Continued = None
     return_token_strs: bool | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
-    model: Annotated[str, Meta(max_length=1024)] | None = None
+    model: Model = None
     tokens: Annotated[list[TokenId], Meta(max_length=1 << 17)]

@@ -235,5 +235,5 @@ def variables_of(
     read = session.template_variables
     unread = [names[name] for name in variables if name not in read]
     if unread and strict:
-        raise ApiError(400, "unknown_parameter", f"{unread[0]!r} is not read by the chat template", unread[0])
+        raise ApiError("unknown_parameter", f"{unread[0]!r} is not read by the chat template", unread[0])
     return {name: value for name, value in variables.items() if name in read}, unread

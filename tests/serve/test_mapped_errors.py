@@ -23,7 +23,7 @@ MAPPED: list[tuple[BaseException, tuple[int, str, str | None]]] = [
     (ParameterError("x", "num_draft_tokens"), (400, "invalid_value", "specexport.num_draft_tokens")),
     (ParameterError("x", "max_new_tokens"), (400, "invalid_value", "max_tokens")),
     (ParameterError("x", "min_new_tokens"), (400, "invalid_value", "min_tokens")),
-    (ParameterError("x", "seed", code="odd"), (400, "odd", "seed")),
+    (ParameterError("x", "seed", code="schema_too_complex"), (400, "schema_too_complex", "seed")),
     (PromptError("x", "prompt"), (400, "invalid_value", "prompt")),
     (ToolsError("x"), (400, "unsupported_parameter", "tools")),
     (LongPromptError("x", "messages", tokens=9, capacity=8), (400, "context_length_exceeded", "messages")),
@@ -36,7 +36,7 @@ MAPPED: list[tuple[BaseException, tuple[int, str, str | None]]] = [
     (SessionClosedError("x"), (503, "shutting_down", None)),
     (EngineError("x", code="out_of_device_memory"), (500, "engine_error", None)),
     (ZeroDivisionError("x"), (500, "engine_error", None)),
-    (invalid("model", "x", "odd"), (400, "odd", "model")),
+    (invalid("model", "x", "model_not_found"), (404, "model_not_found", "model")),
 ]
 
 

@@ -45,6 +45,7 @@ def test_it_names_every_field_of_a_request(server: ServerProcess) -> None:
     chat = found["components"]["schemas"]["ChatRequest"]
     assert chat["required"] == ["messages"]
     assert {"temperature", "prediction", "specexport", "logit_bias", "max_completion_tokens"} <= set(chat["properties"])
+    assert all(field["description"] for field in chat["properties"].values())
 
 
 def test_it_has_every_path_with_its_method() -> None:

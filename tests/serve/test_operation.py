@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -267,6 +268,15 @@ def test_counters_are_the_sums_of_the_answers(server: ServerProcess) -> None:
     status, headers, body = server.ask("GET", "/metrics", headers={"Accept": "application/openmetrics-text"})
     assert (status, headers["content-type"].split(";")[0]) == (200, "application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
+
+
+def test_every_metric_is_described(server: ServerProcess) -> None:
+    """By name and type, as docs/http.md has them."""
+    from reference_pages.http_page import known_metrics
+
+    text = server.ask("GET", "/metrics")[2].decode()
+    found = {(name, kind) for name, kind in re.findall(r"# TYPE specexport:(\w+) (\w+)", text)}
+    assert {one for one in found if not one[0].endswith("_created")} == {one[:2] for one in known_metrics()}
 
 
 def storm(process: ServerProcess, seed: int, count: int) -> None:

@@ -7,7 +7,19 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from ..requests import CallId, FunctionTool, Part, ResponseFormat, Role, Sampling, Size, Variables
+from ..requests import (
+    CHOICE,
+    Alternatives,
+    CallId,
+    FunctionTool,
+    OneCall,
+    Part,
+    ResponseFormat,
+    Role,
+    Sampling,
+    Size,
+    TemplateVariables,
+)
 
 Parts = Annotated[list[Part], Meta(max_length=1024)]
 
@@ -53,18 +65,28 @@ class Reasoning(msgspec.Struct):
 
 
 class ResponsesRequest(Sampling, kw_only=True):
-    """include: `message.output_text.logprobs`; others have no effect. store: any, and nothing is stored."""
-
-    input: str | Annotated[list[Item], Meta(min_length=1, max_length=1024)]
-    instructions: str | None = None
-    max_output_tokens: Size | None = None
-    text: TextConfig | None = None
-    tools: Annotated[list[OfferedTool], Meta(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
-    parallel_tool_calls: bool | None = None
-    reasoning: Reasoning | None = None
-    include: Annotated[list[str], Meta(max_length=32)] | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    store: bool | None = None
-    metadata: Annotated[dict[str, str], Meta(max_length=64)] | None = None
-    chat_template_kwargs: Variables | None = None
+    input: Annotated[
+        str | Annotated[list[Item], Meta(min_length=1, max_length=1024)],
+        Meta(description="a string, or messages, `function_call`, `function_call_output` and `reasoning` items"),
+    ]
+    instructions: Annotated[str | None, Meta(description="a system message before the input")] = None
+    max_output_tokens: Annotated[Size | None, Meta(description="default: the remaining context")] = None
+    text: Annotated[TextConfig | None, Meta(description="its `format` is what `response_format` is in chat")] = None
+    tools: Annotated[
+        Annotated[list[OfferedTool], Meta(max_length=128)] | None, Meta(description="functions, up to 128")
+    ] = None
+    tool_choice: Annotated[Literal["none", "auto", "required"] | ChosenTool | None, Meta(description=CHOICE)] = None
+    parallel_tool_calls: OneCall = None
+    reasoning: Annotated[Reasoning | None, Meta(description="its `effort` is what `reasoning_effort` is in chat")] = (
+        None
+    )
+    include: Annotated[
+        Annotated[list[str], Meta(max_length=32)] | None,
+        Meta(description="`message.output_text.logprobs`; others have no effect"),
+    ] = None
+    top_logprobs: Alternatives = None
+    store: Annotated[bool | None, Meta(description="no effect: nothing is stored")] = None
+    metadata: Annotated[
+        Annotated[dict[str, str], Meta(max_length=64)] | None, Meta(description="comes back with the answer")
+    ] = None
+    chat_template_kwargs: TemplateVariables = None

@@ -1,0 +1,1 @@
+"""The pages that `scripts/write_reference` writes."""
