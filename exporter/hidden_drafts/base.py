@@ -110,8 +110,8 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
     def read_target(self, input_ids: Tensor) -> Tensor:
         """`[B, T, F]`: the target's hidden states at the tokens before each of `input_ids [B, T]`.
 
-        The first of them has the token 0 before it, as `docs/architecture.md` has it: any would do for a proof. Some
-        are kept: calibration reads its texts several times.
+        The first of them has the token 0 before it: any would do for a proof. Some are kept: calibration reads its
+        texts several times.
         """
         key = input_ids.shape, input_ids.numpy().tobytes()
         if key in self._known:
