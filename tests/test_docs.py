@@ -20,6 +20,8 @@ NAMED_MODULE = re.compile(r"`([\w./]+\.py)`")
 MODULES = [str(path.relative_to(ROOT)) for path in ROOT.glob("[!.]*/**/*.py")] + [
     path.name for path in ROOT.glob("*.py")
 ]
+# Folders of modules that the map does not name one by one.
+BESIDE = {"benchmarks", "build", "cli", "dist", "examples", "kernels", "scripts", "tests"}
 # Pages that tell what once was.
 HISTORY = {"CHANGELOG.md", "log.md"}
 WIDEST = 120
@@ -66,14 +68,19 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert gone == []
 
 
-def test_the_map_of_the_architecture_has_every_package() -> None:
+def test_the_map_of_the_architecture_equals_the_tree() -> None:
+    """Every package, and every file at the top of one; a folder's line comes before those of its files."""
     packages = {*find_packages(str(ROOT)), "integrations.optimum"}  # the latter is none, its files are
-    path, drawn = list[str](), set()
+    path, drawn, files = list[str](), set(), set()
     for line in (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("\n## ")[1].splitlines():
         if match := re.match(r"((?: {4})+)(\w+)/ ", line):
             path[len(match[1]) // 4 - 1 :] = [match[2]]
             drawn.add(".".join(path))
+        elif match := re.match(r"((?: {4})+)\w+\.py", line):
+            files |= {"/".join([*path[: len(match[1]) // 4 - 1], name]) for name in re.findall(r"\w+\.py", line)}
     assert drawn == packages
+    tops = (file for pattern in ("*.py", "*/*.py") for file in ROOT.glob(pattern) if file.parent.name not in BESIDE)
+    assert files == {str(file.relative_to(ROOT)) for file in tops if not file.name.startswith("__")} - {"setup.py"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

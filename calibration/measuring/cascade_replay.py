@@ -1,5 +1,5 @@
-"""Replays a chain, in which something cheaper drafts for the draft (`runtime/drafting/guessed.py`): the draft tokens
-are the same, and the replay says how many passes they take.
+"""Replays a chain, in which something cheaper drafts for the draft (`runtime/drafting/model_draft.py`): the draft
+tokens are the same, and the replay says how many passes they take.
 
 Up to its first miss, the draft's tokens are the text. After a miss they are known only if the request was recorded
 greedily, and only as far as the recorded round went; any other guess counts as wrong. So the replay never counts too

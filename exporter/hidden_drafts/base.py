@@ -111,9 +111,8 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
     def read_target(self, input_ids: Tensor) -> Tensor:
         """`[B, T, F]`: the target's hidden states at the tokens before each of `input_ids [B, T]`.
 
-        The first of them has the token 0 before it, as `docs/architecture.md` has it: any would do for a proof. Some
-        are kept: calibration reads its texts several times, at last padded to one length (`gptq.together`). Behind a
-        kept text, padding has states of 0.
+        The first of them has the token 0 before it: any would do for a proof. Some are kept: calibration reads its
+        texts several times, at last padded to one length (`gptq.together`); after a kept text, padding has states of 0.
         """
         if len(input_ids) > 1:
             return torch.cat([self._padded(row) for row in input_ids[:, None]])

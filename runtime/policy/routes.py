@@ -18,8 +18,8 @@ from ..drafting.names import LOOKUP_NAMES, cascade_source_of, model_of, strip_ca
 POLICY = "policy.json"
 POLICY_VERSION = 1
 
-# The assumed acceptance probability of a draft token before anything is known: in `benchmarks/uncalibrated.py` 0.5 to
-# 0.7 end within 2 % of each other.
+# The assumed acceptance probability of a draft token before anything is known: 0.5 to 0.7 ended within 2 % of each
+# other, in a benchmark that is not kept.
 GUESS = 0.6
 
 Verdict = Literal["on", "off", "undecided"]

@@ -70,7 +70,7 @@ def sends(kit: Kit, beside: int, most: int) -> int:
         if piece.bytes > most - beside:
             raise KitError(
                 f"a piece of {piece.bytes} bytes and the checkout's {beside} are more than {most}; "
-                "take a smaller --piece-mb or a sparse checkout (docs/gpu.md)"
+                "take a smaller --piece-mb or a sparse checkout (docs/internals/gpu-first-minutes.md)"
             )
         if piece.bytes > free:
             count, free = count + 1, most - beside

@@ -1,4 +1,4 @@
-"""The verification rules at their edges; that they are exact, tests/runtime/test_enumeration.py says."""
+"""The verification rules at their edges; that they are exact, tests/runtime/proofs/test_enumeration.py says."""
 
 from __future__ import annotations
 
