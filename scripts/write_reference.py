@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from reference_pages import cli_page, http_page  # type: ignore[import-not-found]  # this file's folder is on the path
@@ -10,6 +11,8 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = {"cli.md": cli_page.render, "http.md": http_page.render}
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        raise SystemExit(f"write_reference takes no arguments; {__doc__}")
     for name, render in PAGES.items():
         (DOCS / name).write_text(render(), encoding="utf-8")
         print(DOCS / name)

@@ -43,7 +43,7 @@ others are in braces.
 SETTINGS = """\
 ## Settings of `create_app`
 
-Keywords of `ServerSettings` are the [options of `specexport serve`](cli.md#specexport-serve)"""
+Keywords of `ServerSettings` are these [options of `specexport serve`](cli.md#specexport-serve): """
 
 
 def described(kind: type[msgspec.Struct], base: type[msgspec.Struct] | None) -> Iterator[tuple[str, str]]:
@@ -107,7 +107,8 @@ def settings() -> str:
         if (flag := flag_of(one)) not in ("", plain(one.name))
     ]
     rows = [(f"`{one.name}`", f"`{one.default}`", one.metadata["help"]) for one in known if not flag_of(one)]
-    names = f"{SETTINGS} ({', '.join(renamed)}; repeatable ones are tuples), and these, which have none:"
+    alike = [f"`{one.name}`" for one in known if flag_of(one) == plain(one.name)]
+    names = f"{SETTINGS}{', '.join([*alike, *renamed])} (repeatable ones are tuples), and these, which have none:"
     heading, _, text = names.partition("\n\n")
     return "\n\n".join([heading, wrap(text), table(("keyword", "default", "meaning"), rows)])
 
