@@ -28,11 +28,11 @@ from specexport.runtime.text.prompt_file import read_prompts
 
 PROMPTS = Path(__file__).parent / "prompts"
 ROUTES = ("code", "prose", "random")
-PER_ROUTE = 8
+PER_ROUTE = 4
 NEW_TOKENS = 96
 # Calibration uses other prompts than those that are shown; a real one needs more of them.
 CALIBRATED = slice(100, 104)
-COMPARED = slice(200, 203)
+COMPARED = slice(200, 202)
 UNCALIBRATED = "not calibrated"
 FEWER_TOKENS = 48  # new tokens per calibration prompt, so that the demo stays short
 
