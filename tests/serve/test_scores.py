@@ -17,7 +17,8 @@ from specexport.serve.wire import translate
 from specexport.serve.wire.logprobs import CompletionEntries, TokenTexts
 from support.doubles import BOS, EOS, FakeDecoder, byte_tokenizer, fake_session
 from support.serving import CHAT as TEMPLATE
-from support.serving import Client, served, slow_session, wait_for
+from support.serving import Client, served, slow_session
+from support.slow_server import leave_while_it_runs
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 CONTRACT = Contract(capacity=128, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
@@ -199,14 +200,6 @@ def test_what_is_refused(client: Client, fields: dict[str, Any], param: str) -> 
 def test_leaving_while_a_prompt_is_scored(tmp_path: Path) -> None:
     session, decoder = slow_session(tmp_path, CONTRACT)
     with served(session) as client:
-        decoder.gate.clear()
-        connection = client.connection()
-        body = json.dumps({"prompt": "x" * 100, "echo": True, "logprobs": 1, "max_tokens": 1})
-        connection.request("POST", TEXT, body, {"Content-Type": "application/json"})
-        wait_for(lambda: session._open_stream is not None)  # one that still waits leaves the queue at once
-        connection.close()
-        wait_for(lambda: session._open_stream is not None and session._open_stream._cancellation.requested)
-        decoder.gate.set()
-        wait_for(client.idle)
+        leave_while_it_runs(client, session, decoder, prompt="x" * 100, echo=True, logprobs=1, max_tokens=1)
         assert sum(count for count, _ in decoder.steps) < 99, "it went on for nobody"
         assert ask(client, prompt="x" * 100, echo=True, logprobs=0, max_tokens=0)["choices"][0]["logprobs"]

@@ -14,7 +14,8 @@ from specexport.bundle import Contract
 from specexport.runtime.session import Session
 from support.doubles import EOS, FakeDecoder, fake_session
 from support.serving import CHAT as TEMPLATE
-from support.serving import Client, served, slow_session, wait_for
+from support.serving import Client, served, slow_session
+from support.slow_server import leave_while_it_runs
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 CONTRACT = Contract(capacity=128, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
@@ -117,14 +118,6 @@ def test_an_echo_is_scored_once(client: Client, session: Session) -> None:
 def test_leaving_ends_all_of_them(tmp_path: Path) -> None:
     session, decoder = slow_session(tmp_path, CONTRACT)
     with served(session) as client:
-        decoder.gate.clear()
-        connection = client.connection()
-        body = json.dumps({"prompt": "x", "n": 16, "max_tokens": 50, "temperature": 0})
-        connection.request("POST", TEXT, body, {"Content-Type": "application/json"})
-        wait_for(lambda: session._open_stream is not None)  # one that still waits leaves the queue at once
-        connection.close()
-        wait_for(lambda: session._open_stream is not None and session._open_stream._cancellation.requested)
-        decoder.gate.set()
-        wait_for(client.idle)
+        leave_while_it_runs(client, session, decoder, prompt="x", n=16, max_tokens=50, temperature=0)
         assert len(decoder.steps) < 50
         assert client.metrics()["specexport:generation_tokens_total"] < 50

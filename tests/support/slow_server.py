@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from specexport.bundle import Contract
+from specexport.runtime.session import Session
 from specexport.serve import ServerSettings
 
-from support.serving import Client, SlowDecoder, served, slow_session
+from support.serving import Client, SlowDecoder, served, slow_session, wait_for
 
 CONTRACT = Contract(capacity=1024, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -35,6 +36,18 @@ def raw(client: Client, **fields: Any) -> socket.socket:
     found = socket.create_connection(("127.0.0.1", client.port), timeout=30)
     found.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     return found
+
+
+def leave_while_it_runs(client: Client, session: Session, decoder: SlowDecoder, **fields: Any) -> None:
+    """Send a completion, leave once it runs, let the decoder go on, and wait until the server is idle."""
+    decoder.gate.clear()
+    connection = client.connection()
+    connection.request("POST", "/v1/completions", json.dumps(fields), {"Content-Type": "application/json"})
+    wait_for(lambda: session._open_stream is not None)  # one that still waits leaves the queue at once
+    connection.close()
+    wait_for(lambda: session._open_stream is not None and session._open_stream._cancellation.requested)
+    decoder.gate.set()
+    wait_for(client.idle)
 
 
 def running(client: Client) -> int:

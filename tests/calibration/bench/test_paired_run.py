@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from specexport.calibration.bench import interleaved
 from specexport.calibration.bench.interleaved import bench
@@ -18,30 +17,9 @@ from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
 from support.bench_runs import requests
 from support.doubles import EOS, VOCAB, FakeDecoder, fake_session
+from support.wrong_decoders import SeesStaleRows, WidthDependent
 
 OPTIONS = BenchOptions(max_new_tokens=9)
-
-
-class WidthDependent(FakeDecoder):
-    """Two ids lead every row by far and lie `gap` apart; passes wider than one token move the second up by `shift`."""
-
-    gap, shift, width = 1e-4, 0.0, 1
-
-    def step(self, tokens: Sequence[int], position: int) -> np.ndarray:
-        self.width = len(tokens)
-        return super().step(tokens, position)
-
-    def logits_after(self, context: Sequence[float] | np.ndarray) -> np.ndarray:
-        logits = super().logits_after(context).copy()
-        first = int(logits.argmax())
-        logits[first] = 50.0
-        logits[(first + 1) % VOCAB] = 50.0 - self.gap + (self.shift if self.width > 1 else 0.0)
-        return logits
-
-
-class SeesStaleRows(FakeDecoder):
-    def seen(self, row: int) -> np.ndarray:
-        return self.rows[: row + 4]
 
 
 def outputs(tmp_path: Path, target: FakeDecoder, options: BenchOptions = OPTIONS) -> tuple[Bench, list[str]]:

@@ -19,28 +19,7 @@ from specexport.runtime.proofs.equality import (
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import CONTRACT, VOCAB, FakeDecoder, fake_session, greedy_tokens
-
-
-class WidthDependent(FakeDecoder):
-    """Two ids lead every row by far and lie `gap` apart; passes wider than one token move the second up by `shift`."""
-
-    gap, shift, width = 1e-4, 0.0, 1
-
-    def step(self, tokens: Sequence[int], position: int) -> np.ndarray:
-        self.width = len(tokens)
-        return super().step(tokens, position)
-
-    def logits_after(self, context: Sequence[float] | np.ndarray) -> np.ndarray:
-        logits = super().logits_after(context).copy()
-        first = int(logits.argmax())
-        logits[first] = 50.0
-        logits[(first + 1) % VOCAB] = 50.0 - self.gap + (self.shift if self.width > 1 else 0.0)
-        return logits
-
-
-class SeesStaleRows(FakeDecoder):
-    def seen(self, row: int) -> np.ndarray:
-        return self.rows[: row + 4]
+from support.wrong_decoders import SeesStaleRows, WidthDependent
 
 
 @pytest.mark.parametrize("length", [1, 2, 9, 30])
