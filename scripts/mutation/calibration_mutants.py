@@ -247,13 +247,6 @@ CALIBRATION = (
     ),
     Mutant("a calibration goes on with another temperature", CALIBRATE, "asdict(options.sampling)", "{}", IN_CALIBRATE),
     Mutant(
-        "a confidence that is not read any more stays",
-        CALIBRATE,
-        "session.bundle.path(older).unlink(missing_ok=True)",
-        "None",
-        IN_CALIBRATE,
-    ),
-    Mutant(
         "a floor that is not a number is taken",
         f"{OF}options.py",
         "if not 0 <= self.floor <= 2:",
