@@ -62,8 +62,8 @@ CALIBRATION = (
     Mutant(
         "the bound of a quantile has half of its confidence",
         INTERVALS,
-        "below >= confidence",
-        "below >= confidence / 2",
+        "below >= BOUND_CONFIDENCE",
+        "below >= BOUND_CONFIDENCE / 2",
         IN_INTERVALS,
     ),
     Mutant(
