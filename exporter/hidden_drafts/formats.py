@@ -1,4 +1,4 @@
-"""What an EAGLE-3, DFlash or DSpark checkpoint computes, and for which target, by the keys of its format and tensors."""
+"""What an EAGLE-3, DFlash or DSpark checkpoint computes, and for which target, by its format and its tensors."""
 
 from __future__ import annotations
 
