@@ -23,7 +23,7 @@ from unittest.mock import patch
 import numpy as np
 import specexport
 from hardware import describe_hardware
-from specexport.runtime.drafting.hidden_draft import HiddenDraft
+from specexport.runtime.drafting.model_draft import HiddenDraft
 
 TOKENIZER, ACCEPTED = Path(__file__).parent.parent / "examples/demo_pair/target", (0.75, 0.6, 0.5)
 ROUNDS, REPEATS, K, CAPACITY, CHUNK = 20, 10, len(ACCEPTED), 1024, 256

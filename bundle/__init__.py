@@ -23,7 +23,6 @@ from .drafts import ALIAS, NO_DRAFT, RESERVED, DraftSpec, SharedVocabulary, chec
 from .files import list_files, sha256
 from .manifest import (
     MANIFEST,
-    OLDEST_SCHEMA,
     PLAIN_SCHEMA,
     SCHEMA_VERSION,
     Defaults,
@@ -64,7 +63,6 @@ __all__ = [
     "MANIFEST",
     "MOST_SLOTS",
     "NO_DRAFT",
-    "OLDEST_SCHEMA",
     "PLAIN_SCHEMA",
     "PRECISIONS",
     "RESERVED",

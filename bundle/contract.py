@@ -56,7 +56,7 @@ class Contract:
     max_draft_tokens: int
     prompt_chunk: int
     precision: Precision
-    tree_rows: int = field(default=0, metadata=OPTIONAL)  # older bundles lack it
+    tree_rows: int = field(default=0, metadata=OPTIONAL)
     cache_precision: Precision | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
@@ -178,4 +178,4 @@ class CacheLayer:
 
     num_kv_heads: int
     head_dim: int
-    states: tuple[State, ...] = field(default=(), metadata=OPTIONAL)  # older bundles lack it
+    states: tuple[State, ...] = field(default=(), metadata=OPTIONAL)

@@ -14,10 +14,8 @@ from .drafts import NO_DRAFT, DraftSpec
 from .models import ModelSpec, Role
 
 SCHEMA_VERSION = 11
-# Of bundles whose target gives no hidden states, so that earlier versions read them.
+# Of bundles whose target gives no hidden states; the oldest that can be read.
 PLAIN_SCHEMA = 10
-# The oldest that can be read; see opening.py.
-OLDEST_SCHEMA = 7
 MANIFEST = "manifest.json"
 
 

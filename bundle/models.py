@@ -194,7 +194,7 @@ class ModelSpec:
     layer_proofs: tuple[LayerProof, ...] = ()
     reference: str = ""
     proofs: tuple[Proof, ...] = ()
-    taps: tuple[int, ...] = field(default=(), metadata=OPTIONAL)  # older bundles lack these three
+    taps: tuple[int, ...] = field(default=(), metadata=OPTIONAL)
     tap_width: int = field(default=0, metadata=OPTIONAL)
     reads: Reads | None = field(default=None, metadata=OPTIONAL)
 

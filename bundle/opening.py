@@ -7,14 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from ..errors import BundleError
 from ..strict import parse, read_json
 from .files import sha256
-from .manifest import MANIFEST, OLDEST_SCHEMA, PLAIN_SCHEMA, SCHEMA_VERSION, Manifest
-
-Row = dict[str, Any]
+from .manifest import MANIFEST, PLAIN_SCHEMA, SCHEMA_VERSION, Manifest
 
 
 @dataclass(frozen=True)
@@ -51,17 +48,17 @@ class Bundle:
                 f"{MANIFEST}.schema_version",
             )
         version = raw.get("schema_version") if isinstance(raw, dict) else None
-        if isinstance(version, int) and not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:
+        if isinstance(version, int) and not PLAIN_SCHEMA <= version <= SCHEMA_VERSION:
             command = raw.get("command")
             made = f" (it was made with: {command})" if isinstance(command, str) and command.isprintable() else ""
             remedy = f"{'update specexport or ' * (version > SCHEMA_VERSION)}build the bundle again{made}"
-            reads = f"{OLDEST_SCHEMA} to {SCHEMA_VERSION}"
+            reads = f"{PLAIN_SCHEMA} to {SCHEMA_VERSION}"
             raise BundleError(
                 f"{root / MANIFEST} has schema version {version}, this specexport reads {reads}; {remedy}",
                 f"{MANIFEST}.schema_version",
                 code="schema_version",
             )
-        bundle = cls(root, parse(Manifest, upgraded(raw) if isinstance(version, int) else raw, MANIFEST))
+        bundle = cls(root, parse(Manifest, raw, MANIFEST))
         bundle._check_files(check_digests, f"engines/{without_plans}/")
         return bundle
 
@@ -138,45 +135,3 @@ def _file(root: Path, name: str, remedy: str) -> Path:
     if not found:
         raise BundleError(f"{path} is missing; {remedy}", code="file_missing")
     return path
-
-
-def upgraded(raw: Row) -> Row:
-    """A manifest of an earlier schema, as parsed JSON, in the shape of `PLAIN_SCHEMA`, which is the current one's.
-
-    Schemas 7 to 9 had the first draft in fields of its own (`draft`, `draft_name`, `vocabulary`, `draft_vocabulary`),
-    those in addition to it in `more_drafts`, and proofs and references of target and first draft beside the models.
-    Earlier builds could reduce a draft's output layer, and recorded what that cost; its graphs are run like any other.
-
-    Raises `BundleError` where an older one is not what its schema says.
-    """
-    if raw["schema_version"] >= PLAIN_SCHEMA:
-        drafts = raw.get("drafts")
-        for draft in drafts if isinstance(drafts, list) else ():
-            if isinstance(draft, dict):
-                draft.pop("reduced_vocabulary", None)
-        return raw
-    row: Row = {"draft_name": "draft", "more_drafts": {}} | raw
-    try:
-        references, proofs, first = row.pop("references"), row.pop("proofs"), row.pop("draft")
-        name, shared, others = row.pop("draft_name"), row.pop("vocabulary"), row.pop("more_drafts").items()
-        row.pop("draft_vocabulary")
-
-        def model(role: str, spec: Row) -> Row:
-            return spec | {"reference": references[role], "proofs": [one for one in proofs if one["role"] == role]}
-
-        drafts = [_draft(name, model("draft", first), shared)] if first is not None else []
-        for other, one in others:
-            own = one["model"] | {"reference": one["reference"], "proofs": one["proofs"]}
-            drafts.append(_draft(other, own, one["vocabulary"]))
-        # Graphs that changed logits, which no engine ran; their files are checked like any other.
-        rules = [rule for rule in row["rules"] if rule["rule"] != "adjust"]
-        target = model("target", row["target"])
-    except (AttributeError, KeyError, TypeError):
-        raise BundleError(
-            f"{MANIFEST} is damaged: it is not what schema version {raw['schema_version']} has; build the bundle again"
-        ) from None
-    return row | {"schema_version": PLAIN_SCHEMA, "target": target, "drafts": drafts, "rules": rules}
-
-
-def _draft(name: str, model: Row, shared: Row | None) -> Row:
-    return {"name": name, "model": model, "shared_vocabulary": shared}

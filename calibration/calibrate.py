@@ -90,8 +90,6 @@ def calibrate(
         write_decision(session.bundle, costs, COSTS)
         survivals = {one.model: one.survival for one in drafted if one.survival is not None}
         write_decision(session.bundle, survivals, SURVIVAL)
-        for older in ("report.html", *(path.name for path in session.bundle.root.glob("survival-*.json"))):
-            session.bundle.path(older).unlink(missing_ok=True)  # by earlier versions
         if routing is not None:
             write_decision(session.bundle, routing, ROUTING)
         else:

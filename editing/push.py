@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..bundle import MANIFEST, Bundle, manifest_text
+from ..bundle import MANIFEST, Bundle
 from ..errors import MissingPackageError, OutputError
 from ..runtime.hub import ON_HUB, hub_reason
-from ..runtime.provenance import name_of, without_paths
+from ..runtime.provenance import name_of
 
 CARD = "README.md"
 
@@ -15,9 +15,9 @@ CARD = "README.md"
 def push(bundle: Bundle, repository: str, private: bool = False) -> str:
     """Upload every file of the manifest, and a model card where the repository has none; returns the address.
 
-    What was measured on this host stays here, and so do its paths, which earlier versions recorded. private: a new
-    repository is, whatever the organization's setting. Files of an earlier bundle stay in the repository. Raises
-    `OutputError` for an invalid name, and where the hub refuses; `MissingPackageError` without huggingface_hub.
+    What was measured on this host stays here. private: a new repository is, whatever the organization's setting. Files
+    of an earlier bundle stay in the repository. Raises `OutputError` for an invalid name, and where the hub refuses;
+    `MissingPackageError` without huggingface_hub.
     """
     match = ON_HUB.fullmatch(repository)
     if match is None or match["revision"]:
@@ -27,14 +27,13 @@ def push(bundle: Bundle, repository: str, private: bool = False) -> str:
     except ModuleNotFoundError:
         raise MissingPackageError("huggingface_hub", "hub") from None
     api = HfApi(library_name="specexport")
-    manifest = manifest_text(without_paths(bundle.manifest))
     try:
         address = str(api.create_repo(repository, private=private or None, exist_ok=True))
         if not api.file_exists(repository, CARD):
             card = _card(bundle, repository).encode()
             api.upload_file(path_or_fileobj=card, path_in_repo=CARD, repo_id=repository)
-        api.upload_folder(repo_id=repository, folder_path=bundle.root, allow_patterns=[*bundle.manifest.files])
-        api.upload_file(path_or_fileobj=manifest.encode(), path_in_repo=MANIFEST, repo_id=repository)
+        files = [*bundle.manifest.files, MANIFEST]
+        api.upload_folder(repo_id=repository, folder_path=bundle.root, allow_patterns=files)
     except Exception as error:  # those of its HTTP library come through
         raise OutputError(
             f"{repository} could not be uploaded: {hub_reason(error)}; if you are not logged in: hf auth login"

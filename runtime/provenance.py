@@ -6,9 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 
-from ..bundle import Manifest, ModelSpec
 from .hub import ON_HUB
 
 # An option joined to its value, and the name of a draft.
@@ -40,18 +38,3 @@ def _reduced(argument: str) -> str:
     if name and not os.path.lexists(value):
         return option + name + name_of(value[len(name) :])
     return option + name_of(value)
-
-
-def without_paths(manifest: Manifest) -> Manifest:
-    """For others: bundles of earlier versions hold paths."""
-    try:
-        words = shlex.split(manifest.command)
-    except ValueError:  # edited by hand
-        words = []
-
-    def named(model: ModelSpec) -> ModelSpec:
-        return replace(model, source=name_of(model.source))
-
-    drafts = tuple(replace(draft, model=named(draft.model)) for draft in manifest.drafts)
-    command = shlex.join(map(_reduced, words))
-    return replace(manifest, command=command, target=named(manifest.target), drafts=drafts)

@@ -14,23 +14,19 @@ import pytest
 from specexport.bundle import (
     MANIFEST,
     NO_DRAFT,
-    OLDEST_SCHEMA,
     PLAIN_SCHEMA,
     SCHEMA_VERSION,
     Bundle,
     CacheLayer,
     Contract,
     Defaults,
-    DraftSpec,
     FileEntry,
-    Manifest,
     Proof,
     Reads,
     RuleSpec,
     SharedVocabulary,
     check_name,
     list_files,
-    manifest_text,
     sha256,
     write_manifest,
 )
@@ -38,7 +34,6 @@ from specexport.errors import BundleError
 from specexport.exporter.bundle_files import Contents, make_manifest
 from support.doubles import write_bundle
 from support.hub_cache import in_the_hubs_layout
-from support.older import as_schema
 from support.refusals import check, refused, says
 
 WEIGHTS = "graphs/draft.weights"
@@ -166,24 +161,7 @@ def test_an_older_schema_is_to_be_built_again(root: Path) -> None:
         check(refusal(root), "1", code="schema_version", field="manifest.json.schema_version")
 
 
-def test_rules_that_older_bundles_had(root: Path) -> None:
-    """Their graphs are files like any other, and no rule of the manifest."""
-    rules = Bundle.open(root).manifest.rules
-
-    def older(manifest: dict[str, Any]) -> None:
-        manifest |= as_schema(8, manifest)
-        del manifest["drafts"]
-        manifest["rules"].append(dict(rule="adjust", num_draft_tokens=0, rows=1, graph="graphs/rules/adjust.onnx"))
-        manifest["files"]["graphs/rules/adjust.onnx"] = manifest["files"][manifest["text"]["tokenizer"]]
-
-    path = root / "graphs/rules/adjust.onnx"
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes((root / Bundle.open(root).manifest.text.tokenizer).read_bytes())
-    edit(root, older)
-    assert Bundle.open(root).manifest.rules == rules
-
-
-@pytest.mark.parametrize("version", [0, -1, "1", "2", None, True, 1.5, 2.0])
+@pytest.mark.parametrize("version", [0, -1, PLAIN_SCHEMA - 1, "1", "2", None, True, 1.5, 2.0])
 def test_another_schema_version(root: Path, version: object) -> None:
     edit(root, lambda m: m.update(schema_version=version))
     check(refusal(root), code=("invalid_bundle", "schema_version"), field="manifest.json.schema_version")
@@ -269,48 +247,6 @@ def test_every_model_has_its_proof_and_no_other(spoil: Callable[[Any], None], ro
 @pytest.mark.parametrize("name", ["draft", "model", "none", "a b"])
 def test_names_that_a_second_draft_cannot_have(root: Path, name: str) -> None:
     edit(root, lambda m: m["drafts"].append(m["drafts"][0] | {"name": name}))
-    says(str(refusal(root)))
-
-
-def several(root: Path) -> Manifest:
-    """Three drafts in `root`, of which the first two have a vocabulary."""
-    made = Bundle.open(root).manifest
-    shared = SharedVocabulary(WEIGHTS, 3, 12, 4)
-    drafts = [DraftSpec(name, made.drafts[0].model, shared) for name in ("first", "other", "third")]
-    drafts[2] = replace(drafts[2], shared_vocabulary=None)
-    manifest = replace(made, drafts=tuple(drafts))
-    write_manifest(root, manifest)
-    return manifest
-
-
-def test_a_bundle_with_a_reduced_draft_is_read(root: Path) -> None:
-    wanted = Bundle.open(root).manifest
-    edit(root, lambda m: m["drafts"][0].update(reduced_vocabulary={"kept_tokens": 3}))
-    assert Bundle.open(root).manifest == wanted
-
-
-@pytest.mark.parametrize("version", range(OLDEST_SCHEMA, PLAIN_SCHEMA))
-@pytest.mark.parametrize("number", [0, 1, 3])
-def test_bundles_of_earlier_schemas_are_read_as_todays(root: Path, version: int, number: int) -> None:
-    number = min(number, 1) if version == 7 else number
-    manifest = several(root)
-    manifest = replace(manifest, drafts=manifest.drafts[:number])
-    if version == 7 and number:
-        manifest = replace(manifest, drafts=(replace(manifest.drafts[0], name="draft"),))
-    old = as_schema(version, json.loads(manifest_text(manifest)))
-    assert not old.keys() & {"drafts", *(["more_drafts", "draft_name", "defaults"] if version == 7 else [])}
-    (root / MANIFEST).write_text(json.dumps(old), encoding="utf-8")
-    assert Bundle.open(root).manifest == manifest
-
-
-@pytest.mark.parametrize("key", ["references", "proofs", "draft", "vocabulary", "rules", "target"])
-@pytest.mark.parametrize("value", [None, 3, {}])
-def test_a_damaged_bundle_of_an_earlier_schema(root: Path, key: str, value: object) -> None:
-    old = as_schema(9, json.loads(manifest_text(Bundle.open(root).manifest)))
-    old = {name: one for name, one in old.items() if name != key} | ({key: value} if value != {} else {})
-    if key in ("draft", "vocabulary") and value is None:  # as it may be
-        old["more_drafts"] = 3
-    (root / MANIFEST).write_text(json.dumps(old), encoding="utf-8")
     says(str(refusal(root)))
 
 

@@ -26,6 +26,8 @@ from .results import Interval, Quantiles
 
 UNBOUNDED = routes.UNBOUNDED
 FEW = 10
+# Of `quantile_bound`.
+BOUND_CONFIDENCE = 0.975
 # Student's t at 97.5 %, for 1 to 8 degrees of freedom.
 STUDENT = (12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004)
 NORMAL = NormalDist()
@@ -64,8 +66,9 @@ def quantiles(values: Sequence[float]) -> Quantiles:
     return Quantiles(*map(float, np.percentile(np.asarray(values, np.float64), [10, 50, 90, 99])))
 
 
-def quantile_bound(values: Sequence[float], share: float, confidence: float = 0.975) -> float:
-    """Upper bound of the quantile `share`, for any distribution; infinite if no value bounds it. 0 < share < 1.
+def quantile_bound(values: Sequence[float], share: float) -> float:
+    """Upper bound of the quantile `share`, for any distribution, at a confidence of 97.5 %; infinite if no value bounds
+    it. 0 < share < 1.
 
     The number of values below the quantile is binomial.
     """
@@ -73,7 +76,7 @@ def quantile_bound(values: Sequence[float], share: float, confidence: float = 0.
     for rank, value in enumerate(sorted(values)):
         ways = math.lgamma(count + 1) - math.lgamma(rank + 1) - math.lgamma(count - rank + 1)
         below += math.exp(ways + rank * math.log(share) + (count - rank) * math.log1p(-share))
-        if below >= confidence:
+        if below >= BOUND_CONFIDENCE:
             return value
     return math.inf
 

@@ -22,8 +22,7 @@ from ..shared_vocabulary import load_maps
 from .api import Library, plans_of
 from .decoder import TensorRTDecoder
 from .hidden import DeviceReader
-from .plan import LoadedPlan
-from .plan_compatibility import check_fit
+from .plan import LoadedPlan, check_fit
 from .round_graph import DeviceRounds
 
 Settings = Callable[[Any, Path], Any]

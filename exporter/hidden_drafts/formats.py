@@ -1,4 +1,4 @@
-"""What an EAGLE-3 checkpoint computes, by the keys of its format and its tensors; `block_formats.py` has DFlash's."""
+"""What an EAGLE-3, DFlash or DSpark checkpoint computes, and for which target, by its format and its tensors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
+from ...bundle import MOST_SLOTS
+from ...errors import CheckpointError, UnsupportedModelError
 from .block import BlockForm
 from .eagle3 import Eagle3Form
-from .fit import Feedback, Said, Target, draft_vocab, find_taps
-from .keys import FLAGS, check_keys, layer_config
-from .kinds import Format
+from .fit import OTHER, Feedback, Said, Target, columns, draft_vocab, find_taps
+from .keys import FLAGS, check_block_keys, check_keys, layer_config
+from .kinds import BlockFormat, Format
+
+SLIDING = "sliding_attention"
 
 
 @dataclass(frozen=True)
@@ -53,3 +57,68 @@ def _feedbacks(format: Format, config: Mapping[str, Any]) -> tuple[Feedback, ...
     if not config.get("norm_output"):
         return ("pre",)
     return ("post",) if format == "speculators" else ("post", "pre")
+
+
+def describe_blocks(
+    source: str,
+    format: BlockFormat,
+    config: Mapping[str, Any],
+    shapes: Mapping[str, list[int]],
+    target: Target,
+    said: Said,
+) -> Description:
+    """As `describe`, for DFlash and DSpark."""
+    layer, keys = check_block_keys(source, format, config)
+    layers = layer_config(source, layer, shapes)
+    if layers.model_type != "qwen3":
+        raise UnsupportedModelError(f"{source} has no norms of queries and keys; expected the layers of Qwen3", "draft")
+    (taps,) = find_taps(source, format, config, shapes, target, said)
+    numbers = {}
+    for key, least, most in (("block_size", 2, MOST_SLOTS), ("mask_token_id", 0, 2**31)):
+        if type(number := keys.get(key)) is not int or not least <= number <= most:
+            raise CheckpointError(
+                f"{source}: {key} in config.json is {number!r}; expected a whole number from {least} to {most}", "draft"
+            )
+        numbers[key] = number
+    if numbers["mask_token_id"] >= target.vocab_size:
+        raise CheckpointError(
+            f"{source} masks with token {numbers['mask_token_id']}; the target has {target.vocab_size} tokens: {OTHER}",
+            "draft",
+        )
+    rank, width = (
+        columns(source, shapes, name) for name in ("markov_head.markov_w1.weight", "confidence_head.proj.weight")
+    )
+    form = BlockForm(
+        taps,
+        target.width,
+        draft_vocab(source, config, target),
+        numbers["block_size"],
+        numbers["mask_token_id"],
+        _windows(source, layer, layers.num_hidden_layers),
+        format == "speculators-blocks" and not keys.get("sliding_window_non_causal"),
+        bool(keys.get("sample_from_anchor", format == "deepspec-blocks" or bool(rank))),
+        rank,
+        keys.get("markov_head_type") == "gated",
+        None if not width else "markov" if rank and width == layers.hidden_size + rank else "hidden",
+        frozenset(name.split(".")[-2] for name in shapes if name.endswith("_proj.bias") or name == "fc.bias"),
+    )
+    return Description((form,), layers)
+
+
+def _windows(source: str, layer: Mapping[str, Any], count: int) -> tuple[int, ...]:
+    kinds = layer.get("layer_types") or ["full_attention"] * count
+    if layer.get("use_sliding_window") and not layer.get("layer_types"):
+        raise CheckpointError(f"{source}: use_sliding_window in config.json is true; expected its layer_types", "draft")
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != count
+        or any(kind not in ("full_attention", SLIDING) for kind in kinds)
+    ):
+        raise UnsupportedModelError(
+            f"{source}: layer_types in config.json is {kinds!r}; expected {count} of full_attention and {SLIDING}",
+            "draft",
+        )
+    window = layer.get("sliding_window")
+    if SLIDING in kinds and (type(window) is not int or window < 1):
+        raise CheckpointError(f"{source}: sliding_window in config.json is {window!r}; expected its rows", "draft")
+    return tuple(int(window or 0) if kind == SLIDING else 0 for kind in kinds)

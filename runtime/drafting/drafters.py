@@ -12,9 +12,8 @@ from ..sampling.rules import Proposer
 from ..state.context import Context
 from ..state.hidden_rows import HiddenDecoder
 from ..state.statistics import Statistics
-from .hidden_draft import HiddenDraft
 from .lookup import Lookup, NgramLookup, PredictionLookup, SuffixLookup
-from .model_draft import SHORTEST_FOR_A_MODEL, ModelDraft, SmallerModel
+from .model_draft import SHORTEST_FOR_A_MODEL, HiddenDraft, ModelDraft, SmallerModel
 from .names import cascade_source_of, model_of
 from .rounds import Proposal, RoundPlan, Source
 

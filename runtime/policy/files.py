@@ -38,35 +38,11 @@ def read_by_draft(bundle: Bundle, kind: type[T], name: str) -> dict[str, T]:
     `NO_DRAFT` is the key in a bundle without drafts.
     """
     path, manifest = bundle.path(name), bundle.manifest
-    raw = _by_draft(bundle, name, read_json(path, remedy(bundle)) if path.exists() else {})
-    for one in raw.values() if name == COSTS else ():  # earlier versions timed passes with leaves
-        points = one.get("points") if isinstance(one, dict) else None
-        for point in points if isinstance(points, list) else ():
-            if isinstance(point, dict):
-                point.pop("tree", None)
+    raw = read_json(path, remedy(bundle)) if path.exists() else {}
+    if not isinstance(raw, dict):
+        raise BundleError(f"{path} does not hold a JSON object; {remedy(bundle)}")
     known = {draft: raw[draft] for draft in manifest.draft_names or (manifest.first_draft,) if draft in raw}
     return {draft: _parsed(bundle, kind, one, f"{path}: {draft}", draft) for draft, one in known.items()}
-
-
-def _by_draft(bundle: Bundle, name: str, raw: Any) -> dict[str, Any]:
-    """raw: parsed JSON, empty where there is no file. Earlier versions had the first draft's at the top; of the others
-    costs.json had what differs, and their survival had files of its own.
-    """
-    if not isinstance(raw, dict):
-        raise BundleError(f"{bundle.path(name)} does not hold a JSON object; {remedy(bundle)}")
-    if raw and "schema_version" not in raw:
-        return raw
-    manifest, others = bundle.manifest, raw.pop("drafts", {})
-    by_draft = {manifest.first_draft: raw} if raw else {}
-    for draft in manifest.drafts[1:]:
-        path, identity = bundle.path(f"survival-{draft.name}.json"), {"bundle": bundle_identity(bundle, draft.name)}
-        if name == SURVIVAL and path.exists():
-            older = read_json(path, remedy(bundle))
-            by_draft[draft.name] = older | identity if isinstance(older, dict) else older
-        one = others.get(draft.name) if isinstance(others, dict) else None
-        if isinstance(one, dict) and one.pop("weights", None) == manifest.files[draft.model.weights].sha256:
-            by_draft[draft.name] = raw | one | identity
-    return by_draft
 
 
 def _parsed(bundle: Bundle, kind: type[T], raw: Any, where: str, draft: str | None = None) -> T:
@@ -133,7 +109,7 @@ def read_routing(bundle: Bundle) -> Routing | None:
 
 
 def _drafter(name: str, bundle: Bundle, where: str) -> str:
-    """Its name today: earlier versions, and people, call the first draft `model`."""
+    """Its name in this bundle: people may call the first draft `model`."""
     try:
         return runnable_drafter(name, bundle.manifest)
     except ParameterError as error:
@@ -150,7 +126,7 @@ def write_decision(bundle: Bundle, value: Policy | Routing | Mapping[str, Costs 
 def forget_decisions(bundle: Bundle) -> None:
     """Remove what calibration left, for a bundle that becomes another one. Raises `OutputError`."""
     # the policy first: without the others it drafts fixed numbers
-    for path in (*map(bundle.path, (POLICY, ROUTING, COSTS)), *bundle.root.glob("survival*.json")):
+    for path in map(bundle.path, (POLICY, ROUTING, COSTS, SURVIVAL)):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:

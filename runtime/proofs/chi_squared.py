@@ -55,15 +55,14 @@ def exact_joint(
     parameters: SamplingParameters,
     length: int,
     chunk: int,
-    stop_tokens: Sequence[int] = (),
 ) -> Joint:
     """The probability of every sequence of `length` tokens after `prompt`, from passes of the target alone.
 
-    stop_tokens: those that min_new_tokens forbids; a sequence continues after them.
+    min_new_tokens forbids nothing in it: stop tokens do not end a sequence.
     """
     cached, adjustment = (
         CachedDecoder(target, chunk),
-        LogitAdjustment(parameters, prompt, stop_tokens, target.vocab_size),
+        LogitAdjustment(parameters, prompt, (), target.vocab_size),
     )
 
     def after(tokens: tuple[int, ...]) -> Distribution:
@@ -89,7 +88,6 @@ def sample_session(
     params: SamplingParameters,
     expected: Joint,
     trials: int,
-    first_seed: int = 0,
 ) -> Sampled:
     """Generate `trials` times with seeds of their own, and compare the result with `expected`.
 
@@ -109,7 +107,7 @@ def sample_session(
     # One round's tokens more than are examined, so that the last round that matters drafts as many as any other.
     most = length + session.max_draft_tokens
     params = replace(params, max_new_tokens=most, stop_token_ids=()).with_defaults(Defaults())
-    for seed in range(first_seed, first_seed + trials):
+    for seed in range(trials):
         generation = session.generate(prompt, params, seed=seed)
         counts[generation.tokens[:length]] += 1
         rounds += generation.statistics.rounds

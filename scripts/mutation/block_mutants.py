@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-BLOCK, FORMATS, KEYS, KINDS = (
-    f"exporter/hidden_drafts/{name}.py" for name in ("block", "block_formats", "keys", "kinds")
-)
+BLOCK, FORMATS, KEYS, KINDS = (f"exporter/hidden_drafts/{name}.py" for name in ("block", "formats", "keys", "kinds"))
 GRAPHS, ENGINE, DRAFT = (
     "exporter/tracing/blocks.py",
     "engines/onnxruntime/blocks.py",
-    "runtime/drafting/hidden_draft.py",
+    "runtime/drafting/model_draft.py",
 )
 OF_MODULE, OF_GRAPHS, OF_KINDS = (
     (f"tests/exporter/hidden_drafts/test_{name}.py",) for name in ("block", "block_graphs", "kinds")

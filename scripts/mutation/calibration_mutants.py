@@ -62,8 +62,8 @@ CALIBRATION = (
     Mutant(
         "the bound of a quantile has half of its confidence",
         INTERVALS,
-        "below >= confidence",
-        "below >= confidence / 2",
+        "below >= BOUND_CONFIDENCE",
+        "below >= BOUND_CONFIDENCE / 2",
         IN_INTERVALS,
     ),
     Mutant(
@@ -246,13 +246,6 @@ CALIBRATION = (
         "_header",
     ),
     Mutant("a calibration goes on with another temperature", CALIBRATE, "asdict(options.sampling)", "{}", IN_CALIBRATE),
-    Mutant(
-        "a confidence that is not read any more stays",
-        CALIBRATE,
-        "session.bundle.path(older).unlink(missing_ok=True)",
-        "None",
-        IN_CALIBRATE,
-    ),
     Mutant(
         "a floor that is not a number is taken",
         f"{OF}options.py",

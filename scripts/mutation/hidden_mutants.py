@@ -8,7 +8,7 @@ ROWS, CONTEXT, LOOP, DRAFT = (
     "runtime/state/hidden_rows.py",
     "runtime/state/context.py",
     "runtime/loop/speculate.py",
-    "runtime/drafting/hidden_draft.py",
+    "runtime/drafting/model_draft.py",
 )
 TAPS, PROVE, CHOICE = "exporter/tracing/taps.py", "exporter/proving/reading.py", "exporter/recipe_choice.py"
 OF_ROWS, OF_BUILDS = ("tests/runtime/state/test_hidden_rows.py",), ("tests/exporter/hidden_drafts/test_build.py",)

@@ -340,6 +340,7 @@ LOOP = (
         "draft_stop is None or draft_stop.go_on(len(drafted))",
         "draft_stop is None or not drafted or draft_stop.go_on(len(drafted))",
         ("tests/runtime/drafting",),
+        within="ModelDraft",
     ),
     Mutant(
         "drafting spends what is kept for plain rounds",

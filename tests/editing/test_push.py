@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
-from specexport.bundle import Bundle, DraftSpec
+from specexport.bundle import Bundle
 from specexport.editing.push import push
 from specexport.errors import OutputError
 from support.refusals import refused
@@ -23,7 +22,6 @@ class FakeHub:
         self.private: bool | None = None
         self.asked = False
         self.card = ""
-        self.manifest = ""
         self.uploaded: list[str] = []
         self.broken = False
 
@@ -38,11 +36,8 @@ class FakeHub:
         return self.has_card
 
     def upload_file(self, path_or_fileobj: bytes, path_in_repo: str, repo_id: str) -> None:
-        if path_in_repo == "README.md":
-            self.card = path_or_fileobj.decode()
-        else:
-            assert path_in_repo == "manifest.json"
-            self.manifest = path_or_fileobj.decode()
+        assert path_in_repo == "README.md"
+        self.card = path_or_fileobj.decode()
 
     def upload_folder(self, repo_id: str, folder_path: Path, allow_patterns: list[str]) -> None:
         names = [path.relative_to(folder_path).as_posix() for path in folder_path.rglob("*") if path.is_file()]
@@ -62,8 +57,7 @@ def test_the_manifest_s_files_go_and_what_was_measured_here_stays(hub: FakeHub, 
         (folder / name).write_text("of this host")
     bundle = Bundle.open(folder)
     assert push(bundle, "org/tiny", private=True) == "https://hub/org/tiny"
-    assert sorted(hub.uploaded) == sorted(bundle.manifest.files)
-    assert hub.manifest == (folder / "manifest.json").read_text(encoding="utf-8")
+    assert sorted(hub.uploaded) == sorted([*bundle.manifest.files, "manifest.json"])
     assert hub.private is True
     assert "library_name: specexport" in hub.card
     assert "base_model" not in hub.card  # the checkpoints are folders
@@ -83,18 +77,3 @@ def test_checkpoints_of_the_hub_are_the_base_models(hub: FakeHub, built: Path) -
     target: Any = replace(bundle.manifest.target, source="org/target")
     push(Bundle(bundle.root, replace(bundle.manifest, target=target)), "org/tiny")
     assert "base_model:\n- org/target\n---" in hub.card
-
-
-def test_paths_that_an_earlier_version_recorded_stay_here(hub: FakeHub, built: Path) -> None:
-    from dataclasses import replace
-
-    bundle = Bundle.open(built)
-    told = "specexport build --target /home/jo/t --draft=n=/home/jo/d --draft org/d -o '/home/jo/my bundle'"
-    model: Any = replace(bundle.manifest.target, source="/home/jo/models/t")
-    (draft,) = bundle.manifest.drafts
-    sources = {"draft": "/home/jo/models/t", "more": "../../home/d"}
-    drafts = tuple(DraftSpec(name, replace(draft.model, source=source)) for name, source in sources.items())
-    old = replace(bundle.manifest, command=told, target=model, drafts=drafts)
-    push(Bundle(bundle.root, old), "org/tiny")
-    assert "home" not in hub.manifest
-    assert json.loads(hub.manifest)["command"] == "specexport build --target t --draft=n=d --draft org/d -o 'my bundle'"

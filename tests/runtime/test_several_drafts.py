@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,6 @@ from specexport.runtime.policy.decisions import Decisions
 from specexport.runtime.policy.files import read_policy, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import GUESS, POLICY, POLICY_VERSION, Evidence, Policy, RoutePolicy
-from specexport.runtime.policy.survival import Curve, Survival
 from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.session import Session
 from specexport.runtime.stream import holds
@@ -251,31 +249,7 @@ def test_a_route_drafts_with_its_draft_at_its_costs(tmp_path: Path) -> None:
         decided(session, "draft")
 
 
-@pytest.mark.usefixtures("host")
-def test_what_earlier_versions_calibrated_is_followed(tmp_path: Path) -> None:
-    """`model` for the first draft, whose costs are at the top of their file, and whose confidence has its own."""
-    session = decided(make(tmp_path))
-    bundle, weights = session.bundle, session.bundle.manifest.draft_called("b").model.weights
-    one, other = (asdict(costs_of(bundle, price, "draft")) for price in (0.5, 0.01))
-    of_b = {key: other[key] for key in ("draft_prefill", "points")} | {"draft_row": 0.2}
-    curve = Curve((-1.0, 1.0), (0.25, 0.75))
-    made_for = bundle_identity(bundle)
-    survivals = [Survival(1, made_for, "probability", (curve,) * number, ()) for number in (1, 2)]
-    for file, survival in zip(("survival.json", "survival-b.json"), survivals, strict=True):
-        bundle.path(file).write_text(json.dumps(asdict(survival)))
-    for sha256, known in ((bundle.manifest.files[weights].sha256, True), ("of another draft", False)):
-        drafts = {"b": of_b | {"weights": sha256}, "gone": of_b | {"weights": "x"}}
-        bundle.path(COSTS).write_text(json.dumps(one | {"drafts": drafts}))
-        decisions = Session(bundle, session.engine).decisions
-        assert decisions.policy is not None
-        assert decisions.policy.default.drafter == "draft"
-        assert decisions.costs["draft"] == costs_of(bundle, 0.5, "draft")
-        expected = replace(costs_of(bundle, 0.01, "b"), draft_row=0.2)
-        assert decisions.costs.get("b") == (expected if known else None)
-        assert list(decisions.survivals.values()) == [survivals[0], replace(survivals[1], bundle=expected.bundle)]
-
-
-@pytest.mark.parametrize("content", ["[]", "3", '{"schema_version": 1, "drafts": 3}', '{"draft": 3}'])
+@pytest.mark.parametrize("content", ["[]", "3", '{"draft": 3}'])
 def test_damaged_costs_are_named(tmp_path: Path, content: str) -> None:
     session = decided(make(tmp_path))
     session.bundle.path(COSTS).write_text(content)

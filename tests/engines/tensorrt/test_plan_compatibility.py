@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from specexport.bundle import Bundle, Plan
 from specexport.engines.tensorrt.api import Library, library
-from specexport.engines.tensorrt.plan_compatibility import check_fit
+from specexport.engines.tensorrt.plan import check_fit
 from specexport.errors import EngineError
 from support import fake_tensorrt
 from support.doubles import write_bundle

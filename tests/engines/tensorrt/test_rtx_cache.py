@@ -10,7 +10,7 @@ import onnx
 import pytest
 from specexport.engines.tensorrt.api import Library
 from specexport.engines.tensorrt.plan import LoadedPlan
-from specexport.engines.tensorrt.rtx_cache import RuntimeCaches
+from specexport.engines.tensorrt.rtx import RuntimeCaches
 from support.fake_device import FakeDevice
 from support.fake_tensorrt import FakeTensorRT, plan
 
