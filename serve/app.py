@@ -102,6 +102,8 @@ def create_app(session: Session | AsyncSession, settings: ServerSettings | None 
     logging. `app.state.service` has the queue and the metrics. Raises `ParameterError`.
     """
     settings = settings or ServerSettings()
+    if isinstance(session, AsyncSession):
+        settings.refuse_of_queue()
     sessions = session if isinstance(session, AsyncSession) else _asynchronous(session, settings)
     service = Service(sessions, settings, describe(OPERATIONS, bool(settings.api_keys), settings.public_metrics))
 

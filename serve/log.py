@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from queue import SimpleQueue
 from select import select
 from threading import Thread
@@ -23,7 +23,7 @@ class LogLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
         row = json.loads(message) if record.name == "specexport.access" else {"message": message}
-        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        time = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
         head = {"time": time, "level": record.levelname.lower(), "logger": record.name}
         if record.exc_info:
             row["traceback"] = self.formatException(record.exc_info)

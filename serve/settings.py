@@ -115,6 +115,13 @@ class ServerSettings:
             return self.max_queue_per_key
         return PER_KEY if len(self.api_keys) > 1 else self.max_queue
 
+    def refuse_of_queue(self) -> None:
+        """Raises `ParameterError` for a setting of the queue, where there is a queue with its own."""
+        for name in ("max_queue", "max_queue_per_key", "queue_timeout", "grammar_timeout"):
+            value = getattr(self, name)
+            if value != type(self).__dataclass_fields__[name].default:
+                raise ParameterError(f"{name}={value} has no effect on an AsyncSession; give it to AsyncSession", name)
+
     @property
     def hosts(self) -> tuple[str, ...] | None:
         """Allowed values of the Host header, None for any."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import SupportsFloat
 
 from tokenizers import Tokenizer
 
@@ -69,11 +70,14 @@ class PromptEncoder:
 
         Raises `PromptError`; `BundleError` for messages without a chat template.
         """
+        if other := next((tool for tool in tools if not isinstance(tool, Tool)), None):
+            kind = type(other).__name__
+            raise ToolsError(f"a tool is of type {kind}; send tools over HTTP, or to the app of create_app")
         tokens = self._tokens(prompt, tools, variables or {})
         capacity = self._manifest.longest
         self._check_ids("prompt", tokens)
         if not tokens:
-            raise PromptError("the prompt is empty; give at least one token of text", "prompt")
+            raise PromptError("the prompt is empty; give at least one token of text, or a message", "prompt")
         if len(tokens) >= capacity:
             raise LongPromptError(
                 f"the prompt has {len(tokens)} tokens, the bundle's capacity is {capacity}, including at least one to "
@@ -161,6 +165,10 @@ class PromptEncoder:
             return self._encode_messages(check_messages(parts), tools, variables)
         if all(type(item) is int for item in parts):  # as `encode` returns them: a server gives them back
             return list(parts)
+        for place, item in enumerate(parts):
+            if not isinstance(item, SupportsFloat):
+                kind = f"item {place} of the prompt is of type {type(item).__name__}"
+                raise PromptError(f"{kind}; give token ids, or messages as dicts (pydantic's model_dump())", "prompt")
         return [whole_number(f"token {place} of the prompt", item, "prompt") for place, item in enumerate(parts)]
 
     def _encode_text(self, text: str) -> list[int]:
