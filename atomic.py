@@ -75,7 +75,7 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
 
 
 def sync(path: Path) -> None:
-    """Write a file's content, or the names in a folder, to disk: what was renamed there is then found after a power cut.
+    """Write a file's content, or the names in a folder, to disk: what was renamed there then survives a power cut.
 
     Raises OSError for a file; for a folder nothing, since some file systems cannot.
     """
