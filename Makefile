@@ -15,7 +15,8 @@ INSTALL := $(PIP) --no-compile --constraint constraints.txt --editable
 
 .venv/bin/python:
 	$(PYTHON) -c '$(PYTHON_FLOOR)'
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
+	@echo 'Installing packages into .venv, torch among them: gigabytes if with CUDA (docs/quickstart-cpu.md).'
 
 # The CPU kernels, compiled again where they changed: by the host's compiler, or else by one from PyPI.
 KERNELS := kernels/CMakeLists.txt kernels/pyproject.toml $(wildcard kernels/src/* kernels/specexport_kernels/*.py)
@@ -36,7 +37,7 @@ endif
 
 # What a user needs, in the same place; nothing to do behind `ready`.
 .venv/usable: pyproject.toml constraints.txt | .venv/kernels
-	$(INSTALL) '.[gguf,onnxruntime,chat,calibrate]'
+	$(INSTALL) '.[gguf,onnxruntime,calibrate,serve]'
 	touch $@
 
 demo: .venv/usable

@@ -54,7 +54,8 @@ def verify(bundle: Path, where: dict[str, Any], as_json: bool, **options: Any) -
 
     L0 enumerates the verification rules. Parity compares the graphs with the Hugging Face model. L1 and L2 compare
     speculative with plain greedy output, at the same pass width and at width 1. L3, with --trials, compares sampled
-    output, under both verification rules, with the target's exact distribution. --drafter applies to L1, L2 and L3.
+    output, under both verification rules, with the target's exact distribution. --drafter applies to L1, L2 and L3. It
+    takes minutes, and prints at the end.
     """
     from ..runtime.proofs.verify import render, verify_session
     from .progress import load

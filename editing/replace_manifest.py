@@ -86,7 +86,7 @@ def remove_draft(bundle: Bundle, name: str) -> Bundle:
     manifest = bundle.manifest
     others = manifest.draft_names[1:]
     if name not in others:
-        first = "is the bundle's first, which cannot be removed; add-draft can replace it"
+        first = "is the bundle's first, which cannot be removed; build again without it"
         problem = first if manifest.drafts and name in (manifest.first_draft, ALIAS) else "is not in the bundle"
         message = f"draft {name!r} {problem}; drafts that can be removed: {', '.join(others) or 'none'}"
         raise ParameterError(message, "draft")

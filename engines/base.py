@@ -125,9 +125,9 @@ RunGraph = Callable[[Arrays], Arrays]
 
 
 class Head(Protocol):
-    """The confidence head of a draft's graph (`exporter/tracing/confidence_head.py`, arXiv 2607.05147).
-
-    Its weights are zeros until they are set.
+    """What tells whether a draft's tokens will be accepted (DSpark, arXiv 2607.05147): a part of an ordinary draft's
+    graph, with weights of 0 until they are set (`engines/onnxruntime/confidence_head.py`), or a DSpark draft's own
+    (`engines/onnxruntime/blocks.py`).
 
     size: F, how many numbers it reads per row. Results are of the rows of the draft's last `step`; after a `feed` they
     are undefined.

@@ -1,4 +1,5 @@
-"""What is known about each engine without loading it. A new engine is one entry here and one module.
+"""What is known about each engine without loading it. A new engine is one entry here and one module
+(docs/contributing.md).
 
 Sources of the precisions, as of November 2026. ONNX Runtime: its CPU provider has kernels for int8 and for int4 in
 blocks (`MatMulNBits`), and none for products in fp8 or bf16; its CUDA provider has no attention in fp32, and in bf16 no

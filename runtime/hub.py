@@ -48,7 +48,7 @@ def hub_reason(error: BaseException) -> str:
     if "LocalEntryNotFoundError" in kinds and error.__cause__ is not None:  # whatever kept it from downloading
         return hub_reason(error.__cause__)
     if UNREACHABLE & kinds:
-        return "the hub cannot be reached from here"
+        return "the hub cannot be reached from here (is there a network?)"
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 

@@ -247,8 +247,8 @@ COMMANDS = (
     Mutant(
         "a head learns from the states of other layers",
         "exporter/tuning/heads.py",
-        "found.hidden_states[tap] for tap in head.taps",
-        "found.hidden_states[tap - 1] for tap in head.taps",
+        "tapped(head.target, tokens, head.taps)",
+        "tapped(head.target, tokens, [tap - 1 for tap in head.taps])",
         OF_HEADS,
     ),
     Mutant(

@@ -33,7 +33,7 @@ class Mutant:
         """The file's text with the fault in it. Raises `StaleMutantError`."""
         path = root / self.file
         if not path.is_file():
-            raise StaleMutantError(f"{self.name}: there is no {self.file}{self._elsewhere(root)}")
+            raise StaleMutantError(f"{self.name}: git tracks no {self.file}{self._elsewhere(root)}")
         versions = self.versions(path.read_text(encoding="utf-8"))
         if len(versions) != 1:
             place = f"{self.file} {self.within}".strip()

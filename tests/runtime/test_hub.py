@@ -47,8 +47,8 @@ def test_what_is_neither_says_both(hub: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_hub_that_refuses_is_told_from_one_that_cannot_be_reached() -> None:
     """huggingface_hub raises one error for both, when it has nothing in its cache."""
     for cause, told in (
-        (ConnectionError("no route"), "the hub cannot be reached from here"),
-        (httpx.ConnectTimeout("late"), "the hub cannot be reached from here"),
+        (ConnectionError("no route"), "the hub cannot be reached from here (is there a network?)"),
+        (httpx.ConnectTimeout("late"), "the hub cannot be reached from here (is there a network?)"),
         (OSError("429 Client Error\nand more"), "429 Client Error"),
         (None, "nothing in the cache"),
     ):
