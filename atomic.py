@@ -15,7 +15,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from io import FileIO
 from pathlib import Path
 from types import ModuleType
@@ -65,12 +65,26 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Replace the file atomically; its content is synced to disk before the rename.
+    """Replace the file atomically; its content is synced to disk before the rename, and its folder after it.
 
     Raises OSError; the file is then unchanged.
     """
     with temporary_file(path, content) as made:
         made.replace(path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Write a file's content, or the names in a folder, to disk: what was renamed there then survives a power cut.
+
+    Raises OSError for a file; for a folder nothing, since some file systems cannot.
+    """
+    with suppress(OSError) if path.is_dir() else nullcontext():
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager

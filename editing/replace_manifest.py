@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ..atomic import discard, locked, output_errors, temporary_folder
+from ..atomic import discard, locked, output_errors, sync, temporary_folder
 from ..bundle import ALIAS, MANIFEST, Bundle, Manifest, write_manifest
 from ..errors import OutputError, ParameterError
 from ..runtime.policy.files import forget_decisions
@@ -54,13 +54,16 @@ def _replace(
                 place.parent.mkdir(exist_ok=True)
                 discard(place)  # of a run that was killed
                 made.rename(place)
+                sync(place.parent)
         write_manifest(scratch, manifest)
+        sync(scratch / MANIFEST)
         gone = set(bundle.manifest.files) - set(manifest.files)
         if bundle.manifest.drafts[:1] != manifest.drafts[:1] or any(
             not name.startswith(f"{ENGINES}/") for name in gone
         ):
             forget_decisions(bundle)  # which speak of another draft
         (scratch / MANIFEST).replace(root / MANIFEST)
+        sync(root)
     except BaseException:
         named = _on_disk(root, recompiled_engine)
         for place in moved.values():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -74,6 +75,24 @@ def test_a_write_that_fails_leaves_what_was(tmp_path: Path, monkeypatch: pytest.
         write_whole(path, b"new")
     assert names(tmp_path) == ["a"]
     assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("able", [True, False])  # whether the file system syncs folders
+def test_content_is_synced_before_the_rename_and_the_folder_after_it(
+    able: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "a", list[tuple[bool, bool]]()
+
+    def fsync(descriptor: int) -> None:
+        folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        synced.append((folder, path.exists()))
+        if folder and not able:
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr("os.fsync", fsync)
+    write_whole(path, b"text")
+    assert synced == [(False, False), (True, True)]
+    assert path.read_bytes() == b"text"
 
 
 @pytest.mark.parametrize("removed", [True, False])

@@ -211,4 +211,18 @@ BUNDLE = (
         "ELEMENT_BYTES[contract.caches]",
         TESTS,
     ),
+    Mutant(
+        "a file that was replaced is lost in a power cut",
+        "atomic.py",
+        "sync(path.parent)",
+        "pass",
+        ("tests/test_atomic.py",),
+    ),
+    Mutant(
+        "a manifest is in place before its content is on the disk",
+        "editing/replace_manifest.py",
+        "sync(scratch / MANIFEST)",
+        "pass",
+        ("tests/editing/test_replace_manifest.py",),
+    ),
 )
