@@ -111,9 +111,7 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
     help="TensorRT version on the device that will run the bundle. [default: this host's]",
 )
 @compiling
-@click.option(
-    "--force", is_flag=True, help="Overwrite an existing bundle; take a draft of another target."
-)
+@click.option("--force", is_flag=True, help="Overwrite an existing bundle; take a draft of another target.")
 @CACHE
 def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str, ...], **options: Any) -> None:
     """Build a proven bundle of target and draft.
