@@ -160,7 +160,7 @@ class Session:
     def prepare(self) -> None:
         """Do now what the first request would wait for: capture graphs, which some engines do for each thread; open the
         policy's drafts, or, if the bundle is not calibrated and the user's cache has no costs for this bundle and host,
-        measure for half a second; read the target's weights, which are mapped from their file. Cached rows may be lost.
+        measure for half a second. Cached rows may be lost.
 
         Raises `SessionBusyError` while a stream of the session is open, `SessionClosedError`.
         """
@@ -172,7 +172,6 @@ class Session:
                 self.reset()
         self.decisions.prepare()
         self.drafts.open_all(self.decisions.drafts)
-        self.generate([0], max_new_tokens=1, speculate=False)
 
     def grammar_late_for(self) -> float:
         """How many seconds a grammar has been compiling beyond its deadline, 0 for none. No other is compiled

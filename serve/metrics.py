@@ -60,7 +60,9 @@ class Metrics:
         self._rejected = self._counter("request_rejected", "Requests that were refused.", "code")
         self._ignored = self._counter("ignored_fields", "Fields of requests that were ignored.")
         self._looked_up = self._counter("spec_decode_looked_up_tokens", "Draft tokens that did not come from a model.")
-        self._by_drafter = self._counter("spec_decode_num_drafts_by_drafter", "The same, by what drafted.", "drafter")
+        self._by_drafter = self._counter(
+            "spec_decode_num_drafts_by_drafter", "Rounds that drafted, by what drafted.", "drafter"
+        )
         self._drafts = self._counter("spec_decode_num_drafts", "Rounds that drafted.", "route")
         self._drafted = self._counter("spec_decode_num_draft_tokens", "Draft tokens.", "route")
         self._accepted = self._counter("spec_decode_num_accepted_tokens", "Draft tokens that were accepted.", "route")

@@ -70,9 +70,8 @@ class PromptEncoder:
 
         Raises `PromptError`; `BundleError` for messages without a chat template.
         """
-        if other := next((tool for tool in tools if not isinstance(tool, Tool)), None):
-            kind = type(other).__name__
-            raise ToolsError(f"a tool is of type {kind}; send tools over HTTP, or to the app of create_app")
+        if others := [type(tool).__name__ for tool in tools if type(tool) is not Tool]:
+            raise ToolsError(f"a tool is of type {others[0]}; send tools over HTTP, or to the app of create_app")
         tokens = self._tokens(prompt, tools, variables or {})
         capacity = self._manifest.longest
         self._check_ids("prompt", tokens)

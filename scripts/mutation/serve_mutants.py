@@ -17,6 +17,13 @@ CLIENTS, OF_CLIENTS = "benchmarks/clients/", ("tests/test_clients.py",)
 
 SERVE = (
     Mutant(
+        "settings of a queue have no effect on an app over one",
+        "serve/app.py",
+        "settings.refuse_of_queue()",
+        "pass",
+        ("tests/serve/test_app.py",),
+    ),
+    Mutant(
         "what cannot fit is tokenized",
         f"{ENGINE}async_session.py",
         "if tokens >= capacity:",

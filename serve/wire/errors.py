@@ -74,7 +74,7 @@ class ApiError(Exception):
         self, code: str, message: str, param: str | None = None, headers: dict[str, str] | None = None
     ) -> None:
         super().__init__(message)
-        self.status, self.code, self.param, self.headers = CODES[code][0], code, param, headers or {}
+        self.status, self.code, self.param, self.headers = CODES.get(code, (400, ""))[0], code, param, headers or {}
 
     @property
     def body(self) -> bytes:

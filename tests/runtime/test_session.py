@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specexport.errors import BundleError, ParameterError, PromptError
+from specexport.errors import BundleError, ParameterError, PromptError, ToolsError
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import BOS, CONTRACT, EOS, VOCAB, FakeDecoder, fake_session, greedy_tokens
@@ -96,6 +96,15 @@ def test_a_prompt_that_fills_the_capacity_is_refused(make_session: MakeSession) 
     longest = session.generate([1] * (CONTRACT.capacity - 1))
     assert longest.tokens == expected(session, [1] * (CONTRACT.capacity - 1), 1)
     assert longest.finish_reason == "length"
+
+
+def test_prompts_and_tools_of_other_types_are_refused(make_session: MakeSession) -> None:
+    session = make_session()
+    with refused(PromptError, "item 1", "object", field="prompt"):
+        session.generate([1, object()])
+    for tool in ({"type": "function"}, {}, None):
+        with refused(ToolsError, type(tool).__name__):
+            session.encode([1], [tool])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("place", range(12))

@@ -69,6 +69,16 @@ def test_the_drafter_of_requests_that_name_none(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_settings_of_the_queue_are_no_settings_of_an_app_over_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncSession(session) as sessions:
+            with refused(ParameterError, "AsyncSession", field="queue_timeout"):
+                create_app(sessions, ServerSettings(queue_timeout=1))
+
+    session, _ = slow_session(tmp_path, CONTRACT)
+    asyncio.run(main())
+
+
 def test_mounted_in_another_app_with_two_bundles(tmp_path: Path) -> None:
     async def main() -> None:
         (first, _), (second, _) = (slow_session(tmp_path / name, CONTRACT) for name in "ab")
