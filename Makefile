@@ -73,7 +73,7 @@ test-all: .venv/ready
 # same bits.
 kernels: .venv/ready
 	$(BIN)/python -m pytest -p no:cacheprovider --confcutdir=kernels -o addopts= -q kernels/tests
-	cmake -S kernels -B build/kernels -DSPX_SANITIZE=ON
+	cmake -S kernels -B build/kernels -DSPX_SANITIZE=ON -DSPX_WERROR=ON
 	cmake --build build/kernels --target digests --target fuzz --parallel 2
 	$(BIN)/python kernels/tests/compare_digests.py build/kernels/digests
 	build/kernels/fuzz
