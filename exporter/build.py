@@ -12,7 +12,7 @@ from ..bundle.files import require_space_for
 from ..bundle.output import new_folder
 from ..editing.compile import compile_bundle
 from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
-from ..engines.catalogue import LIBRARIES
+from ..engines.catalogue import ENGINES
 from ..errors import ParameterError
 from ..user_cache import user_cache
 from .additional_drafts import ResolvedDraft, put_draft
@@ -199,7 +199,7 @@ def _write(
             maps = write_maps(resolved.translation, target, first, options.min_overlap, staging_dir)
         made = (DraftSpec(drafts[0].name, first, maps),)
     rules: tuple[RuleSpec, ...] = ()
-    if any(engine in LIBRARIES for engine in options.engines):  # the host's rounds use the numpy rules
+    if any(ENGINES[engine].on_gpu for engine in options.engines):  # the host's rounds use the numpy rules
         with progress.stage("rules", number_of_rules(contract)) as step:
             rules = write_rules(staging_dir, contract, target.vocab_size, step)
     with progress.stage("write", 1):

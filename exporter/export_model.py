@@ -40,6 +40,7 @@ from .proving.prove_layers import ReferenceLogits, prove_layers
 from .proving.quantized_graph import Subject
 from .proving.reading import prove_taps
 from .quantize.apply import by_every_name, quantize
+from .quantize.for_cuda import use_packed_attention
 from .quantize.for_tensorrt import Made
 from .recipe_choice import Quantizing, choose_recipe
 from .stage_cache import finished_stage, make_stage, stage_key
@@ -191,6 +192,8 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         elif chosen is not None:
             step(f"quantize {dialect}")
             quantize(graphs[dialect], dialect, named, contract.capacity, made, export.exact_widths)
+        elif dialect == "ort":
+            use_packed_attention(graphs[dialect], contract.capacity)
         beside = _beside(reads, layers, dialect, contract) if reads is not None else {}
         for graph in beside.values():
             optimize(graph, dialect)

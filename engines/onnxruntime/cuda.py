@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import importlib.util
 import io
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ import numpy as np
 from ...bundle import Bundle, ModelSpec
 from ...errors import BundleError, EngineError
 from ..base import Availability, Engine, OpenedDraft
+from ..cuda.device import CudaDevice
+from ..tensorrt.engine import _engine as engine_of
 from .cuda_decoder import OrtCudaDecoder, OrtDevice, explain, reason
 from .graphs import OrtGraph
 from .hidden import fuse_signatures
+from .plan import OrtPlan
 from .session_options import check_threads, configure
 
 NAME = "onnxruntime-cuda"
@@ -84,6 +88,9 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     if device and (problem := _probe(ort, place)):  # `availability` has already probed the first one
         raise EngineError(f"GPU {device}: {problem.detail}; {problem.remedy}")
 
+    if not manifest.target.has_states:
+        return _load_rounds(ort, bundle, threads, device)
+
     def decoder(spec: ModelSpec, drafts: bool) -> OrtCudaDecoder:
         if DIALECT not in spec.graphs:
             raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
@@ -108,6 +115,36 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
 
     opened = OpenedDraft(draft, draft.head, draft.reader) if draft else None
     return Engine(NAME, DIALECT, target, opened, close=close, device=device, taps=target.taps, warm_up=warm_up)
+
+
+def _load_rounds(ort: Any, bundle: Bundle, threads: int, number: int) -> Engine:
+    manifest = bundle.manifest
+    device, loaded = CudaDevice(number), {}
+
+    def close() -> None:
+        device.synchronize()
+        for plan in loaded.values():
+            plan.close()
+        device.close()
+
+    graphs = [model.graphs[DIALECT] for model in manifest.pair.values()]
+    graphs += [model.reads.fuse[DIALECT] for model in manifest.pair.values() if model.reads and model.reads.fuse]
+    rules = [rule.graph for rule in manifest.rules]
+    import sys
+    if os.environ.get("SPECX_NO_RULES"):
+        rules = []
+    with device.entered():
+        for graph in graphs + rules:
+            try:
+                session = _session(ort, bundle.path(graph), threads, number, stream=device.stream)
+            except EngineError as error:
+                if graph not in rules: raise
+                print("RULE", graph, error, file=sys.stderr)
+                continue
+            loaded[graph] = OrtPlan(ort, session, bundle.path(graph), device, manifest.contract.capacity)
+        if any(graph not in loaded for graph in rules):
+            for graph in rules: loaded.pop(graph, None)
+        return engine_of(NAME, bundle, device, loaded, close)
 
 
 def _preload(ort: Any) -> None:
@@ -150,21 +187,26 @@ def _missing(library: str) -> str | None:
     return None
 
 
-def _session(ort: Any, path: Path, threads: int, device: int = 0, captures: bool = True) -> Any:
+def _session(ort: Any, path: Path, threads: int, device: int = 0, captures: bool = True, stream: int = 0) -> Any:
     """captures: whether its passes are CUDA graphs."""
     options = ort.SessionOptions()
     configure(options, threads)
     options.log_severity_level = FATAL  # its errors are raised anyway
     # Its arena would take up to twice the memory of the weights.
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
-    providers = [
-        (PROVIDER, {"device_id": str(device), "enable_cuda_graph": str(int(captures))}),
-        "CPUExecutionProvider",
-    ]
+    settings = {"device_id": str(device), "enable_cuda_graph": str(int(captures))}
+    if stream:
+        settings["user_compute_stream"] = str(stream)
+        options.enable_mem_pattern = False  # its second run would allocate, which no capture allows
+        if os.environ.get("SPECX_SDPA"): settings["sdpa_kernel"] = os.environ["SPECX_SDPA"]
+    providers = [(PROVIDER, settings), "CPUExecutionProvider"]
     try:
+        ort.set_default_logger_severity(FATAL)  # 1.31 warns of a plugin for the provider that it does not need
         session = ort.InferenceSession(path, options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime raises its own types straight from C++
         raise explain(error, f"ONNX Runtime cannot load {path}") from None
+    finally:
+        ort.set_default_logger_severity(WARNING)
     if PROVIDER not in session.get_providers():  # it continues without the provider, and says so only in its log
         raise EngineError(f"ONNX Runtime loaded {path} on the CPU instead of the GPU; see: specexport doctor")
     return session

@@ -54,6 +54,10 @@ class TensorRTDecoder:
             for name, layer in spec.cache_names("past")
         }
         self._columns = _columns(device, contract.capacity)
+        self._features, self._head = spec.features, dict[str, Address]()
+        if spec.features and "head" in plan.inputs:
+            sizes = dict(head=spec.features + 1, features=contract.widest_step * spec.features, confidence=contract.widest_step)
+            self._head = {name: device.allocate(4 * size, f"the {role}'s {name}") for name, size in sizes.items()}
         self.logits = device.allocate(4 * contract.widest_step * spec.vocab_size, f"the {role}'s logits")
         logits = device.pinned(4 * contract.widest_step * spec.vocab_size)
         self._host_logits: Logits = logits.view(np.float32).reshape(contract.widest_step, spec.vocab_size)
@@ -254,8 +258,9 @@ class TensorRTDecoder:
         addresses = {
             "tokens": self.tokens[width].address,
             "position": self.positions[width].address,
-            "columns": self._columns,
             "logits": self.logits,
+            **({"columns": self._columns} if "columns" in self._plan.inputs else {}),
+            **self._head,
         }
         for past, (address, _) in self._caches.items():
             addresses[past] = address
@@ -267,6 +272,8 @@ class TensorRTDecoder:
         hidden, inputs, outputs = hidden_bindings(self.taps, self.reader, width, rows)
         shapes = {"tokens": (1, width), "columns": (span,), **inputs}
         given = {"logits": (1, rows, self.vocab_size), **outputs}
+        if self._head:
+            given |= {"features": (1, rows, self._features), "confidence": (1, rows)}
         profile = self._contract.widths.index(width)
         return self._plan.bind(profile, shapes, addresses | hidden | self._new, self._scratch, given)
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...bundle import Bundle, DraftSpec, ModelSpec, Plan, Role
+from ...bundle import Bundle, Contract, DraftSpec, ModelSpec, Plan, Role
 from ...errors import EngineError
 from ..base import Arrays, Engine, OpenedDraft, RunGraph
 from ..cuda.protocol import ALIGNMENT, Address, Device
@@ -24,6 +25,12 @@ from .decoder import TensorRTDecoder
 from .hidden import DeviceReader
 from .plan import LoadedPlan, check_fit
 from .round_graph import DeviceRounds
+
+class OneSpan(Contract):
+    @property
+    def spans(self) -> tuple[int, ...]:
+        return (self.capacity,)
+
 
 Settings = Callable[[Any, Path], Any]
 
@@ -87,6 +94,8 @@ def _engine(
 ) -> Engine:
     manifest = bundle.manifest
     contract = manifest.contract
+    if not any("columns" in plan.inputs for plan in loaded.values()):
+        contract = OneSpan(**{field.name: getattr(contract, field.name) for field in fields(contract)})
     # Passes run one after the other, so they share one block of memory.
     size = max(plan.scratch_bytes for plan in loaded.values())
     scratch = device.allocate(max(size, ALIGNMENT), "what passes need while they run")
@@ -107,8 +116,10 @@ def _engine(
     columns = _columns(bundle, first, target.vocab_size) if first is not None else None
     drafting = draft if same_ids or columns is not None else None
     rules = {Path(graph).stem: plan for graph, plan in loaded.items()}
-    rounds = DeviceRounds(device, contract, target, drafting, rules, scratch, columns)
-    rounds.warm_up()
+    rounds = None
+    if "select_greedy" in rules:
+        rounds = DeviceRounds(device, contract, target, drafting, rules, scratch, columns)
+        rounds.warm_up()
     for model in filter(None, (target, draft)):
         model.warm_up()
 

@@ -286,6 +286,21 @@ def _constant(value: ir.Value | None) -> np.ndarray | None:
     return tensor.numpy() if tensor is not None else None
 
 
+def attention_parts(model: ir.Model) -> list[list[ir.Value]]:
+    """Of each attention layer, what its queries, keys and values are made of, where nothing else reads that: the
+    outputs of products, before their biases are added.
+    """
+    found = []
+    for node in model.graph:
+        places = PLACES.get((node.domain, node.op_type))
+        inputs = (0, places.keys, places.keys + 1) if places is not None else ()
+        if inputs and all(node.inputs[index] is not None for index in inputs):
+            parts = [_part(node.inputs[index]) for index in inputs]  # type: ignore[arg-type]
+            if _only_used(parts, node):
+                found.append([part for part, _ in parts])
+    return found
+
+
 def pack_attention(model: ir.Model) -> int:
     """Returns the number of attention layers that take one packed input `[1, T, (H + 2 * H_kv) * D]` now.
 

@@ -1,0 +1,60 @@
+"""Float graphs for ONNX Runtime's CUDA provider: fewer kernels a pass, and larger products.
+
+Each small operator is a kernel of its own, and a pass at batch 1 has hundreds of them. The attention kernel turns
+queries and keys itself, and takes them packed from one product of queries, keys and values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ..passes.clean_up import CLEAN_UP
+from .linears import MICROSOFT, Group, Linear, linears, name_of, put_in_place
+from .rotary import absorb_rotary, attention_parts, pack_attention
+
+
+def use_packed_attention(model: ir.Model, capacity: int) -> int:
+    """Returns the number of attention layers that take one packed input now. capacity: rows of the cache."""
+    absorb_rotary(model, capacity)
+    CLEAN_UP(model)  # what the rotary embedding left would keep queries and keys apart
+    by_output = {linear.output: linear for linear in linears(model.graph)}
+    for parts in attention_parts(model):
+        group = [by_output[part] for part in parts if part in by_output]
+        if len(group) == len(parts) and _are_one(group):
+            put_in_place(model.graph, group, [_product(model.graph, group)])
+    changed = pack_attention(model)
+    CLEAN_UP(model)
+    return changed
+
+
+def _are_one(group: Group) -> bool:
+    """Whether the layers read the same value, and have weights of one kind and no bias of their own."""
+    first = group[0]
+    alike = all(
+        linear.input is first.input and linear.transposed and linear.weight.dtype == first.weight.dtype
+        for linear in group
+    )
+    return alike and all(linear.bias is None and len(linear.weight.uses()) == 1 for linear in group)
+
+
+def _product(graph: ir.Graph, group: Group) -> ir.Node:
+    name = name_of(group)
+    shape = ir.Shape([sum(linear.size[0] for linear in group), group[0].size[1]])
+    dtype = group[0].weight.dtype
+    assert dtype is not None
+    tensor = ir.LazyTensor(lambda: _joined(group, name), dtype=dtype, shape=shape, name=name)
+    weight = ir.val(name, dtype, shape, const_value=tensor)
+    graph.register_initializer(weight)
+    return ir.node("FusedMatMul", [group[0].input, weight], {"transB": 1}, domain=MICROSOFT)
+
+
+def _joined(group: Group, name: str) -> ir.TensorProtocol:
+    return ir.tensor(np.concatenate([_values(linear) for linear in group]), dtype=group[0].weight.dtype, name=name)
+
+
+def _values(linear: Linear) -> np.ndarray:
+    tensor = linear.weight.const_value
+    assert tensor is not None
+    values: np.ndarray = tensor.numpy()
+    return values
