@@ -7,10 +7,13 @@ path, which is then renamed, so a bundle is either complete or absent.
 """
 
 from .contract import (
+    CONFIDENCE,
     COUNTS,
     ELEMENT_BYTES,
+    FEATURES,
     FEEDBACK,
     FUSED,
+    HEAD,
     HIDDEN,
     PRECISIONS,
     CacheLayer,
@@ -53,11 +56,14 @@ from .opening import Bundle
 
 __all__ = [
     "ALIAS",
+    "CONFIDENCE",
     "COUNTS",
     "ELEMENT_BYTES",
+    "FEATURES",
     "FEEDBACK",
     "FORMATS",
     "FUSED",
+    "HEAD",
     "HIDDEN",
     "LAST",
     "MANIFEST",

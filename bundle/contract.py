@@ -123,6 +123,8 @@ COUNTS = ("pending", "certain")
 # Hidden states, as inputs and outputs: of the target's and the draft's graphs, of the draft's, and of the graph that
 # fuses.
 HIDDEN, FEEDBACK, FUSED = "hidden", "feedback", "fused"
+# Of a confidence head: its weights, an input, and two outputs.
+HEAD, FEATURES, CONFIDENCE = "head", "features", "confidence"
 
 
 def is_cache(name: str) -> bool:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ...bundle import HIDDEN, Contract, ModelSpec
+from ...bundle import CONFIDENCE, HIDDEN, Contract, ModelSpec
 from ...errors import EngineError
 from ..base import Logits, Rows, SavedStates, check_rows
-from .confidence_head import CONFIDENCE, checked
+from .confidence_head import checked
 from .graphs import OrtGraph, Signature, check_graph, open_session, still_open
 from .hidden import CHAINED, STATES
 

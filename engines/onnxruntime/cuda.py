@@ -1,4 +1,4 @@
-"""ONNX Runtime on an NVIDIA GPU, for hosts without TensorRT: the `ort` dialect, one CUDA graph per width.
+"""ONNX Runtime on an NVIDIA GPU, for hosts without TensorRT: the `ort` dialect, whole rounds as CUDA graphs.
 
 Sessions are opened with CUDA graphs, so ONNX Runtime refuses a model of which any part would run on the CPU: no bundle
 is silently slow. docs/internals/onnxruntime-cuda.md says what is known about its kernels and versions.
@@ -10,22 +10,20 @@ import contextlib
 import ctypes
 import importlib.util
 import io
-import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...bundle import Bundle, ModelSpec
+from ...bundle import Bundle
 from ...errors import BundleError, EngineError
-from ..base import Availability, Engine, OpenedDraft
+from ..base import Availability, Engine
 from ..cuda.device import CudaDevice
-from ..tensorrt.engine import _engine as engine_of
-from .cuda_decoder import OrtCudaDecoder, OrtDevice, explain, reason
-from .graphs import OrtGraph
-from .hidden import fuse_signatures
-from .plan import OrtPlan
+from ..cuda.engine import assemble
+from ..cuda.protocol import Device
+from .device_graph import OrtDeviceGraph, explain, reason
 from .session_options import check_threads, configure
 
 NAME = "onnxruntime-cuda"
@@ -37,6 +35,9 @@ OLDEST = (1, 31)
 INSTALL = "pip install 'specexport[onnxruntime-gpu]'"
 DRIVER = "libcuda.so.1"
 INSTALL_DRIVER = "install the driver, or give the container access to the GPU"
+# From this compute capability on, attention by flash alone. cuDNN, which ONNX Runtime would take for several tokens,
+# does not split a long cache among multiprocessors: 2 % of a pass over 1024 rows of an 8B model on an H100.
+FLASH = ((8, 0), "1")
 # Severities of ONNX Runtime's loggers.
 WARNING, FATAL = 2, 4
 
@@ -66,7 +67,7 @@ def availability() -> Availability:
             f"pip install 'onnxruntime-gpu>={needed}'",
         )
     _preload(ort)
-    return _probe(ort, OrtDevice("cuda", 0)) or Availability(True, f"{name}, CUDA")
+    return _probe(ort, 0) or Availability(True, f"{name}, CUDA")
 
 
 def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
@@ -84,67 +85,43 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     import onnxruntime as ort
 
     _preload(ort)
-    place = OrtDevice("cuda", device)
-    if device and (problem := _probe(ort, place)):  # `availability` has already probed the first one
+    if device and (problem := _probe(ort, device)):  # `availability` has already probed the first one
         raise EngineError(f"GPU {device}: {problem.detail}; {problem.remedy}")
 
-    if not manifest.target.has_states:
-        return _load_rounds(ort, bundle, threads, device)
-
-    def decoder(spec: ModelSpec, drafts: bool) -> OrtCudaDecoder:
-        if DIALECT not in spec.graphs:
-            raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
-        path, fuse = bundle.path(spec.graphs[DIALECT]), None
-        if (reads := spec.reads) is not None and DIALECT in reads.fuse:
-            fusing = bundle.path(reads.fuse[DIALECT])
-            fuse = OrtGraph(fusing, _session(ort, fusing, threads, device, captures=False))
-            fuse.check(fuse_signatures(reads, manifest.target.tap_width))
-        session = _session(ort, path, threads, device)
-        return OrtCudaDecoder(ort, session, place, path, spec, manifest.contract, drafts, fuse)
-
-    target = decoder(manifest.target, drafts=False)  # the larger one first
-    draft = decoder(manifest.drafts[0].model, drafts=True) if manifest.drafts else None
-
-    def warm_up() -> None:
-        for decoder in filter(None, (target, draft)):
-            decoder.warm_up()
-
-    def close() -> None:
-        for decoder in filter(None, (draft, target)):
-            decoder.close()
-
-    opened = OpenedDraft(draft, draft.head, draft.reader) if draft else None
-    return Engine(NAME, DIALECT, target, opened, close=close, device=device, taps=target.taps, warm_up=warm_up)
+    return _load(ort, bundle, threads, CudaDevice(device))
 
 
-def _load_rounds(ort: Any, bundle: Bundle, threads: int, number: int) -> Engine:
+def _load(ort: Any, bundle: Bundle, threads: int, device: CudaDevice) -> Engine:
+    """If anything fails, everything is released, `device` included."""
     manifest = bundle.manifest
-    device, loaded = CudaDevice(number), {}
+    loaded: dict[str, OrtDeviceGraph] = {}  # by its path within the bundle
+
+    def open_graph(name: str) -> OrtDeviceGraph:
+        path = bundle.path(name)
+        loaded[name] = OrtDeviceGraph(ort, _session(ort, path, threads, device), path, device)
+        return loaded[name]
 
     def close() -> None:
-        device.synchronize()
-        for plan in loaded.values():
-            plan.close()
+        with suppress(EngineError):  # after a fault of the GPU every call fails
+            device.synchronize()
+        for graph in loaded.values():
+            graph.close()
         device.close()
 
-    graphs = [model.graphs[DIALECT] for model in manifest.pair.values()]
-    graphs += [model.reads.fuse[DIALECT] for model in manifest.pair.values() if model.reads and model.reads.fuse]
-    rules = [rule.graph for rule in manifest.rules]
-    import sys
-    if os.environ.get("SPECX_NO_RULES"):
-        rules = []
-    with device.entered():
-        for graph in graphs + rules:
-            try:
-                session = _session(ort, bundle.path(graph), threads, number, stream=device.stream)
-            except EngineError as error:
-                if graph not in rules: raise
-                print("RULE", graph, error, file=sys.stderr)
-                continue
-            loaded[graph] = OrtPlan(ort, session, bundle.path(graph), device, manifest.contract.capacity)
-        if any(graph not in loaded for graph in rules):
-            for graph in rules: loaded.pop(graph, None)
-        return engine_of(NAME, bundle, device, loaded, close)
+    try:
+        with device.entered():
+            for spec in manifest.pair.values():  # the larger one first
+                if DIALECT not in spec.graphs:
+                    raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
+                open_graph(spec.graphs[DIALECT]).check(spec, manifest.contract)
+                if spec.reads is not None and DIALECT in spec.reads.fuse:
+                    open_graph(spec.reads.fuse[DIALECT]).check_fuse(spec.reads, manifest.target.tap_width)
+            for rule in manifest.rules if not manifest.has_states else ():
+                open_graph(rule.graph)
+            return assemble(NAME, bundle, device, loaded, close)
+    except BaseException:
+        close()
+        raise
 
 
 def _preload(ort: Any) -> None:
@@ -153,11 +130,11 @@ def _preload(ort: Any) -> None:
         ort.preload_dlls()
 
 
-def _probe(ort: Any, place: OrtDevice) -> Availability | None:
+def _probe(ort: Any, number: int) -> Availability | None:
     """Why ONNX Runtime cannot copy a number to that GPU; None if it can."""
     ort.set_default_logger_severity(FATAL)  # what it logs is reported below
     try:
-        ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), *place)
+        ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", number)
         return None
     except Exception as error:  # onnxruntime raises its own types straight from C++
         found = reason(error)
@@ -187,22 +164,23 @@ def _missing(library: str) -> str | None:
     return None
 
 
-def _session(ort: Any, path: Path, threads: int, device: int = 0, captures: bool = True, stream: int = 0) -> Any:
-    """captures: whether its passes are CUDA graphs."""
+def _session(ort: Any, path: Path, threads: int, device: Device) -> Any:
     options = ort.SessionOptions()
     configure(options, threads)
     options.log_severity_level = FATAL  # its errors are raised anyway
+    # With a pattern of the first run's memory, the second would allocate, which no capture allows.
+    options.enable_mem_pattern = False
     # Its arena would take up to twice the memory of the weights.
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
-    settings = {"device_id": str(device), "enable_cuda_graph": str(int(captures))}
-    if stream:
-        settings["user_compute_stream"] = str(stream)
-        options.enable_mem_pattern = False  # its second run would allocate, which no capture allows
-        if os.environ.get("SPECX_SDPA"): settings["sdpa_kernel"] = os.environ["SPECX_SDPA"]
-    providers = [(PROVIDER, settings), "CPUExecutionProvider"]
+    # It captures nothing (`RUN_OPTIONS`), but with the first setting it refuses what would run on the CPU.
+    settings = {"enable_cuda_graph": "1", "device_id": str(device.index), "user_compute_stream": str(device.stream)}
+    if device.compute_capability >= FLASH[0]:
+        settings["sdpa_kernel"] = FLASH[1]
+    ort.set_default_logger_severity(FATAL)  # 1.31 warns of a plugin for the provider that it does not need
     try:
-        ort.set_default_logger_severity(FATAL)  # 1.31 warns of a plugin for the provider that it does not need
-        session = ort.InferenceSession(path, options, providers=providers, enable_fallback=0)
+        session = ort.InferenceSession(
+            path, options, providers=[(PROVIDER, settings), "CPUExecutionProvider"], enable_fallback=0
+        )
     except Exception as error:  # onnxruntime raises its own types straight from C++
         raise explain(error, f"ONNX Runtime cannot load {path}") from None
     finally:

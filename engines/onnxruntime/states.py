@@ -66,30 +66,6 @@ class HostState:
         self._array.fill(value)
 
 
-class DeviceState:
-    """In place. array: what it holds first. place: puts an array on the device."""
-
-    def __init__(self, array: Array, place: Callable[[Array], Any]) -> None:
-        self._shape, self._dtype, self._value = array.shape, array.dtype, place(array)
-
-    def bind(self, io: Any, name: str) -> None:
-        io.bind_ortvalue_input(f"past.{name}", self._value)
-        io.bind_ortvalue_output(f"present.{name}", self._value)
-
-    def settle(self) -> None:
-        """Nothing is left to do."""
-
-    def read(self) -> Array:
-        array: Array = self._value.numpy()
-        return array
-
-    def write(self, array: Array) -> None:
-        self._value.update_inplace(array)
-
-    def fill(self, value: float) -> None:
-        self.write(np.full(self._shape, value, self._dtype))
-
-
 @dataclass(frozen=True)
 class _Kept:
     """One state and its memory. name: without `past` or `present`."""

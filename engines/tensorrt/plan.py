@@ -21,11 +21,10 @@ from numpy.typing import DTypeLike
 from ...bundle import Bundle, Plan, is_cache
 from ...errors import EngineError
 from ..cuda.driver import size_text
+from ..cuda.loaded_graph import Enqueue
 from ..cuda.protocol import ALIGNMENT, Address, Device
 from ..versions import dotted, version_numbers
 from .api import Library
-
-Enqueue = Callable[[], None]
 
 # The types that the host reads and writes.
 NUMPY_OF_TENSORRT: dict[str, DTypeLike] = {"FLOAT": np.float32, "INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_}
@@ -34,11 +33,9 @@ AMPERE = (8, 0)
 
 
 class LoadedPlan:
-    """A deserialized plan.
+    """A deserialized plan. Implements `LoadedGraph`."""
 
-    scratch_bytes: device memory that a pass needs while it runs; passes on one stream can share it. inputs, outputs:
-    their names.
-    """
+    on_host: frozenset[str] = frozenset()
 
     def __init__(
         self,

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from ...bundle import HIDDEN, CacheLayer, Contract
-from ...engines.onnxruntime.confidence_head import CONFIDENCE
+from ...bundle import CONFIDENCE, HIDDEN, CacheLayer, Contract
 from ...engines.onnxruntime.hidden import CHAINED, STATES
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..dialects import Dialect

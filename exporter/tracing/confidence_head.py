@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-WEIGHTS = "head"
-OUTPUTS = ("features", "confidence")
+from ...bundle import CONFIDENCE, FEATURES
+
+OUTPUTS = (FEATURES, CONFIDENCE)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from torch.onnx.ops import symbolic
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
-from ...bundle import COUNTS, FEEDBACK, FUSED, HIDDEN, CacheLayer, Contract
+from ...bundle import COUNTS, FEEDBACK, FUSED, HEAD, HIDDEN, CacheLayer, Contract
 from ...errors import UnsupportedModelError
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import first_line
@@ -23,7 +23,7 @@ from ..dialects import OPSETS, ORT_DIALECTS, Dialect
 from ..hidden_drafts.base import HiddenDraft
 from .attention import static_cache_attention
 from .complex_numbers import complex_as_pairs
-from .confidence_head import OUTPUTS, WEIGHTS, confidence, embeddings_seen
+from .confidence_head import OUTPUTS, confidence, embeddings_seen
 from .onnx_export import export_graph
 from .probe import cache_argument, cache_of, custom_attention_reason, probe_states, seen_by_attention, state_tensors
 from .recurrences import OpenStates
@@ -125,7 +125,7 @@ def trace(
         width = dynamic["tokens"][1]
         dynamic |= {DEPTH: {0: width}, ANCESTOR: {0: width, 1: width}}
     if features:
-        inputs[WEIGHTS] = torch.zeros(features + 1)
+        inputs[HEAD] = torch.zeros(features + 1)
     if states:
         inputs |= {name: torch.zeros(1, dtype=torch.int64) for name in COUNTS}
     for name, layer in zip(names, (layers[index] for index in attending for _ in "kv"), strict=True):

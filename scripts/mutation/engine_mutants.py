@@ -11,8 +11,8 @@ DECODER, ROUND, PLACE_ROWS = (f"engines/tensorrt/{name}.py" for name in ("decode
 ON_CUDA = ("tests/engines/cuda",)
 OF_KERNELS = ("tests/engines/onnxruntime/test_kernels.py",)
 ON_TENSORRT = (
-    "tests/engines/tensorrt/test_decoder.py",
-    "tests/engines/tensorrt/test_round_graph_sequence.py",
+    "tests/engines/cuda/test_decoder.py",
+    "tests/engines/cuda/test_round_graph_sequence.py",
     "tests/engines/tensorrt/test_engine.py",
 )
 
@@ -158,7 +158,7 @@ self._graphs[key] = self._device.capture(work)""",
         PLACE_ROWS,
         "add.u64 %d7, %d6, %d7;",
         "mov.u64 %d7, %d6;",
-        ("tests/engines/tensorrt/test_place_rows.py",),
+        ("tests/engines/cuda/test_place_rows.py",),
     ),
     Mutant(
         "operators older than a graph asks for are taken", KERNELS, "if found < operators:", "if not found:", OF_KERNELS

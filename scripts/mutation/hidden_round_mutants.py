@@ -12,8 +12,8 @@ COMPILE, CHECKS, LOOP = (
     "engines/tensorrt/network_checks.py",
     "runtime/loop/device_rounds.py",
 )
-OF_ROUNDS = ("tests/engines/tensorrt/test_hidden_rounds.py",)
-OF_PICK = ("tests/engines/tensorrt/test_pick_row.py",)
+OF_ROUNDS = ("tests/engines/cuda/test_hidden_rounds.py",)
+OF_PICK = ("tests/engines/cuda/test_pick_row.py",)
 OF_CHECKS = ("tests/engines/tensorrt/test_network_checks.py",)
 ON_CUDA, CUDA_DECODER = "engines/onnxruntime/hidden_cuda.py", "engines/onnxruntime/cuda_decoder.py"
 OF_CUDA = ("tests/engines/onnxruntime/test_cuda_hidden.py",)

@@ -6,10 +6,10 @@ from .mutant import Mutant
 
 ROWS, ARRAYS = "engines/open_rows.py", "engines/onnxruntime/states.py"
 TRACED, KINDS = "exporter/tracing/ort_states.py", "exporter/tracing/recurrences.py"
-STANDARD, DEVICE = "exporter/tracing/standard_states.py", "engines/tensorrt/states.py"
+STANDARD, DEVICE = "exporter/tracing/standard_states.py", "engines/cuda/states.py"
 COUNTED, GRAPHS = ("tests/engines/test_open_rows.py",), ("tests/exporter/test_states.py",)
 SESSIONS = ("tests/runtime/test_hybrid_sessions.py",)
-ALONE, ROUNDS = ("tests/exporter/tracing/test_standard_states.py",), ("tests/engines/tensorrt/test_hybrids.py",)
+ALONE, ROUNDS = ("tests/exporter/tracing/test_standard_states.py",), ("tests/engines/cuda/test_hybrids.py",)
 CONTEXT, PLACES = "runtime/state/context.py", ("tests/runtime/state/test_checkpoints.py",)
 APPLIED = "exporter/quantize/apply.py"
 QUANTIZED = ("tests/exporter/proving/test_prove_states.py",)
@@ -146,7 +146,7 @@ return pending, self.certain(pending, count, prompt)""",
     ),
     Mutant(
         "on the device: a draft's passes all take the counts of its first",
-        "engines/tensorrt/round_graph.py",
+        "engines/cuda/round_graph.py",
         "copy(given.address, slot.at(index), 8)",
         "copy(given.address, slot.at(1), 8)",
         ROUNDS,

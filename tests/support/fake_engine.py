@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from specexport.bundle import Bundle, FileEntry, Plan
 from specexport.engines.base import Engine, RoundNoise
+from specexport.engines.cuda.decoder import DeviceDecoder
+from specexport.engines.cuda.round_graph import DeviceRounds
 from specexport.engines.tensorrt.api import Library
 from specexport.engines.tensorrt.compile import hidden_profiles, model_profiles
-from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.engines.tensorrt.engine import load_bundle
-from specexport.engines.tensorrt.round_graph import DeviceRounds
 from specexport.runtime.session import Session
 
 from support.fake_device import FakeDevice
@@ -78,9 +78,9 @@ class OnDevice:
         return self.engine.rounds
 
     @property
-    def decoders(self) -> list[TensorRTDecoder]:
+    def decoders(self) -> list[DeviceDecoder]:
         found = [self.engine.target, self.engine.draft.decoder]
-        return [decoder for decoder in found if isinstance(decoder, TensorRTDecoder)]
+        return [decoder for decoder in found if isinstance(decoder, DeviceDecoder)]
 
     def fresh(self) -> None:
         self.session.reset()

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from specexport.bundle import Contract, Role
 from specexport.engines.base import Decoder
-from specexport.engines.tensorrt.decoder import TensorRTDecoder
+from specexport.engines.cuda.decoder import DeviceDecoder
 from specexport.runtime.session import Session
 
 from ..meter import Meter
@@ -51,7 +51,7 @@ def measure(subject: Subject, prompts: Sequence[Sequence[int]], effort: Effort) 
     session, meter = subject.session, subject.meter
     target, opened = session.engine.target, session.engine.draft
     draft = opened.decoder if opened is not None else None
-    if meter is not None and isinstance(target, TensorRTDecoder) and isinstance(draft, TensorRTDecoder):
+    if meter is not None and isinstance(target, DeviceDecoder) and isinstance(draft, DeviceDecoder):
         passes, rules, rounds = _on_the_gpu(meter, session, target, draft, effort)
     else:
         passes, rules, rounds = _by_the_host(session, effort), [], []
@@ -61,7 +61,7 @@ def measure(subject: Subject, prompts: Sequence[Sequence[int]], effort: Effort) 
 
 
 def _on_the_gpu(
-    meter: Meter, session: Session, target: TensorRTDecoder, draft: TensorRTDecoder, effort: Effort
+    meter: Meter, session: Session, target: DeviceDecoder, draft: DeviceDecoder, effort: Effort
 ) -> tuple[list[PassTime], list[RuleTime], list[RoundTime]]:
     """Measure everything in one interleaved run."""
     rounds = session.engine.rounds

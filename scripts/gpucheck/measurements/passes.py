@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from specexport.bundle import RuleName, RuleSpec
 from specexport.engines.base import Arrays, Engine
-from specexport.engines.tensorrt.round_graph import PassDecoder
+from specexport.engines.cuda.round_graph import PassDecoder
 from specexport.runtime.session import Session
 
 from ..meter import Meter

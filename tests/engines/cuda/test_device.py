@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from specexport.engines.cuda.device import CudaDevice
 from specexport.engines.cuda.driver import Driver, find_gpu, load_driver
-from specexport.engines.tensorrt.place_rows import PTX
+from specexport.engines.cuda.place_rows import PTX
 from specexport.errors import EngineError, MissingPackageError
 from support.fake_driver import CUresult, FakeDriver
 from support.fake_kernels import KERNELS

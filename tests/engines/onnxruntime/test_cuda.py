@@ -13,12 +13,10 @@ from typing import Any
 
 import onnxruntime as ort
 import pytest
-from specexport.bundle import Bundle, Contract, ModelSpec, Precision
-from specexport.engines.onnxruntime import cuda
 from specexport.engines.onnxruntime.cuda import _session, availability, load
-from specexport.engines.onnxruntime.cuda_decoder import OrtDevice
 from specexport.errors import EngineError
 from support.doubles import CONTRACT, write_bundle
+from support.fake_device import FakeDevice
 from support.refusals import refused
 
 
@@ -150,81 +148,36 @@ def test_missing_libraries(
     assert remedy in found.remedy
 
 
-def test_a_session_asks_for_cuda_graphs_and_for_no_way_out(install: Callable[..., FakeOrt]) -> None:
-    fake = install()
-    _session(fake, Path("a.onnx"), 0, 3)
+@pytest.mark.parametrize(("capability", "flash"), [((7, 5), {}), ((9, 0), {"sdpa_kernel": "1"})])
+def test_a_session_works_on_the_given_stream_and_has_no_way_out(
+    capability: tuple[int, int], flash: dict[str, str], install: Callable[..., FakeOrt]
+) -> None:
+    fake, device = install(), FakeDevice(compute_capability=capability)
+    _session(fake, Path("a.onnx"), 0, device)
     ((options, given),) = fake.sessions
-    assert given == dict(
-        providers=[("CUDAExecutionProvider", {"device_id": "3", "enable_cuda_graph": "1"}), "CPUExecutionProvider"],
-        enable_fallback=0,
-    )
+    settings = {"enable_cuda_graph": "1", "device_id": "0", "user_compute_stream": str(device.stream), **flash}
+    assert given == dict(providers=[("CUDAExecutionProvider", settings), "CPUExecutionProvider"], enable_fallback=0)
     assert options.use_per_session_threads
+    assert not options.enable_mem_pattern
     assert options.get_session_config_entry("session.use_device_allocator_for_initializers") == "1"
+    assert fake.severities == [4, 2]
 
 
 def test_a_session_that_runs_on_the_cpu_is_refused(install: Callable[..., FakeOrt]) -> None:
     fake = install()
     fake.runs_on = ["CPUExecutionProvider"]
     with refused(EngineError, "a.onnx"):
-        _session(fake, Path("a.onnx"), 0)
+        _session(fake, Path("a.onnx"), 0, FakeDevice())
 
 
-def bundle_in(precision: Precision, root: Path, dialect: str = "ort") -> Bundle:
-    bundle = write_bundle(root, dataclasses.replace(CONTRACT, precision=precision))
-    target = dataclasses.replace(bundle.manifest.target, graphs={dialect: bundle.manifest.target.graphs["ort"]})
-    return Bundle(root, dataclasses.replace(bundle.manifest, target=target))
-
-
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_a_bundle_becomes_an_engine(
-    precision: Precision, install: Callable[..., FakeOrt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_bundle_in_fp32_and_a_gpu_that_is_not_there_are_refused(
+    install: Callable[..., FakeOrt], tmp_path: Path
 ) -> None:
-    fake, made = install(), []
-    closed: list[str] = []
-
-    def decoder(
-        runtime: Any,
-        session: Any,
-        place: OrtDevice,
-        path: Path,
-        spec: ModelSpec,
-        contract: Contract,
-        keeps_open: bool,
-        fuse: Any,
-    ) -> Any:
-        assert fuse is None
-        made.append((runtime, session.get_providers()[0], place, spec.source, contract.precision, keeps_open))
-        return SimpleNamespace(
-            file=path.name,
-            head=f"head of {spec.source}",
-            reader=f"reader of {spec.source}",
-            taps=f"taps of {spec.source}",
-            close=lambda: closed.append(spec.source),
-        )
-
-    monkeypatch.setattr(cuda, "OrtCudaDecoder", decoder)
-    bundle = bundle_in(precision, tmp_path)
-    fake.gpus = 2
-    engine: Any = load(bundle, device=1)
-    assert engine.device == 1
-    assert (engine.name, engine.dialect) == ("onnxruntime-cuda", "ort")
-    assert (engine.target.file, engine.draft.decoder.file, engine.draft.head) == (
-        "target.ort.onnx",
-        "draft.ort.onnx",
-        "head of org/draft",
-    )
-    assert (engine.taps, engine.draft.reader) == ("taps of org/target", "reader of org/draft")
-    engine.close()
-    assert closed == ["org/draft", "org/target"]
-    assert sorted(made, key=lambda entry: entry[3]) == [
-        (fake, "CUDAExecutionProvider", ("cuda", 1), f"org/{role}", precision, role == "draft")
-        for role in ("draft", "target")
-    ]
-    manifest = dataclasses.replace(bundle.manifest, drafts=())
-    alone = load(Bundle(bundle.root, manifest))
-    assert alone.draft is None
-    alone.close()
-    assert closed[2:] == ["org/target"]
+    install()
+    with refused(EngineError, "fp32"):
+        load(write_bundle(tmp_path / "fp32", CONTRACT))
+    with refused(EngineError, "7"):
+        load(write_bundle(tmp_path / "fp16", dataclasses.replace(CONTRACT, precision="fp16")), device=7)
 
 
 def test_on_this_host_it_says_why_not_or_works(capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cuda.protocol import Address, Device
+from .protocol import Address, Device
 
 _THREADS = 256
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.bundle import Contract
+from specexport.engines.cuda.decoder import DeviceDecoder
 from specexport.engines.onnxruntime.cpu import OrtDecoder
-from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.errors import EngineError
 from specexport.runtime.session import Session
 from specexport.runtime.state.hidden_rows import HiddenDecoder
@@ -85,7 +85,7 @@ def fed(decoder: OrtDecoder, tokens: list[int], hidden: np.ndarray | None = None
     return np.concatenate(found)
 
 
-def same(ours: TensorRTDecoder, theirs: OrtDecoder, count: int) -> None:
+def same(ours: DeviceDecoder, theirs: OrtDecoder, count: int) -> None:
     """The first `count` cache rows."""
     for one, other in zip(ours.read_rows(count), theirs.read_rows(count), strict=True):
         np.testing.assert_allclose(one.view(np.float32), other, atol=1e-4)

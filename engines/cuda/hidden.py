@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import FEEDBACK, FUSED, HIDDEN, Contract, ModelSpec, Reads
-from ..cuda.protocol import Address, Device
-from .plan import Enqueue, LoadedPlan
+from .loaded_graph import Enqueue, LoadedGraph
+from .protocol import Address, Device
 
 Floats = NDArray[np.float32]
 
@@ -57,7 +57,7 @@ class DeviceReader:
         contract: Contract,
         device: Device,
         scratch: Address,
-        fuse: LoadedPlan | None,
+        fuse: LoadedGraph | None,
     ) -> None:
         """fuse: its graph that fuses, None where the target's hidden states are read as they are."""
         self.width, self.given_width, self.rows = reads.width, len(reads.taps) * tap_width, 0

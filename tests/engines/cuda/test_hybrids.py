@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from specexport.bundle import ModelSpec
+from specexport.engines.cuda.decoder import DeviceDecoder
 from specexport.engines.tensorrt.api import library
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, model_profiles
-from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.engines.tensorrt.network_checks import check_model
 from specexport.errors import EngineError
 from specexport.runtime.session import Session
@@ -121,7 +121,7 @@ def test_a_launch_that_fails_leaves_states_that_count_as_none(make: Make, monkey
         with pytest.raises(KeyboardInterrupt):
             list(stream)
     for decoder in (made.engine.target, made.engine.draft.decoder):
-        assert isinstance(decoder, TensorRTDecoder)
+        assert isinstance(decoder, DeviceDecoder)
         assert not any(decoder.resumable(rows) for rows in range(CONTRACT.capacity))
     assert made.session.generate(prompt, max_new_tokens=8, stop_token_ids=()).tokens == expected
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specexport.engines.tensorrt.pick_row import PTX
+from specexport.engines.cuda.pick_row import PTX
 from support.fake_kernels import pick_row
 from support.host_memory import HostMemory
 from support.ptx import Kernel

@@ -1,4 +1,4 @@
-"""A model compiled by TensorRT as a `Decoder`: static KV caches on the device, one pass for every width and span."""
+"""A model on a device as a `Decoder`: static KV caches in its memory, one pass for every width and span."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ...bundle import COUNTS, ELEMENT_BYTES, Contract, ModelSpec, Role
+from ...bundle import CONFIDENCE, COUNTS, ELEMENT_BYTES, FEATURES, HEAD, Contract, ModelSpec, Role
 from ..base import Logits, Rows, SavedStates, check_rows, feed_passes
-from ..cuda.graph_cache import Replay
-from ..cuda.protocol import Address, Device
-from ..cuda.staging import Page, Slot
+from .graph_cache import Replay
 from .hidden import DeviceReader, DeviceTaps, hidden_bindings
+from .loaded_graph import Enqueue, LoadedGraph
 from .place_rows import RowPlacer
-from .plan import Enqueue, LoadedPlan
+from .protocol import Address, Device
+from .staging import Page, Slot
 from .states import DeviceStates, pattern
 
 
-class TensorRTDecoder:
+class DeviceDecoder:
     """Implements `Decoder`; `enqueue` is for rounds on the device. All buffers are made once.
 
     tokens, positions, counts: slots of `inputs` by width; counts are empty without states.
@@ -33,15 +33,15 @@ class TensorRTDecoder:
     def __init__(
         self,
         role: Role,
-        plan: LoadedPlan,
+        graph: LoadedGraph,
         spec: ModelSpec,
         contract: Contract,
         device: Device,
         scratch: Address,
         reader: DeviceReader | None = None,
     ) -> None:
-        self.vocab_size, self.has_states = spec.vocab_size, spec.has_states
-        self._plan, self._contract, self._device, self._scratch = plan, contract, device, scratch
+        self.vocab_size, self.has_states, self._features = spec.vocab_size, spec.has_states, spec.features
+        self._graph, self._contract, self._device, self._scratch = graph, contract, device, scratch
         element = ELEMENT_BYTES[contract.precision]
         # Zeros: a masked row has weight 0, and 0 * NaN would still be NaN.
         self._caches = {
@@ -53,11 +53,8 @@ class TensorRTDecoder:
             )
             for name, layer in spec.cache_names("past")
         }
-        self._columns = _columns(device, contract.capacity)
-        self._features, self._head = spec.features, dict[str, Address]()
-        if spec.features and "head" in plan.inputs:
-            sizes = dict(head=spec.features + 1, features=contract.widest_step * spec.features, confidence=contract.widest_step)
-            self._head = {name: device.allocate(4 * size, f"the {role}'s {name}") for name, size in sizes.items()}
+        self._columns = _columns(device, contract.capacity) if "columns" in graph.inputs else None
+        self._head = _unread_head(device, graph, spec.features, contract.widest_step)
         self.logits = device.allocate(4 * contract.widest_step * spec.vocab_size, f"the {role}'s logits")
         logits = device.pinned(4 * contract.widest_step * spec.vocab_size)
         self._host_logits: Logits = logits.view(np.float32).reshape(contract.widest_step, spec.vocab_size)
@@ -78,7 +75,7 @@ class TensorRTDecoder:
         self._new = {
             name: device.allocate(element * layer.num_kv_heads * layer.head_dim * max(widths), f"the {role}'s new rows")
             for name, layer in spec.cache_names("new")
-            if name in plan.outputs
+            if name in graph.outputs
         }
         entries = [
             (self._new[new], self._caches[past][0], layer.num_kv_heads, layer.head_dim * element)
@@ -95,7 +92,7 @@ class TensorRTDecoder:
         """Enqueue a pass over `tokens[width]` at `positions[width]`, which reads the first `span` cache rows, or more
         where the plan has it so.
         """
-        span = max(span, self._plan.least("columns", self._contract.widths.index(width)))
+        span = max(span, self._graph.least("columns", self._contract.widths.index(width)))
         run = self._passes.get((width, span))
         if run is None:
             run = self._passes[width, span] = self._bind(width, span)
@@ -118,7 +115,8 @@ class TensorRTDecoder:
             span = self._set(count, tokens, position)
             self._begin(count, position, count, prompt=False)
             fuses = self.reader is not None and self.reader.begin(count, count)
-            self._replay.run(("step", count, span, fuses), lambda: self._step(count, span, fuses))
+            on_host = [int(slot.host[0]) for slot in self.counts[count]] if self._graph.on_host else []
+            self._replay.run(("step", count, span, fuses, *on_host), lambda: self._step(count, span, fuses))
             self._finish()
         if self.reader is not None:
             self.reader.rows = count
@@ -134,7 +132,12 @@ class TensorRTDecoder:
                 span = self._set(width, part, start)
                 self._begin(width, start, len(part), prompt=True)
                 fuses = self.reader is not None and self.reader.begin(width, len(part))
-                self._replay.run(("feed", width, span, fuses), partial(self._feed, width, span, fuses))
+                pass_ = partial(self._feed, width, span, fuses)
+                if self._graph.on_host:  # a prompt has so many counts that few passes come again
+                    pass_()
+                    self._device.synchronize()
+                else:
+                    self._replay.run(("feed", width, span, fuses), pass_)
                 if self.taps is not None:
                     self.taps.receive(len(part), done)
                     self._device.synchronize()
@@ -259,23 +262,26 @@ class TensorRTDecoder:
             "tokens": self.tokens[width].address,
             "position": self.positions[width].address,
             "logits": self.logits,
-            **({"columns": self._columns} if "columns" in self._plan.inputs else {}),
             **self._head,
         }
+        if self._columns is not None:
+            addresses["columns"] = self._columns
         for past, (address, _) in self._caches.items():
             addresses[past] = address
             if not self._new:
                 addresses[past.replace("past", "present", 1)] = address
         if self.states is not None:
             addresses |= self.states.addresses(self.counts[width])
+            on_host = zip(COUNTS, self.counts[width], strict=True)
+            addresses |= {name: Address(slot.host.ctypes.data) for name, slot in on_host if name in self._graph.on_host}
         rows = width if width <= self._contract.widest_step else 1
         hidden, inputs, outputs = hidden_bindings(self.taps, self.reader, width, rows)
         shapes = {"tokens": (1, width), "columns": (span,), **inputs}
         given = {"logits": (1, rows, self.vocab_size), **outputs}
         if self._head:
-            given |= {"features": (1, rows, self._features), "confidence": (1, rows)}
+            given |= {FEATURES: (1, rows, self._features), CONFIDENCE: (1, rows)}
         profile = self._contract.widths.index(width)
-        return self._plan.bind(profile, shapes, addresses | hidden | self._new, self._scratch, given)
+        return self._graph.bind(profile, shapes, addresses | hidden | self._new, self._scratch, given)
 
     def warm_up(self) -> None:
         """Capture the passes of prompt chunks at every span, then clear the caches."""
@@ -288,6 +294,13 @@ class TensorRTDecoder:
                     self.reader.read(np.zeros((0, self.reader.given_width), np.float32))
                 self.feed([0] * width, span - width)
         self.overwrite_rows(0, 0.0)
+
+
+def _unread_head(device: Device, graph: LoadedGraph, size: int, rows: int) -> dict[str, Address]:
+    """Memory for a draft's confidence head: its weights stay 0, and nobody reads what it gives."""
+    sizes = {HEAD: size + 1, FEATURES: rows * size, CONFIDENCE: rows}
+    names = {*graph.inputs, *graph.outputs} & sizes.keys()
+    return {name: device.allocate(4 * sizes[name], "the confidence head") for name in sorted(names)}
 
 
 def _columns(device: Device, capacity: int) -> Address:

@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 import pytest
 from specexport.bundle import ELEMENT_BYTES, Contract, Precision
+from specexport.engines.cuda.decoder import DeviceDecoder
 from specexport.engines.tensorrt.api import Library
 from specexport.engines.tensorrt.compile import model_profiles
-from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.engines.tensorrt.plan import LoadedPlan
 from specexport.errors import EngineError
 from support.fake_device import FakeDevice
@@ -31,7 +31,7 @@ TOKENS: list[int] = np.random.default_rng(7).integers(0, VOCAB, 1100).tolist()
 
 @dataclass
 class Made:
-    decoder: TensorRTDecoder
+    decoder: DeviceDecoder
     device: FakeDevice
     contract: Contract
 
@@ -63,7 +63,7 @@ def make(
     (folder / "model.plan").write_bytes(plan(folder / "model.onnx", model_profiles(contract, "target"), version))
     loaded = LoadedPlan(Library("tensorrt", FakeTensorRT(device, version)), folder / "model.plan", device)
     scratch = device.allocate(4096, "scratch")
-    decoder = TensorRTDecoder("target", loaded, model.spec("target"), contract, device, scratch)
+    decoder = DeviceDecoder("target", loaded, model.spec("target"), contract, device, scratch)
     device.synchronize()
     device.log.clear()
     return Made(decoder, device, contract)
@@ -233,7 +233,7 @@ def test_a_plan_that_gives_other_logits_is_refused(tmp_path: Path, other: Contra
     onnx.save(graph(replace(MODEL, vocab_size=vocab_size), other), tmp_path / "other.onnx")
     (tmp_path / "other.plan").write_bytes(plan(tmp_path / "other.onnx", model_profiles(CONTRACT, "target")))
     loaded = LoadedPlan(Library("tensorrt", FakeTensorRT(made.device)), tmp_path / "other.plan", made.device)
-    decoder = TensorRTDecoder("target", loaded, MODEL.spec("target"), CONTRACT, made.device, made.decoder._scratch)
+    decoder = DeviceDecoder("target", loaded, MODEL.spec("target"), CONTRACT, made.device, made.decoder._scratch)
     with refused(EngineError, "1.0"):
         decoder.step(TOKENS[:5], 0)
     with pytest.raises(EngineError, match="logits has the shape") if vocab_size > VOCAB else nullcontext():

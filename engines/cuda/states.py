@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ...bundle import COUNTS, ELEMENT_BYTES, Contract, ModelSpec, State
 from ..base import SavedStates
-from ..cuda.protocol import ALIGNMENT, Address, Device
-from ..cuda.staging import Slot
 from ..open_rows import OpenRows
+from .protocol import ALIGNMENT, Address, Device
+from .staging import Slot
 
 
 class DeviceStates:

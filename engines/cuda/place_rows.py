@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import EngineError
-from ..cuda.protocol import Address, Device
+from .protocol import Address, Device
 
 _WARP, _ROWS = 32, 8  # threads to a row, rows to a block
 

@@ -24,19 +24,19 @@ from numpy.typing import NDArray
 from ...bundle import COUNTS, Contract
 from ...errors import EngineError
 from ..base import RoundNoise, RoundResult, check_rows
-from ..cuda.graph_cache import Replay
-from ..cuda.protocol import Address, Device
-from ..cuda.staging import Page, Slot
+from .graph_cache import Replay
 from .hidden import DeviceReader, DeviceTaps
+from .loaded_graph import Enqueue, LoadedGraph
 from .pick_row import RowPicker
-from .plan import Enqueue, LoadedPlan
+from .protocol import Address, Device
+from .staging import Page, Slot
 from .states import DeviceStates
 
 GREEDY = "greedy"
 
 
 class PassDecoder(Protocol):
-    """The part of `TensorRTDecoder` that a round uses."""
+    """The part of `DeviceDecoder` that a round uses."""
 
     vocab_size: int
     logits: Address
@@ -70,7 +70,7 @@ class DeviceRounds:
         contract: Contract,
         target: PassDecoder,
         draft: PassDecoder | None,
-        rules: Mapping[str, LoadedPlan],
+        rules: Mapping[str, LoadedGraph],
         scratch: Address,
         columns: NDArray[np.int64] | None = None,
     ) -> None:

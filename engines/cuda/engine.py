@@ -1,0 +1,108 @@
+"""A bundle's graphs, loaded by a library, as an engine on one device: decoders, rounds, rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...bundle import Bundle, Contract, DraftSpec, ModelSpec, Role
+from ..base import Arrays, Engine, OpenedDraft, RunGraph
+from ..shared_vocabulary import load_maps
+from .decoder import DeviceDecoder
+from .hidden import DeviceReader
+from .loaded_graph import LoadedGraph
+from .protocol import ALIGNMENT, Address, Device
+from .round_graph import DeviceRounds
+from .staging import Page
+
+
+class OneSpan(Contract):
+    """Of graphs without `columns`, whose attention finds by itself the rows that count."""
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        return (self.capacity,)
+
+
+def assemble(
+    name: str, bundle: Bundle, device: Device, loaded: Mapping[str, LoadedGraph], close: Callable[[], None]
+) -> Engine:
+    """The engine `name` over `loaded`, by the paths of graphs within the bundle; its passes are captured.
+
+    Rounds run whole on the device where its rules are loaded, and no model reads anything on the host.
+    Raises `EngineError` for too little memory.
+    """
+    manifest = bundle.manifest
+    contract = manifest.contract
+    if not any("columns" in graph.inputs for graph in loaded.values()):
+        contract = OneSpan(**vars(contract))
+    # Passes run one after the other, so they share one block of memory.
+    size = max(graph.scratch_bytes for graph in loaded.values())
+    scratch = device.allocate(max(size, ALIGNMENT), "what passes need while they run")
+
+    def decoder(role: Role, spec: ModelSpec) -> DeviceDecoder:
+        graph = next(loaded[path] for path in spec.graphs.values() if path in loaded)
+        reader = None
+        if (reads := spec.reads) is not None:
+            fuse = next((loaded[path] for path in reads.fuse.values() if path in loaded), None)
+            reader = DeviceReader(reads, manifest.target.tap_width, contract, device, scratch, fuse)
+        return DeviceDecoder(role, graph, spec, contract, device, scratch, reader)
+
+    target = decoder("target", manifest.target)
+    first = manifest.drafts[0] if manifest.drafts else None
+    draft = decoder("draft", first.model) if first else None
+    # Rounds on the device need one set of token ids, which a draft that reads hidden states has.
+    same_ids = first is not None and first.shared_vocabulary is None and first.model.vocab_size == target.vocab_size
+    columns = _columns(bundle, first, target.vocab_size) if first is not None else None
+    drafting = draft if same_ids or columns is not None else None
+    rules = {Path(path).stem: graph for path, graph in loaded.items()}
+    rounds = None
+    if "select_greedy" in rules and not any(graph.on_host for graph in loaded.values()):
+        rounds = DeviceRounds(device, contract, target, drafting, rules, scratch, columns)
+        rounds.warm_up()
+    for model in filter(None, (target, draft)):
+        model.warm_up()
+
+    def open_graph(path: Path) -> RunGraph | None:
+        graph = loaded.get(path.relative_to(bundle.root).as_posix())
+        return None if graph is None else device_graph(graph, device, scratch)
+
+    dialect = next(dialect for dialect, path in manifest.target.graphs.items() if path in loaded)
+    opened = OpenedDraft(draft, reader=draft.reader) if draft else None
+    return Engine(name, dialect, target, opened, open_graph, rounds, close, device=device.index, taps=target.taps)
+
+
+def _columns(bundle: Bundle, draft: DraftSpec, target_size: int) -> NDArray[np.int64] | None:
+    """As of `DeviceRounds`, of a draft that reads the target's ids and proposes some of them; else None."""
+    vocabulary, model = draft.shared_vocabulary, draft.model
+    if vocabulary is None or model.reads is None:
+        return None
+    maps = bundle.path(vocabulary.maps)
+    _, (target_ids, draft_ids) = load_maps(maps, vocabulary, target_size, model.vocab_size, target_size)
+    columns = np.full(target_size, -1)
+    columns[target_ids] = draft_ids
+    return columns
+
+
+def device_graph(graph: LoadedGraph, device: Device, scratch: Address) -> RunGraph:
+    """A function that runs a graph of fixed shapes, such as a rule's, on arrays of the host."""
+    with device.entered():
+        inputs = Page(device, "a graph's inputs", [graph.array(name) for name in graph.inputs])
+        outputs = Page(device, "a graph's outputs", [graph.array(name) for name in graph.outputs])
+        slots = dict(zip((*graph.inputs, *graph.outputs), (*inputs.slots, *outputs.slots), strict=True))
+        enqueue = graph.bind(0, {}, {name: slot.address for name, slot in slots.items()}, scratch)
+
+    def run(arrays: Arrays) -> Arrays:
+        for name in graph.inputs:
+            slots[name].host[:] = np.ravel(arrays[name])
+        with device.entered():
+            inputs.send()
+            enqueue()
+            outputs.receive()
+            device.synchronize()
+        return {name: slots[name].host.reshape(graph.shape(name)).copy() for name in graph.outputs}
+
+    return run

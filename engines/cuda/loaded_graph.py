@@ -1,0 +1,69 @@
+"""A graph that a library has loaded onto a GPU: bound once per shape, and enqueued on the device's stream.
+
+Whatever differs from pass to pass lies in buffers with fixed addresses, so that a captured pass can be replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
+
+from numpy.typing import DTypeLike
+
+from .protocol import Address
+
+Enqueue = Callable[[], None]
+
+
+class LoadedGraph(Protocol):
+    """inputs, outputs: their names.
+
+    scratch_bytes: device memory that a pass needs while it runs; passes on one stream can share it.
+    on_host: inputs that are read from the host's memory when a pass is enqueued, so that a captured pass is for their
+    values alone.
+    """
+
+    @property
+    def inputs(self) -> Sequence[str]: ...
+
+    @property
+    def outputs(self) -> Sequence[str]: ...
+
+    @property
+    def scratch_bytes(self) -> int: ...
+
+    @property
+    def on_host(self) -> frozenset[str]: ...
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an input or output, -1 for dynamic sizes."""
+        ...
+
+    def least(self, name: str, profile: int) -> int:
+        """The first dimension of the smallest shape that a profile has of an input."""
+        ...
+
+    def array(self, name: str) -> tuple[DTypeLike, int]:
+        """Dtype and number of elements of an input or output with a fixed shape."""
+        ...
+
+    def bind(
+        self,
+        profile: int,
+        shapes: Mapping[str, tuple[int, ...]],
+        addresses: Mapping[str, Address],
+        scratch: Address,
+        given: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    ) -> Enqueue:
+        """A function that enqueues one pass.
+
+        profile: which of the contract's widths. shapes: of the inputs with a dynamic shape. addresses: of all inputs
+        and outputs. given: shapes that outputs must have, because of the memory that they are bound to.
+        Raises `EngineError` if names, shapes or memory do not fit.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release everything; call it before the device is closed. Nothing may be enqueued afterwards."""
+        ...
