@@ -21,7 +21,7 @@ from ...engines.onnxruntime.graphs import open_graph
 from ...errors import ProofError
 from ...runtime.proofs.rule_parity import measure_rule
 from ...runtime.sampling.parameters import Verification
-from .parts import Operand, RuleGraph, argmax, confidence, draw, element, first_unsound, processed_probs, rows
+from .parts import Operand, RuleGraph, argmax, confidence, draw, element, first_unsound, maximum, processed_probs, rows
 
 FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
@@ -36,9 +36,10 @@ def select_greedy(vocab_size: int) -> onnx.ModelProto:
     """
     op = RuleGraph("select_greedy")
     logits = op.floats("logits", 1, vocab_size)
+    top = maximum(op, logits, 1)
     # of NaN, which has none: a model is fed what follows
-    token = op.Min(argmax(op, logits, vocab_size), vocab_size - 1)
-    return op.model({"token": (token, INT64, [1]), "confidence": (confidence(op, logits), FLOAT, [1])})
+    token = op.Min(argmax(op, logits, top, 1, vocab_size), vocab_size - 1)
+    return op.model({"token": (token, INT64, [1]), "confidence": (confidence(op, logits, top), FLOAT, [1])})
 
 
 def select(vocab_size: int) -> onnx.ModelProto:
@@ -49,12 +50,12 @@ def select(vocab_size: int) -> onnx.ModelProto:
     """
     op = RuleGraph("select")
     logits, noise, sampling = op.floats("logits", 1, vocab_size), op.floats("noise", 1), op.floats("sampling", 4)
-    probs = processed_probs(op, logits, sampling, vocab_size)
+    probs, top = processed_probs(op, logits, sampling, 1, vocab_size)
     return op.model(
         {
             "token": (draw(op, [probs], noise, vocab_size), INT64, [1]),
             "draft_probs": (probs, FLOAT, [1, vocab_size]),
-            "confidence": (confidence(op, logits), FLOAT, [1]),
+            "confidence": (confidence(op, logits, top), FLOAT, [1]),
         }
     )
 
@@ -67,12 +68,14 @@ def accept_greedy(vocab_size: int, num_draft_tokens: int) -> onnx.ModelProto:
     fed; next_position: that of next_token. Cache rows after it hold rejected tokens and are overwritten.
     Where a row of logits that was needed is no numbers, next_token is vocab and num_accepted the row's index.
     """
+    num_rows = num_draft_tokens + 1
     op = RuleGraph("accept_greedy")
-    logits = op.floats("logits", num_draft_tokens + 1, vocab_size)
+    logits = op.floats("logits", num_rows, vocab_size)
     draft_tokens, position = op.integers("draft_tokens", num_draft_tokens), op.integers("position", 1)
-    best = argmax(op, logits, vocab_size)  # [R]
+    top = maximum(op, logits, num_rows)
+    best = argmax(op, logits, top, num_rows, vocab_size)  # [R]
     num_accepted = _leading(op, op.Equal(draft_tokens, rows(op, best, 0, num_draft_tokens)), num_draft_tokens)
-    return _accepted(op, logits, num_accepted, op.Gather(best, num_accepted), position)
+    return _accepted(op, logits, top, num_accepted, op.Gather(best, num_accepted), position)
 
 
 def accept(vocab_size: int, num_draft_tokens: int, verification: Verification) -> onnx.ModelProto:
@@ -91,7 +94,7 @@ def accept(vocab_size: int, num_draft_tokens: int, verification: Verification) -
         op.floats("draft_probs", num_draft_tokens, vocab_size),
     )
     noise, sampling, position = op.floats("noise", num_rows), op.floats("sampling", 4), op.integers("position", 1)
-    target_probs = processed_probs(op, logits, sampling, vocab_size)
+    target_probs, top = processed_probs(op, logits, sampling, num_rows, vocab_size)
 
     places = op.Unsqueeze(draft_tokens, [1])
     of_target = op.Squeeze(op.GatherElements(rows(op, target_probs, 0, num_draft_tokens), places, axis=1), [1])  # [k]
@@ -110,7 +113,7 @@ def accept(vocab_size: int, num_draft_tokens: int, verification: Verification) -
         scale = 1.0
     masses = _following(op, target_probs, draft_probs, num_accepted, scale, num_draft_tokens)
     next_token = draw(op, masses, element(op, noise, num_draft_tokens), vocab_size)
-    return _accepted(op, logits, num_accepted, next_token, position)
+    return _accepted(op, logits, top, num_accepted, next_token, position)
 
 
 def _leading(op: RuleGraph, stands: ir.Value, num_draft_tokens: int) -> ir.Value:
@@ -162,12 +165,17 @@ def _following(
 
 
 def _accepted(
-    op: RuleGraph, logits: ir.Value, num_accepted: ir.Value, next_token: ir.Value, position: ir.Value
+    op: RuleGraph,
+    logits: ir.Value,
+    top: ir.Value,
+    num_accepted: ir.Value,
+    next_token: ir.Value,
+    position: ir.Value,
 ) -> onnx.ModelProto:
     """A round ends before the first unsound row, with a token outside the vocabulary."""
     assert logits.shape is not None
     num_rows, vocab_size = (int(size) for size in logits.shape.numpy())
-    num_sound = first_unsound(op, logits, num_rows)
+    num_sound = first_unsound(op, logits, top, num_rows)
     sound = op.Less(num_accepted, num_sound)
     num_accepted = op.Min(num_accepted, num_sound)
     next_token = op.Where(sound, next_token, vocab_size)

@@ -117,56 +117,73 @@ def rows(op: RuleGraph, value: ir.Value, start: int, end: int) -> ir.Value:
     return op.Slice(value, [start], [end], [0])
 
 
-def argmax(op: RuleGraph, logits: ir.Value, vocab_size: int) -> ir.Value:
-    """`[rows, vocab] -> [rows] int64`.
+def maximum(op: RuleGraph, values: ir.Value, num_rows: int) -> ir.Value:
+    """`[rows, n] -> [rows, 1]`, anything for a row with a NaN.
+
+    cuDNN, under ONNX Runtime, has one thread loop over each of several rows. TensorRT fuses a reduction, and no TopK.
+    """
+    return op.ReduceMax(values, [1], keepdims=1) if num_rows == 1 else op.largest(values, 1)
+
+
+def argmax(op: RuleGraph, logits: ir.Value, top: ir.Value, num_rows: int, vocab_size: int) -> ir.Value:
+    """`[rows, vocab] -> [rows] int64`. top `[rows, 1]`: the largest logits.
 
     The lowest id wins a tie, on every backend: ArgMax and TopK do not promise that.
     """
-    best = op.Equal(logits, op.ReduceMax(logits, [1], keepdims=1))
-    return op.ReduceMin(op.Where(best, op.Range(0, vocab_size, 1), vocab_size), [1], keepdims=0)
+    assert vocab_size < 2**24, "float32 has no larger ids"
+    places = op.Range(0.0, -float(vocab_size), -1.0)  # negated, for the lowest
+    first = op.Neg(maximum(op, op.Where(op.Equal(logits, top), places, -float(vocab_size)), num_rows))
+    return op.Squeeze(op.Cast(first, to=int(ir.DataType.INT64)), [1])
 
 
-def first_unsound(op: RuleGraph, logits: ir.Value, num_rows: int) -> ir.Value:
-    """`[rows, vocab] -> [1] int64`: the first row with a NaN or +inf, or nothing finite; else the number of rows."""
+def first_unsound(op: RuleGraph, logits: ir.Value, top: ir.Value, num_rows: int) -> ir.Value:
+    """`[rows, vocab] -> [1] int64`: the first row with a NaN or +inf, or nothing finite; else the number of rows.
+
+    top `[rows, 1]`: the largest logits.
+    """
     # A maximum may pass NaN by, so every logit is compared.
-    numbers = op.ReduceMin(op.Where(op.LessOrEqual(logits, LARGEST), 1, 0), [1], keepdims=0)
-    finite = op.GreaterOrEqual(op.ReduceMax(logits, [1], keepdims=0), -LARGEST)
-    sound = op.And(op.Greater(numbers, 0), finite)
+    lost = op.ReduceSum(op.Where(op.LessOrEqual(logits, LARGEST), 0.0, 1.0), [1], keepdims=1)
+    sound = op.Squeeze(op.And(op.Equal(lost, 0.0), op.GreaterOrEqual(top, -LARGEST)), [1])
     return op.ReduceMin(op.Where(sound, num_rows, op.Range(0, num_rows, 1)), [0], keepdims=1)
 
 
-def confidence(op: RuleGraph, logits: ir.Value) -> ir.Value:
+def confidence(op: RuleGraph, logits: ir.Value, top: ir.Value) -> ir.Value:
     """`[rows, vocab] -> [rows]`: the largest probability of the softmax, whatever the request's parameters.
+
+    top `[rows, 1]`: the largest logits.
 
     It says nothing about the token that was drawn, so stopping a draft by it leaves the output's distribution alone.
     """
-    weights = op.Exp(op.Sub(logits, op.ReduceMax(logits, [1], keepdims=1)))
+    weights = op.Exp(op.Sub(logits, top))
     return op.Div(1.0, op.ReduceSum(weights, [1], keepdims=0))
 
 
-def processed_probs(op: RuleGraph, logits: ir.Value, sampling: ir.Value, vocab_size: int) -> ir.Value:
-    """`[rows, vocab] -> [rows, vocab]`: truncated and normalised as by `runtime/sampling/truncation.py`, ties together.
+def processed_probs(
+    op: RuleGraph, logits: ir.Value, sampling: ir.Value, num_rows: int, vocab_size: int
+) -> tuple[ir.Value, ir.Value]:
+    """Truncated and normalised as by `runtime/sampling/truncation.py`, ties together: `[rows, vocab] -> [rows, vocab]`.
 
     sampling `[4]`: temperature > 0, top_k (0 and from the vocabulary's size on: off; else at most COMPILED_TOP_K),
-    top_p (1 is off), min_p (0 is off). Logits of -inf have probability 0.
+    top_p (1 is off), min_p (0 is off). Logits of -inf have probability 0. Returned too: the largest logits `[rows, 1]`.
     """
     temperature, top_k, top_p, min_p = (element(op, sampling, index) for index in range(4))
-    top = op.ReduceMax(logits, [1], keepdims=1)  # [rows, 1]
+    most = min(COMPILED_TOP_K, vocab_size)
+    ranked = op.largest(logits, most)
+    top = column(op, ranked, 0)  # [rows, 1]
     scaled = op.Div(op.Sub(logits, top), op.Max(temperature, LOWEST_TEMPERATURE))
     weights = op.Exp(scaled)  # at most 1
     # Logits are compared as they came, since scaling can make two of them equal. Those without weight never matter.
-    low = op.ReduceMin(op.Where(op.Greater(weights, 0.0), logits, top), [1], keepdims=1)
+    low = op.Neg(maximum(op, op.Neg(op.Where(op.Greater(weights, 0.0), logits, top)), num_rows))
 
-    most = min(COMPILED_TOP_K, vocab_size)
     place = op.Cast(op.Sub(op.Max(op.Min(top_k, float(most)), 1.0), 1.0), to=int(ir.DataType.INT64))
-    by_count = op.Max(op.Gather(op.largest(logits, most), place, axis=1), low)
+    by_count = op.Max(op.Gather(ranked, place, axis=1), low)
     cut = op.Where(op.And(op.GreaterOrEqual(top_k, 1.0), op.Less(top_k, float(vocab_size))), by_count, low)
     by_mass = _nucleus(op, logits, weights, cut, top, top_p)
     # A top_p of 1 is off; by the mass, the tail that float32 does not feel would be lost.
     cut = op.Where(op.Less(top_p, 1.0), by_mass, cut)
     kept = op.And(op.GreaterOrEqual(logits, cut), op.GreaterOrEqual(scaled, op.Log(min_p)))
     weights = op.Where(kept, weights, 0.0)
-    return op.Div(weights, op.ReduceSum(weights, [1], keepdims=1))
+    return op.Div(weights, op.ReduceSum(weights, [1], keepdims=1)), top
 
 
 def _nucleus(

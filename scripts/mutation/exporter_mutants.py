@@ -191,8 +191,22 @@ EXPORTER = (
     Mutant(
         "a graph's argmax takes the last of a tie",
         PARTS,
-        "return op.ReduceMin(op.Where(best, op.Range(0, vocab_size, 1), vocab_size), [1], keepdims=0)",
-        "return op.ReduceMax(op.Where(best, op.Range(0, vocab_size, 1), -1), [1], keepdims=0)",
+        "op.Neg(maximum(op, op.Where(op.Equal(logits, top), places, -float(vocab_size)), num_rows))",
+        "maximum(op, op.Where(op.Equal(logits, top), op.Neg(places), -1.0), num_rows)",
+        RULES,
+    ),
+    Mutant(
+        "a graph reduces several rows at a time, as cuDNN does slowly",
+        PARTS,
+        "if num_rows == 1 else op.largest(values, 1)",
+        "if num_rows else op.largest(values, 1)",
+        RULES,
+    ),
+    Mutant(
+        "a graph looks for NaN in the largest logit",
+        PARTS,
+        "op.Equal(lost, 0.0)",
+        "op.LessOrEqual(top, LARGEST)",
         RULES,
     ),
     Mutant(

@@ -30,11 +30,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 VOCAB = 128256
 # The most that each may have. A CumSum, a reduction more or a wider search shows here.
 RULES = {
-    "select": (partial(rules.select, VOCAB), 38),
+    "select": (partial(rules.select, VOCAB), 36),
     "accept_block_4": (partial(rules.accept, VOCAB, 4, "block"), 40),
     "accept_token_4": (partial(rules.accept, VOCAB, 4, "token"), 38),
     "select_greedy": (partial(rules.select_greedy, VOCAB), 8),
-    "accept_greedy_4": (partial(rules.accept_greedy, VOCAB, 4), 7),
+    "accept_greedy_4": (partial(rules.accept_greedy, VOCAB, 4), 8),
 }
 
 

@@ -276,6 +276,19 @@ def test_the_oldest_tensorrt_has_every_operator() -> None:
         assert lint(from_proto(make()), "rows") == [], spec.graph
 
 
+def test_no_extremum_is_of_several_rows() -> None:
+    """cuDNN, which ONNX Runtime asks on a GPU, takes one thread a row: 6.4 ms instead of 26 us for a TopK."""
+    for spec, make in graphs._rules(2, 600):
+        graph = onnx.shape_inference.infer_shapes(make(), data_prop=True).graph
+        sizes = {
+            value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in graph.value_info
+        }
+        extrema = [node for node in graph.node if node.op_type in ("ReduceMax", "ReduceMin", "ArgMax", "ArgMin")]
+        assert extrema
+        for node in extrema:
+            assert set(sizes[node.output[0]]) <= {1}, (spec.graph, node.output[0])
+
+
 @pytest.mark.parametrize(("rule", "arguments"), MODELS)
 def test_files_are_small_and_valid(rule: str, arguments: tuple[Any, ...]) -> None:
     model = getattr(graphs, rule)(*arguments)

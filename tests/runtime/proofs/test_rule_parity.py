@@ -34,8 +34,8 @@ def exchange(monkeypatch: pytest.MonkeyPatch, operator: str, other: str) -> None
 
 
 def highest_id_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    def argmax(op: RuleGraph, logits: object, vocab_size: int) -> object:
-        best = op.Equal(logits, op.ReduceMax(logits, [1], keepdims=1))
+    def argmax(op: RuleGraph, logits: object, top: object, num_rows: int, vocab_size: int) -> object:
+        best = op.Equal(logits, top)
         return op.ReduceMax(op.Where(best, op.Range(0, vocab_size, 1), 0), [1], keepdims=0)
 
     monkeypatch.setattr(graphs, "argmax", argmax)
