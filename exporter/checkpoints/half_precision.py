@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Conv1d, Module
 
 from ...bundle import Precision
 
@@ -20,25 +20,24 @@ def fp32_arithmetic(model: Module) -> Iterator[None]:
     """The model computes in fp32 over the weights it has, while the context lasts.
 
     A module's weights are widened when it is called and restored after the call, so no more than one module's
-    weights are ever held in fp32.
+    matrices are ever held in fp32. With them go the vectors and convolutions of its parts, which it may read itself: a
+    hybrid's layer hands its convolution's weight to a function, which rounds what it convolves to the weight's type.
     """
-    narrow: dict[Tensor, Tensor] = {}
+    calls: list[list[tuple[Tensor, Tensor]]] = []  # what each call widened, by depth
 
     def widen(module: Module, args: Any) -> None:
-        for tensor in _direct_float_tensors(module):
-            narrow[tensor] = tensor.data
-            tensor.data = tensor.data.float()
+        narrow = [(tensor, tensor.data) for tensor in _needed(module) if tensor.dtype != torch.float32]
+        calls.append(narrow)
+        for tensor, data in narrow:
+            tensor.data = data.float()
 
     def restore(module: Module, args: Any, output: Any) -> None:
-        for tensor in _direct_float_tensors(module):
-            if tensor in narrow:
-                tensor.data = narrow.pop(tensor)
+        for tensor, data in calls.pop():
+            tensor.data = data
 
     hooks = []
     for module in model.modules():
-        if any(
-            tensor.is_floating_point() and tensor.dtype != torch.float32 for tensor in _direct_float_tensors(module)
-        ):
+        if any(tensor.dtype != torch.float32 for tensor in _needed(module)):
             hooks.append(module.register_forward_pre_hook(widen))
             hooks.append(module.register_forward_hook(restore, always_call=True))
     try:
@@ -46,6 +45,14 @@ def fp32_arithmetic(model: Module) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _needed(module: Module) -> Iterator[Tensor]:
+    """What the module computes with itself."""
+    yield from _direct_float_tensors(module)
+    for part in module.children():
+        convolves = isinstance(part, Conv1d)
+        yield from (tensor for tensor in _direct_float_tensors(part) if convolves or tensor.ndim < 2)
 
 
 def _direct_float_tensors(module: Module) -> Iterator[Tensor]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from specexport.exporter.checkpoints.half_precision import fp32_arithmetic
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class Tied(nn.Module):
@@ -20,8 +21,22 @@ class Tied(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         hidden = self.norm(self.embed(tokens)) * self.norm.scale
-        self.wide = sum(parameter.dtype == torch.float32 for parameter in self.parameters())
+        matrices = [parameter for parameter in self.parameters() if parameter.ndim > 1]
+        self.wide = sum(matrix.dtype == torch.float32 for matrix in matrices)
         return self.head(hidden)
+
+
+class Convolving(nn.Module):
+    """Reads the weights of its parts itself, as the layers of hybrids do, and calls one of them too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(8, 8, 4, padding=3, groups=8), nn.LayerNorm(8)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        rows = self.norm(rows.to(self.norm.weight.dtype)).transpose(1, 2)
+        weight = self.conv.weight
+        return functional.conv1d(rows.to(weight.dtype), weight, self.conv.bias, padding=3, groups=8)
 
 
 @pytest.fixture
@@ -41,7 +56,25 @@ def test_what_is_computed_is_not_rounded(model: Tied) -> None:
     assert (rounded.float() - expected).abs().max() > 1e-3
 
 
-def test_no_module_keeps_its_weights_wide(model: Tied) -> None:
+def test_what_a_module_reads_of_its_parts_rounds_nothing() -> None:
+    torch.manual_seed(0)
+    module = Convolving().bfloat16().requires_grad_(False)
+    before, rows = {name: value.data_ptr() for name, value in module.state_dict().items()}, torch.randn(1, 9, 8)
+    with fp32_arithmetic(module):
+        found = module(rows)
+    assert {name: value.data_ptr() for name, value in module.state_dict().items()} == before
+    assert torch.equal(found, module.float()(rows))
+
+
+def test_a_call_that_fails_leaves_the_weights_as_they_were(model: Tied) -> None:
+    before = {name: value.data_ptr() for name, value in model.state_dict().items()}
+    with fp32_arithmetic(model):
+        with pytest.raises(IndexError):
+            model(torch.full((1, 2), 11))
+        assert {name: value.data_ptr() for name, value in model.state_dict().items()} == before
+
+
+def test_no_module_keeps_its_matrices_wide(model: Tied) -> None:
     before = {name: value.data_ptr() for name, value in model.state_dict().items()}
     with fp32_arithmetic(model):
         model(torch.zeros(1, 2, dtype=torch.int64))
