@@ -51,21 +51,26 @@ class OrtDeviceGraph:
         for key, value in RUN_OPTIONS.items():
             self._options.add_run_config_entry(key, value)
         self._bindings: list[Any] = []
-        self._tensors = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}
-        self.inputs = [value.name for value in session.get_inputs()]
-        self.outputs = [value.name for value in session.get_outputs()]
+        inputs, outputs = session.get_inputs(), session.get_outputs()
+        self.inputs, self.outputs = [value.name for value in inputs], [value.name for value in outputs]
+        # Copies: what the session gives keeps it alive, and the GPU's memory with it.
+        self._types = {value.name: ELEMENTS[value.type] for value in (*inputs, *outputs)}
+        self._shapes = {
+            value.name: tuple(size if isinstance(size, int) else -1 for size in value.shape)
+            for value in (*inputs, *outputs)
+        }
         self.on_host = frozenset({*COUNTS} & {*self.inputs})  # shapes follow from them
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(size if isinstance(size, int) else -1 for size in self._tensors[name].shape)
+        return self._shapes[name]
 
     def least(self, name: str, profile: int) -> int:
         return 0  # any shape will do
 
     def array(self, name: str) -> tuple[DTypeLike, int]:
-        dtype = ELEMENTS[self._tensors[name].type][1]
+        _, dtype = self._types[name]
         assert dtype is not None, "rules are in fp32"
-        return dtype, math.prod(self.shape(name))
+        return dtype, math.prod(self._shapes[name])
 
     def bind(
         self,
@@ -80,8 +85,7 @@ class OrtDeviceGraph:
         for names, bind in ((self.inputs, io.bind_input), (self.outputs, io.bind_output)):
             for name in names:
                 where = ("cpu", 0) if name in self.on_host else ("cuda", self._device.index)
-                element = ELEMENTS[self._tensors[name].type][0]
-                bind(name, *where, element, known.get(name) or self.shape(name), addresses[name])
+                bind(name, *where, self._types[name][0], known.get(name) or self._shapes[name], addresses[name])
         place = len(self._bindings)
         self._bindings.append(io)
 

@@ -5,6 +5,8 @@ The CPU provider computes what a run enqueues. No GPU is needed.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +98,14 @@ def test_a_pass_runs_once_and_is_replayed_from_then_on(exported: Exported) -> No
     device.log.clear()
     decoder.step(TOKENS[3:6], 3)
     assert [line for line in device.log if not line.startswith("copy")] == ["launch", "wait"]
+
+
+def test_a_closed_graph_lets_the_session_go(exported: Exported) -> None:
+    decoder = device_decoder(exported.folder / exported.spec.graphs["ort"], exported.spec, exported.contract)
+    session = weakref.ref(decoder._graph._session._real)  # type: ignore[attr-defined]
+    decoder._graph.close()
+    gc.collect()
+    assert session() is None
 
 
 def test_a_failing_pass_says_what_failed(exported: Exported) -> None:
