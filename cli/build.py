@@ -58,7 +58,7 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
 @click.option(
     "--prompt-chunk",
     type=int,
-    help="Prompt tokens per pass. [default: 256; 64 for GPU engines; less for mixtures of experts]",
+    help="Prompt tokens per pass. [default: 256; 512 for onnxruntime-cuda; 64 for plans; less for mixtures of experts]",
 )
 @click.option(
     "--precision",

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from specexport.engines.cuda import pick_row
 from specexport.engines.cuda.place_rows import PTX
-from specexport.engines.tensorrt import pick_row
 from support.host_memory import HostMemory
 from support.ptx import Kernel
 
