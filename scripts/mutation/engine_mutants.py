@@ -5,10 +5,14 @@ from __future__ import annotations
 from .mutant import Mutant
 
 KERNELS = "engines/onnxruntime/kernels.py"
-CPU, CUDA_DECODER = "engines/onnxruntime/cpu.py", "engines/onnxruntime/cuda_decoder.py"
+CPU, ORT_GRAPH, ORT_CUDA = (f"engines/onnxruntime/{name}.py" for name in ("cpu", "device_graph", "cuda"))
 GRAPH_CACHE, STAGING, DEVICE = (f"engines/cuda/{name}.py" for name in ("graph_cache", "staging", "device"))
-DECODER, ROUND, PLACE_ROWS = (f"engines/tensorrt/{name}.py" for name in ("decoder", "round_graph", "place_rows"))
+DECODER, ROUND, PLACE_ROWS, ENGINE = (
+    f"engines/cuda/{name}.py" for name in ("decoder", "round_graph", "place_rows", "engine")
+)
 ON_CUDA = ("tests/engines/cuda",)
+ON_ORT, WITH_STATES = ((f"tests/engines/onnxruntime/test_device_{name}.py",) for name in ("graph", "states"))
+OF_ORT_CUDA = ("tests/engines/onnxruntime/test_cuda.py",)
 OF_KERNELS = ("tests/engines/onnxruntime/test_kernels.py",)
 ON_TENSORRT = (
     "tests/engines/cuda/test_decoder.py",
@@ -32,25 +36,11 @@ ENGINES = (
         ("tests/engines/tensorrt/test_versions.py",),
     ),
     Mutant(
-        "graphs are captured wherever the last pass was",
-        CUDA_DECODER,
-        "self._position[0] = 0  # the widest pass must fit",
-        "",
-        ("tests/engines/onnxruntime/test_cuda_decoder.py",),
-    ),
-    Mutant(
         "a pass on the CPU looks at fewer columns than it writes",
         CPU,
         "size = (count, self._contract.span(end) if self._spans else 0)",
         "size = (count, self._contract.span(max(1, position)) if self._spans else 0)",
         ("tests/engines/onnxruntime/test_cpu.py",),
-    ),
-    Mutant(
-        "a padded chunk's tokens of the pass before",
-        CUDA_DECODER,
-        "bound.tokens[0, count:] = 0",
-        "pass",
-        ("tests/engines/onnxruntime/test_cuda_decoder.py",),
     ),
     Mutant(
         "a captured graph is not waited for",
@@ -206,9 +196,67 @@ self._graphs[key] = self._device.capture(work)""",
     ),
     Mutant(
         "a host without a GPU is told to replace onnxruntime",
-        "engines/onnxruntime/cuda.py",
+        ORT_CUDA,
         "if _missing(DRIVER):",
         "if not DRIVER:",
-        ("tests/engines/onnxruntime/test_cuda.py",),
+        OF_ORT_CUDA,
+    ),
+    Mutant(
+        "the second run of ONNX Runtime allocates, in a capture",
+        ORT_CUDA,
+        "options.enable_mem_pattern = False",
+        "options.enable_mem_pattern = True",
+        OF_ORT_CUDA,
+    ),
+    Mutant(
+        "flash attention is asked of GPUs that lack it",
+        ORT_CUDA,
+        "if device.compute_capability >= FLASH[0]:",
+        "if FLASH:",
+        OF_ORT_CUDA,
+    ),
+    Mutant("ONNX Runtime captures its runs itself", ORT_GRAPH, '"-1"', '"1"', ON_ORT),
+    Mutant(
+        "a run of ONNX Runtime waits for the GPU",
+        ORT_GRAPH,
+        '{"gpu_graph_id": "-1", "disable_synchronize_execution_providers": "1"}',
+        '{"gpu_graph_id": "-1"}',
+        ON_ORT,
+    ),
+    Mutant(
+        "ONNX Runtime is said to read nothing on the host",
+        ORT_GRAPH,
+        "frozenset({*COUNTS} & {*self.inputs})",
+        "frozenset()",
+        WITH_STATES,
+    ),
+    Mutant(
+        "outputs of ONNX Runtime have no shapes but the graph's own",
+        ORT_GRAPH,
+        "{**shapes, **given}",
+        "{**shapes}",
+        ON_ORT,
+    ),
+    Mutant("a closed graph holds its session and the GPU's memory", ORT_GRAPH, "self._session = None", "", ON_ORT),
+    Mutant(
+        "prompts are replayed although their counts are read on the host",
+        DECODER,
+        "if self._graph.on_host:",
+        "if False:",
+        WITH_STATES,
+    ),
+    Mutant(
+        "a prompt's pass that is not captured is not waited for",
+        DECODER,
+        "pass_()\nself._device.synchronize()",
+        "pass_()",
+        WITH_STATES,
+    ),
+    Mutant(
+        "graphs with columns have one span",
+        ENGINE,
+        'if not any("columns" in graph.inputs for graph in loaded.values()):',
+        "if True:",
+        ON_TENSORRT,
     ),
 )

@@ -12,6 +12,8 @@ ATTENTION, LINT, LENGTHS = (
 ROWS, EXACT = "exporter/quantize/for_onnxruntime.py", "exporter/quantize/batch_invariant.py"
 NBITS, QDQ, APPLY = (f"exporter/quantize/{name}.py" for name in ("for_onnxruntime", "for_tensorrt", "apply"))
 GRAPHS, PARTS = "exporter/rules/graphs.py", "exporter/rules/parts.py"
+PACKED, PARTED = "exporter/quantize/for_cuda.py", "exporter/quantize/rotary.py"
+OF_PACKED = ("tests/exporter/quantize/test_for_cuda.py",)
 VOCABULARY = "exporter/checkpoints/shared_vocabulary.py"
 LEFT_OUT, POSITIONS, GENERATION = (
     f"exporter/checkpoints/{name}.py" for name in ("left_out", "config", "generation_config")
@@ -415,5 +417,61 @@ EXPORTER = (
         "written[token] and token not in self.special",
         "written[token]",
         ("tests/exporter/checkpoints/test_shared_vocabulary.py",),
+    ),
+    Mutant(
+        "queries, keys and values are joined in another order",
+        PACKED,
+        "[_values(linear) for linear in group]",
+        "[_values(linear) for linear in reversed(group)]",
+        OF_PACKED,
+    ),
+    Mutant(
+        "keys that another node reads are joined with queries",
+        PARTED,
+        "if _only_used(parts, node):",
+        "if parts:",
+        OF_PACKED,
+    ),
+    Mutant(
+        "products are joined although one adds a bias of its own",
+        PACKED,
+        "linear.bias is None and len(linear.weight.uses()) == 1",
+        "len(linear.weight.uses()) == 1",
+        OF_PACKED,
+    ),
+    Mutant(
+        "a weight that another product has is stored once more",
+        PACKED,
+        "linear.bias is None and len(linear.weight.uses()) == 1",
+        "linear.bias is None",
+        OF_PACKED,
+    ),
+    Mutant(
+        "products of different values are joined",
+        PACKED,
+        "linear.input is first.input and linear.transposed and linear.weight.dtype == first.weight.dtype",
+        "linear.transposed and linear.weight.dtype == first.weight.dtype",
+        OF_PACKED,
+    ),
+    Mutant(
+        "products whose weights are stored otherwise are joined",
+        PACKED,
+        "linear.input is first.input and linear.transposed and linear.weight.dtype == first.weight.dtype",
+        "linear.input is first.input and linear.weight.dtype == first.weight.dtype",
+        OF_PACKED,
+    ),
+    Mutant(
+        "for CUDA, attention does not turn queries and keys by itself",
+        PACKED,
+        "absorb_rotary(model, capacity)",
+        "pass",
+        OF_PACKED,
+    ),
+    Mutant(
+        "what the rotary embedding left keeps queries and keys apart",
+        PACKED,
+        "absorb_rotary(model, capacity)\nCLEAN_UP(model)",
+        "absorb_rotary(model, capacity)",
+        OF_PACKED,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .mutant import Mutant
 
 HIDDEN, PICK, DECODER, ROUND, ENGINE = (
-    f"engines/tensorrt/{name}.py" for name in ("hidden", "pick_row", "decoder", "round_graph", "engine")
+    f"engines/cuda/{name}.py" for name in ("hidden", "pick_row", "decoder", "round_graph", "engine")
 )
 COMPILE, CHECKS, LOOP = (
     "engines/tensorrt/compile.py",
@@ -15,8 +15,6 @@ COMPILE, CHECKS, LOOP = (
 OF_ROUNDS = ("tests/engines/cuda/test_hidden_rounds.py",)
 OF_PICK = ("tests/engines/cuda/test_pick_row.py",)
 OF_CHECKS = ("tests/engines/tensorrt/test_network_checks.py",)
-ON_CUDA, CUDA_DECODER = "engines/onnxruntime/hidden_cuda.py", "engines/onnxruntime/cuda_decoder.py"
-OF_CUDA = ("tests/engines/onnxruntime/test_cuda_hidden.py",)
 
 HIDDEN_ROUNDS = (
     Mutant(
@@ -34,8 +32,8 @@ HIDDEN_ROUNDS = (
     Mutant(
         "a step with feedback is the graph of one that fuses",
         DECODER,
-        '("step", count, span, fuses)',
-        '("step", count, span)',
+        '("step", count, span, fuses, *on_host)',
+        '("step", count, span, *on_host)',
         OF_ROUNDS,
     ),
     Mutant(
@@ -106,28 +104,18 @@ HIDDEN_ROUNDS = (
     Mutant("a draft without hidden states drafts", LOOP, "k = k if hidden is not None else 0", "pass", OF_ROUNDS),
     Mutant("hidden states of any width", CHECKS, "(1, -1, len(spec.taps) * spec.tap_width)", "(1, -1, 6)", OF_CHECKS),
     Mutant("a head without feedback", CHECKS, '(outputs, "output", FEEDBACK)', '(inputs, "input", HIDDEN)', OF_CHECKS),
-    Mutant("passes over the one before", ON_CUDA, "self.count : self.count + count", ":count", OF_CUDA),
-    Mutant(
-        "every pass reads the first rows",
-        ON_CUDA,
-        "self._given[:count], self._given[count:]",
-        "self._given[:count], self._given",
-        OF_CUDA,
-    ),
-    Mutant("the first row goes back", ON_CUDA, "rows()[-1:]", "rows()[:1]", OF_CUDA),
     Mutant(
         "feedback of the widest step",
-        CUDA_DECODER,
-        "self.reader.rows = width",
+        DECODER,
+        "self.reader.rows = count",
         "self.reader.rows = self._contract.widest_step",
-        OF_CUDA,
+        OF_ROUNDS,
     ),
     Mutant(
         "hidden states pile up over steps",
-        CUDA_DECODER,
-        "self.taps.count = 0",
-        "",
-        OF_CUDA,
-        within="OrtCudaDecoder.step",
+        DECODER,
+        "self.taps.count = count",
+        "self.taps.count += count",
+        OF_ROUNDS,
     ),
 )

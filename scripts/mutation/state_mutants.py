@@ -13,8 +13,7 @@ ALONE, ROUNDS = ("tests/exporter/tracing/test_standard_states.py",), ("tests/eng
 CONTEXT, PLACES = "runtime/state/context.py", ("tests/runtime/state/test_checkpoints.py",)
 APPLIED = "exporter/quantize/apply.py"
 QUANTIZED = ("tests/exporter/proving/test_prove_states.py",)
-CAPTURES, ON_DEVICE = "engines/onnxruntime/captures.py", ("tests/engines/onnxruntime/test_cuda_states.py",)
-MEMORY = "engines/onnxruntime/states.py"
+DECODER, ON_DEVICE = "engines/cuda/decoder.py", ("tests/engines/onnxruntime/test_device_states.py",)
 SPLITS, SPLIT = "exporter/passes/cuda_graphs.py", ("tests/exporter/passes/test_narrow_splits.py",)
 ON_HOST, HELD = "exporter/passes/cuda_graphs.py", ("tests/exporter/passes/test_state_counts.py",)
 
@@ -247,24 +246,10 @@ return pending, self.certain(pending, count, prompt)""",
         HELD,
     ),
     Mutant(
-        "a captured pass takes its rows into the state twice",
-        CAPTURES,
-        "            self._states.restore(before)\n",
-        "",
-        ON_DEVICE,
-    ),
-    Mutant(
         "passes with other counts share a captured graph",
-        CAPTURES,
-        "kind = Kind(width, *(self._states.counts if self._states is not None else ()))",
-        "kind = next((kind for kind in self._options if kind.width == width), Kind(width))",
-        ON_DEVICE,
-    ),
-    Mutant(
-        "a state on the device is written where nobody reads it",
-        MEMORY,
-        'io.bind_ortvalue_output(f"present.{name}", self._value)',
-        'io.bind_output(f"present.{name}", "cuda")',
+        DECODER,
+        '("step", count, span, fuses, *on_host)',
+        '("step", count, span, fuses)',
         ON_DEVICE,
     ),
 )
