@@ -94,7 +94,8 @@ def _wrong(option: str, value: object, expected: str) -> ParameterError:
 # Wide products pay on a CPU, where a last chunk is as wide as what is left of the prompt. On a GPU it is padded to a
 # whole one: on an H100, with an 8B model on ONNX Runtime, 1900 tokens take 0.28 s in chunks of 64 and 0.09 s in those
 # of 512, and up to 64 tokens 9 and 21 ms. Plans have a profile for it, whose time nobody has measured.
-CHUNKS, CHUNK = {("onnxruntime",): 256, ("onnxruntime-cuda",): 512}, 64
+CHUNKS: dict[tuple[str, ...], int] = {("onnxruntime",): 256, ("onnxruntime-cuda",): 512}
+CHUNK = 64
 # Beyond these values, costs rise and hardly anything is caught.
 MAX_TREE_ROWS = 32
 

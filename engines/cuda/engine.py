@@ -32,7 +32,7 @@ def assemble(
 ) -> Engine:
     """The engine `name` over `loaded`, by the paths of graphs within the bundle; its passes are captured.
 
-    Rounds run whole on the device where its rules are loaded, and no model reads anything on the host.
+    Rounds run whole on the device where its rules are loaded. With them no model may read anything on the host.
     Raises `EngineError` for too little memory.
     """
     manifest = bundle.manifest
@@ -60,7 +60,7 @@ def assemble(
     drafting = draft if same_ids or columns is not None else None
     rules = {Path(path).stem: graph for path, graph in loaded.items()}
     rounds = None
-    if "select_greedy" in rules and not any(graph.on_host for graph in loaded.values()):
+    if "select_greedy" in rules:
         rounds = DeviceRounds(device, contract, target, drafting, rules, scratch, columns)
         rounds.warm_up()
     for model in filter(None, (target, draft)):

@@ -29,8 +29,10 @@ def use_packed_attention(model: ir.Model, capacity: int) -> int:
 
 
 def _are_one(group: Group) -> bool:
-    """Whether the layers read the same value, and have weights of one kind and no bias of their own."""
+    """Whether they are several layers that read the same value, with weights of one kind and no bias of their own."""
     first = group[0]
+    if len({linear.node for linear in group}) < len(group):  # keys and values of one weight
+        return False
     alike = all(
         linear.input is first.input and linear.transposed and linear.weight.dtype == first.weight.dtype
         for linear in group

@@ -177,6 +177,15 @@ def test_whole_rounds_are_one_launch_and_give_the_hosts_tokens(
         host.reset()
 
 
+@pytest.mark.usefixtures("short_spans")
+def test_graphs_without_columns_have_one_span(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(CONTRACT.spans) > 1
+    device = FakeDevice()
+    with loaded(for_ort(micro_bundle(tmp_path, CONTRACT)), device, monkeypatch):
+        greedy_and_block, chunks = 2 * (CONTRACT.max_draft_tokens + 1), 2
+        assert device.log.count("capture") == greedy_and_block + chunks
+
+
 def test_a_model_without_its_graph_is_refused_and_everything_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
