@@ -38,8 +38,8 @@ class Contract:
 
     A graph whose layers keep states (`CacheLayer.states`) also takes `pending [1] int64`, how many of the open rows
     count, and `certain [1] int64`, how many of these and of the T new ones it commits (see docs/architecture.md,
-    "States"). Each state is `past.{i}.{name}` and `present.{i}.{name}`: in the dialect `ort` in the same memory, in
-    `onnx` copied there after the pass.
+    "States"). Each state is `past.{i}.{name}` and `present.{i}.{name}`: copied there after the pass, or
+    in the same memory.
 
     With tree rows, the target's graphs also take `depth [T] int64`, the distance of row i from `position` in the text,
     and `ancestor [T, T] bool`, whether row i sees row j, itself included. Row i is written to cache row position + i.

@@ -251,7 +251,7 @@ class Engine:
     trees: TakesTrees | None = None  # the target, if the bundle was built with tree rows
     # hidden states `[T, F]` of the target's last pass, a fixed buffer, if its graph gives them (`ModelSpec.taps`)
     taps: Callable[[], NDArray[np.float32]] | None = None
-    warm_up: Callable[[], None] | None = None  # captures graphs for the calling thread; all cached rows are lost
+    warm_up: Callable[[], None] | None = None  # does what the first pass would wait for; all cached rows are lost
 
 
 @dataclass(frozen=True)

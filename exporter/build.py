@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..bundle import Bundle, Contract, DraftSpec, Role, RuleSpec, SharedVocabulary, write_manifest
+from ..bundle import Bundle, Contract, DraftSpec, ModelSpec, Role, RuleSpec, SharedVocabulary, write_manifest
 from ..bundle.files import require_space_for
 from ..bundle.output import new_folder
 from ..editing.compile import compile_bundle
@@ -149,7 +149,9 @@ def build(
                 # too few are reported now, not after an export
                 calibration_tokens(model.tokenizer, texts.texts, vocab_size=model.vocab_size or None)
             context = BuildContext(_contract(resolved, options), staging_dir, cache, timed)
-            if (chunk := context.contract.prompt_chunk) < min(options.chunk, context.contract.capacity):
+            if (chunk := context.contract.prompt_chunk) < min(
+                options.chunk, options.longest_chunk(context.contract.capacity)
+            ):
                 timed.note(
                     f"prompts are read {chunk} tokens at a time, since each pass copies the experts' weights; see "
                     "--prompt-chunk"
@@ -199,7 +201,7 @@ def _write(
             maps = write_maps(resolved.translation, target, first, options.min_overlap, staging_dir)
         made = (DraftSpec(drafts[0].name, first, maps),)
     rules: tuple[RuleSpec, ...] = ()
-    if any(ENGINES[engine].on_gpu for engine in options.engines):  # the host's rounds use the numpy rules
+    if any(map(_runs_rounds(specs.values()), options.engines)):  # the host's rounds use the numpy rules
         with progress.stage("rules", number_of_rules(contract)) as step:
             rules = write_rules(staging_dir, contract, target.vocab_size, step)
     with progress.stage("write", 1):
@@ -209,10 +211,16 @@ def _write(
         return Bundle.open(staging_dir, check_digests=False)  # what was written must be readable
 
 
+def _runs_rounds(specs: Iterable[ModelSpec]) -> Callable[[str], bool]:
+    """Of an engine's name, whether it runs rounds of these models on the device."""
+    states = any(spec.has_states for spec in specs)
+    return lambda engine: bool(ENGINES[engine].library) or (ENGINES[engine].on_gpu and not states)
+
+
 def _contract(resolved: _Models, options: BuildOptions) -> Contract:
     capacity, models = check_capacity(resolved.by_name, options.max_seq_len), resolved.models
     try:
-        chunk = min(prompt_chunk(models, options), capacity)
+        chunk = min(prompt_chunk(models, options), options.longest_chunk(capacity))
         require_memory_for_copies(models, options, chunk)
         precision, caches = options.numbers.precision, options.cache_precision
         apart = caches if caches != precision else None

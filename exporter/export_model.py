@@ -193,7 +193,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
             step(f"quantize {dialect}")
             quantize(graphs[dialect], dialect, named, contract.capacity, made, export.exact_widths)
         elif dialect == "ort":
-            use_packed_attention(graphs[dialect], contract.capacity)
+            use_packed_attention(graphs[dialect], contract.capacity, join={*dialects} <= {*ORT_DIALECTS})
         beside = _beside(reads, layers, dialect, contract) if reads is not None else {}
         for graph in beside.values():
             optimize(graph, dialect)

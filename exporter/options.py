@@ -229,6 +229,13 @@ class BuildOptions:
             return self.prompt_chunk
         return CHUNKS.get(tuple(self.engines), CHUNK)
 
+    def longest_chunk(self, capacity: int) -> int:
+        """Where chunks are padded, the rows behind the last whole one are fed some tokens at a time: an eighth of the
+        cache at most, unless a chunk was asked for.
+        """
+        padded = self.prompt_chunk is None and tuple(self.engines) != ("onnxruntime",)
+        return min(capacity, max(CHUNK, capacity // 8)) if padded else capacity
+
     @property
     def _reads_texts(self) -> bool:
         return self.numbers.quantized or self.draft_vocabulary is not None

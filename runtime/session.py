@@ -158,9 +158,9 @@ class Session:
         return self._encoder.thinking(prompt, variables, tools)
 
     def prepare(self) -> None:
-        """Do now what the first request would wait for: capture graphs, which some engines do for each thread; open the
-        policy's drafts, or, if the bundle is not calibrated and the user's cache has no costs for this bundle and host,
-        measure for half a second. Cached rows may be lost.
+        """Do now what the first request would wait for: read the weights from the disk; open the policy's drafts, or,
+        if the bundle is not calibrated and the user's cache has no costs for this bundle and host, measure for half a
+        second. Cached rows may be lost.
 
         Raises `SessionBusyError` while a stream of the session is open, `SessionClosedError`.
         """

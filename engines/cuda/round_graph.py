@@ -10,7 +10,8 @@ One launch, one wait.
     accept           how many draft tokens are accepted, and the token that follows
     device -> host   draft tokens, confidences, num_accepted, next_token, next_position; the target's hidden states
 
-Contexts never change (see `plan.py`), so data is copied from one to the next: a few bytes, and a row of probabilities.
+What is bound never changes (see `loaded_graph.py`), so data is copied from one to the next: a few bytes, and a row of
+probabilities.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class PassDecoder(Protocol):
 class DeviceRounds:
     """Implements `Rounds`.
 
-    rules: loaded plans of the verification rules, by the names of their graphs' files, e.g. `select`, `accept_block_4`.
+    rules: the loaded verification rules, by the names of their graphs' files, e.g. `select`, `accept_block_4`.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from .staging import Slot
 
 
 class DeviceStates:
-    """The states of one model. A plan must not write what it reads, so all states are copied after each pass.
+    """The states of one model. A pass must not write what it reads, so all states are copied after each pass.
 
     keeps: see `OpenRows`. purpose: what the memory is for, for error messages. Raises `EngineError` for too little
     memory.

@@ -108,8 +108,24 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     assert isinstance(target, OrtDecoder)
     trees = target if manifest.contract.tree_rows else None
     dialect = _dialect(bundle, manifest.target)
+
+    def warm_up() -> None:
+        """The first pass reads the weights from the disk."""
+        target.step([0], 0)
+        if draft is not None and draft.reader is None:
+            draft.decoder.step([0], 0)
+
     return Engine(
-        NAME, dialect, target, draft, open_one, close=close, open_draft=open_draft, trees=trees, taps=target.taps
+        NAME,
+        dialect,
+        target,
+        draft,
+        open_one,
+        close=close,
+        open_draft=open_draft,
+        trees=trees,
+        taps=target.taps,
+        warm_up=warm_up,
     )
 
 

@@ -11,7 +11,7 @@ import ctypes
 import importlib.util
 import io
 import re
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ...bundle import Bundle
 from ...errors import BundleError, EngineError
 from ..base import Availability, Engine
 from ..cuda.device import CudaDevice
+from ..cuda.driver import find_gpu
 from ..cuda.engine import assemble
 from ..cuda.protocol import Device
 from .device_graph import OrtDeviceGraph, explain, reason
@@ -66,6 +67,11 @@ def availability() -> Availability:
             f"{name} replays CUDA graphs wrongly, {needed} or newer is needed",
             f"pip install 'onnxruntime-gpu>={needed}'",
         )
+    try:
+        find_gpu()
+    except EngineError as error:  # also for bindings that are missing or newer than the driver
+        detail, _, remedy = str(error).partition("; ")
+        return Availability(False, detail, remedy)
     _preload(ort)
     return _probe(ort, 0) or Availability(True, f"{name}, CUDA")
 
@@ -102,11 +108,13 @@ def _load(ort: Any, bundle: Bundle, threads: int, device: CudaDevice) -> Engine:
         return loaded[name]
 
     def close() -> None:
-        with suppress(EngineError):  # after a fault of the GPU every call fails
-            device.synchronize()
-        for graph in loaded.values():
-            graph.close()
-        device.close()
+        with ExitStack() as stack:
+            stack.callback(device.close)
+            with suppress(EngineError):  # after a fault of the GPU every call fails
+                stack.enter_context(device.entered())
+                device.synchronize()
+            for graph in loaded.values():
+                graph.close()
 
     try:
         with device.entered():

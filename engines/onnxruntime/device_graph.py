@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ...bundle import COUNTS, Contract, ModelSpec, Precision, Reads
-from ...errors import EngineError
+from ...errors import BundleError, EngineError
 from ..cuda.driver import size_text
 from ..cuda.loaded_graph import Enqueue
 from ..cuda.protocol import Address, Device
@@ -41,7 +41,10 @@ RUN_OPTIONS = {"gpu_graph_id": "-1", "disable_synchronize_execution_providers": 
 
 
 class OrtDeviceGraph:
-    """ort: the module onnxruntime. session: the graph at `path`, on the device and its stream."""
+    """ort: the module onnxruntime. session: the graph at `path`, on the device and its stream.
+
+    Raises `BundleError` for a type that no graph of ours has.
+    """
 
     scratch_bytes = 0  # its arena has the memory
 
@@ -54,7 +57,11 @@ class OrtDeviceGraph:
         inputs, outputs = session.get_inputs(), session.get_outputs()
         self.inputs, self.outputs = [value.name for value in inputs], [value.name for value in outputs]
         # Copies: what the session gives keeps it alive, and the GPU's memory with it.
-        self._types = {value.name: ELEMENTS[value.type] for value in (*inputs, *outputs)}
+        self._types: dict[str, tuple[int, DTypeLike | None]] = {}
+        for value in (*inputs, *outputs):
+            if value.type not in ELEMENTS:
+                raise BundleError(f"{path}: {value.name} is a {value.type}; build the bundle again")
+            self._types[value.name] = ELEMENTS[value.type]
         self._shapes = {
             value.name: tuple(size if isinstance(size, int) else -1 for size in value.shape)
             for value in (*inputs, *outputs)

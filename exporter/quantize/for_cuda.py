@@ -14,12 +14,16 @@ from .linears import MICROSOFT, Group, Linear, linears, name_of, put_in_place
 from .rotary import absorb_rotary, attention_parts, pack_attention
 
 
-def use_packed_attention(model: ir.Model, capacity: int) -> int:
-    """Returns the number of attention layers that take one packed input now. capacity: rows of the cache."""
+def use_packed_attention(model: ir.Model, capacity: int, join: bool = True) -> int:
+    """Returns the number of attention layers that take one packed input now. capacity: rows of the cache.
+
+    join: whether queries, keys and values become one product, whose weight is stored beside those that another graph
+    reads singly.
+    """
     absorb_rotary(model, capacity)
     CLEAN_UP(model)  # what the rotary embedding left would keep queries and keys apart
     by_output = {linear.output: linear for linear in linears(model.graph)}
-    for parts in attention_parts(model):
+    for parts in attention_parts(model) if join else ():
         group = [by_output[part] for part in parts if part in by_output]
         if len(group) == len(parts) and _are_one(group):
             put_in_place(model.graph, group, [_product(model.graph, group)])

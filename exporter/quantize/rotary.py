@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 
 from .linears import constant, splits_last_axis
 
-ATTENTION = "GroupQueryAttention"
+ATTENTION, ATTENTION_BIAS = "GroupQueryAttention", 10
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
     """Returns the number of attention layers that turn by themselves now. capacity: rows of the tables.
 
     A layer stays as it is whose queries and keys are turned otherwise or not at all; and on ONNX Runtime's operator in
-    part, by pairs of neighbours, or with heads of a width that its kernel does not turn.
+    part, by pairs of neighbours, with heads of a width that its kernel does not turn, or as rows of trees, whose angles
+    are not those of their places in the cache.
     """
     graph = model.graph
     tables: dict[tuple[ir.Value, ir.Value, int, int], tuple[ir.Value, ir.Value] | None] = {}
@@ -82,7 +83,7 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
         query, key = _rotated(node.inputs[0]), _rotated(node.inputs[places.keys])
         if query is None or key is None or query.way != key.way:
             continue
-        if node.op_type == ATTENTION and (not query.half or query.turned):
+        if node.op_type == ATTENTION and (not query.half or query.turned or _has_bias(node)):
             continue
         if query.way not in tables:
             tables[query.way] = _tables(
@@ -102,6 +103,11 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
             node.attributes["neighbours"] = ir.AttrInt64("neighbours", 1)
         changed += 1
     return changed
+
+
+def _has_bias(attention: ir.Node) -> bool:
+    """Whether a bias says which rows see each other, as those of trees do."""
+    return len(attention.inputs) > ATTENTION_BIAS and attention.inputs[ATTENTION_BIAS] is not None
 
 
 def _rotated(value: ir.Value | None) -> Rotated | None:

@@ -81,7 +81,7 @@ class EngineThread:
         return monotonic() - self._seen_at if job is not None else 0.0
 
     def prepare(self) -> None:
-        """`Session.prepare` in this thread, which runs the rounds: some graphs are captured for one thread alone.
+        """`Session.prepare` in this thread, which runs the rounds.
 
         Blocks. Call it before the first job; it does nothing after that.
         """

@@ -47,7 +47,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def test_the_engine_thread_prepares_what_it_runs(tmp_path: Path) -> None:
-    """Graphs of ONNX Runtime on CUDA are captured for one thread; rows that this left behind are forgotten."""
+    """A library may keep something for each thread; rows that a pass left behind are forgotten."""
     session, decoder = slow_session(tmp_path, CONTRACT)
     decoder.gate.set()
     threads: list[str] = []

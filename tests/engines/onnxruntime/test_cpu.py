@@ -20,6 +20,7 @@ from specexport.errors import BundleError, EngineError, SessionClosedError
 from specexport.exporter.dialects import Dialect
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, POISON, max_error
 from specexport.runtime.proofs.reference_file import load_reference
+from specexport.runtime.session import Session
 from specexport.strict import parse, read_json
 from support.hub_cache import in_the_hubs_layout
 from support.pair import Pair
@@ -169,6 +170,17 @@ def test_two_engines_of_one_process_do_not_share_caches(opened: Bundle) -> None:
     feed(one, 16)
     other.step([9] * 16, 0)
     assert np.array_equal(one.step(TOKENS[16:21], 16), expected)
+
+
+def test_preparing_reads_the_weights_and_leaves_no_row_that_counts(opened: Bundle) -> None:
+    with Session(opened, load(opened), policy=False) as session:
+        expected = session.generate([5, 6, 7], max_new_tokens=6).tokens
+    with Session(opened, load(opened), policy=False) as session:
+        session.prepare()
+        assert session.engine.draft is not None
+        for decoder in (session.engine.target, session.engine.draft.decoder):
+            assert any(rows.any() for rows in decoder.read_rows(1))
+        assert session.generate([5, 6, 7], max_new_tokens=6).tokens == expected
 
 
 def test_a_graph_with_other_layers_than_the_manifests(opened: Bundle) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import onnxruntime as ort
 import pytest
+from specexport.engines.onnxruntime import cuda
 from specexport.engines.onnxruntime.cuda import _session, availability, load
 from specexport.errors import EngineError
 from support.doubles import CONTRACT, write_bundle
@@ -64,9 +65,23 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fa
     def install(**found: Any) -> FakeOrt:
         fake = FakeOrt(tmp_path, **found)
         monkeypatch.setitem(sys.modules, "onnxruntime", fake)
+        monkeypatch.setattr(cuda, "find_gpu", lambda: None)
         return fake
 
     return install
+
+
+def test_a_gpu_that_the_driver_does_not_show_is_not_usable(
+    install: Callable[..., FakeOrt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install()
+
+    def no_gpu() -> None:
+        raise EngineError("the package cuda-bindings is not installed; install it with: pip")
+
+    monkeypatch.setattr(cuda, "find_gpu", no_gpu)
+    found = availability()
+    assert (found.usable, found.remedy) == (False, "install it with: pip")
 
 
 NOT_AVAILABLE = "GetProviderInfo_CUDA() CUDA Provider not available, can't get interface for it\n"

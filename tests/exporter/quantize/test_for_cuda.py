@@ -5,15 +5,17 @@ The CPU provider runs the graphs. No GPU is needed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
+from specexport.exporter.passes.optimize import optimize
 from specexport.exporter.quantize.for_cuda import use_packed_attention
 from support.small_graphs import operators, run, weight, with_weights
-from support.tiny import LLAMA, export, save_model, trace_once
+from support.tiny import CONTRACT, LLAMA, export, save_model, trace_once, traced
 
 LAYERS = 2
 
@@ -59,6 +61,16 @@ def test_a_model_gives_the_references_logits(
     assert [is_packed(node) for node in found] == [packed > 0] * LAYERS
     products = [operators(model).count("FusedMatMul") for model in (before[0], after[0])]
     assert products[0] - products[1] == 2 * packed, "three products become one"
+
+
+def test_rows_of_trees_keep_angles_of_their_own(tmp_path: Path) -> None:
+    """The kernel turns a row by its place in the cache."""
+    checkpoint = save_model(tmp_path / "checkpoint", "llama", config=LLAMA | {"head_dim": 16})
+    model = traced(checkpoint, "ort", replace(CONTRACT, tree_rows=6))
+    optimize(model, "ort")
+    assert use_packed_attention(model, CONTRACT.capacity) == 0
+    assert len(attentions(model)) == LAYERS
+    assert not any(node.attributes.get_int("do_rotary", 0) for node in attentions(model))
 
 
 # Four heads of 16 over two of keys, a cache of 8 rows, two of them in use.
