@@ -1,8 +1,11 @@
-"""A pair of the sizes of Llama-3.1-8B and Llama-3.2-1B on a GPU: random weights, of whose text the draft knows a share.
+"""A pair of the sizes of Llama-3.1-8B and Llama-3.2-1B on a GPU; the draft agrees with a share of the target's tokens.
 
     python benchmarks/gpu_pair.py build OUT [--agreement 0.8] [--capacity 2048] [--small]
     python benchmarks/gpu_pair.py measure OUT --context 1024 [--repeats 5] [--chunks 64 512] [--json FILE]
     python benchmarks/gpu_pair.py transformers OUT --context 1024 [eager] [assisted] [static]
+
+For 16384 tokens: build OUT16 --capacity 16896; measure OUT16 --context 16384 --repeats 3; transformers OUT16 --context
+16384 static. The first token's time is by --chunks; `static` needs a C compiler and Python's headers.
 
 `build` writes OUT/target and OUT/draft in fp16, 19 GB, and OUT/pair.bundle without proofs, as large; it needs as much
 again meanwhile. Greedy text is a walk: the token after x is pi(x) for a random permutation pi, since row pi(x) of the
