@@ -294,6 +294,11 @@ def main() -> None:
     given = parser.parse_intermixed_args()
     if unknown := {*given.ways} - ({*WAYS} if given.command == "transformers" else set()):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; `transformers` has {', '.join(WAYS)}")
+    if given.command != "build":
+        import torch
+
+        if not torch.cuda.is_available():
+            parser.error(f"{given.command} needs a GPU, and torch {torch.__version__} finds none")
     if given.command == "build":
         write_pair(given.out, given.agreement, SMALL if given.small else PAIR)
         build(given.out, given.capacity)
