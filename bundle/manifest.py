@@ -184,9 +184,11 @@ class Manifest:
 
     @property
     def longest(self) -> int:
-        """The most tokens of a sequence: the capacity, minus the row that a quantized pass writes after its own."""
+        """The most tokens of a sequence: the capacity, minus the row that a quantized pass writes after its own on a
+        CPU.
+        """
         # exporter/quantize/batch_invariant.py
-        spare = self.target.format != "float" and "ort" in self.target.graphs
+        spare = self.target.format != "float" and "ort" in self.target.graphs and self.contract.precision == "fp32"
         return self.contract.capacity - spare
 
     def referenced_files(self) -> Iterator[str]:

@@ -15,7 +15,7 @@ Role = Literal["target", "draft"]
 Format = Literal["float", "int8", "int4", "fp8"]
 FORMATS: tuple[Format, ...] = ("float", "int8", "int4", "fp8")
 # The families of engines that quantized graphs are made for; each rounds in its own way.
-Family = Literal["onnxruntime", "tensorrt"]
+Family = Literal["onnxruntime", "onnxruntime-cuda", "tensorrt"]
 
 
 @dataclass(frozen=True)

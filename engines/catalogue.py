@@ -2,12 +2,12 @@
 (docs/contributing.md).
 
 Sources of the precisions, as of November 2026. ONNX Runtime: its CPU provider has kernels for int8 and for int4 in
-blocks (`MatMulNBits`), and none for products in fp8 or bf16; its CUDA provider has no attention in fp32, and in bf16 no
-`Pad`, which states need. TensorRT: its ONNX parser reads fp8 from version 9.0 and int4 from 10.0 on ("ONNX-TensorRT
-Changelog"), both older than the versions that this package compiles for. GPUs: TensorRT-RTX's support matrix ("Hardware
-and Precision") lists weights in int8 and int4, and bf16, from Ampere on, and fp8 from compute capability 8.9 on;
-TensorRT's guide ("Working with Quantized Types") says 8.9 for fp8 too. Measured with TensorRT-RTX 1.7.1: for 8.0 it
-builds int8 and int4, and refuses fp8 by name.
+blocks (`MatMulNBits`), and none for products in fp8 or bf16; its CUDA provider has the latter for weights in int8 too,
+no attention in fp32, and in bf16 no `Pad`, which states need. TensorRT: its ONNX parser reads fp8 from version 9.0 and
+int4 from 10.0 on ("ONNX-TensorRT Changelog"), both older than the versions that this package compiles for. GPUs:
+TensorRT-RTX's support matrix ("Hardware and Precision") lists weights in int8 and int4, and bf16, from Ampere on, and
+fp8 from compute capability 8.9 on; TensorRT's guide ("Working with Quantized Types") says 8.9 for fp8 too. Measured
+with TensorRT-RTX 1.7.1: for 8.0 it builds int8 and int4, and refuses fp8 by name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ ENGINES = {
         states=("fp32", "fp16"),
         hidden_drafts=("eagle3", "mtp", "dflash", "dspark"),
     ),
-    "onnxruntime-cuda": EngineInfo("onnxruntime.cuda", "onnxruntime", ("fp16", "bf16"), states=("fp16",)),
+    "onnxruntime-cuda": EngineInfo(
+        "onnxruntime.cuda", "onnxruntime-cuda", ("fp16", "bf16", "int8", "int4"), states=("fp16",)
+    ),
     "tensorrt": EngineInfo(
         "tensorrt.enterprise",
         "tensorrt",

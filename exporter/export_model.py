@@ -86,7 +86,8 @@ class ModelExport:
         """Whether rows of the dialect `ort` are to have the same bits in passes of any width, so that verification
         equals plain decoding, for which a pass writes one row more (`quantize/batch_invariant.py`).
         """
-        return self.quantizing is not None and "ort" in self.dialects and self.role == "target"
+        by_rows = self.quantizing is not None and self.quantizing.family == "onnxruntime"
+        return by_rows and "ort" in self.dialects and self.role == "target"
 
     @property
     def steps(self) -> int:
@@ -189,9 +190,10 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         if dialect == "kernels":
             step("use kernels")
             use_kernels(graphs[dialect], named, contract.capacity)
-        elif chosen is not None:
+        elif export.quantizing is not None:
             step(f"quantize {dialect}")
-            quantize(graphs[dialect], dialect, named, contract.capacity, made, export.exact_widths)
+            family = export.quantizing.family
+            quantize(graphs[dialect], dialect, named, contract.capacity, made, export.exact_widths, family)
         elif dialect == "ort":
             use_packed_attention(graphs[dialect], contract.capacity, join={*dialects} <= {*ORT_DIALECTS})
         beside = _beside(reads, layers, dialect, contract) if reads is not None else {}

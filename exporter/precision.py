@@ -19,8 +19,8 @@ from ..errors import EngineError, ParameterError
 from .dialects import Dialect
 
 # What quantized models compute in between their layers, and keep in their caches.
-ELEMENT: dict[Family, Precision] = {"onnxruntime": "fp32", "tensorrt": "fp16"}
-COMPILED_DRAFT = "int4"
+ELEMENT: dict[Family, Precision] = {"onnxruntime": "fp32", "onnxruntime-cuda": "fp16", "tensorrt": "fp16"}
+GPU_DRAFT = "int4"
 NAMES: tuple[str, ...] = (*PRECISIONS, *(name for name in FORMATS if name != "float"))
 
 
@@ -54,8 +54,9 @@ def choose_precision_plan(engines: tuple[str, ...], precision: str, draft_precis
                 f"{option} is {name}; it must be one of {', '.join(NAMES)}",
                 option.removeprefix("--").replace("-", "_"),
             )
-    compiled = [engine for engine in engines if engine in LIBRARIES]
-    family = ENGINES[compiled[0]].family if compiled else "onnxruntime"
+    families = {engine: ENGINES[engine].family for engine in engines if engine in ENGINES}
+    first = next((engine for engine in families if engine in LIBRARIES), next(iter(families), NAME))
+    family = families.get(first, "onnxruntime")
     formats: dict[Role, Format] = {role: name if name in FORMATS else "float" for role, name in named.items()}
     numbers = PrecisionPlan(ELEMENT[family], formats, family)
     if not numbers.quantized:
@@ -73,10 +74,9 @@ def choose_precision_plan(engines: tuple[str, ...], precision: str, draft_precis
                 f"it must be {numbers.precision}, or quantized too",
                 "precision" if role == "target" else "draft_precision",
             )
-    if compiled and len(compiled) < len(engines):
-        other = next(engine for engine in engines if engine not in compiled)
+    if other := next((engine for engine, its in families.items() if its != family), ""):
         raise ParameterError(
-            f"--precision is {precision}: {other} and {compiled[0]} round differently "
+            f"--precision is {precision}: {first} and {other} round differently "
             "and would give different text; "
             "build one bundle for each",
             "precision",
@@ -87,20 +87,21 @@ def choose_precision_plan(engines: tuple[str, ...], precision: str, draft_precis
 def default_draft_precision(
     engines: tuple[str, ...], precision: str, options: CompileOptions, tensorrt_version: tuple[int, ...] | None
 ) -> str | None:
-    """What the draft of a target in fp16 is stored in for engines that run plans: int4 where all of them read it.
+    """What the draft of a target in fp16 is stored in for engines on GPUs: int4 where all of them read it.
 
     A draft cannot change the text, and in fp16 takes two fifths of a round. None: as the target.
     """
-    if precision != ELEMENT["tensorrt"] or set(engines) - set(LIBRARIES):
+    families = {ENGINES[engine].family for engine in engines if engine in ENGINES}
+    if len(families) != 1 or precision != ELEMENT[families.pop()]:
         return None
     capabilities = (None, *map(_capability, options.compute_capabilities))
-    if any(refusal(engine, COMPILED_DRAFT, each) for engine in engines for each in capabilities):
+    if any(refusal(engine, GPU_DRAFT, each) for engine in engines for each in capabilities):
         return None
     if "tensorrt" in engines:
         version = tensorrt_version or _installed() or NEWEST
         if dialect_for("tensorrt", version) == "rows":
             return None
-    return COMPILED_DRAFT
+    return GPU_DRAFT
 
 
 def _installed() -> tuple[int, ...] | None:

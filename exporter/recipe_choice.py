@@ -87,7 +87,7 @@ def choose_recipe(
         changes = not isinstance(model, HiddenDraft)
         options = RecipeOptions(
             limit=quantizing.limit,
-            scale_type=contract.precision if quantizing.family == "tensorrt" else "fp32",
+            scale_type=contract.precision,
             floats=model.fusing if isinstance(model, HiddenDraft) else (),
             rotating=changes,
             smoothing=changes,

@@ -140,7 +140,7 @@ def prove(
         step(f"{role} {dialect}")
         path = staging_dir / graph
         kind = arithmetic(spec, contract)
-        by_ort = dialect == "ort" and (spec.format != "float" or (NAME in engines and kind == "fp16"))
+        by_ort = dialect == "ort" and NAME in engines and (spec.format != "float" or kind == "fp16")
         if kind == "fp32" or dialect == "kernels" or by_ort:
             decoder = open_decoder(path, spec, kept, dialect)
             proofs += _proved(decoder, reference, (NAME, dialect), role, kind)

@@ -31,7 +31,7 @@ from ...runtime.proofs.parity import (
     logits_of,
     max_error,
 )
-from ..dialects import ORT_DIALECTS, Dialect
+from ..dialects import Dialect
 from ..weights.fake_quant import fake_quantized
 from ..weights.recipe import Recipe
 from .layer_arithmetic import REPORT, ROUNDING, ROUNDINGS, layer_error
@@ -93,7 +93,7 @@ def prove_layers(subject: Subject, dialect: Dialect, path: Path, recorded: Refer
 
 
 def _answers(subject: Subject, dialect: Dialect, path: Path, reference: list[ReferenceStep]) -> list[Logits]:
-    if dialect in ORT_DIALECTS:
+    if subject.contract.precision == "fp32":
         decoder = open_decoder(path, subject.spec, subject.contract, dialect)
         return list(logits_of(decoder, reference, decoder.reader))
     with widened(path) as wide:

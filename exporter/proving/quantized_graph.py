@@ -21,7 +21,7 @@ from ...engines.base import RunGraph
 from ...engines.onnxruntime.graphs import open_graph
 from ...errors import ProofError
 from ...runtime.proofs.parity import Exact
-from ..dialects import OPSETS, ORT_DIALECTS, Dialect
+from ..dialects import OPSETS, Dialect
 from ..kernels.fuse import DOMAIN
 from ..kernels.layouts import floats_in_panels
 from ..passes.clean_up import parameter_name
@@ -116,7 +116,7 @@ class QuantizedGraph:
         for name in map(parameter_name, model.graph.initializers.values()):
             if name in weights and weights[name].name not in stored:
                 raise ProofError(f"{name} is missing among the graph's quantized products; {REPORT}")
-        if dialect not in ORT_DIALECTS:
+        if subject.contract.precision != "fp32":
             widen(model)
         return cls(path, model, products, picked, weights)
 

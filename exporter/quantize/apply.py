@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from torch.nn import Module
 
+from ...bundle import Family
 from ...errors import UnsupportedModelError
 from ..dialects import Dialect
 from ..passes.clean_up import CLEAN_UP, parameter_name
@@ -13,20 +14,32 @@ from .batch_invariant import attend_over_two_rows, look_angles_up, spell_softplu
 from .for_onnxruntime import quantize_nbits, quantize_rows
 from .for_tensorrt import Made, quantize_for_tensorrt
 from .linears import FLOATS
+from .nbits_for_cuda import quantize_for_cuda
 from .picked_weights import quantize_expert_rows, quantize_tables
 from .rotary import absorb_rotary, pack_attention
 
 
-def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, made: Made, exact_widths: bool) -> int:
+def quantize(
+    model: ir.Model,
+    dialect: Dialect,
+    recipe: Recipe,
+    capacity: int,
+    made: Made,
+    exact_widths: bool,
+    family: Family = "onnxruntime",
+) -> int:
     """Change an optimized graph; returns the number of weights that are quantized. Raises
     `UnsupportedModelError` for a weight of the recipe that stays as it was. capacity: rows of the cache.
 
     recipe: by the names that the graph's weights have, see `by_every_name`. made: what the model's earlier graphs got,
     by weight.
-    exact_widths: for ONNX Runtime, rows are to have the same bits in passes of any width.
+    exact_widths: for ONNX Runtime, rows are to have the same bits in passes of any width. family: whose graph the one
+    of the dialect `ort` is.
     """
     if dialect != "ort":
         changed = quantize_for_tensorrt(model, recipe, made)
+    elif family == "onnxruntime-cuda":
+        changed = quantize_for_cuda(model, recipe, capacity)
     else:
         absorb_rotary(model, capacity)
         changed = quantize_rows(model, recipe) + quantize_nbits(model, recipe) + quantize_expert_rows(model, recipe)

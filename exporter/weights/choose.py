@@ -90,6 +90,7 @@ class _Choice:
         self.format = format
         self.family = family
         self.options = options
+        self.blocks = family == "onnxruntime-cuda"  # all weights by blocks, no activations
         self.groups: list[InputGroup] = []
         self.weights: dict[str, WeightRecipe] = {}
         self.notes: list[str] = []
@@ -97,7 +98,8 @@ class _Choice:
     def recipe(self, step: Callable[[str], None]) -> Recipe:
         # The steps of fp8 grow with the values; int4 gains less than the same bytes would gain elsewhere
         # (docs/internals/log.md).
-        rotating, rotated = self.options.rotating and self.format == "int8", None
+        # Nor is what int8 loses worth it where no activations are rounded.
+        rotating, rotated = self.options.rotating and self.format == "int8" and not self.blocks, None
         if self.format == "int8":
             step("rotate")
             rotated = rotate(self.model, self.token_batches[0]) if rotating else None
@@ -147,8 +149,14 @@ class _Choice:
         return replace(recipe, input_scale=input_scale(group, recipe)) if self.family == "tensorrt" else recipe
 
     def of_shape(self, inputs: int, format: Format) -> WeightRecipe:
-        """The recipe for this number of inputs: int8 instead of int4 if no block size divides it."""
+        """The recipe for this number of inputs: int8 instead of int4 if no block size divides it, float where all are
+        by blocks.
+        """
         ours, scale_type = self.family == "onnxruntime", self.options.scale_type
+        if self.blocks:
+            if inputs % BLOCK:
+                return WeightRecipe("float")
+            return WeightRecipe(format, BLOCK, LARGEST_LIMIT, scale_type=scale_type, weight_only=format == "int8")
         if format == "int4":
             if inputs % BLOCK == 0:
                 return WeightRecipe("int4", block=BLOCK, signed=ours, scale_type=scale_type)
@@ -157,16 +165,16 @@ class _Choice:
 
     def decide(self) -> None:
         """Decide by group: layers that share an input share a format, so that engines can merge them."""
-        unfit, kept = [], []
+        kept = []
         recipes = {group: self.of_layer(group, self.format) for group in self.groups}
+        unfit = [group for group, recipe in recipes.items() if recipe.format != self.format]
         for group in self.outliers(recipes) if self.format != "int4" else ():
             recipes[group] = WeightRecipe("float")
             kept += [layer.weight for layer in group.layers]
         for group, recipe in recipes.items():
             self.weights |= {layer.weight: recipe for layer in group.layers}
-            if self.format == "int4" != recipe.format:
-                unfit += [f"{layer.weight} ({group.inputs} inputs)" for layer in group.layers]
-        self.note(unfit, f"int8: no int4 block of {BLOCK} inputs divides theirs")
+        names = [f"{layer.weight} ({group.inputs} inputs)" for group in unfit for layer in group.layers]
+        self.note(names, f"{'float' if self.blocks else 'int8'}: no block of {BLOCK} inputs divides theirs")
         self.note(kept, f"float: in {self.format} their error would be above {OUTLIER:g} times the model's median")
 
     def outliers(self, recipes: Mapping[InputGroup, WeightRecipe]) -> list[InputGroup]:
@@ -206,6 +214,10 @@ class _Choice:
 
     def decide_experts(self) -> None:
         """Decide on stacks of experts. On ONNX Runtime always int8: it has no fast int4 product of experts (log.md)."""
+        if self.blocks:
+            experts = [layer.weight for layer in expert_layers(self.model)]
+            self.note(experts, "float: ONNX Runtime's CUDA provider multiplies picked weights in float only")
+            return
         form: Format = "int8" if self.family == "onnxruntime" else self.format
         stacks = {layer.weight: self.of_stack(layer, form) for layer in expert_layers(self.model)}
         self.weights |= stacks

@@ -14,6 +14,8 @@ NBITS, QDQ, APPLY = (f"exporter/quantize/{name}.py" for name in ("for_onnxruntim
 GRAPHS, PARTS = "exporter/rules/graphs.py", "exporter/rules/parts.py"
 PACKED, PARTED = "exporter/quantize/for_cuda.py", "exporter/quantize/rotary.py"
 OF_PACKED = ("tests/exporter/quantize/test_for_cuda.py",)
+NBITS_FOR_CUDA = "exporter/quantize/nbits_for_cuda.py"
+OF_NBITS_FOR_CUDA = ("tests/exporter/quantize/test_nbits_for_cuda.py",)
 VOCABULARY = "exporter/checkpoints/shared_vocabulary.py"
 LEFT_OUT, POSITIONS, GENERATION = (
     f"exporter/checkpoints/{name}.py" for name in ("left_out", "config", "generation_config")
@@ -473,5 +475,54 @@ EXPORTER = (
         "absorb_rotary(model, capacity)\nCLEAN_UP(model)",
         "absorb_rotary(model, capacity)",
         OF_PACKED,
+    ),
+    Mutant(
+        "for CUDA, int8 weights are a step too high",
+        NBITS_FOR_CUDA,
+        "MIDDLE = 128",
+        "MIDDLE = 127",
+        OF_NBITS_FOR_CUDA,
+    ),
+    Mutant(
+        "for CUDA, what attention takes whole stays three products",
+        NBITS_FOR_CUDA,
+        "[group] if together else",
+        "[group] if not together else",
+        OF_NBITS_FOR_CUDA,
+    ),
+    Mutant(
+        "for CUDA, blocks of zeros keep a scale, and leave logits of zeros in the sums of others",
+        NBITS_FOR_CUDA,
+        "block_scales(values, scales).astype",
+        "scales.astype",
+        OF_NBITS_FOR_CUDA,
+    ),
+    Mutant(
+        "for CUDA, a table and the layer that shares it are stored apart",
+        NBITS_FOR_CUDA,
+        'rows = constant(graph, f"{name}.{form}", _in_bits(values, form))',
+        'rows = constant(graph, f"{name}.rows.{form}", _in_bits(values, form))',
+        OF_NBITS_FOR_CUDA,
+    ),
+    Mutant(
+        "for CUDA, int8 rounds activations by one scale for all",
+        "exporter/weights/choose.py",
+        'weight_only=format == "int8"',
+        "weight_only=False",
+        ("tests/exporter/weights/test_choose.py",),
+    ),
+    Mutant(
+        "graphs of one family go to engines of another",
+        "exporter/precision.py",
+        "if its != family",
+        "if not its",
+        ("tests/exporter/test_precision_choice.py",),
+    ),
+    Mutant(
+        "drafts run the kernels of several tokens",
+        "engines/onnxruntime/cuda.py",
+        'role == "target" and "draft" in manifest.pair',
+        '"draft" in manifest.pair',
+        ("tests/engines/onnxruntime/test_cuda.py",),
     ),
 )

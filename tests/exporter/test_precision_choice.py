@@ -19,6 +19,7 @@ from specexport.exporter.precision import (
 from support.refusals import refused
 
 CPU = ("onnxruntime",)
+CUDA = ("onnxruntime-cuda",)
 RTX = ("tensorrt-rtx",)
 
 
@@ -35,6 +36,8 @@ RTX = ("tensorrt-rtx",)
         (CPU, "int8", None, PrecisionPlan("fp32", {"target": "int8", "draft": "int8"}, "onnxruntime")),
         (CPU, "int8", "int4", PrecisionPlan("fp32", {"target": "int8", "draft": "int4"}, "onnxruntime")),
         (CPU, "fp32", "int8", PrecisionPlan("fp32", {"target": "float", "draft": "int8"}, "onnxruntime")),
+        (CUDA, "int8", "int4", PrecisionPlan("fp16", {"target": "int8", "draft": "int4"}, "onnxruntime-cuda")),
+        (CUDA, "fp16", "int4", PrecisionPlan("fp16", {"target": "float", "draft": "int4"}, "onnxruntime-cuda")),
         (RTX, "int4", "fp16", PrecisionPlan("fp16", {"target": "int4", "draft": "float"}, "tensorrt")),
     ],
 )
@@ -50,6 +53,9 @@ def test_what_names_mean(engines: tuple[str, ...], precision: str, draft: str | 
         (CPU, "int8", "fp16"),
         (RTX, "fp32", "int4"),
         (("onnxruntime", "tensorrt"), "int8", None),
+        (("onnxruntime", "onnxruntime-cuda"), "int4", None),
+        (("onnxruntime-cuda", "tensorrt"), "fp16", "int4"),
+        (CUDA, "bf16", "int4"),
         (CPU, "auto", None),
     ],
 )
@@ -71,7 +77,9 @@ def test_names_that_do_not_go_together(engines: tuple[str, ...], precision: str,
         (RTX, dict(precision="fp32"), None),
         (RTX, dict(precision="int8"), None),
         (("onnxruntime", "tensorrt-rtx"), {}, None),
-        (("onnxruntime-cuda",), {}, None),
+        (("onnxruntime-cuda",), {}, "int4"),
+        (("onnxruntime-cuda",), dict(precision="bf16"), None),
+        (("onnxruntime-cuda", "tensorrt-rtx"), {}, None),
         (CPU, {}, None),
     ],
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -178,6 +179,20 @@ def test_a_session_works_on_the_given_stream_and_has_no_way_out(
     assert fake.severities == [4, 2]
 
 
+@pytest.mark.parametrize("draft", [True, False])
+def test_kernels_of_several_tokens_are_for_targets_that_verify_drafts(
+    draft: bool, install: Callable[..., FakeOrt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = install()
+    bundle = write_bundle(tmp_path / "a.bundle", replace(CONTRACT, precision="fp16"), has_draft=draft)
+    monkeypatch.setattr(cuda, "assemble", lambda *_: None)
+    monkeypatch.setattr(cuda, "OrtDeviceGraph", lambda *_: SimpleNamespace(check=lambda *_: None, close=lambda: None))
+    cuda._load(fake, bundle, 0, FakeDevice())
+    for (options, _), verifies in zip(fake.sessions, [True, False] if draft else [False], strict=True):
+        with nullcontext() if verifies else pytest.raises(RuntimeError, match="fpa_intb_gemm"):  # it is not there
+            assert options.get_session_config_entry("ep.cuda.fpa_intb_gemm") == "1"
+
+
 def test_a_session_that_runs_on_the_cpu_is_refused(install: Callable[..., FakeOrt]) -> None:
     fake = install()
     fake.runs_on = ["CPUExecutionProvider"]
@@ -192,7 +207,7 @@ def test_a_bundle_in_fp32_and_a_gpu_that_is_not_there_are_refused(
     with refused(EngineError, "fp32"):
         load(write_bundle(tmp_path / "fp32", CONTRACT))
     with refused(EngineError, "7"):
-        load(write_bundle(tmp_path / "fp16", dataclasses.replace(CONTRACT, precision="fp16")), device=7)
+        load(write_bundle(tmp_path / "fp16", replace(CONTRACT, precision="fp16")), device=7)
 
 
 def test_on_this_host_it_says_why_not_or_works(capfd: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,14 @@ def test_every_layer_and_the_table_have_their_recipe(
 
 
 @pytest.mark.parametrize(
-    ("form", "family"), [("int8", "onnxruntime"), ("int8", "tensorrt"), ("int4", "onnxruntime"), ("fp8", "tensorrt")]
+    ("form", "family"),
+    [
+        ("int8", "onnxruntime"),
+        ("int8", "tensorrt"),
+        ("int8", "onnxruntime-cuda"),
+        ("int4", "onnxruntime"),
+        ("fp8", "tensorrt"),
+    ],
 )
 def test_the_quantized_model_answers_nearly_as_before(
     make: Make, batches: list[Tensor], form: Format, family: Family
@@ -104,13 +111,38 @@ def test_rotated_and_rounded_to_second_order_it_answers_better(
     assert off(RecipeOptions()) < 0.8 * off(PLAIN)
 
 
-@pytest.mark.parametrize(("form", "family"), [("int4", "onnxruntime"), ("int4", "tensorrt"), ("fp8", "tensorrt")])
+@pytest.mark.parametrize("form", ["int8", "int4"])
+def test_for_cuda_weights_are_in_blocks_and_activations_stay_as_they_are(
+    make: Make, batches: list[Tensor], form: Format
+) -> None:
+    model = make("llama", intermediate_size=36, hidden_size=64)
+    recipe = choose(model, batches, form, "onnxruntime-cuda", replace(PLAIN, rotating=True, scale_type="fp16"))
+    kept = {name for name, found in recipe.weights.items() if found.format == "float"}
+    assert kept == {name for name in recipe.weights if name.endswith("down_proj.weight")}
+    assert any("down_proj" in note and "kept in float: no block of 32 inputs" in note for note in recipe.notes)
+    for name, found in recipe.weights.items():
+        if name not in kept:
+            assert (found.block, found.scale_type, found.input_scale) == (32, "fp16", None)
+            assert found.format == "int4" or (found.weight_only and found.limit == 127)
+
+
+def test_for_cuda_experts_stay_float(make: Make, batches: list[Tensor]) -> None:
+    sizes = dict(hidden_size=64, moe_intermediate_size=32, intermediate_size=64)
+    recipe = choose(make("qwen3_moe", **sizes), batches, "int4", "onnxruntime-cuda", PLAIN)
+    assert not any("experts" in name for name in recipe.weights)
+    assert any("experts" in note and "kept in float" in note for note in recipe.notes)
+
+
+@pytest.mark.parametrize(
+    ("form", "family"),
+    [("int4", "onnxruntime"), ("int4", "tensorrt"), ("int8", "onnxruntime-cuda"), ("fp8", "tensorrt")],
+)
 def test_others_are_not_rotated(
     make: Make, batches: list[Tensor], form: Format, family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choosing, "rotate", lambda *_: pytest.fail("rotated"))
     recipe = choose(make("llama"), batches, form, family)
-    assert (recipe.weights[QUERY].stored is not None) == (form == "int4")
+    assert (recipe.weights[QUERY].stored is not None) == (form != "fp8")
 
 
 def test_what_was_done_is_noted_and_tables_are_rounded_to_nearest(make: Make, batches: list[Tensor]) -> None:
