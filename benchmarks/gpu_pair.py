@@ -1,17 +1,18 @@
 """A pair of the sizes of Llama-3.1-8B and Llama-3.2-1B on a GPU; the draft agrees with a share of the target's tokens.
 
-    python benchmarks/gpu_pair.py build OUT [--agreement 0.8] [--capacity 2048] [--small]
+    python benchmarks/gpu_pair.py build OUT [--precision fp16 int4] [--agreement 0.8] [--capacity 2048] [--small]
     python benchmarks/gpu_pair.py measure OUT --context 1024 [--repeats 5] [--chunks 64 512] [--json FILE]
     python benchmarks/gpu_pair.py transformers OUT --context 1024 [eager] [assisted] [static]
 
 For 16384 tokens: build OUT16 --capacity 16896; measure OUT16 --context 16384 --repeats 3; transformers OUT16 --context
 16384 static. The first token's time is by --chunks; `static` needs a C compiler and Python's headers.
 
-`build` writes OUT/target and OUT/draft in fp16, 19 GB, and OUT/pair.bundle without proofs, as large; it needs as much
-again meanwhile. Greedy text is a walk: the token after x is pi(x) for a random permutation pi, since row pi(x) of the
-output layer is embedding x and layers add little. The draft has the share --agreement of pi. `measure`: generations,
-whose greedy tokens must be those of plain decoding, then passes and rounds, interleaved. The floor is the time that
-reading the weights and the cache takes at the bandwidth of a copy. `transformers`: the same weights and prompt.
+`build` writes OUT/target and OUT/draft in fp16, 19 GB, and OUT/pair.bundle without proofs; it needs as much again
+meanwhile. --precision: of target and draft; weights are rounded to nearest, which takes minutes. Greedy text is a walk:
+the token after x is pi(x) for a random permutation pi, since row pi(x) of the output layer is embedding x and layers
+add little. The draft has the share --agreement of pi. `measure`: generations, whose greedy tokens must be those of
+plain decoding, then passes and rounds, interleaved. The floor is the time that reading the weights and the cache takes
+at the bandwidth of a copy. `transformers`: the same weights and prompt.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import argparse
 import json
 import statistics
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -83,17 +85,29 @@ def write_pair(out: Path, agreement: float, pair: dict[str, Llama]) -> None:
             checkpoints.write_checkpoint(out / role, model, seed)
 
 
-def build(out: Path, capacity: int) -> None:
-    from specexport.bundle import Proof
+def build(out: Path, capacity: int, precision: str, draft_precision: str) -> None:
+    from specexport.bundle import Fidelity, LayerProof, Proof
     from specexport.exporter import build as pipeline
     from specexport.exporter import export_model
     from specexport.exporter.options import BuildOptions
+    from specexport.exporter.recipe_choice import Chosen
+    from specexport.exporter.weights.recipe import LARGEST_LIMIT, Recipe, WeightRecipe
+
+    def nearest(quantizing: Any, _: Any, model: Any, contract: Any, *__: Any) -> Any:
+        form = quantizing.format
+        one = WeightRecipe(form, 32, LARGEST_LIMIT, scale_type=contract.precision, weight_only=form == "int8")
+        matrices = [name for name, parameter in model.named_parameters() if parameter.ndim == 2]
+        return Chosen(Recipe(dict.fromkeys(matrices, one)), Fidelity(0, False, 1.0, 1.0, 0.0, 1.0), ())
+
+    def unproved_layers(_: Any, dialect: str, *__: Any) -> Any:
+        return LayerProof(dialect, 0, 0.0, False, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0)
 
     def unproved(folder: Path, role: Any, spec: Any, *_: Any) -> Any:
         return replace(spec, proofs=(Proof("none", "ort", role, 0, 0, 0.0, 0.0),))
 
     skipped: dict[str, Any] = dict(record_reference=lambda *_: [], continued_logits=lambda *_: [])
-    options: dict[str, Any] = dict(precision="fp16", draft_precision="fp16", engines=(ENGINE,), force=True)
+    skipped |= dict(choose_recipe=nearest, prove_layers=unproved_layers, fake_quantized=lambda *_: nullcontext())
+    options: dict[str, Any] = dict(precision=precision, draft_precision=draft_precision, engines=(ENGINE,), force=True)
     with patch.multiple(export_model, **skipped), patch.object(pipeline, "prove", unproved):
         with TemporaryDirectory(dir=out) as cache:
             asked = BuildOptions(capacity, max(KS), **options, cache=Path(cache))
@@ -165,9 +179,11 @@ def passes_and_rounds(meter: Any, session: Any, span: int) -> dict[str, Any]:
         say(f"{' '.join(map(str, name))}: {shown(spread, 'ms', 4)}")
     ms = {name: spread.median for name, spread in times.items()}
     tensors = onnx.load(bundle.path("graphs/target-ort.onnx"), load_external_data=False).graph.initializer
-    read = [tensor.dims for tensor in tensors if tensor.name.endswith(".weight") and "embed_tokens" not in tensor.name]
+    read = [
+        {each.key: each.value for each in tensor.external_data} for tensor in tensors if "embed_" not in tensor.name
+    ]
     row = bundle.manifest.target.cache_bytes(bundle.manifest.contract) // bundle.manifest.contract.capacity
-    floor = floor_ms(sum(2 * int(np.prod(dims)) for dims in read), row * span, bandwidth)
+    floor = floor_ms(sum(read), row * span, bandwidth)
     share = floor / ms["wall", "greedy", 0]
     say(f"floor {floor:.3f} ms at {bandwidth / 1e9:.0f} GB/s, {share:.3f} of a plain round by the wall clock")
     say("width over 1:", {width: round(ms["target", width] / ms["target", 1], 3) for width in WIDTHS[1:]})
@@ -284,6 +300,7 @@ def main() -> None:
     parser.add_argument("command", choices=("build", "measure", "transformers"))
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("ways", nargs="*", metavar="WAY", help=f"of transformers: {', '.join(WAYS)}; default: all")
+    parser.add_argument("--precision", nargs=2, default=("fp16", "fp16"), metavar="NAME", help="target's and draft's")
     parser.add_argument("--agreement", type=float, default=0.8, help="share of tokens that the draft knows")
     parser.add_argument("--capacity", type=int, default=2048)
     parser.add_argument("--small", action="store_true", help="two narrow layers, to try this script")
@@ -301,7 +318,7 @@ def main() -> None:
             parser.error(f"{given.command} needs a GPU, and torch {torch.__version__} finds none")
     if given.command == "build":
         write_pair(given.out, given.agreement, SMALL if given.small else PAIR)
-        build(given.out, given.capacity)
+        build(given.out, given.capacity, *given.precision)
     elif given.command == "measure":
         measure(given.out, given.context, given.repeats, given.chunks, given.json)
     else:
