@@ -13,7 +13,7 @@ from ..passes.clean_up import parameter_name
 from ..weights.formats import Values
 from ..weights.recipe import Format, Recipe
 from .for_cuda import use_packed_attention
-from .for_onnxruntime import block_scales, packed, stored
+from .for_onnxruntime import packed, stored
 from .linears import FLOATS, MICROSOFT, Group, constant, groups, is_table, name_of, put_in_place
 from .rotary import attention_parts, pack_attention
 
@@ -51,7 +51,7 @@ def _product(graph: ir.Graph, group: Group, recipe: Recipe, form: Format) -> lis
         weight = nodes[0].outputs[0]
     else:
         weight = constant(graph, f"{name}.{form}", rows.reshape(shape))
-    given = [group[0].input, weight, _scales(graph, name, values, scales, group[0].weight)]
+    given = [group[0].input, weight, _scales(graph, name, scales, group[0].weight)]
     attributes = dict(K=inputs, N=outputs, bits=BITS[form], block_size=block)
     return [*nodes, ir.node("MatMulNBits", given, attributes, domain=MICROSOFT)]
 
@@ -70,7 +70,7 @@ def _pick_rows(graph: ir.Graph, recipe: Recipe) -> int:
         form, bits = weight.format, BITS[weight.format]
         values, scales = weight.quantize(table.const_value.numpy().astype(np.float32, copy=False))
         rows = constant(graph, f"{name}.{form}", _in_bits(values, form))
-        given = [rows, node.inputs[1], _scales(graph, name, values, scales, table)]
+        given = [rows, node.inputs[1], _scales(graph, name, scales, table)]
         attributes = dict(gather_axis=0, quantize_axis=1, block_size=weight.block, bits=bits)
         picking = ir.node("GatherBlockQuantized", given, attributes, domain=MICROSOFT)
         old, new = node.outputs[0], picking.outputs[0]
@@ -85,7 +85,7 @@ def _in_bits(values: Values, form: Format) -> Values:
     return packed(values) if form == "int4" else (values.astype(np.int16) + MIDDLE).astype(np.uint8)
 
 
-def _scales(graph: ir.Graph, name: str, values: Values, scales: np.ndarray, weight: ir.Value) -> ir.Value:
+def _scales(graph: ir.Graph, name: str, scales: np.ndarray, weight: ir.Value) -> ir.Value:
     """`[N, K / block]`, in the weight's type."""
     assert weight.dtype is not None
-    return constant(graph, f"{name}.scales", block_scales(values, scales).astype(weight.dtype.numpy()))
+    return constant(graph, f"{name}.scales", scales.astype(weight.dtype.numpy()))

@@ -491,13 +491,6 @@ EXPORTER = (
         OF_NBITS_FOR_CUDA,
     ),
     Mutant(
-        "for CUDA, blocks of zeros keep a scale, and leave logits of zeros in the sums of others",
-        NBITS_FOR_CUDA,
-        "block_scales(values, scales).astype",
-        "scales.astype",
-        OF_NBITS_FOR_CUDA,
-    ),
-    Mutant(
         "for CUDA, a table and the layer that shares it are stored apart",
         NBITS_FOR_CUDA,
         'rows = constant(graph, f"{name}.{form}", _in_bits(values, form))',
