@@ -179,9 +179,8 @@ def passes_and_rounds(meter: Any, session: Any, span: int) -> dict[str, Any]:
         say(f"{' '.join(map(str, name))}: {shown(spread, 'ms', 4)}")
     ms = {name: spread.median for name, spread in times.items()}
     tensors = onnx.load(bundle.path("graphs/target-ort.onnx"), load_external_data=False).graph.initializer
-    read = [
-        {each.key: each.value for each in tensor.external_data} for tensor in tensors if "embed_" not in tensor.name
-    ]
+    multiplied = [tensor.external_data for tensor in tensors if "embed_tokens" not in tensor.name]
+    read = [int(entry.value) for data in multiplied for entry in data if entry.key == "length"]
     row = bundle.manifest.target.cache_bytes(bundle.manifest.contract) // bundle.manifest.contract.capacity
     floor = floor_ms(sum(read), row * span, bandwidth)
     share = floor / ms["wall", "greedy", 0]

@@ -159,24 +159,30 @@ def confidence(op: RuleGraph, logits: ir.Value, top: ir.Value) -> ir.Value:
 
 
 def processed_probs(
-    op: RuleGraph, logits: ir.Value, sampling: ir.Value, num_rows: int, vocab_size: int
+    op: RuleGraph,
+    logits: ir.Value,
+    sampling: ir.Value,
+    num_rows: int,
+    vocab_size: int,
+    ranked: int = COMPILED_TOP_K,
 ) -> tuple[ir.Value, ir.Value]:
     """Truncated and normalised as by `runtime/sampling/truncation.py`, ties together: `[rows, vocab] -> [rows, vocab]`.
 
     sampling `[4]`: temperature > 0, top_k (0 and from the vocabulary's size on: off; else at most COMPILED_TOP_K),
     top_p (1 is off), min_p (0 is off). Logits of -inf have probability 0. Returned too: the largest logits `[rows, 1]`.
+    ranked: how many logits are sorted, COMPILED_TOP_K or more.
     """
     temperature, top_k, top_p, min_p = (element(op, sampling, index) for index in range(4))
-    most = min(COMPILED_TOP_K, vocab_size)
-    ranked = op.largest(logits, most)
-    top = column(op, ranked, 0)  # [rows, 1]
+    most = min(ranked, vocab_size)
+    descending = op.largest(logits, most)
+    top = column(op, descending, 0)  # [rows, 1]
     scaled = op.Div(op.Sub(logits, top), op.Max(temperature, LOWEST_TEMPERATURE))
     weights = op.Exp(scaled)  # at most 1
     # Logits are compared as they came, since scaling can make two of them equal. Those without weight never matter.
     low = op.Neg(maximum(op, op.Neg(op.Where(op.Greater(weights, 0.0), logits, top)), num_rows))
 
     place = op.Cast(op.Sub(op.Max(op.Min(top_k, float(most)), 1.0), 1.0), to=int(ir.DataType.INT64))
-    by_count = op.Max(op.Gather(ranked, place, axis=1), low)
+    by_count = op.Max(op.Gather(descending, place, axis=1), low)
     cut = op.Where(op.And(op.GreaterOrEqual(top_k, 1.0), op.Less(top_k, float(vocab_size))), by_count, low)
     by_mass = _nucleus(op, logits, weights, cut, top, top_p)
     # A top_p of 1 is off; by the mass, the tail that float32 does not feel would be lost.

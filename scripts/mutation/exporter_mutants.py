@@ -518,4 +518,11 @@ EXPORTER = (
         '"draft" in manifest.pair',
         ("tests/engines/onnxruntime/test_cuda.py",),
     ),
+    Mutant(
+        "rules rank more than TensorRT can",
+        "exporter/rules/graphs.py",
+        "return not {*engines} & {*LIBRARIES}",
+        "return True",
+        ("tests/exporter/rules/test_graphs.py",),
+    ),
 )

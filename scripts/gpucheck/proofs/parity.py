@@ -25,7 +25,8 @@ def prove_parity(session: Session) -> Iterator[Finding]:
     for role, decoder in decoders(session):
         reference = load_reference(session.bundle.path(manifest.pair[role].reference))
         kind = arithmetic(manifest.pair[role], manifest.contract)
-        proof = measure_decoder(decoder, reference, engine.name, engine.dialect, role, kind)
+        reader = engine.draft.reader if role == "draft" and engine.draft is not None else None
+        proof = measure_decoder(decoder, reference, engine.name, engine.dialect, role, kind, reader)
         compared = f"{proof.rows} rows up to {proof.length} tokens"
         detail = f"{proof.measure} over {compared} (allowed {proof.limit})"
         yield Finding(f"parity, {role}", proof.passed, detail)
