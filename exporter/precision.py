@@ -91,8 +91,9 @@ def default_draft_precision(
 
     A draft cannot change the text, and in fp16 takes two fifths of a round. None: as the target.
     """
-    families = {ENGINES[engine].family for engine in engines if engine in ENGINES}
-    if len(families) != 1 or precision != ELEMENT[families.pop()]:
+    known = [ENGINES[engine] for engine in engines if engine in ENGINES]
+    one = len({info.family for info in known}) == 1
+    if precision != "fp16" or not one or not all(info.on_gpu for info in known):
         return None
     capabilities = (None, *map(_capability, options.compute_capabilities))
     if any(refusal(engine, GPU_DRAFT, each) for engine in engines for each in capabilities):

@@ -81,6 +81,7 @@ def test_names_that_do_not_go_together(engines: tuple[str, ...], precision: str,
         (("onnxruntime-cuda",), dict(precision="bf16"), None),
         (("onnxruntime-cuda", "tensorrt-rtx"), {}, None),
         (CPU, {}, None),
+        (CPU, dict(precision="fp32"), None),
     ],
 )
 def test_a_draft_for_gpus_is_in_int4_where_it_can_be(
