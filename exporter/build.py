@@ -32,7 +32,7 @@ from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
 from .precision import BuildTargets, PrecisionPlan
 from .proving.prove import prove
 from .recipe_choice import Quantizing
-from .rules.graphs import number_of_rules, sorts, write_rules
+from .rules.graphs import fuses, number_of_rules, write_rules
 from .sources import check_leaves, check_options, check_sources, check_vocabulary, said
 from .stage_cache import open_cache
 from .tracing.trees import refuse_trees
@@ -203,7 +203,7 @@ def _write(
     rules: tuple[RuleSpec, ...] = ()
     if any(map(_runs_rounds(specs.values()), options.engines)):  # the host's rounds use the numpy rules
         with progress.stage("rules", number_of_rules(contract)) as step:
-            rules = write_rules(staging_dir, contract, target.vocab_size, step, sorts(options.engines))
+            rules = write_rules(staging_dir, contract, target.vocab_size, step, fuses(options.engines))
     with progress.stage("write", 1):
         defaults = resolved.models["target"].defaults.within(target.vocab_size)
         contents = Contents(target, made, text, options.engines, rules, defaults)

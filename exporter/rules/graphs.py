@@ -21,14 +21,11 @@ from ...engines.catalogue import LIBRARIES
 from ...engines.onnxruntime.graphs import open_graph
 from ...errors import ProofError
 from ...runtime.proofs.rule_parity import measure_rule
-from ...runtime.sampling.parameters import COMPILED_TOP_K, Verification
+from ...runtime.sampling.parameters import Verification
 from .parts import Operand, RuleGraph, argmax, confidence, draw, element, first_unsound, maximum, processed_probs, rows
 
 FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
-# Of 128256 logits, ONNX Runtime's CUDA provider ranks 8192 in 0.17 ms on an H100, by sorting all of them, and 1024 in
-# 0.7 ms. TensorRT ranks 3840 at most.
-RANKED_BY_SORTING = 8192
 # The smallest normal float32: dividing by it keeps a ratio finite.
 TINY = 1.1754944e-38
 
@@ -46,15 +43,15 @@ def select_greedy(vocab_size: int) -> onnx.ModelProto:
     return op.model({"token": (token, INT64, [1]), "confidence": (confidence(op, logits, top), FLOAT, [1])})
 
 
-def select(vocab_size: int, ranked: int = COMPILED_TOP_K) -> onnx.ModelProto:
+def select(vocab_size: int, fused: bool = True) -> onnx.ModelProto:
     """A draw from one row of logits, by `sampling` (see `parts.processed_probs`).
 
     logits `[1, vocab]`, noise `[1]`, sampling `[4]` -> token `[1] int64`, draft_probs `[1, vocab]`, confidence `[1]`.
     draft_probs: what the token was drawn from. confidence: as of `select_greedy`, the same whatever was drawn.
     """
-    op = RuleGraph("select")
+    op = RuleGraph("select", fused)
     logits, noise, sampling = op.floats("logits", 1, vocab_size), op.floats("noise", 1), op.floats("sampling", 4)
-    probs, top = processed_probs(op, logits, sampling, 1, vocab_size, ranked)
+    probs, top = processed_probs(op, logits, sampling, 1, vocab_size)
     return op.model(
         {
             "token": (draw(op, [probs], noise, vocab_size), INT64, [1]),
@@ -82,9 +79,7 @@ def accept_greedy(vocab_size: int, num_draft_tokens: int) -> onnx.ModelProto:
     return _accepted(op, logits, top, num_accepted, op.Gather(best, num_accepted), position)
 
 
-def accept(
-    vocab_size: int, num_draft_tokens: int, verification: Verification, ranked: int = COMPILED_TOP_K
-) -> onnx.ModelProto:
+def accept(vocab_size: int, num_draft_tokens: int, verification: Verification, fused: bool = True) -> onnx.ModelProto:
     """Token or block verification of drafts that were drawn.
 
     logits `[R, vocab]`, draft_tokens `[k] int64`, draft_probs `[k, vocab]`, noise `[R]`, sampling `[4]`, position
@@ -93,14 +88,14 @@ def accept(
     and the last one for the token that follows.
     """
     num_rows = num_draft_tokens + 1
-    op = RuleGraph(f"accept_{verification}")
+    op = RuleGraph(f"accept_{verification}", fused)
     logits = op.floats("logits", num_rows, vocab_size)
     draft_tokens, draft_probs = (
         op.integers("draft_tokens", num_draft_tokens),
         op.floats("draft_probs", num_draft_tokens, vocab_size),
     )
     noise, sampling, position = op.floats("noise", num_rows), op.floats("sampling", 4), op.integers("position", 1)
-    target_probs, top = processed_probs(op, logits, sampling, num_rows, vocab_size, ranked)
+    target_probs, top = processed_probs(op, logits, sampling, num_rows, vocab_size)
 
     places = op.Unsqueeze(draft_tokens, [1])
     of_target = op.Squeeze(op.GatherElements(rows(op, target_probs, 0, num_draft_tokens), places, axis=1), [1])  # [k]
@@ -193,22 +188,21 @@ def _accepted(
 FOLDER = "graphs/rules"
 
 
-def sorts(engines: Iterable[str]) -> bool:
-    """Whether all of the engines rank faster by sorting all logits (`RANKED_BY_SORTING`)."""
-    return not {*engines} & {*LIBRARIES}
+def fuses(engines: Iterable[str]) -> bool:
+    """Whether one of the engines fuses a rule's small operators."""
+    return bool({*engines} & {*LIBRARIES})
 
 
 def write_rules(
-    staging_dir: Path, contract: Contract, vocab_size: int, step: Callable[[str], None], sorting: bool = False
+    staging_dir: Path, contract: Contract, vocab_size: int, step: Callable[[str], None], fused: bool = True
 ) -> tuple[RuleSpec, ...]:
     """Graphs for every k up to the contract's, proved equal to their numpy twins. Raises `ProofError`.
 
-    sorting: as of `sorts`.
+    fused: as of `RuleGraph`.
     """
     (staging_dir / FOLDER).mkdir(parents=True)
     specs = []
-    ranked = RANKED_BY_SORTING if sorting else COMPILED_TOP_K
-    for spec, make in _rules(contract.max_draft_tokens, vocab_size, ranked):
+    for spec, make in _rules(contract.max_draft_tokens, vocab_size, fused):
         path = staging_dir / spec.graph
         step(path.stem)
         path.write_bytes(make().SerializeToString())
@@ -227,16 +221,16 @@ def number_of_rules(contract: Contract) -> int:
 
 
 def _rules(
-    max_draft_tokens: int, vocab_size: int, ranked: int = COMPILED_TOP_K
+    max_draft_tokens: int, vocab_size: int, fused: bool = True
 ) -> Iterator[tuple[RuleSpec, Callable[[], onnx.ModelProto]]]:
     """What there is, and how each is made. For the draft's rows `num_draft_tokens` are those drafted before."""
 
     def spec(rule: RuleName, k: int, rows: int, name: str) -> RuleSpec:
         return RuleSpec(rule, k, rows, f"{FOLDER}/{name}.onnx")
 
-    yield spec("select", 0, 1, "select"), partial(select, vocab_size, ranked)
+    yield spec("select", 0, 1, "select"), partial(select, vocab_size, fused)
     yield spec("select_greedy", 0, 1, "select_greedy"), partial(select_greedy, vocab_size)
     for k in range(1, max_draft_tokens + 1):
         yield spec("accept_greedy", k, k + 1, f"accept_greedy_{k}"), partial(accept_greedy, vocab_size, k)
-        yield spec("accept_token", k, k + 1, f"accept_token_{k}"), partial(accept, vocab_size, k, "token", ranked)
-        yield spec("accept_block", k, k + 1, f"accept_block_{k}"), partial(accept, vocab_size, k, "block", ranked)
+        yield spec("accept_token", k, k + 1, f"accept_token_{k}"), partial(accept, vocab_size, k, "token", fused)
+        yield spec("accept_block", k, k + 1, f"accept_block_{k}"), partial(accept, vocab_size, k, "block", fused)

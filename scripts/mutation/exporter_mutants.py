@@ -521,8 +521,15 @@ EXPORTER = (
     Mutant(
         "rules rank more than TensorRT can",
         "exporter/rules/graphs.py",
-        "return not {*engines} & {*LIBRARIES}",
-        "return True",
+        "return bool({*engines} & {*LIBRARIES})",
+        "return False",
+        ("tests/exporter/rules/test_graphs.py",),
+    ),
+    Mutant(
+        "of several cuts at once, the first that is reached counts",
+        "exporter/rules/parts.py",
+        "return op.ReduceMax(below, [1], keepdims=1)",
+        "return op.ReduceMin(below, [1], keepdims=1)",
         ("tests/exporter/rules/test_graphs.py",),
     ),
 )

@@ -21,7 +21,7 @@ from specexport.bundle import Contract
 from specexport.engines.onnxruntime.graphs import open_session
 from specexport.exporter.passes.lint import lint
 from specexport.exporter.rules import graphs
-from specexport.exporter.rules.graphs import sorts
+from specexport.exporter.rules.graphs import fuses
 from specexport.runtime.proofs.enumeration import Chain, enumerate_rounds
 from specexport.runtime.sampling.distribution import Distribution
 from specexport.runtime.sampling.parameters import COMPILED_TOP_K, SamplingParameters, Verification
@@ -148,11 +148,11 @@ def samplings(vocab: int) -> list[Sampling]:
 
 
 @pytest.mark.parametrize("kind", ["normal", "tied"])
-def test_all_logits_sorted_are_cut_as_the_first_thousand_are(kind: str) -> None:
+def test_without_fused_operators_the_same_is_kept_and_drawn(kind: str) -> None:
     vocab, given = 1103, kinds_of_logits(1103, 1)
     for sampling in samplings(vocab):
         inputs = dict(logits=given.get(kind, given["normal"])[None], noise=[0.4], sampling=sampling)
-        some, all_of_them = (run("select", vocab, *ranked, **inputs) for ranked in ((), (graphs.RANKED_BY_SORTING,)))
+        some, all_of_them = (run("select", vocab, fused, **inputs) for fused in (True, False))
         for ours, theirs in zip(some, all_of_them, strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
@@ -166,7 +166,7 @@ def test_how_many_are_ranked_is_what_the_engines_do_best(
     monkeypatch.setattr(graphs, "measure_rule", lambda *_: SimpleNamespace(passed=True))
     (tmp_path / "graphs").mkdir()
     contract = Contract(capacity=64, max_draft_tokens=1, prompt_chunk=16, precision="fp16")
-    for spec in graphs.write_rules(tmp_path, contract, 10_000, lambda _: None, sorts(engines)):
+    for spec in graphs.write_rules(tmp_path, contract, 10_000, lambda _: None, fuses(engines)):
         made = from_proto(onnx.load(tmp_path / spec.graph)).graph
         counts = {node.inputs[1].const_value.numpy().item() for node in made if node.op_type == "TopK"}  # type: ignore[union-attr]
         assert max(counts, default=1) == (1 if "greedy" in spec.rule else ranked)
