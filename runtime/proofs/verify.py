@@ -104,7 +104,8 @@ def verify_session(
     All of them draft the bundle's maximum per round, whatever its policy says.
 
     drafter: of the generations, by default every draft in turn, and the first for the trials. prompts: JSONL as for
-    `specexport bench`, with or without routes. stage: shows how far it is. Raises `ParameterError` naming an invalid line.
+    `specexport bench`, with or without routes. stage: shows how far it is. Raises `ParameterError`
+    naming an invalid line.
     """
     manifest = session.bundle.manifest
     named = runnable_drafter(drafter, manifest)
@@ -115,14 +116,17 @@ def verify_session(
     drafts = [(manifest.draft_called(name), session.drafts.open(name)) for name in session.drafts.names]
     with stage("parity", 1 + len(drafts)) as announce:
         announce("target")
-        proofs = [*_parity(session, manifest.target, OpenedDraft(session.engine.target), "target"), *_trees(session)]
-        rows = measure_rows(session.engine.target, _proof_tokens(session)[:ROW_TOKENS], manifest.contract)
+        proofs = [*_parity(session, manifest.target, OpenedDraft(session.engine.target), "target")]
         for draft, opened in drafts:
             announce(draft.label)
             proofs += _parity(session, draft.model, opened, draft.label)
-    session.reset()
-    with stage("L3", len(VERIFY)) as announce:
-        sampled = tuple(_sample(session, requests[0][0], trials, named, announce)) if trials else ()
+        proofs += _trees(session)
+        rows = measure_rows(session.engine.target, _proof_tokens(session)[:ROW_TOKENS], manifest.contract)
+        session.reset()
+    sampled: tuple[Sampled, ...] = ()
+    if trials:
+        with stage("L3", len(VERIFY)) as announce:
+            sampled = tuple(_sample(session, requests[0][0], trials, named, announce))
     drafters = (named, *(session.drafts.names[1:] if drafter is None else ()))
     with stage("L1, L2", len(drafters) * len(requests)) as announce:
         equalities = tuple(_equalities(session, requests, drafters, announce))
@@ -165,13 +169,25 @@ def _compiled(session: Session) -> Iterator[RuleProof]:
             yield measure_rule(run, spec, manifest.target.vocab_size)
 
 
-def _sample(session: Session, prompt: Sequence[int], trials: int, drafter: str) -> Iterator[Sampled]:
+def _equalities(
+    session: Session, requests: Sequence[tuple[Sequence[int], int]], drafters: Sequence[str], announce: Announce
+) -> Iterator[Equality]:
+    for drafter in drafters:
+        for place, (prompt, most) in enumerate(requests, 1):
+            announce(f"{drafter}, prompt {place}")
+            yield check_equality(session, prompt, most, drafter)
+
+
+def _sample(
+    session: Session, prompt: Sequence[int], trials: int, drafter: str, announce: Announce
+) -> Iterator[Sampled]:
     """L3 after `prompt`, or as much of it as leaves room."""
     contract, target = session.bundle.manifest.contract, session.engine.target
     prompt = prompt[: contract.capacity - SAMPLED_LENGTH - 2 * contract.widest_step]
     expected = exact_joint(target, prompt, SAMPLED, SAMPLED_LENGTH, contract.prompt_chunk)
     session.reset()  # its cache was written without its knowledge
     for verification in VERIFY:
+        announce(f"{verification} verification")
         way = replace(SAMPLED, drafter=drafter, verification=verification, num_draft_tokens=session.max_draft_tokens)
         yield sample_session(session, prompt, way, expected, trials)
     session.reset()
