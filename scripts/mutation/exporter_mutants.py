@@ -242,6 +242,13 @@ EXPORTER = (
         LEFT_OUT_TESTS,
     ),
     Mutant(
+        "a GGUF file is one by its name alone",
+        "exporter/checkpoints/source.py",
+        "_magic(Path(source).expanduser()) == MAGIC",
+        "False",
+        ("tests/exporter/checkpoints/test_gguf.py",),
+    ),
+    Mutant(
         "shards without an index are found when they are loaded",
         "exporter/checkpoints/source.py",
         "    find_weights(source, folder)\n",
