@@ -336,7 +336,7 @@ CALIBRATION = (
         f"{OF}verdicts/routing.py",
         "if gain < BETTER_BY:",
         "if gain < 0:",
-        (f"{TESTS}verdicts/test_routing_chains.py",),
+        (f"{TESTS}verdicts/test_routing_cascades.py",),
     ),
     Mutant(
         "a guess makes a draft token dearer",
