@@ -189,7 +189,7 @@ def test_stop_tokens_come_where_the_text_is_complete_and_nowhere_else(
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 1}, {"speculate": False}])
 def test_bans_that_leave_nothing_are_a_dead_end(make_session: MakeSession, options: dict[str, Any]) -> None:
     session = make_session()
-    with refused(GrammarError, field="grammar_failed"):
+    with refused(GrammarError, code="grammar_failed"):
         session.generate(PROMPT, grammar=Grammar.regex("abc"), banned_tokens=[ord("b")], **options)
     assert session.generate(PROMPT, grammar=Grammar.regex("abc"), **options).text == "abc"
 
