@@ -20,7 +20,7 @@ class Drafted:
     """model: the draft's name, `NO_DRAFT` in a bundle without one. records: of all requests.
 
     reading, survival: of its confidence, None if that is not read. others: the other drafts, which may draft for this
-    one in a chain, by name.
+    one in a cascade, by name.
     """
 
     model: str

@@ -58,7 +58,8 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
 @click.option(
     "--prompt-chunk",
     type=int,
-    help="Prompt tokens per pass. [default: 256; 512 for onnxruntime-cuda; 64 for plans; less for mixtures of experts]",
+    help="Prompt tokens per pass. [default: 256; onnxruntime-cuda: 512, at most an eighth of the cache; plans: 64; "
+    "mixtures of experts: less]",
 )
 @click.option(
     "--precision",

@@ -55,12 +55,17 @@ def verify(bundle: Path, where: dict[str, Any], as_json: bool, **options: Any) -
     L0 enumerates the verification rules. Parity compares the graphs with the Hugging Face model. L1 and L2 compare
     speculative with plain greedy output, at the same pass width and at width 1. L3, with --trials, compares sampled
     output, under both verification rules, with the target's exact distribution. --drafter applies to L1, L2 and L3. It
-    takes minutes, and prints at the end.
+    takes minutes.
     """
+    from ..editing.display import BuildDisplay
+    from ..editing.progress import Silent
     from ..runtime.proofs.verify import render, verify_session
     from .progress import load
 
-    result = verify_session(load(bundle, **where, policy=False), **options)
+    session = load(bundle, **where, policy=False)
+    with BuildDisplay() as display:
+        shown = display if display.on_terminal else Silent()
+        result = verify_session(session, **options, stage=shown.stage)
     click.echo(json.dumps(result.as_dict()) if as_json else render(result))
     if not result.passed:
         raise SystemExit(1)

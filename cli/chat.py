@@ -47,8 +47,8 @@ def chat(
     """Talk to the model in the terminal.
 
     Accepted draft tokens are green; Ctrl-T toggles the colours (Ctrl-Y brings back what was typed). /plain toggles
-    speculation, /system TEXT sets the system message, /reset drops the conversation but keeps the system message,
-    Ctrl-C stops an answer, Ctrl-D quits. Piped input is one message per line.
+    speculation, /system TEXT sets the system message, /reset drops all but that, Ctrl-C stops an answer, Ctrl-D quits.
+    Piped input is one message per line; piped output has only answers.
     """
     from rich.console import Console
 
@@ -63,30 +63,38 @@ def chat(
     with load(bundle, prompt_cache_bytes=None, chat_template=chat_template, **where) as session:
         note_route(session, options["route"])
         session.stream(PROBE, **parameters).close()  # a wrong option ends the command, not every answer
-        Conversation(session, Console(highlight=False, soft_wrap=True), system, parameters).run(_ask)
+        console = Console(highlight=False, soft_wrap=True)
+        notes = console if console.file.isatty() else Console(highlight=False, soft_wrap=True, stderr=True)
+        Conversation(session, console, notes, system, parameters).run(_ask)
 
 
 def _ask() -> str | None:
     """The user's next line; None at the end of the input."""
     if sys.stdin is None:  # it is closed
         return None
+    typed, piped = sys.stdin.isatty(), not sys.stdout.isatty()
+    if typed and piped:
+        click.echo("> ", nl=False, err=True)
     try:
-        return input("> " if sys.stdin.isatty() else "")
+        return input("> " if typed and not piped else "")
     except EOFError:
-        if sys.stdin.isatty():
-            print()  # noqa: T201 - the shell's prompt begins a line
+        if typed:
+            click.echo(err=piped)  # the shell's prompt begins a line
         return None
 
 
 class Conversation:
     """Messages so far, and how the next ones are answered.
 
-    parameters: keywords of `Session.stream`, max_new_tokens among them. Where the messages outgrow the bundle's
-    capacity, the oldest are left out.
+    console: for answers; notes: for all else, which is no part of piped output. parameters: keywords of
+    `Session.stream`, max_new_tokens among them. Where the messages outgrow the bundle's capacity, the oldest are left
+    out.
     """
 
-    def __init__(self, session: Session, console: Console, system: str | None, parameters: dict[str, Any]) -> None:
-        self.session, self.console, self.parameters = session, console, parameters
+    def __init__(
+        self, session: Session, console: Console, notes: Console, system: str | None, parameters: dict[str, Any]
+    ) -> None:
+        self.session, self.console, self.notes, self.parameters = session, console, notes, parameters
         self.messages: list[Message] = []
         self.system = system
         self.colour = True
@@ -167,7 +175,7 @@ class Conversation:
     def say(self, line: str) -> None:
         from rich.markup import escape
 
-        self.console.print(escape(line), style="dim")
+        self.notes.print(escape(line), style="dim")
 
     def _with_system(self, messages: list[Message]) -> list[Message]:
         return [{"role": "system", "content": self.system}, *messages] if self.system else messages

@@ -42,6 +42,15 @@ class Commands(click.Group):
                 # Of one library to another: nothing that a user could do.
                 warnings.filterwarnings("ignore", ".* is deprecated and will be removed in version", FutureWarning)
                 return super().invoke(ctx)
+        except click.BadParameter as error:
+            kind = error.param.type if error.param else None
+            if not isinstance(kind, click.IntRange | click.FloatRange):
+                raise
+            # click would say "a valid integer range".
+            what = "an integer" if isinstance(kind, click.IntRange) else "a number"
+            most = f"to {kind.max}" if kind.max is not None else "on"
+            message = error.message.replace(f"a valid {kind.name}", f"{what} from {kind.min} {most}")
+            raise click.BadParameter(message, error.ctx, error.param) from None
         except SpecExportError as error:
             raise refusal(error, self.commands.get(ctx.invoked_subcommand or "")) from None
         except ImportError as error:

@@ -28,20 +28,22 @@ class BuildDisplay:
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[step]}"),
         )
-        self._progress = Progress(
-            *columns, console=self._console, transient=True, disable=not self._console.is_terminal
-        )
+        self._progress = Progress(*columns, console=self._console, transient=True, disable=not self.on_terminal)
 
     def __enter__(self) -> BuildDisplay:
         self._progress.start()
         return self
+
+    @property
+    def on_terminal(self) -> bool:
+        return self._console.is_terminal
 
     def __exit__(self, *exc_info: object) -> None:
         self._progress.stop()
 
     @contextmanager
     def stage(self, label: str, steps: int) -> Iterator[Callable[[str], None]]:
-        if not self._console.is_terminal:
+        if not self.on_terminal:
             self.note(label)
         task = self._progress.add_task(label, total=steps, step="")
         announced, said = 0, perf_counter()
@@ -50,7 +52,7 @@ class BuildDisplay:
             nonlocal announced, said
             self._progress.update(task, completed=announced, step=step)
             announced += 1
-            if not self._console.is_terminal and perf_counter() - said >= SECONDS:
+            if not self.on_terminal and perf_counter() - said >= SECONDS:
                 self.note(f"{label}: {step}, {announced} of {steps}")
                 said = perf_counter()
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from specexport.bundle import MANIFEST, Bundle
@@ -354,13 +355,22 @@ def test_inspect(run: Run, built: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_verify_passes_on_a_good_bundle(run: Run, built: Path, tmp_path: Path) -> None:
     result = run("verify", built, "--max-new-tokens", 8)
-    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "passed")
+    assert (result.exit_code, result.stdout.splitlines()[-1], result.stderr) == (0, "passed", "")
     prompts = tmp_path / "prompts.jsonl"
     chat = json.dumps({"route": "chat", "messages": [{"role": "user", "content": "the quick"}]})
     prompts.write_text(f'{{"prompt": "def add"}}\n\n{chat}\n')
     found = json.loads(run("verify", built, "--prompts", prompts, "--max-new-tokens", 8, "--json").stdout)
     assert found["passed"]
     assert found["prompts"] == found["equal_at_same_width"] == 2
+
+
+def test_verify_shows_its_steps_on_a_terminal(run: Run, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    result = run("verify", built, "--max-new-tokens", 8)
+    shown = click.unstyle(result.stderr)
+    for stage, steps in (("parity", 2), ("L1, L2", 8), ("L0", 1)):
+        assert re.search(rf"{stage} +\S+ {steps}/{steps} ", shown)
+    assert "passed" in result.stdout
 
 
 def test_verify_speculates_whatever_the_policy(run: Run, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 from specexport.cli import main
-from specexport.cli.chat import Conversation
+from specexport.cli.chat import HELP, Conversation
 from specexport.runtime.load import load
 from specexport.runtime.loop.chunks import Chunk
 from specexport.runtime.session import Session
@@ -33,7 +33,7 @@ class Terminal:
             file=self.file, force_terminal=colour, color_system="standard" if colour else None, soft_wrap=True
         )
         given = {"max_new_tokens": 8, "stop_token_ids": (), "num_draft_tokens": 4, **parameters}
-        self.conversation = Conversation(session, console, system, given)
+        self.conversation = Conversation(session, console, console, system, given)
 
     def type(self, *lines: str) -> str:
         """What is printed for the lines."""
@@ -175,6 +175,21 @@ def test_a_long_conversation_leaves_out_its_oldest_turns(session: Session, monke
     assert len(terminal.conversation._fitting([{}] * 5)) == 3  # a whole turn went
     monkeypatch.setattr(Conversation, "_length", lambda own, messages: session.capacity - 1)
     assert len(terminal.conversation._fitting([{}] * 5)) == 1  # an answer needs room
+
+
+def test_piped_output_has_only_answers(built: Path) -> None:
+    options = ["--max-new-tokens", "8", "--temperature", "0"]
+    result = CliRunner().invoke(main, ["chat", str(built), *options], input="print\n/plain\n/reset\n/nonsense\nagain\n")
+    assert result.exit_code == 0, result.output
+    answers = []
+    with load(built) as session:
+        for prompt in ("print", "again"):
+            session.reset()
+            messages = [{"role": "user", "content": prompt}]
+            answers.append(session.generate(messages, max_new_tokens=8, temperature=0).text + "\n")
+    assert result.stdout == "".join(answers)
+    for note in (HELP, "plain: one token", "a new conversation", "/nonsense", "tokens/s"):
+        assert note in result.stderr
 
 
 UPPER = "{% for message in messages %}{{ message.role | upper }}:{{ message.content }}\n{% endfor %}"

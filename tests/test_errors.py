@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from specexport import errors
 from specexport.errors import SpecExportError
+from specexport.serve.wire.errors import CODES
 
 ROOT = Path(errors.__file__).parent
 PRODUCT = ("bundle", "calibration", "cli", "editing", "engines", "exporter", "integrations", "runtime", "serve")
@@ -60,20 +61,41 @@ def test_the_docs_list_every_code_of_every_error() -> None:
     assert {name: codes[0] for name, codes in listed.items()} == {name: kind.code for name, kind in KINDS.items()}
 
 
+def test_clients_are_told_only_codes_of_the_table() -> None:
+    """Of what a request is refused for, the code goes out as it is (`of_engine`); all others become another."""
+    passed = {name for name, kind in KINDS.items() if issubclass(kind, errors.ParameterError | errors.QueueError)}
+    told = {KINDS[name].code for name in passed} | {code for name, code in refined() if name in passed}
+    assert {"invalid_value", "grammar_failed", "queue_timeout"} < told
+    assert told - set(CODES) == set()
+
+
+def test_an_error_s_code_is_given_by_name() -> None:
+    """Second comes the field."""
+    codes = set(CODES) | {kind.code for kind in KINDS.values()}
+    fields = [one.value for _, call in raised() for one in call.args[1:] if isinstance(one, ast.Constant)]
+    assert codes.isdisjoint(fields)
+
+
 def refined() -> Iterator[tuple[str, str]]:
     """(class, code) of each code that is written where an error is raised."""
+    for name, node in raised():
+        codes = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
+        codes += node.args[:1] if name == "QueueError" else []
+        yield from (
+            (name, one.value)
+            for code in codes
+            for one in ast.walk(code)
+            if isinstance(one, ast.Constant) and isinstance(one.value, str)
+        )
+
+
+def raised() -> Iterator[tuple[str, ast.Call]]:
+    """(class, call) of each error that the product's code makes."""
     paths = [*ROOT.glob("*.py"), *(path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py"))]
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS:
-                codes = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
-                codes += node.args[:1] if node.func.id == "QueueError" else []
-                yield from (
-                    (node.func.id, one.value)
-                    for code in codes
-                    for one in ast.walk(code)
-                    if isinstance(one, ast.Constant) and isinstance(one.value, str)
-                )
+                yield node.func.id, node
 
 
 @pytest.mark.parametrize("name", KINDS)

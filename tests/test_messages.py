@@ -88,6 +88,7 @@ MESSAGES: dict[str, Say] = {
     "generate: no bundle": command("generate", "./nothing.bundle", "--prompt", "x"),
     "generate: no prompt": command("generate", "./nothing.bundle"),
     "a command that there is not": command("generat"),
+    "serve: a port": command("serve", "./nothing.bundle", "--port", "80x"),
     "inspect: no bundle": command("inspect", "./nothing.bundle"),
     "calibrate: no prompts": prompts("\n"),
     "a prompt file's line": prompts('{"text": "x"}\n'),

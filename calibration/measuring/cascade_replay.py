@@ -1,4 +1,4 @@
-"""Replays a chain, in which something cheaper drafts for the draft (`runtime/drafting/model_draft.py`): the draft
+"""Replays a cascade, in which something cheaper drafts for the draft (`runtime/drafting/model_draft.py`): the draft
 tokens are the same, and the replay says how many passes they take.
 
 Up to its first miss, the draft's tokens are the text. After a miss they are known only if the request was recorded
@@ -25,7 +25,7 @@ UNKNOWN = -1
 @dataclass(frozen=True)
 class ModelDraft:
     """What a draft model did in a round. drafted: tokens. passes: as many, plus one if a token was left out. In a
-    chain: saved, passes that it did not need; rows, guesses in its passes; seconds, the time of the guessing.
+    cascade: saved, passes that it did not need; rows, guesses in its passes; seconds, the time of the guessing.
     """
 
     drafted: int

@@ -33,7 +33,7 @@ class ReplayedRound:
     context: tokens in the caches before the round, without the last token, whose row is not written yet.
     passes: of the draft model; more than draft tokens if one was left out, fewer if others were looked up.
     behind: rows that the draft model must catch up on first, since earlier rounds were drafted without it.
-    saved, guess_rows, guess_seconds: of a chain, see `ModelDraft`.
+    saved, guess_rows, guess_seconds: of a cascade, see `ModelDraft`.
     num_looked_up: how many of the draft tokens, the last ones, were looked up.
     """
 

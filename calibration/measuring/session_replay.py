@@ -55,7 +55,7 @@ def adaptive_seconds(
     starts: of every trace. Traces with equal ones belong to one session, which learns from one to the next.
     """
     at, most = cached(priced.costs), priced.costs.max_draft_tokens
-    sessions = {start: (priced.costs.chained(start.unit), RouteState()) for start in dict.fromkeys(starts)}
+    sessions = {start: (priced.costs.cascaded(start.unit), RouteState()) for start in dict.fromkeys(starts)}
     seconds, rounds = [], 0
     for number, (trace, start) in enumerate(zip(traces, starts, strict=True)):
         costs, state = sessions[start]
@@ -92,7 +92,7 @@ def routed_seconds(
     for number, runs in enumerate(stream):
         trace, known = next(iter(runs.values())), routing(number)
         candidates = {
-            name: Candidate(one.costs.chained(known.unit(name)), one.predictor, states[name])
+            name: Candidate(one.costs.cascaded(known.unit(name)), one.predictor, states[name])
             for name, one in drafters.items()
         }
         schedule = RoutedSchedule(known, trace.tokens[: trace.prompt_tokens], candidates, most)
@@ -112,8 +112,8 @@ def start_of(traces: Sequence[Trace], drafter: str, costs: Costs) -> AcceptanceP
 def conditional_acceptance_rates(traces: Iterable[Trace], drafter: str, most: int) -> tuple[float, ...]:
     """For each position, the chance that a draft token is accepted if all before it are; with a model, of its tokens.
 
-    The share of the replayed rounds, with one success and one failure added. most: draft tokens per round. A chain does
-    not change the chances.
+    The share of the replayed rounds, with one success and one failure added. most: draft tokens per round. A cascade
+    does not change the chances.
     """
     drafter = strip_cascade(drafter)
     reached, accepted = [0] * most, [0] * most
@@ -127,7 +127,7 @@ def conditional_acceptance_rates(traces: Iterable[Trace], drafter: str, most: in
 
 
 def relative_draft_cost(traces: Iterable[Trace], drafter: str, costs: Costs) -> float:
-    """The cost of a chain's draft token after a round's first, in passes of the draft, at most 1; 1 without a chain.
+    """The cost of a cascade's draft token after a round's first, in passes of the draft, at most 1; else 1.
 
     Measured on replayed rounds with the largest number of draft tokens.
     """

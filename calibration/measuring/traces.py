@@ -19,7 +19,7 @@ class Trace:
 
     limit: its max_new_tokens. missed: for each position in the output, from 0, where the draft proposes another token:
     the position, that token, and the draft's tokens after it, as far as they are known. smaller: by name, drafts that
-    may draft for this one in a chain.
+    may draft for this one in a cascade.
     """
 
     line: int

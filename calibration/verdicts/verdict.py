@@ -31,9 +31,9 @@ MIN_REQUESTS = 20
 SHORTEST_RESPONSE = 8
 # A drafter other than the preferred one must be faster by this factor to be chosen.
 BETTER_BY = 1.02
-# A chain must be faster than the best drafter without one by this factor: it only saves passes of the draft, priced by
-# the median cost of a row, and a smaller draft takes additional memory.
-CHAIN_BETTER_BY = 1.05
+# A cascade must be faster than the best drafter without one by this factor: it only saves passes of the draft, priced
+# by the median cost of a row, and a smaller draft takes additional memory.
+CASCADE_BETTER_BY = 1.05
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _replayed(
 
 def best(replayed: Sequence[Replayed], drafters: Sequence[str]) -> Replayed:
     """The fastest candidate of the first of `drafters`, unless another drafter's is faster by `BETTER_BY`, or that of a
-    chain is faster than all others by `CHAIN_BETTER_BY`.
+    cascade is faster than all others by `CASCADE_BETTER_BY`.
     """
     allowed = [one for one in replayed if one.candidate.drafter in drafters]
 
@@ -156,11 +156,11 @@ def best(replayed: Sequence[Replayed], drafters: Sequence[str]) -> Replayed:
         return one.candidate.speedup.value
 
     first = max((one for one in allowed if one.candidate.drafter == drafters[0]), key=speedup)
-    chains = [one for one in allowed if cascade_source_of(one.candidate.drafter)]
-    other = max((one for one in allowed if one not in chains), default=first, key=speedup)
+    cascades = [one for one in allowed if cascade_source_of(one.candidate.drafter)]
+    other = max((one for one in allowed if one not in cascades), default=first, key=speedup)
     chosen = other if speedup(other) > BETTER_BY * speedup(first) else first
-    chain = max(chains, default=chosen, key=speedup)
-    return chain if speedup(chain) > CHAIN_BETTER_BY * max(speedup(chosen), speedup(other)) else chosen
+    cascade = max(cascades, default=chosen, key=speedup)
+    return cascade if speedup(cascade) > CASCADE_BETTER_BY * max(speedup(chosen), speedup(other)) else chosen
 
 
 def judge(replayed: Replayed, floor: float) -> Verdict:

@@ -20,8 +20,9 @@ def fp32_arithmetic(model: Module) -> Iterator[None]:
     """The model computes in fp32 over the weights it has, while the context lasts.
 
     A module's weights are widened when it is called and restored after the call, so no more than one module's
-    matrices are ever held in fp32. With them go the vectors and convolutions of its parts, which it may read itself: a
-    hybrid's layer hands its convolution's weight to a function, which rounds what it convolves to the weight's type.
+    matrices are ever held in fp32. With them go the vectors of its parts, which it may read itself, and beside a
+    convolution all of their weights: a hybrid's layer hands its convolution's weight to a function, which rounds what
+    it convolves to the weight's type, and Jamba's multiplies by the matrix of another part.
     """
     calls: list[list[tuple[Tensor, Tensor]]] = []  # what each call widened, by depth
 
@@ -50,8 +51,8 @@ def fp32_arithmetic(model: Module) -> Iterator[None]:
 def _needed(module: Module) -> Iterator[Tensor]:
     """What the module computes with itself."""
     yield from _direct_float_tensors(module)
+    convolves = any(isinstance(part, Conv1d) for part in module.children())
     for part in module.children():
-        convolves = isinstance(part, Conv1d)
         yield from (tensor for tensor in _direct_float_tensors(part) if convolves or tensor.ndim < 2)
 
 

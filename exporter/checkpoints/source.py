@@ -145,7 +145,18 @@ def find_local(source: str) -> Path | None:
 
 
 def is_gguf(source: str) -> bool:
-    return source.lower().endswith(GGUF)
+    """By its name, or by how it begins: the files of Ollama's store have no suffix."""
+    if source.lower().endswith(GGUF):
+        return True
+    try:
+        return _magic(Path(source).expanduser()) == MAGIC
+    except (RuntimeError, ValueError, OSError):
+        return False
+
+
+def _magic(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(len(MAGIC))
 
 
 def check_gguf(source: str, path: Path) -> None:
@@ -157,8 +168,7 @@ def check_gguf(source: str, path: Path) -> None:
         if find_spec(name) is None:
             raise MissingPackageError(name, "gguf")
     try:
-        with path.open("rb") as file:
-            magic = file.read(len(MAGIC))
+        magic = _magic(path)
     except OSError as error:
         raise CheckpointError(f"{source} cannot be read: {error.strerror or error}") from None
     if magic != MAGIC:
@@ -169,7 +179,7 @@ def check_gguf(source: str, path: Path) -> None:
 def check_folder(source: str, folder: Path) -> None:
     if not folder.is_dir():
         raise _not_found(
-            f"{source} is a file; give the folder that holds config.json and *.safetensors, or a *.gguf file"
+            f"{source} is a file; give the folder that holds config.json and *.safetensors, or a GGUF file"
         )
     refuse_adapter(source, folder)
     if not (folder / "config.json").is_file():

@@ -110,7 +110,7 @@ class Costs:
     bundle: `bundle_identity` with that draft. host: `describe_host`. engine: its name. threads: as given to `load`.
 
     target_prefill, draft_prefill: seconds per prompt token. draft_row: seconds per additional row in a draft pass,
-    which is what a guess costs in a chain; None where it was not measured, then `draft_prefill` stands for it. block:
+    which is what a guess costs in a cascade; None where it was not measured, then `draft_prefill` stands for it. block:
     as of `RoundCosts`. points: by rising context.
     """
 
@@ -156,9 +156,9 @@ class Costs:
         points = tuple(ours.scaled(theirs.rounds[0].median / ours.rounds[0].median) for ours, theirs in pairs)
         return replace(self, points=points)
 
-    def chained(self, unit: float) -> Costs:
-        """The costs of rounds of a chain: the draft's tokens after the first take `unit` of a pass each."""
-        return replace(self, points=tuple(_chained(point, unit) for point in self.points)) if unit < 1.0 else self
+    def cascaded(self, unit: float) -> Costs:
+        """The costs of rounds of a cascade: the draft's tokens after the first take `unit` of a pass each."""
+        return replace(self, points=tuple(_cascaded(point, unit) for point in self.points)) if unit < 1.0 else self
 
     def at(self, context: int) -> RoundCosts:
         """Medians at `context` tokens: interpolated linearly between two measured contexts, else those of the
@@ -186,7 +186,7 @@ class Costs:
         )
 
 
-def _chained(point: CostPoint, unit: float) -> CostPoint:
+def _cascaded(point: CostPoint, unit: float) -> CostPoint:
     saved = (1.0 - unit) * point.draft.median
     rounds = tuple(_less(time, saved * max(0, k - 1)) for k, time in enumerate(point.rounds))
     return replace(point, rounds=rounds, draft=point.draft.scaled(unit))

@@ -75,7 +75,7 @@ class Decisions:
         if engine.open_draft is None:
             policy, routing = policy.with_first_draft(first, most), None
         if engine.rounds is not None:
-            policy = policy.without_chains()
+            policy = policy.without_cascades()
         costs = read_by_draft(bundle, Costs, COSTS)
         known = costs.get(first)
         reason = stale(bundle.manifest, known, *host)
@@ -167,8 +167,8 @@ class Decisions:
             timing = None if constrained else self._timing(entry.drafter)
             state = self.states.setdefault((key, constrained), RouteState(timing=timing))
         predictor = None if constrained else self.acceptance_predictor(entry.drafter)
-        # With a grammar there are no chains.
-        return adaptive_schedule(entry, costs if constrained else costs.chained(entry.unit), predictor, state, most)
+        # With a grammar there are no cascades.
+        return adaptive_schedule(entry, costs if constrained else costs.cascaded(entry.unit), predictor, state, most)
 
     def routed(self, prompt: Sequence[int], most: int, seeded: bool = False) -> RoutedSchedule | None:
         """The schedule of a request that names no route, if any draft that pays may draft it; None where the default
@@ -187,7 +187,9 @@ class Decisions:
             state = RouteState(alone=True)
             if not seeded:
                 state = self.routed_states.setdefault(name, RouteState(timing=self._timing(name)))
-            candidates[name] = Candidate(known.chained(self.routing.unit(name)), self.acceptance_predictor(name), state)
+            candidates[name] = Candidate(
+                known.cascaded(self.routing.unit(name)), self.acceptance_predictor(name), state
+            )
         return RoutedSchedule(self.routing, prompt, candidates, most)
 
     def _opens(self, drafter: str) -> bool:
@@ -229,7 +231,7 @@ def acceptance_predictor(survival: Survival, head: Head | None) -> AcceptancePre
     head.set_weights(np.array([*weights[: head.size], bias], np.float32))
 
     def chance(index: int, logits: Logits) -> float:
-        signal = head.confidence(len(logits) - 1)  # the pass of a chain has rows of guesses after these
+        signal = head.confidence(len(logits) - 1)  # the pass of a cascade has rows of guesses after these
         return survival.chance(index, signal + weights[-1] * top_logit(logits[-1]) if both else signal)
 
     return chance

@@ -66,7 +66,7 @@ class RoutePolicy:
     up to the bundle's maximum, by the draft's confidence and recent acceptance; where the verdict is off, none until
     probes say that drafting pays. chances: the probability of each draft token, from the first, to be accepted when all
     before it are; `adaptive` starts from these. unit: the cost of a draft token after a round's first, in passes of the
-    draft; less than 1 for chains.
+    draft; less than 1 for cascades.
     """
 
     verdict: Verdict
@@ -91,13 +91,13 @@ class RoutePolicy:
         """See `Policy.with_first_draft`."""
         model, guesser = model_of(self.drafter), cascade_source_of(self.drafter)
         if model in (None, first):
-            return self if guesser in (None, *LOOKUP_NAMES) else self.without_chain()
+            return self if guesser in (None, *LOOKUP_NAMES) else self.without_cascade()
         drafter = strip_cascade(self.drafter).removesuffix(str(model)) + first
         if self.verdict == "off":  # the better draft lost
             return RoutePolicy("off", drafter, 0, self.mode, (GUESS,) * most, None)
         return RoutePolicy("undecided", drafter, most, "adaptive", (GUESS,) * most, None)
 
-    def without_chain(self) -> RoutePolicy:
+    def without_cascade(self) -> RoutePolicy:
         return replace(self, drafter=strip_cascade(self.drafter), unit=1.0) if cascade_source_of(self.drafter) else self
 
 
@@ -132,9 +132,9 @@ class Policy:
         """
         return self.map(lambda entry: entry.with_first_draft(first, most))
 
-    def without_chains(self) -> Policy:
+    def without_cascades(self) -> Policy:
         """For engines that run whole rounds, in which nothing drafts for the draft."""
-        return self.map(RoutePolicy.without_chain)
+        return self.map(RoutePolicy.without_cascade)
 
     def map(self, changed: Callable[[RoutePolicy], RoutePolicy]) -> Policy:
         routes = {name: changed(entry) for name, entry in self.routes.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ ROW_TOKENS = 32  # over which rows are compared
 # vocabulary does not.
 SAMPLED = SamplingParameters(temperature=1.0, top_k=16)
 SAMPLED_LENGTH = 2
+# Of the steps of a stage: the function it gives announces the next.
+Announce = Callable[[str], object]
+Stage = Callable[[str, int], AbstractContextManager[Announce]]
 
 
 @dataclass(frozen=True)
@@ -88,14 +92,20 @@ class Report:
 
 
 def verify_session(
-    session: Session, prompts: Path | None, max_new_tokens: int, trials: int = 0, drafter: str | None = None
+    session: Session,
+    prompts: Path | None,
+    max_new_tokens: int,
+    trials: int = 0,
+    drafter: str | None = None,
+    stage: Stage = lambda label, steps: nullcontext(str),
 ) -> Report:
     """Runs all tiers: the rules by enumeration, the models against the recorded Hugging Face logits, greedy equality
     over the prompts, and for each way to draft and verify `trials` generations against the target's exact distribution.
     All of them draft the bundle's maximum per round, whatever its policy says.
 
     drafter: of the generations, by default every draft in turn, and the first for the trials. prompts: JSONL as for
-    `specexport bench`, with or without routes. Raises `ParameterError` naming an invalid line.
+    `specexport bench`, with or without routes. stage: shows how far it is. Raises `ParameterError`
+    naming an invalid line.
     """
     manifest = session.bundle.manifest
     named = runnable_drafter(drafter, manifest)
@@ -104,19 +114,29 @@ def verify_session(
     else:
         requests = [(prompt, max_new_tokens) for prompt in _proof_prompts(session)]
     drafts = [(manifest.draft_called(name), session.drafts.open(name)) for name in session.drafts.names]
-    proofs = [*_parity(session, manifest.target, OpenedDraft(session.engine.target), "target")]
-    for draft, opened in drafts:
-        proofs += _parity(session, draft.model, opened, draft.label)
-    proofs += _trees(session)
-    rows = measure_rows(session.engine.target, _proof_tokens(session)[:ROW_TOKENS], manifest.contract)
-    session.reset()
-    sampled = tuple(_sample(session, requests[0][0], trials, named)) if trials else ()
+    with stage("parity", 1 + len(drafts)) as announce:
+        announce("target")
+        proofs = [*_parity(session, manifest.target, OpenedDraft(session.engine.target), "target")]
+        for draft, opened in drafts:
+            announce(draft.label)
+            proofs += _parity(session, draft.model, opened, draft.label)
+        proofs += _trees(session)
+        rows = measure_rows(session.engine.target, _proof_tokens(session)[:ROW_TOKENS], manifest.contract)
+        session.reset()
+    sampled: tuple[Sampled, ...] = ()
+    if trials:
+        with stage("L3", len(VERIFY)) as announce:
+            sampled = tuple(_sample(session, requests[0][0], trials, named, announce))
     drafters = (named, *(session.drafts.names[1:] if drafter is None else ()))
-    equalities = tuple(check_equality(session, prompt, most, one) for one in drafters for prompt, most in requests)
-    exactness = check_rules()
-    if session.engine.trees is not None:
-        exactness += check_trees()
-    return Report(tuple(exactness), tuple(_compiled(session)), tuple(proofs), equalities, sampled, drafters, rows)
+    with stage("L1, L2", len(drafters) * len(requests)) as announce:
+        equalities = tuple(_equalities(session, requests, drafters, announce))
+    with stage("L0", 1) as announce:
+        announce("rules")
+        exactness = check_rules()
+        if session.engine.trees is not None:
+            exactness += check_trees()
+        compiled = tuple(_compiled(session))
+    return Report(tuple(exactness), compiled, tuple(proofs), equalities, sampled, drafters, rows)
 
 
 def _trees(session: Session) -> Iterator[Proof]:
@@ -149,13 +169,25 @@ def _compiled(session: Session) -> Iterator[RuleProof]:
             yield measure_rule(run, spec, manifest.target.vocab_size)
 
 
-def _sample(session: Session, prompt: Sequence[int], trials: int, drafter: str) -> Iterator[Sampled]:
+def _equalities(
+    session: Session, requests: Sequence[tuple[Sequence[int], int]], drafters: Sequence[str], announce: Announce
+) -> Iterator[Equality]:
+    for drafter in drafters:
+        for place, (prompt, most) in enumerate(requests, 1):
+            announce(f"{drafter}, prompt {place}")
+            yield check_equality(session, prompt, most, drafter)
+
+
+def _sample(
+    session: Session, prompt: Sequence[int], trials: int, drafter: str, announce: Announce
+) -> Iterator[Sampled]:
     """L3 after `prompt`, or as much of it as leaves room."""
     contract, target = session.bundle.manifest.contract, session.engine.target
     prompt = prompt[: contract.capacity - SAMPLED_LENGTH - 2 * contract.widest_step]
     expected = exact_joint(target, prompt, SAMPLED, SAMPLED_LENGTH, contract.prompt_chunk)
     session.reset()  # its cache was written without its knowledge
     for verification in VERIFY:
+        announce(f"{verification} verification")
         way = replace(SAMPLED, drafter=drafter, verification=verification, num_draft_tokens=session.max_draft_tokens)
         yield sample_session(session, prompt, way, expected, trials)
     session.reset()

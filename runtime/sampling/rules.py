@@ -151,7 +151,7 @@ class Rule(ABC):
                 raise GrammarError(
                     "dead end: every token that the grammar allows here is ruled out by the model, banned_tokens or "
                     "stop_token_ids; allow more",
-                    "grammar_failed",
+                    code="grammar_failed",
                 )
             raise ParameterError(
                 "banned_tokens and min_new_tokens forbid every token that the target can produce here; allow more",

@@ -76,7 +76,7 @@ BUNDLE = (
         "exporter/options.py",
         'not equals or "/" in before or not before or _exists(text)',
         'not equals or "/" in before or not before',
-        ("tests/exporter/test_put_draft.py",),
+        ("tests/exporter/test_additional_drafts.py",),
     ),
     Mutant(
         "messages with tools get the default template",

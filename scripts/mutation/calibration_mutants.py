@@ -7,7 +7,7 @@ from .mutant import Mutant
 OF, TESTS = "calibration/", "tests/calibration/"
 INTERVALS, IN_INTERVALS = f"{OF}statistics/intervals.py", (f"{TESTS}statistics/test_intervals.py",)
 INTERLEAVED, IN_BENCH = f"{OF}bench/interleaved.py", (f"{TESTS}bench/test_interleaved.py",)
-IN_SUMMARY = (f"{TESTS}bench/test_summarize.py",)
+IN_SUMMARY = (f"{TESTS}bench/test_table.py",)
 RECORD, IN_RECORD = f"{OF}measuring/record.py", (f"{TESTS}measuring/test_record.py",)
 JOURNAL = f"{OF}measuring/journal.py"
 SESSIONS, IN_SESSIONS = f"{OF}measuring/session_replay.py", (f"{TESTS}measuring/test_session_replay.py",)
@@ -124,7 +124,7 @@ CALIBRATION = (
         f"{OF}bench/results.py",
         "not any(route.different for route in self.routes)",
         "not all(route.different for route in self.routes)",
-        (f"{TESTS}bench/test_paired_run.py", *IN_SUMMARY),
+        (f"{TESTS}bench/test_interleaved.py", *IN_SUMMARY),
     ),
     Mutant("repeats of a request add up", "calibration/bench/table.py", "total / len(group)", "total", IN_SUMMARY),
     Mutant(
@@ -336,7 +336,7 @@ CALIBRATION = (
         f"{OF}verdicts/routing.py",
         "if gain < BETTER_BY:",
         "if gain < 0:",
-        (f"{TESTS}verdicts/test_routing_chains.py",),
+        (f"{TESTS}verdicts/test_routing_cascades.py",),
     ),
     Mutant(
         "a guess makes a draft token dearer",

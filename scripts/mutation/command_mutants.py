@@ -106,6 +106,7 @@ COMMANDS = (
         'self.messages.append({"role": "user", "content": line}) or [*self.messages]',
         CHAT,
     ),
+    Mutant("notes are part of piped output", "cli/chat.py", "self.notes.print", "self.console.print", CHAT),
     Mutant(
         "a cache of MiB has as many KiB",
         f"{CLI}serve.py",

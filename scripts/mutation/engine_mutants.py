@@ -170,7 +170,7 @@ self._graphs[key] = self._device.capture(work)""",
         "exporter/additional_drafts.py",
         'if "kernels" in manifest.target.graphs and',
         'if "kernel" in manifest.target.graphs and',
-        ("tests/exporter/test_put_draft.py",),
+        ("tests/exporter/test_additional_drafts.py",),
     ),
     Mutant(
         "a package that this host cannot run stops all graphs",

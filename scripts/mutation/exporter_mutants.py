@@ -21,7 +21,7 @@ LEFT_OUT, POSITIONS, GENERATION = (
     f"exporter/checkpoints/{name}.py" for name in ("left_out", "config", "generation_config")
 )
 LEFT_OUT_TESTS, POSITIONS_TESTS, GENERATION_TESTS = (
-    (f"tests/exporter/checkpoints/test_{name}.py",) for name in ("left_out", "positions", "generation_config")
+    (f"tests/exporter/checkpoints/test_{name}.py",) for name in ("left_out", "config", "generation_config")
 )
 KEYS, ROTARY, TOKENIZER = (f"exporter/checkpoints/gguf_{name}.py" for name in ("keys", "rotary", "tokenizer"))
 GGUF = "exporter/checkpoints/gguf.py"
@@ -36,7 +36,7 @@ EXPORTER = (
         "exporter/precision.py",
         'dialect_for("tensorrt", version) == "rows"',
         'dialect_for("tensorrt", version) == ""',
-        ("tests/exporter/test_precision_choice.py",),
+        ("tests/exporter/test_precision.py",),
     ),
     Mutant(
         "a window of one row more",
@@ -85,7 +85,7 @@ EXPORTER = (
         LENGTHS,
         'constant("last", [-1])',
         'constant("last", [0])',
-        ("tests/exporter/passes/test_gqa_lengths.py",),
+        ("tests/exporter/passes/test_cuda_graphs.py",),
     ),
     Mutant(
         "rows scaled by their largest value, not magnitude",
@@ -242,11 +242,18 @@ EXPORTER = (
         LEFT_OUT_TESTS,
     ),
     Mutant(
+        "a GGUF file is one by its name alone",
+        "exporter/checkpoints/source.py",
+        "_magic(Path(source).expanduser()) == MAGIC",
+        "False",
+        ("tests/exporter/checkpoints/test_gguf.py",),
+    ),
+    Mutant(
         "shards without an index are found when they are loaded",
         "exporter/checkpoints/source.py",
         "    find_weights(source, folder)\n",
         "",
-        ("tests/exporter/checkpoints/test_weight_files.py",),
+        ("tests/exporter/checkpoints/test_source.py",),
     ),
     Mutant(
         "positions stretched from a length that has the factor",
@@ -509,7 +516,7 @@ EXPORTER = (
         "exporter/precision.py",
         "if its != family",
         "if not its",
-        ("tests/exporter/test_precision_choice.py",),
+        ("tests/exporter/test_precision.py",),
     ),
     Mutant(
         "drafts run the kernels of several tokens",

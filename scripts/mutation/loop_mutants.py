@@ -61,14 +61,14 @@ LOOP = (
         SCORED,
     ),
     Mutant(
-        "a chain may have a draft that keeps states",
+        "a cascade may have a draft that keeps states",
         NAMES,
         "    if cascade_source_of(drafter) is not None and not supports_cascade(drafter, manifest):",
         "    if False:",
         ("tests/runtime/test_several_drafts.py",),
     ),
     Mutant(
-        "under a grammar a chain is kept",
+        "under a grammar a cascade is kept",
         REQUEST,
         "        drafters = tuple(map(strip_cascade, drafters))",
         "        pass",

@@ -11,7 +11,7 @@ ANSWERS = ("tests/serve/test_answers.py",)
 BOUNDS = ("tests/serve/test_grammar_bounds.py",)
 OPERATION = ("tests/serve/test_operation.py",)
 PAGE = ("tests/serve/test_page.py", "tests/serve/test_page_in_browser.py")
-UNREAD = ("tests/serve/test_unblocked.py",)
+UNREAD = ("tests/serve/test_log.py",)
 VARIABLES = ("tests/serve/test_template_variables.py",)
 CLIENTS, OF_CLIENTS = "benchmarks/clients/", ("tests/test_clients.py",)
 

@@ -10,12 +10,12 @@ STANDARD, DEVICE = "exporter/tracing/standard_states.py", "engines/cuda/states.p
 COUNTED, GRAPHS = ("tests/engines/test_open_rows.py",), ("tests/exporter/test_states.py",)
 SESSIONS = ("tests/runtime/test_hybrid_sessions.py",)
 ALONE, ROUNDS = ("tests/exporter/tracing/test_standard_states.py",), ("tests/engines/cuda/test_hybrids.py",)
-CONTEXT, PLACES = "runtime/state/context.py", ("tests/runtime/state/test_checkpoints.py",)
+CONTEXT, PLACES = "runtime/state/context.py", ("tests/runtime/state/test_state_checkpoints.py",)
 APPLIED = "exporter/quantize/apply.py"
 QUANTIZED = ("tests/exporter/proving/test_prove_states.py",)
 DECODER, ON_DEVICE = "engines/cuda/decoder.py", ("tests/engines/onnxruntime/test_device_states.py",)
-SPLITS, SPLIT = "exporter/passes/cuda_graphs.py", ("tests/exporter/passes/test_narrow_splits.py",)
-ON_HOST, HELD = "exporter/passes/cuda_graphs.py", ("tests/exporter/passes/test_state_counts.py",)
+SPLITS, SPLIT = "exporter/passes/cuda_graphs.py", ("tests/exporter/passes/test_cuda_graphs.py",)
+ON_HOST, HELD = "exporter/passes/cuda_graphs.py", ("tests/exporter/passes/test_cuda_graphs.py",)
 
 STATES = (
     Mutant(

@@ -358,6 +358,13 @@ WIRE = (
         ("tests/serve/test_openapi.py",),
     ),
     Mutant(
+        "a code that clients are told is missing in the table",
+        ERRORS,
+        '"grammar_failed": (',
+        '"grammar_fails": (',
+        ("tests/test_errors.py",),
+    ),
+    Mutant(
         "a prompt that is too long is told in other words",
         "serve/wire/errors.py",
         "too long ({TOO_LONG}), as at",

@@ -26,15 +26,15 @@ def test_the_first_draft_goes_by_its_own_name_too(session: Session) -> None:
         drafters_of(session, CalibrateOptions(drafters=("other:model",)))
 
 
-def test_a_chain_is_recorded_with_both_its_drafts(session: Session) -> None:
+def test_a_cascade_is_recorded_with_both_its_drafts(session: Session) -> None:
     options = CalibrateOptions(drafters=("draft:small",))
     assert models_of(session, options) == ["draft", "small"]
     assert models_of(session, CalibrateOptions(drafters=("ngram:draft",))) == ["draft"]
 
 
 def test_nothing_is_offered_that_the_engine_cannot_run(session: Session) -> None:
-    chains = {name for name in possible_drafters(session) if ":" in name}
-    assert chains == {"ngram:draft", "suffix:draft", "small:draft", "ngram:small", "suffix:small", "draft:small"}
+    cascades = {name for name in possible_drafters(session) if ":" in name}
+    assert cascades == {"ngram:draft", "suffix:draft", "small:draft", "ngram:small", "suffix:small", "draft:small"}
     alone = Session(session.bundle, replace(session.engine, open_draft=None))
     assert [name for name in possible_drafters(alone) if ":" in name] == ["ngram:draft", "suffix:draft"]
     whole = Session(session.bundle, replace(session.engine, rounds=object()))  # type: ignore[arg-type]

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 import specexport
 import torch
-from specexport.bundle import Bundle
-from specexport.bundle import files as copy_on_write
-from specexport.bundle import files as disk_space
+from specexport.bundle import Bundle, files
 from specexport.engines.tensorrt.api import plans_of
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import EngineError, OutputError, ParameterError, ProofError
@@ -121,7 +119,7 @@ def test_too_small_a_disk_is_refused_beforehand(
     assert left(output) == []
     with refused(OutputError, "1", code="disk_full"):
         run()  # finished stages are copied
-    monkeypatch.setattr(disk_space, "can_clone", lambda *_: True)
+    monkeypatch.setattr(files, "can_clone", lambda *_: True)
     run()  # unless they share their blocks with the bundle
 
 
@@ -134,7 +132,7 @@ def test_a_disk_that_fills_up_leaves_nothing(
 
     if place == "copy":
         monkeypatch.setattr(shutil, "copyfile", fail)
-        monkeypatch.setattr(copy_on_write, "_clone", lambda *_: False)
+        monkeypatch.setattr(files, "_clone", lambda *_: False)
     else:
         monkeypatch.setattr(build_module, place, fail)
     with refused(OutputError, code=("disk_full", "output_failed")):

@@ -1,6 +1,6 @@
 """Sessions over hybrids whose prompts part, go back and take turns: states that come back from the host.
 
-`tests/runtime/state/test_checkpoints.py` has the same with doubles, and says which places are kept.
+`tests/runtime/state/test_state_checkpoints.py` has the same with doubles, and says which places are kept.
 """
 
 from __future__ import annotations

@@ -163,14 +163,14 @@ def test_a_draft_that_has_left_is_done_without(tmp_path: Path, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("name", ["z:model", "ngram:z", "b:b", "ngram:suffix"])
-def test_a_file_that_names_a_chain_which_cannot_be(tmp_path: Path, name: str) -> None:
+def test_a_file_that_names_a_cascade_which_cannot_be(tmp_path: Path, name: str) -> None:
     session = routed(tmp_path)
     write_decision(session.bundle, routing_of(bundle_identity(session.bundle), ("model", name)), ROUTING)
     with pytest.raises(BundleError, match=rf"routing\.json: drafter is '{name}'; it must be one of draft, "):
         Session(session.bundle, session.engine)
 
 
-def test_a_chain_is_believed_to_take_what_was_found_on_all_routes(tmp_path: Path) -> None:
+def test_a_cascade_is_believed_to_take_what_was_found_on_all_routes(tmp_path: Path) -> None:
     drafters = "ngram:model", "b"
     session = routed(tmp_path, drafters)
     routing = routing_of(bundle_identity(session.bundle), drafters)

@@ -51,8 +51,8 @@ def test_names_of_drafters() -> None:
     assert all_drafters(NAMES) == (*first, "b", "ngram+b", "suffix+b", "c", "ngram+c", "suffix+c")
     assert [check_drafter(name, NAMES) for name in drafters_of("model")] == list(drafters_of("draft"))
     assert [model_of(name) for name in ("draft", "ngram", "suffix+b", "b", "ngram:b")] == ["draft", None, "b", "b", "b"]
-    chains = {"ngram:model": "ngram:draft", "suffix:b": "suffix:b", "b:model": "b:draft", "model:c": "draft:c"}
-    assert [check_drafter(name, NAMES) for name in chains] == list(chains.values())
+    cascades = {"ngram:model": "ngram:draft", "suffix:b": "suffix:b", "b:model": "b:draft", "model:c": "draft:c"}
+    assert [check_drafter(name, NAMES) for name in cascades] == list(cascades.values())
     assert not all_cascades(())
     assert all_cascades(("a", "b")) == ("ngram:a", "suffix:a", "b:a", "ngram:b", "suffix:b", "a:b")
     assert all(check_drafter(name, NAMES) == name for name in (*all_drafters(NAMES), *all_cascades(NAMES)))
@@ -149,8 +149,8 @@ def test_nothing_drafts_for_a_draft_that_keeps_states(tmp_path: Path) -> None:
         read_policy(bundle)
     for drafter in ("b", "ngram+b", "b:model", "ngram:model"):
         assert session.generate(PROMPT, drafter=drafter, max_new_tokens=4).statistics.emitted == 4
-    assert {"b:draft", "b:c"} < {chain for chain in possible_drafters(session) if ":" in chain}
-    assert not [chain for chain in possible_drafters(session) if chain.endswith(":b")]
+    assert {"b:draft", "b:c"} < {cascade for cascade in possible_drafters(session) if ":" in cascade}
+    assert not [cascade for cascade in possible_drafters(session) if cascade.endswith(":b")]
 
 
 def test_a_draft_that_has_left_the_bundle_is_refused(tmp_path: Path) -> None:
@@ -278,11 +278,11 @@ def test_what_lost_with_another_draft_stays_off_with_the_first() -> None:
 
 def test_a_lookup_drafts_for_the_first_draft_on_every_engine_whose_rounds_the_host_runs() -> None:
     """As `calibrate` chooses there."""
-    chain = RoutePolicy("on", "ngram:model", 3, "adaptive", (0.7, 0.6), None, 0.5)
-    assert chain.with_first_draft("model", 4) == chain
-    assert chain.without_chain() == replace(chain, drafter="model", unit=1.0)
-    by_another = replace(chain, drafter="small:model")
-    assert by_another.with_first_draft("model", 4) == replace(chain, drafter="model", unit=1.0)
+    cascade = RoutePolicy("on", "ngram:model", 3, "adaptive", (0.7, 0.6), None, 0.5)
+    assert cascade.with_first_draft("model", 4) == cascade
+    assert cascade.without_cascade() == replace(cascade, drafter="model", unit=1.0)
+    by_another = replace(cascade, drafter="small:model")
+    assert by_another.with_first_draft("model", 4) == replace(cascade, drafter="model", unit=1.0)
 
 
 def test_costs_of_a_draft_are_measured_when_it_is_first_asked_for() -> None:

@@ -1,4 +1,4 @@
-"""A replay of one recorded run gives the passes that a chain really takes."""
+"""A replay of one recorded run gives the passes that a cascade really takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.replays import Periodic, Watched
 from support.several import several_session
 
 PROMPT, LIMIT = (5, 9, 5, 9, 7, 5, 9), 40
-CHAINS = ("ngram:model", "suffix:model", "small:model")
+CASCADES = ("ngram:model", "suffix:model", "small:model")
 
 
 @pytest.fixture(params=[FakeDecoder, Periodic])
@@ -38,7 +38,7 @@ def recorded(session: Session, sampling: SamplingParameters = SamplingParameters
     return replace(one, smaller={"small": CascadeSource(small, cached(flat_costs(0.2)))})
 
 
-@pytest.mark.parametrize("drafter", CHAINS)
+@pytest.mark.parametrize("drafter", CASCADES)
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_rounds_are_the_real_ones_and_passes_never_too_few(session: Session, drafter: str, k: int) -> None:
     """Too many where a smaller draft was never asked behind what the draft says."""
@@ -59,7 +59,7 @@ def test_rounds_are_the_real_ones_and_passes_never_too_few(session: Session, dra
 
 def test_guesses_save_passes(session: Session) -> None:
     trace = recorded(session)
-    saved = {drafter: sum(one.saved for one in replay_fixed(trace, drafter, 4)) for drafter in CHAINS}
+    saved = {drafter: sum(one.saved for one in replay_fixed(trace, drafter, 4)) for drafter in CASCADES}
     assert saved["small:model"] > 0
     if isinstance(session.engine.target, Periodic):
         assert min(saved.values()) > 5

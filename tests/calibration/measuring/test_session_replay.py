@@ -204,8 +204,8 @@ def test_behind_the_first_a_token_takes_what_its_guess_takes() -> None:
 def test_a_wrong_guess_takes_its_row_and_saves_nothing() -> None:
     """The text repeats itself, and the draft says something else there."""
     other = replace(REPEATS, tokens=(1, 2, 9, 4, 1, 2, 3, 4, 5, 6))
-    alone, chain = (relative_draft_cost([other], drafter, FLAT) for drafter in ("model", "ngram:model"))
-    assert alone == chain == 1.0  # never more than a pass
+    alone, cascade = (relative_draft_cost([other], drafter, FLAT) for drafter in ("model", "ngram:model"))
+    assert alone == cascade == 1.0  # never more than a pass
     both = relative_draft_cost([REPEATS, other], "ngram:model", replace(FLAT, draft_row=0.05))
     assert 0.25 < both < 1.0
 

@@ -120,8 +120,8 @@ def test_another_drafter_must_be_clearly_better() -> None:
     assert best(rows, ("ngram", "model")).candidate.drafter == "ngram"
 
 
-@pytest.mark.parametrize(("others", "chain"), [(1.5, 1.58), (1.62, 1.71), (1.52, 1.6)])
-def test_a_chain_must_be_5_percent_better_than_all_others(others: float, chain: float) -> None:
+@pytest.mark.parametrize(("others", "cascade"), [(1.5, 1.58), (1.62, 1.71), (1.52, 1.6)])
+def test_a_cascade_must_be_5_percent_better_than_all_others(others: float, cascade: float) -> None:
     """Also than one that is not better enough itself to be chosen."""
 
     def chosen(speedup: float, first: str = "model") -> str:
@@ -129,8 +129,8 @@ def test_a_chain_must_be_5_percent_better_than_all_others(others: float, chain: 
         rows = [Replayed(candidate(1.0, value, 3.0, drafter=name), ()) for name, value in values.items()]
         return best(rows, (first, *(name for name in values if name != first))).candidate.drafter
 
-    assert chosen(chain) == "ngram:model"
-    assert chosen(chain - 0.01) == ("ngram+model" if others > 1.53 else "model")
+    assert chosen(cascade) == "ngram:model"
+    assert chosen(cascade - 0.01) == ("ngram+model" if others > 1.53 else "model")
     assert chosen(1.6, "ngram:model") == ("ngram:model" if others < 1.6 * 1.02 else "ngram+model")  # who asked for it
 
 

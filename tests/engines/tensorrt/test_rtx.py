@@ -1,165 +1,112 @@
-"""Kernels that TensorRT-RTX's real builder makes of rules and models, counted: it needs no GPU, and nothing is run.
-
-Its compiler is a proxy of TensorRT's. A launch costs a GPU a microsecond or more, and copies of keys and values cost
-bandwidth. So these figures may fall, and are then lowered here; they must not rise unnoticed.
-"""
+"""What TensorRT-RTX compiled for the GPU, across starts: kept where it can be, and never in the way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
+import onnx
 import pytest
-import torch
-from specexport.bundle import CacheLayer, Contract, Precision, Role
-from specexport.engines.tensorrt.api import library
-from specexport.engines.tensorrt.compile import CompileOptions, Profile, _builder, _config, model_profiles
-from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.dialects import Dialect
-from specexport.exporter.passes.accumulate import accumulate_in_fp32
-from specexport.exporter.passes.optimize import optimize, save
-from specexport.exporter.rules import graphs as rules
-from specexport.exporter.tracing.trace import probe_cache, trace
-from support.rtx_builder import Kernel, build, kernels
-from transformers import AutoConfig, AutoModelForCausalLM
+from specexport.engines.tensorrt.api import Library
+from specexport.engines.tensorrt.plan import LoadedPlan
+from specexport.engines.tensorrt.rtx import RuntimeCaches
+from support.fake_device import FakeDevice
+from support.fake_tensorrt import FakeTensorRT, plan
 
-VOCAB = 128256
-# The most that each may have. A CumSum, a reduction more or a wider search shows here.
-RULES = {
-    "select": (partial(rules.select, VOCAB), 36),
-    "accept_block_4": (partial(rules.accept, VOCAB, 4, "block"), 40),
-    "accept_token_4": (partial(rules.accept, VOCAB, 4, "token"), 38),
-    "select_greedy": (partial(rules.select_greedy, VOCAB), 8),
-    "accept_greedy_4": (partial(rules.accept_greedy, VOCAB, 4), 8),
-}
+VERSION = "1.7.1"
+HEADER = b"1.7.1 Fake GPU\n"
+RULE = """<ir_version: 8, opset_import: ["": 18]>
+rule (float[64] x) => (float[64] y) { y = Neg (x) }"""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RULES)
-def test_kernels_of_a_rule(name: str, tmp_path: Path) -> None:
-    make, most = RULES[name]
-    (tmp_path / "rule.onnx").write_bytes(make().SerializeToString())
-    assert len(kernels(tmp_path / "rule.onnx")) <= most
+@pytest.fixture
+def plans(tmp_path: Path) -> dict[Path, str]:
+    """Two plans and the digests of their contents."""
+    onnx.save(onnx.parser.parse_model(RULE), tmp_path / "rule.onnx")
+    onnx.save(onnx.parser.parse_model(RULE.replace("Neg", "Abs")), tmp_path / "other.onnx")
+    for name in ("rule", "other"):
+        (tmp_path / f"{name}.plan").write_bytes(plan(tmp_path / f"{name}.onnx", version=VERSION))
+    return {tmp_path / "rule.plan": "a" * 64, tmp_path / "other.plan": "b" * 64}
 
 
-def test_what_every_build_asks_for() -> None:
-    lib = library("tensorrt_rtx")
-    config = _config(lib, _builder(lib), CompileOptions())
-    asked = {"TF32": False, "STRICT_NANS": True, "REQUIRE_USER_ALLOCATION": True}
-    assert {name: config.get_flag(getattr(lib.trt.BuilderFlag, name)) for name in asked} == asked
+class Start:
+    """A process that loads both plans, runs them as far as it is told, and saves what was compiled."""
+
+    def __init__(self, plans: dict[Path, str], folder: Path, gpu: str = "Fake GPU") -> None:
+        device = FakeDevice(name=gpu)
+        trt = FakeTensorRT(device, VERSION, rtx=True)
+        self.caches = RuntimeCaches(trt, plans, folder)
+        library = Library("tensorrt_rtx", trt)
+        self.loaded = [LoadedPlan(library, file, device, self.caches.settings) for file in plans]
+        places = {name: device.allocate(256, name) for name in ("x", "y")}
+        scratch = device.allocate(4096, "scratch")
+        self.runs: list[Callable[[], None]] = [loaded.bind(0, {}, places, scratch) for loaded in self.loaded]
+        self.known = [config.get_runtime_cache().serialize() for config in self.configs]
+
+    @property
+    def configs(self) -> list[Any]:
+        return [loaded._context_argument for loaded in self.loaded]
+
+    def warm_up(self) -> Start:
+        for run in self.runs:
+            run()
+        return self
 
 
-PAIR = Path(__file__).parents[3] / "examples" / "demo_pair"
-CONTRACT = Contract(capacity=1024, max_draft_tokens=4, prompt_chunk=64, precision="fp16")
-SIZES: dict[str, Any] = dict(
-    vocab_size=512,
-    hidden_size=256,
-    intermediate_size=512,
-    num_hidden_layers=2,
-    num_attention_heads=8,
-    num_key_value_heads=2,
-    head_dim=128,
-    max_position_embeddings=1024,
-)
-Graphs = Callable[..., dict[str, Path]]
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "caches" / "tensorrt-rtx"
 
 
-@pytest.fixture(scope="module")
-def graphs(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
-    """By dialect, of `target`, `draft` (the demo pair's) or a model type, with products as they were traced."""
-
-    @cache
-    def graphs(name: str, precision: Precision = "fp16") -> dict[str, Path]:
-        if name in ("target", "draft"):
-            model = find_checkpoint(str(PAIR / name)).load(precision)
-        else:
-            config = AutoConfig.for_model(name, **SIZES)
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float16).eval()
-        layers: tuple[CacheLayer, ...] = probe_cache(model)
-        dialects: tuple[Dialect, ...] = ("onnx", "rows") if name in ("target", "llama") else ("onnx",)
-        traced = {str(each): trace(model, layers, each, replace(CONTRACT, precision=precision)) for each in dialects}
-        for dialect in dialects:
-            optimize(traced[dialect], dialect)
-        folder = tmp_path_factory.mktemp(name)
-        return {dialect: folder / path for dialect, path in save(traced, folder, name)[0].items()}
-
-    return graphs
+def test_what_was_compiled_is_kept_for_each_plan(plans: dict[Path, str], folder: Path) -> None:
+    start = Start(plans, folder).warm_up()
+    assert not folder.exists()
+    start.caches.save()
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == {
+        f"{'a' * 64}.cache": HEADER + b"rule\n",
+        f"{'b' * 64}.cache": HEADER + b"other\n",
+    }
 
 
-def in_fp32(path: Path) -> Path:
-    """The graph as it is exported, over the same weights."""
-    made = path.with_stem(f"{path.stem}-in-fp32")
-    if not made.exists():
-        model = ir.load(path)
-        accumulate_in_fp32(model)
-        ir.save(model, made)
-    return made
+@pytest.mark.parametrize("content", [b"", b"rubbish", b"1.6.0 Fake GPU\nrule\n", b"1.7.1 Another GPU\nrule\n"])
+def test_one_that_is_foreign_is_passed_over_and_replaced(plans: dict[Path, str], folder: Path, content: bytes) -> None:
+    folder.mkdir(parents=True)
+    file = folder / f"{'a' * 64}.cache"
+    file.write_bytes(content)
+    start = Start(plans, folder)
+    assert start.known[0] == HEADER
+    start.warm_up().caches.save()
+    assert file.read_bytes() == HEADER + b"rule\n"
 
 
-def profile(role: Role, width: int) -> Profile:
-    return model_profiles(CONTRACT, role)[CONTRACT.widths.index(width)]
+def test_a_full_disk_leaves_the_cache_as_it_was(
+    plans: dict[Path, str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Start(plans, folder)
+    first.runs[0]()
+    first.caches.save()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    Start(plans, folder).warm_up().caches.save()
+    monkeypatch.undo()
+    assert Start(plans, folder).known == [HEADER + b"rule\n", HEADER]
 
 
-def copies(found: list[Kernel]) -> int:
-    """Kernels that read the cache and neither write rows into it nor attend."""
-    reading = [kernel for kernel in found if any(name.startswith(("past.", "present.")) for name in kernel.reads)]
-    return sum("Scat" not in kernel.name and "mha" not in kernel.name for kernel in reading)
-
-
-# Of two layers, the embedding and the output: a draft's pass of width 1, and a verify pass.
-FAMILIES = {"llama": (20, 28), "qwen3": (24, 32), "gemma3_text": (28, 32)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_kernels_of_a_family(family: str, graphs: Graphs) -> None:
-    path = in_fp32(graphs(family)["onnx"])
-    single, verify = kernels(path, profile("draft", 1)), kernels(path, profile("target", 5))
-    most_single, most_verify = FAMILIES[family]
-    assert len(single) <= most_single
-    assert len(verify) <= most_verify
-    assert sum("gemv_mha" in kernel.name for kernel in single) == 2
-    # Attention reads the cache where it lies at width 1 alone: see docs/internals/log.md.
-    assert (copies(single), copies(verify)) == (0, 4)
-
-
-@pytest.mark.nightly
-def test_kernels_of_the_demo_pair(graphs: Graphs) -> None:
-    """A sampled k = 4 round, without its rules and copies: verify pass, first draft pass and three more."""
-    target, draft = (in_fp32(graphs(role)["onnx"]) for role in ("target", "draft"))
-    single = kernels(draft, profile("draft", 1))
-    round_ = [*kernels(target, profile("target", 5)), *kernels(draft, profile("draft", 2)), *single * 3]
-    assert len(round_) <= 155
-    assert copies(single) == 0
-
-
-@pytest.mark.slow
-def test_products_add_up_in_fp32_by_the_same_kernels(graphs: Graphs) -> None:
-    """`Cast, MatMul, Cast` is no cast of weights, keys or values."""
-    for path in graphs("llama").values():
-        before, after = (kernels(graph, profile("target", 5)) for graph in (path, in_fp32(path)))
-        assert [kernel.name for kernel in before] == [kernel.name for kernel in after]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("role", "precision", "dialect"),
-    [
-        ("target", "fp32", "onnx"),
-        ("target", "fp16", "rows"),
-        ("draft", "bf16", "onnx"),
-    ],
-)
-def test_sizes_of_the_demo_pairs_plans(role: Role, precision: Precision, dialect: Dialect, graphs: Graphs) -> None:
-    """A target's weights are stored once, a draft's in two layouts."""
-    path = in_fp32(graphs(role, precision)[dialect])
-    contract = replace(CONTRACT, precision=precision)
-    plan, listener = build(path, "SM89", model_profiles(contract, role))
-    assert plan is not None, listener.errors
-    weights = path.with_name(f"{role}.weights").stat().st_size
-    # and the kernels of each profile, whatever the model's size; a bit more in the dialect `rows`
-    assert weights < plan < (1 if role == "target" else 2) * weights + 6e6 * len(contract.widths)
+def test_what_is_read_while_it_is_written_is_whole(
+    plans: dict[Path, str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes start at once: a cache appears by renaming."""
+    seen: list[list[str]] = []
+    replace = Path.replace
+    monkeypatch.setattr(
+        Path,
+        "replace",
+        lambda self, to: seen.append([file.name for file in folder.glob("*.cache")]) or replace(self, to),
+    )
+    Start(plans, folder).warm_up().caches.save()
+    assert seen == [[], [f"{'a' * 64}.cache"]]
+    assert sorted(file.name for file in folder.iterdir()) == [f"{'a' * 64}.cache", f"{'b' * 64}.cache"]

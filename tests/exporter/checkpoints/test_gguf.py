@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +43,16 @@ def test_the_same_model_and_tokenizer_as_the_checkpoint_it_was_made_from(folder:
     assert ours.tokenizer.chat_template == theirs.tokenizer.chat_template
     for fact in ("architecture", "max_positions", "fp32_bytes", "stop_token_ids"):
         assert getattr(ours, fact) == getattr(theirs, fact), fact
+
+
+def test_a_file_without_the_suffix_is_known_by_how_it_begins(file: Path, tmp_path: Path) -> None:
+    """Ollama's store names files by their digests, and has manifests beside them."""
+    blob = tmp_path / "sha256-5f1e2d"
+    shutil.copy(file, blob)
+    assert torch.equal(logits(find_checkpoint(str(blob))), logits(find_checkpoint(str(file))))
+    blob.write_bytes(b'{"schemaVersion":2}')
+    with refused(CheckpointError, code="checkpoint_not_found"):
+        find_checkpoint(str(blob))
 
 
 @pytest.mark.parametrize(("kind", "error"), [("Q8_0", 0.01), ("Q4_1", 0.1), ("BF16", 5e-3)])

@@ -161,12 +161,12 @@ def test_a_grammar_that_is_complete_within_a_round_ends_there(make_session: Make
         assert session._context.tokens == [*PROMPT, *generation.tokens]
 
 
-def test_in_a_chain_the_model_drafts_alone_and_is_what_the_statistics_name(make_session: MakeSession) -> None:
+def test_in_a_cascade_the_model_drafts_alone_and_is_what_the_statistics_name(make_session: MakeSession) -> None:
     options: dict[str, Any] = {"grammar": Grammar.regex("[a-z]{12}"), "num_draft_tokens": 4}
-    chain, alone = (make_session().generate(PROMPT, drafter=name, **options) for name in ("ngram:model", "model"))
-    assert list(chain.statistics.rounds_by_drafter) == ["draft"]
-    assert chain.tokens == alone.tokens
-    assert chain.statistics.draft_passes == alone.statistics.draft_passes
+    cascade, alone = (make_session().generate(PROMPT, drafter=name, **options) for name in ("ngram:model", "model"))
+    assert list(cascade.statistics.rounds_by_drafter) == ["draft"]
+    assert cascade.tokens == alone.tokens
+    assert cascade.statistics.draft_passes == alone.statistics.draft_passes
 
 
 @pytest.mark.parametrize("options", [{"speculate": False}, {"num_draft_tokens": 4}])
@@ -189,7 +189,7 @@ def test_stop_tokens_come_where_the_text_is_complete_and_nowhere_else(
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 1}, {"speculate": False}])
 def test_bans_that_leave_nothing_are_a_dead_end(make_session: MakeSession, options: dict[str, Any]) -> None:
     session = make_session()
-    with refused(GrammarError, field="grammar_failed"):
+    with refused(GrammarError, code="grammar_failed"):
         session.generate(PROMPT, grammar=Grammar.regex("abc"), banned_tokens=[ord("b")], **options)
     assert session.generate(PROMPT, grammar=Grammar.regex("abc"), **options).text == "abc"
 

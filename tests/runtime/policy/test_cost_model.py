@@ -47,13 +47,13 @@ def test_a_looked_up_round_has_no_draft_passes() -> None:
 
 
 def test_where_something_drafts_for_the_draft_the_first_token_takes_a_whole_pass() -> None:
-    at = COSTS.chained(0.25).at(100)
+    at = COSTS.cascaded(0.25).at(100)
     assert at.draft == pytest.approx(0.25 * 0.2)
     assert at.rounds == pytest.approx((1.1, 1.5, 2.0 - 0.75 * 0.2))
     assert (at.verify, at.host) == (COSTS.at(100).verify, COSTS.at(100).host)
-    assert COSTS.chained(1.0) == COSTS
+    assert COSTS.cascaded(1.0) == COSTS
     noise = replace(COSTS, points=(replace(COSTS.points[0], draft=time(5.0)),))  # no round is over before it began
-    assert noise.chained(0.0).at(100).rounds == COSTS.at(100).rounds
+    assert noise.cascaded(0.0).at(100).rounds == COSTS.at(100).rounds
 
 
 def test_a_row_of_the_draft_is_a_prompt_tokens_where_nobody_measured_it() -> None:

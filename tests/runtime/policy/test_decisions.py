@@ -139,10 +139,10 @@ def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
     assert {route for route, _ in decisions.states} == {"code", "prose", None}
 
 
-def test_a_chain_drafts_more_by_what_its_tokens_take(bundle: Bundle) -> None:
+def test_a_cascade_drafts_more_by_what_its_tokens_take(bundle: Bundle) -> None:
     """Beside a grammar nothing drafts for the draft, and its tokens take whole passes again."""
-    chain = replace(ADAPTIVE, drafter="ngram:draft", chances=(0.55,), unit=0.1)
-    write_policy(bundle, ADAPTIVE, code=chain, dear=replace(chain, unit=1.0))
+    cascade = replace(ADAPTIVE, drafter="ngram:draft", chances=(0.55,), unit=0.1)
+    write_policy(bundle, ADAPTIVE, code=cascade, dear=replace(cascade, unit=1.0))
     costs = costs_of(bundle)
     (point,) = costs.points
     dear = tuple(MeasuredTime(1 + 0.5 * k, 1 + 0.5 * k, 1 + 0.5 * k) for k in range(5))

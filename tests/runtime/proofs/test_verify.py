@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,16 @@ def test_rules_that_are_wrong_fail_a_bundle_that_is_right(session: Session, monk
 @pytest.mark.usefixtures("no_enumeration")
 def test_every_way_to_draft_and_verify_is_sampled(session: Session) -> None:
     session.generate([1, 2, 3], max_new_tokens=3)
-    result = verify_session(session, None, 2, trials=1000)
+    announced: dict[str, list[str]] = {}
+    steps: dict[str, int] = {}
+
+    def stage(label: str, count: int) -> AbstractContextManager[Callable[[str], None]]:
+        steps[label] = count
+        return nullcontext(announced.setdefault(label, []).append)
+
+    result = verify_session(session, None, 2, trials=1000, stage=stage)
+    assert announced["L3"] == ["block verification", "token verification"]
+    assert steps == {label: len(names) for label, names in announced.items()}
     assert [(entry.drafter, entry.verification) for entry in result.sampled] == [
         ("draft", "block"),
         ("draft", "token"),

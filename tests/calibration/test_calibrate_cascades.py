@@ -1,4 +1,4 @@
-"""`calibrate` and chains: chosen where they are 5 % faster than all else, and then followed."""
+"""`calibrate` and cascades: chosen where they are 5 % faster than all else, and then followed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def prices(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     return found
 
 
-def test_a_chain_that_pays_is_chosen_and_followed(session: Session) -> None:
+def test_a_cascade_that_pays_is_chosen_and_followed(session: Session) -> None:
     (route,) = calibrate(session, requests(8, ["code"]), OPTIONS, "x").routes
     assert route.policy.drafter == "small:draft"
     assert 0 < route.policy.unit < 0.7

@@ -1,4 +1,4 @@
-"""Requests without a route, where one who may draft is a chain: what it takes is written down and believed."""
+"""Requests without a route, where one who may draft is a cascade: what it takes is written down and believed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from specexport.calibration.verdicts.routing import Stream, known
 from specexport.runtime.policy.routed_schedule import Candidate, RoutedSchedule
 from support.calibrated import flat_costs
 
-CHAIN = "ngram:model"
+CASCADE = "ngram:model"
 COSTS = flat_costs(0.2, draft_row=0.01)
 # Lookups guess right on the first route, and know nothing on the second.
 REPEATS = Trace(1, "a", 6, (1, 2, 3, 4, 1, 2, 3, 4, 1, 2), (True,) * 4, 4)
 OTHER = Trace(2, "b", 6, (1, 2, 3, 4, 5, 6, 7, 8, 9, 10), (True,) * 4, 4)
 STREAM = Stream(
-    [dict.fromkeys((CHAIN, "model"), replace(trace, line=line)) for line in range(3) for trace in (REPEATS, OTHER)],
-    {name: Priced(COSTS) for name in (CHAIN, "model")},
+    [dict.fromkeys((CASCADE, "model"), replace(trace, line=line)) for line in range(3) for trace in (REPEATS, OTHER)],
+    {name: Priced(COSTS) for name in (CASCADE, "model")},
 )
 
 
@@ -40,10 +40,10 @@ def test_sessions_choose_only_where_that_gains_enough(
     assert (routing.choose_routing(drafted, routes, 0, "", "")[0] == "known") == chosen
 
 
-def test_each_route_says_what_a_token_of_the_chain_takes() -> None:
+def test_each_route_says_what_a_token_of_the_cascade_takes() -> None:
     routes = known(STREAM, 0).routes
-    found = {name: route.drafters[CHAIN].unit for name, route in routes.items()}
-    assert found == {"a": relative_draft_cost([REPEATS], CHAIN, COSTS), "b": 1.0}
+    found = {name: route.drafters[CASCADE].unit for name, route in routes.items()}
+    assert found == {"a": relative_draft_cost([REPEATS], CASCADE, COSTS), "b": 1.0}
     assert found["a"] < 0.1
     assert {route.drafters["model"].unit for route in routes.values()} == {1.0}
 
@@ -60,4 +60,4 @@ def test_a_replay_believes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     routing = known(STREAM, 0)
     routed_seconds(STREAM.requests, lambda _: routing, STREAM.drafters)
     assert len(believed) == len(STREAM.requests)
-    assert believed[0] == {CHAIN: pytest.approx(routing.unit(CHAIN) * 0.2), "model": 0.2}
+    assert believed[0] == {CASCADE: pytest.approx(routing.unit(CASCADE) * 0.2), "model": 0.2}

@@ -1,21 +1,54 @@
-"""How wide the prefill passes of mixtures are."""
-
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from specexport.errors import OutputError
-from specexport.exporter import build
-from specexport.exporter import memory as chunks
-from specexport.exporter import memory as memory_check
+from specexport.exporter import build, memory
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.memory import copied_weights, prompt_chunk
+from specexport.exporter.memory import available, copied_weights, prompt_chunk, require_memory
 from specexport.exporter.options import BuildOptions
 from support.refusals import refused
 from support.tiny import LLAMA, save_model
 from transformers import AutoConfig
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host with 8 GB free."""
+    (tmp_path / "meminfo").write_text("MemTotal: 16000000 kB\nMemAvailable:    7812500 kB\n")
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "GROUP", tmp_path)
+    return tmp_path
+
+
+def test_the_host_or_its_group_whichever_is_less(host: Path) -> None:
+    assert available() == 8_000_000_000
+    (host / "memory.current").write_text("1000\n")
+    (host / "memory.stat").write_text("anon 900\nfile 500\ninactive_file 10\nactive_file 20\n")
+    (host / "memory.max").write_text("max\n")
+    assert available() == 8_000_000_000
+    (host / "memory.max").write_text("6000\n")
+    assert available() == 5030
+
+
+def test_what_does_not_fit_is_refused_before_it_starts(host: Path) -> None:
+    require_memory(1_300_000_000, "fp32", False, 4096)
+    with refused(OutputError, "--precision", "1.3", code="out_of_memory"):
+        require_memory(1_300_000_000, "fp32", True, 4096)
+    require_memory(700_000_000, "fp16", True, 4096)
+    with refused(OutputError, "0.7", code="out_of_memory"):
+        require_memory(700_000_000, "fp16", True, 4096, folded=True)
+    with refused(OutputError, "2.0", code="out_of_memory"):
+        require_memory(2_000_000_000, "fp32", False, 4096)
+    with refused(OutputError, "4.0", code="out_of_memory"):
+        require_memory(4_000_000_000, "bf16", False, 4096)
+    require_memory(2_000_000_000, "fp16", False, 4096)
+    with refused(OutputError, "2.0", code="out_of_memory"):
+        require_memory(2_000_000_000, "fp16", False, 4096, beside=4_000_000_000)
+
 
 # Of gate and up together: twice 48 outputs of 32 inputs, for two experts a row.
 COPIED = 2 * 96 * 32
@@ -55,7 +88,7 @@ def test_what_a_row_copies(family: str, config: dict[str, Any], expected: int) -
 def test_the_default_chunk_holds_the_copies(
     mixture: Checkpoint, precision: str, engines: tuple[str, ...], rows: int, expected: int, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(chunks, "MAX_BYTES", rows * COPIED)
+    monkeypatch.setattr(memory, "MAX_BYTES", rows * COPIED)
     options = BuildOptions(precision=precision, engines=engines)
     assert prompt_chunk({"target": mixture}, options) == expected
     assert build._contract(build._Models({"target": mixture}, None, ()), options).prompt_chunk == min(expected, 128)
@@ -63,9 +96,9 @@ def test_the_default_chunk_holds_the_copies(
 
 def test_a_chunk_whose_copies_do_not_fit_is_refused(mixture: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     options = BuildOptions(prompt_chunk=100, precision="int8")
-    needed = memory_check.BASE + 100 * 4 * COPIED  # the proof copies restored weights
-    monkeypatch.setattr(memory_check, "available", lambda: needed)
+    needed = memory.BASE + 100 * 4 * COPIED  # the proof copies restored weights
+    monkeypatch.setattr(memory, "available", lambda: needed)
     assert build._contract(build._Models({"target": mixture}, None, ()), options).prompt_chunk == 100
-    monkeypatch.setattr(memory_check, "available", lambda: needed - 1)
+    monkeypatch.setattr(memory, "available", lambda: needed - 1)
     with refused(OutputError, "--prompt-chunk", code="out_of_memory"):
         build._contract(build._Models({"target": mixture}, None, ()), options)

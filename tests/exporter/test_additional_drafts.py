@@ -19,7 +19,7 @@ from specexport.bundle import MANIFEST, Bundle
 from specexport.editing import replace_manifest
 from specexport.editing.replace_manifest import remove_draft
 from specexport.errors import EngineError, OutputError, ParameterError, ProofError
-from specexport.exporter import additional_drafts as put_draft
+from specexport.exporter import additional_drafts
 from specexport.exporter.additional_drafts import AddOptions, add_draft
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions, NamedDraft, parse_draft
@@ -201,7 +201,7 @@ def test_a_bundle_without_a_draft_gets_its_first(
 
 @pytest.mark.parametrize(
     ("module", "place"),
-    [(put_draft, "export_model"), (put_draft, "prove"), (replace_manifest, "write_manifest")],
+    [(additional_drafts, "export_model"), (additional_drafts, "prove"), (replace_manifest, "write_manifest")],
 )
 @pytest.mark.parametrize("error", [ProofError("no"), KeyboardInterrupt(), OSError(28, "No space left")])
 def test_an_add_that_fails_leaves_the_bundle_as_it_was(
