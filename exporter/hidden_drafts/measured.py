@@ -92,7 +92,8 @@ def acceptance_notes(model: HiddenDraft, texts: Sequence[Tensor]) -> tuple[str, 
         if form is None
         else (form, *neighbours(form, model.__dict__["_target"].config.get_text_config().num_hidden_layers))
     )
-    own, *others = acceptance(model, [text for text in texts if text.shape[1] > POSITIONS], forms)
+    texts = [text for text in texts if text.shape[1] > POSITIONS]
+    own, *others = acceptance(model, texts, forms) if texts else [torch.zeros(0, 0)]
     if not own.numel():
         return ()
     note = f"the target keeps {shares(own)} of draft tokens 1 to {len(own)} of held-out texts at temperature 1"
