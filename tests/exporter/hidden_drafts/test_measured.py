@@ -11,6 +11,7 @@ import pytest
 import torch
 from specexport.bundle import LAST
 from specexport.exporter.checkpoints.find import find_checkpoint
+from specexport.exporter.hidden_drafts import measured
 from specexport.exporter.hidden_drafts.checkpoint import find_draft
 from specexport.exporter.hidden_drafts.eagle3 import Eagle3Draft, Eagle3Form
 from specexport.exporter.hidden_drafts.measured import acceptance, acceptance_notes, held_out, neighbours
@@ -111,6 +112,14 @@ def test_a_better_reading_close_to_the_configs_is_named(taps: Sequence[int], tol
     assert ",".join(map(str, taps)) in note
     assert ("100.0%" in note) == (taps == TAPS)
     assert [f"--draft-taps {told} --draft-feedback pre" in line for line in warnings] == [True] * (told is not None)
+
+
+def test_of_several_better_readings_the_best_is_named(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [torch.full((2, 9), share) for share in (0.1, 0.2, 0.4, 0.3, 0.2)]
+    monkeypatch.setattr(measured, "acceptance", lambda *_: kept)
+    _, warning = acceptance_notes(model, [TEXT])
+    assert "--draft-taps 1,3,4 --draft-feedback pre" in warning
+    assert "40.0%" in warning
 
 
 def test_another_feedback_is_named(model: Any) -> None:
