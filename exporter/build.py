@@ -33,7 +33,7 @@ from .precision import BuildTargets, PrecisionPlan
 from .proving.prove import prove
 from .recipe_choice import Quantizing
 from .rules.graphs import fuses, number_of_rules, write_rules
-from .sources import check_leaves, check_options, check_sources, check_vocabulary, said
+from .sources import check_engines, check_leaves, check_overrules, check_sources, check_vocabulary, said
 from .stage_cache import open_cache
 from .tracing.trees import refuse_trees
 from .weights.fidelity import calibration_tokens
@@ -65,6 +65,7 @@ class _Models:
         if found:
             models["draft"] = found[0]
         check_leaves([draft.kind for draft in found], options.tree_rows)
+        check_overrules({named.source: draft.kind for named, draft in zip(drafts, found, strict=True)}, options)
         refuse_states(models, options, dialects)
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
         ours = Tokens.of(models["target"].tokenizer)
@@ -101,7 +102,7 @@ class _Models:
 def _find_draft(named: NamedDraft, target: Checkpoint, options: BuildOptions) -> Checkpoint:
     """Raises `CheckpointError`, `PairError`, and `ParameterError` for what does not go with the options."""
     draft = find_draft(named.source, target, said(options), options.texts.texts)
-    check_options(named.source, draft.kind, options)
+    check_engines(named.source, draft.kind, options)
     size = options.draft_vocabulary
     if size is None or not isinstance(draft, MtpCheckpoint):
         return draft

@@ -22,6 +22,7 @@ from .checkpoints.checkpoint import Checkpoint
 from .dialects import ORT_DIALECTS, Dialect, refuse_engines
 from .hidden_drafts.base import HiddenDraft
 from .hidden_drafts.block import BlockDraft
+from .hidden_drafts.measured import acceptance_notes, held_out
 from .kernels.apply import use_kernels
 from .kernels.layouts import whole_vectors
 from .memory import RUN_BYTES, require_memory
@@ -50,7 +51,9 @@ from .tracing.taps import TapProbe, probe_width
 from .tracing.trace import probe_cache, trace, trace_fuse
 from .weights.choose import recipe_steps
 from .weights.fake_quant import fake_quantized
+from .weights.fidelity import BATCH_TOKENS
 from .weights.recipe import Recipe
+from .weights.texts import read_texts
 
 SPEC = "spec.json"
 REFERENCE = "reference.npz"
@@ -92,7 +95,7 @@ class ModelExport:
     @property
     def steps(self) -> int:
         """Announced while the model is exported."""
-        count = 3 + 2 * len(self.dialects)
+        count = 3 + 2 * len(self.dialects) + (self.checkpoint.kind is not None)
         if self.quantizing:
             return count + len(recipe_steps(self.format)) + 1 + 2 * len(self.dialects)
         return count + ("kernels" in self.dialects)
@@ -160,6 +163,11 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     dialects, has_states = export.dialects, any(layer.states for layer in layers)
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()
     reads = model if isinstance(model, HiddenDraft) else None
+    if reads is not None:
+        step("measure acceptance")
+        texts = export.quantizing.texts.texts if export.quantizing else read_texts(None)
+        held = held_out(checkpoint.tokenizer, texts, checkpoint.vocab_size, min(BATCH_TOKENS, contract.capacity))
+        left_out = (*left_out, *acceptance_notes(reads, held))
     has_head = export.role == "draft" and reads is None and {*ORT_DIALECTS} & {*dialects}
     features = probe_features(model) if has_head else 0
     tap_width = probe_width(model, export.taps) if export.taps else 0

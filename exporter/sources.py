@@ -5,7 +5,7 @@ Of a draft that reads the target, config.json, the headers of tensors and the op
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..bundle import HiddenDraftKind
@@ -25,7 +25,8 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
 
     Raises `CheckpointError`, `PairError`, `ParameterError`, and `MissingPackageError` where a GGUF file cannot be read.
     """
-    place, kinds = find_local(target), list[HiddenDraftKind | None]()
+    place, kinds, known = find_local(target), list[HiddenDraftKind | None](), True
+    readers = list[tuple[str, Path, Format | BlockFormat]]()
     for named in drafts:
         kind: HiddenDraftKind | None = None
         if is_mtp(named.source):
@@ -35,18 +36,23 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
             with pickled_named(named.source):
                 folder = find_local(named.source)
             if folder is None:
-                kinds.append(None)  # not known yet
+                kinds.append(None)
+                known = False
                 continue
             if not is_gguf(named.source) and (format := format_of(named.source, folder)):
                 kind = kind_of(format, tensors_of(find_weights(named.source, folder)))
-                _check_reader(named.source, folder, format, target, place, said(options))
-        check_options(named.source, kind, options)
+                readers.append((named.source, folder, format))
+        check_engines(named.source, kind, options)
         kinds.append(kind)
     check_leaves(kinds, options.tree_rows)
+    if known:
+        check_overrules({named.source: kind for named, kind in zip(drafts, kinds, strict=True)}, options)
+    for reader in readers:
+        _check_reader(*reader, target, place, said(options))
 
 
 def check_leaves(kinds: Sequence[HiddenDraftKind | None], tree_rows: int) -> None:
-    """kinds: of all drafts, as for `check_options`. Raises `ParameterError` where none of them gives leaves."""
+    """kinds: of all drafts, None for one that may give them. Raises `ParameterError` where none does."""
     if tree_rows and kinds and None not in kinds:
         raise ParameterError(
             f"--tree-rows is {tree_rows}, and drafts that read the target's hidden states give no leaves; leave it"
@@ -59,8 +65,8 @@ def said(options: BuildOptions) -> Said:
     return Said(options.draft_taps, options.draft_feedback, options.force)
 
 
-def check_options(source: str, kind: HiddenDraftKind | None, options: BuildOptions) -> None:
-    """kind: of a draft that reads the target. Raises `ParameterError` for options that it does not go with."""
+def check_engines(source: str, kind: HiddenDraftKind | None, options: BuildOptions) -> None:
+    """kind: of a draft that reads the target. Raises `ParameterError` for engines that do not run it."""
     without = [engine for engine in options.engines if kind and kind not in ENGINES[engine].hidden_drafts]
     if without:
         raise ParameterError(
@@ -68,19 +74,30 @@ def check_options(source: str, kind: HiddenDraftKind | None, options: BuildOptio
             f"({kind}); leave that engine out, or choose a draft that reads tokens only",
             "draft",
         )
-    if options.draft_taps and kind in (None, "mtp"):
-        raise ParameterError(
-            f"--draft-taps is for EAGLE-3, DFlash and DSpark drafts, and {source} is none; leave it out", "draft_taps"
-        )
-    if options.draft_feedback and kind != "eagle3":
-        raise ParameterError(
-            f"--draft-feedback is for EAGLE-3 heads, and {source} is none; leave it out", "draft_feedback"
-        )
-    if options.draft_vocabulary is not None and kind != "mtp":
-        raise ParameterError(
-            f"--draft-vocabulary is for --draft mtp, whose head is the target's; {source} has its own: leave it out",
-            "draft_vocabulary",
-        )
+
+
+def check_overrules(kinds: Mapping[str, HiddenDraftKind | None], options: BuildOptions) -> None:
+    """kinds: of all drafts, by what names them. Raises `ParameterError` for an option that none of them takes, and for
+    one that would overrule the configs of several.
+    """
+    for option, given, taking, meant in (
+        ("draft-taps", options.draft_taps, ("eagle3", "dflash", "dspark"), "EAGLE-3, DFlash and DSpark drafts"),
+        ("draft-feedback", options.draft_feedback, ("eagle3",), "EAGLE-3 heads"),
+        ("draft-vocabulary", options.draft_vocabulary is not None, ("mtp",), "--draft mtp, whose head is the target's"),
+    ):
+        if not given or not kinds:
+            continue
+        takers = [source for source, kind in kinds.items() if kind in taking]
+        field = option.replace("-", "_")
+        if not takers:
+            none = f"{' and '.join(kinds)} {'is' if len(kinds) == 1 else 'are'} none"
+            raise ParameterError(f"--{option} is for {meant}, and {none}; leave it out", field)
+        if len(takers) > 1:
+            raise ParameterError(
+                f"--{option} would overrule the configs of {' and '.join(takers)}; correct the config.json of the one "
+                "that is wrong instead",
+                field,
+            )
 
 
 def check_vocabulary(size: int | None, vocab_size: int) -> None:

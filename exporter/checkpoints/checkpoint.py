@@ -212,7 +212,7 @@ def for_inference(source: str, model: PreTrainedModel, info: dict[str, Any]) -> 
     if missing:
         raise CheckpointError(
             f"{source}: {len(missing)} weights are missing, the first is {missing[0]}; the checkpoint is "
-            "incomplete, download it again"
+            "incomplete, export or download it again"
         )
     try:
         check_finite(model)

@@ -58,7 +58,8 @@ def check_all_read(
         more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise CheckpointError(
             f"{source} has {len(wrong)} weight{'s' * (len(wrong) > 1)} that the model of config.json has no place for: "
-            f"{', '.join(wrong[:SHOWN])}{more}; expected the config that they were trained with, download both again"
+            f"{', '.join(wrong[:SHOWN])}{more}; expected the config that they were trained with, export or download "
+            "both again"
         )
     return tuple(f"left out: {count} weight{'s' * (count > 1)} of {group}" for group, count in groups.items())
 
@@ -69,7 +70,7 @@ def check_shapes(source: str, info: dict[str, Any], place: str) -> None:
         name, there, expected = mismatched[0]
         raise CheckpointError(
             f"{source}: {len(mismatched)} weights have another shape than {place} says; the first is {name}, found "
-            f"{list(there)}, expected {list(expected)}; they are of two models, download both again"
+            f"{list(there)}, expected {list(expected)}; they are of two models, export or download both again"
         )
 
 

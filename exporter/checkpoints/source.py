@@ -41,9 +41,9 @@ def find_weights(source: str, folder: Path) -> tuple[Path, ...]:
         )
     for path in files:
         if not path.is_file():
-            raise CheckpointError(f"{path} is missing; the checkpoint is incomplete, download it again")
+            raise CheckpointError(f"{path} is missing; the checkpoint is incomplete, export or download it again")
         if not path.stat().st_size:
-            raise CheckpointError(f"{path} is empty; expected weights, download it again")
+            raise CheckpointError(f"{path} is empty; expected weights, export or download it again")
     return tuple(files)
 
 
@@ -52,9 +52,9 @@ def _indexed(index: Path) -> list[Path]:
         files = sorted({index.parent / name for name in json.loads(index.read_bytes())["weight_map"].values()})
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise CheckpointError(f"{index} cannot be used: {reason}; download it again") from None
+        raise CheckpointError(f"{index} cannot be used: {reason}; export or download it again") from None
     if not files:
-        raise CheckpointError(f"{index} names no file; expected those of the weights, download it again")
+        raise CheckpointError(f"{index} names no file; expected those of the weights, export or download it again")
     return files
 
 
@@ -83,7 +83,7 @@ def read_headers(files: Sequence[Path]) -> dict[str, tuple[Path, list[int]]]:
                         _refuse_another(name, found[name][0], path)
                     found[name] = path, list(file.get_slice(name).get_shape())
         except SafetensorError as error:
-            raise CheckpointError(f"{path} is damaged: {error}; download it again") from None
+            raise CheckpointError(f"{path} is damaged: {error}; export or download it again") from None
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
     return found

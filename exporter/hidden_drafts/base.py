@@ -44,7 +44,7 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
     for what the output embedding reads. tap_width: the columns of each, the target's width. target_ids: `[m] int64`,
     the target's id of each of its own, None where they are the same. embed_tokens, lm_head: its own, or copies of the
     target's. fusing: names of the parameters that only `fuse` reads, which are not quantized: once a round, they are a
-    small part of what a pass of the target reads.
+    small part of what a pass of the target reads. form: how it reads, where drafts of its kind differ in that.
     """
 
     kind: HiddenDraftKind
@@ -54,6 +54,7 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
     embed_tokens: nn.Embedding
     lm_head: nn.Linear
     fusing: tuple[str, ...] = ()
+    form: Any = None
     _supports_sdpa = True
     _supports_attention_backend = True
 
@@ -116,14 +117,25 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
         """
         if len(input_ids) > 1:
             return torch.cat([self._padded(row) for row in input_ids[:, None]])
-        key = input_ids.numpy().tobytes()
-        if key in self._known:
-            return self._known[key]
-        before = torch.cat([torch.zeros_like(input_ids[:, :1]), input_ids[:, :-1]], 1)
-        found = tapped(self.__dict__["_target"], before, self.taps)
-        if found.nbytes + sum(one.nbytes for one in self._known.values()) <= KEPT:
-            self._known[key] = found
-        return found
+        known = self._known.get(input_ids.numpy().tobytes())
+        if known is not None:
+            return known
+        return self._keep(input_ids, tapped(self.__dict__["_target"], _before(input_ids), self.taps))
+
+    def watch_target(self, input_ids: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        """All hidden states, by tap, and logits of the target at the tokens before each of `input_ids [1, T]`.
+
+        `read_target` then has what it needs of them.
+        """
+        with torch.no_grad():
+            output = self.__dict__["_target"](input_ids=_before(input_ids), output_hidden_states=True, use_cache=False)
+        self._keep(input_ids, torch.cat([output.hidden_states[tap] for tap in self.taps], -1))
+        return output.hidden_states, output.logits
+
+    def _keep(self, input_ids: Tensor, states: Tensor) -> Tensor:
+        if states.nbytes + sum(one.nbytes for one in self._known.values()) <= KEPT:
+            self._known[input_ids.numpy().tobytes()] = states
+        return states
 
     def _padded(self, row: Tensor) -> Tensor:
         tokens = row.numpy().tobytes()
@@ -138,6 +150,10 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
+
+
+def _before(input_ids: Tensor) -> Tensor:
+    return torch.cat([torch.zeros_like(input_ids[:, :1]), input_ids[:, :-1]], 1)
 
 
 def tapped(target: PreTrainedModel, tokens: Tensor, taps: Sequence[int]) -> Tensor:

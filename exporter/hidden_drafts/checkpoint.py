@@ -24,13 +24,15 @@ from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import read_config
 from ..weights.texts import read_texts
+from .absent import absent_keys
+from .base import HiddenDraft
 from .block import BlockDraft, BlockForm
 from .eagle3 import Eagle3Draft, Eagle3Form
 from .fit import Said, Target, is_same, made_for, refuse_another
 from .folder import format_of, pickled_named, refuse_reader, refuse_to_add, tensors_of
 from .formats import Description, describe, describe_blocks
 from .kinds import BlockFormat, Format, is_block, kind_of
-from .measured import TEXTS, TOKENS, acceptance
+from .measured import acceptance, held_out, options, shares
 from .mtp_tensors import is_mtp
 from .vocabulary import TABLES, read_tables, read_target_ids
 
@@ -90,17 +92,17 @@ class HiddenDraftCheckpoint(Checkpoint):
         forms = [form for form in self.description.forms if isinstance(form, Eagle3Form)]
         if len(forms) < 2:
             return self.description.forms[0], ()
-        target = self.target.load("fp32")
-        texts = (self.texts or read_texts(None))[:TEXTS]
-        tokens = [self.tokenizer(text, return_tensors="pt")["input_ids"][:, :TOKENS] for text in texts]
-        shares = acceptance(self._filled(target, torch.float32, forms[0])[0], target, tokens, forms)
-        both = ", ".join(f"{share:.3f} with {_called(form)}" for form, share in zip(forms, shares, strict=True))
-        said = f"{self.source} can be read in {len(forms)} ways, of which this many of two draft tokens fit: {both}"
-        best = max(shares)
-        if shares.count(best) > 1:
+        model = self._filled(self.target.load("fp32"), torch.float32, forms[0])[0]
+        assert isinstance(model, HiddenDraft)
+        texts = held_out(self.tokenizer, self.texts or read_texts(None), self.vocab_size)
+        found = acceptance(model, texts, forms)
+        both = ", or ".join(f"{shares(kept)} with {options(form)}" for form, kept in zip(forms, found, strict=True))
+        said = f"{self.source} can be read in {len(forms)} ways, and the target keeps this much of its tokens: {both}"
+        means = [float(kept.mean()) for kept in found]
+        if means.count(best := max(means)) > 1:
             raise CheckpointError(f"{said}; give --draft-taps (indices of hidden_states) and --draft-feedback", "draft")
-        form = forms[shares.index(best)]
-        return form, (f"{said}; it is read with {_called(form)}",)
+        form = forms[means.index(best)]
+        return form, (f"{said}; it is read with {options(form)}",)
 
     @cached_property
     def config(self) -> Any:
@@ -163,11 +165,15 @@ class HiddenDraftCheckpoint(Checkpoint):
             refuse_another(self.source, self._config, self.target.source, self.target.architecture)
 
     def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
-        """The draft, which reads the target that is loaded with it; and notes of what it shares with it.
+        """The draft, which reads the target that is loaded with it; and notes of what they share, and of keys that
+        its config lacks.
 
         Raises `CheckpointError` for weights that are missing, unreadable, of another shape, or no part of the draft.
         """
-        return self._filled(self.target.load(precision), TORCH_DTYPES[precision], self.form)
+        model, notes = self._filled(self.target.load(precision), TORCH_DTYPES[precision], self.form)
+        described, target = self.description, self.target.config.get_text_config()
+        absent = ", ".join(absent_keys(self.source, self.format, self._config, described, self.said, target))
+        return model, (*notes, f"not in config.json, so by default: {absent}") if absent else notes
 
     def _filled(
         self, target: PreTrainedModel, dtype: torch.dtype, form: Eagle3Form | BlockForm
@@ -215,10 +221,10 @@ class HiddenDraftCheckpoint(Checkpoint):
             name for name in (EMBEDDING, HEAD) if ours[name][1] == self.target.config.get_text_config().hidden_size
         }
         if missing := sorted(ours.keys() - {*names} - shared):
-            raise self._wrong(f"lacks {len(missing)} weights, the first is {missing[0]}; the checkpoint is incomplete")
+            raise self._wrong(f"lacks {len(missing)} weights of the draft of config.json, the first is {missing[0]}")
         for name in names:
             if self.stored[name][2] != ours[name]:
-                raise self._wrong(f"has {name} of {self.stored[name][2]}; config.json says {ours[name]}")
+                raise self._wrong(f"has {name} of {self.stored[name][2]}; expected {ours[name]}, as config.json says")
         return names
 
     def _read(self, name: str) -> Tensor:
@@ -239,7 +245,7 @@ class HiddenDraftCheckpoint(Checkpoint):
         return None if ids is None else torch.from_numpy(ids)
 
     def _wrong(self, what: str) -> CheckpointError:
-        return CheckpointError(f"{self.source} {what}; download it again", "draft")
+        return CheckpointError(f"{self.source} {what}; export or download it again", "draft")
 
 
 def find_draft(source: str, target: Checkpoint, said: Said | None = None, texts: tuple[str, ...] = ()) -> Checkpoint:
@@ -277,7 +283,3 @@ def _found(source: str) -> tuple[Checkpoint, Format | BlockFormat | None]:
 
 def _copied(weight: Tensor, rows: Tensor | None, dtype: torch.dtype) -> Tensor:
     return (weight if rows is None else weight[rows]).detach().to(dtype, copy=True)
-
-
-def _called(form: Eagle3Form) -> str:
-    return f"--draft-taps {','.join(map(str, form.taps))} --draft-feedback {form.feedback}"

@@ -74,7 +74,9 @@ def parts(
     inner = (config.get(key) if format not in ("deepspec", "speculators") else None) or {}
     for place, name in ((layer, LAYER), (inner, key)):
         if not isinstance(place, Mapping):
-            raise _wrong(f"{source}: {name} in config.json is {place!r}; expected an object")
+            raise _wrong(
+                f"{source}: {name} in config.json is {place!r}; expected an object, export or download it again"
+            )
     assert layer is not None
     return layer, inner
 
@@ -107,13 +109,13 @@ def find_taps(
     if norm and type(own) is int and norm != [own]:
         raise _wrong(
             f"{source} has a norm.weight of {norm[0]} numbers, and config.json says {own} (hidden_size); they are of "
-            "two drafts, download both again"
+            "two drafts, export or download both again"
         )
     stored, named = shapes.get("lm_head.weight"), draft_vocab(source, config, target)
     if columns(source, shapes, "lm_head.weight") and stored and stored[0] != named:
         raise _wrong(
             f"{source} has an output embedding of {stored[0]} tokens, and config.json says {named} (draft_vocab_size); "
-            "they are of two drafts, download both again"
+            "they are of two drafts, export or download both again"
         )
     return taps
 

@@ -113,7 +113,11 @@ def layer_config(source: str, layer: Mapping[str, Any], shapes: Mapping[str, lis
     """Of a Llama; with norms of queries and keys of a Qwen3: the tensors tell. Raises `CheckpointError`."""
     options = {key: layer[key] for key in (*LAYERS, *ROTARY) if layer.get(key) is not None}
     if missing := [key for key in NEEDED if key not in options]:
-        raise CheckpointError(f"{source}: {missing[0]} is missing in config.json; download it again", "draft")
+        raise CheckpointError(
+            f"{source}: {missing[0]} is missing in config.json; expected what describes the draft's layers, export or "
+            "download it again",
+            "draft",
+        )
     options.setdefault("num_hidden_layers", 1)
     options.setdefault("num_key_value_heads", options["num_attention_heads"])
     for name in ROTARY - {"rope_theta"} & options.keys():

@@ -1,61 +1,137 @@
-"""Which of several readings of a draft is right: that of whose tokens the target would accept most."""
+"""How many of a draft's tokens the target would keep: which of several readings is right, and what a build notes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
+from ...bundle import LAST
+from ..weights.fidelity import BATCH_TOKENS, calibration_tokens, split
+from .base import HiddenDraft
+from .block import BlockDraft, BlockForm
 from .eagle3 import Eagle3Draft, Eagle3Form
 
-TEXTS, TOKENS = 16, 128  # how many, and of each the first
+Form: TypeAlias = Eagle3Form | BlockForm
+POSITIONS = 2  # of a head: what goes back is seen in the second
+SURE = 3.0  # standard errors by which another reading must be better
 
 
-def acceptance(
-    model: Eagle3Draft, target: PreTrainedModel, texts: Sequence[Tensor], forms: Sequence[Eagle3Form]
-) -> list[float]:
-    """By form how many of two draft tokens a place of `texts`, `[1, T]` each, would be kept: are the target's choice,
-    the second only after the first. Both are drafted from the text's own tokens.
-
-    model: of any of the forms, whose weights are the same.
+def held_out(tokenizer: Any, texts: Sequence[str], vocab_size: int, longest: int = BATCH_TOKENS) -> list[Tensor]:
+    """At most a thousand tokens of `texts`, `[1, T]` each: those that quantization is judged on, so that the target
+    reads them once.
     """
-    places, kept = 0, [0] * len(forms)
-    for tokens in texts:
-        rows = tokens.shape[1] - 2
-        if rows < 1:
-            continue
-        with torch.no_grad():
-            output = target(input_ids=tokens, output_hidden_states=True, use_cache=False)
-            choice = output.logits[0].argmax(-1)
-            for index, form in enumerate(forms):
-                model.form, model.taps = form, form.taps
-                hidden = torch.cat([output.hidden_states[tap][:, :rows] for tap in form.taps], -1)
-                kept[index] += int(_kept(model, tokens, model.fuse(hidden), choice))
-        places += rows
-    return [count / max(places, 1) for count in kept]
+    held = split(calibration_tokens(tokenizer, texts, longest))[1]
+    return [tokens for tokens in held if int(tokens.max()) < vocab_size]
 
 
-def _kept(model: Eagle3Draft, tokens: Tensor, hidden: Tensor, choice: Tensor) -> Tensor:
-    """hidden `[1, rows, H]`: of the first of `tokens [1, rows + 2]`. choice `[rows + 2]`: what the target says next."""
-    rows = hidden.shape[1]
-    before = torch.full((rows, rows), -math.inf).triu(1)
-    itself = torch.full((rows, rows), -math.inf).fill_diagonal_(0)
-    cache, right, kept = DynamicCache(), torch.ones(rows, dtype=torch.bool), torch.zeros(())
-    for step in range(2):
+@torch.no_grad()
+def acceptance(model: HiddenDraft, texts: Sequence[Tensor], forms: Sequence[Form]) -> list[Tensor]:
+    """By form `[positions, places]`: the probability that the target keeps a draft token, at temperature 1 the sum of
+    min(target, draft) (arXiv 2211.17192, corollary 3.6). Tokens before it are the text's own.
+
+    texts: `[1, T]` each. forms: of the model, whose weights are the same in all; none for one that has none.
+    """
+    own, kept = model.form, list[list[Tensor]]([] for _ in forms or (None,))
+    for text in texts:
+        states, logits = model.watch_target(text)
+        target_probs = torch.softmax(logits[0, 1:].float(), -1)  # [T - 1, vocab], of the token after each of the text
+        if model.target_ids is not None:
+            target_probs = target_probs[:, model.target_ids]
+        for found, form in zip(kept, forms or (own,), strict=True):
+            model.form = form
+            taps = model.taps if form is None else form.taps
+            hidden = model.fuse(torch.cat([states[tap] for tap in taps], -1).to(model.dtype))
+            found.append(_kept(model, text, hidden, target_probs))
+    model.form = own
+    return [torch.cat(found, 1) for found in kept]
+
+
+def _kept(model: HiddenDraft, text: Tensor, hidden: Tensor, target_probs: Tensor) -> Tensor:
+    """`[positions, places]` of one text."""
+    if isinstance(model, Eagle3Draft):
+        steps = enumerate(_steps(model, text, hidden))
+        return torch.stack([_overlap(logits, target_probs[step : step + len(logits)]) for step, logits in steps])
+    shares = _overlap(model(text, hidden).logits[0, :-1], target_probs)
+    slots = model.form.slots if isinstance(model, BlockDraft) else 1
+    return shares[: len(shares) // slots * slots].view(-1, slots).T
+
+
+def _overlap(logits: Tensor, target_probs: Tensor) -> Tensor:
+    return torch.minimum(torch.softmax(logits.float(), -1), target_probs).sum(-1)
+
+
+def _steps(model: Eagle3Draft, text: Tensor, hidden: Tensor) -> Iterator[Tensor]:
+    """Logits `[places, m]` of the first draft token of each place, and of the second after the text's own."""
+    rows = max(text.shape[1] - POSITIONS, 0)
+    before = torch.full((rows, rows), -math.inf, dtype=hidden.dtype).triu(1)
+    itself = torch.full((rows, rows), -math.inf, dtype=hidden.dtype).fill_diagonal_(0)
+    cache, hidden = DynamicCache(), hidden[:, :rows]
+    for step in range(POSITIONS):
         # A drafted row sees the true ones before it, and itself.
         read, hidden = model.run(
-            model.embed_tokens(tokens[:, step + 1 :][:, :rows]),
+            model.embed_tokens(text[:, step : step + rows]),
             hidden,
             attention_mask=torch.cat([before, *[itself] * step], 1)[None, None],
             position_ids=torch.arange(step, step + rows)[None],
             past_key_values=cache,
         )
-        said = model.lm_head(read)[0].argmax(-1)
-        said = said if model.target_ids is None else model.target_ids[said]
-        right = right & (said == choice[step + 1 :][:rows])
-        kept = kept + right.sum()
-    return kept
+        yield model.lm_head(read)[0]
+
+
+def acceptance_notes(model: HiddenDraft, texts: Sequence[Tensor]) -> tuple[str, ...]:
+    """What the target keeps, in one line; and a warning where a reading close to the config's is surely better."""
+    form = model.form
+    forms = (
+        ()
+        if form is None
+        else (form, *neighbours(form, model.__dict__["_target"].config.get_text_config().num_hidden_layers))
+    )
+    texts = [text for text in texts if text.shape[1] > POSITIONS]
+    own, *others = acceptance(model, texts, forms) if texts else [torch.zeros(0, 0)]
+    if not own.numel():
+        return ()
+    note = f"the target keeps {shares(own)} of draft tokens 1 to {len(own)} of held-out texts at temperature 1"
+    if form is None:
+        return (note,)
+    better = {other: found for other, found in zip(forms[1:], others, strict=True) if _is_better(found, own)}
+    best = max(better, key=lambda other: float(better[other].mean()), default=None)
+    read = f"{note}, read with {options(form)}"
+    if best is None:
+        return (read,)
+    told = f"warning: {options(best)} would keep {shares(better[best])}; check config.json, or build again with them"
+    return (read, told)
+
+
+def shares(found: Tensor) -> str:
+    """found: as of `acceptance`."""
+    return ", ".join(f"{float(share):.1%}" for share in found.mean(1))
+
+
+def options(form: Form) -> str:
+    """What reads it like that."""
+    taps = f"--draft-taps {','.join(map(str, form.taps))}"
+    return f"{taps} --draft-feedback {form.feedback}" if isinstance(form, Eagle3Form) else taps
+
+
+def neighbours(form: Form, layers: int) -> tuple[Form, ...]:
+    """How else a wrong config may have been meant: the layers before or after, in another order, another feedback.
+
+    layers: of the target.
+    """
+    moved = [tuple(tap + step for tap in form.taps) for step in (1, -1)] + [form.taps[::-1]]
+    taps = [one for one in moved if LAST not in form.taps and min(one) >= 0 and max(one) < layers]
+    others: list[Form] = [replace(form, taps=one) for one in taps if one != form.taps]
+    if isinstance(form, Eagle3Form):
+        others.append(replace(form, feedback="pre" if form.feedback == "post" else "post"))
+    return tuple(others)
+
+
+def _is_better(other: Tensor, own: Tensor) -> bool:
+    gains = (other - own).sum(0)
+    return float(gains.mean()) > SURE * float(gains.std()) / math.sqrt(len(gains))

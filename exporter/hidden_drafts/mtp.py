@@ -215,7 +215,7 @@ def load_decoder(checkpoint: Checkpoint, stored: Stored, dtype: torch.dtype) -> 
     embedding = decoder.get_input_embeddings().weight
     missing = sorted(set(info["missing_keys"]) - {name for name, it in decoder.named_parameters() if it is embedding})
     if missing:
-        raise refused(f"{layer} lacks {missing[0]}; download it again")
+        raise refused(f"{layer} lacks {missing[0]}, which its block reads; export or download the target again")
     if unexpected := sorted(info["unexpected_keys"]):
         raise refused(f"{layer} has {names.get(unexpected[0], unexpected[0])}, which its block has no place for")
     if mismatched := sorted(info["mismatched_keys"]):

@@ -98,9 +98,13 @@ def find_stored(source: str, stored: Mapping[str, tuple[Path, list[int]]], count
     for part, shape in {"enorm": [width], "hnorm": [width], "eh_proj": [width, 2 * width], "norm": [width]}.items():
         if part not in parts:
             named = ", ".join(name for name, theirs in BESIDE.items() if theirs == part)
-            raise refused(f"the MTP layer of {source} has none of {named}; download it again")
+            raise refused(
+                f"the MTP layer of {source} has none of {named}; expected one, export or download the target again"
+            )
         if (theirs := stored[parts[part]][1]) != shape:
-            raise refused(f"{parts[part]} of {source} is {theirs}; expected {shape}, download it again")
+            raise refused(
+                f"{parts[part]} of {source} is {theirs}; expected {shape}, export or download the target again"
+            )
     elements = sum(math.prod(stored[name][1]) for name in (*parts.values(), *block.values()))
     files = {name: path for name, (path, _) in stored.items()}
     return Stored(parts, block, files, len(layers), elements, parts["eh_proj"].endswith(HIDDEN_FIRST))

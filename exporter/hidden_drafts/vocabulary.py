@@ -56,7 +56,7 @@ def read_target_ids(
         raise _wrong(f"{source} has a d2t that maps several draft tokens to token {int(several[0])} of the target")
     if t2d is None:
         if size < vocab_size and size > 1 and np.array_equal(d2t, places):
-            raise _wrong(f"{source} has a d2t of 0, 1, 2, ..., which was never set")
+            raise _wrong(f"{source} has a d2t of 0, 1, 2, ..., which was never set; expected offsets")
     else:
         if t2d.shape != (vocab_size,):
             raise _wrong(f"{source} has a t2d of {list(t2d.shape)}; expected {vocab_size} tokens")
@@ -66,4 +66,4 @@ def read_target_ids(
 
 
 def _wrong(message: str) -> CheckpointError:
-    return CheckpointError(f"{message}; download the draft again", "draft")
+    return CheckpointError(f"{message}; export or download the draft again", "draft")

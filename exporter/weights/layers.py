@@ -99,5 +99,5 @@ def check_finite(model: nn.Module) -> None:
             count = int((~torch.isfinite(parameter.data)).sum())
             raise CheckpointError(
                 f"{name}: {count} of its {parameter.numel()} weights are NaN or infinite, expected finite ones; "
-                "download the checkpoint again"
+                "export or download the checkpoint again"
             )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-BASE, EAGLE3, FIT, FORMATS, KEYS, KINDS, VOCABULARY, CHECKPOINT, MEASURED = (
+BASE, EAGLE3, FIT, FORMATS, KEYS, KINDS, VOCABULARY, CHECKPOINT, MEASURED, ABSENT = (
     f"exporter/hidden_drafts/{name}.py"
-    for name in ("base", "eagle3", "fit", "formats", "keys", "kinds", "vocabulary", "checkpoint", "measured")
+    for name in ("base", "eagle3", "fit", "formats", "keys", "kinds", "vocabulary", "checkpoint", "measured", "absent")
 )
 SOURCES, OF_SOURCES = "exporter/sources.py", ("tests/exporter/test_sources.py",)
-OF_MODULE, OF_FORMATS, OF_KINDS, OF_VOCABULARY, OF_CHECKPOINT, OF_MEASURED = (
+OF_MODULE, OF_FORMATS, OF_KINDS, OF_VOCABULARY, OF_CHECKPOINT, OF_MEASURED, OF_PADDED = (
     (f"tests/exporter/hidden_drafts/test_{name}.py",)
-    for name in ("eagle3", "formats", "kinds", "vocabulary", "checkpoint", "measured")
+    for name in ("eagle3", "formats", "kinds", "vocabulary", "checkpoint", "measured", "read_target")
 )
 
 READING = (
@@ -81,12 +81,12 @@ READING = (
         'return ("post",)',
         OF_FORMATS,
     ),
-    Mutant("the worst of several readings", CHECKPOINT, "max(shares)", "min(shares)", OF_FORMATS),
+    Mutant("the worst of several readings", CHECKPOINT, "best := max(means)", "best := min(means)", OF_FORMATS),
     Mutant(
-        "the second draft token alone",
+        "a draft token is judged by the token after",
         MEASURED,
-        "right & (said == choice[step + 1 :][:rows])",
-        "said == choice[step + 1 :][:rows]",
+        "target_probs[step : step + len(logits)]",
+        "target_probs[step + 1 :][: len(logits)]",
         OF_MEASURED,
     ),
     Mutant(
@@ -95,6 +95,52 @@ READING = (
         "torch.cat([before, *[itself] * step], 1)",
         "torch.cat([before, *[before] * step], 1)",
         OF_MEASURED,
+    ),
+    Mutant("the draft is exported as it was measured last", MEASURED, "model.form = own", "", OF_MEASURED),
+    Mutant(
+        "any other reading is called better", MEASURED, "SURE * float(gains.std())", "-float(gains.std())", OF_MEASURED
+    ),
+    Mutant(
+        "the least of the better readings",
+        MEASURED,
+        "max(better, key=lambda other: float(better[other].mean()), default=None)",
+        "min(better, key=lambda other: float(better[other].mean()), default=None)",
+        OF_MEASURED,
+    ),
+    Mutant("slots of a block are put together", MEASURED, "view(-1, slots).T", "view(slots, -1)", OF_MEASURED),
+    Mutant("layers after the last are tried", MEASURED, "max(one) < layers", "True", OF_MEASURED),
+    Mutant(
+        "the target reads held-out texts twice",
+        BASE,
+        "self._keep(input_ids, torch.cat([output.hidden_states[tap] for tap in self.taps], -1))",
+        "",
+        OF_MEASURED,
+    ),
+    Mutant("a padded text has the states of a shorter one", BASE, "not any(tokens[len(text) :])", "True", OF_PADDED),
+    Mutant("of padded texts the shortest", BASE, "max(texts, key=len)", "min(texts, key=len)", OF_PADDED),
+    Mutant(
+        "texts are padded in front",
+        BASE,
+        "(0, 0, 0, row.shape[1] - states.shape[1])",
+        "(0, 0, row.shape[1] - states.shape[1], 0)",
+        OF_PADDED,
+    ),
+    Mutant("a config lacks nothing", ABSENT, "config.get(flag) is None", "False", OF_CHECKPOINT),
+    Mutant("what was said is called absent", ABSENT, "flag == 'norm_output' and said.feedback", "False", OF_CHECKPOINT),
+    Mutant(
+        "rotary embeddings of their own are called absent",
+        ABSENT,
+        "return any(place.get('rope_theta') is not None for place in places)",
+        "return False",
+        OF_CHECKPOINT,
+    ),
+    Mutant("options for one head overrule another", SOURCES, "len(takers) > 1", "False", OF_SOURCES),
+    Mutant(
+        "an option for heads is refused beside a draft",
+        SOURCES,
+        "if not takers:",
+        "if len(takers) < len(kinds):",
+        OF_SOURCES,
     ),
     Mutant("a draft of another vocabulary", FIT, "words != target.vocab_size", "False", OF_SOURCES),
     Mutant(

@@ -83,7 +83,7 @@ def test_missing_weights(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert refusal(folder).endswith(
         "1 weights are missing, the first is model.layers.1.mlp.up_proj.weight; the checkpoint is incomplete, "
-        "download it again"
+        "export or download it again"
     )
 
 
@@ -95,7 +95,7 @@ def test_weights_that_are_no_numbers(value: float, folder: Path) -> None:
     save_file(weights, path, {"format": "pt"})
     assert refusal(folder) == (
         f"{folder}: model.norm.weight: 1 of its 32 weights are NaN or infinite, expected finite ones; "
-        "download the checkpoint again"
+        "export or download the checkpoint again"
     )
 
 

@@ -133,6 +133,27 @@ def test_options_that_do_not_go_with_the_draft(target: Path, tmp_path: Path) -> 
         check(target, draft, draft_vocabulary=8)
 
 
+def test_options_for_one_of_several_drafts(target: Path, tmp_path: Path) -> None:
+    plain = save_target(tmp_path / "plain", num_hidden_layers=1)
+    drafts = [NamedDraft("plain", str(plain)), NamedDraft("one", str(save_original(tmp_path / "one")))]
+    changes: tuple[dict[str, Any], ...] = (dict(draft_taps=(1, 2, 3)), dict(draft_feedback="post"))
+    for options in changes:
+        check_sources(str(target), drafts, BuildOptions(**options))
+        check_sources(str(target), drafts[::-1], BuildOptions(**options))
+    with refused(CheckpointError, "layer 9", field="draft"):
+        check_sources(str(target), drafts, BuildOptions(draft_taps=(1, 2, 9)))
+    with refused(ParameterError, drafts[0].source, drafts[1].source, field="draft_vocabulary"):
+        check_sources(str(target), drafts, BuildOptions(draft_vocabulary=8))
+    drafts.append(NamedDraft("two", str(save_speculators(tmp_path / "two"))))
+    for options in changes:
+        (field,) = options
+        with refused(ParameterError, "config.json", drafts[1].source, drafts[2].source, field=field) as caught:
+            check_sources(str(target), drafts, BuildOptions(**options))
+        assert str(plain) not in str(caught.value)
+        check_sources(str(target), [*drafts[:2], NamedDraft("hub", "some/model")], BuildOptions(**options))
+        check_sources(str(target), [drafts[0], NamedDraft("hub", "some/head")], BuildOptions(**options))
+
+
 @pytest.mark.parametrize("width", [48, 64])
 def test_a_draft_of_another_width(width: int, target: Path, tmp_path: Path) -> None:
     draft = save_original(tmp_path / "draft", tables() | tensors(target_width=width), target_hidden_size=width)

@@ -24,6 +24,7 @@ from specexport.exporter.options import BuildOptions, NamedDraft
 from specexport.exporter.proving import reading
 from specexport.exporter.tracing import taps
 from specexport.runtime.costs.meter import CostMeter
+from specexport.runtime.describe import describe, render
 from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.session import Session
 from support.block_drafts import save_block, save_block_target
@@ -103,6 +104,7 @@ def test_eagle3(format: str, target: Path, cache: Path, tmp_path: Path) -> None:
     assert draft.model.reads is not None
     assert draft.model.reads.kind == "eagle3"
     assert draft.model.proofs[0].max_error < 1e-4
+    assert "draft tokens 1 to 2 of" in render(describe(bundle))
     kept = draft.shared_vocabulary
     assert (kept.shared_tokens if kept else VOCAB) == draft.model.vocab_size
     check(bundle, trials=2000 if format == "original" else 0)  # with a cut vocabulary
@@ -128,6 +130,7 @@ def test_blocks(name: str, changes: dict[str, Any], cache: Path, tmp_path: Path)
     assert bool(draft.model.reads.chain) == ("dspark" in name)
     assert any("confidences" in proof.dialect for proof in draft.model.proofs) == ("dspark" in name)
     assert not any("calibration text" in note for note in draft.model.notes)
+    assert any(f"draft tokens 1 to {draft.model.reads.slots} of" in note for note in draft.model.notes)
     check_rows(bundle)
     check(bundle, trials=2000 if name == "dspark" else 0)  # with a cut vocabulary
 
@@ -146,6 +149,7 @@ def test_mtp(name: str, cache: Path, tmp_path: Path) -> None:
     reads = bundle.manifest.drafts[0].model.reads
     assert reads is not None
     assert (reads.kind, reads.taps, reads.fuse) == ("mtp", (-1,), {})
+    assert any("draft tokens 1 to 1 of" in note for note in bundle.manifest.drafts[0].model.notes)
     check(bundle)
 
 
@@ -183,6 +187,21 @@ def test_a_graph_that_fuses_is_compared_with_the_manifest(target: Path, cache: P
     (root / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     with refused(BundleError, "fused", "33"):
         load(root, policy=False)
+
+
+def test_taps_that_the_user_gives_beside_an_ordinary_draft(target: Path, cache: Path, tmp_path: Path) -> None:
+    save_speculators(tmp_path / "head")
+    save_target(tmp_path / "plain", num_hidden_layers=1)
+    drafts = [NamedDraft(name, str(tmp_path / name)) for name in ("plain", "head")]
+    bundle = build(str(target), drafts, tmp_path / "b", options(cache, draft_taps=(1, 3, 6))).bundle
+    plain, head = (draft.model for draft in bundle.manifest.drafts)
+    assert plain.reads is None
+    assert head.reads is not None
+    assert head.reads.taps == bundle.manifest.target.taps == (1, 3, 6)
+    assert any("--draft-taps 1,3,6" in note for note in head.notes)
+    drafts.append(NamedDraft("two", str(save_original(tmp_path / "two"))))
+    with refused(ParameterError, drafts[1].source, drafts[2].source, field="draft_taps"):
+        build(str(target), drafts, tmp_path / "c", options(cache, draft_taps=(1, 3, 6)))
 
 
 def test_two_drafts_of_different_layers_over_one_target(target: Path, cache: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from support.refusals import refused
 from support.tiny import VOCAB, edit_json, edit_weights, shard
 
 IDS = torch.arange(9)[None]
+IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 
 
 @pytest.fixture
@@ -136,6 +137,31 @@ def test_weights_that_are_not_the_drafts(
     field = None if fact == "norm.weight" and change[fact].isnan().any() else "draft"
     with refused(CheckpointError, folder, fact, field=field):
         found(folder, target).load("fp32")
+
+
+@pytest.mark.parametrize(
+    ("save", "layer", "changes", "said", "absent"),
+    [
+        (save_speculators, {}, {}, {}, ""),
+        (save_deepspec, {}, {}, {}, ""),
+        (save_original, {}, {}, {}, "norm_before_residual false, norm_output false"),
+        (save_speculators, {}, dict(norm_output=None), {}, "norm_output false"),
+        (save_speculators, {}, dict(norm_output=None), dict(feedback="post"), ""),
+        (save_speculators, {}, dict(eagle_aux_hidden_state_layer_ids=None), {}, f"{IDS_KEY} 2,4,5"),
+        (save_speculators, {}, dict(eagle_aux_hidden_state_layer_ids=None), dict(taps=(1, 4, 5)), ""),
+        (save_speculators, dict(rope_theta=None), {}, {}, "rope_theta 10000 (the target has 5000)"),
+        (save_speculators, dict(rope_theta=None, rope_parameters=dict(rope_theta=5000.0)), {}, {}, ""),
+        (save_speculators, dict(hidden_act=None, rms_norm_eps=None), {}, {}, "hidden_act silu, rms_norm_eps 1e-06"),
+    ],
+)
+def test_keys_that_the_config_lacks_are_noted(
+    save: Any, layer: Any, changes: Any, said: Any, absent: str, target: Checkpoint, tmp_path: Path
+) -> None:
+    layers = {"layer": layer} if layer else {}
+    edit_json(target.folder / "config.json", rope_parameters=dict(rope_type="default", rope_theta=5000.0))
+    reads = find_checkpoint(str(target.folder))
+    notes = found(save(tmp_path / "draft", **layers, **changes), reads, **said).load_noted("fp32")[1]
+    assert [note.split(": ", 1)[1] for note in notes if "config.json" in note] == [absent] * bool(absent)
 
 
 def test_weights_that_are_missing(target: Checkpoint, tmp_path: Path) -> None:
