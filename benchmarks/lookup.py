@@ -1,6 +1,6 @@
 """Drafters against plain decoding, greedy, interleaved.
 
-    python benchmarks/lookup.py BUNDLE [--routes copy code] [--drafters ngram suffix+model model:2] [--limit N]
+    python benchmarks/lookup.py BUNDLE [--routes copy code] [--drafters ngram ngram+model model:2] [--limit N]
 
 `model:2` drafts two leaves a round. `over the first` compares with the first drafter.
 

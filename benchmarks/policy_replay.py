@@ -204,7 +204,7 @@ def scenarios(
         add(f"{route}, uncalibrated", traces[route] + known[route])
     add("mixed, uncalibrated", mixed(traces))
     add("code, random, code", traces["code"] + traces["random"] + known["code"])
-    for drafter in ("ngram", "suffix+model", "ngram+model"):
+    for drafter in ("ngram", "ngram+model"):
         for route in ("copy", "code", "random"):
             add(f"{route}, uncalibrated, {drafter}", traces[route] + known[route], drafter)
         add(f"mixed, uncalibrated, {drafter}", mixed(traces, ROUTES), drafter)

@@ -10,23 +10,22 @@ from .models import ModelSpec
 
 # Valid names of drafts: they are part of a drafter's name, and of a path in the bundle.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
-# Drafters that look tokens up in the text; `runtime/drafting/drafters.py` has one class for each.
-LOOKUPS = ("ngram", "suffix")
-_WITH_MODEL = [f"{lookup}+model" for lookup in LOOKUPS]
+# The drafter that looks tokens up in the text.
+LOOKUP = "ngram"
 # For help texts.
 DRAFTER_DEFAULT = (
     "[default: the policy's, else ngram+model (model where the GPU runs whole rounds), or ngram without a draft]"
 )
 DRAFTERS_HELP = (
-    f"{', '.join(('model', *LOOKUPS, *_WITH_MODEL[:-1]))} or {_WITH_MODEL[-1]}. model is the bundle's first draft; the "
-    "NAME of another (--draft NAME=MODEL) can take its place. A:B lets A draft for the draft B, as in ngram:model."
+    "model, ngram or ngram+model. model is the bundle's first draft; the NAME of another (--draft NAME=MODEL) can take "
+    "its place. A:B lets A draft for the draft B, as in ngram:model."
 )
 # Another name of the first draft, in requests and options.
 ALIAS = "model"
 # Stands for the draft of a bundle without one, in whatever is kept by draft.
 NO_DRAFT = "none"
 # Words that drafters' names contain already, or that have another meaning in options.
-RESERVED = frozenset((*LOOKUPS, ALIAS, "lookup", "target", "all", NO_DRAFT))
+RESERVED = frozenset((LOOKUP, ALIAS, "lookup", "target", "all", NO_DRAFT))
 
 
 def check_name(name: str) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..bundle import NO_DRAFT
-from ..runtime.drafting.names import LOOKUP_NAMES, model_of
+from ..bundle.drafts import LOOKUP
+from ..runtime.drafting.names import model_of
 from ..runtime.policy.cost_model import Costs
 from ..runtime.policy.survival import Survival
 from .measuring.confidence import Reading
@@ -34,7 +35,7 @@ class Drafted:
     @property
     def drafter(self) -> str:
         """The drafter of the recorded runs."""
-        return LOOKUP_NAMES[0] if self.model == NO_DRAFT else self.model
+        return LOOKUP if self.model == NO_DRAFT else self.model
 
     @property
     def traces(self) -> list[Trace]:

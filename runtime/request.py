@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from ..bundle import Bundle
+from ..bundle.drafts import LOOKUP
 from ..errors import ParameterError
-from .drafting.names import LOOKUP_NAMES, model_of, runnable_drafter, strip_cascade
+from .drafting.names import model_of, runnable_drafter, strip_cascade
 from .grammar.constraint import Matcher
 from .policy.decisions import Decisions
 from .policy.schedule import FixedSchedule, Schedule, WithForcedTokens, WithPrediction
@@ -95,7 +96,7 @@ def _schedule(
         return (), FixedSchedule(0)
     leaves = parameters.num_leaves or rule.siblings is not None
     if parameters.drafter is None and decisions.looks_up and not leaves and bundle.manifest.drafts:
-        name = f"{LOOKUP_NAMES[0]}+{name}"
+        name = f"{LOOKUP}+{name}"
     if schedule is not None and not isinstance(schedule, Schedule):
         raise ParameterError(
             f"schedule is {schedule!r}; it must implement Schedule; for a number use num_draft_tokens", "schedule"

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...bundle.drafts import LOOKUP
 from ...engines.base import Logits
-from ...runtime.drafting.drafters import LOOKUPS
+from ...runtime.drafting.lookup import NgramLookup
 from ...runtime.drafting.model_draft import GUESSES, SHORTEST_FOR_A_MODEL
 from ...runtime.drafting.names import cascade_source_of
 from ...runtime.drafting.rounds import DraftStop
@@ -79,8 +80,8 @@ class CascadeReplay:
         source = cascade_source_of(drafter)
         assert source is not None
         self._tokens, self._drafts = trace.tokens, DraftTokens(trace)
-        self._smaller = None if source in LOOKUPS else _SmallerDraft(trace, source)
-        self._source = self._smaller or LOOKUPS[source](SHORTEST_FOR_A_MODEL)
+        self._smaller = None if source == LOOKUP else _SmallerDraft(trace, source)
+        self._source = self._smaller or NgramLookup(SHORTEST_FOR_A_MODEL)
 
     def draft(
         self, place: int, count: int, missing_rows: int, draft_stop: DraftStop | None, seen: Sequence[Logits]

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...engines.base import Logits
-from ...runtime.drafting.drafters import LOOKUPS, SHORTEST_ALONE, SHORTEST_BESIDE_A_MODEL
-from ...runtime.drafting.lookup import Lookup
+from ...runtime.drafting.drafters import lookup_of
 from ...runtime.drafting.names import cascade_source_of, model_of
 from ...runtime.drafting.rounds import DraftStop, RoundOutcome, SequenceState, Source
 from ...runtime.policy.schedule import FixedSchedule, Schedule
@@ -171,12 +170,6 @@ class Replayer:
             return NOTHING
         index = min(place - self._trace.prompt_tokens + index, len(self._logits) - 1)
         return np.array([[self._logits[index]]], np.float32)
-
-
-def lookup_of(drafter: str) -> Lookup | None:
-    """The lookup that is part of `drafter`, None if there is none."""
-    name, _, _ = drafter.partition("+")
-    return LOOKUPS[name](SHORTEST_ALONE if name == drafter else SHORTEST_BESIDE_A_MODEL) if name in LOOKUPS else None
 
 
 def plain_seconds(trace: Trace, at: CostsAt) -> float:

@@ -4,20 +4,20 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from ...bundle.drafts import LOOKUP
 from ..sampling.rules import Proposer
 from ..state.context import Context
 from ..state.hidden_rows import HiddenDecoder
 from ..state.statistics import Statistics
-from .lookup import Lookup, NgramLookup, PredictionLookup, SuffixLookup
+from .lookup import Lookup, NgramLookup, PredictionLookup
 from .model_draft import SHORTEST_FOR_A_MODEL, HiddenDraft, ModelDraft, SmallerModel
 from .names import cascade_source_of, model_of
 from .rounds import Proposal, RoundPlan, Source
 
-LOOKUPS: dict[str, Callable[[int], Lookup]] = {"ngram": NgramLookup, "suffix": SuffixLookup}
 # With a model, a match must be longer to be worth more than the model's token.
 SHORTEST_ALONE = 2
 SHORTEST_BESIDE_A_MODEL = 3
@@ -143,10 +143,17 @@ def make_draft(
     return drafts[names[0]] if drafts else Drafter(rule, statistics)
 
 
+def lookup_of(drafter: str) -> Lookup | None:
+    """The lookup that is part of `drafter`, None if there is none."""
+    if drafter.partition("+")[0] != LOOKUP:
+        return None
+    return NgramLookup(SHORTEST_ALONE if drafter == LOOKUP else SHORTEST_BESIDE_A_MODEL)
+
+
 def _drafter(name: str, context: Context, rule: Proposer, statistics: Statistics, first: Sequence[Lookup]) -> Drafter:
-    lookups, (lookup, _, _), used = [*first], name.partition("+"), model_of(name)
-    if lookup in LOOKUPS:
-        lookups.append(LOOKUPS[lookup](SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL))
+    lookups, lookup, used = [*first], lookup_of(name), model_of(name)
+    if lookup is not None:
+        lookups.append(lookup)
     if used is None:
         return Drafter(rule, statistics, lookups=lookups)
     cached = context.drafts[used]
@@ -154,8 +161,8 @@ def _drafter(name: str, context: Context, rule: Proposer, statistics: Statistics
         return Drafter(rule, statistics, HiddenDraft(cached, rule, statistics), lookups)
     below: Lookup | SmallerModel | None = None
     source = cascade_source_of(name)
-    if source in LOOKUPS:
-        below = LOOKUPS[source](SHORTEST_FOR_A_MODEL)
+    if source == LOOKUP:
+        below = NgramLookup(SHORTEST_FOR_A_MODEL)
     elif source is not None:
         below = SmallerModel(context.drafts[source], context.target.decoder.vocab_size, statistics)
     return Drafter(rule, statistics, ModelDraft(cached, rule, statistics, below), lookups)

@@ -13,9 +13,8 @@ from .rounds import Source
 LONGEST_NGRAM = 4
 # In a prediction a short match is enough: it is likely to be right.
 SHORTEST_PREDICTED = 2
-# Suffixes are distinguished up to this length, among this many of the most recent positions.
-LONGEST_SUFFIX = 64
-PLACES = 16
+# Matches are measured up to this length.
+LONGEST_MATCH = 64
 
 
 class Lookup(Protocol):
@@ -63,7 +62,7 @@ class NgramLookup:
                 if end >= length:
                     self._places[tuple(tokens[end - length : end])] = end
         self._indexed = len(tokens)
-        last = (*tokens[-LONGEST_SUFFIX:], *drafted)
+        last = (*tokens[-LONGEST_MATCH:], *drafted)
         for length in self._lengths:
             place = self._places.get(last[-length:]) if len(last) >= length else None
             if place is not None:
@@ -106,37 +105,9 @@ class PredictionLookup:
         return []
 
 
-class SuffixLookup:
-    """Continues at the position where the longest suffix of the sequence occurred before (after SuffixDecoding, Oliaro
-    et al. 2024, arXiv 2411.04975), with as many tokens as the match is long: a short match promises little.
-    """
-
-    source: Source = "lookup"
-
-    def __init__(self, shortest: int) -> None:
-        self._shortest = shortest
-        # shortest suffix -> indices of the tokens after it
-        self._places: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        self._indexed = shortest
-        self.matched = 0
-
-    def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
-        for end in range(self._indexed, len(tokens)):
-            self._places[tuple(tokens[end - self._shortest : end])].append(end)
-        self._indexed = max(self._indexed, len(tokens))
-        last = (*tokens[-LONGEST_SUFFIX:], *drafted)
-        best, place = 0, 0
-        for candidate in reversed(self._places.get(last[-self._shortest :], [])[-PLACES:]):
-            length = _common_suffix(tokens, candidate, last)
-            if length > best:
-                best, place = length, candidate
-        self.matched = best
-        return _continued(tokens, drafted, place, min(count, best)) if best else []
-
-
 def _common_suffix(tokens: Sequence[int], end: int, last: Sequence[int]) -> int:
     """How many tokens before index `end` equal those that `last` ends with."""
-    length, most = 0, min(end, LONGEST_SUFFIX)
+    length, most = 0, min(end, LONGEST_MATCH)
     while length < most and tokens[end - 1 - length] == last[-1 - length]:
         length += 1
     return length

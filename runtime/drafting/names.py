@@ -10,26 +10,25 @@ import re
 from collections.abc import Sequence
 
 from ...bundle import ALIAS, Manifest
-from ...bundle.drafts import LOOKUPS
+from ...bundle.drafts import LOOKUP
 from ...errors import ParameterError
 
-LOOKUP_NAMES = LOOKUPS
 SHOWN_CASCADES = 4
 
 
 def drafters_of(model: str) -> tuple[str, ...]:
     """The names of the drafters that use the draft `model`."""
-    return (model, *(f"{lookup}+{model}" for lookup in LOOKUP_NAMES))
+    return model, f"{LOOKUP}+{model}"
 
 
 def model_of(drafter: str) -> str | None:
     """The draft that `drafter` uses, None if it only looks up."""
     if ":" in drafter:
         return strip_cascade(drafter)
-    lookup, plus, model = drafter.partition("+")
+    _lookup, plus, model = drafter.partition("+")
     if plus:
         return model
-    return None if lookup in LOOKUP_NAMES else drafter
+    return None if drafter == LOOKUP else drafter
 
 
 def cascade_source_of(drafter: str) -> str | None:
@@ -40,7 +39,7 @@ def cascade_source_of(drafter: str) -> str | None:
 def models_in(drafter: str) -> list[str]:
     """The drafts that it uses, in a cascade too."""
     parts = model_of(drafter), cascade_source_of(drafter)
-    return [part for part in parts if part is not None and part not in LOOKUP_NAMES]
+    return [part for part in parts if part is not None and part != LOOKUP]
 
 
 def strip_cascade(drafter: str) -> str:
@@ -52,12 +51,12 @@ def all_drafters(drafts: Sequence[str]) -> tuple[str, ...]:
     """The drafters of a bundle whose drafts have these names, the default first."""
     with_lookups = (name for draft in drafts[:1] for name in drafters_of(draft)[1:])
     others = (name for draft in drafts[1:] for name in drafters_of(draft))
-    return (*drafts[:1], *LOOKUP_NAMES, *with_lookups, *others)
+    return (*drafts[:1], LOOKUP, *with_lookups, *others)
 
 
 def all_cascades(drafts: Sequence[str]) -> tuple[str, ...]:
     """The cascades of the same bundle: every draft with a lookup, or another draft, that drafts for it."""
-    return tuple(f"{source}:{model}" for model in drafts for source in (*LOOKUP_NAMES, *drafts) if source != model)
+    return tuple(f"{source}:{model}" for model in drafts for source in (LOOKUP, *drafts) if source != model)
 
 
 def check_drafter(name: str | None, drafts: Sequence[str], cascaded: Sequence[str] | None = None) -> str:
@@ -74,7 +73,7 @@ def check_drafter(name: str | None, drafts: Sequence[str], cascaded: Sequence[st
     if drafter in (*usable, *cascades):
         return drafter
     if name == "lookup":
-        raise ParameterError(f"drafter is 'lookup'; the lookups are called {' and '.join(LOOKUP_NAMES)}", "drafter")
+        raise ParameterError(f"drafter is 'lookup'; it is called {LOOKUP}", "drafter")
     cascades = all_cascades(drafts if cascaded is None else cascaded)
     first = f" ({ALIAS} is the draft {drafts[0]!r})" if drafts else ", since this bundle was built without --draft"
     more = " and so on" if len(cascades) > SHOWN_CASCADES else ""

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from ...bundle.drafts import LOOKUP
 from ...strict import OPTIONAL
-from ..drafting.names import LOOKUP_NAMES, cascade_source_of, model_of, strip_cascade
+from ..drafting.names import cascade_source_of, model_of, strip_cascade
 
 POLICY = "policy.json"
 POLICY_VERSION = 1
@@ -91,7 +92,7 @@ class RoutePolicy:
         """See `Policy.with_first_draft`."""
         model, guesser = model_of(self.drafter), cascade_source_of(self.drafter)
         if model in (None, first):
-            return self if guesser in (None, *LOOKUP_NAMES) else self.without_cascade()
+            return self if guesser in (None, LOOKUP) else self.without_cascade()
         drafter = strip_cascade(self.drafter).removesuffix(str(model)) + first
         if self.verdict == "off":  # the better draft lost
             return RoutePolicy("off", drafter, 0, self.mode, (GUESS,) * most, None)

@@ -27,7 +27,7 @@ from .sizes import VOCAB
 
 CAPACITY, LONGEST, NEW_TOKENS = 128, 48, 20
 NOISE = 0.03  # by how much the draft's weights differ, relative to their size
-DRAFTERS = ("model", "model", "suffix", "suffix+model")
+DRAFTERS = ("model", "model", "ngram", "ngram+model")
 # Families whose layers keep states; some of them also have attention of an unusual form.
 STATES = ("qwen3_5_text", "qwen3_next", "lfm2", "lfm2_moe", "granitemoehybrid", "nemotron_h", "falcon_h1", "bamba")
 FAMILIES = (*STATES, "kimi_linear", "olmo_hybrid", "jamba", "zamba2", "gpt_oss", "deepseek_v3", "llama4_text")

@@ -170,7 +170,7 @@ def test_routes_take_turns(session: Session, prices: list[float], monkeypatch: p
 
 
 def test_drafters_to_choose_among(session: Session, prices: list[float]) -> None:
-    for drafters in ((), ("ngram", "suffix"), ("all",)):
+    for drafters in ((), ("ngram", "ngram+draft"), ("all",)):
         routes = calibrate(session, requests(6), replace(OPTIONS, drafters=drafters), "x").routes
         allowed = drafters if "ngram" in drafters else possible_drafters(session)
         assert all(route.policy.drafter in allowed for route in routes)

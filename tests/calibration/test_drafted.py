@@ -23,5 +23,5 @@ def test_costs_of_all_drafts_are_of_one_speed_of_the_host() -> None:
 
 def test_lookups_alone_belong_to_the_first() -> None:
     first, other = Drafted("a", (), COSTS), Drafted("b", (), COSTS)
-    drafters = {"ngram": first, "a": first, "suffix+b": other, "a:b": other, "b:a": first}
+    drafters = {"ngram": first, "a": first, "ngram+b": other, "a:b": other, "b:a": first}
     assert {name: of_drafter((first, other), name) for name in drafters} == drafters

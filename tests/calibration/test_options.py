@@ -34,8 +34,8 @@ def test_a_cascade_is_recorded_with_both_its_drafts(session: Session) -> None:
 
 def test_nothing_is_offered_that_the_engine_cannot_run(session: Session) -> None:
     cascades = {name for name in possible_drafters(session) if ":" in name}
-    assert cascades == {"ngram:draft", "suffix:draft", "small:draft", "ngram:small", "suffix:small", "draft:small"}
+    assert cascades == {"ngram:draft", "small:draft", "ngram:small", "draft:small"}
     alone = Session(session.bundle, replace(session.engine, open_draft=None))
-    assert [name for name in possible_drafters(alone) if ":" in name] == ["ngram:draft", "suffix:draft"]
+    assert [name for name in possible_drafters(alone) if ":" in name] == ["ngram:draft"]
     whole = Session(session.bundle, replace(session.engine, rounds=object()))  # type: ignore[arg-type]
     assert possible_drafters(whole) == ("draft",)

@@ -151,5 +151,5 @@ def test_what_was_streamed_before_stands(tmp_path: Path) -> None:
 
 def test_a_broken_draft_is_no_hindrance_without_it(tmp_path: Path) -> None:
     session = fake_session(tmp_path, Healthy(), Breaks(0))
-    for options in ({"speculate": False}, {"drafter": "suffix"}):
+    for options in ({"speculate": False}, {"drafter": "ngram"}):
         assert session.generate(PROMPT, max_new_tokens=9, **options).tokens == expected(session, PROMPT, 9)

@@ -46,17 +46,17 @@ def make(root: Path, **options: int) -> Session:
 
 
 def test_names_of_drafters() -> None:
-    first = ("draft", "ngram", "suffix", "ngram+draft", "suffix+draft")
-    assert (all_drafters(()), all_drafters(("draft",))) == (("ngram", "suffix"), first)
-    assert all_drafters(NAMES) == (*first, "b", "ngram+b", "suffix+b", "c", "ngram+c", "suffix+c")
+    first = ("draft", "ngram", "ngram+draft")
+    assert (all_drafters(()), all_drafters(("draft",))) == (("ngram",), first)
+    assert all_drafters(NAMES) == (*first, "b", "ngram+b", "c", "ngram+c")
     assert [check_drafter(name, NAMES) for name in drafters_of("model")] == list(drafters_of("draft"))
-    assert [model_of(name) for name in ("draft", "ngram", "suffix+b", "b", "ngram:b")] == ["draft", None, "b", "b", "b"]
-    cascades = {"ngram:model": "ngram:draft", "suffix:b": "suffix:b", "b:model": "b:draft", "model:c": "draft:c"}
+    assert [model_of(name) for name in ("draft", "ngram", "ngram+b", "b", "ngram:b")] == ["draft", None, "b", "b", "b"]
+    cascades = {"ngram:model": "ngram:draft", "ngram:b": "ngram:b", "b:model": "b:draft", "model:c": "draft:c"}
     assert [check_drafter(name, NAMES) for name in cascades] == list(cascades.values())
     assert not all_cascades(())
-    assert all_cascades(("a", "b")) == ("ngram:a", "suffix:a", "b:a", "ngram:b", "suffix:b", "a:b")
+    assert all_cascades(("a", "b")) == ("ngram:a", "b:a", "ngram:b", "a:b")
     assert all(check_drafter(name, NAMES) == name for name in (*all_drafters(NAMES), *all_cascades(NAMES)))
-    asked = [models_in(name) for name in ("ngram", "ngram+draft", "suffix:draft", "b:draft", "c:b")]
+    asked = [models_in(name) for name in ("ngram", "ngram+draft", "ngram:draft", "b:draft", "c:b")]
     assert asked == [[], ["draft"], ["draft"], ["draft", "b"], ["b", "c"]]
     assert [cascade_source_of(name) for name in ("draft", "ngram+b", "ngram:b", "b:draft")] == [
         None,
@@ -64,7 +64,7 @@ def test_names_of_drafters() -> None:
         "ngram",
         "b",
     ]
-    with pytest.raises(ParameterError, match=r"ngram\+c, suffix\+c \(model is the draft 'draft'\)"):
+    with pytest.raises(ParameterError, match=r"c, ngram\+c \(model is the draft 'draft'\)"):
         check_drafter("d", NAMES)
     for name in ("b:b", "draft:model", "ngram:ngram", "d:model", "ngram:ngram:model", ":model", "model:"):
         with pytest.raises(ParameterError):
@@ -74,7 +74,7 @@ def test_names_of_drafters() -> None:
 @pytest.mark.parametrize("budget", [0, 1 << 20])
 def test_requests_with_different_drafts_share_one_target(budget: int, tmp_path: Path) -> None:
     session, rng = make(tmp_path, prompt_cache_bytes=budget), np.random.default_rng(4)
-    drafters = (*all_drafters(NAMES), "ngram:model", "suffix:b", "b:model", "model:c")
+    drafters = (*all_drafters(NAMES), "ngram:model", "ngram:b", "b:model", "model:c")
     used = set()
     for _ in range(75):
         prompt = rng.integers(5, 8, rng.integers(1, 6)).tolist()  # so short that many share a prefix
@@ -138,8 +138,8 @@ def test_nothing_drafts_for_a_draft_that_keeps_states(tmp_path: Path) -> None:
     for drafter in ("ngram:b", "model:b"):
         with refused(ParameterError, "layers", field="drafter"):
             session.stream(PROMPT, drafter=drafter)
-    with refused(ParameterError, "suffix:b", field="drafter"):
-        verify_session(session, None, 4, drafter="suffix:b")
+    with refused(ParameterError, "ngram:b", field="drafter"):
+        verify_session(session, None, 4, drafter="ngram:b")
     with refused(ParameterError, "c:b", field="drafter"):
         check_bench(session, [Request(1, "route", tuple(PROMPT), 4)], BenchOptions(drafter="c:b"))
     entry = RoutePolicy("on", "ngram:b", 2, "adaptive", (0.9,), None, 0.5)
@@ -270,10 +270,10 @@ def test_an_engine_that_runs_the_first_alone_follows_its_policy_with_that(tmp_pa
 
 def test_what_lost_with_another_draft_stays_off_with_the_first() -> None:
     evidence = Evidence(30, 1.2, 1.5, 0.8, 0.7, 0.9, 0.6)
-    lost = RoutePolicy("off", "suffix+b", 0, "fixed", (0.2, 0.1), evidence)
+    lost = RoutePolicy("off", "ngram+b", 0, "fixed", (0.2, 0.1), evidence)
     for name in ("b:model", "ngram:b", "model:b"):  # whatever drafted for it may be one of the others
         assert replace(lost, drafter=name, unit=0.5).with_first_draft("model", 3).drafter == "model"
-    assert lost.with_first_draft("model", 3) == RoutePolicy("off", "suffix+model", 0, "fixed", (GUESS,) * 3, None)
+    assert lost.with_first_draft("model", 3) == RoutePolicy("off", "ngram+model", 0, "fixed", (GUESS,) * 3, None)
 
 
 def test_a_lookup_drafts_for_the_first_draft_on_every_engine_whose_rounds_the_host_runs() -> None:
@@ -289,6 +289,6 @@ def test_costs_of_a_draft_are_measured_when_it_is_first_asked_for() -> None:
     costs = Costs(1, "", "a host", "fake", 0, "", 0.0, 0.0, (point(0.5),))
     asked: list[str] = []
     decisions = Decisions(first_draft="first", measure=lambda draft: asked.append(draft) or costs)  # type: ignore[func-returns-value]
-    for drafter in ("ngram", "first", "b", "suffix+b", "b"):
+    for drafter in ("ngram", "first", "b", "ngram+b", "b"):
         assert decisions.costs_of(drafter) == costs
     assert asked == ["first", "b"]

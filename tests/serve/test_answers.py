@@ -100,9 +100,7 @@ DRAFTING: list[dict[str, Any]] = [
     {"num_draft_tokens": 4},
     {"drafter": "model"},
     {"drafter": "ngram"},
-    {"drafter": "suffix"},
     {"drafter": "ngram+model"},
-    {"drafter": "suffix+model"},
     {"speculate": True, "show_drafts": True},
 ]
 

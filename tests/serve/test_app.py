@@ -55,17 +55,17 @@ async def ask(
 def test_the_drafter_of_requests_that_name_none(tmp_path: Path) -> None:
     async def main() -> None:
         async with AsyncSession(session) as sessions:
-            app = create_app(sessions, ServerSettings(drafter="suffix"))
+            app = create_app(sessions, ServerSettings(drafter="model"))
             for own in ({}, {"specexport": {"drafter": "ngram"}}):
                 fields = {"prompt": "ab ab ab ab", "max_tokens": 12, "temperature": 0, "stop_token_ids": []}
                 assert (await ask(app, "POST", "/v1/completions", {}, fields | own))[0] == 200
             counted = app.state.service.metrics.exposition("")[0].decode()
-            for name in ("suffix", "ngram"):
+            for name in ("draft", "ngram"):
                 assert f'num_drafts_by_drafter_total{{drafter="{name}"' in counted
-            with refused(ParameterError, "--draft", "model", field="drafter"):
-                create_app(sessions, ServerSettings(drafter="model"))
+            with refused(ParameterError, "oracle", field="drafter"):
+                create_app(sessions, ServerSettings(drafter="oracle"))
 
-    session, _ = slow_session(tmp_path, CONTRACT)
+    session = fake_session(tmp_path, FakeDecoder(CONTRACT), FakeDecoder(CONTRACT))
     asyncio.run(main())
 
 

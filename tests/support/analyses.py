@@ -66,9 +66,7 @@ def route(
     spread = [random.lognormvariate(0, 0.15) for _ in range(requests)]
 
     def candidate(drafter: str, k: int) -> DraftCandidate:
-        length = 1 + (textbook[k] - 1) * (
-            0.93 if "model" in drafter else 0.85 if len(drafters) == 1 or "suffix" in drafters else 0.2
-        )
+        length = 1 + (textbook[k] - 1) * (0.93 if "model" in drafter else 0.85 if len(drafters) == 1 else 0.2)
         cost = measured_costs.rounds[k] if "model" in drafter else measured_costs.looked_up(k)
         break_even = cost / measured_costs.plain
         speedup = length / break_even
@@ -150,4 +148,4 @@ def analysis(routes: Sequence[RouteAnalysis] | None = None, k_max: int = 4, draf
 
 def lookups_only() -> Analysis:
     """Of a bundle without a draft model."""
-    return analysis((route("quotes", "on", 0.95, drafters=("ngram", "suffix")),), draft=False)
+    return analysis((route("quotes", "on", 0.95, drafters=("ngram",)),), draft=False)

@@ -19,7 +19,7 @@ from support.replays import Periodic, Watched
 from support.several import several_session
 
 PROMPT, LIMIT = (5, 9, 5, 9, 7, 5, 9), 40
-CASCADES = ("ngram:model", "suffix:model", "small:model")
+CASCADES = ("ngram:model", "small:model")
 
 
 @pytest.fixture(params=[FakeDecoder, Periodic])

@@ -113,9 +113,9 @@ def test_another_drafter_must_be_clearly_better() -> None:
     def replayed(value: float, drafter: str, k: int = 2) -> Replayed:
         return Replayed(candidate(1.0, value, 3.0, drafter=drafter, k=k), ())
 
-    rows = [replayed(1.5, "model"), replayed(1.6, "model", 3), replayed(1.62, "ngram"), replayed(1.7, "suffix")]
+    rows = [replayed(1.5, "model"), replayed(1.6, "model", 3), replayed(1.62, "ngram"), replayed(1.7, "ngram+model")]
     assert best(rows[:3], ("model", "ngram")).candidate.num_draft_tokens == 3
-    assert best(rows, ("model", "ngram", "suffix")).candidate.drafter == "suffix"
+    assert best(rows, ("model", "ngram", "ngram+model")).candidate.drafter == "ngram+model"
     assert best(rows, ("model", "ngram")).candidate.drafter == "model"
     assert best(rows, ("ngram", "model")).candidate.drafter == "ngram"
 
@@ -166,7 +166,7 @@ def test_a_model_behind_lookups_pays_for_what_it_missed() -> None:
     """The text repeats itself, then not: after looked-up rounds the draft has their rows to read."""
     tokens = (1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 90, 91, 92, 93)
     one = Trace(1, "code", 10, tokens, (True,) * 6, 6)
-    rounds = list(replay_fixed(one, "suffix+model", 3))
+    rounds = list(replay_fixed(one, "ngram+model", 3))
     assert [r.looked_up for r in rounds] == [True, False]
     assert [r.missing_rows for r in rounds] == [0, 3]
     table = cached(Costs(1, "b", "h", "e", 0, "", 0.01, 0.5, costs().points))

@@ -220,7 +220,7 @@ def test_requests_of_every_kind_one_after_the_other(made: Made) -> None:
         *RULES,
         {"drafter": "ngram"},
         {"drafter": f"ngram+{head}"},
-        {"drafter": f"suffix+{head}", "temperature": 0.9},
+        {"drafter": f"ngram+{head}", "temperature": 0.9},
         {"repetition_penalty": 1.3},
         {"speculate": False},
         {"speculate": False, "temperature": 1.0},

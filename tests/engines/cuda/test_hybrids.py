@@ -89,7 +89,7 @@ def test_sessions_give_what_onnx_runtimes_operators_give(name: str, make: Make) 
     """Rounds that run whole on the device, and rounds of lookups, pass by pass; prompts in padded chunks."""
     made, drafted, accepted = make(name), 0, 0
     for prompt in (*prompts(5), [*range(20, 28)] * 3):
-        for options in ({}, dict(drafter="suffix"), dict(speculate=False), dict(temperature=0.8, seed=3)):
+        for options in ({}, dict(drafter="ngram"), dict(speculate=False), dict(temperature=0.8, seed=3)):
             ours, theirs = (
                 session.generate(prompt, max_new_tokens=20, stop_token_ids=(), **options)  # type: ignore[arg-type]
                 for session in (made.session, made.host)

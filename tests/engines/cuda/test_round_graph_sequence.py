@@ -168,7 +168,7 @@ def test_requests_of_every_kind_one_after_the_other(made: Made) -> None:
         {"temperature": 0.8, "top_k": 9, "top_p": 0.95, "min_p": 0.01},
         {"temperature": 1.0, "verification": "token", "top_k": 5},
         {"drafter": "ngram"},
-        {"drafter": "suffix+model", "temperature": 0.9},
+        {"drafter": "ngram+model", "temperature": 0.9},
         {"repetition_penalty": 1.3},
         {"speculate": False},
         {"speculate": False, "temperature": 1.0},
@@ -207,7 +207,7 @@ def test_without_a_draft(tmp_path: Path) -> None:
         {"speculate": False},
         {"speculate": False, "temperature": 1.0, "seed": 4},
         {},
-        {"drafter": "suffix"},
+        {"drafter": "ngram"},
     ):
         made.same([1, 2, 3, 1, 2, 3, 1], max_new_tokens=12, **options)
 

@@ -55,7 +55,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Rows:
 
 
 @pytest.mark.parametrize(
-    ("drafter", "count"), [("model", 1), ("model", 4), ("model", 8), ("suffix", 5), ("suffix+model", 7)]
+    ("drafter", "count"), [("model", 1), ("model", 4), ("model", 8), ("ngram", 5), ("ngram+model", 7)]
 )
 def test_speculative_rows_have_the_bits_of_plain_ones(drafter: str, count: int, bundle: Path, seen: Rows) -> None:
     prompt = np.random.default_rng(count).integers(2, VOCAB, 9).tolist() * 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.runtime.drafting.drafters import Drafter
-from specexport.runtime.drafting.lookup import Lookup, NgramLookup, SuffixLookup
+from specexport.runtime.drafting.lookup import Lookup, NgramLookup
 from specexport.runtime.drafting.model_draft import ModelDraft
 from specexport.runtime.drafting.rounds import RoundPlan
 from specexport.runtime.state.cached_decoder import CachedDecoder
@@ -89,19 +89,16 @@ def test_what_is_not_legal_is_not_looked_up_and_the_model_goes_on() -> None:
         assert rule.told == ["model"] * len(own) + ["certain"] * (len(found) - len(own))
 
 
-@pytest.mark.parametrize("kind", [NgramLookup, SuffixLookup])
 @pytest.mark.parametrize("shortest", [1, 2, 3])
-def test_a_lookup_behind_a_draft_finds_what_it_finds_in_the_text_but_never_remembers_a_draft(
-    kind: type[NgramLookup] | type[SuffixLookup], shortest: int
-) -> None:
+def test_a_lookup_behind_a_draft_finds_what_it_finds_in_the_text_but_never_remembers_a_draft(shortest: int) -> None:
     found = 0
     for seed in range(8):
         rng = np.random.default_rng([seed, shortest])
-        tokens, grown, end = rng.integers(0, 4, 90).tolist(), kind(shortest), 0
+        tokens, grown, end = rng.integers(0, 4, 90).tolist(), NgramLookup(shortest), 0
         while end < len(tokens):
             end += int(rng.integers(1, 6))
             drafted = rng.integers(0, 4, int(rng.integers(1, 4))).tolist()
-            text, fresh = tokens[:end], kind(shortest)
+            text, fresh = tokens[:end], NgramLookup(shortest)
             fresh.find(text, 0)
             before = grown.find(text, 5)
             expected = fresh.find(text, 5, drafted)
@@ -142,11 +139,10 @@ def test_a_guide_says_how_much_is_looked_up_and_how_much_is_drafted() -> None:
         assert all(length >= 2 for _, length, _ in draft_stop.asked)
 
 
-@pytest.mark.parametrize("kind", [NgramLookup, SuffixLookup])
-def test_a_lookup_says_how_long_its_match_is(kind: type[NgramLookup] | type[SuffixLookup]) -> None:
+def test_a_lookup_says_how_long_its_match_is() -> None:
     text = list(range(40))
     for length in (2, 3, 5, 9, 30):
-        lookup = kind(2)
+        lookup = NgramLookup(2)
         assert lookup.find([*text, 99, *text[:length]], 1) == [length]
         assert lookup.matched == length
         assert lookup.find([*text, 99, *text[:length]], 1, [length, length + 1]) == [length + 2]

@@ -144,7 +144,7 @@ def test_a_uniform_next_to_one_is_not_rounded_up(
     "options",
     [
         {"drafter": "ngram"},
-        {"drafter": "suffix+model"},
+        {"drafter": "ngram+model"},
         {"repetition_penalty": 1.3},
         {"banned_tokens": [3]},
         {"min_new_tokens": 2},

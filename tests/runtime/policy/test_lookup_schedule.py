@@ -32,7 +32,7 @@ def costs(draft: float = 0.15, row: float = 0.1, most: int = 8) -> Costs:
 
 
 def schedule(
-    drafter: str = "suffix",
+    drafter: str = "ngram",
     chances: tuple[float, ...] = (0.7,),
     state: RouteState | None = None,
     verdict: Verdict = "on",
@@ -58,7 +58,7 @@ def hear(one: AdaptiveSchedule, num_drafted: int, num_accepted: int, found: int 
 
 
 def test_each_drafter_has_its_schedule() -> None:
-    for drafter in ("ngram", "suffix", "ngram+model", "suffix+model"):
+    for drafter in ("ngram", "ngram+model"):
         one = schedule(drafter)
         assert one.plan(sequence(16)).draft_stop is one
         assert one.needs_host
@@ -236,7 +236,7 @@ def test_confidence_is_read_where_somebody_can() -> None:
 
 
 def test_off_is_plain_until_probes_say_otherwise() -> None:
-    for drafter in ("suffix", "ngram+model"):
+    for drafter in ("ngram", "ngram+model"):
         state, asked = RouteState(), []
         one = schedule(drafter, (0.9,), state, "off", row=0.3, draft=0.3)
         for _ in range(300):

@@ -196,7 +196,7 @@ def test_no_clock_decides_for_a_seed_or_a_grammar() -> None:
         ask(given.uncalibrated("model", 4, seeded=False), 16, 1)
 
 
-@pytest.mark.parametrize(("drafter", "asked"), [("model", True), ("suffix+model", True), ("suffix", False)])
+@pytest.mark.parametrize(("drafter", "asked"), [("model", True), ("ngram+model", True), ("ngram", False)])
 def test_drafts_of_a_model_are_timed_also_beside_lookups(drafter: str, asked: bool) -> None:
     given = decisions()
     assert given.policy is not None

@@ -66,7 +66,7 @@ def test_plain_at_widths_is_plain_and_as_wide_as_told(width: int) -> None:
     assert target.steps[1:] == [(width, position) for position in range(2, 12)]
 
 
-@pytest.mark.parametrize("drafter", ["model", "ngram", "suffix", "ngram+model", "suffix+model"])
+@pytest.mark.parametrize("drafter", ["model", "ngram", "ngram+model"])
 def test_rounds_of_many_widths_are_replayed_as_they_were(tmp_path: Path, drafter: str) -> None:
     """The second id leads in passes of four tokens only, so equality at any one width would not hold."""
 

@@ -145,7 +145,7 @@ WAYS: list[dict[str, Any]] = [
     {"temperature": 1.0, "verification": "token"},
     {"temperature": 0.8, "top_k": 9},
     {"temperature": 1.0, **PENALTIES},
-    {"temperature": 1.0, "drafter": "suffix", "frequency_penalty": 0.9},
+    {"temperature": 1.0, "drafter": "ngram", "frequency_penalty": 0.9},
 ]
 MORE_WAYS: list[dict[str, Any]] = [
     {"temperature": 1.3, "top_p": 0.9, "verification": "token"},
@@ -190,7 +190,7 @@ def test_a_draft_of_another_tokenizer_leaves_the_distribution_alone(
 
 LEAF_WAYS: list[dict[str, Any]] = [
     {"verification": "token", "top_k": 9, **PENALTIES},
-    {"drafter": "suffix+model", "num_draft_tokens": 1},
+    {"drafter": "ngram+model", "num_draft_tokens": 1},
 ]
 
 

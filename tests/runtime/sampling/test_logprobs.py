@@ -45,7 +45,7 @@ def test_what_cannot_come_is_minus_infinity() -> None:
         {"temperature": 0.7, "frequency_penalty": 1.0, "min_new_tokens": 12, "seed": 1},
     ],
 )
-@pytest.mark.parametrize("drafting", [{"speculate": False}, {"drafter": "model"}, {"drafter": "suffix+model"}])
+@pytest.mark.parametrize("drafting", [{"speculate": False}, {"drafter": "model"}, {"drafter": "ngram+model"}])
 def test_they_are_the_targets_own(tmp_path: Path, options: dict, drafting: dict) -> None:
     target = FakeDecoder()
     session = fake_session(tmp_path, target, FakeDecoder(noise=0.3))
