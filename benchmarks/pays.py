@@ -72,7 +72,7 @@ def time_all(session: Session, prompts: list[Request]) -> list[Timed]:
             params = replace(ways[name], max_new_tokens=request.max_new_tokens)
             if name == NAMED:
                 params = replace(params, route=request.route)
-            schedule = Recorder(most, session.drafts.head(None)) if name == RECORDED else None
+            schedule = Recorder(most, session.drafts.confidence(None)) if name == RECORDED else None
             session.reset()
             generation = session.generate(request.tokens, params, schedule)
             seconds[name] = generation.statistics.decode_seconds

@@ -26,11 +26,6 @@ class Contract:
              `present.{i}.key/value`, bound to the same memory as `past`; in the dialect `rows` instead
              `new.{i}.key/value [1, num_kv_heads, T, head_dim]`, which the caller writes into the cache at `position`
 
-    A draft's graph in the dialect `ort` may have a confidence head (`ModelSpec.features` = F > 0, arXiv 2607.05147).
-    Then it has one more input, the weights `head [F + 1] fp32`, the bias last, and two more outputs for the rows of
-    the logits, the head's input and its logit:
-    `features [1, R, F] fp32` and `confidence [1, R] fp32` = features . head[:F] + head[F].
-
     The target's graphs may have the output `hidden [1, T, F] fp32`, hidden states of every row, of prompt chunks too
     (`ModelSpec.taps`). The graphs of a draft that reads them (`ModelSpec.reads`) take `hidden [1, T, H] fp32`, made of
     these by its graph `fuse`, or the row before's `feedback [1, R, H] fp32`, an output for the rows of the logits.
@@ -123,8 +118,8 @@ COUNTS = ("pending", "certain")
 # Hidden states, as inputs and outputs: of the target's and the draft's graphs, of the draft's, and of the graph that
 # fuses.
 HIDDEN, FEEDBACK, FUSED = "hidden", "feedback", "fused"
-# Of a confidence head: its weights, an input, and two outputs.
-HEAD, FEATURES, CONFIDENCE = "head", "features", "confidence"
+# An output of a DSpark draft's chain (arXiv 2607.05147): how likely its token is to be accepted, a logit.
+CONFIDENCE = "confidence"
 
 
 def is_cache(name: str) -> bool:

@@ -13,9 +13,7 @@ from .contract import Contract
 from .drafts import NO_DRAFT, DraftSpec
 from .models import ModelSpec, Role
 
-SCHEMA_VERSION = 11
-# Of bundles whose target gives no hidden states; the oldest that can be read.
-PLAIN_SCHEMA = 10
+SCHEMA_VERSION = 12
 MANIFEST = "manifest.json"
 
 

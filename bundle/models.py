@@ -164,8 +164,6 @@ class Reads:
 class ModelSpec:
     """One model: its source, and the sizes and files of its graphs.
 
-    features: F, how many numbers per row the confidence head of its `ort` graph reads: the width of the output
-    embedding's input plus that of the input embedding. 0 if the graph has no head.
     format: how its matrices are stored, except those listed in `notes`.
     notes: what was kept in a higher precision, and why; also what is rounded with static scales.
     fidelity: how quantization changed it, None if nothing is quantized.
@@ -186,7 +184,6 @@ class ModelSpec:
     layers: tuple[CacheLayer, ...]
     graphs: dict[str, str]  # dialect -> path
     weights: str
-    features: int
     format: Format
     notes: tuple[str, ...]
     fidelity: Fidelity | None
@@ -197,10 +194,6 @@ class ModelSpec:
     taps: tuple[int, ...] = field(default=(), metadata=OPTIONAL)
     tap_width: int = field(default=0, metadata=OPTIONAL)
     reads: Reads | None = field(default=None, metadata=OPTIONAL)
-
-    def __post_init__(self) -> None:
-        if self.features < 0:
-            raise ValueError(f"features is {self.features}; it must be 0, for no confidence head, or more")
 
     @property
     def has_states(self) -> bool:

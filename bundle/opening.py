@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from ..errors import BundleError
 from ..strict import parse, read_json
 from .files import sha256
-from .manifest import MANIFEST, PLAIN_SCHEMA, SCHEMA_VERSION, Manifest
+from .manifest import MANIFEST, SCHEMA_VERSION, Manifest
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,12 @@ class Bundle:
                 f"{MANIFEST}.schema_version",
             )
         version = raw.get("schema_version") if isinstance(raw, dict) else None
-        if isinstance(version, int) and not PLAIN_SCHEMA <= version <= SCHEMA_VERSION:
+        if isinstance(version, int) and version != SCHEMA_VERSION:
             command = raw.get("command")
             made = f" (it was made with: {command})" if isinstance(command, str) and command.isprintable() else ""
             remedy = f"{'update specexport or ' * (version > SCHEMA_VERSION)}build the bundle again{made}"
-            reads = f"{PLAIN_SCHEMA} to {SCHEMA_VERSION}"
             raise BundleError(
-                f"{root / MANIFEST} has schema version {version}, this specexport reads {reads}; {remedy}",
+                f"{root / MANIFEST} has schema version {version}, this specexport reads {SCHEMA_VERSION}; {remedy}",
                 f"{MANIFEST}.schema_version",
                 code="schema_version",
             )

@@ -28,7 +28,7 @@ from .measuring.confidence import read_confidence
 from .measuring.journal import Journal
 from .measuring.judged_tokens import judged_tokens
 from .measuring.prompts import Progress, Request, silent
-from .measuring.record import Recorded, from_row, record, to_row
+from .measuring.record import Record, from_row, record, to_row
 from .options import CalibrateOptions, drafters_of, models_of
 from .statistics.results import Analysis, SignalQuality
 from .survival.fit import MIN_TOKENS, fit_survival
@@ -108,16 +108,16 @@ def _record_all(
     journal: Journal,
     meters: Mapping[str, CostMeter],
     progress: Progress,
-) -> dict[str, Recorded]:
+) -> dict[str, list[Record]]:
     """Record every request with every draft; returns the records by draft model.
 
     Routes take turns, so that all of them see the machine in the same states. Costs are measured in between.
     """
-    recorded: dict[str, Recorded] = {model: ([], []) for model in meters}
+    recorded: dict[str, list[Record]] = {model: [] for model in meters}
     measured_before = {len(requests) * one // PASSES for one in range(PASSES)}
 
     def finished(_: str = "") -> None:
-        progress(len(recorded[next(iter(recorded))][0]), len(requests))
+        progress(len(recorded[next(iter(recorded))]), len(requests))
 
     for number, request in enumerate(_in_turn(requests)):
         finished()
@@ -126,17 +126,15 @@ def _record_all(
                 meter.measure(options.bursts, finished)
             warm_up = min(4, request.max_new_tokens)
             session.generate(request.tokens, max_new_tokens=warm_up, num_draft_tokens=session.max_draft_tokens)
-        for model, (records, features) in recorded.items():
+        for model, records in recorded.items():
             key = f"{request.line} {model}"
             if key not in journal.finished:
                 sampling = _sampling(options, model)
-                journal.add(key, to_row(*record(session, request, sampling, plain_first=number % 2 == 0)))
+                journal.add(key, to_row(record(session, request, sampling, plain_first=number % 2 == 0)))
             try:
-                one, rows = from_row(journal.finished[key])
+                records.append(from_row(journal.finished[key]))
             except BundleError as error:
                 raise OutputError(f"{journal.path}, row {key}: {error}; delete the file to start over") from None
-            records.append(one)
-            features.append(rows)
     return recorded
 
 
@@ -163,20 +161,22 @@ def _drafted(
     session: Session,
     requests: Sequence[Request],
     model: str,
-    recorded: Recorded,
+    records: Sequence[Record],
     costs: Costs,
     options: CalibrateOptions,
 ) -> Drafted:
     """What was recorded with the draft `model`, and its confidence if reading it pays."""
-    survival, signals = _survival(session, model, recorded)
-    reading = read_confidence(session, requests, recorded, costs, survival, _sampling(options, model))
-    if reading is not None and not worth_reading([one.trace for one in recorded[0]], costs, reading, model):
+    survival, signals = _survival(session, model, records)
+    reading = read_confidence(session, requests, records, costs, survival, _sampling(options, model))
+    if reading is not None and not worth_reading([one.trace for one in records], costs, reading, model):
         reading = survival = None
-    return Drafted(model, recorded[0], costs, reading, survival, signals)
+    return Drafted(model, tuple(records), costs, reading, survival, signals)
 
 
-def _survival(session: Session, model: str, recorded: Recorded) -> tuple[Survival | None, tuple[SignalQuality, ...]]:
-    tokens = judged_tokens(*recorded)
+def _survival(
+    session: Session, model: str, records: Sequence[Record]
+) -> tuple[Survival | None, tuple[SignalQuality, ...]]:
+    tokens = judged_tokens(records)
     if model == NO_DRAFT or len(tokens) < MIN_TOKENS or len(set(tokens.request.tolist())) < 2:
         return None, ()
     return fit_survival(tokens, bundle_identity(session.bundle, model))

@@ -124,32 +124,6 @@ Arrays = Mapping[str, NDArray[np.generic]]
 RunGraph = Callable[[Arrays], Arrays]
 
 
-class Head(Protocol):
-    """What tells whether a draft's tokens will be accepted (DSpark, arXiv 2607.05147): a part of an ordinary draft's
-    graph, with weights of 0 until they are set (`engines/onnxruntime/confidence_head.py`), or a DSpark draft's own
-    (`engines/onnxruntime/blocks.py`).
-
-    size: F, how many numbers it reads per row. Results are of the rows of the draft's last `step`; after a `feed` they
-    are undefined.
-    """
-
-    size: int
-
-    def set_weights(self, weights: NDArray[np.float32]) -> None:
-        """Set the weights `[F + 1]`, the bias last, for all later passes. Raises `EngineError` for another shape."""
-        ...
-
-    def confidence(self, row: int = -1) -> float:
-        """The uncalibrated logit of a row, by default the last: how likely the token drafted from that row is to be
-        accepted.
-        """
-        ...
-
-    def features(self) -> NDArray[np.float32]:
-        """The head's input, `[rows, F] float32`: a fixed buffer, like the logits."""
-        ...
-
-
 class Reader(Protocol):
     """Gives a draft that reads the target's hidden states (`ModelSpec.reads`) those of its next pass."""
 
@@ -224,10 +198,12 @@ def nothing() -> None:
 
 @dataclass(frozen=True)
 class OpenedDraft:
-    """head: the confidence head of the draft's graph, None if it has none. reader: of a draft that reads the target."""
+    """confidence: of a draft that was trained to tell how likely its tokens are to be accepted (DSpark, arXiv
+    2607.05147): the uncalibrated logit of its last `step`. reader: of a draft that reads the target.
+    """
 
     decoder: Decoder
-    head: Head | None = None
+    confidence: Callable[[], float] | None = None
     reader: Reader | None = None
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ..bundle import (
-    PLAIN_SCHEMA,
     SCHEMA_VERSION,
     Contract,
     Defaults,
@@ -109,7 +108,7 @@ class Contents:
 def make_manifest(contents: Contents, contract: Contract, staging_dir: Path, command: str) -> Manifest:
     """staging_dir: the folder with all files of the bundle but the manifest."""
     return Manifest(
-        schema_version=SCHEMA_VERSION if contents.target.taps else PLAIN_SCHEMA,
+        schema_version=SCHEMA_VERSION,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=command,
         packages=package_versions(),

@@ -46,7 +46,6 @@ from .quantize.for_tensorrt import Made
 from .recipe_choice import Quantizing, choose_recipe
 from .stage_cache import finished_stage, make_stage, stage_key
 from .tracing.blocks import block_layers, trace_block, trace_chain, trace_context
-from .tracing.confidence_head import probe_features
 from .tracing.taps import TapProbe, probe_width
 from .tracing.trace import probe_cache, trace, trace_fuse
 from .weights.choose import recipe_steps
@@ -168,8 +167,6 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         texts = export.quantizing.texts.texts if export.quantizing else read_texts(None)
         held = held_out(checkpoint.tokenizer, texts, checkpoint.vocab_size, min(BATCH_TOKENS, contract.capacity))
         left_out = (*left_out, *acceptance_notes(reads, held))
-    has_head = export.role == "draft" and reads is None and {*ORT_DIALECTS} & {*dialects}
-    features = probe_features(model) if has_head else 0
     tap_width = probe_width(model, export.taps) if export.taps else 0
     taps_before = TapProbe(model, export.taps) if export.taps else None
     chosen = choose_recipe(export.quantizing, checkpoint, model, contract, step) if export.quantizing else None
@@ -187,11 +184,10 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     made: Made = {}
     for dialect in dialects:
         step(f"trace {dialect}")
-        headed = features if dialect in ORT_DIALECTS else 0
         if isinstance(model, BlockDraft):
             graphs[dialect] = trace_block(model, layers, dialect, contract)
         else:
-            graphs[dialect] = trace(model, layers, dialect, contract, headed, export.taps, undo)
+            graphs[dialect] = trace(model, layers, dialect, contract, export.taps, undo)
         step(f"optimize {dialect}")
         optimize(graphs[dialect], dialect)
         named = by_every_name(chosen.recipe if chosen else Recipe({}), model)
@@ -228,7 +224,6 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         layers=layers,
         graphs={dialect: f"graphs/{paths[dialect]}" for dialect in dialects},
         weights=f"graphs/{weights}",
-        features=features,
         format=export.format,
         notes=left_out,
         fidelity=None,

@@ -14,7 +14,6 @@ import pytest
 from specexport.bundle import (
     MANIFEST,
     NO_DRAFT,
-    PLAIN_SCHEMA,
     SCHEMA_VERSION,
     Bundle,
     CacheLayer,
@@ -31,7 +30,6 @@ from specexport.bundle import (
     write_manifest,
 )
 from specexport.errors import BundleError
-from specexport.exporter.bundle_files import Contents, make_manifest
 from support.doubles import write_bundle
 from support.hub_cache import in_the_hubs_layout
 from support.refusals import check, refused, says
@@ -134,19 +132,6 @@ def test_what_a_bundle_does_not_use_is_not_written(root: Path) -> None:
     assert Bundle.open(root).manifest == used
 
 
-@pytest.mark.parametrize(("taps", "schema"), [((), PLAIN_SCHEMA), ((2, -1), SCHEMA_VERSION)])
-def test_hidden_states_need_a_schema_of_their_own(taps: tuple[int, ...], schema: int, root: Path) -> None:
-    manifest = Bundle.open(root).manifest
-    contents = Contents(replace(manifest.target, taps=taps), (), manifest.text, manifest.engines)
-    assert make_manifest(contents, manifest.contract, root, "specexport build").schema_version == schema
-
-
-def test_a_model_without_a_head_has_no_features_and_none_has_fewer(root: Path) -> None:
-    edit(root, lambda m: m["drafts"][0]["model"].update(features=0))
-    edit(root, lambda m: m["target"].update(features=-1))
-    check(refusal(root), field="manifest.json.target")
-
-
 def test_a_newer_schema_is_named_before_its_unknown_keys(root: Path) -> None:
     edit(root, lambda m: m.update(schema_version=SCHEMA_VERSION + 1, later="key"))
     check(refusal(root), SCHEMA_VERSION, "update", code="schema_version", field="manifest.json.schema_version")
@@ -161,7 +146,7 @@ def test_an_older_schema_is_to_be_built_again(root: Path) -> None:
         check(refusal(root), "1", code="schema_version", field="manifest.json.schema_version")
 
 
-@pytest.mark.parametrize("version", [0, -1, PLAIN_SCHEMA - 1, "1", "2", None, True, 1.5, 2.0])
+@pytest.mark.parametrize("version", [0, -1, SCHEMA_VERSION - 1, "1", "2", None, True, 1.5, 2.0])
 def test_another_schema_version(root: Path, version: object) -> None:
     edit(root, lambda m: m.update(schema_version=version))
     check(refusal(root), code=("invalid_bundle", "schema_version"), field="manifest.json.schema_version")

@@ -13,9 +13,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ...engines.base import Logits
 from ...runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from ...runtime.policy.confidence import AcceptancePredictor, ConfidentSchedule
@@ -27,7 +24,7 @@ from ...runtime.policy.survival import Survival
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 from .prompts import Request
-from .record import Record, Recorded
+from .record import Record
 from .traces import known
 
 # Requests that are run to measure it.
@@ -56,7 +53,7 @@ class Reading:
 def read_confidence(
     session: Session,
     requests: Sequence[Request],
-    recorded: Recorded,
+    records: Sequence[Record],
     costs: Costs,
     survival: Survival | None,
     sampling: SamplingParameters,
@@ -64,28 +61,23 @@ def read_confidence(
     """The draft's confidence on all records; None if it cannot be read. sampling: as in `record`."""
     if survival is None or session.engine.rounds is not None:
         return None
-    predictor = acceptance_predictor(survival, session.drafts.head(sampling.drafter))
+    predictor = acceptance_predictor(survival, session.drafts.confidence(sampling.drafter))
     if predictor is None:
         return None
     seconds = reading_seconds(session, requests, sampling, costs, predictor)
-    logits = tuple(signal_logits(one, rows, survival) for one, rows in zip(*recorded, strict=True))
+    logits = tuple(signal_logits(one, survival) for one in records)
     return Reading(survival, seconds, logits)
 
 
-def signal_logits(record: Record, features: NDArray[np.float16], survival: Survival) -> tuple[float, ...]:
-    """The logit of the signal of `survival` at every output token. features: of the judged tokens, `[n, F]`."""
+def signal_logits(record: Record, survival: Survival) -> tuple[float, ...]:
+    """The logit of the signal of `survival` at every output token."""
     logits: list[float | None] = [None] * record.trace.output_tokens
     starts, place = [], 0
     for _, accepted in record.rounds:
         starts.append(place)
         place += accepted + 1
-    weights = np.array(survival.head[:-1], np.float64)
-    for row, one in enumerate(record.judged):
-        logit = one.probability
-        if survival.signal != "probability":
-            seen = features[row].astype(np.float64)
-            seen = np.append(seen, one.probability) if survival.signal == "both" else seen
-            logit = float(seen @ weights) + survival.head[-1]
+    for one in record.judged:
+        logit = one.probability if survival.signal == "probability" else one.confidence
         if starts[one.round] + one.index < len(logits):
             logits[starts[one.round] + one.index] = logit
     return _filled(logits, known(record.trace), record.line)

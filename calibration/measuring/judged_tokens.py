@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ class JudgedTokens:
     """n draft tokens in the order in which they were drafted, each preceded by accepted ones only.
 
     request `[n] int64`. round `[n] int64`, unique over all requests. index `[n] int64`: position in the draft, from 0.
-    probability `[n] float32`: `top_logit` of the draft's row. features `[n, F] float32`: of the confidence head, F = 0
+    probability `[n] float32`: `top_logit` of the draft's row. confidence `[n] float32`: the draft's own, NaN
     without one. accepted `[n] bool`.
     """
 
@@ -24,7 +24,7 @@ class JudgedTokens:
     round: NDArray[np.int64]
     index: NDArray[np.int64]
     probability: NDArray[np.float32]
-    features: NDArray[np.float32]
+    confidence: NDArray[np.float32]
     accepted: NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -34,21 +34,16 @@ class JudgedTokens:
         """The tokens where `chosen` `[n]` holds."""
         return JudgedTokens(*(array[chosen] for array in vars(self).values()))
 
-    def without_features(self) -> JudgedTokens:
-        """The tokens with F = 0, so that `of` has no features to copy."""
-        return replace(self, features=self.features[:, :0])
 
-
-def judged_tokens(records: Sequence[Record], features: Sequence[NDArray[np.float16]]) -> JudgedTokens:
-    """The judged tokens of all requests, in order. features: by request, `[n, F]`, F = 0 without a head."""
+def judged_tokens(records: Sequence[Record]) -> JudgedTokens:
+    """The judged tokens of all requests, in order."""
     numbers = [(place, item) for place, one in enumerate(records) for item in one.judged]
     rounds: dict[tuple[int, int], int] = {}
-    read = [one for one in features if len(one)]  # F is unknown for a request without judged tokens
     return JudgedTokens(
         request=np.array([place for place, _ in numbers], np.int64),
         round=np.array([rounds.setdefault((place, item.round), len(rounds)) for place, item in numbers], np.int64),
         index=np.array([item.index for _, item in numbers], np.int64),
         probability=np.array([item.probability for _, item in numbers], np.float32),
-        features=np.concatenate(read).astype(np.float32) if read else np.zeros((0, 0), np.float32),
+        confidence=np.array([item.confidence for _, item in numbers], np.float32),
         accepted=np.array([item.accepted for _, item in numbers], np.bool_),
     )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ...engines.base import Head, Logits
+from ...engines.base import Logits
 from ...errors import BundleError
 from ...runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from ...runtime.policy.survival import top_logit
@@ -44,13 +40,14 @@ class Timing:
 @dataclass(frozen=True)
 class Judged:
     """A draft token that the target judged. round: the number of its round. index: position in the draft, from 0.
-    probability: `top_logit` of the draft's row.
+    probability: `top_logit` of the draft's row. confidence: see `OpenedDraft`; None if the draft gives none.
     """
 
     round: int
     index: int
     probability: float
     accepted: bool
+    confidence: float | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True)
@@ -76,13 +73,9 @@ class Record:
         return Trace(self.line, self.route, self.prompt_tokens, self.tokens, self.agrees, self.limit, self.missed)
 
 
-# Records, and for each of them the features of its judged tokens.
-Recorded = tuple[list[Record], list[NDArray[np.float16]]]
-
-
 @dataclass(frozen=True)
 class RecordedRound:
-    """One round. probability: `top_logit` of every draft pass.
+    """One round. probability, confidence: of every draft pass, as of `Judged`.
 
     last_choice: the draft's greedy choice for the last token before the round; None if its first pass fed one token.
     choices: its greedy choice in every pass.
@@ -91,31 +84,32 @@ class RecordedRound:
     num_drafted: int
     num_accepted: int
     probability: tuple[float, ...]
+    confidence: tuple[float | None, ...]
     last_choice: int | None
     choices: tuple[int, ...] = ()
 
 
 @dataclass
 class Recorder:
-    """A schedule and `DraftStop` that only records. features: `[F] float16` of every draft pass, in order.
+    """A schedule and `DraftStop` that only records. confidence: see `OpenedDraft`.
 
     vocab: how many token ids the target has; the draft's choices are limited to these.
     """
 
     num_draft_tokens: int
-    head: Head | None
+    confidence: Callable[[], float] | None
     vocab: int | None = None
     rounds: list[RecordedRound] = field(default_factory=list)
-    features: list[NDArray[np.float16]] = field(default_factory=list)
     needs_host: bool = True
 
     def __post_init__(self) -> None:
         self._probability: list[float] = []
+        self._confidence: list[float | None] = []
         self._last_choice: int | None = None
         self._choices: list[int] = []
 
     def plan(self, sequence: SequenceState) -> RoundPlan:
-        self._probability, self._last_choice, self._choices = [], None, []
+        self._probability, self._confidence, self._last_choice, self._choices = [], [], None, []
         return RoundPlan(self.num_draft_tokens, draft_stop=self)
 
     def include(self, index: int, logits: Logits) -> bool:
@@ -123,8 +117,7 @@ class Recorder:
             self._last_choice = int(logits[-2, : self.vocab].argmax())
         self._choices.append(int(logits[-1, : self.vocab].argmax()))
         self._probability.append(top_logit(logits[-1]))
-        if self.head is not None:
-            self.features.append(self.head.features()[-1].astype(np.float16))
+        self._confidence.append(self.confidence() if self.confidence is not None else None)
         return True
 
     def go_on(self, num_drafted: int) -> bool:
@@ -134,23 +127,23 @@ class Recorder:
         return count
 
     def observe(self, outcome: RoundOutcome) -> None:
-        probability, choices = tuple(self._probability), tuple(self._choices)
+        read = tuple(self._probability), tuple(self._confidence)
         self.rounds.append(
-            RecordedRound(outcome.num_drafted, outcome.num_accepted, probability, self._last_choice, choices)
+            RecordedRound(outcome.num_drafted, outcome.num_accepted, *read, self._last_choice, tuple(self._choices))
         )
 
 
 def record(
     session: Session, request: Request, sampling: SamplingParameters, plain_first: bool, timed: bool = True
-) -> tuple[Record, NDArray[np.float16]]:
-    """(the record of `request`, the confidence head's features of its judged tokens `[n, F] float16`).
+) -> Record:
+    """The record of `request`.
 
     Every run starts from an empty cache. The draft's tokens are recorded in a third run, so that the times do not
     include recording. timed: whether to run the other two, whose times are 0 otherwise. sampling: temperature, top_k,
     top_p and seed, and the draft model as the drafter, None for the first.
     """
-    head = session.drafts.head(sampling.drafter)
-    recorder = Recorder(session.max_draft_tokens, head, session.engine.target.vocab_size)
+    confidence = session.drafts.confidence(sampling.drafter)
+    recorder = Recorder(session.max_draft_tokens, confidence, session.engine.target.vocab_size)
     params = replace(sampling, max_new_tokens=request.max_new_tokens, verification="token")
     ways = {
         "plain": replace(params, speculate=False),
@@ -162,16 +155,13 @@ def record(
         timings[name] = Timing.of(session.generate(request.tokens, ways[name]).statistics)
     session.reset()
     tokens = session.generate(request.tokens, params, schedule=recorder).tokens
-    judged, rows, first = [], [], 0  # first: index of the round's first draft pass
+    judged = []
     for number, round in enumerate(recorder.rounds):
         for index in range(min(round.num_accepted + 1, round.num_drafted, len(round.probability))):
-            judged.append(Judged(number, index, round.probability[index], index < round.num_accepted))
-            rows.append(first + index)
-        first += len(round.probability)
-    size = head.size if head is not None else 0
-    features = np.array([recorder.features[row] for row in rows] if size else [], np.float16).reshape(len(rows), size)
+            read = round.probability[index], index < round.num_accepted, round.confidence[index]
+            judged.append(Judged(number, index, *read))
     agrees = agreement(recorder.rounds, tokens, sampling.greedy)
-    row = Record(
+    return Record(
         line=request.line,
         route=request.route,
         prompt_tokens=len(request.tokens),
@@ -183,7 +173,6 @@ def record(
         **timings,
         missed=misses(recorder.rounds, agrees) if sampling.greedy and session.drafts.names else (),
     )
-    return row, features
 
 
 def agreement(rounds: Sequence[RecordedRound], output: Sequence[int], greedy: bool) -> list[bool | None]:
@@ -217,18 +206,15 @@ def misses(rounds: Sequence[RecordedRound], agrees: Sequence[bool | None]) -> tu
     return tuple((start, *tokens) for start, tokens in sorted(choices.items()))
 
 
-def to_row(record: Record, features: NDArray[np.float16]) -> dict[str, Any]:
+def to_row(record: Record) -> dict[str, Any]:
     """A JSON row for the journal."""
-    return {"record": asdict(record), "features": base64.b64encode(features.astype("<f2").tobytes()).decode()}
+    return {"record": asdict(record)}
 
 
-def from_row(row: dict[str, Any]) -> tuple[Record, NDArray[np.float16]]:
+def from_row(row: dict[str, Any]) -> Record:
     """The inverse of `to_row`. Raises `BundleError` for a row that is not a recorded request."""
     try:
         # A row that was just made has tuples where JSON has lists.
-        record = parse(Record, json.loads(json.dumps(row["record"])), "record")
-        numbers = np.frombuffer(base64.b64decode(row["features"], validate=True), "<f2").astype(np.float16)
-        width = len(numbers) // len(record.judged) if record.judged else 0
-        return record, numbers.reshape(len(record.judged), width)
+        return parse(Record, json.loads(json.dumps(row["record"])), "record")
     except (KeyError, TypeError, ValueError) as error:
         raise BundleError(f"found no recorded request: {error}") from None

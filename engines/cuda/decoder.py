@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ...bundle import CONFIDENCE, COUNTS, ELEMENT_BYTES, FEATURES, HEAD, Contract, ModelSpec, Role
+from ...bundle import COUNTS, ELEMENT_BYTES, Contract, ModelSpec, Role
 from ..base import Logits, Rows, SavedStates, check_rows, feed_passes
 from .graph_cache import Replay
 from .hidden import DeviceReader, DeviceTaps, hidden_bindings
@@ -40,7 +40,7 @@ class DeviceDecoder:
         scratch: Address,
         reader: DeviceReader | None = None,
     ) -> None:
-        self.vocab_size, self.has_states, self._features = spec.vocab_size, spec.has_states, spec.features
+        self.vocab_size, self.has_states = spec.vocab_size, spec.has_states
         self._graph, self._contract, self._device, self._scratch = graph, contract, device, scratch
         element = ELEMENT_BYTES[contract.precision]
         # Zeros: a masked row has weight 0, and 0 * NaN would still be NaN.
@@ -54,7 +54,6 @@ class DeviceDecoder:
             for name, layer in spec.cache_names("past")
         }
         self._columns = _columns(device, contract.capacity) if "columns" in graph.inputs else None
-        self._head = _unread_head(device, graph, spec.features, contract.widest_step)
         self.logits = device.allocate(4 * contract.widest_step * spec.vocab_size, f"the {role}'s logits")
         logits = device.pinned(4 * contract.widest_step * spec.vocab_size)
         self._host_logits: Logits = logits.view(np.float32).reshape(contract.widest_step, spec.vocab_size)
@@ -262,7 +261,6 @@ class DeviceDecoder:
             "tokens": self.tokens[width].address,
             "position": self.positions[width].address,
             "logits": self.logits,
-            **self._head,
         }
         if self._columns is not None:
             addresses["columns"] = self._columns
@@ -278,8 +276,6 @@ class DeviceDecoder:
         hidden, inputs, outputs = hidden_bindings(self.taps, self.reader, width, rows)
         shapes = {"tokens": (1, width), "columns": (span,), **inputs}
         given = {"logits": (1, rows, self.vocab_size), **outputs}
-        if self._head:
-            given |= {FEATURES: (1, rows, self._features), CONFIDENCE: (1, rows)}
         profile = self._contract.widths.index(width)
         return self._graph.bind(profile, shapes, addresses | hidden | self._new, self._scratch, given)
 
@@ -294,13 +290,6 @@ class DeviceDecoder:
                     self.reader.read(np.zeros((0, self.reader.given_width), np.float32))
                 self.feed([0] * width, span - width)
         self.overwrite_rows(0, 0.0)
-
-
-def _unread_head(device: Device, graph: LoadedGraph, size: int, rows: int) -> dict[str, Address]:
-    """Memory for a draft's confidence head: its weights stay 0, and nobody reads what it gives."""
-    sizes = {HEAD: size + 1, FEATURES: rows * size, CONFIDENCE: rows}
-    names = {*graph.inputs, *graph.outputs} & sizes.keys()
-    return {name: device.allocate(4 * sizes[name], "the confidence head") for name in sorted(names)}
 
 
 def _columns(device: Device, capacity: int) -> Address:

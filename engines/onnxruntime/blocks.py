@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from ...bundle import CONFIDENCE, HIDDEN, Contract, ModelSpec
 from ...errors import EngineError
 from ..base import Logits, Rows, SavedStates, check_rows
-from .confidence_head import checked
 from .graphs import OrtGraph, Signature, check_graph, open_session, still_open
 from .hidden import CHAINED, STATES
 
@@ -23,25 +22,6 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 Floats = NDArray[np.float32]
-
-
-class BlockHead:
-    """The confidence that a block draft was trained to give, a number that calibration scales. Implements `Head`."""
-
-    size = 1
-
-    def __init__(self) -> None:
-        self.logit = np.zeros((1, 1), np.float32)
-        self._weights = np.array([1.0, 0.0], np.float32)
-
-    def set_weights(self, weights: Floats) -> None:
-        self._weights[:] = checked(weights, self.size)
-
-    def confidence(self, row: int = -1) -> float:
-        return float(self.logit[row, 0] * self._weights[0] + self._weights[1])
-
-    def features(self) -> Floats:
-        return self.logit
 
 
 class OrtBlockDecoder:
@@ -68,7 +48,8 @@ class OrtBlockDecoder:
         assert spec.reads is not None
         self.vocab_size, self.spec, self.reader, self._chain = spec.vocab_size, spec, self, chain
         self._contract, self._paths = contract, graphs
-        self.head = BlockHead() if chain is not None and CONFIDENCE in chain.names else None
+        self._confidence = 0.0
+        self.confidence = (lambda: self._confidence) if chain is not None and CONFIDENCE in chain.names else None
         self.taps = None
         self._value = ort.OrtValue.ortvalue_from_numpy  # aliases the array
         dtype = {"fp32": np.float32, "fp16": np.float16}[contract.caches]
@@ -88,7 +69,7 @@ class OrtBlockDecoder:
         }
         self._check()
         if chain is not None:
-            chain.check(self._chain_signatures(self.head is not None))
+            chain.check(self._chain_signatures(self.confidence is not None))
         block, context = self._bound("block"), self._bound("context")
         self._bind_outputs(block, context)
         self._block: ort.IOBinding | None = block
@@ -118,8 +99,8 @@ class OrtBlockDecoder:
         given = self._chain(
             {"tokens": np.array(tokens[-1:], np.int64), STATES: self._states[0, self._slot][None], "logits": logits}
         )
-        if self.head is not None:
-            self.head.logit[0] = given[CONFIDENCE]
+        if self.confidence is not None:
+            self._confidence = float(given[CONFIDENCE][0])
         return given[CHAINED].astype(np.float32, copy=False)
 
     def feed(self, tokens: Sequence[int], position: int) -> None:

@@ -7,7 +7,7 @@ again. Caches are numpy arrays bound as both `past` and `present`.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ from ...errors import BundleError, EngineError
 from ..base import Availability, Engine, Logits, OpenedDraft, Rows, RunGraph, SavedStates, check_rows
 from ..versions import dotted, version_numbers
 from .blocks import OrtBlockDecoder
-from .confidence_head import OrtHead, head_shapes
 from .graphs import OrtGraph, Signature, check_graph, open_graph, open_session, still_open
 from .hidden import OrtReader, OrtTaps, fuse_signatures, hidden_shapes
 from .kernels import availability as availability_of_kernels
@@ -97,7 +96,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     def open_draft(spec: ModelSpec) -> OpenedDraft:
         opened = decoder(spec, drafts=True)
         graphs.add(opened)
-        return OpenedDraft(opened, opened.head, opened.reader)
+        return OpenedDraft(opened, opened.confidence, opened.reader)
 
     def close() -> None:
         for part in (*graphs, target):
@@ -184,11 +183,11 @@ class DecoderOptions:
 class OrtDecoder:
     """A model graph of any dialect, with its KV cache in numpy arrays. Implements `Decoder`.
 
-    head: the graph's confidence head, if it has one.
-
     Raises `EngineError` for bf16 or a graph that cannot be loaded, and `BundleError` for a graph that does not match
     the manifest.
     """
+
+    confidence: Callable[[], float] | None = None  # see `OpenedDraft`
 
     def __init__(
         self,
@@ -209,7 +208,6 @@ class OrtDecoder:
         self.spec, self._path, self._contract = spec, path, contract
         self._dtype = NUMPY_DTYPES[contract.caches]
         self._places_rows = dialect == "rows"
-        self.head = OrtHead(spec.features, contract.widest_step) if dialect in DIALECTS and spec.features else None
         self.taps = OrtTaps(len(spec.taps) * spec.tap_width, contract) if spec.taps else None
         self.reader = OrtReader(spec.reads, contract, options.fuse) if spec.reads is not None else None
         # How many cache rows a pass may read; the operators of ONNX Runtime's dialects need no such input.
@@ -279,8 +277,6 @@ class OrtDecoder:
                 array[:, :, position:end] = new
         if self._states is not None:
             self._states.finish(certain, end)
-        if self.head is not None:
-            self.head.rows = len(bound.logits)
         if self.taps is not None:
             self.taps.count = count
         if self.reader is not None:
@@ -331,8 +327,6 @@ class OrtDecoder:
         if span:
             io.bind_ortvalue_input("columns", self._value(self._columns[:span]))
         io.bind_ortvalue_output("logits", self._value(logits[None]))
-        if self.head is not None:
-            self.head.bind(io, self._value, rows)
         if self.taps is not None:
             self.taps.bind(io, self._value, width)
         if self.reader is not None:
@@ -369,9 +363,8 @@ class OrtDecoder:
             for name, layer in spec.cache_names(side):
                 expected[name] = (element, [1, layer.num_kv_heads, rows, layer.head_dim])
         expected |= state_signatures(spec, contract)
-        head = head_shapes(self.head.size if self.head else 0, contract.rows_name)
         hidden = hidden_shapes(len(spec.taps) * spec.tap_width, spec.reads, contract.rows_name)
         logits: dict[str, list[int | str]] = {"logits": [1, contract.rows_name, spec.vocab_size]}
-        floats: dict[str, Sequence[int | str | None]] = {**logits, **head, **hidden}
+        floats: dict[str, Sequence[int | str | None]] = {**logits, **hidden}
         expected |= {name: ("tensor(float)", shape) for name, shape in floats.items()}
         check_graph(self._path, session, expected)

@@ -21,7 +21,6 @@ from ...errors import BundleError, EngineError
 from ..cuda.driver import size_text
 from ..cuda.loaded_graph import Enqueue
 from ..cuda.protocol import Address, Device
-from .confidence_head import head_shapes
 from .graphs import Signature, check_graph, still_open
 from .hidden import fuse_signatures, hidden_shapes
 from .states import state_signatures
@@ -113,9 +112,8 @@ class OrtDeviceGraph:
         """Check a model's inputs and outputs against the manifest. Raises `BundleError`."""
         rows_name = contract.rows_name
         logits: dict[str, list[int | str]] = {"logits": [1, rows_name, spec.vocab_size]}
-        head = head_shapes(spec.features, rows_name)
         hidden = hidden_shapes(len(spec.taps) * spec.tap_width, spec.reads, rows_name)
-        floats: dict[str, Sequence[int | str | None]] = {**logits, **head, **hidden}
+        floats: dict[str, Sequence[int | str | None]] = {**logits, **hidden}
         expected: dict[str, Signature | None] = {"tokens": None, "position": None}
         expected |= {name: ("tensor(float)", shape) for name, shape in floats.items()}
         for name, layer in (*spec.cache_names("past"), *spec.cache_names("present")):

@@ -168,7 +168,7 @@ def _proved(
 ) -> Iterator[Proof]:
     """Of the logits, and of confidences where there are some. Raises `ProofError`."""
     yield prove_decoder(decoder, reference, *where, role, kind, decoder.reader)
-    for proof in measure_confidences(decoder, reference, where, role, kind, decoder.reader, decoder.head):
+    for proof in measure_confidences(decoder, reference, where, role, kind, decoder.reader, decoder.confidence):
         yield passed(proof, "confidences")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -15,7 +14,7 @@ from torch.onnx.ops import symbolic
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
-from ...bundle import COUNTS, FEEDBACK, FUSED, HEAD, HIDDEN, CacheLayer, Contract
+from ...bundle import COUNTS, FEEDBACK, FUSED, HIDDEN, CacheLayer, Contract
 from ...errors import UnsupportedModelError
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import first_line
@@ -23,7 +22,6 @@ from ..dialects import OPSETS, ORT_DIALECTS, Dialect
 from ..hidden_drafts.base import HiddenDraft
 from .attention import static_cache_attention
 from .complex_numbers import complex_as_pairs
-from .confidence_head import OUTPUTS, confidence, embeddings_seen
 from .onnx_export import export_graph
 from .probe import cache_argument, cache_of, custom_attention_reason, probe_states, seen_by_attention, state_tensors
 from .recurrences import OpenStates
@@ -92,18 +90,15 @@ def trace(
     layers: tuple[CacheLayer, ...],
     dialect: Dialect,
     contract: Contract,
-    features: int = 0,
     taps: tuple[int, ...] = (),
     undo: Undo | None = None,
 ) -> ir.Model:
     """The model's graph in `dialect`, its weights shared with `model`. Raises `UnsupportedModelError` with the reason.
 
-    features: with a confidence head that reads as many numbers a row, see `probe_features`; for ONNX Runtime only.
-    Where the contract has tree rows, the graph has the inputs that make a tree of a pass; such a model has no head.
+    Where the contract has tree rows, the graph has the inputs that make a tree of a pass.
     taps: which hidden states of all rows are an output too, as `undo` makes them; a `HiddenDraft` has an input for
     them.
     """
-    assert not features or (dialect in ORT_DIALECTS and not contract.tree_rows)
     if contract.tree_rows:
         takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         refuse_trees(type(model).__name__, any(layer.states for layer in layers), takes_positions)
@@ -124,8 +119,6 @@ def trace(
         inputs |= {DEPTH: torch.arange(3), ANCESTOR: torch.ones(3, 3).tril().bool()}
         width = dynamic["tokens"][1]
         dynamic |= {DEPTH: {0: width}, ANCESTOR: {0: width, 1: width}}
-    if features:
-        inputs[HEAD] = torch.zeros(features + 1)
     if states:
         inputs |= {name: torch.zeros(1, dtype=torch.int64) for name in COUNTS}
     for name, layer in zip(names, (layers[index] for index in attending for _ in "kv"), strict=True):
@@ -138,9 +131,9 @@ def trace(
     if reads:
         inputs[HIDDEN] = torch.zeros(1, 3, model.config.get_text_config().hidden_size, dtype=torch.float32)
         dynamic[HIDDEN] = {1: dynamic["tokens"][1]}
-    by_row = ("logits", *(OUTPUTS if features else ()), *((FEEDBACK,) if reads else ()))
+    by_row = ("logits", *((FEEDBACK,) if reads else ()))
     outputs = [*by_row, *((HIDDEN,) if taps else ()), *(f"{written}.{name}" for name in (*names, *states))]
-    decoder = StaticDecoder(model, layers, dialect, contract, features > 0, taps, undo)
+    decoder = StaticDecoder(model, layers, dialect, contract, taps, undo)
     try:
         graph = export_graph(decoder, inputs, outputs, dynamic, dialect)
     except Exception as error:
@@ -170,9 +163,9 @@ class Fuse(torch.nn.Module):
 class StaticDecoder(torch.nn.Module):
     """Any `AutoModelForCausalLM` over a static cache.
 
-    `(tokens, position, columns unless for ONNX Runtime, depth and ancestor if trees, head if any, pending and certain
-    if any, *past, *states, hidden if it is a draft that reads the target's)
-    -> (logits, features and confidence if any, feedback of such a draft, hidden if there are taps, *written, *states)`
+    `(tokens, position, columns unless for ONNX Runtime, depth and ancestor if trees, pending and certain if any, *past,
+    *states, hidden if it is a draft that reads the target's)
+    -> (logits, feedback of such a draft, hidden if there are taps, *written, *states)`
     """
 
     def __init__(
@@ -181,7 +174,6 @@ class StaticDecoder(torch.nn.Module):
         layers: tuple[CacheLayer, ...],
         dialect: Dialect,
         contract: Contract,
-        has_head: bool,
         taps: tuple[int, ...] = (),
         undo: Undo | None = None,
     ) -> None:
@@ -191,7 +183,6 @@ class StaticDecoder(torch.nn.Module):
         self.dialect = dialect
         self.contract = contract
         self.widest_step = contract.widest_step
-        self.has_head = has_head
         self.taps = taps
         self.undo = undo or Undo()
         self.reads = isinstance(model, HiddenDraft)
@@ -201,15 +192,12 @@ class StaticDecoder(torch.nn.Module):
     def forward(self, tokens: Tensor, position: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         columns, rest = (None, rest) if self.dialect in ORT_DIALECTS else (rest[0], rest[1:])
         tree, rest = (Tree(*rest[:2]), rest[2:]) if self.takes_trees else (None, rest)
-        weights, rest = (rest[0], rest[1:]) if self.has_head else (None, rest)
         hidden, rest = (rest[-1], rest[:-1]) if self.reads else (None, rest)
         cache = self._cache(position, columns, rest)
         cache.tree = tree
         by_row: tuple[Tensor, ...]
         if hidden is not None:
             by_row = self._with_feedback(tokens, position, cache, hidden)
-        elif weights is not None:
-            by_row = self._with_head(tokens, position, cache, weights)
         elif self.taps:
             with taps_seen(self.model, self.taps) as seen:
                 by_row = self._logits(tokens, position, cache)
@@ -235,13 +223,6 @@ class StaticDecoder(torch.nn.Module):
         some = "logits_to_keep" in self.accepted
         logits = self._run(tokens, position, cache, {"logits_to_keep": rows} if some else {})
         return (logits if some else logits[:, rows],)
-
-    def _with_head(self, tokens: Tensor, position: Tensor, cache: StateCache, weights: Tensor) -> tuple[Tensor, ...]:
-        """The rows are picked before the output embedding, for the head and the logits alike."""
-        keep = partial(only_kept, tokens=tokens, widest_step=self.widest_step, opset=OPSETS[self.dialect])
-        with embeddings_seen(self.model, keep) as seen:
-            logits = self._run(tokens, position, cache, {})
-        return logits, *confidence(seen, weights, keep)
 
     def _with_feedback(
         self, tokens: Tensor, position: Tensor, cache: StateCache, hidden: Tensor

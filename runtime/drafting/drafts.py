@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from threading import RLock
 
 import numpy as np
 
 from ...bundle import Bundle, DraftSpec
-from ...engines.base import Engine, Head, OpenedDraft
+from ...engines.base import Engine, OpenedDraft
 from ...errors import ParameterError, SessionClosedError, SpecExportError
 from ..state.cached_decoder import CachedDecoder
 from ..state.context import Context
@@ -74,9 +74,9 @@ class Drafts:
                 self._open(self.bundle.manifest.draft_called(name))
             return self.opened[name]
 
-    def head(self, name: str | None) -> Head | None:
-        """The confidence head of a draft, by default of the first; None if it has none. Raises as `use` does."""
-        return self.open(name or self.first).head if self.names else None
+    def confidence(self, name: str | None) -> Callable[[], float] | None:
+        """See `OpenedDraft`; of a draft, by default the first; None if it has none. Raises as `use` does."""
+        return self.open(name or self.first).confidence if self.names else None
 
     def _open(self, draft: DraftSpec) -> None:
         if self.engine.open_draft is None:

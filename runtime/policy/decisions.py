@@ -8,10 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 
-import numpy as np
-
 from ...bundle import NO_DRAFT
-from ...engines.base import Head, Logits, OpenedDraft
+from ...engines.base import OpenedDraft
 from ...errors import BundleError, ParameterError
 from ..drafting.drafts import Drafts
 from ..drafting.names import model_of, models_in
@@ -128,7 +126,7 @@ class Decisions:
         if model not in self._predictors:
             survival, opened = self.survivals.get(model), self.open_draft
             self._predictors[model] = (
-                acceptance_predictor(survival, opened(model).head) if survival and opened else None
+                acceptance_predictor(survival, opened(model).confidence) if survival and opened else None
             )
         return self._predictors[model]
 
@@ -213,25 +211,12 @@ class Decisions:
         return self.timings.setdefault(drafter, Timing(self.clock)) if model_of(drafter) else None
 
 
-def acceptance_predictor(survival: Survival, head: Head | None) -> AcceptancePredictor | None:
-    """A function that reads the draft's confidence; None where the head is the signal and there is none. Raises
-    `BundleError`.
+def acceptance_predictor(survival: Survival, confidence: Callable[[], float] | None) -> AcceptancePredictor | None:
+    """A function that reads the draft's confidence; None where that is the signal and the draft gives none, as with
+    engines that run whole rounds.
     """
     if survival.signal == "probability":
         return lambda index, logits: survival.chance(index, top_logit(logits[-1]))
-    if head is None:
-        return None  # engines that run whole rounds have none
-    both = survival.signal == "both"
-    if len(survival.head) != head.size + 1 + both:
-        raise BundleError(
-            f"{SURVIVAL} has a head of {len(survival.head)} weights, expected {head.size + 1 + both}; delete it, or "
-            "run specexport calibrate again"
-        )
-    *weights, bias = survival.head
-    head.set_weights(np.array([*weights[: head.size], bias], np.float32))
-
-    def chance(index: int, logits: Logits) -> float:
-        signal = head.confidence(len(logits) - 1)  # the pass of a cascade has rows of guesses after these
-        return survival.chance(index, signal + weights[-1] * top_logit(logits[-1]) if both else signal)
-
-    return chance
+    if confidence is None:
+        return None
+    return lambda index, logits: survival.chance(index, confidence())

@@ -16,14 +16,14 @@ import numpy as np
 from ..sampling.distribution import Row
 
 SURVIVAL = "survival.json"
-SURVIVAL_VERSION = 1
+SURVIVAL_VERSION = 2
 
 # Probabilities nearer to 0 or 1 carry no more information than these.
 LOGIT_LIMIT = 12.0
 # Beyond these, float32 might overflow, or lose small values.
 LARGEST_EXPONENT = 60.0
 
-Signal = Literal["probability", "head", "both"]
+Signal = Literal["probability", "confidence"]
 
 
 @dataclass(frozen=True)
@@ -62,17 +62,15 @@ class Curve:
 class Survival:
     """The probability that a draft token is accepted when all before it are.
 
-    signal: input of the curves. `probability`: the logit of the draft's largest probability; `head`: the output of the
-    draft graph's confidence head; `both`: the head's, with the other one as one more feature. curves: by position in
-    the draft, the last one for all further positions. head: weights `[F + 1]`, the bias last; for `both` `[F + 2]`, the
-    last but one the probability's. bundle: `bundle_identity`.
+    signal: input of the curves. `probability`: the logit of the draft's largest probability; `confidence`: what a
+    draft was trained to tell, see `OpenedDraft`. curves: by position in the draft, the last one for all further
+    positions. bundle: `bundle_identity`.
     """
 
     schema_version: int
     bundle: str
     signal: Signal
     curves: tuple[Curve, ...]
-    head: tuple[float, ...]
 
     def __post_init__(self) -> None:
         if self.schema_version != SURVIVAL_VERSION:
@@ -82,11 +80,6 @@ class Survival:
             )
         if not self.curves:
             raise ValueError("there is no curve")
-        if (self.signal == "probability") == bool(self.head) or not all(map(math.isfinite, self.head)):
-            raise ValueError(
-                f"the signal is {self.signal!r} and the head has {len(self.head)} weights; a head needs "
-                "weights, other signals have none"
-            )
 
     def chance(self, index: int, logit: float) -> float:
         """The probability of draft token `index`, from 0, for this value of the signal."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import Proof
-from ...engines.base import Decoder, Head, Logits, Reader
+from ...engines.base import Decoder, Logits, Reader
 from .parity import Arithmetic, ReferenceStep, logits_of, measure
 
 
@@ -19,7 +19,7 @@ def measure_confidences(
     role: str,
     kind: Arithmetic,
     reader: Reader | None,
-    head: Head | None,
+    confidence: Callable[[], float] | None,
 ) -> Iterator[Proof]:
     """Nothing where none are recorded. where: engine and dialect. kind: the arithmetic of the graph."""
     recorded = [one.confidence for one in reference if one.confidence is not None]
@@ -28,8 +28,7 @@ def measure_confidences(
     found = list[Logits]()
     for entry, _ in zip(reference, logits_of(decoder, list(reference), reader), strict=True):
         if entry.confidence is not None:
-            features = head.features() if head is not None else np.full((1, 1), np.nan, np.float32)
-            found.append(_as_logits(features[len(features) - entry.step.rows :, 0]))
+            found.append(_as_logits(np.full(entry.step.rows, confidence() if confidence else np.nan, np.float32)))
     steps = [one.step for one in reference if one.confidence is not None]
     wanted = [ReferenceStep(step, _as_logits(one)) for step, one in zip(steps, recorded, strict=True)]
     engine, dialect = where

@@ -156,7 +156,7 @@ def _parity(session: Session, model: ModelSpec, opened: OpenedDraft, called: str
     )
     kind = arithmetic(model, session.bundle.manifest.contract)
     yield measure_decoder(opened.decoder, reference, *where, called, kind, opened.reader)
-    yield from measure_confidences(opened.decoder, reference, where, called, kind, opened.reader, opened.head)
+    yield from measure_confidences(opened.decoder, reference, where, called, kind, opened.reader, opened.confidence)
 
 
 def _compiled(session: Session) -> Iterator[RuleProof]:

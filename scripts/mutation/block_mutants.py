@@ -85,12 +85,14 @@ BLOCKS = (
         "False",
         OF_GRAPHS,
     ),
-    Mutant("the confidence of an earlier slot", ENGINE, "self.head.logit[0] = given[CONFIDENCE]", "pass", OF_GRAPHS),
+    Mutant(
+        "the confidence of an earlier slot", ENGINE, "self._confidence = float(given[CONFIDENCE][0])", "pass", OF_GRAPHS
+    ),
     Mutant(
         "confidences are not proved",
         "runtime/proofs/confidence_parity.py",
-        "head.features()",
-        "entry.confidence[:, None]",
+        "np.full(entry.step.rows, confidence() if confidence else np.nan, np.float32)",
+        "entry.confidence",
         OF_GRAPHS,
     ),
     Mutant(

@@ -359,9 +359,7 @@ CALIBRATION = (
         "out, rest = fold == left_out, fold >= 0",
         IN_FIT,
     ),
-    Mutant(
-        "two features are better by chance", FIT, "2 * _standard_error(least - losses, tokens.request)", "0.0", IN_FIT
-    ),
+    Mutant("a signal is better by chance", FIT, "2 * _standard_error(gain, tokens.request)", "0.0", IN_FIT),
     Mutant(
         "errors of calibration cancel out",
         f"{OF}survival/quality.py",

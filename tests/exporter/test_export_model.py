@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 import pytest
-from specexport.bundle import Contract, ModelSpec, Role
+from specexport.bundle import Contract, ModelSpec
 from specexport.editing.progress import Timed
 from specexport.errors import UnsupportedModelError
 from specexport.exporter import export_model as model_module
@@ -83,19 +83,6 @@ def test_a_stage_is_of_one_precision_and_of_its_dialects(
         "bf16",
         "fp16",
     ]
-
-
-@pytest.mark.parametrize(
-    ("role", "dialects", "features"), [("draft", ("ort",), 64), ("target", ("ort",), 0), ("draft", ("onnx",), 0)]
-)
-def test_only_the_ort_graph_of_a_draft_has_a_head(
-    role: Role, dialects: tuple[Dialect, ...], features: int, checkpoint: Checkpoint, cache: Path, tmp_path: Path
-) -> None:
-    context = BuildContext(CONTRACT, tmp_path, cache, Timed(Notes()))
-    spec = export_model(ModelExport(checkpoint, role, dialects), context)
-    assert spec.features == features
-    graph = onnx.load(tmp_path / spec.graphs[dialects[0]], load_external_data=False).graph
-    assert ("head" in {value.name for value in graph.input}) is (features > 0)
 
 
 def test_products_in_fp16_add_up_in_fp32_on_tensorrt(checkpoint: Checkpoint, cache: Path, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def route(
     )
 
 
-SIGNALS = (SignalQuality("probability", 0.034, 0.78), SignalQuality("head", 0.013, 0.842))
+SIGNALS = (SignalQuality("probability", 0.034, 0.78), SignalQuality("confidence", 0.013, 0.842))
 
 
 def analysis(routes: Sequence[RouteAnalysis] | None = None, k_max: int = 4, draft: bool = True) -> Analysis:
@@ -142,7 +142,7 @@ def analysis(routes: Sequence[RouteAnalysis] | None = None, k_max: int = 4, draf
         costs=costs(k_max, draft),
         routes=tuple(routes),
         signals=SIGNALS if draft else (),
-        signal="head" if draft else None,
+        signal="confidence" if draft else None,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from specexport.bundle import (
-    PLAIN_SCHEMA,
+    SCHEMA_VERSION,
     Bundle,
     CacheLayer,
     Contract,
@@ -249,7 +249,6 @@ def write_bundle(
             layers=(CacheLayer(2, 4), CacheLayer(2, 4)),
             graphs={"ort": f"graphs/{role}.ort.onnx"},
             weights=f"graphs/{role}.weights",
-            features=0,
             format="float",
             notes=(),
             fidelity=None,
@@ -264,7 +263,7 @@ def write_bundle(
         stop_token_ids=stop_token_ids,
     )
     manifest = Manifest(
-        schema_version=PLAIN_SCHEMA,
+        schema_version=SCHEMA_VERSION,
         created="2026-01-01T00:00:00+00:00",
         command="specexport build",
         packages={"numpy": "2.0"},

@@ -19,13 +19,12 @@ from specexport.bundle import CacheLayer, Contract, ModelSpec, Role
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter import export_model
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.dialects import ORT_DIALECTS, Dialect
+from specexport.exporter.dialects import Dialect
 from specexport.exporter.kernels.apply import use_kernels
 from specexport.exporter.kernels.layouts import whole_vectors
 from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove import record_reference, widened
 from specexport.exporter.stage_cache import finished_stage, make_stage, stage_key
-from specexport.exporter.tracing.confidence_head import probe_features
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.exporter.weights.recipe import Recipe
 from specexport.runtime.proofs.parity import ReferenceStep, max_error
@@ -145,7 +144,7 @@ DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 # Those whose weights stay as the checkpoint has them.
 AS_STORED: tuple[Dialect, ...] = ("onnx", "ort", "rows")
 Layers = tuple[CacheLayer, ...]
-Trace = Callable[[Path, PreTrainedModel, Layers, Dialect, Contract, int], ir.Model]
+Trace = Callable[[Path, PreTrainedModel, Layers, Dialect, Contract], ir.Model]
 
 
 def layers_of(model: PreTrainedModel, dialects: tuple[Dialect, ...]) -> Layers:
@@ -154,9 +153,9 @@ def layers_of(model: PreTrainedModel, dialects: tuple[Dialect, ...]) -> Layers:
 
 
 def trace_now(
-    checkpoint: Path, model: PreTrainedModel, layers: Layers, dialect: Dialect, contract: Contract, features: int
+    checkpoint: Path, model: PreTrainedModel, layers: Layers, dialect: Dialect, contract: Contract
 ) -> ir.Model:
-    graph = trace(model, layers, dialect, contract, features)
+    graph = trace(model, layers, dialect, contract)
     optimize(graph, dialect)
     if dialect == "kernels":
         use_kernels(graph, Recipe({}), contract.capacity)
@@ -164,7 +163,7 @@ def trace_now(
 
 
 def trace_once(
-    checkpoint: Path, model: PreTrainedModel, layers: Layers, dialect: Dialect, contract: Contract, features: int
+    checkpoint: Path, model: PreTrainedModel, layers: Layers, dialect: Dialect, contract: Contract
 ) -> ir.Model:
     """The same from the stage cache, while checkpoint, exporter and packages are as they were."""
     key = stage_key(
@@ -173,13 +172,11 @@ def trace_once(
         checkpoint=find_checkpoint(str(checkpoint)).digest,
         contract=asdict(contract),
         spans=contract.spans,  # of a constant that tests make smaller
-        given=(dialect, features, [asdict(layer) for layer in layers]),
+        given=(dialect, [asdict(layer) for layer in layers]),
     )
 
     def write(stage: Path) -> None:
-        onnx.save_model(
-            ir.to_proto(trace_now(checkpoint, model, layers, dialect, contract, features)), stage / "graph.onnx"
-        )
+        onnx.save_model(ir.to_proto(trace_now(checkpoint, model, layers, dialect, contract)), stage / "graph.onnx")
 
     cache = user_cache()
     locks = cache.with_name("locks")
@@ -192,7 +189,7 @@ def trace_once(
 def traced(checkpoint: Path, dialect: Dialect = "ort", contract: Contract = CONTRACT) -> ir.Model:
     """The optimized graph of a checkpoint. Not for tests that patch the exporter."""
     model = find_checkpoint(str(checkpoint)).load(contract.precision)
-    return trace_once(checkpoint, model, layers_of(model, (dialect,)), dialect, contract, 0)
+    return trace_once(checkpoint, model, layers_of(model, (dialect,)), dialect, contract)
 
 
 def export(
@@ -209,17 +206,11 @@ def export(
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
     layers = layers_of(model, dialects)
     reference = record_reference(model, contract, vocab_size, has_states=any(layer.states for layer in layers))
-    features = probe_features(model) if role == "draft" else 0
-    graphs = {
-        dialect: trace(checkpoint, model, layers, dialect, contract, features if dialect in ORT_DIALECTS else 0)
-        for dialect in dialects
-    }
+    graphs = {dialect: trace(checkpoint, model, layers, dialect, contract) for dialect in dialects}
     folder.mkdir(parents=True, exist_ok=True)
     paths, weights = save(graphs, folder, stem)
     name, size = type(model).__name__, model.num_parameters()
-    spec = ModelSpec(
-        str(checkpoint), name, "", size, vocab_size, layers, dict(paths), weights, features, "float", (), None
-    )
+    spec = ModelSpec(str(checkpoint), name, "", size, vocab_size, layers, dict(paths), weights, "float", (), None)
     return Exported(folder, spec, reference, contract, model.num_parameters())
 
 

@@ -22,7 +22,7 @@ def test_a_record(plain_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyP
         return real(tokens, params, **options)
 
     monkeypatch.setattr(session, "generate", noted)
-    row, _ = record(session, Request(1, "code", (5, 6, 7), 20), SamplingParameters(), plain_first)
+    row = record(session, Request(1, "code", (5, 6, 7), 20), SamplingParameters(), plain_first)
     assert ran == [not plain_first, plain_first, True]  # the last one is recorded, and not timed
     assert {one.accepted for one in row.judged} == {True, False}
     assert Timing(0.1, 2.0, 4).latency == 0.5

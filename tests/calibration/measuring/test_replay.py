@@ -29,7 +29,7 @@ PROMPT = (5, 9, 5, 9, 7, 5, 9)
 
 
 def recorded(session: Session, limit: int = 36) -> Trace:
-    return record(session, Request(1, "code", PROMPT, limit), SamplingParameters(), plain_first=True)[0].trace
+    return record(session, Request(1, "code", PROMPT, limit), SamplingParameters(), plain_first=True).trace
 
 
 def real_rounds(session: Session, drafter: str, k: int, limit: int) -> list[tuple[int, int]]:
@@ -86,7 +86,7 @@ def test_a_draft_reads_what_was_written_while_another_drafted() -> None:
 
 
 def round_of(drafted: int, accepted: int, choice: int | None = None) -> RecordedRound:
-    return RecordedRound(drafted, accepted, (0.0,) * drafted, choice)
+    return RecordedRound(drafted, accepted, (0.0,) * drafted, (None,) * drafted, choice)
 
 
 def test_agreement_goes_to_the_first_rejection_and_takes_guesses_behind_full_acceptance() -> None:

@@ -29,16 +29,16 @@ from specexport.runtime.policy.confidence import AcceptancePredictor, ConfidentS
 from specexport.runtime.policy.controller import AdaptiveSchedule, RouteState
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.routes import RoutePolicy
-from specexport.runtime.policy.survival import Curve, Survival
+from specexport.runtime.policy.survival import SURVIVAL_VERSION, Curve, Survival
 from specexport.runtime.sampling.parameters import SamplingParameters
 from support.calibrated import flat_costs
 from support.doubles import FakeDecoder, fake_session
 
 DRAFTERS = all_drafters(("model",))
 PROMPT = (5, 9, 5, 9, 7, 5, 9)
-LEVEL = Survival(1, "b", "probability", (Curve((0.0,), (0.7,)),), ())
+LEVEL = Survival(SURVIVAL_VERSION, "b", "probability", (Curve((0.0,), (0.7,)),))
 # what the signal says is what happens
-SURE = Survival(1, "b", "probability", (Curve((-4.0, 4.0), (0.02, 0.98)),), ())
+SURE = Survival(SURVIVAL_VERSION, "b", "probability", (Curve((-4.0, 4.0), (0.02, 0.98)),))
 
 
 def costs(draft: float = 0.2, row: float = 0.1, most: int = 4) -> Costs:
@@ -86,7 +86,7 @@ class Periodic(FakeDecoder):
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_replayed_rounds_are_the_real_ones(kind: type[FakeDecoder], read: bool, drafter: str, tmp_path: Path) -> None:
     session = fake_session(tmp_path, kind(seed=3), kind(seed=3, noise=0.6))
-    trace = record(session, Request(1, "code", PROMPT, 40), SamplingParameters(), plain_first=True)[0].trace
+    trace = record(session, Request(1, "code", PROMPT, 40), SamplingParameters(), plain_first=True).trace
     watched = Watched(schedule(drafter, (lambda index, logits: 0.7) if read else None))
     session.reset()
     session.generate(PROMPT, max_new_tokens=40, drafter=drafter, schedule=watched)
@@ -131,9 +131,11 @@ def judged(signs: str, probability: Sequence[float]) -> Record:
 
 def test_signals_stand_where_their_tokens_do() -> None:
     one = judged("+-+--", [1.0, 9.0, 3.0, 9.0, 5.0])
-    found = signal_logits(one, np.zeros((3, 0), np.float16), LEVEL)
+    found = signal_logits(one, LEVEL)
     assert [found[0], found[2], found[4]] == [1.0, 3.0, 5.0]
     assert found[1] == found[3] == 5.0  # nobody was asked there; what is known of a miss is 5
+    told = replace(one, judged=tuple(replace(token, confidence=-token.probability) for token in one.judged))
+    assert signal_logits(told, replace(LEVEL, signal="confidence"))[::2] == (-1.0, -3.0, -5.0)
 
 
 def mixed(count: int) -> tuple[list[Trace], tuple[tuple[float, ...], ...]]:

@@ -18,7 +18,6 @@ from specexport.runtime.policy.survival import Survival
 from support.refusals import refused
 
 Array = np.ndarray
-NO_FEATURES = np.zeros((0, 0, 0))
 
 
 def sigmoid(logit: Array) -> Array:
@@ -26,22 +25,22 @@ def sigmoid(logit: Array) -> Array:
 
 
 def draft(
-    chances: Array, logits: Array, features: Array = NO_FEATURES, rounds_a_request: int = 20, seed: int = 99
+    chances: Array, logits: Array, confidence: Array | None = None, rounds_a_request: int = 20, seed: int = 99
 ) -> tuple[JudgedTokens, Array]:
     """Rounds cut after the first rejection, and the chances of what is left.
 
-    chances, logits: `[rounds, k]`. features: `[rounds, k, F]`.
+    chances, logits, confidence: `[rounds, k]`.
     """
     accepted = np.random.default_rng(seed).random(chances.shape) < chances
     reached = np.cumprod(np.column_stack([np.ones(len(accepted), bool), accepted[:, :-1]]), axis=1).astype(bool)
     rounds, index = np.nonzero(reached)
-    read = features[reached] if features.size else np.zeros((len(rounds), 0))
+    read = np.full(chances.shape, np.nan) if confidence is None else confidence
     tokens = JudgedTokens(
         rounds // rounds_a_request,
         rounds,
         index,
         logits[reached].astype(np.float32),
-        read.astype(np.float32),
+        read[reached].astype(np.float32),
         accepted[reached],
     )
     return tokens, chances[reached]
@@ -49,12 +48,7 @@ def draft(
 
 def chances_of(survival: Survival, tokens: JudgedTokens) -> Array:
     """As the runtime reads them."""
-    head = np.array(survival.head)
-    logits = tokens.probability
-    if survival.signal == "both":
-        logits = tokens.features @ head[:-2] + head[-2] * tokens.probability + head[-1]
-    elif survival.signal == "head":
-        logits = tokens.features @ head[:-1] + head[-1]
+    logits = tokens.probability if survival.signal == "probability" else tokens.confidence
     return np.array([survival.chance(int(i), float(logit)) for i, logit in zip(tokens.index, logits, strict=True)])
 
 
@@ -74,12 +68,7 @@ def test_chances_are_recovered_by_logit_and_position() -> None:
         return float(sigmoid(np.array(0.5 * logit + 1.5 - 0.5 * index)))
 
     survival, _ = fit_survival(draft(sigmoid(0.5 * logits + 1.5 - 0.5 * np.arange(4)), logits)[0], "the bundle")
-    assert (survival.bundle, survival.signal, survival.head, len(survival.curves)) == (
-        "the bundle",
-        "probability",
-        (),
-        4,
-    )
+    assert (survival.bundle, survival.signal, len(survival.curves)) == ("the bundle", "probability", 4)
     for index in range(4):
         for logit in (-3.0, -1.0, 0.0, 1.0, 3.0):
             assert survival.chance(index, logit) == pytest.approx(truth(logit, index), abs=0.08)
@@ -131,62 +120,41 @@ def test_a_rare_position_borrows_from_the_others() -> None:
 @pytest.mark.parametrize(("all_are", "level"), [(True, 0.99), (False, 0.01)])
 def test_tokens_of_one_fate_give_a_level_curve(all_are: bool, level: float) -> None:
     chances = np.full((60, 2), float(all_are))
-    survival, qualities = fit_survival(draft(chances, normal(5, 60, 2), normal(6, 60, 2, 3))[0], "b")
+    survival, qualities = fit_survival(draft(chances, normal(5, 60, 2), normal(6, 60, 2))[0], "b")
     assert survival.signal == "probability"
     assert_sound(survival)
     assert {curve.chances for curve in survival.curves} == {survival.curves[0].chances}
     assert len(survival.curves[0].logits) == 1
     assert survival.chance(0, 0.0) > level if all_are else survival.chance(0, 0.0) < level
-    assert [quality.auc for quality in qualities] == [0.5, 0.5, 0.5]
+    assert [quality.auc for quality in qualities] == [0.5, 0.5]
 
 
-def test_informative_features_make_the_head_win() -> None:
-    """Their units are nothing like each other's, and the probability knows less."""
-
+def test_a_confidence_that_knows_more_wins() -> None:
     def sample(seed: int, rounds: int) -> tuple[JudgedTokens, Array]:
-        features = normal(seed, rounds, 3, 6)
-        chances = sigmoid(features @ np.array([1.5, -1.0, 0.5, 0, 0, 0]) + 0.5)
-        return draft(
-            chances,
-            features[..., 0] + normal(seed + 1, rounds, 3),
-            features * np.array([1e-3, 1, 50, 1, 1, 1]) + 7,
-            seed=seed,
-        )
+        told = normal(seed, rounds, 3)
+        return draft(sigmoid(2 * told + 0.5), told + normal(seed + 1, rounds, 3), 5 * told - 7, seed=seed)
 
-    survival, (probability, head, _) = fit_survival(sample(10, 1500)[0], "b")
-    assert survival.signal == "head"
-    assert len(survival.head) == 7
-    assert (probability.signal, head.signal) == ("probability", "head")
-    assert head.auc > probability.auc + 0.1
-    assert head.error < 0.03
+    survival, (probability, confidence) = fit_survival(sample(10, 1500)[0], "b")
+    assert survival.signal == "confidence"
+    assert (probability.signal, confidence.signal) == ("probability", "confidence")
+    assert confidence.auc > probability.auc + 0.1
+    assert confidence.error < 0.03
     fresh, true = sample(20, 3000)
     assert np.abs(chances_of(survival, fresh) - true).mean() < 0.04
-    assert judge("head", chances_of(survival, fresh), fresh.accepted).error < 0.02
+    assert judge("confidence", chances_of(survival, fresh), fresh.accepted).error < 0.02
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_useless_features_leave_the_probability(seed: int) -> None:
+def test_one_that_knows_no_more_leaves_the_probability(seed: int) -> None:
     logits = 2 * normal(seed, 500, 3)
-    survival, (probability, head, _) = fit_survival(
-        draft(sigmoid(logits), logits, normal(seed + 1, 500, 3, 20))[0], "b", seed
-    )
-    assert (survival.signal, survival.head) == ("probability", ())
-    assert probability.auc > 0.8
-    assert head.auc == pytest.approx(0.5, abs=0.06)
-
-
-def test_a_feature_that_only_tells_the_request_does_not_help() -> None:
-    """Requests differ much, so that whoever judged on requests that the head has seen would take it."""
-    requests, rounds = 30, 20
-    ease = np.repeat(3 * normal(40, requests), rounds)[:, None] * np.ones((1, 2))
-    names = np.repeat(np.eye(requests), rounds, axis=0)[:, None, :] * np.ones((1, 2, 1))
-    survival, (_, head, _) = fit_survival(draft(sigmoid(ease), normal(41, requests * rounds, 2), names, rounds)[0], "b")
-    assert survival.signal == "probability"
-    assert head.auc < 0.65
+    for told in (normal(seed + 1, 500, 3), logits + 0.02 * normal(seed + 2, 500, 3)):
+        survival, (probability, _) = fit_survival(draft(sigmoid(logits), logits, told)[0], "b", seed)
+        assert survival.signal == "probability"
+        assert probability.auc > 0.8
 
 
 def test_no_request_has_a_say_in_what_it_is_judged_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not in weights, strengths or curves: flipping its own outcomes leaves its chances as they were."""
+    """Not in the curves: flipping its own outcomes leaves its chances as they were."""
     seen: list[Array] = []
 
     def spy(signal: str, chances: Array, accepted: Array) -> SignalQuality:
@@ -199,21 +167,21 @@ def test_no_request_has_a_say_in_what_it_is_judged_by(monkeypatch: pytest.Monkey
     turned = replace(tokens, accepted=tokens.accepted ^ mine)
     for one in (tokens, turned):
         fit_survival(one, "b")
-    for before, after in zip(seen[:3], seen[3:], strict=True):
+    for before, after in zip(seen[:2], seen[2:], strict=True):
         assert np.array_equal(before[mine], after[mine])
         assert not np.array_equal(before, after)  # while it has a say in what others are judged by
 
 
 def single() -> JudgedTokens:
-    return draft(np.array([[1.0]]), np.array([[0.3]]), np.array([[[1.0, 2.0]]]))[0]
+    return draft(np.array([[1.0]]), np.array([[0.3]]), np.array([[1.0]]))[0]
 
 
 def few_requests(count: int) -> JudgedTokens:
-    return draft(sigmoid(normal(7, 20 * count, 3)), normal(8, 20 * count, 3), normal(9, 20 * count, 3, 2))[0]
+    return draft(sigmoid(normal(7, 20 * count, 3)), normal(8, 20 * count, 3), normal(9, 20 * count, 3))[0]
 
 
 def constant() -> JudgedTokens:
-    return draft(np.full((100, 2), 0.6), np.full((100, 2), 12.0), np.full((100, 2, 3), 5.0))[0]
+    return draft(np.full((100, 2), 0.6), np.full((100, 2), 12.0), np.full((100, 2), 5.0))[0]
 
 
 def uneven() -> JudgedTokens:
@@ -227,10 +195,9 @@ def uneven() -> JudgedTokens:
     [
         (single, []),
         (lambda: few_requests(1), []),
-        (lambda: few_requests(2), ["probability"]),
-        (lambda: few_requests(3), ["probability", "head", "both"]),
-        (constant, ["probability", "head", "both"]),
-        (uneven, ["probability", "head", "both"]),
+        (lambda: few_requests(2), ["probability", "confidence"]),
+        (constant, ["probability", "confidence"]),
+        (uneven, ["probability", "confidence"]),
     ],
 )
 def test_poor_data_still_give_a_survival(make: Callable[[], JudgedTokens], signals: list[str]) -> None:
@@ -248,9 +215,9 @@ def test_rounds_with_broken_numbers_are_left_out() -> None:
     broken.probability[first] = np.nan
     whole = tokens.of(tokens.round != followed)
     assert fit_survival(broken, "b") == fit_survival(whole, "b")
-    features = normal(81, len(tokens), 2).astype(np.float32)
-    features[first, 1] = np.inf
-    spoilt = JudgedTokens(tokens.request, tokens.round, tokens.index, tokens.probability, features, tokens.accepted)
+    confidence = normal(81, len(tokens)).astype(np.float32)
+    confidence[first] = np.inf
+    spoilt = replace(tokens, confidence=confidence)
     assert fit_survival(spoilt, "b")[1][0] == fit_survival(whole, "b")[1][0]
 
 
@@ -261,7 +228,7 @@ def test_no_token_is_an_error_of_one_line() -> None:
 
 
 def test_a_missing_scikit_learn_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("sklearn", "sklearn.linear_model", "sklearn.isotonic", "sklearn.metrics"):
+    for name in ("sklearn", "sklearn.isotonic", "sklearn.metrics"):
         monkeypatch.setitem(sys.modules, name, None)
     with refused(MissingPackageError, "scikit-learn"):
         fit_survival(few_requests(3), "b")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from policy_replay import costs
 from specexport.calibration.measuring.replay import Runs, plain_seconds
 from specexport.calibration.measuring.session_replay import Priced, routed_seconds
 from specexport.calibration.measuring.traces import Trace, cached
 from specexport.calibration.verdicts.routing import Stream, known, routed, unrouted
+from support.calibrated import flat_costs
 
 MOST, ROUTES = 4, ("a", "b")
-PRICES = Priced(costs(0.12, 1.4, MOST))
+PRICES = Priced(flat_costs(0.12, 0.1, MOST))
 AT = cached(PRICES.costs)
 
 

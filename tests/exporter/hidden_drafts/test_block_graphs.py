@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from specexport.bundle import Contract, ModelSpec, Reads
-from specexport.engines.onnxruntime.blocks import BlockHead, OrtBlockDecoder
+from specexport.engines.onnxruntime.blocks import OrtBlockDecoder
 from specexport.engines.onnxruntime.graphs import open_graph
 from specexport.errors import BundleError, EngineError
 from specexport.exporter.checkpoints.find import find_checkpoint
@@ -65,7 +65,7 @@ def exported(model: Any, dialect: Dialect, folder: Path, contract: Contract = CO
     save(graphs, folder, "draft")
     chain = {dialect: "chain"} if "chain" in graphs else {}
     reads = Reads(model.kind, model.taps, 16, {dialect: "context"}, model.form.slots, chain)
-    sizes: Any = dict(source="", architecture="", checkpoint_sha256="", num_parameters=0, vocab_size=24, features=0)
+    sizes: Any = dict(source="", architecture="", checkpoint_sha256="", num_parameters=0, vocab_size=24)
     rest: Any = dict(weights="", format="float", notes=(), fidelity=None, graphs={dialect: "block"})
     return ModelSpec(layers=layers, reads=reads, **sizes, **rest)
 
@@ -108,8 +108,8 @@ def test_slots_are_those_of_the_module_whatever_the_chunks(made: Any, opened: Or
             place += part
         found = block_of(opened, tokens, place, parts[-1])
         np.testing.assert_allclose(found, wanted[0], atol=1e-5)
-        assert opened.head is not None
-        assert opened.head.confidence() == pytest.approx(float(confidence[0, -1]), abs=1e-5)
+        assert opened.confidence is not None
+        assert opened.confidence() == pytest.approx(float(confidence[0, -1]), abs=1e-5)
         rows.append(np.concatenate([part.ravel() for part in opened.read_rows(7)]))
     np.testing.assert_allclose(rows[1], rows[0], atol=1e-6)
     np.testing.assert_allclose(rows[2], rows[0], atol=1e-6)
@@ -137,15 +137,15 @@ def test_confidences_are_proved(made: Any, opened: OrtBlockDecoder, tmp_path: Pa
     save_reference(tmp_path / "r.npz", record_reference(made[0], CONTRACT, 24))
     reference = load_reference(tmp_path / "r.npz")
 
-    def proof(head: BlockHead | None) -> Any:
-        (found,) = measure_confidences(opened, reference, ("onnxruntime", "ort"), "draft", "fp32", opened, head)
+    def proof(confidence: Callable[[], float] | None) -> Any:
+        (found,) = measure_confidences(opened, reference, ("onnxruntime", "ort"), "draft", "fp32", opened, confidence)
         return found
 
     rows = measure_decoder(opened, reference, "onnxruntime", "ort", "draft", "fp32", opened)
     assert rows.passed
-    assert proof(opened.head).passed
-    assert proof(opened.head).rows == rows.rows > CONTRACT.max_draft_tokens
-    for other in (BlockHead(), None):  # one that no graph writes to, and none
+    assert proof(opened.confidence).passed
+    assert proof(opened.confidence).rows == rows.rows > CONTRACT.max_draft_tokens
+    for other in (lambda: 0.0, None):  # one that no graph writes to, and none
         assert not proof(other).passed
 
 
@@ -173,16 +173,6 @@ def test_windows_longer_than_the_text_are_proved(ignored: bool, tmp_path: Path) 
     assert passed(reference) is not ignored
     with np.load(tmp_path / "r.npz") as stored:  # hidden states that are there already are not stored again
         assert sum(stored[name].ndim == 0 for name in stored if name.endswith("hidden")) > 3
-
-
-def test_calibration_scales_the_confidence(opened: OrtBlockDecoder) -> None:
-    block_of(opened, [9], 0, 3)
-    head = opened.head
-    assert head is not None
-    (feature,) = head.features()[0].tolist()
-    head.set_weights(np.array([2.0, -1.0], np.float32))
-    assert head.confidence() == pytest.approx(2 * feature - 1)
-    head.set_weights(np.array([1.0, 0.0], np.float32))
 
 
 def test_graphs_are_compared_with_the_manifest(made: Any) -> None:

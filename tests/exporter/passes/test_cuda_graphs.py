@@ -121,7 +121,6 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-# A draft has a confidence head.
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "role"), [("llama", "draft"), ("a sliding window", "target")])
 def test_graphs_as_exported(family: str, role: Role, tmp_path: Path) -> None:
@@ -129,7 +128,6 @@ def test_graphs_as_exported(family: str, role: Role, tmp_path: Path) -> None:
     exported = export_cached(
         save_model(tmp_path / "checkpoint", model_type, config=config), tmp_path, ("ort",), role=role
     )
-    assert (exported.spec.features > 0) is (role == "draft")
     path = tmp_path / exported.spec.graphs["ort"]
     model = ir.load(path)
     keep_lengths_on_device(model)

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from specexport.runtime.policy.files import calibrated_threads, read_by_draft, s
 from specexport.runtime.policy.host_identity import bundle_identity, describe_host
 from specexport.runtime.policy.routes import POLICY, Policy, RoutePolicy
 from specexport.runtime.policy.schedule import FixedSchedule
-from specexport.runtime.policy.survival import SURVIVAL, Curve, Survival
+from specexport.runtime.policy.survival import SURVIVAL, SURVIVAL_VERSION, Curve, Survival
 from specexport.runtime.session import Session
 from support.doubles import FakeDecoder, fake_session, write_bundle
 from support.refusals import refused
@@ -37,29 +38,13 @@ OFF = RoutePolicy("off", "draft", 0, "fixed", (0.1,), None)
 ADAPTIVE = RoutePolicy("on", "draft", 2, "adaptive", (0.9,), None)
 
 
-class FakeHead:
-    def __init__(self, size: int = 3) -> None:
-        self.size = size
-        self.weights: Any = None
-        self.rows = [1.5]
-
-    def set_weights(self, weights: Any) -> None:
-        self.weights = weights
-
-    def confidence(self, row: int = -1) -> float:
-        return self.rows[row]
-
-    def features(self) -> Any:
-        return np.zeros((1, self.size), np.float32)
-
-
 @pytest.fixture
 def bundle(tmp_path: Path) -> Bundle:
     return write_bundle(tmp_path)
 
 
-def engine(head: FakeHead | None = None) -> Engine:
-    return Engine("onnxruntime", "ort", FakeDecoder(), OpenedDraft(FakeDecoder(noise=0.4), head))
+def engine(confidence: Callable[[], float] | None = None) -> Engine:
+    return Engine("onnxruntime", "ort", FakeDecoder(), OpenedDraft(FakeDecoder(noise=0.4), confidence))
 
 
 def write_policy(bundle: Bundle, default: RoutePolicy = ON, **routes: RoutePolicy) -> None:
@@ -90,10 +75,8 @@ def costs_of(bundle: Bundle) -> Costs:
     )
 
 
-def survival_of(bundle: Bundle, head: tuple[float, ...] = ()) -> Survival:
-    return Survival(
-        1, bundle_identity(bundle), "head" if head else "probability", (Curve((-1.0, 1.0), (0.25, 0.75)),), head
-    )
+def survival_of(bundle: Bundle) -> Survival:
+    return Survival(SURVIVAL_VERSION, bundle_identity(bundle), "probability", (Curve((-1.0, 1.0), (0.25, 0.75)),))
 
 
 def edit(path: Path, **changes: Any) -> None:
@@ -184,49 +167,17 @@ def test_the_probability_is_read_from_the_drafts_last_row(bundle: Bundle) -> Non
     assert chance(0, np.stack([sure, unsure])) == pytest.approx(0.5 - 0.25 * np.log(2))
 
 
-def test_the_head_gets_its_weights_and_is_read(bundle: Bundle) -> None:
+def test_the_drafts_own_confidence_is_read(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE)
     write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
-    write_decision(bundle, {"draft": survival_of(bundle, (1.0, 2.0, 3.0, 4.0))}, SURVIVAL)
-    head = FakeHead()
-    chance = Decisions.load(Drafts(bundle, engine(head)), 0).acceptance_predictor("draft")
-    assert head.weights.tolist() == [1.0, 2.0, 3.0, 4.0]
+    write_decision(bundle, {"draft": replace(survival_of(bundle), signal="confidence")}, SURVIVAL)
+    given = [1.5]
+    chance = Decisions.load(Drafts(bundle, engine(lambda: given[0])), 0).acceptance_predictor("draft")
     assert chance is not None
     assert chance(0, np.zeros((1, 3), np.float32)) == 0.75
-    assert Decisions.load(Drafts(bundle, engine()), 0).acceptance_predictor("draft") is None  # this engine has no head
-    with refused(BundleError, "delete", "8"):
-        Decisions.load(Drafts(bundle, engine(FakeHead(7))), 0)
-
-
-@pytest.mark.parametrize("weight", [0.0, -0.5])
-def test_the_head_is_read_in_the_row_that_is_asked_about(bundle: Bundle, weight: float) -> None:
-    """The last row of the logits that are given, whatever rows the draft's pass has after it."""
-    write_policy(bundle, ADAPTIVE)
-    write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
-    survival = survival_of(bundle, (1.0, 2.0, 3.0, *([weight] if weight else []), 4.0))
-    write_decision(bundle, {"draft": replace(survival, signal="both" if weight else "head")}, SURVIVAL)
-    head = FakeHead()
-    head.rows = [0.5, -0.5, 9.0]
-    chance = Decisions.load(Drafts(bundle, engine(head)), 0).acceptance_predictor("draft")
-    assert chance is not None
-    even = np.array([[0.0, 0.0, -np.inf]] * 2, np.float32)  # a probability of 1/2, whose logit is 0
-    assert chance(0, even[:1]) == pytest.approx(0.625)
-    assert chance(0, even) == pytest.approx(0.375)
-
-
-def test_the_head_beside_the_probability(bundle: Bundle) -> None:
-    write_policy(bundle, ADAPTIVE)
-    write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
-    both = replace(
-        survival_of(bundle, (1.0, 2.0, 3.0, -0.5, 4.0)), signal="both", curves=(Curve((-10.0, 10.0), (0.0, 1.0)),)
-    )
-    write_decision(bundle, {"draft": both}, SURVIVAL)
-    head = FakeHead()
-    chance = Decisions.load(Drafts(bundle, engine(head)), 0).acceptance_predictor("draft")
-    assert head.weights.tolist() == [1.0, 2.0, 3.0, 4.0]
-    assert chance is not None
-    # The head says 1.5; three equal logits are a probability of 1/3, whose logit is -log 2.
-    assert chance(0, np.ones((1, 3), np.float32)) == pytest.approx(0.5 + (1.5 + 0.5 * np.log(2)) / 20)
+    given[0] = 0.5
+    assert chance(0, np.zeros((1, 3), np.float32)) == pytest.approx(0.625)
+    assert Decisions.load(Drafts(bundle, engine()), 0).acceptance_predictor("draft") is None  # this engine has none
 
 
 @pytest.mark.parametrize(

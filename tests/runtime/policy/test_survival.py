@@ -54,7 +54,7 @@ def test_what_is_no_curve_is_refused(logits: tuple[float, ...], chances: tuple[f
 
 
 def test_the_last_curve_serves_all_further_positions() -> None:
-    survival = Survival(SURVIVAL_VERSION, "b", "probability", (RISING, Curve((0.0,), (0.7,))), ())
+    survival = Survival(SURVIVAL_VERSION, "b", "probability", (RISING, Curve((0.0,), (0.7,))))
     assert [survival.chance(index, 0.0) for index in range(4)] == [0.3, 0.7, 0.7, 0.7]
 
 
@@ -63,9 +63,6 @@ def test_the_last_curve_serves_all_further_positions() -> None:
     [
         {"schema_version": SURVIVAL_VERSION + 1},
         {"curves": ()},
-        {"signal": "head"},
-        {"head": (1.0, 2.0)},
-        {"signal": "head", "head": (1.0, math.nan)},
     ],
 )
 def test_a_survival_that_does_not_fit_itself_is_refused(changed: dict[str, object]) -> None:
@@ -74,14 +71,13 @@ def test_a_survival_that_does_not_fit_itself_is_refused(changed: dict[str, objec
         "bundle": "b",
         "signal": "probability",
         "curves": (RISING,),
-        "head": (),
     }
     with refused(ValueError):
         Survival(**{**given, **changed})  # type: ignore[arg-type]
 
 
 def test_an_unknown_signal_is_named() -> None:
-    value = asdict(Survival(SURVIVAL_VERSION, "b", "probability", (RISING,), ()))
+    value = asdict(Survival(SURVIVAL_VERSION, "b", "probability", (RISING,)))
     with refused(BundleError, field="survival.json.signal"):
         parse(Survival, json.loads(json.dumps({**value, "signal": "magic"})), "survival.json")
 
