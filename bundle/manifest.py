@@ -92,8 +92,7 @@ class Plan:
 
     graph: the ONNX file that it was compiled from. version: that of the library that compiled it.
     compute_capabilities: those of the GPUs that can run it, e.g. `8.9`; empty if the library decides.
-    version_compatible: whether the lean runtime of the same version can load it. hardware_compatible: whether every
-    GPU of compute capability 8.0 or higher can run it.
+    version_compatible: whether the lean runtime of the same version can load it.
     """
 
     engine: str
@@ -102,7 +101,6 @@ class Plan:
     version: str
     compute_capabilities: tuple[str, ...]
     version_compatible: bool
-    hardware_compatible: bool
 
 
 @dataclass(frozen=True)

@@ -78,13 +78,7 @@ COMPILING = (
         metavar="X.Y",
         help="TensorRT-RTX: compute capability to compile for; repeatable. [default: the library's choice]",
     ),
-    click.option(
-        "--hardware-compatible",
-        is_flag=True,
-        help="TensorRT: plans run on every GPU of compute capability 8.0 or later, somewhat slower.",
-    ),
     click.option("--version-compatible", is_flag=True, help="TensorRT: plans run with the lean runtime too."),
-    click.option("--timing-cache", type=FILE, help="TensorRT: file of kernel timings that later builds reuse."),
 )
 
 

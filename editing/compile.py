@@ -120,9 +120,7 @@ def _template(lib: Library, engine: str, options: CompileOptions) -> Plan:
     if engine == "tensorrt":  # compiled for the GPU at hand
         major, minor = find_gpu().compute_capability
         capabilities = (f"{major}.{minor}",)
-    return Plan(
-        engine, "", "", lib.trt.__version__, capabilities, options.version_compatible, options.hardware_compatible
-    )
+    return Plan(engine, "", "", lib.trt.__version__, capabilities, options.version_compatible)
 
 
 def _prove(bundle: Bundle, template: Plan, graphs: list[str], temporary: Path) -> None:

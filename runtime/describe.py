@@ -225,7 +225,5 @@ def _plans(manifest: Manifest, engine: str) -> str:
         if first.compute_capabilities
         else "its usual GPUs"
     )
-    kinds = [name.replace("_", "-") for name in ("hardware_compatible", "version_compatible") if getattr(first, name)]
-    return ", ".join(
-        [f"plans      {engine} {first.version}: {len(plans)}, {size / 1e6:.1f} MB, for {capabilities}", *kinds]
-    )
+    kind = ", version-compatible" if first.version_compatible else ""
+    return f"plans      {engine} {first.version}: {len(plans)}, {size / 1e6:.1f} MB, for {capabilities}{kind}"

@@ -359,7 +359,6 @@ def with_plan(root: Path) -> None:
         "version": "1.7.1",
         "compute_capabilities": ["8.9"],
         "version_compatible": False,
-        "hardware_compatible": False,
     }
     edit(
         root, lambda m: [m.update(plans=[plan]), m["files"].update({file: {"bytes": 4, "sha256": sha256(root / file)}})]

@@ -330,7 +330,7 @@ def test_compile(run: Run, compilable: Path, tmp_path: Path, quick: list[Compile
     [
         (("tensorrt",), "the package tensorrt is not installed; install it with: pip install 'specexport[tensorrt]'"),
         (("tensorrt-rtx", "--compute-capability", "9.0"), "cannot compile for compute capability 9.0; it has 7.5, "),
-        (("tensorrt-rtx", "--hardware-compatible"), "TensorRT-RTX does not support --hardware-compatible"),
+        (("tensorrt-rtx", "--version-compatible"), "TensorRT-RTX does not support --version-compatible"),
     ],
 )
 def test_what_cannot_be_compiled(

@@ -36,15 +36,12 @@ class CompileJob:
 class CompileOptions:
     """compute_capabilities: those of the GPUs to compile for, e.g. `8.9`; with none, the library decides.
 
-    hardware_compatible: for every GPU of compute capability 8.0 or higher. version_compatible: for the lean runtime
-    too. timing_cache: a file with the measurements of earlier builds, which is read and written.
+    version_compatible: for the lean runtime too.
     Raises `ParameterError` for malformed or repeated compute capabilities.
     """
 
     compute_capabilities: tuple[str, ...] = ()
-    hardware_compatible: bool = False
     version_compatible: bool = False
-    timing_cache: Path | None = None
 
     def __post_init__(self) -> None:
         for text in self.compute_capabilities:
@@ -59,20 +56,15 @@ class CompileOptions:
     @property
     def arguments(self) -> tuple[tuple[str, ...], ...]:
         """The options that differ from the defaults, as arguments of the command line."""
-        arguments: list[tuple[str, ...]] = [("--compute-capability", text) for text in self.compute_capabilities]
-        switches = ("hardware_compatible", "version_compatible")
-        arguments += [(f"--{name.replace('_', '-')}",) for name in switches if getattr(self, name)]
-        return (*arguments, *([("--timing-cache", str(self.timing_cache))] if self.timing_cache else []))
+        arguments = (("--compute-capability", text) for text in self.compute_capabilities)
+        return (*arguments, *([("--version-compatible",)] if self.version_compatible else []))
 
 
 # Options that a library does not support; it ignores most of them silently.
 LACKING = {
     "tensorrt": {"--compute-capability": "it compiles for the GPU of this host"},
     "tensorrt_rtx": {
-        "--hardware-compatible": "without --compute-capability its plans run on every GPU from compute "
-        "capability 8.0 on",
         "--version-compatible": "its plans run only on the version that made them",
-        "--timing-cache": "it chooses kernels on the device",
     },
 }
 
@@ -190,8 +182,6 @@ def compile_graph(
     if serialized is None:
         raise EngineError(f"{lib.title} cannot compile {job.graph.name}: {lib.reason()}")
     monitor.finish()
-    if options.timing_cache is not None:
-        write_whole(options.timing_cache, memoryview(config.get_timing_cache().serialize()))
     write_whole(plan, memoryview(serialized))
 
 
@@ -241,18 +231,10 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
         config.num_compute_capabilities = len(options.compute_capabilities)
         for index, text in enumerate(options.compute_capabilities):
             config.set_compute_capability(getattr(trt.ComputeCapability, "SM" + text.replace(".", "")), index)
-    if options.hardware_compatible:
-        config.hardware_compatibility_level = trt.HardwareCompatibilityLevel.AMPERE_PLUS
     if options.version_compatible:
         config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
         # A runtime in the plan would be code that runs on the host, and loading a bundle must not run code.
         config.set_flag(trt.BuilderFlag.EXCLUDE_LEAN_RUNTIME)
-    if options.timing_cache is not None:
-        times = config.create_timing_cache(_read(options.timing_cache))
-        if times is None or not config.set_timing_cache(times, False):
-            raise EngineError(
-                f"the timing cache {options.timing_cache} belongs to another version or GPU; give another file"
-            )
     strict = getattr(trt.BuilderFlag, "STRICT_NANS", None)  # from 10.6 on; rules rely on NaN passing through
     if strict is not None:
         config.set_flag(strict)
@@ -267,10 +249,3 @@ def _profile(builder: Any, shapes: Profile, shares: bool) -> Any:
     for name, (least, usual, largest) in shapes.items():
         profile.set_shape(name, least, usual, largest)
     return profile
-
-
-def _read(timing_cache: Path) -> bytes:
-    try:
-        return timing_cache.read_bytes()
-    except FileNotFoundError:  # the first build creates it
-        return b""

@@ -28,8 +28,6 @@ from .api import Library
 
 # The types that the host reads and writes.
 NUMPY_OF_TENSORRT: dict[str, DTypeLike] = {"FLOAT": np.float32, "INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_}
-# The lowest compute capability of HardwareCompatibilityLevel.AMPERE_PLUS, which `compile_graph` uses.
-AMPERE = (8, 0)
 
 
 class LoadedPlan:
@@ -181,7 +179,7 @@ def check_fit(bundle: Bundle, plan: Plan, library: Library, device: Device) -> N
     built_for = [version_numbers(text) for text in plan.compute_capabilities]
     if plan.engine == "tensorrt-rtx":
         again += " --compute-capability " + dotted(capability)
-    if built_for and capability not in built_for and not (plan.hardware_compatible and capability >= AMPERE):
+    if built_for and capability not in built_for:
         made_for = ", ".join(plan.compute_capabilities)
         raise EngineError(
             f"{file} was made for compute capability {made_for}, {device.name} has {dotted(capability)}; {again}",

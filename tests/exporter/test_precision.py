@@ -208,12 +208,12 @@ def test_which_graphs_onnxruntime_gets(kernels: Callable[[bool], None]) -> None:
 
 
 def test_a_host_without_tensorrt_makes_the_graphs_and_says_what_to_run() -> None:
-    found = choose("tensorrt", hardware_compatible=True, timing_cache="my times")
+    found = choose("tensorrt", version_compatible=True)
     assert (found.dialects, found.compiled) == (("onnx",), ())
     (note,) = found.notes
     assert note == (
         "tensorrt: no plans are made here: the package tensorrt is not installed; on the device, run: "
-        "specexport compile 'out dir/my.bundle' --engine tensorrt --hardware-compatible --timing-cache 'my times' "
+        "specexport compile 'out dir/my.bundle' --engine tensorrt --version-compatible "
         "(TensorRT older than 10.15 needs a bundle built with --tensorrt-version)"
     )
 

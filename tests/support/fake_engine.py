@@ -47,7 +47,7 @@ def with_plans(
         content = plan(bundle.path(graph), shapes, version, compute_capabilities, version_compatible)
         bundle.path(file).write_bytes(content)
         files[file] = FileEntry(len(content), sha256(content).hexdigest())
-        plans.append(Plan(engine, graph, file, version, compute_capabilities, version_compatible, False))
+        plans.append(Plan(engine, graph, file, version, compute_capabilities, version_compatible))
     return replace(bundle, manifest=replace(manifest, plans=tuple(plans), files=files, engines=(engine,)))
 
 

@@ -157,13 +157,11 @@ def test_profiles_of_a_model() -> None:
 
 def test_options_as_the_command_line_has_them() -> None:
     assert CompileOptions().arguments == ()
-    given = CompileOptions(("8.6", "12.0"), True, True, Path("times"))
+    given = CompileOptions(("8.6", "12.0"), True)
     assert [" ".join(argument) for argument in given.arguments] == [
         "--compute-capability 8.6",
         "--compute-capability 12.0",
-        "--hardware-compatible",
         "--version-compatible",
-        "--timing-cache times",
     ]
 
 
@@ -171,9 +169,7 @@ def test_options_as_the_command_line_has_them() -> None:
     ("name", "options"),
     [
         ("tensorrt", dict(compute_capabilities=("8.9",))),
-        ("tensorrt_rtx", dict(hardware_compatible=True)),
         ("tensorrt_rtx", dict(version_compatible=True)),
-        ("tensorrt_rtx", dict(timing_cache=Path("x"))),
     ],
 )
 def test_options_that_a_library_lacks(name: str, options: dict[str, Any]) -> None:
@@ -194,7 +190,7 @@ def test_the_compiler_for_tensorrt_needs_its_gpu(monkeypatch: pytest.MonkeyPatch
     with refused(EngineError):
         compiler("tensorrt", CompileOptions())
     monkeypatch.setattr(compile, "find_gpu", lambda: Gpu("Orin", (8, 7), "12.6", 8))
-    assert compiler("tensorrt", CompileOptions(hardware_compatible=True)) is other
+    assert compiler("tensorrt", CompileOptions(version_compatible=True)) is other
     assert describe_compiler("tensorrt") == "TensorRT 10.16, for Orin, graphs of the dialect onnx"
     with refused(EngineError, "--compute-capability"):
         compiler("tensorrt", CompileOptions(("8.7",)))
@@ -231,17 +227,9 @@ def test_profiles_share_a_layout_of_the_weights(
     assert [profile.extra_memory_target for profile in made] == targets
 
 
-def test_options_reach_the_build(tmp_path: Path) -> None:
-    """TensorRT-RTX takes the first alone, and ignores the others."""
+def test_options_reach_the_build() -> None:
+    """TensorRT-RTX takes the first alone, and ignores the other."""
     asked = configured(CompileOptions(("12.0", "8.9"))).set_compute_capability
     assert asked.mock_calls == [call(trt.ComputeCapability.SM120, 0), call(trt.ComputeCapability.SM89, 1)]
-    level = configured(CompileOptions(hardware_compatible=True)).hardware_compatibility_level
-    assert level == trt.HardwareCompatibilityLevel.AMPERE_PLUS
     asked = configured(CompileOptions(version_compatible=True)).set_flag
     asked.assert_has_calls([call(trt.BuilderFlag.VERSION_COMPATIBLE), call(trt.BuilderFlag.EXCLUDE_LEAN_RUNTIME)])
-    for content in (b"", b"measured"):
-        if content:
-            (tmp_path / "times").write_bytes(content)
-        config = configured(CompileOptions(timing_cache=tmp_path / "times"))
-        config.create_timing_cache.assert_called_once_with(content)
-        config.set_timing_cache.assert_called_once_with(config.create_timing_cache.return_value, False)
