@@ -134,7 +134,7 @@ def test_a_confidence_that_knows_more_wins() -> None:
         told = normal(seed, rounds, 3)
         return draft(sigmoid(2 * told + 0.5), told + normal(seed + 1, rounds, 3), 5 * told - 7, seed=seed)
 
-    survival, (probability, confidence) = fit_survival(sample(10, 1500)[0], "b")
+    survival, (probability, confidence) = fit_survival(sample(10, 4000)[0], "b")
     assert survival.signal == "confidence"
     assert (probability.signal, confidence.signal) == ("probability", "confidence")
     assert confidence.auc > probability.auc + 0.1
