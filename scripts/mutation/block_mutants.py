@@ -110,12 +110,5 @@ BLOCKS = (
         "np.array(self._token, np.int64)",
         OF_GRAPHS,
     ),
-    Mutant(
-        "calibration is not heard",
-        ENGINE,
-        "self.logit[row, 0] * self._weights[0] + self._weights[1]",
-        "self.logit[row, 0]",
-        OF_GRAPHS,
-    ),
     Mutant("more tokens than slots", DRAFT, "cached.slots or plan.num_draft_tokens", "plan.num_draft_tokens", OF_ROWS),
 )

@@ -70,7 +70,7 @@ LOOP = (
     Mutant(
         "under a grammar a cascade is kept",
         REQUEST,
-        "        drafters = tuple(map(strip_cascade, drafters))",
+        "        drafter = strip_cascade(drafter)",
         "        pass",
         ("tests/runtime/grammar/test_sessions.py",),
     ),
@@ -179,7 +179,7 @@ LOOP = (
     Mutant(
         "a lookup beside a model takes short matches",
         DRAFTERS,
-        "SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL",
+        "SHORTEST_ALONE if drafter == LOOKUP else SHORTEST_BESIDE_A_MODEL",
         "SHORTEST_ALONE",
         ("tests/runtime/drafting",),
     ),
@@ -210,13 +210,6 @@ LOOP = (
         "if not drafted:  # else",
         "if True:  # else",
         ("tests/runtime/drafting", "tests/runtime/test_session_prediction.py"),
-    ),
-    Mutant(
-        "a lookup takes more than its match is long",
-        LOOKUP,
-        "min(count, best)",
-        "count",
-        ("tests/runtime/drafting/test_lookup.py",),
     ),
     Mutant(
         "the shortest n-gram first",
