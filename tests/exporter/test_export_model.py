@@ -56,7 +56,7 @@ def test_a_stage_is_of_one_precision_and_of_its_dialects(
 ) -> None:
     def write(export: ModelExport, context: BuildContext, folder: Path, step: Any) -> None:
         names = {dialect: f"graphs/{export.role}-{dialect}.onnx" for dialect in export.dialects}
-        spec = ModelSpec("", "", "", 1, 1, (), dict(names), f"graphs/{export.role}.weights", 0, "float", (), None)
+        spec = ModelSpec("", "", "", 1, 1, (), dict(names), f"graphs/{export.role}.weights", "float", (), None)
         spec = replace(spec, reference="reference/draft.npz")
         for name in (*names.values(), spec.weights, model_module.REFERENCE):
             (folder / Path(name).name).write_text(context.contract.precision)

@@ -74,7 +74,6 @@ class Micro:
             self.layers,
             graphs,
             f"graphs/{role}.weights",
-            0,
             "float",
             (),
             None,

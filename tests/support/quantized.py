@@ -82,7 +82,7 @@ class Quantized:
             quantize(graph, dialect, named, contract.capacity, {}, exact_widths=dialect == "ort")
         folder.mkdir(parents=True, exist_ok=True)
         paths, weights = save({dialect: graph}, folder, "model")
-        spec = ModelSpec("", "", "", 0, size, layers, dict(paths), weights, 0, form, (), None, self.recorded.rounding)
+        spec = ModelSpec("", "", "", 0, size, layers, dict(paths), weights, form, (), None, self.recorded.rounding)
         self.path = folder / paths[dialect]
         self.subject = Subject("target", model, recipe, spec, contract)
 

@@ -18,7 +18,7 @@ from specexport.engines.tensorrt.network_checks import attention_layers, check_m
 trt = pytest.importorskip("tensorrt_rtx")
 
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=8, precision="fp16")
-SPEC = ModelSpec("org/model", "Fake", "0" * 64, 1, 8, (CacheLayer(2, 8),), {}, "", 0, "float", (), None)
+SPEC = ModelSpec("org/model", "Fake", "0" * 64, 1, 8, (CacheLayer(2, 8),), {}, "", "float", (), None)
 CACHE = "float16[1, 2, 64, 8]"
 ENDS = f"""<ir_version: 10, opset_import: ["": 24]>
 model (float16[1, 2, T, 8] x, int64[1] position, bool[1, 1, T, 64] mask, {CACHE} past.0.key, {CACHE} past.0.value)
