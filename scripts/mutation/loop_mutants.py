@@ -70,7 +70,7 @@ LOOP = (
     Mutant(
         "under a grammar a cascade is kept",
         REQUEST,
-        "        drafter = strip_cascade(drafter)",
+        "        drafters = tuple(map(strip_cascade, drafters))",
         "        pass",
         ("tests/runtime/grammar/test_sessions.py",),
     ),
