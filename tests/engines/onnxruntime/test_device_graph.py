@@ -134,7 +134,7 @@ def for_ort(bundle: Bundle) -> Bundle:
 
 
 def loaded(bundle: Bundle, device: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> Session:
-    monkeypatch.setattr(cuda, "_session", lambda runtime, path, threads, device: StreamSession(path, device))
+    monkeypatch.setattr(cuda, "_session", lambda runtime, path, threads, device, *_: StreamSession(path, device))
     return Session(bundle, cuda._load(ort, bundle, 1, device), policy=False)
 
 
