@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakSet
@@ -26,7 +25,7 @@ from .graphs import OrtGraph, Signature, check_graph, open_graph, open_session, 
 from .hidden import OrtReader, OrtTaps, fuse_signatures, hidden_shapes
 from .kernels import availability as availability_of_kernels
 from .session_options import check_threads
-from .states import HostState, OrtStates, state_signatures
+from .states import OrtStates, state_signatures
 from .trees import ANCESTOR, DEPTH, OrtTrees
 
 if TYPE_CHECKING:
@@ -225,10 +224,10 @@ class OrtDecoder:
         self._caches = [self._rows(layer, contract.capacity) for _, layer in spec.cache_names("past")]
         self._cache_values = [self._value(array) for array in self._caches]
         self._trees = OrtTrees() if contract.tree_rows else None
-        memory = partial(HostState, value=self._value, in_place=dialect in DIALECTS)
         self._states = None
         if spec.has_states:
-            self._states = OrtStates(spec, contract, options.keeps_open, NUMPY_DTYPES, memory, self._value)
+            in_place = dialect in DIALECTS
+            self._states = OrtStates(spec, contract, options.keeps_open, NUMPY_DTYPES, self._value, in_place)
         self._bindings = {
             (width, span): self._bind(width, span) for width in contract.widths for span in self._spans or (0,)
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,24 +18,6 @@ PENDING, CERTAIN = COUNTS
 
 
 Array = NDArray[Any]
-
-
-class StateMemory(Protocol):
-    def bind(self, io: Any, name: str) -> None:
-        """As `past.{name}` and `present.{name}`."""
-        ...
-
-    def settle(self) -> None:
-        """After a pass: what it has written is what the next one reads."""
-        ...
-
-    def read(self) -> Array:
-        """On the host: a copy, or the memory itself."""
-        ...
-
-    def write(self, array: Array) -> None: ...
-
-    def fill(self, value: float) -> None: ...
 
 
 class HostState:
@@ -57,6 +39,7 @@ class HostState:
             self._array[:] = self._written
 
     def read(self) -> Array:
+        """The memory itself."""
         return self._array
 
     def write(self, array: Array) -> None:
@@ -72,13 +55,13 @@ class _Kept:
 
     name: str
     state: State
-    memory: StateMemory
+    memory: HostState
 
 
 class OrtStates:
     """The states of one model. keeps: see `OpenRows`. dtypes: numpy's types of their elements.
 
-    memory: makes the memory of a state. value: makes an OrtValue that aliases an array: graphs read counts on the host.
+    value, in_place: as of `HostState`.
     """
 
     def __init__(
@@ -87,14 +70,14 @@ class OrtStates:
         contract: Contract,
         keeps: bool,
         dtypes: Mapping[Precision, type[np.generic]],
-        memory: Callable[[NDArray[Any]], StateMemory],
         value: Callable[[NDArray[Any]], Any],
+        in_place: bool,
     ) -> None:
         self._rows = OpenRows(contract.widest_step, keeps)
         self._kept = []
         for name, state in spec.state_names("past"):
             array: NDArray[Any] = np.zeros(state.shape(contract), dtypes[state.precision(contract)])
-            self._kept.append(_Kept(name.partition(".")[2], state, memory(array)))
+            self._kept.append(_Kept(name.partition(".")[2], state, HostState(array, value, in_place)))
         self._counts = {name: np.zeros(1, np.int64) for name in COUNTS}
         self._count_values = {name: value(array) for name, array in self._counts.items()}
         self.resumable, self.certain = self._rows.resumable, self._rows.certain
