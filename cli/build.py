@@ -69,8 +69,8 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
 )
 @click.option(
     "--draft-precision",
-    help="Weight precision of the draft. [default: as --precision; int4 beside fp16 for tensorrt from 10.15 on and "
-    "tensorrt-rtx]",
+    help="Weight precision of the draft. [default: as --precision; int4 beside fp16 for onnxruntime-cuda, tensorrt-rtx "
+    "and tensorrt from 10.15 on]",
 )
 @click.option(
     "--draft-taps",

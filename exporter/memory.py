@@ -58,7 +58,7 @@ def require_memory(
     """
     remedy = "on a larger host"
     if quantized:
-        remedy = f"without --precision int8, int4 or fp8, or {remedy}"
+        remedy = f"with --precision and --draft-precision fp32, fp16 or bf16, or {remedy}"
     elif precision == "fp32":
         remedy = f"with --precision fp16, or {remedy}"
     needed = export_bytes(parameters, precision, quantized, vocabulary, folded) + beside

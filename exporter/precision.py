@@ -21,6 +21,7 @@ from .dialects import Dialect
 # What quantized models compute in between their layers, and keep in their caches.
 ELEMENT: dict[Family, Precision] = {"onnxruntime": "fp32", "onnxruntime-cuda": "fp16", "tensorrt": "fp16"}
 GPU_DRAFT = "int4"
+OPTIONS: dict[Role, str] = {"target": "--precision", "draft": "--draft-precision"}
 NAMES: tuple[str, ...] = (*PRECISIONS, *(name for name in FORMATS if name != "float"))
 
 
@@ -75,11 +76,11 @@ def choose_precision_plan(engines: tuple[str, ...], precision: str, draft_precis
                 "precision" if role == "target" else "draft_precision",
             )
     if other := next((engine for engine, its in families.items() if its != family), ""):
+        role = "draft" if formats["target"] == "float" else "target"
         raise ParameterError(
-            f"--precision is {precision}: {first} and {other} round differently "
-            "and would give different text; "
+            f"{OPTIONS[role]} is {named[role]}: {first} and {other} round differently and would give different text; "
             "build one bundle for each",
-            "precision",
+            OPTIONS[role].removeprefix("--").replace("-", "_"),
         )
     return numbers
 
@@ -92,7 +93,7 @@ def default_draft_precision(
     A draft cannot change the text, and in fp16 takes two fifths of a round. None: as the target.
     """
     known = [ENGINES[engine] for engine in engines if engine in ENGINES]
-    one = len({info.family for info in known}) == 1
+    one = len({info.family for info in known}) == 1 and len(known) == len(engines)
     if precision != "fp16" or not one or not all(info.on_gpu for info in known):
         return None
     capabilities = (None, *map(_capability, options.compute_capabilities))
@@ -137,7 +138,6 @@ def refusal(engine: str, precision: str, capability: Capability | None = None, o
 
 # What a device has if nobody says: the graphs are for TensorRT from 10.15 on.
 NEWEST = (10, 15)
-OPTIONS: dict[Role, str] = {"target": "--precision", "draft": "--draft-precision"}
 
 
 @dataclass(frozen=True)

@@ -307,6 +307,8 @@ def test_what_a_manifest_says_of_its_models(root: Path) -> None:
     manifest = Bundle.open(root).manifest
     quantized = replace(manifest, target=replace(manifest.target, format="int8", layers=(CacheLayer(2, 8),)))
     assert manifest.longest == manifest.contract.capacity == quantized.longest + 1
+    on_gpus = replace(quantized, contract=replace(manifest.contract, precision="fp16"))
+    assert on_gpus.longest == manifest.contract.capacity
     assert quantized.target.row_bytes(manifest.contract) == 2 * 4 * 2 * 8  # keys and values in fp32
     assert Defaults(banned_tokens=(-1, 0, 255, 256)).within(256).banned_tokens == (0, 255)
     assert not Proof("fake", "ort", "target", 1, 1, math.nan, 1e-3).passed

@@ -94,7 +94,7 @@ def acceptance_notes(model: HiddenDraft, texts: Sequence[Tensor]) -> tuple[str, 
     )
     texts = [text for text in texts if text.shape[1] > POSITIONS]
     own, *others = acceptance(model, texts, forms) if texts else [torch.zeros(0, 0)]
-    if not own.numel():
+    if not own.numel() or not own.isfinite().all():  # as of a target that overflows in half precision
         return ()
     note = f"the target keeps {shares(own)} of draft tokens 1 to {len(own)} of held-out texts at temperature 1"
     if form is None:

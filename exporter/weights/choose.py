@@ -23,8 +23,8 @@ from .sensitivity import lm_head_divergence
 from .smoothing import smooth
 from .turning import turned, worthwhile_turns
 
-# Inputs per scale of int4, and of int8 tables that are only looked up: there a finer scale costs but a few
-# bytes.
+# Inputs per scale of int4, of all weights for CUDA, and of int8 tables that are only looked up: there a finer scale
+# costs but a few bytes.
 BLOCK = 32
 # Divergence in nats that int4 for the LM head alone may cost; int8 costs a few hundredths of it.
 LM_HEAD_DIVERGENCE_LIMIT = 2e-3
@@ -37,8 +37,8 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class RecipeOptions:
-    """limit: of int8 weights on ONNX Runtime, see `WeightRecipe`. scale_type: of the graph, for TensorRT. floats: names
-    of weights that stay as they are.
+    """limit: of int8 weights on ONNX Runtime, see `WeightRecipe`. scale_type: of the graph, for GPUs. floats: names of
+    weights that stay as they are.
 
     The others are for measurements. rotating: for int8, rotate the residual stream and inputs with outliers
     (`rotation.py`, `turning.py`). smoothing: move outliers into the weights (`smoothing.py`). second_order: round
@@ -98,7 +98,7 @@ class _Choice:
     def recipe(self, step: Callable[[str], None]) -> Recipe:
         # The steps of fp8 grow with the values; int4 gains less than the same bytes would gain elsewhere
         # (docs/internals/log.md).
-        # Nor is what int8 loses worth it where no activations are rounded.
+        # Where no activations are rounded, there are no outliers among them to spread.
         rotating, rotated = self.options.rotating and self.format == "int8" and not self.blocks, None
         if self.format == "int8":
             step("rotate")
@@ -209,6 +209,8 @@ class _Choice:
             if table is not of_tokens or name in self.weights or self.format == "fp8":
                 continue  # in fp8, a lookup of one row has nothing to gain
             recipe = self.of_shape(table.shape[1], self.format)
+            if recipe.format == "float":
+                self.note([name], f"float: no block of {BLOCK} inputs divides theirs")
             finer = recipe.format == "int8" and self.family == "onnxruntime" and table.shape[1] % BLOCK == 0
             self.weights[name] = replace(recipe, limit=LARGEST_LIMIT, block=BLOCK if finer else recipe.block)
 

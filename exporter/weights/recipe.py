@@ -35,7 +35,7 @@ SATURATING_LIMIT, LARGEST_LIMIT = 64, 127
 class WeightRecipe:
     """How one weight [N, K] is quantized: N outputs (rows of a table), K inputs.
 
-    block: inputs per scale, for int4 and for int8 tables that are only looked up; 0 for one scale per output.
+    block: inputs per scale, for int4, for CUDA, and for int8 tables that are only looked up; 0: one scale per output.
     limit: for int8, the largest magnitude (64 keeps the sums of pairs of x86's int8 products below 2^15; TensorRT takes
     127).
     importance: for int4, [K], the mean square of each input, which weights the error in the search for scales.
