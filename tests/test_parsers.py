@@ -16,7 +16,7 @@ from specexport.calibration.measuring.journal import Journal
 from specexport.errors import BundleError, OutputError, ParameterError
 from specexport.runtime.policy.cost_model import Costs, MeasuredTime
 from specexport.runtime.policy.routes import Evidence, Policy, RoutePolicy
-from specexport.runtime.policy.survival import Curve, Survival
+from specexport.runtime.policy.survival import SURVIVAL_VERSION, Curve, Survival
 from specexport.runtime.text.prompt_file import read_prompt_lines
 from specexport.serve.wire.body import parse as parse_body
 from specexport.serve.wire.errors import ApiError
@@ -63,13 +63,12 @@ POLICIES = some.builds(
 )
 SURVIVALS = some.builds(
     Survival,
-    some.just(1),
+    some.just(SURVIVAL_VERSION),
     some.text(max_size=8),
     some.just("probability"),
     some.lists(CHANCES, min_size=1, max_size=4).map(
         lambda found: (Curve(tuple(map(float, range(len(found)))), tuple(found)),)
     ),
-    some.just(()),
 )
 
 
