@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 @click.option("--route", "routes", multiple=True, help="Only requests of this route; repeatable.")
 @LIMIT
 @click.option(
-    "--num-draft-tokens", type=click.IntRange(1), help="Draft tokens per round. [default: the bundle's policy]"
+    "--num-draft-tokens",
+    type=click.IntRange(1),
+    help="Draft tokens per round. [default: the bundle's policy, else as many as pay]",
 )
 @DRAFTER
 @MAX_NEW_TOKENS

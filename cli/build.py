@@ -53,13 +53,13 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
     "--tree-rows",
     type=int,
     default=0,
-    help="Maximum leaves per round, alternatives to draft tokens; on onnxruntime.",
+    help="Maximum leaves per round, alternatives to draft tokens, 0 to 32; on onnxruntime.",
 )
 @click.option(
     "--prompt-chunk",
     type=int,
-    help="Prompt tokens per pass. [default: 256; onnxruntime-cuda: 512, at most an eighth of the cache; plans: 64; "
-    "mixtures of experts: less]",
+    help="Prompt tokens per pass. [default: 256; onnxruntime-cuda: 512, at most an eighth of the cache; plans, or "
+    "several engines: 64; mixtures of experts: less]",
 )
 @click.option(
     "--precision",
@@ -92,7 +92,8 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
 )
 @click.option(
     "--cache-precision",
-    help="Precision of keys and values: fp16 halves what a long context reads. [default: fp32 on CPUs]",
+    help="Precision of keys and values: fp16 halves what a long context reads. [default: that of "
+    "--precision; quantized: fp32 on CPUs, fp16 on GPUs]",
 )
 @click.option(
     "--calibration-prompts",

@@ -93,7 +93,7 @@ class Metrics:
         self._gauge("kv_cache_usage_perc", "Share of the cache rows in use.", usage)
 
     def watch_log(self, dropped: Callable[[], float]) -> None:
-        name, help = "log_lines_dropped", "Lines of the log that nobody took."
+        name, help = "log_lines_dropped", "Lines of specexport serve's log that nobody took."
         self.described.append(Described(f"{name}_total", "counter", help))
         self.registry.register(_Total(f"{self._prefix}:{name}", help, self._model, dropped))
 

@@ -123,7 +123,8 @@ class SamplingParameters:
     num_leaves: int | None = option(
         Whole(
             optional=True,
-            help="Leaves per round, alternatives to draft tokens; 0 for none. [default: none]",
+            help="Leaves per round, alternatives to draft tokens; 0 for none. [default: none; with spectr as many as "
+            "--tree-rows]",
         )
     )
     drafter: str | None = option(

@@ -18,8 +18,9 @@ INTRODUCTION = """\
 Written by `scripts/write_reference` from the commands' own help; do not edit.
 
 Results go to stdout, progress and messages to stderr. `NO_COLOR` is respected. Exit codes: 0 for success; 2 where the
-command line is wrong, or a file or folder that it names; 1 where the work or a check failed; 130 when interrupted. The
-command needs the extra `cli`, which `export`, `serve` and others include ([all extras](quickstart-cpu.md#extras)).
+command line is wrong, or a file, folder or address that it names; 1 where the work or a check failed; 130 when
+interrupted. The command needs the extra `cli`, which `export`, `serve` and others include ([all
+extras](quickstart-cpu.md#extras)).
 
 Prompt files (`--prompts`) are JSONL, one request per line. `route` is the kind of request; `bench` and `calibrate` need
 one in every line, the same in all if there is one kind. `max_new_tokens` is optional:

@@ -46,7 +46,7 @@ CODES: dict[str, tuple[int, str]] = {
     "headers_too_large": (431, ""),
     "engine_error": (500, ""),
     "shutting_down": (503, ""),
-    "queue_timeout": (503, ""),
+    "queue_timeout": (503, "no turn within `--queue-timeout`, or none expected"),
     "grammar_busy": (503, "another grammar has been compiling for two seconds"),
     "engine_stuck": (503, "restart the server"),
 }

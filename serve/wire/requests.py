@@ -187,7 +187,7 @@ class Sampling(msgspec.Struct, kw_only=True):
     min_p: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="0 to 1; 0 is off")] = None
     seed: Annotated[
         Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
-        Meta(description="a signed 64-bit number; the same seed repeats the same text"),
+        Meta(description="a signed 64-bit number; repeats the text while settings, costs and policy stay"),
     ] = None
     stop: Annotated[
         StopText | list[StopText] | None,
