@@ -86,7 +86,9 @@ class ServerSettings:
         checks.seconds,
         "Seconds that a request's grammar may take in total.",
     )
-    stall_timeout: float = setting(60.0, checks.seconds, "Seconds of a single pass after which /health returns 503.")
+    stall_timeout: float = setting(
+        60.0, checks.seconds, "Seconds of a pass, or of compiling a grammar, after which /health returns 503."
+    )
     send_timeout: float = setting(
         60.0, checks.some_seconds, "Seconds after which a client that reads nothing is dropped.", ""
     )

@@ -123,8 +123,7 @@ class SamplingParameters:
     num_leaves: int | None = option(
         Whole(
             optional=True,
-            help="Leaves per round, alternatives to draft tokens; 0 for none. [default: none; with spectr as many as "
-            "--tree-rows]",
+            help="Leaves per round, alternatives to draft tokens; 0 for none. [default: none; with spectr --tree-rows]",
         )
     )
     drafter: str | None = option(
