@@ -61,7 +61,7 @@ def availability() -> Availability:
 
 
 def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
-    """Load the bundle's models. threads: 0 for one per physical core. `device` is ignored: it is for GPU engines.
+    """Load the bundle's models. threads: 0 for one per core within the CPU limit. `device` is ignored: it is for GPUs.
 
     Raises `ParameterError` for a number of threads out of range, `BundleError` for a graph that does not fit the
     manifest, and `EngineError` for a bundle that ONNX Runtime cannot run.
@@ -168,9 +168,9 @@ class _Binding:
 
 @dataclass(frozen=True)
 class DecoderOptions:
-    """threads: 0 for one per physical core. keeps_open: whether states can be rolled back over several passes, as a
-    draft's must be (`OpenRows`). fuse_quantized: see `open_session`. fuse: runs the graph that fuses the hidden states
-    that the model reads, where it has one.
+    """threads: 0 for one per core within the CPU limit. keeps_open: whether states can be rolled back over several
+    passes, as a draft's must be (`OpenRows`). fuse_quantized: see `open_session`. fuse: runs the graph that fuses the
+    hidden states that the model reads, where it has one.
     """
 
     threads: int = 0

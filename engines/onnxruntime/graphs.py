@@ -45,7 +45,7 @@ class OrtGraph:
 
 
 def open_session(path: Path, threads: int, fuse_quantized: bool = True) -> ort.InferenceSession:
-    """Load the graph at `path` on the CPU. threads: 0 for one per physical core. Raises `EngineError`.
+    """Load the graph at `path` on the CPU. threads: 0 for one per core within the CPU limit. Raises `EngineError`.
 
     fuse_quantized: whether QuantizeLinear and DequantizeLinear may be fused with products around them. What that gives
     saturates in 16 bits on x86 without VNNI, and rounds activations that the graph does not round (int4).
