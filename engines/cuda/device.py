@@ -33,6 +33,7 @@ class CudaDevice:
         self.name, self.compute_capability, _, _ = find_gpu(index, driver)
         device = driver.call("cuDeviceGet", index)
         self._is_open = True
+        self._modules: dict[str, Any] = {}  # by their PTX
         # Releases what was made if a later step fails; otherwise `close` does, in reverse order.
         with ExitStack() as releases:
             # Never released: the CUDA runtime within TensorRT keeps handles of it, which a later load would use.
@@ -129,8 +130,10 @@ class CudaDevice:
         self._call("cuGraphLaunch", graph, self.stream)
 
     def kernel(self, ptx: str, name: str) -> Launch:
-        module = self._call("cuModuleLoadData", ptx.encode() + b"\0")
-        self._releases.callback(self._driver.attempt, "cuModuleUnload", module)
+        module = self._modules.get(ptx)
+        if module is None:
+            module = self._modules[ptx] = self._call("cuModuleLoadData", ptx.encode() + b"\0")
+            self._releases.callback(self._driver.attempt, "cuModuleUnload", module)
         function = self._call("cuModuleGetFunction", module, name.encode())
 
         def launch(grid: tuple[int, int, int], block: tuple[int, int, int], arguments: tuple[int, ...]) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from support import cuda_on_host
+
 Dim = tuple[int, int, int]
 
 
@@ -38,4 +40,6 @@ def pick_row(
     memory.view(target, 4 * count).view(np.float32)[:] = picked
 
 
-KERNELS = {"pick_row": pick_row, "place_rows": place_rows}
+KERNELS = {"pick_row": pick_row, "place_rows": place_rows} | {
+    name: cuda_on_host.kernel(name) for name in cuda_on_host.NAMES
+}

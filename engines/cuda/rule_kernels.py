@@ -1,0 +1,141 @@
+"""The verification rules as kernels of ours, for libraries that launch a kernel for every small operator of a graph.
+
+`rules.cu` has them; `exporter/rules/graphs.py` says what each rule computes. A rule is 2 launches where the most likely
+token is meant, and 21 or 22 where one is drawn.
+"""
+
+from __future__ import annotations
+
+import lzma
+import math
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from importlib.resources import files
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ...bundle import RuleSpec
+from .loaded_graph import Enqueue
+from .protocol import ALIGNMENT, Address, Device
+
+# As in rules.cu: threads of a block, values of a block, bits of a search's step, its cuts, and bytes of its structs.
+THREADS, CHUNK, BITS = 256, 2048, 4
+CUTS, SEARCH_BYTES, ROW_BYTES = 2**BITS - 1, 12, 16
+LAUNCHES = 32 // BITS
+
+
+@cache
+def ptx() -> str:
+    """What scripts/compile_rules.py made of rules.cu."""
+    return lzma.decompress(files(__package__).joinpath("rules.ptx.xz").read_bytes()).decode()
+
+
+class RuleKernels:
+    """Implements `LoadedGraph` for a rule over a vocabulary; names, shapes and dtypes are those of its graph."""
+
+    on_host: frozenset[str] = frozenset()
+
+    def __init__(self, spec: RuleSpec, vocab_size: int, device: Device) -> None:
+        self._rule, self._k, self._rows = spec.rule, spec.num_draft_tokens, spec.rows
+        self._vocab_size, self._blocks, self._device = vocab_size, -(-vocab_size // CHUNK), device
+        inputs, outputs = _arrays(spec, vocab_size)
+        self.inputs, self.outputs, self._arrays = list(inputs), list(outputs), inputs | outputs
+        # Scratch memory, by name: where it begins.
+        self._places: dict[str, int] = {}
+        self.scratch_bytes = 0
+        of_blocks, of_rows = 4 * self._rows * self._blocks, self._rows
+        sizes = dict.fromkeys(("peaks", "ids", "sums", "lost", "masses", "left"), of_blocks)
+        sizes |= dict.fromkeys(("tried", "tried before"), CUTS * of_blocks)
+        sizes |= dict.fromkeys(("search", "search before"), SEARCH_BYTES * of_rows)
+        for name, size in {**sizes, "rows": ROW_BYTES * of_rows}.items():
+            self._places[name] = self.scratch_bytes
+            self.scratch_bytes += -(-size // ALIGNMENT) * ALIGNMENT
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._arrays[name][1]
+
+    def least(self, name: str, profile: int) -> int:
+        return 0  # shapes are fixed
+
+    def array(self, name: str) -> tuple[DTypeLike, int]:
+        dtype, shape = self._arrays[name]
+        return dtype, math.prod(shape)
+
+    def bind(
+        self,
+        profile: int,
+        shapes: Mapping[str, tuple[int, ...]],
+        addresses: Mapping[str, Address],
+        scratch: Address,
+        given: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    ) -> Enqueue:
+        at = {**{name: Address(scratch + place) for name, place in self._places.items()}, **addresses}
+        launches: list[Callable[[], None]] = []
+
+        def add(kernel: str, *arguments: str | int, rows: int = self._rows, blocks: int = self._blocks) -> None:
+            values = tuple(at[name] if isinstance(name, str) else name for name in arguments)
+            launch = self._device.kernel(ptx(), kernel)
+            launches.append(partial(launch, (blocks, rows, 1), (THREADS, 1, 1), values))
+
+        vocab, k, blocks = self._vocab_size, self._k, self._blocks
+        of_blocks = ("peaks", "ids", "sums", "lost")
+        accepted = ("position", "num_accepted", "next_token", "next_position")
+        add("extremes", "logits", vocab, *of_blocks)
+        if self._rule == "select_greedy":
+            add("select_best", blocks, *of_blocks, "token", "confidence", blocks=1)
+        elif self._rule == "accept_greedy":
+            add("accept_best", vocab, k, blocks, *of_blocks, "draft_tokens", *accepted, rows=1, blocks=1)
+        else:
+            self._truncate(add)
+            if self._rule == "select":
+                add("select_drawn", "logits", "noise", vocab, "rows", "masses", "token", "draft_probs")
+                add("select_best", blocks, *of_blocks, 0, "confidence", blocks=1)
+            else:
+                by_block = int(self._rule == "accept_block")
+                drafted = ("draft_tokens", "draft_probs", "left")
+                add("leave", "logits", vocab, k, by_block, "rows", "masses", *drafted, rows=k)
+                target = ("rows", "masses", "lost")
+                shape = (vocab, k, blocks, by_block)
+                add("accept_drawn", "logits", "noise", *shape, *target, *drafted, *accepted, rows=1, blocks=1)
+
+        def enqueue() -> None:
+            for launch in launches:
+                launch()
+
+        return enqueue
+
+    def _truncate(self, add: Callable[..., None]) -> None:
+        """Top-k, then top-p and min-p: which logits each row keeps, and their weights block by block."""
+        row = ("logits", "sampling", self._vocab_size, "peaks")
+        search, tried = ["search before", "search"], ["tried before", "tried"]
+        for weighs in (0, 1):
+            for step in range(LAUNCHES):
+                add("search", *row, weighs, 32 - BITS * (step + 1), "masses", *search, *tried)
+                search.reverse()
+                tried.reverse()
+            add("weigh", *row, weighs, *search, tried[0], "masses", "rows")
+            search.reverse()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+Arrays = dict[str, tuple[DTypeLike, tuple[int, ...]]]
+
+
+def _arrays(spec: RuleSpec, vocab_size: int) -> tuple[Arrays, Arrays]:
+    """Inputs and outputs."""
+    k, one, number = spec.num_draft_tokens, (np.int64, (1,)), (np.float32, (1,))
+    drawn = spec.rule not in ("select_greedy", "accept_greedy")
+    inputs: Arrays = {"logits": (np.float32, (spec.rows, vocab_size))}
+    if drawn:
+        inputs |= {"noise": (np.float32, (spec.rows,)), "sampling": (np.float32, (4,))}
+    if spec.rule in ("select", "select_greedy"):
+        outputs: Arrays = {"token": one, "confidence": number}
+        return inputs, outputs | ({"draft_probs": (np.float32, (1, vocab_size))} if drawn else {})
+    inputs |= {"draft_tokens": (np.int64, (k,)), "position": one}
+    if drawn:
+        inputs["draft_probs"] = (np.float32, (k, vocab_size))
+    return inputs, {"num_accepted": one, "next_token": one, "next_position": one}
