@@ -1,6 +1,6 @@
 """The bundle: a folder with graphs, a tokenizer, and a manifest that describes the inputs and outputs of each graph.
 
-    manifest.json   graphs/   graphs/rules/   engines/<engine>/   reference/   tokenizer/   drafts/<name>-<digest>/
+    manifest.json   graphs/   engines/<engine>/   reference/   tokenizer/   drafts/<name>-<digest>/
 
 The manifest lists every file with its size and SHA-256. It is written last, into a temporary folder next to the final
 path, which is then renamed, so a bundle is either complete or absent.
@@ -29,8 +29,6 @@ from .manifest import (
     FileEntry,
     Manifest,
     Plan,
-    RuleName,
-    RuleSpec,
     TextSpec,
     manifest_text,
     write_manifest,
@@ -85,8 +83,6 @@ __all__ = [
     "Proof",
     "Reads",
     "Role",
-    "RuleName",
-    "RuleSpec",
     "SharedVocabulary",
     "State",
     "TextSpec",

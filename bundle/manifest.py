@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from ..strict import OPTIONAL, without_defaults
 from .contract import Contract
 from .drafts import NO_DRAFT, DraftSpec
 from .models import ModelSpec, Role
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 MANIFEST = "manifest.json"
 
 
@@ -65,27 +64,6 @@ class TextSpec:
     tools_template: str | None = field(default=None, metadata=OPTIONAL)
 
 
-RuleName = Literal["select", "select_greedy", "accept_greedy", "accept_token", "accept_block"]
-
-
-@dataclass(frozen=True)
-class RuleSpec:
-    """A graph of a verification rule (`exporter/rules/graphs.py`): a round's steps between the models' passes.
-
-    num_draft_tokens: k. rows: how many rows of logits it takes, k + 1 of the target or 1 of the draft; in the latter
-    case k is the number of tokens drafted before.
-    """
-
-    rule: RuleName
-    num_draft_tokens: int
-    rows: int
-    graph: str
-
-    def __post_init__(self) -> None:
-        if self.num_draft_tokens < 0 or self.rows not in (1, self.num_draft_tokens + 1):
-            raise ValueError(f"{self.rows} rows do not fit {self.num_draft_tokens} draft tokens")
-
-
 @dataclass(frozen=True)
 class Plan:
     """A graph compiled for an engine; see `specexport compile`.
@@ -126,7 +104,6 @@ class Manifest:
     drafts: tuple[DraftSpec, ...]
     text: TextSpec
     engines: tuple[str, ...]
-    rules: tuple[RuleSpec, ...]
     plans: tuple[Plan, ...]
     files: dict[str, FileEntry]
     defaults: Defaults = field(default_factory=Defaults, metadata=OPTIONAL)
@@ -189,7 +166,7 @@ class Manifest:
 
     def referenced_files(self) -> Iterator[str]:
         """Paths of all files that the manifest refers to, relative to the bundle."""
-        yield from (self.text.tokenizer, *(rule.graph for rule in self.rules), *(plan.file for plan in self.plans))
+        yield from (self.text.tokenizer, *(plan.file for plan in self.plans))
         yield from (path for path in (self.text.chat_template, self.text.tools_template) if path is not None)
         yield from self.target.files()
         for draft in self.drafts:

@@ -26,7 +26,7 @@ from ..engines.tensorrt.compile import (
     model_profiles,
 )
 from ..engines.tensorrt.monitor import STEPS_PER_GRAPH
-from ..engines.tensorrt.network_checks import check_model, check_rule
+from ..engines.tensorrt.network_checks import check_capture, check_model
 from ..engines.versions import dotted
 from ..errors import BundleError, EngineError, ProofError
 from ..runtime.proofs.parity import arithmetic, prove_decoder
@@ -102,9 +102,7 @@ def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
         jobs[graph] = CompileJob(bundle.path(graph), profiles, check)
         if reads is not None and reads.fuse:
             width, fuse = len(reads.taps) * manifest.target.tap_width, reads.fuse[dialect]
-            jobs[fuse] = CompileJob(bundle.path(fuse), hidden_profiles(contract, width), check_rule)
-    # First what takes seconds: a rule that cannot be compiled ends it before the models are.
-    jobs = {rule.graph: CompileJob(bundle.path(rule.graph), (), check_rule) for rule in manifest.rules} | jobs
+            jobs[fuse] = CompileJob(bundle.path(fuse), hidden_profiles(contract, width), check_capture)
     for job in jobs.values():
         refuse_newer(lib, job.graph)
     return jobs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..bundle import Bundle, Contract, ModelSpec
 from ..errors import EngineError
+from .rules import RuleSpec
 
 Logits = NDArray[np.float32]
 Rows = NDArray[np.generic]  # rows of one cache, in the engine's own format
@@ -140,9 +140,8 @@ class Reader(Protocol):
 class RoundNoise:
     """Sampling parameters and noise of one sampled round. The noise is uniform in [0, 1), float32.
 
-    verification: `token` or `block`. sampling `[4]`: temperature, top_k, top_p, min_p, as `exporter/rules/graphs.py`
-    takes them. draft_noise `[k]`: for the draft tokens. noise `[k + 1]`: for acceptance, the last one for the token
-    that follows.
+    verification: `token` or `block`. sampling `[4]`: as in `engines/rules.py`. draft_noise `[k]`: for the draft tokens.
+    noise `[k + 1]`: for acceptance, the last one for the token that follows.
     """
 
     verification: str
@@ -218,8 +217,7 @@ class Engine:
     dialect: str  # of the graphs that it runs
     target: Decoder
     draft: OpenedDraft | None = None
-    # for the proof of compiled rules; returns None for a graph that the engine never runs
-    open_graph: Callable[[Path], RunGraph | None] | None = None
+    open_rule: Callable[[RuleSpec], RunGraph] | None = None  # for their proof; None if rounds do not run on the device
     rounds: Rounds | None = None  # None if the device cannot run whole rounds
     close: Callable[[], None] = nothing  # releases everything that the engine holds
     device: int = 0  # which GPU; 0 for engines on the CPU

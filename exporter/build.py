@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..bundle import Bundle, Contract, DraftSpec, ModelSpec, Role, RuleSpec, SharedVocabulary, write_manifest
+from ..bundle import Bundle, Contract, DraftSpec, Role, SharedVocabulary, write_manifest
 from ..bundle.files import require_space_for
 from ..bundle.output import new_folder
 from ..editing.compile import compile_bundle
 from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
-from ..engines.catalogue import ENGINES
 from ..errors import ParameterError
 from ..user_cache import user_cache
 from .additional_drafts import ResolvedDraft, put_draft
@@ -32,7 +31,6 @@ from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
 from .precision import BuildTargets, PrecisionPlan
 from .proving.prove import prove
 from .recipe_choice import Quantizing
-from .rules.graphs import fuses, number_of_rules, write_rules
 from .sources import check_engines, check_leaves, check_overrules, check_sources, check_vocabulary, said
 from .stage_cache import open_cache
 from .tracing.trees import refuse_trees
@@ -201,21 +199,11 @@ def _write(
         else:
             maps = write_maps(resolved.translation, target, first, options.min_overlap, staging_dir)
         made = (DraftSpec(drafts[0].name, first, maps),)
-    rules: tuple[RuleSpec, ...] = ()
-    if any(map(_runs_rounds(specs.values()), options.engines)):  # the host's rounds use the numpy rules
-        with progress.stage("rules", number_of_rules(contract)) as step:
-            rules = write_rules(staging_dir, contract, target.vocab_size, step, fuses(options.engines))
     with progress.stage("write", 1):
         defaults = resolved.models["target"].defaults.within(target.vocab_size)
-        contents = Contents(target, made, text, options.engines, rules, defaults)
+        contents = Contents(target, made, text, options.engines, defaults)
         write_manifest(staging_dir, make_manifest(contents, contract, staging_dir, command))
         return Bundle.open(staging_dir, check_digests=False)  # what was written must be readable
-
-
-def _runs_rounds(specs: Iterable[ModelSpec]) -> Callable[[str], bool]:
-    """Of an engine's name, whether it runs rounds of these models on the device."""
-    states = any(spec.has_states for spec in specs)
-    return lambda engine: bool(ENGINES[engine].library) or (ENGINES[engine].on_gpu and not states)
 
 
 def _contract(resolved: _Models, options: BuildOptions) -> Contract:

@@ -18,7 +18,6 @@ from ..bundle import (
     Manifest,
     ModelSpec,
     Role,
-    RuleSpec,
     SharedVocabulary,
     TextSpec,
     list_files,
@@ -101,7 +100,6 @@ class Contents:
     drafts: tuple[DraftSpec, ...]
     text: TextSpec
     engines: tuple[str, ...]
-    rules: tuple[RuleSpec, ...] = ()
     defaults: Defaults = field(default_factory=Defaults)
 
 

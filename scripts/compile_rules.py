@@ -15,7 +15,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "engines/cuda/rules.cu"
 OUTPUT = SOURCE.with_suffix(".ptx.xz")
-# No multiplication is fused with an addition, so that the CPU's compiler, under which tests run the source, rounds alike.
+# No multiplication is fused with an addition, so that numbers are those of the CPU's compiler, which tests use.
 OPTIONS = (b"--gpu-architecture=compute_70", b"--fmad=false")
 
 

@@ -22,7 +22,6 @@ from specexport.bundle import (
     FileEntry,
     Proof,
     Reads,
-    RuleSpec,
     SharedVocabulary,
     check_name,
     list_files,
@@ -139,7 +138,7 @@ def test_a_newer_schema_is_named_before_its_unknown_keys(root: Path) -> None:
 
 def test_an_older_schema_is_to_be_built_again(root: Path) -> None:
     """Schema 1, as it was before drafts could be missing: the version is named, and not the keys that it lacks."""
-    edit(root, lambda m: [m.update(schema_version=1), m.pop("drafts"), m.pop("rules")])
+    edit(root, lambda m: [m.update(schema_version=1), m.pop("drafts")])
     check(refusal(root), "1", code="schema_version", field="manifest.json.schema_version")
     for command in ("specexport\x1b[2J", 7, None):
         edit(root, lambda m, command=command: m.update(command=command))
@@ -244,53 +243,9 @@ def test_a_shared_vocabulary(root: Path) -> None:
     assert SharedVocabulary("graphs/draft.weights", 3, 12, 4).overlap == 0.25
 
 
-RULE = {"rule": "accept_token", "num_draft_tokens": 4, "rows": 5, "graph": "graphs/rules/accept.onnx"}
-
-
-def with_rule(root: Path, rule: dict[str, Any]) -> None:
-    (root / "graphs/rules").mkdir(exist_ok=True)
-    (root / "graphs/rules/accept.onnx").write_bytes(b"rule")
-    edit(
-        root,
-        lambda m: [
-            m.update(rules=[rule]),
-            m["files"].update({RULE["graph"]: {"bytes": 4, "sha256": sha256(root / RULE["graph"])}}),
-        ],
-    )
-
-
-def test_compiled_rules(root: Path) -> None:
-    with_rule(root, RULE)
-    opened = Bundle.open(root)
-    assert opened.manifest.rules == (RuleSpec("accept_token", 4, 5, "graphs/rules/accept.onnx"),)
-    (root / RULE["graph"]).write_bytes(b"RULE")
-    check(refusal(root), "SHA", code="file_changed")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"rule": "accept_all"},
-        {"graph": "graphs/rules/other.onnx"},
-        {"rows": None},
-    ],
-)
-def test_compiled_rules_that_are_none(change: dict[str, Any], root: Path) -> None:
-    with_rule(root, RULE | change)
-    check(refusal(root), field=("manifest.json.files", "manifest.json.rules[0].rows", "manifest.json.rules[0].rule"))
-
-
-@pytest.mark.parametrize("part", ["maps", "graph"])
-def test_files_of_a_vocabulary_and_of_a_rule_must_be_listed(part: str, root: Path) -> None:
+def test_files_of_a_vocabulary_must_be_listed(root: Path) -> None:
     (root / "extra").write_bytes(b"x")
-    edit(
-        root,
-        lambda m: (
-            m["drafts"][0].update(shared_vocabulary=VOCABULARY | {"maps": "extra"})
-            if part == "maps"
-            else m.update(rules=[RULE | {"graph": "extra"}])
-        ),
-    )
+    edit(root, lambda m: m["drafts"][0].update(shared_vocabulary=VOCABULARY | {"maps": "extra"}))
     check(refusal(root), field="manifest.json.files")
 
 

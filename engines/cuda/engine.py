@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import Bundle, Contract, DraftSpec, ModelSpec, Role
 from ..base import Arrays, Engine, OpenedDraft, RunGraph
+from ..rules import RuleSpec, rule_specs
 from ..shared_vocabulary import load_maps
 from .decoder import DeviceDecoder
 from .hidden import DeviceReader
 from .loaded_graph import LoadedGraph
 from .protocol import ALIGNMENT, Address, Device
 from .round_graph import DeviceRounds
+from .rule_kernels import RuleKernels
 from .staging import Page
 
 
@@ -28,19 +29,27 @@ class OneSpan(Contract):
 
 
 def assemble(
-    name: str, bundle: Bundle, device: Device, loaded: Mapping[str, LoadedGraph], close: Callable[[], None]
+    name: str,
+    bundle: Bundle,
+    device: Device,
+    loaded: Mapping[str, LoadedGraph],
+    close: Callable[[], None],
+    on_device: bool = True,
 ) -> Engine:
     """The engine `name` over `loaded`, by the paths of graphs within the bundle; its passes are captured.
 
-    Rounds run whole on the device where its rules are loaded. With them no model may read anything on the host.
+    on_device: whether rounds run whole on the device. Then no model may read anything on the host.
     Raises `EngineError` for too little memory.
     """
     manifest = bundle.manifest
     contract = manifest.contract
     if not any("columns" in graph.inputs for graph in loaded.values()):
         contract = OneSpan(**vars(contract))
+    rules: dict[str, LoadedGraph] = {}
+    for spec in rule_specs(contract.max_draft_tokens) if on_device else ():
+        rules[spec.name] = RuleKernels(spec, manifest.target.vocab_size, device)
     # Passes run one after the other, so they share one block of memory.
-    size = max(graph.scratch_bytes for graph in loaded.values())
+    size = max(graph.scratch_bytes for graph in (*loaded.values(), *rules.values()))
     scratch = device.allocate(max(size, ALIGNMENT), "what passes need while they run")
 
     def decoder(role: Role, spec: ModelSpec) -> DeviceDecoder:
@@ -58,21 +67,29 @@ def assemble(
     same_ids = first is not None and first.shared_vocabulary is None and first.model.vocab_size == target.vocab_size
     columns = _columns(bundle, first, target.vocab_size) if first is not None else None
     drafting = draft if same_ids or columns is not None else None
-    rules = {Path(path).stem: graph for path, graph in loaded.items()}
     rounds = None
-    if "select_greedy" in rules:
+    if on_device:
         rounds = DeviceRounds(device, contract, target, drafting, rules, scratch, columns)
         rounds.warm_up()
     for model in filter(None, (target, draft)):
         model.warm_up()
 
-    def open_graph(path: Path) -> RunGraph | None:
-        graph = loaded.get(path.relative_to(bundle.root).as_posix())
-        return None if graph is None else device_graph(graph, device, scratch)
+    def open_rule(spec: RuleSpec) -> RunGraph:
+        return device_graph(rules[spec.name], device, scratch)
 
     dialect = next(dialect for dialect, path in manifest.target.graphs.items() if path in loaded)
     opened = OpenedDraft(draft, reader=draft.reader) if draft else None
-    return Engine(name, dialect, target, opened, open_graph, rounds, close, device=device.index, taps=target.taps)
+    return Engine(
+        name,
+        dialect,
+        target,
+        opened,
+        open_rule if on_device else None,
+        rounds,
+        close,
+        device=device.index,
+        taps=target.taps,
+    )
 
 
 def _columns(bundle: Bundle, draft: DraftSpec, target_size: int) -> NDArray[np.int64] | None:

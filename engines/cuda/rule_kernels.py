@@ -1,7 +1,6 @@
-"""The verification rules as kernels of ours, for libraries that launch a kernel for every small operator of a graph.
+"""The verification rules (`engines/rules.py`) on the GPU: the kernels of rules.cu, launched in order.
 
-`rules.cu` has them; `exporter/rules/graphs.py` says what each rule computes. A rule is 2 launches where the most likely
-token is meant, and 21 or 22 where one is drawn.
+A rule is 2 launches where the most likely token is meant, and 21 or 22 where one is drawn.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ...bundle import RuleSpec
+from ..rules import RuleSpec
 from .loaded_graph import Enqueue
 from .protocol import ALIGNMENT, Address, Device
 
-# As in rules.cu: threads of a block, values of a block, bits of a search's step, its cuts, and bytes of its structs.
-THREADS, CHUNK, BITS = 256, 2048, 4
+# As in rules.cu: threads of a block and values of each, bits of a search's step, its cuts, and bytes of its structs.
+THREADS, EACH, BITS = 256, 8, 4
 CUTS, SEARCH_BYTES, ROW_BYTES = 2**BITS - 1, 12, 16
 LAUNCHES = 32 // BITS
 
@@ -33,13 +32,13 @@ def ptx() -> str:
 
 
 class RuleKernels:
-    """Implements `LoadedGraph` for a rule over a vocabulary; names, shapes and dtypes are those of its graph."""
+    """Implements `LoadedGraph` for a rule over a vocabulary."""
 
     on_host: frozenset[str] = frozenset()
 
     def __init__(self, spec: RuleSpec, vocab_size: int, device: Device) -> None:
         self._rule, self._k, self._rows = spec.rule, spec.num_draft_tokens, spec.rows
-        self._vocab_size, self._blocks, self._device = vocab_size, -(-vocab_size // CHUNK), device
+        self._vocab_size, self._blocks, self._device = vocab_size, -(-vocab_size // (THREADS * EACH)), device
         inputs, outputs = _arrays(spec, vocab_size)
         self.inputs, self.outputs, self._arrays = list(inputs), list(outputs), inputs | outputs
         # Scratch memory, by name: where it begins.
@@ -128,14 +127,13 @@ Arrays = dict[str, tuple[DTypeLike, tuple[int, ...]]]
 def _arrays(spec: RuleSpec, vocab_size: int) -> tuple[Arrays, Arrays]:
     """Inputs and outputs."""
     k, one, number = spec.num_draft_tokens, (np.int64, (1,)), (np.float32, (1,))
-    drawn = spec.rule not in ("select_greedy", "accept_greedy")
     inputs: Arrays = {"logits": (np.float32, (spec.rows, vocab_size))}
-    if drawn:
+    if spec.draws:
         inputs |= {"noise": (np.float32, (spec.rows,)), "sampling": (np.float32, (4,))}
     if spec.rule in ("select", "select_greedy"):
         outputs: Arrays = {"token": one, "confidence": number}
-        return inputs, outputs | ({"draft_probs": (np.float32, (1, vocab_size))} if drawn else {})
+        return inputs, outputs | ({"draft_probs": (np.float32, (1, vocab_size))} if spec.draws else {})
     inputs |= {"draft_tokens": (np.int64, (k,)), "position": one}
-    if drawn:
+    if spec.draws:
         inputs["draft_probs"] = (np.float32, (k, vocab_size))
     return inputs, {"num_accepted": one, "next_token": one, "next_position": one}

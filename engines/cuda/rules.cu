@@ -1,4 +1,4 @@
-// The verification rules (`exporter/rules/graphs.py` defines them) as CUDA kernels, a few launches for each.
+// The verification rules (`engines/rules.py`) as CUDA kernels, a few launches for each; rule_kernels.py launches them.
 //
 // A row of logits is split into chunks, one block each. What blocks find is summed up by every block of the next
 // kernel, always in the same order, so the same inputs give the same bits. All arguments take 64 bits.
@@ -13,7 +13,9 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
 
+#ifndef THREADS  // fewer in tests
 #define THREADS 256
+#endif
 #define EACH 8
 #define CHUNK (THREADS * EACH)
 #define BITS 4
@@ -284,8 +286,10 @@ extern "C" __global__ void accept_best(
     const i64* tokens, const i64* position, i64* count, i64* next, i64* next_position
 ) {
     __shared__ Best best[MOST_ROWS];
-    u32 first = threadIdx.x * blocks;
-    if (threadIdx.x <= k) best[threadIdx.x] = best_of(blocks, peaks + first, ids + first, sums + first, lost + first);
+    for (u32 row = threadIdx.x; row <= k; row += THREADS) {
+        u32 first = row * blocks;
+        best[row] = best_of(blocks, peaks + first, ids + first, sums + first, lost + first);
+    }
     __syncthreads();
     if (threadIdx.x) return;
     u32 num_accepted = 0, num_sound = 0;
@@ -304,15 +308,15 @@ __device__ static void judge(
     Judged& judged, const float* logits, u64 vocab, u32 k, u32 blocks, const Row* rows, const float* masses,
     const i64* tokens, const float* draft_probs
 ) {
-    u32 row = threadIdx.x;
-    if (row <= k) judged.sums[row] = total(masses + row * blocks, blocks, 1);
-    if (row < k) {
+    for (u32 row = threadIdx.x; row <= k; row += THREADS) {
+        judged.sums[row] = total(masses + row * blocks, blocks, 1);
+        if (row == k) break;
         u64 place = row * vocab + tokens[row];
         judged.target[row] = weight(rows[row], logits[place]) / judged.sums[row];
         judged.draft[row] = draft_probs[place];
     }
     __syncthreads();
-    if (row) return;
+    if (threadIdx.x) return;
     judged.ratios[0] = 1.0f;
     for (u32 index = 0; index < k; ++index) {
         float single = judged.target[index] / fmaxf(judged.draft[index], TINY);
@@ -378,11 +382,11 @@ extern "C" __global__ void accept_drawn(
     __shared__ u32 num_accepted, chosen, sound[MOST_ROWS], of_target;
     u32 tid = threadIdx.x;
     judge(judged, logits, vocab, k, blocks, rows, masses, tokens, draft_probs);
-    if (tid < k) lefts[tid] = total(left + tid * blocks, blocks, 1);
-    if (tid <= k) {
+    for (u32 row = tid; row <= k; row += THREADS) {
+        if (row < k) lefts[row] = total(left + row * blocks, blocks, 1);
         u32 wrong = 0;
-        for (u32 block = 0; block < blocks; ++block) wrong |= lost[tid * blocks + block];
-        sound[tid] = !wrong && rows[tid].top >= -LARGEST;
+        for (u32 block = 0; block < blocks; ++block) wrong |= lost[row * blocks + block];
+        sound[row] = !wrong && rows[row].top >= -LARGEST;
     }
     __syncthreads();
     if (!tid) {

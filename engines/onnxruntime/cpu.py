@@ -118,7 +118,6 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
         dialect,
         target,
         draft,
-        open_one,
         close=close,
         open_draft=open_draft,
         trees=trees,

@@ -23,9 +23,7 @@ from ..base import Availability, Engine
 from ..cuda.device import CudaDevice
 from ..cuda.driver import find_gpu
 from ..cuda.engine import assemble
-from ..cuda.loaded_graph import LoadedGraph
 from ..cuda.protocol import Device
-from ..cuda.rule_kernels import RuleKernels
 from .device_graph import OrtDeviceGraph, explain, reason
 from .session_options import check_threads, configure
 
@@ -105,12 +103,12 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
 def _load(ort: Any, bundle: Bundle, threads: int, device: CudaDevice) -> Engine:
     """If anything fails, everything is released, `device` included."""
     manifest = bundle.manifest
-    loaded: dict[str, LoadedGraph] = {}  # by its path within the bundle
+    loaded: dict[str, OrtDeviceGraph] = {}  # by its path within the bundle
 
     def open_graph(name: str, wide: bool = False) -> OrtDeviceGraph:
         path = bundle.path(name)
-        graph = loaded[name] = OrtDeviceGraph(ort, _session(ort, path, threads, device, wide), path, device)
-        return graph
+        loaded[name] = OrtDeviceGraph(ort, _session(ort, path, threads, device, wide), path, device)
+        return loaded[name]
 
     def close() -> None:
         with ExitStack() as stack:
@@ -130,9 +128,7 @@ def _load(ort: Any, bundle: Bundle, threads: int, device: CudaDevice) -> Engine:
                 open_graph(spec.graphs[DIALECT], verifies).check(spec, manifest.contract)
                 if spec.reads is not None and DIALECT in spec.reads.fuse:
                     open_graph(spec.reads.fuse[DIALECT]).check_fuse(spec.reads, manifest.target.tap_width)
-            for rule in manifest.rules if not manifest.has_states else ():
-                loaded[rule.graph] = RuleKernels(rule, manifest.target.vocab_size, device)
-            return assemble(NAME, bundle, device, loaded, close)
+            return assemble(NAME, bundle, device, loaded, close, on_device=not manifest.has_states)
     except BaseException:
         close()
         raise

@@ -60,13 +60,11 @@ def load_bundle(
 
 
 def _check_complete(name: str, bundle: Bundle, plans: Mapping[str, Plan]) -> None:
-    """Raises `EngineError` if a model or a rule has no plan."""
+    """Raises `EngineError` if a model has no plan."""
     manifest = bundle.manifest
     graphs: list[tuple[str, dict[str, str]]] = [(role, model.graphs) for role, model in manifest.pair.items()]
     graphs += [("fuse", model.reads.fuse) for model in manifest.pair.values() if model.reads and model.reads.fuse]
-    models = (name for name, by_dialect in graphs if not set(by_dialect.values()) & set(plans))
-    rules = (Path(rule.graph).stem for rule in manifest.rules if rule.graph not in plans)
-    missing = [*models, *rules]
+    missing = [name for name, by_dialect in graphs if not set(by_dialect.values()) & set(plans)]
     if missing:
         again = f"specexport compile {bundle.root} --engine {name}"
         raise EngineError(

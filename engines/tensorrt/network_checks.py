@@ -25,9 +25,9 @@ WAITING = (
 )
 
 
-def check_rule(network: Any) -> Iterator[str]:
-    """Check the graph of a verification rule (`exporter/rules/graphs.py`): no layer may wait for a value, and no input
-    may be one that TensorRT reads on the host, since all are bound to device memory.
+def check_capture(network: Any) -> Iterator[str]:
+    """Check that a CUDA graph can hold it: no layer may wait for a value, and no input may be one that TensorRT reads
+    on the host, since all are bound to device memory.
     """
     yield from (
         f"{tensor.name} decides shapes"
@@ -41,7 +41,7 @@ def check_rule(network: Any) -> Iterator[str]:
 
 def check_model(network: Any, trt: Any, spec: ModelSpec, contract: Contract, dialect: str) -> Iterator[str]:
     """Check a model graph in the dialect `onnx` or `rows`: its caches, states, hidden states and attention layers."""
-    yield from check_rule(network)
+    yield from check_capture(network)
     inputs = {tensor.name: tensor for tensor in (network.get_input(index) for index in range(network.num_inputs))}
     outputs = {tensor.name: tensor for tensor in (network.get_output(index) for index in range(network.num_outputs))}
     for name, layer in spec.cache_names("past"):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     caches = RuntimeCaches(runtime.trt, names, default_folder())
     engine = load_bundle(NAME, bundle, runtime, CudaDevice(device), caches.settings)
     caches.save()
-
-    def close() -> None:
-        caches.save()  # kernels that were compiled during requests
-        engine.close()
-
-    return replace(engine, close=close)
+    return engine
 
 
 def _describe() -> str:

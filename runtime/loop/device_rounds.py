@@ -14,7 +14,7 @@ import numpy as np
 from ...engines.base import Engine, RoundNoise, Rounds
 from ..drafting.names import model_of
 from ..drafting.rounds import RoundOutcome, RoundPlan, Source
-from ..sampling.parameters import COMPILED, COMPILED_TOP_K, SamplingParameters
+from ..sampling.parameters import ON_DEVICE, SamplingParameters
 from ..sampling.rules import NonFiniteLogitsError, noise_streams
 from ..state.context import Context
 from ..state.hidden_rows import HiddenDecoder
@@ -25,14 +25,11 @@ def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str |
     """The engine's own rounds, if they can serve the request: without a drafter, or with the draft model.
 
     Otherwise the host runs the rounds, pass by pass: for looked-up drafts, for whatever changes logits (a grammar,
-    penalties, bias, bans, a minimum length), for log-probabilities, for verification rules without a graph or a
-    top-k of more tokens than a graph sorts (greedy requests need neither, whatever they name), and for a draft model
-    whose ids are not the target's.
+    penalties, bias, bans, a minimum length), for log-probabilities, for verification rules that the device lacks
+    (greedy requests need none, whatever they name), and for a draft model whose ids are not the target's.
     """
     rounds = engine.rounds
-    lacks_rule = parameters.verification not in COMPILED
-    lacks_rule |= COMPILED_TOP_K < parameters.top_k < engine.target.vocab_size
-    on_host = lacks_rule and not parameters.greedy
+    on_host = parameters.verification not in ON_DEVICE and not parameters.greedy
     if rounds is None or parameters.needs_host or on_host:
         return None
     return rounds if drafter is None or (drafter == model_of(drafter) and rounds.drafts) else None

@@ -1,6 +1,6 @@
-"""The compiled verification rules, compared with their numpy counterparts case by case.
+"""The verification rules of a device, compared with their numpy counterparts case by case.
 
-The graphs work in float32 and the numpy rules in float64, so a uniform next to a boundary may fall on its other side:
+They work in float32 and the numpy rules in float64, so a uniform next to a boundary may fall on its other side:
 an answer is correct if the numpy rule gives it for the uniforms as they are, for all of them moved by NUDGE, or for
 some in between.
 """
@@ -14,11 +14,11 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from ...bundle import RuleName, RuleSpec
 from ...engines.base import Arrays, RunGraph
+from ...engines.rules import RuleName, RuleSpec
 from ..sampling.acceptance import verify_block, verify_tokens
 from ..sampling.distribution import Distribution
-from ..sampling.parameters import COMPILED_TOP_K, SamplingParameters
+from ..sampling.parameters import SamplingParameters
 from ..sampling.rules import GreedyRule
 from ..sampling.truncation import processed_distribution
 
@@ -30,7 +30,7 @@ PARAMETERS = (
     SamplingParameters(temperature=0.7, top_k=50),
     SamplingParameters(temperature=1.0, top_p=0.9),
     SamplingParameters(temperature=1.3, top_k=40, top_p=0.8, min_p=0.02),
-    SamplingParameters(temperature=1.0, top_k=COMPILED_TOP_K),
+    SamplingParameters(temperature=1.0, top_k=1024),
 )
 
 
@@ -53,7 +53,7 @@ class RuleProof:
 
 
 def measure_rule(run: RunGraph, spec: RuleSpec, vocab_size: int) -> RuleProof:
-    """Run a compiled rule over fixed cases, among them ties, uniforms of 0, drafts that leave an empty residual, and
+    """Run a rule over fixed cases, among them ties, uniforms of 0, drafts that leave an empty residual, and
     logits that are not numbers, of which a round must learn.
     """
     compared = list(_COMPARISONS[spec.rule](run, spec, vocab_size))

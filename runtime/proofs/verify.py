@@ -10,6 +10,7 @@ from typing import Any
 
 from ...bundle import ModelSpec, Proof
 from ...engines.base import OpenedDraft
+from ...engines.rules import rule_specs
 from ...errors import BundleError, PromptError
 from ..drafting.names import runnable_drafter
 from ..sampling.acceptance import VERIFY
@@ -160,13 +161,10 @@ def _parity(session: Session, model: ModelSpec, opened: OpenedDraft, called: str
 
 
 def _compiled(session: Session) -> Iterator[RuleProof]:
-    manifest, open_graph = session.bundle.manifest, session.engine.open_graph
-    if open_graph is None:
-        return
-    for spec in manifest.rules:
-        run = open_graph(session.bundle.path(spec.graph))
-        if run is not None:
-            yield measure_rule(run, spec, manifest.target.vocab_size)
+    manifest, open_rule = session.bundle.manifest, session.engine.open_rule
+    if open_rule is not None:
+        for spec in rule_specs(manifest.contract.max_draft_tokens):
+            yield measure_rule(open_rule(spec), spec, manifest.target.vocab_size)
 
 
 def _equalities(
@@ -204,7 +202,7 @@ def render(result: Report) -> str:
         equal = sum(entry.passed for entry in result.compiled)
         cases = sum(entry.cases for entry in result.compiled)
         lines.append(
-            f"rules      {equal} of {len(result.compiled)} compiled graphs give what the enumerated rules give, "
+            f"rules      {equal} of {len(result.compiled)} rules of the device give what the enumerated rules give, "
             f"{cases} cases"
         )
     lines += [

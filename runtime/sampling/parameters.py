@@ -13,10 +13,8 @@ from ..grammar.grammar import Grammar
 from .options import Biases, Choice, Flag, Number, OutputGrammar, Text, Texts, TokenIds, Whole, option
 
 Verification = Literal["block", "token", "spectr"]
-# Rules with compiled graphs; rounds with any other rule run on the host.
-COMPILED: tuple[Verification, ...] = ("block", "token")
-# The most that these graphs take as `top_k`: they sort so many of a vocabulary, and TensorRT ends at 3840.
-COMPILED_TOP_K = 1024
+# Rules that devices have; rounds with any other rule run on the host.
+ON_DEVICE: tuple[Verification, ...] = ("block", "token")
 
 SEEDS = 2**64
 # A request without the bundle's defaults.

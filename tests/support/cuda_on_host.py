@@ -5,12 +5,19 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pytest
+from specexport.engines.cuda import rule_kernels
+
+# Threads of a block, so few that small vocabularies have several blocks and a barrier costs little.
+rule_kernels.THREADS = THREADS = 16
 
 SOURCE = Path(__file__).parents[2] / "engines/cuda/rules.cu"
 RUNNER = Path(__file__).with_suffix(".cpp")
@@ -24,11 +31,24 @@ NAMES = (
     "accept_drawn",
     "accept_best",
 )
-FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
+FLAGS = (
+    "-std=c++17",
+    "-O1",
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    f"-DTHREADS={THREADS}",
+    "-shared",
+    "-fPIC",
+)
 
 
 def compiled(source: str) -> ctypes.CDLL:
     """A library of the kernels that `source` has; kept for later processes."""
+    compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
     text = source + RUNNER.read_text()
     folder = Path(tempfile.gettempdir()) / f"specexport-rules-{os.getuid()}"
     folder.mkdir(exist_ok=True)
@@ -37,7 +57,7 @@ def compiled(source: str) -> ctypes.CDLL:
     if not library.exists():
         (kernels := folder / f"{name}-{os.getpid()}.cu").write_text(source)
         made = kernels.with_suffix(".so")
-        command = ["g++", *FLAGS, f'-DRULES="{kernels}"', str(RUNNER), "-o", str(made)]
+        command = [compiler, *FLAGS, f'-DRULES="{kernels}"', str(RUNNER), "-o", str(made)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         made.replace(library)
         kernels.unlink()

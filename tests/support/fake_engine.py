@@ -39,7 +39,6 @@ def with_plans(
         if reads is not None and reads.fuse:
             size = len(reads.taps) * manifest.target.tap_width
             graphs[reads.fuse[dialect]] = hidden_profiles(contract, size)
-    graphs |= {rule.graph: () for rule in manifest.rules}
     plans, files = [], dict(manifest.files)
     for graph, shapes in graphs.items():
         file = f"engines/{engine}/{Path(graph).stem}.plan"

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from specexport.bundle import Bundle, RuleSpec
+from specexport.bundle import Bundle
 from specexport.engines.base import Engine, OpenedDraft
 from specexport.engines.onnxruntime.cpu import DecoderOptions, OrtDecoder
 from specexport.exporter.dialects import Dialect
-from specexport.exporter.rules.graphs import _rules
 from specexport.runtime.session import Session
 from transformers import AutoModelForCausalLM
 
@@ -143,7 +142,7 @@ def session_of(root: Path, target: Exported, draft: Exported | None, prompt_cach
 
 
 def bundle_for_tensorrt(root: Path, target: Exported, draft: Exported | None) -> Bundle:
-    """Their graphs in `onnx`, and the rules that rounds need, without plans."""
+    """Their graphs in `onnx`, without plans."""
     bundle = write_bundle(root, target.contract, VOCAB, has_draft=draft is not None)
     specs: dict[str, Any] = {}
     for role, exported in {"target": target, **({"draft": draft} if draft is not None else {})}.items():
@@ -152,9 +151,4 @@ def bundle_for_tensorrt(root: Path, target: Exported, draft: Exported | None) ->
         graph = f"{place}{role}-onnx.onnx"  # plans are named like it
         (root / place / exported.spec.graphs["onnx"]).rename(root / graph)
         specs[role] = replace(exported.spec, graphs={"onnx": graph}, weights=place + exported.spec.weights)
-    rules: list[RuleSpec] = []
-    (root / "graphs/rules").mkdir()
-    for spec, make in _rules(target.contract.max_draft_tokens, VOCAB):
-        (root / spec.graph).write_bytes(make().SerializeToString())
-        rules.append(spec)
-    return replace(bundle, manifest=with_models(replace(bundle.manifest, rules=tuple(rules)), specs))
+    return replace(bundle, manifest=with_models(bundle.manifest, specs))

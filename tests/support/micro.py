@@ -16,9 +16,8 @@ import onnx
 from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from specexport.bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision, RuleSpec
+from specexport.bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
 from specexport.engines.base import Engine, Logits, OpenedDraft
-from specexport.exporter.rules.graphs import _rules
 
 from support.doubles import with_models, write_bundle
 from support.rolls_back import RollsBack
@@ -150,7 +149,7 @@ def micro_bundle(
     has_draft: bool = True,
     dialect: str = "onnx",
 ) -> Bundle:
-    """A bundle of two micro models, or of a target alone, with the rules that rounds need. Nothing in it is proved."""
+    """A bundle of two micro models, or of a target alone. Nothing in it is proved."""
     models = {"target": target or Micro(), **({"draft": draft or Micro(noise=2.0)} if has_draft else {})}
     bundle = write_bundle(root, contract, models["target"].vocab_size, has_draft=has_draft)
     specs: dict[str, Any] = {}
@@ -158,12 +157,7 @@ def micro_bundle(
         specs[role] = model.spec(role)
         onnx.save(graph(model, contract, dialect), root / specs[role].graphs[dialect])
         specs[role] = replace(specs[role], graphs={dialect: specs[role].graphs[dialect]})
-    rules: list[RuleSpec] = []
-    (root / "graphs/rules").mkdir()
-    for spec, make in _rules(contract.max_draft_tokens, models["target"].vocab_size):
-        (root / spec.graph).write_bytes(make().SerializeToString())
-        rules.append(spec)
-    return replace(bundle, manifest=with_models(replace(bundle.manifest, rules=tuple(rules)), specs))
+    return replace(bundle, manifest=with_models(bundle.manifest, specs))
 
 
 def host_engine(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from specexport.bundle import RuleName, RuleSpec
 from specexport.engines.base import Arrays, Engine
 from specexport.engines.cuda.round_graph import PassDecoder
+from specexport.engines.rules import RuleName, RuleSpec
 from specexport.runtime.session import Session
 
 from ..meter import Meter
@@ -43,15 +43,12 @@ def _pass(meter: Meter, decoder: PassDecoder, width: int, span: int) -> Sample:
 
 def rule_samples(meter: Meter, session: Session, wanted: Iterable[RuleKey]) -> dict[RuleKey, Sample]:
     """Milliseconds of each rule alone, without the copies around it."""
-    bundle, engine = session.bundle, session.engine
-    specs = {(spec.rule, spec.num_draft_tokens): spec for spec in bundle.manifest.rules}
-    return {key: _rule(meter, engine, session, specs[key]) for key in wanted}
+    return {key: _rule(meter, session.engine, RuleSpec(*key)) for key in wanted}
 
 
-def _rule(meter: Meter, engine: Engine, session: Session, spec: RuleSpec) -> Sample:
-    assert engine.open_graph is not None
-    run = engine.open_graph(session.bundle.path(spec.graph))
-    assert run is not None, "rounds have every rule that they use"
+def _rule(meter: Meter, engine: Engine, spec: RuleSpec) -> Sample:
+    assert engine.open_rule is not None
+    run = engine.open_rule(spec)
     arrays = _inputs(spec, engine.target.vocab_size)
 
     def once() -> None:

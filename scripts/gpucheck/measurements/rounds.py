@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
-from specexport.bundle import RuleName
 from specexport.engines.base import RoundNoise, Rounds
+from specexport.engines.rules import RuleName
 
 from ..meter import Counts, Meter
 from ..timing import Sample, Spread

@@ -195,15 +195,6 @@ def test_a_model_without_its_graph_is_refused_and_everything_released(
     assert device.log[-1] == "close"
 
 
-def test_a_bundle_without_rules_runs_pass_by_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = for_ort(micro_bundle(tmp_path, CONTRACT))
-    bundle = replace(bundle, manifest=replace(bundle.manifest, rules=()))
-    with loaded(bundle, FakeDevice(), monkeypatch) as session:
-        assert session.engine.rounds is None
-        plain, drafted = (session.generate([1, 2, 3], max_new_tokens=9, num_draft_tokens=k) for k in (0, 4))
-        assert plain.tokens == drafted.tokens
-
-
 SOURCE = "/onnxruntime_src/onnxruntime/core"
 FULL = (
     f"{SOURCE}/framework/bfc_arena.cc:360 void* Allocate(size_t) "

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from specexport.bundle import Bundle, Contract
 from specexport.engines.onnxruntime.cpu import load as load_on_cpu
+from specexport.engines.rules import rule_specs
 from specexport.errors import EngineError
 from specexport.runtime.proofs.parity import prove_decoder
 from specexport.runtime.proofs.reference_file import load_reference, save_reference
@@ -28,7 +29,6 @@ PROMPT = [7, 45, 200, 31, 9, 12, 260, 3, 77, 120, 45, 200, 31, 18, 5, 99, 101, 7
 @pytest.fixture(scope="module")
 def kept(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A bundle of the pair with every dialect, as a build leaves it but for the manifest on disk."""
-    from specexport.exporter.rules.graphs import write_rules
     from support.tiny import VOCAB, export_cached
 
     root = tmp_path_factory.mktemp("device")
@@ -40,8 +40,7 @@ def kept(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         graphs = {dialect: f"graphs/{name}" for dialect, name in made.spec.graphs.items()}
         specs[role] = replace(made.spec, graphs=graphs, weights=f"graphs/{made.spec.weights}")
     shutil.copy(pair.target / "tokenizer.json", root / "tokenizer/tokenizer.json")
-    rules = write_rules(root, CONTRACT, VOCAB, lambda name: None)
-    return replace(bundle, manifest=with_models(replace(bundle.manifest, rules=rules), specs))
+    return replace(bundle, manifest=with_models(bundle.manifest, specs))
 
 
 @pytest.fixture(scope="module")
@@ -99,15 +98,14 @@ def test_the_models_give_the_reference_logits(sessions: tuple[Session, Session])
     device.reset()  # its caches hold other sequences now
 
 
-def test_the_rule_graphs_on_the_device_equal_the_numpy_rules(kept: Bundle) -> None:
+def test_the_rules_on_the_device_equal_the_numpy_rules(kept: Bundle) -> None:
     session, device = on_device(kept)
-    open_graph, vocab_size = session.engine.open_graph, session.engine.target.vocab_size
-    assert open_graph is not None
+    open_rule, vocab_size = session.engine.open_rule, session.engine.target.vocab_size
+    assert open_rule is not None
     measured = {}
-    for spec in kept.manifest.rules:
-        run = open_graph(kept.path(spec.graph))
+    for spec in rule_specs(3):
+        run = open_rule(spec)
         assert device.driver.cuCtxGetCurrent() == (0, 0), "the thread's context is given back"
-        assert run is not None
         if spec.num_draft_tokens in (0, 3):
             measured[spec.rule] = measure_rule(run, spec, vocab_size)
     assert len(measured) == 5

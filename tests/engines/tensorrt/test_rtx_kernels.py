@@ -1,4 +1,4 @@
-"""Kernels that TensorRT-RTX's real builder makes of rules and models, counted: it needs no GPU, and nothing is run.
+"""Kernels that TensorRT-RTX's real builder makes of models, counted: it needs no GPU, and nothing is run.
 
 Its compiler is a proxy of TensorRT's. A launch costs a GPU a microsecond or more, and copies of keys and values cost
 bandwidth. So these figures may fall, and are then lowered here; they must not rise unnoticed.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +22,9 @@ from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.passes.accumulate import accumulate_in_fp32
 from specexport.exporter.passes.optimize import optimize, save
-from specexport.exporter.rules import graphs as rules
 from specexport.exporter.tracing.trace import probe_cache, trace
 from support.rtx_builder import Kernel, build, kernels
 from transformers import AutoConfig, AutoModelForCausalLM
-
-VOCAB = 128256
-# The most that each may have. A CumSum, a reduction more or a wider search shows here.
-RULES = {
-    "select": (partial(rules.select, VOCAB), 36),
-    "accept_block_4": (partial(rules.accept, VOCAB, 4, "block"), 40),
-    "accept_token_4": (partial(rules.accept, VOCAB, 4, "token"), 38),
-    "select_greedy": (partial(rules.select_greedy, VOCAB), 8),
-    "accept_greedy_4": (partial(rules.accept_greedy, VOCAB, 4), 8),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RULES)
-def test_kernels_of_a_rule(name: str, tmp_path: Path) -> None:
-    make, most = RULES[name]
-    (tmp_path / "rule.onnx").write_bytes(make().SerializeToString())
-    assert len(kernels(tmp_path / "rule.onnx")) <= most
 
 
 def test_what_every_build_asks_for() -> None:

@@ -1,124 +1,93 @@
-"""The proof of compiled rules finds graphs out that decide almost right."""
+"""The proof of a device's rules finds rules out that decide almost right."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
-import onnx
 import pytest
-from specexport.bundle import RuleSpec
-from specexport.engines.base import Arrays
-from specexport.engines.onnxruntime.graphs import open_graph
-from specexport.exporter.rules import graphs, parts
-from specexport.exporter.rules import graphs as write
-from specexport.exporter.rules.parts import RuleGraph
+from specexport.engines.base import Arrays, RunGraph
+from specexport.engines.cuda.engine import device_graph
+from specexport.engines.cuda.rule_kernels import RuleKernels
+from specexport.engines.rules import RuleSpec, rule_specs
 from specexport.runtime.proofs import rule_parity
-from specexport.runtime.proofs.rule_parity import RuleProof, measure_rule
+from specexport.runtime.proofs.rule_parity import measure_rule
+from support import cuda_on_host
+from support.fake_device import FakeDevice
+from support.fake_kernels import KERNELS
 
-VOCAB = 600  # more than one block of the cumulative sum
-
-
-def prove(spec: RuleSpec, model: onnx.ModelProto, folder: Path) -> RuleProof:
-    path = folder / "rule.onnx"
-    path.write_bytes(model.SerializeToString())
-    return measure_rule(open_graph(path), spec, VOCAB)
+VOCAB = 600  # several blocks
+SPECS = {spec.name: spec for spec in rule_specs(3)}
 
 
-def exchange(monkeypatch: pytest.MonkeyPatch, operator: str, other: str) -> None:
-    original = RuleGraph.__getattr__
-    monkeypatch.setattr(
-        RuleGraph, "__getattr__", lambda self, name: original(self, other if name == operator else name)
-    )
+def opened(spec: RuleSpec) -> RunGraph:
+    device = FakeDevice()
+    kernels = RuleKernels(spec, VOCAB, device)
+    with device.entered():
+        scratch = device.allocate(kernels.scratch_bytes, "scratch")
+    return device_graph(kernels, device, scratch)
 
 
-def highest_id_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    def argmax(op: RuleGraph, logits: object, top: object, num_rows: int, vocab_size: int) -> object:
-        best = op.Equal(logits, top)
-        return op.ReduceMax(op.Where(best, op.Range(0, vocab_size, 1), 0), [1], keepdims=0)
-
-    monkeypatch.setattr(graphs, "argmax", argmax)
-
-
-def equal_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    exchange(monkeypatch, "Less", "LessOrEqual")
-
-
-def nothing_left_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = graphs._following
-
-    def following(op: RuleGraph, target: object, draft: object, accepted: object, scale: object, k: int) -> object:
-        return original(op, target, draft, accepted, scale, k)[:1]  # what is left over, even where that is nothing
-
-    monkeypatch.setattr(graphs, "_following", following)
-
-
-def no_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = parts.element
-    monkeypatch.setattr(parts, "element", lambda op, vector, index: 1.0 if index == 0 else original(op, vector, index))
-
-
-def specs(k: int) -> dict[str, tuple[RuleSpec, Callable[[], onnx.ModelProto]]]:
-    return {Path(spec.graph).stem: (spec, make) for spec, make in write._rules(k, VOCAB)}
-
-
-@pytest.mark.parametrize("name", specs(3))
-def test_a_right_graph_passes(name: str, tmp_path: Path) -> None:
-    spec, make = specs(3)[name]
-    proof = prove(spec, make(), tmp_path)
+@pytest.mark.parametrize("name", SPECS)
+def test_a_right_rule_passes(name: str) -> None:
+    proof = measure_rule(opened(SPECS[name]), SPECS[name], VOCAB)
     assert proof.passed, proof
     assert proof.cases >= 2
 
 
-@pytest.mark.parametrize(
-    ("mutant", "names"),
-    [
-        (highest_id_wins, ["select_greedy", "accept_greedy_1", "accept_greedy_2", "accept_greedy_3"]),
-        (equal_is_enough, ["accept_token_1", "accept_token_2", "accept_token_3"]),
-        (
-            nothing_left_is_nothing,
-            ["accept_token_1", "accept_token_2", "accept_block_1", "accept_block_2", "accept_block_3"],
-        ),
-        (no_temperature, ["select"]),
-    ],
-)
-def test_mutants_are_found_out(
-    mutant: Callable[[pytest.MonkeyPatch], None], names: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    mutant(monkeypatch)
+# What the source says, and what it might: in which rules that must be found out.
+FAULTS = {
+    "the highest id wins": (
+        {"other_id < best_id[tid]": "other_id > best_id[tid]", "> peak)": ">= peak)", "> best.top)": ">= best.top)"},
+        ["select_greedy", "accept_greedy_1", "accept_greedy_3"],
+    ),
+    "a uniform of 0 accepts what has no probability": (
+        {"judged.draft[count] < judged": "judged.draft[count] <= judged"},
+        ["accept_token_1", "accept_token_2", "accept_token_3"],
+    ),
+    "where nothing is left, nothing is drawn": (
+        {"row == k || !(lefts[row] > 0.0f)": "row == k"},
+        ["accept_token_1", "accept_token_2", "accept_block_1", "accept_block_2", "accept_block_3"],
+    ),
+    "no temperature": ({" / row.temperature": ""}, ["select"]),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_found_out(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes, names = FAULTS[fault]
+    source = cuda_on_host.SOURCE.read_text()
+    for right, wrong in changes.items():
+        assert right in source
+        source = source.replace(right, wrong)
+    library = cuda_on_host.compiled(source)
+    for kernel in cuda_on_host.NAMES:
+        monkeypatch.setitem(KERNELS, kernel, cuda_on_host.kernel(kernel, lambda: library))
     for name in names:
-        spec, make = specs(3)[name]
-        assert not prove(spec, make(), tmp_path).passed, name
+        assert not measure_rule(opened(SPECS[name]), SPECS[name], VOCAB).passed, name
 
 
 @pytest.mark.parametrize("name", ["select", "accept_token_2", "accept_block_2"])
-def test_tokens_smaller_than_the_nudge(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_tokens_smaller_than_the_nudge(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a vocabulary of 128k, where what float32 may move spans several tokens: those are right, others are not."""
     monkeypatch.setattr(rule_parity, "NUDGE", 0.02)
-    spec, make = specs(3)[name]
-    assert prove(spec, make(), tmp_path).passed
-    run = open_graph(tmp_path / "rule.onnx")
+    run = opened(SPECS[name])
+    assert measure_rule(run, SPECS[name], VOCAB).passed
     token = "token" if name == "select" else "next_token"
 
     def next_but_many(arrays: Arrays) -> Arrays:
         found = dict(run(arrays))
         return found | {token: (found[token] + VOCAB // 3) % VOCAB}
 
-    assert not rule_parity.measure_rule(next_but_many, spec, VOCAB).passed
+    assert not measure_rule(next_but_many, SPECS[name], VOCAB).passed
 
 
 @pytest.mark.parametrize("name", ["select", "select_greedy"])
-def test_what_is_no_number_must_be_told(name: str, tmp_path: Path) -> None:
+def test_what_is_no_number_must_be_told(name: str) -> None:
     """As a compiler hides that takes x - x for 0."""
-    spec, write_graph = specs(3)[name]
-    path = tmp_path / "rule.onnx"
-    path.write_bytes(write_graph().SerializeToString())
-    run = open_graph(path)
+    run = opened(SPECS[name])
 
     def hides(inputs: Arrays) -> Arrays:
         found = dict(run(inputs))
         return found | {"confidence": np.nan_to_num(found["confidence"])}
 
-    assert measure_rule(run, spec, VOCAB).passed
-    assert not measure_rule(hides, spec, VOCAB).passed
+    assert measure_rule(run, SPECS[name], VOCAB).passed
+    assert not measure_rule(hides, SPECS[name], VOCAB).passed

@@ -1,4 +1,4 @@
-"""The compiled rules on ONNX Runtime against the numpy rules, which are float64.
+"""The rules' kernels against the numpy rules, which are float64. The kernels run on the CPU, from their own source.
 
 float32 moves a boundary a little, so boundaries are computed in float64, and what lies within SLACK of one may fall to
 either side. Whole rounds: `runtime/proofs/rule_parity.py`, which is tested by `tests/runtime/proofs`.
@@ -7,25 +7,25 @@ either side. Whole rounds: `runtime/proofs/rule_parity.py`, which is tested by `
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
+import re
 from collections.abc import Sequence
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx_ir import from_proto
-from specexport.bundle import Contract
-from specexport.engines.onnxruntime.graphs import open_session
-from specexport.exporter.passes.lint import lint
-from specexport.exporter.rules import graphs
-from specexport.exporter.rules.graphs import fuses
+from specexport.engines.base import RunGraph
+from specexport.engines.cuda import rule_kernels
+from specexport.engines.cuda.engine import device_graph
+from specexport.engines.cuda.rule_kernels import RuleKernels
+from specexport.engines.rules import RuleName, RuleSpec
 from specexport.runtime.proofs.enumeration import Chain, enumerate_rounds
 from specexport.runtime.sampling.distribution import Distribution
-from specexport.runtime.sampling.parameters import COMPILED_TOP_K, SamplingParameters, Verification
+from specexport.runtime.sampling.parameters import SamplingParameters, Verification
 from specexport.runtime.sampling.truncation import processed_distribution
+from support.cuda_on_host import SOURCE
+from support.fake_device import FakeDevice
 
 SLACK = 1e-6
 VERIFICATIONS: tuple[Verification, ...] = ("token", "block")
@@ -34,21 +34,33 @@ PLAIN = (1.0, 0, 1.0, 0.0)
 Sampling = tuple[float, int, float, float]  # temperature, top_k, top_p, min_p
 
 
-@functools.cache
-def session(rule: str, *arguments: Any) -> Any:
-    return open_session(getattr(graphs, rule)(*arguments).SerializeToString(), 0)
+RULES: dict[str, RuleName] = {"token": "accept_token", "block": "accept_block"}
 
 
-def run(rule: str, *arguments: Any, **inputs: Any) -> list[np.ndarray]:
-    made = session(rule, *arguments)
-    kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
-    return list(
-        made.run(None, {given.name: np.asarray(inputs[given.name], kinds[given.type]) for given in made.get_inputs()})
-    )
+def opened(rule: RuleName, vocab: int, k: int = 0) -> RunGraph:
+    device = FakeDevice()
+    kernels = RuleKernels(RuleSpec(rule, k), vocab, device)
+    with device.entered():
+        scratch = device.allocate(kernels.scratch_bytes, "scratch")
+    return device_graph(kernels, device, scratch)
+
+
+kept = functools.cache(opened)
+
+
+def run(rule: RuleName, vocab: int, k: int = 0, **inputs: Any) -> dict[str, np.ndarray]:
+    shapes = RuleKernels(RuleSpec(rule, k), vocab, FakeDevice())
+    arrays = {name: np.asarray(value, shapes.array(name)[0]) for name, value in inputs.items()}
+    assert {*arrays} == {*shapes.inputs}
+    return dict(kept(rule, vocab, k)(arrays))
+
+
+def counts(outputs: dict[str, np.ndarray]) -> list[int]:
+    return [int(outputs[name][0]) for name in ("num_accepted", "next_token", "next_position")]
 
 
 def parameters(sampling: Sampling, nudge: float = 0.0) -> SamplingParameters:
-    """As the graph sees them, in float32. nudge: relative, of what top_p and min_p ask for."""
+    """As the kernels see them, in float32. nudge: relative, of what top_p and min_p ask for."""
     temperature, top_k, top_p, min_p = sampling
     top_p, min_p = (float(np.float32(value)) for value in (top_p, min_p))
     if top_p < 1.0:
@@ -137,7 +149,7 @@ def samplings(vocab: int) -> list[Sampling]:
     temperatures: tuple[float, ...] = (1e-3, 0.7, 1.0, 100.0)
     alone: list[Sampling] = [
         PLAIN,
-        *((1.0, top_k, 1.0, 0.0) for top_k in (1, 2, 7, min(vocab - 1, COMPILED_TOP_K), vocab, vocab + 5)),
+        *((1.0, top_k, 1.0, 0.0) for top_k in (1, 2, 7, vocab - 1, vocab, vocab + 5)),
         *((1.0, 0, top_p, 0.0) for top_p in (1e-6, 0.1, 0.5, 0.9, 0.999)),
         *((1.0, 0, 1.0, min_p) for min_p in (1e-4, 0.05, 1.0)),
         (1e-30, 0, 1.0, 0.0),
@@ -147,31 +159,6 @@ def samplings(vocab: int) -> list[Sampling]:
     return alone + list(together)
 
 
-@pytest.mark.parametrize("kind", ["normal", "tied"])
-def test_without_fused_operators_the_same_is_kept_and_drawn(kind: str) -> None:
-    vocab, given = 1103, kinds_of_logits(1103, 1)
-    for sampling in samplings(vocab):
-        inputs = dict(logits=given.get(kind, given["normal"])[None], noise=[0.4], sampling=sampling)
-        some, all_of_them = (run("select", vocab, fused, **inputs) for fused in (True, False))
-        for ours, theirs in zip(some, all_of_them, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-
-
-@pytest.mark.parametrize(
-    ("engines", "ranked"), [(("onnxruntime-cuda",), 8192), (("onnxruntime-cuda", "tensorrt"), 1024)]
-)
-def test_how_many_are_ranked_is_what_the_engines_do_best(
-    engines: tuple[str, ...], ranked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graphs, "measure_rule", lambda *_: SimpleNamespace(passed=True))
-    (tmp_path / "graphs").mkdir()
-    contract = Contract(capacity=64, max_draft_tokens=1, prompt_chunk=16, precision="fp16")
-    for spec in graphs.write_rules(tmp_path, contract, 10_000, lambda _: None, fuses(engines)):
-        made = from_proto(onnx.load(tmp_path / spec.graph)).graph
-        counts = {node.inputs[1].const_value.numpy().item() for node in made if node.op_type == "TopK"}  # type: ignore[union-attr]
-        assert max(counts, default=1) == (1 if "greedy" in spec.rule else ranked)
-
-
 @pytest.mark.parametrize("kind", kinds_of_logits(16, 0))
 @pytest.mark.parametrize("vocab", [37, 1103])  # 1103 is prime: no round top_p falls between two of many equal tokens
 def test_draft_probs_are_the_processed_distribution(vocab: int, kind: str) -> None:
@@ -179,7 +166,8 @@ def test_draft_probs_are_the_processed_distribution(vocab: int, kind: str) -> No
     on_a_boundary = 0
     for index, sampling in enumerate(samplings(vocab)):
         noise = (0.0, 0.5, BELOW_ONE, 0.123)[index % 4]
-        token, probs, confidence = run("select", vocab, logits=logits[None], noise=[noise], sampling=sampling)
+        found = run("select", vocab, logits=logits[None], noise=[noise], sampling=sampling)
+        token, probs, confidence = found["token"], found["draft_probs"], found["confidence"]
         expected = expected_probs(logits, sampling)
         on_a_boundary += len(expected) > 1
         assert_probs(probs[0], expected)
@@ -192,8 +180,12 @@ def test_draft_probs_are_the_processed_distribution(vocab: int, kind: str) -> No
 @pytest.mark.parametrize("temperature", [0.0, 1e-40, 1e-30])
 def test_temperatures_next_to_zero_leave_the_largest(temperature: float) -> None:
     logits = [[1.0, 2.0, -np.inf, 2.0, 1.999]]
-    probs = run("select", 5, logits=logits, noise=[0.0], sampling=(temperature, 0, 0.9, 0.0))[1]
+    probs = run("select", 5, logits=logits, noise=[0.0], sampling=(temperature, 0, 0.9, 0.0))["draft_probs"]
     assert probs.tolist() == [[0.0, 0.5, 0.0, 0.5, 0.0]]
+
+
+def drawn(logits: np.ndarray, noise: float) -> int:
+    return int(run("select", len(logits), logits=logits[None], noise=[noise], sampling=PLAIN)["token"][0])
 
 
 def test_every_uniform_draws_its_own_token() -> None:
@@ -206,25 +198,26 @@ def test_every_uniform_draws_its_own_token() -> None:
     tokens = np.flatnonzero(probs)
     for place in range(0, len(tokens), 7):
         for share in (0.01, 0.5, 0.99):
-            token = run("select", vocab, logits=logits[None], noise=[(place + share) / len(tokens)], sampling=PLAIN)[0]
-            assert token == tokens[place]
-    assert run("select", vocab, logits=logits[None], noise=[0.0], sampling=PLAIN)[0] == tokens[0]
-    assert run("select", vocab, logits=logits[None], noise=[BELOW_ONE], sampling=PLAIN)[0] == tokens[-1]
+            assert drawn(logits, (place + share) / len(tokens)) == tokens[place]
+    assert drawn(logits, 0.0) == tokens[0]
+    assert drawn(logits, BELOW_ONE) == tokens[-1]
 
 
 def test_a_boundary_belongs_to_the_token_behind_it() -> None:
     for place in range(8):  # eighths are exact in float32
-        assert run("select", 8, logits=np.zeros((1, 8)), noise=[place / 8], sampling=PLAIN)[0] == place
+        assert drawn(np.zeros(8), place / 8) == place
 
 
 @pytest.mark.parametrize("kind", kinds_of_logits(16, 0))
 def test_greedy_takes_the_lowest_id_of_the_largest(kind: str) -> None:
     for seed in range(5):
         logits = kinds_of_logits(700, seed)[kind]
-        token, confidence = run("select_greedy", 700, logits=logits[None])
-        assert token == logits.argmax()
+        found = run("select_greedy", 700, logits=logits[None])
+        assert found["token"] == logits.argmax()
         np.testing.assert_allclose(
-            confidence, processed_distribution(logits, SamplingParameters(temperature=1.0)).probs.max(), rtol=1e-5
+            found["confidence"],
+            processed_distribution(logits, SamplingParameters(temperature=1.0)).probs.max(),
+            rtol=1e-5,
         )
 
 
@@ -239,7 +232,7 @@ def test_greedy_accepts_up_to_the_first_difference(k: int) -> None:
             # Right again behind the first wrong one, which must not count.
             draft_tokens = np.array([(token + (index == wrong)) % vocab for index, token in enumerate(best[:-1])])
             outputs = run("accept_greedy", vocab, k, logits=logits, draft_tokens=draft_tokens, position=[position])
-            assert [int(value[0]) for value in outputs] == [wrong, best[wrong], position + wrong + 1]
+            assert counts(outputs) == [wrong, best[wrong], position + wrong + 1]
 
 
 @pytest.mark.parametrize("verification", VERIFICATIONS)
@@ -250,13 +243,13 @@ def test_probabilities_of_exactly_zero_and_one(verification: Verification, unifo
     logits[0, 2] = logits[1, 4] = logits[2, 5] = 1.0
     draft_probs = [[0, 0, 1, 0, 0, 0], [0, 0.5, 0, 0, 0.5, 0]]
     feed = dict(logits=logits, draft_probs=draft_probs, noise=[uniform] * 3, sampling=PLAIN, position=[5])
-    outputs = run("accept", 6, 2, verification, draft_tokens=[2, 1], **feed)
-    assert [int(value[0]) for value in outputs] == [1, 4, 7]
-    outputs = run("accept", 6, 2, verification, draft_tokens=[2, 4], **feed)
-    assert [int(value[0]) for value in outputs] == [2, 5, 8]
+    outputs = run(RULES[verification], 6, 2, draft_tokens=[2, 1], **feed)
+    assert counts(outputs) == [1, 4, 7]
+    outputs = run(RULES[verification], 6, 2, draft_tokens=[2, 4], **feed)
+    assert counts(outputs) == [2, 5, 8]
     # Drafted without any probability, by mistake only: an answer that the target allows, whatever it is.
-    outputs = run("accept", 6, 2, verification, draft_tokens=[3, 3], **feed)
-    assert [int(value[0]) for value in outputs] == [0, 2, 6]
+    outputs = run(RULES[verification], 6, 2, draft_tokens=[3, 3], **feed)
+    assert counts(outputs) == [0, 2, 6]
 
 
 @pytest.mark.parametrize("verification", VERIFICATIONS)
@@ -264,7 +257,7 @@ def test_a_uniform_on_the_boundary_rejects(verification: Verification) -> None:
     """Target (1/2, 1/2), draft (1, 0) and its first token: the chance is exactly 1/2."""
     feed = dict(logits=np.zeros((2, 2)), draft_tokens=[0], draft_probs=[[1, 0]], sampling=PLAIN, position=[0])
     for uniform, accepted in ((0.5, 0), (float(np.nextafter(np.float32(0.5), np.float32(0))), 1)):
-        assert run("accept", 2, 1, verification, noise=[uniform, 0.25], **feed)[0] == accepted
+        assert run(RULES[verification], 2, 1, noise=[uniform, 0.25], **feed)["num_accepted"] == accepted
 
 
 def compiled_rounds(verification: Verification, k: int, target: Chain, draft: Chain) -> Any:
@@ -275,55 +268,118 @@ def compiled_rounds(verification: Verification, k: int, target: Chain, draft: Ch
         feed = dict(
             logits=logits, draft_tokens=draft_tokens, draft_probs=probs, noise=uniforms, sampling=PLAIN, position=[0]
         )
-        num_accepted, next_token, _ = run("accept", target.vocab, k, verification, **feed)
-        return int(num_accepted[0]), int(next_token[0])
+        num_accepted, next_token, _ = counts(run(RULES[verification], target.vocab, k, **feed))
+        return num_accepted, next_token
 
     return judge
 
 
 @pytest.mark.parametrize(("verification", "k"), [("token", 1), ("block", 1), ("token", 2), ("block", 2)])
 def test_the_output_is_the_targets_by_enumeration(verification: Verification, k: int) -> None:
-    """L0 of the compiled graph: float32 uniforms, multiples of 2**-24, integrated out."""
+    """L0 of the kernels: float32 uniforms, multiples of 2**-24, integrated out."""
     target, draft = Chain(3, 1), Chain(3, 101)
     result = enumerate_rounds(compiled_rounds(verification, k, target, draft), target, draft, k, steps=2**24)
     assert result.error(target) < 1e-6
 
 
-MODELS = [
-    ("select_greedy", (128256,)),
-    ("select", (128256,)),
-    ("accept_greedy", (128256, 4)),
-    ("accept", (128256, 4, "token")),
-    ("accept", (128256, 8, "block")),
-    ("accept", (128256, 1, "block")),
-]
+# Logits that are no numbers: the rules stop in front of them and say so; no host looks at the logits.
+
+VOCAB, K = 300, 2
 
 
-def test_the_oldest_tensorrt_has_every_operator() -> None:
-    """CumSum would be a loop there, which no CUDA graph holds."""
-    for spec, make in graphs._rules(2, 600):
-        assert lint(from_proto(make()), "rows") == [], spec.graph
+def sound() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=VOCAB).astype(np.float32)
 
 
-def test_no_extremum_is_of_several_rows() -> None:
-    """cuDNN, which ONNX Runtime asks on a GPU, takes one thread a row: 6.4 ms instead of 26 us for a TopK."""
-    for spec, make in graphs._rules(2, 600):
-        graph = onnx.shape_inference.infer_shapes(make(), data_prop=True).graph
-        sizes = {
-            value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in graph.value_info
-        }
-        extrema = [node for node in graph.node if node.op_type in ("ReduceMax", "ReduceMin", "ArgMax", "ArgMin")]
-        assert extrema
-        for node in extrema:
-            assert set(sizes[node.output[0]]) <= {1}, (spec.graph, node.output[0])
+def broken(kind: str) -> np.ndarray:
+    row = sound()
+    if kind == "nan":
+        row[:] = np.nan
+    elif kind == "one nan":
+        row[5] = np.nan
+    elif kind == "one inf":
+        row[5] = np.inf
+    else:
+        row[:] = -np.inf
+    return row
 
 
-@pytest.mark.parametrize(("rule", "arguments"), MODELS)
-def test_files_are_small_and_valid(rule: str, arguments: tuple[Any, ...]) -> None:
-    model = getattr(graphs, rule)(*arguments)
-    onnx.checker.check_model(model, full_check=True)  # shapes and types of the outputs are what the operators give
-    assert len(model.SerializeToString()) < 50_000
-    assert {entry.domain: entry.version for entry in model.opset_import} == {"": 18}
-    assert ("draft_tokens" in {given.name for given in model.graph.input}) == (
-        rule == "accept_greedy" or rule == "accept" or arguments[-1] == 4
-    )
+KINDS = ("nan", "one nan", "one inf", "nothing")
+
+
+def judged(rule: str, logits: np.ndarray, token: int, draft_probs: np.ndarray, uniform: float) -> list[int]:
+    inputs: dict[str, Any] = {"logits": logits, "draft_tokens": [token] * K, "position": [3]}
+    if rule == "greedy":
+        return counts(run("accept_greedy", VOCAB, K, **inputs))
+    inputs |= {"draft_probs": draft_probs, "noise": [uniform] * (K + 1), "sampling": PLAIN}
+    return counts(run(RULES[rule], VOCAB, K, **inputs))
+
+
+@pytest.mark.parametrize("rule", ["greedy", "token", "block"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_acceptance_ends_in_front_of_a_broken_row(kind: str, rule: str) -> None:
+    probs = np.full((K, VOCAB), 1e-9, np.float32)  # the target accepts for certain, as long as it is asked
+    for place in range(K + 1):
+        logits = np.stack([broken(kind) if row == place else sound() for row in range(K + 1)])
+        assert judged(rule, logits, int(sound().argmax()), probs, 0.0) == [place, VOCAB, 3 + place + 1]
+
+
+@pytest.mark.parametrize("rule", ["greedy", "token", "block"])
+def test_a_broken_row_behind_the_rejected_does_no_harm(rule: str) -> None:
+    logits, worst = np.stack([sound(), sound(), broken("nan")]), int(sound().argmin())
+    certain = np.zeros((K, VOCAB), np.float32)
+    certain[:, worst] = 1.0
+    num_accepted, next_token, _ = judged(rule, logits, worst, certain, 0.99)
+    assert num_accepted == 0
+    assert 0 <= next_token < VOCAB
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draft_token_stays_an_id_and_its_confidence_tells(kind: str) -> None:
+    drawn: dict[str, Any] = {"noise": [0.5], "sampling": PLAIN}
+    for rule, more in (("select_greedy", {}), ("select", drawn)):
+        found = run(rule, VOCAB, logits=broken(kind)[None], **more)  # type: ignore[arg-type]
+        assert 0 <= int(found["token"][0]) < VOCAB
+        assert np.isnan(found["confidence"][0])
+
+
+# How they are made and run.
+
+
+def test_what_a_row_was_before_does_not_matter() -> None:
+    """Scratch memory is shared: a search must not see what an earlier one left, also where it is off."""
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=(1, VOCAB)).astype(np.float32) for _ in range(8)]
+    for rule in ("select",):
+        shared, some = opened(rule, VOCAB), itertools.cycle(samplings(VOCAB)[::5])
+        for logits, sampling in zip(rows, some, strict=False):
+            inputs = {"logits": logits, "noise": np.float32([0.3]), "sampling": np.float32(sampling)}
+            again, fresh = shared(inputs), opened(rule, VOCAB)(inputs)
+            for name, value in fresh.items():
+                np.testing.assert_array_equal(again[name], value)
+
+
+def test_more_rows_than_threads() -> None:
+    vocab, k = 40, 32
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(k + 1, vocab)).astype(np.float32)
+    best = logits.argmax(axis=1)
+    feed: dict[str, Any] = dict(logits=logits, draft_tokens=best[:k], position=[0])
+    assert counts(run("accept_greedy", vocab, k, **feed)) == [k, best[k], k + 1]
+    feed |= dict(draft_probs=np.zeros((k, vocab)), noise=[0.0] * (k + 1), sampling=(1.0, 1, 1.0, 0.0))
+    for rule in RULES.values():
+        assert counts(run(rule, vocab, k, **feed)) == [k, best[k], k + 1]
+
+
+def test_the_ptx_is_that_of_the_source() -> None:
+    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+    assert digest in rule_kernels.ptx().splitlines()[0], "run scripts/compile_rules.py"
+    # for drivers from CUDA 12.0 and GPUs from Volta on
+    assert re.findall(r"^\.(?:version|target) (.*)", rule_kernels.ptx(), re.MULTILINE) == ["8.0", "sm_70"]
+
+
+def test_numbers_of_the_source_and_of_python_are_the_same() -> None:
+    defined = dict(re.findall(r"#define (\w+) (\d+)\n", SOURCE.read_text()))
+    assert int(defined["EACH"]) == rule_kernels.EACH
+    assert int(defined["BITS"]) == rule_kernels.BITS
+    assert int(defined["THREADS"]) == 256

@@ -1,1 +1,0 @@
-"""The verification rules as ONNX graphs."""
