@@ -41,11 +41,6 @@ from support.refusals import refused
 trt = pytest.importorskip("tensorrt_rtx")
 ENGINE = "tensorrt-rtx"
 # What a round needs for k of 1 to 4.
-RULES = {"select", "select_greedy"} | {
-    f"accept_{rule}_{k}" for rule in ("greedy", "token", "block") for k in range(1, 5)
-}
-
-
 @pytest.fixture
 def bundle(compilable: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(compilable, tmp_path / "copy.bundle"))
@@ -85,9 +80,7 @@ def test_a_compiled_bundle(bundle: Path) -> None:
     assert set(opened.manifest.files) == set(list_files(bundle))
 
     plans = plans_of(opened, ENGINE)
-    graphs = {model.graphs["onnx"] for model in before.models.values()} | {
-        f"graphs/rules/{name}.onnx" for name in RULES
-    }
+    graphs = {model.graphs["onnx"] for model in before.models.values()}
     assert set(plans) == graphs
     for graph, plan in plans.items():
         assert plan.file.startswith(f"engines/{ENGINE}/{Path(graph).stem}-")

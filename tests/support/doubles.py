@@ -272,7 +272,6 @@ def write_bundle(
         drafts=(DraftSpec("draft", model("draft", draft_vocab_size or vocab_size)),) if has_draft else (),
         text=text,
         engines=("onnxruntime",),
-        rules=(),
         plans=(),
         files=list_files(root),
     )

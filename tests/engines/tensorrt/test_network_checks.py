@@ -13,7 +13,7 @@ import pytest
 from specexport.bundle import CacheLayer, Contract, ModelSpec, Reads
 from specexport.engines.tensorrt.api import library
 from specexport.engines.tensorrt.compile import _allow_decomposition, _builder, _parse
-from specexport.engines.tensorrt.network_checks import attention_layers, check_model, check_rule
+from specexport.engines.tensorrt.network_checks import attention_layers, check_model, check_capture
 
 trt = pytest.importorskip("tensorrt_rtx")
 
@@ -74,10 +74,10 @@ def test_an_input_that_decides_shapes(tmp_path: Path) -> None:
     """TensorRT reads its value on the host, where a round has none; a constant does no harm."""
     text = """<ir_version: 8, opset_import: ["": 18]>
     rule (float[8] x, int64[1] count) => (float[n] y) { y = Expand (x, SHAPE) }"""
-    (found,) = check_rule(Parsed(text.replace("SHAPE", "count").replace("float[8]", "float[1]"), tmp_path).network)
+    (found,) = check_capture(Parsed(text.replace("SHAPE", "count").replace("float[8]", "float[1]"), tmp_path).network)
     assert "count" in found
     constant = text.replace("{", "{ eight = Constant <value = int64[1] {8}> ()").replace("SHAPE", "eight")
-    assert list(check_rule(Parsed(constant, tmp_path).network)) == []
+    assert list(check_capture(Parsed(constant, tmp_path).network)) == []
 
 
 def test_the_graph_that_is_right(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ rule (float[8] x, bool go) => (float[8] y) {
 @pytest.mark.parametrize(("text", "kind"), [(LOOP, "TRIP_LIMIT"), (BRANCH, "CONDITION")])
 def test_graphs_that_no_cuda_graph_can_hold(text: str, kind: str, tmp_path: Path) -> None:
     network = Parsed(text, tmp_path).network
-    for found in (list(check_rule(network)), list(check_model(network, trt, SPEC, CONTRACT, "onnx"))):
+    for found in (list(check_capture(network)), list(check_model(network, trt, SPEC, CONTRACT, "onnx"))):
         assert any(f"is a {kind} layer, which a CUDA graph cannot hold" in line for line in found), found
 
 
