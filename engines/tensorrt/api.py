@@ -170,6 +170,15 @@ def dialect_for(name: str, version: tuple[int, ...]) -> Literal["onnx", "rows"]:
     return "onnx" if name == "tensorrt_rtx" or version >= SINCE["TensorScatter"] else "rows"
 
 
+def compute_capabilities(lib: Library) -> list[str]:
+    """The compute capabilities that the library can compile for, e.g. `8.9`; empty if they cannot be chosen.
+
+    TensorRT-RTX runs on these alone, and on newer ones than all of them.
+    """
+    names = getattr(getattr(lib.trt, "ComputeCapability", None), "__members__", ())
+    return [f"{name[2:-1]}.{name[-1]}" for name in names if name.startswith("SM")]
+
+
 def refuse_newer(lib: Library, graph: Path) -> None:
     """Raises `EngineError` for an ONNX graph with an operator that this TensorRT cannot compile."""
     content = graph.read_bytes() if lib.name == "tensorrt" else b""

@@ -14,7 +14,7 @@ from ...bundle import HIDDEN, Contract, Role
 from ...errors import EngineError, ParameterError
 from ..catalogue import LIBRARIES
 from ..cuda.driver import find_gpu
-from .api import TITLES, Library, dialect_for, library
+from .api import TITLES, Library, compute_capabilities, dialect_for, library
 from .monitor import Monitor, progress_monitor
 from .network_checks import attention_layers
 
@@ -88,12 +88,6 @@ def compiler(engine: str, options: CompileOptions) -> Library:
     if lib.name == "tensorrt":  # times kernels on the GPU that will run them; TensorRT-RTX needs none
         find_gpu()
     return lib
-
-
-def compute_capabilities(lib: Library) -> list[str]:
-    """The compute capabilities that the library can compile for, e.g. `8.9`; empty if they cannot be chosen."""
-    names = getattr(getattr(lib.trt, "ComputeCapability", None), "__members__", ())
-    return [f"{name[2:-1]}.{name[-1]}" for name in names if name.startswith("SM")]
 
 
 def describe_compiler(engine: str) -> str:

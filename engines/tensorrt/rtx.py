@@ -5,17 +5,19 @@ The kernels that are compiled then are cached on disk: one file per plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ...atomic import remove_left, write_whole
 from ...bundle import Bundle
+from ...errors import EngineError
 from ...user_cache import user_cache
 from ..base import Availability, Engine
 from ..cuda.device import CudaDevice
-from .api import dialect_for, found, gpu_for, library, plans_of
+from ..versions import version_numbers
+from .api import compute_capabilities, dialect_for, found, gpu_for, library, plans_of
 from .engine import load_bundle
 
 NAME = "tensorrt-rtx"
@@ -41,7 +43,19 @@ def _describe() -> str:
     major, minor = gpu.compute_capability
     lib = library("tensorrt_rtx")
     dialect_for(lib.name, lib.version)  # raises if it is too old
+    known = compute_capabilities(lib)
+    if not runs_on(gpu.compute_capability, known):
+        raise EngineError(
+            f"{lib.title} does not run on {gpu.name}, compute capability {major}.{minor}, but on {', '.join(known)}; "
+            "use the engine onnxruntime-cuda"
+        )
     return f"{lib.title}, {gpu.name} ({major}.{minor}), driver for CUDA {gpu.driver}"
+
+
+def runs_on(capability: tuple[int, int], known: Sequence[str]) -> bool:
+    """known: those of the library, none where it does not tell."""
+    numbers = [version_numbers(text) for text in known]
+    return not numbers or capability in numbers or capability > max(numbers)
 
 
 def default_folder() -> Path:

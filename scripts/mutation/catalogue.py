@@ -17,6 +17,7 @@ from .leaf_mutants import LEAVES
 from .loop_mutants import LOOP
 from .mtp_mutants import PREDICTING
 from .proof_mutants import PROOFS
+from .rule_kernel_mutants import RULE_KERNELS
 from .sampling_mutants import SAMPLING
 from .serve_mutants import SERVE
 from .state_mutants import STATES
@@ -37,6 +38,7 @@ MUTANTS = (
     *KERNELS,
     *ENGINES,
     *HIDDEN_ROUNDS,
+    *RULE_KERNELS,
     *SERVE,
     *STATES,
     *WIRE,

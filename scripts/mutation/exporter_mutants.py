@@ -11,7 +11,6 @@ ATTENTION, LINT, LENGTHS = (
 )
 ROWS, EXACT = "exporter/quantize/for_onnxruntime.py", "exporter/quantize/batch_invariant.py"
 NBITS, QDQ, APPLY = (f"exporter/quantize/{name}.py" for name in ("for_onnxruntime", "for_tensorrt", "apply"))
-GRAPHS, PARTS = "exporter/rules/graphs.py", "exporter/rules/parts.py"
 PACKED, PARTED = "exporter/quantize/for_cuda.py", "exporter/quantize/rotary.py"
 OF_PACKED = ("tests/exporter/quantize/test_for_cuda.py",)
 NBITS_FOR_CUDA = "exporter/quantize/nbits_for_cuda.py"
@@ -28,7 +27,7 @@ GGUF = "exporter/checkpoints/gguf.py"
 OF_KEYS = ("tests/exporter/checkpoints/test_gguf_keys.py",)
 OF_TOKENIZERS = ("tests/exporter/checkpoints/test_gguf_tokenizer.py",)
 FAMILIES = ("tests/exporter/test_families.py",)
-QUANTIZE, RULES = ("tests/exporter/quantize",), ("tests/exporter/rules",)
+QUANTIZE = ("tests/exporter/quantize",)
 
 EXPORTER = (
     Mutant(
@@ -123,34 +122,6 @@ EXPORTER = (
         QUANTIZE,
     ),
     Mutant(
-        "the token rule's graph accepts at equality",
-        GRAPHS,
-        "op.Less(op.Mul(uniforms, of_draft), of_target)",
-        "op.LessOrEqual(op.Mul(uniforms, of_draft), of_target)",
-        RULES,
-    ),
-    Mutant(
-        "the block rule's graph accepts the shortest",
-        GRAPHS,
-        "scale = op.Gather(op.Concat([1.0], ratios, axis=0), num_accepted)",
-        "scale = 1.0",
-        RULES,
-    ),
-    Mutant(
-        "rows that are no numbers are accepted",
-        GRAPHS,
-        "num_accepted = op.Min(num_accepted, num_sound)",
-        "num_accepted = op.Min(num_accepted, num_draft_tokens)",
-        RULES,
-    ),
-    Mutant(
-        "a graph draws by the sum of all blocks",
-        PARTS,
-        "op.Sub(goal, before)",
-        "goal",
-        RULES,
-    ),
-    Mutant(
         "products in fp16 may add up in fp16",
         "exporter/export_model.py",
         "accumulate_in_fp32(graph)",
@@ -163,55 +134,6 @@ EXPORTER = (
         "and not any(map(_is_dequantized, node.inputs))",
         "",
         ("tests/exporter/passes/test_accumulate.py",),
-    ),
-    Mutant(
-        "a graph's top-k keeps one more",
-        PARTS,
-        "op.Sub(op.Max(op.Min(top_k, float(most)), 1.0), 1.0)",
-        "op.Max(op.Min(top_k, float(most)), 1.0)",
-        RULES,
-    ),
-    Mutant(
-        "a graph's nucleus is never the largest logit alone",
-        PARTS,
-        "return op.Where(alone, highest, low)",
-        "return low",
-        RULES,
-    ),
-    Mutant(
-        "a graph draws where nothing is left",
-        PARTS,
-        "0, len(masses) - 1)",
-        "0, 0)",
-        RULES,
-    ),
-    Mutant(
-        "a graph adds up with CumSum, a loop of TensorRT 10.3",
-        PARTS,
-        "cumulative = _cumulative(op, sums, blocks)",
-        "cumulative = op.CumSum(sums, 1)",
-        RULES,
-    ),
-    Mutant(
-        "a graph's argmax takes the last of a tie",
-        PARTS,
-        "op.Neg(maximum(op, op.Where(op.Equal(logits, top), places, -float(vocab_size)), num_rows))",
-        "maximum(op, op.Where(op.Equal(logits, top), op.Neg(places), -1.0), num_rows)",
-        RULES,
-    ),
-    Mutant(
-        "a graph reduces several rows at a time, as cuDNN does slowly",
-        PARTS,
-        "if num_rows == 1 else op.largest(values, 1)",
-        "if num_rows else op.largest(values, 1)",
-        RULES,
-    ),
-    Mutant(
-        "a graph looks for NaN in the largest logit",
-        PARTS,
-        "op.Equal(lost, 0.0)",
-        "op.LessOrEqual(top, LARGEST)",
-        RULES,
     ),
     Mutant(
         "weights without a place are left out",
@@ -524,20 +446,6 @@ EXPORTER = (
         'role == "target" and "draft" in manifest.pair',
         '"draft" in manifest.pair',
         ("tests/engines/onnxruntime/test_cuda.py",),
-    ),
-    Mutant(
-        "rules rank more than TensorRT can",
-        "exporter/rules/graphs.py",
-        "return bool({*engines} & {*LIBRARIES})",
-        "return False",
-        ("tests/exporter/rules/test_graphs.py",),
-    ),
-    Mutant(
-        "of several cuts at once, the first that is reached counts",
-        "exporter/rules/parts.py",
-        "return op.ReduceMax(below, [1], keepdims=1)",
-        "return op.ReduceMin(below, [1], keepdims=1)",
-        ("tests/exporter/rules/test_graphs.py",),
     ),
     Mutant(
         "quantized bundles for GPUs keep a row free",

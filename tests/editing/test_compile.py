@@ -40,7 +40,8 @@ from support.refusals import refused
 
 trt = pytest.importorskip("tensorrt_rtx")
 ENGINE = "tensorrt-rtx"
-# What a round needs for k of 1 to 4.
+
+
 @pytest.fixture
 def bundle(compilable: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(compilable, tmp_path / "copy.bundle"))

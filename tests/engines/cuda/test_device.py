@@ -190,6 +190,14 @@ def test_a_kernel_is_given_its_arguments(fake: FakeDriver, device: CudaDevice, m
     assert given == [((3, 2, 1), (32, 8, 1), 2**63 + 5, 7), ((1, 1, 1), (1, 1, 1), 0, 1)]
 
 
+def test_kernels_of_one_text_share_its_module(fake: FakeDriver, device: CudaDevice) -> None:
+    """The driver compiles a module when it is loaded."""
+    fake.calls.clear()
+    for _ in range(3):
+        device.kernel(PTX, "place_rows")
+    assert sum("cuModuleLoadData" in str(call) for call in fake.calls) == 1
+
+
 @pytest.mark.parametrize("name", [name for name in vars(FakeDriver) if name.startswith("cu")])
 def test_the_real_functions_take_the_same_arguments(name: str) -> None:
     real = pytest.importorskip("cuda.bindings.driver")

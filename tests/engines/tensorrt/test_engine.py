@@ -113,7 +113,7 @@ def test_the_rules_on_the_device_equal_the_numpy_rules(kept: Bundle) -> None:
 
 
 def test_too_little_memory_is_said_before_anything_runs(kept: Bundle) -> None:
-    with refused(EngineError, "1.7", code="out_of_device_memory"):
+    with refused(EngineError, "of 13.7 KiB free", code="out_of_device_memory"):
         load_fake(kept, FakeDevice(memory=14_000))
 
 

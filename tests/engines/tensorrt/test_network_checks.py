@@ -13,7 +13,7 @@ import pytest
 from specexport.bundle import CacheLayer, Contract, ModelSpec, Reads
 from specexport.engines.tensorrt.api import library
 from specexport.engines.tensorrt.compile import _allow_decomposition, _builder, _parse
-from specexport.engines.tensorrt.network_checks import attention_layers, check_model, check_capture
+from specexport.engines.tensorrt.network_checks import attention_layers, check_capture, check_model
 
 trt = pytest.importorskip("tensorrt_rtx")
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import onnx
 import pytest
+from specexport.engines.cuda.driver import Gpu
+from specexport.engines.tensorrt import rtx
 from specexport.engines.tensorrt.api import Library
 from specexport.engines.tensorrt.plan import LoadedPlan
 from specexport.engines.tensorrt.rtx import RuntimeCaches
@@ -110,3 +112,23 @@ def test_what_is_read_while_it_is_written_is_whole(
     Start(plans, folder).warm_up().caches.save()
     assert seen == [[], [f"{'a' * 64}.cache"]]
     assert sorted(file.name for file in folder.iterdir()) == [f"{'a' * 64}.cache", f"{'b' * 64}.cache"]
+
+
+KNOWN = ["7.5", "8.9", "12.0"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "known", "usable"),
+    [((8, 9), KNOWN, True), ((9, 0), KNOWN, False), ((7, 0), KNOWN, False), ((13, 0), KNOWN, True), ((9, 0), [], True)],
+)
+def test_a_gpu_that_the_library_leaves_out_is_not_usable(
+    capability: tuple[int, int], known: list[str], usable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As 1.7 leaves out Hopper: it compiles there, and refuses to load its own plans."""
+    gpu = Gpu("Fake GPU", capability, "13.0", 1 << 30)
+    monkeypatch.setattr(rtx, "gpu_for", lambda find: gpu)
+    monkeypatch.setattr(rtx, "library", lambda name: Library(name, FakeTensorRT(FakeDevice(), VERSION, rtx=True)))
+    monkeypatch.setattr(rtx, "compute_capabilities", lambda lib: known)
+    found = rtx.availability()
+    assert found.usable == usable
+    assert usable or "onnxruntime-cuda" in found.remedy
