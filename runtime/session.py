@@ -80,9 +80,9 @@ class Session:
         self._released = False  # the engine was released
 
     def adapt(self) -> None:
-        """Draft as much as pays here, although the bundle is not calibrated: the costs of rounds are looked up in the
-        user's cache, or measured in about half a second, when a request first leaves the number of draft tokens open,
-        or at `prepare`.
+        """Draft as much as pays here, although the bundle is not calibrated: the costs of rounds are those of its
+        costs.json or of the user's cache, or measured in about half a second, when a request first leaves the number of
+        draft tokens open, or at `prepare`.
         """
         measure = weakref.WeakMethod(self._measure)  # else the session would hold a reference to itself
         self.decisions.looks_up = self.engine.rounds is None  # which the device runs only for a draft alone
@@ -159,7 +159,7 @@ class Session:
 
     def prepare(self) -> None:
         """Do now what the first request would wait for: read the weights from the disk; open the policy's drafts, or,
-        if the bundle is not calibrated and the user's cache has no costs for this bundle and host, measure for half a
+        if the bundle is not calibrated, and neither it nor the user's cache has costs of this host, measure for half a
         second. Cached rows may be lost.
 
         Raises `SessionBusyError` while a stream of the session is open, `SessionClosedError`.

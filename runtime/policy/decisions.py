@@ -66,15 +66,24 @@ class Decisions:
         """
         bundle, engine = drafts.bundle, drafts.engine
         first, host = drafts.first, (engine.name, threads, engine.device)
-        policy = read_policy(bundle)
+        policy, most = read_policy(bundle), bundle.manifest.contract.max_draft_tokens
+        costs = read_by_draft(bundle, Costs, COSTS)
+        for one in costs.values():
+            if one.max_draft_tokens != most:
+                raise BundleError(
+                    f"{bundle.path(COSTS)} has rounds of up to {one.max_draft_tokens} draft tokens, the bundle "
+                    f"{most}; {remedy(bundle)}"
+                )
+        used: dict[str, Costs | None] = {
+            name: one for name, one in costs.items() if stale(bundle.manifest, one, *host) is None
+        }
         if policy is None:
-            return cls(first_draft=first)
-        routing, most = read_routing(bundle), bundle.manifest.contract.max_draft_tokens
+            return cls(costs=used, first_draft=first)
+        routing = read_routing(bundle)
         if engine.open_draft is None:
             policy, routing = policy.with_first_draft(first, most), None
         if engine.rounds is not None:
             policy = policy.without_cascades()
-        costs = read_by_draft(bundle, Costs, COSTS)
         known = costs.get(first)
         reason = stale(bundle.manifest, known, *host)
         entries = (policy.default, *policy.routes.values())
@@ -86,15 +95,6 @@ class Decisions:
                 (f" --engine {engine.name}" if known and known.engine != engine.name else "")
                 + (f" --threads {threads}" if threads else ""),
             )
-        for one in costs.values():
-            if one.max_draft_tokens != most:
-                raise BundleError(
-                    f"{bundle.path(COSTS)} has rounds of up to {one.max_draft_tokens} draft tokens, the bundle "
-                    f"{most}; {remedy(bundle)}"
-                )
-        used: dict[str, Costs | None] = {
-            name: one for name, one in costs.items() if stale(bundle.manifest, one, *host) is None
-        }
         survivals = read_by_draft(bundle, Survival, SURVIVAL)
         made = cls(policy, used, routing, first, survivals=survivals, open_draft=drafts.open)
         for name in drafts.opened:

@@ -67,9 +67,8 @@ def stale(manifest: Manifest, costs: Costs | None, engine: str, threads: int, de
 
 
 def calibrated_threads(bundle: Bundle, engine: str | None, device: int) -> int:
-    """How many threads the policy's costs were measured with on this host, 0 without any. engine: None for any."""
-    by_draft = read_by_draft(bundle, Costs, COSTS) if bundle.path(POLICY).exists() else {}
-    costs = by_draft.get(bundle.manifest.first_draft)
+    """How many threads costs.json was measured with on this host, 0 without one. engine: None for any."""
+    costs = read_by_draft(bundle, Costs, COSTS).get(bundle.manifest.first_draft)
     if costs is None or stale(bundle.manifest, costs, engine or costs.engine, costs.threads, device):
         return 0
     return costs.threads

@@ -462,6 +462,13 @@ CALIBRATION = (
         "bundle.path(name).write_bytes(text.encode())",
         IN_DECISIONS,
     ),
+    Mutant(
+        "costs are not read without a policy",
+        "runtime/policy/decisions.py",
+        "cls(costs=used, first_draft=first)",
+        "cls(first_draft=first)",
+        IN_DECISIONS,
+    ),
     Mutant("the calibrated threads are not taken", "runtime/load.py", "policy and not threads", "False", IN_DECISIONS),
     Mutant(
         "threads are taken that another host was calibrated with",

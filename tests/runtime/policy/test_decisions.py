@@ -89,6 +89,21 @@ def test_without_a_policy_and_costs_the_maximum_is_drafted(bundle: Bundle) -> No
     assert ask(decisions.uncalibrated("model", 4, seeded=False), 10, 2) == 4
 
 
+@pytest.mark.parametrize(("changes", "known"), [({}, True), ({"host": "another"}, False), ({"threads": 3}, False)])
+def test_costs_without_a_policy_are_taken_where_they_were_measured(
+    bundle: Bundle, changes: dict[str, Any], known: bool
+) -> None:
+    """As `specexport calibrate` without prompts leaves them; elsewhere the session measures its own."""
+    costs = replace(costs_of(bundle), **changes)
+    write_decision(bundle, {"draft": costs}, COSTS)
+    decisions = Decisions.load(Drafts(bundle, engine()), 0)
+    assert decisions.policy is None
+    decisions.measure = lambda draft: None
+    assert decisions.costs_of("draft") == (costs if known else None)
+    schedule = decisions.uncalibrated("draft", 4, seeded=False)
+    assert isinstance(schedule, AdaptiveSchedule if known else FixedSchedule)
+
+
 def test_the_route_decides_and_the_default_for_others(bundle: Bundle) -> None:
     write_policy(bundle, OFF, code=ON)
     decisions = Decisions.load(Drafts(bundle, engine()), 0)
@@ -207,8 +222,10 @@ def test_sessions_take_the_threads_that_were_calibrated(
     built: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bundle = Bundle.open(shutil.copytree(built, tmp_path / "tiny.bundle"))
+    assert calibrated_threads(bundle, None, 0) == 0
     write_decision(bundle, {"draft": replace(costs_of(bundle), threads=1)}, COSTS)
-    assert calibrated_threads(bundle, None, 0) == 0, "there is no policy that needs these costs"
+    with specexport.load(bundle.root) as session:
+        assert session.threads == 1, "also without a policy"
     write_policy(bundle, ADAPTIVE)
     with caplog.at_level(logging.WARNING), specexport.load(bundle.root) as session:
         assert session.threads == 1
