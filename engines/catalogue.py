@@ -28,7 +28,8 @@ class EngineInfo:
     library: the library that compiles its plans, a name of `engines/tensorrt/api.py`; empty if it runs graphs as they
     are.
     least: the lowest compute capability for a precision, where it is higher than the engine's own.
-    states: the precisions in which it runs models whose layers keep states in addition to keys and values.
+    states: the precisions, of everything but quantized weights, in which it runs models whose layers keep states in
+    addition to keys and values.
     hidden_drafts: the kinds of drafts that read the target's hidden states that it runs.
     """
 

@@ -81,8 +81,8 @@ def _load(bundle: Bundle, name: str, threads: int, device: int | None) -> Engine
     runs, precision = ENGINES[name].states, bundle.manifest.contract.precision
     if bundle.manifest.has_states and precision not in runs:
         raise EngineError(
-            f"{bundle.root} is in {precision} and has layers that keep recurrent or convolution states, which {name} "
-            f"runs in {' and '.join(runs)} only; build it with --precision {runs[-1]}"
+            f"{bundle.root} has layers that keep recurrent or convolution states, which {name} does not run in "
+            f"{precision}; build it with --precision {runs[-1]}"
         )
     availability = module.availability()
     if not availability.usable:

@@ -30,8 +30,8 @@ OPSETS: dict[Dialect, int] = {"kernels": 21, "onnx": 24, "ort": 21, "rows": 18}
 def refuse_engines(model: str, engines: Iterable[str], dialects: Iterable[Dialect], precision: Precision) -> None:
     """Raises `UnsupportedModelError` where one of the engines cannot run a model that keeps states.
 
-    model: its architecture, for the message. dialects: of the graphs that the engines ask for. precision: the
-    bundle's.
+    model: its architecture, for the message. dialects: of the graphs that the engines ask for. precision: of
+    everything but quantized weights.
     """
     keeps = f"{model} keeps recurrent or convolution states"
     if "rows" in dialects:
@@ -42,5 +42,5 @@ def refuse_engines(model: str, engines: Iterable[str], dialects: Iterable[Dialec
         runs = ENGINES[engine].states if engine in ENGINES else (precision,)
         if precision not in runs:
             raise UnsupportedModelError(
-                f"{keeps}, which {engine} runs in {' and '.join(runs)} only; build it with --precision {runs[-1]}"
+                f"{keeps}, which {engine} does not run in {precision}; build it with --precision {runs[-1]}"
             )
