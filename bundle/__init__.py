@@ -35,8 +35,10 @@ from .manifest import (
 )
 from .models import (
     FORMATS,
+    KEEPS,
     LAST,
     MOST_SLOTS,
+    WARNING,
     Family,
     Fidelity,
     Format,
@@ -58,6 +60,7 @@ __all__ = [
     "FORMATS",
     "FUSED",
     "HIDDEN",
+    "KEEPS",
     "LAST",
     "MANIFEST",
     "MOST_SLOTS",
@@ -65,6 +68,7 @@ __all__ = [
     "PRECISIONS",
     "RESERVED",
     "SCHEMA_VERSION",
+    "WARNING",
     "Bundle",
     "CacheLayer",
     "Contract",

@@ -207,10 +207,10 @@ def add_draft(bundle: Path, draft: str, **options: Any) -> None:
 
 
 def _echo_built(bundle: Bundle, stages: Sequence[StageTime], seconds: float) -> None:
-    """What took how long, and what `inspect` shows."""
-    from ..runtime.describe import describe, render
+    """What took how long, and what was built."""
+    from ..runtime.describe import describe, summary
 
-    click.echo("\n".join([*time_lines(stages, seconds), "", render(describe(bundle)), ""]), err=True)
+    click.echo("\n".join([*time_lines(stages, seconds), "", summary(describe(bundle)), ""]), err=True)
 
 
 def _next_steps(bundle: Bundle, place: str) -> str:
@@ -222,11 +222,15 @@ def _next_steps(bundle: Bundle, place: str) -> str:
     planned = {plan.engine for plan in manifest.plans}
     waiting = [engine for engine in manifest.engines if engine in LIBRARIES and engine not in planned]
     hosted = availabilities()
-    chat = f"specexport chat {place} (if it was trained to chat), " if manifest.text.chat_template else ""
-    use = f'{chat}specexport generate {place} --prompt "...", specexport calibrate {place} --prompts FILE'
-    compiling = ", ".join(f"specexport compile {place} --engine {engine}" for engine in waiting)
+    compiling = [f"specexport compile {place} --engine {engine}    # on the device" for engine in waiting]
+    use = [f"specexport chat {place}    # if it was trained to chat"] if manifest.text.chat_template else []
+    use += [
+        f'specexport generate {place} --prompt "..."',
+        f"specexport calibrate {place} --prompts FILE    # chooses drafters by kind of request",
+        f"specexport inspect {place}    # notes, proofs and all else",
+    ]
     if any(hosted[engine].usable for engine in manifest.engines if engine not in waiting):
-        return f"next: {use}" + (f"; on the device: {compiling}" if waiting else "")
+        return "\n    ".join(["next:", *use, *compiling])
     if waiting:
-        return f"next: copy the bundle to the device, and there: {compiling}"
-    return f"next, on a host with the GPU (none here that the bundle's engines can use): {use}"
+        return "\n    ".join(["next, when the bundle is copied to the device:", *compiling])
+    return "\n    ".join(["next, on a host with the GPU (none here that the bundle's engines can use):", *use])

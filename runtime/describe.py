@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..bundle import Bundle, CacheLayer, DraftSpec, Fidelity, Manifest, ModelSpec, Proof, TextSpec
+from ..bundle import KEEPS, WARNING, Bundle, CacheLayer, DraftSpec, Fidelity, Manifest, ModelSpec, Proof, TextSpec
 from .policy.cost_model import COSTS, Costs
 from .policy.files import read_by_draft, read_policy, stale
 from .policy.routes import UNBOUNDED, Policy, RoutePolicy
+
+NO_MODEL = "draft      none: drafts are looked up in the text"
 
 
 @dataclass(frozen=True)
@@ -66,25 +68,57 @@ def render(description: Description) -> str:
     lines += [f"defaults   {line}" for line in manifest.defaults.lines]
     lines += _model("target", manifest.target, description.memory_of(manifest.target))
     for draft in manifest.drafts:
-        called = "" if draft.name == "draft" else f"{draft.name}: "
-        lines += _model("draft", draft.model, description.memory_of(draft.model), called)
+        lines += _model("draft", draft.model, description.memory_of(draft.model), _called(draft))
         if draft is not manifest.drafts[0]:
             lines.append(f"           requests choose it with --drafter {draft.name}")
         if (reads := draft.model.reads) is not None:
             taps = ", ".join("what the target's head reads" if tap < 0 else str(tap) for tap in reads.taps)
             lines.append(f"           reads the target's hidden states: {taps}")
         lines += _vocabularies(draft)
-    if not manifest.drafts:
-        lines.append("draft      none: drafts are looked up in the text")
+    lines += [] if manifest.drafts else [NO_MODEL]
     lines += [
         _plans(manifest, engine) for engine in manifest.engines if any(plan.engine == engine for plan in manifest.plans)
     ]
     lines += [_proved(label, proof) for label, model in manifest.models.items() for proof in model.proofs]
     lines += _decisions(description)
-    files = manifest.files
-    size = sum(entry.bytes for entry in files.values())
-    lines.append(f"files      {len(files)}, {size / 1e6:.1f} MB; inspect --json lists them")
+    lines.append(f"files      {len(manifest.files)}, {_on_disk(manifest)}; inspect --json lists them")
     return "\n".join(lines)
+
+
+def summary(description: Description) -> str:
+    """What a user of the bundle needs first: what it is and takes, whether it is right, what its drafts give, and
+    warnings. `render` has the rest.
+    """
+    manifest, fidelity = description.manifest, description.manifest.target.fidelity
+    memory = sum(each["weights"] + each["cache"] for each in map(description.memory_of, manifest.models.values()))
+    lines = [
+        f"built      for {', '.join(manifest.engines)}; {_precision(manifest)}",
+        f"size       {_on_disk(manifest)}; in memory {memory / 1e6:.1f} MB, with {_counted(manifest.longest, 'token')}",
+        f"target     {_identity(manifest.target)}",
+    ]
+    for draft in manifest.drafts:
+        lines.append(f"draft      {_called(draft)}{_identity(draft.model)}")
+        lines += [f"           {note}" for note in draft.model.notes if note.startswith(KEEPS)]
+    lines += [] if manifest.drafts else [NO_MODEL]
+    if description.policy is None:
+        lines.append("           whether that pays depends on the host: sessions measure it, and draft only what pays")
+    rounded = f", rounded like it: perplexity {fidelity.loss:+.2%} by {manifest.target.format}" if fidelity else ""
+    lines.append(f"proved     every graph agrees with its Hugging Face model{rounded}")
+    for label, model in manifest.models.items():
+        lines += [f"{label}: {note}" for note in model.notes if note.startswith(WARNING)]
+    return "\n".join(lines)
+
+
+def _on_disk(manifest: Manifest) -> str:
+    return f"{sum(entry.bytes for entry in manifest.files.values()) / 1e6:.1f} MB"
+
+
+def _called(draft: DraftSpec) -> str:
+    return "" if draft.name == "draft" else f"{draft.name}: "
+
+
+def _identity(model: ModelSpec) -> str:
+    return f"{model.architecture} from {model.source}: {model.num_parameters / 1e6:.1f} M parameters"
 
 
 def _counted(number: int, noun: str) -> str:
@@ -100,9 +134,7 @@ def _templates(text: TextSpec) -> str:
 def _model(role: str, model: ModelSpec, memory: dict[str, int], called: str = "") -> list[str]:
     notes = (*_fidelity(model.fidelity), *(proof.summary for proof in model.layer_proofs), *model.notes)
     return [
-        f"{role:<10} {called}{model.architecture} from {model.source}: "
-        f"{model.num_parameters / 1e6:.1f} M parameters, "
-        f"{_counted(len(model.layers), 'layer')}, vocabulary {model.vocab_size}",
+        f"{role:<10} {called}{_identity(model)}, {_counted(len(model.layers), 'layer')}, vocabulary {model.vocab_size}",
         f"           weights {memory['weights'] / 1e6:.1f} MB{_stored(model.format)}, cache "
         f"{memory['cache'] / 1e6:.1f} MB{_states(model.layers, memory)}; "
         f"checkpoint {model.checkpoint_sha256[:16]}",

@@ -82,9 +82,9 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..
         "export target        reused",
         "export draft         reused",
         "prove ",
-        "proved     target kernels on onnxruntime: ",
-        "proved     draft kernels on onnxruntime: ",
-        "\nnext: specexport ",
+        "\nbuilt      for onnxruntime; fp32\n",
+        "\nproved     every graph agrees with its Hugging Face model\n",
+        f"\nnext:\n    specexport chat {tmp_path / 'out.bundle'} ",
     ):
         assert line in result.stderr
     *stages, in_all = re.findall(r"^\S.* (\d+\.\d) s$", result.stderr, re.MULTILINE)
@@ -104,20 +104,24 @@ def test_a_build_for_elsewhere_says_where_to_go_on(
     versions = {"tensorrt-version": "10.3"} if engine == "tensorrt" else {}
     result = build(engine=engine, **versions)
     assert result.exit_code == 0, result.stderr
-    place, last = tmp_path / "out.bundle", result.stderr.splitlines()[-1]
+    place = tmp_path / "out.bundle"
+    first, *lines = result.stderr[result.stderr.index("\nnext") :].split("\n    ")
     if engine == "tensorrt":
-        assert last == f"next: copy the bundle to the device, and there: specexport compile {place} --engine tensorrt"
+        assert first == "\nnext, when the bundle is copied to the device:"
+        assert lines == [f"specexport compile {place} --engine tensorrt    # on the device\n"]
     else:
-        assert last.startswith("next, on a host with the GPU (none here that ")
-        assert f"specexport calibrate {place} --prompts FILE" in last
+        assert first.startswith("\nnext, on a host with the GPU (none here that ")
+        assert any(line.startswith(f"specexport calibrate {place} --prompts FILE") for line in lines)
 
 
-def test_build_names_every_draft_and_its_proof(build: Callable[..., Result], pair: Pair) -> None:
+def test_build_names_every_draft_and_inspect_its_proof(
+    build: Callable[..., Result], pair: Pair, run: Run, tmp_path: Path
+) -> None:
     result = build("--draft", f"one={pair.draft}", draft=f"two={pair.draft}")
     assert result.exit_code == 0, result.stderr
-    assert re.search(
-        r"^proved     draft one kernels.*\n(.*\n)*proved     draft two kernels", result.stderr, re.MULTILINE
-    )
+    assert re.search(r"^draft      one: .*\n(.*\n)*draft      two: ", result.stderr, re.MULTILINE)
+    shown = run("inspect", str(tmp_path / "out.bundle")).stdout
+    assert re.search(r"^proved     draft one kernels.*\n(.*\n)*proved     draft two kernels", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

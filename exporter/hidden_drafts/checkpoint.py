@@ -16,7 +16,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...bundle import ELEMENT_BYTES, Defaults, HiddenDraftKind, Precision
+from ...bundle import ELEMENT_BYTES, WARNING, Defaults, HiddenDraftKind, Precision
 from ...errors import CheckpointError
 from ..checkpoints.checkpoint import Checkpoint, for_inference
 from ..checkpoints.find import find_checkpoint
@@ -173,7 +173,7 @@ class HiddenDraftCheckpoint(Checkpoint):
         model, notes = self._filled(self.target.load(precision), TORCH_DTYPES[precision], self.form)
         described, target = self.description, self.target.config.get_text_config()
         absent = ", ".join(absent_keys(self.source, self.format, self._config, described, self.said, target))
-        return model, (*notes, f"not in config.json, so by default: {absent}") if absent else notes
+        return model, (*notes, f"{WARNING}not in config.json, so by default: {absent}") if absent else notes
 
     def _filled(
         self, target: PreTrainedModel, dtype: torch.dtype, form: Eagle3Form | BlockForm

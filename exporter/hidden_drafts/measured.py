@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from ...bundle import LAST
+from ...bundle import KEEPS, LAST, WARNING
 from ..weights.fidelity import BATCH_TOKENS, calibration_tokens, split
 from .base import HiddenDraft
 from .block import BlockDraft, BlockForm
@@ -85,7 +85,7 @@ def _steps(model: Eagle3Draft, text: Tensor, hidden: Tensor) -> Iterator[Tensor]
 
 
 def acceptance_notes(model: HiddenDraft, texts: Sequence[Tensor]) -> tuple[str, ...]:
-    """What the target keeps, in one line; and a warning where a reading close to the config's is surely better."""
+    """What the target keeps, and how the draft is read; a warning where a reading close to that is surely better."""
     form = model.form
     forms = (
         ()
@@ -96,16 +96,16 @@ def acceptance_notes(model: HiddenDraft, texts: Sequence[Tensor]) -> tuple[str, 
     own, *others = acceptance(model, texts, forms) if texts else [torch.zeros(0, 0)]
     if not own.numel() or not own.isfinite().all():  # as of a target that overflows in half precision
         return ()
-    note = f"the target keeps {shares(own)} of draft tokens 1 to {len(own)} of held-out texts at temperature 1"
+    note = f"{KEEPS} {shares(own)} of draft tokens 1 to {len(own)} of held-out texts at temperature 1"
     if form is None:
         return (note,)
     better = {other: found for other, found in zip(forms[1:], others, strict=True) if _is_better(found, own)}
     best = max(better, key=lambda other: float(better[other].mean()), default=None)
-    read = f"{note}, read with {options(form)}"
+    read = f"read with {options(form)}"
     if best is None:
-        return (read,)
-    told = f"warning: {options(best)} would keep {shares(better[best])}; check config.json, or build again with them"
-    return (read, told)
+        return (note, read)
+    told = f"{WARNING}{options(best)} would keep {shares(better[best])}; check config.json, or build again with them"
+    return (note, read, told)
 
 
 def shares(found: Tensor) -> str:

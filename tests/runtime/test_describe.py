@@ -1,12 +1,15 @@
-"""`specexport inspect`: how many layers of a hybrid keep states, what these take, and where costs are."""
+"""What a build ends with; and `specexport inspect`: how many layers of a hybrid keep states, what these take, and where
+costs are.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from specexport.bundle import Bundle, CacheLayer, State
-from specexport.runtime.describe import describe, render
+from specexport.bundle import KEEPS, WARNING, Bundle, CacheLayer, State
+from specexport.runtime.describe import describe, render, summary
+from specexport.runtime.policy.routes import Policy, RoutePolicy
 from support.doubles import write_bundle
 
 # 1 MiB of state, and 5 open rows of 20,000 numbers.
@@ -26,6 +29,23 @@ def test_states_are_in_the_short_form(tmp_path: Path) -> None:
     lines = [line for line in render(described).splitlines() if "states" in line]
     assert len(lines) == 1, "the draft has none"
     assert ", of it 4.3 MB of states in 3 layers; checkpoint" in lines[0]
+
+
+def test_a_build_ends_with_what_the_draft_gives_and_the_warnings(tmp_path: Path) -> None:
+    manifest = write_bundle(tmp_path).manifest
+    (draft,) = manifest.drafts
+    notes = (f"{KEEPS} 20.0% of draft tokens", "the embedding is the target's", f"{WARNING}check config.json")
+    noted = replace(manifest, drafts=(replace(draft, model=replace(draft.model, notes=notes)),))
+    described = describe(Bundle(tmp_path, noted))
+    lines = summary(described).splitlines()
+    assert [line for line in lines if any(note in line for note in notes)] == [
+        f"           {notes[0]}",
+        f"draft: {notes[2]}",
+    ]
+    assert sum("sessions measure it" in line for line in lines) == 1
+    entry = RoutePolicy("on", "draft", 2, "fixed", (0.7,), None)
+    policy = Policy(1, "of this bundle", "onnxruntime", "now", 0.0, 0.9, entry, {})
+    assert "sessions measure it" not in summary(replace(described, policy=policy))
 
 
 def test_where_the_costs_are_of_a_bundle_that_was_not_calibrated(tmp_path: Path) -> None:
