@@ -36,7 +36,7 @@ from ..checkpoints.half_precision import fp32_arithmetic
 from ..checkpoints.source import first_line
 from ..hidden_drafts.base import HiddenDraft
 from .cached_as import cached_as
-from .reading import cached_passes, reading_passes, reading_reference, shared_contexts
+from .reading import by_contexts, cached_passes, reading_passes, reading_reference
 from .widen import widen
 
 
@@ -65,9 +65,10 @@ def record_reference(
         return [ReferenceStep(step, logits) for step, logits in zip(steps, _whole_passes(model, steps), strict=True)]
 
 
-def _whole_passes(model: PreTrainedModel, steps: list[Step]) -> Iterator[NDArray[np.float32]]:
+def _whole_passes(model: PreTrainedModel, steps: list[Step]) -> list[NDArray[np.float32]]:
     """Of each step the rows that are compared. Raises `UnsupportedModelError`."""
-    for context, group in shared_contexts(steps):
+
+    def read(context: NDArray[np.int64], group: list[Step]) -> list[NDArray[np.float32]]:
         rows = np.concatenate([np.arange(step.end - step.rows, step.end) for step in group])
         try:
             with torch.no_grad(), fp32_arithmetic(model):
@@ -77,7 +78,9 @@ def _whole_passes(model: PreTrainedModel, steps: list[Step]) -> Iterator[NDArray
             raise UnsupportedModelError(
                 f"{name} cannot be evaluated over {length} tokens: {first_line(error)}"
             ) from error
-        yield from np.split(wanted, np.cumsum([step.rows for step in group])[:-1])
+        return np.split(wanted, np.cumsum([step.rows for step in group])[:-1])
+
+    return by_contexts(steps, read)
 
 
 def continued_logits(
@@ -91,7 +94,7 @@ def continued_logits(
     with cached_as(contract):
         if isinstance(model, HiddenDraft):
             return list(reading_passes(model, steps))
-        return list(_whole_passes(model, steps)) if has_states else _continued_passes(model, steps)
+        return _whole_passes(model, steps) if has_states else _continued_passes(model, steps)
 
 
 def _continued_passes(model: PreTrainedModel, steps: list[Step]) -> list[NDArray[np.float32]]:

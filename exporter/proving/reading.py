@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,23 +25,30 @@ from ..tracing.taps import Undo
 from .cached_as import cached_as
 
 Floats = NDArray[np.float32]
+T = TypeVar("T")
 # Drafted tokens that end the proof of a draft that reads hidden states: rows that read what the one before gave back.
 DRAFTED = 2
 # Rows of a target's hidden states that are compared, of a longer first pass all.
 TAPPED = 512
 
 
-def shared_contexts(steps: Sequence[Step]) -> Iterator[tuple[NDArray[np.int64], list[Step]]]:
-    """Neighbouring steps whose sequences begin alike need one forward pass, over the longest of them."""
-    longest, group = np.zeros(0, np.int64), list[Step]()
-    for step, context in zip(steps, contexts(list(steps)), strict=True):
-        common = min(len(longest), len(context))
-        if not np.array_equal(longest[:common], context[:common]):
-            yield longest, group
-            longest, group = np.zeros(0, np.int64), []
-        longest = max(longest, context, key=len)
-        group.append(step)
-    yield longest, group
+def by_contexts(steps: Sequence[Step], read: Callable[[NDArray[np.int64], list[Step]], Iterable[T]]) -> list[T]:
+    """Of each step what `read` gives. Steps whose sequences begin alike need one forward pass, over the longest: `read`
+    gets this sequence, and those steps.
+    """
+    shared: list[tuple[NDArray[np.int64], list[int]]] = []
+    for number, context in enumerate(contexts(list(steps))):
+        for place, (longest, group) in enumerate(shared):
+            common = min(len(longest), len(context))
+            if np.array_equal(longest[:common], context[:common]):
+                shared[place] = max(longest, context, key=len), [*group, number]
+                break
+        else:
+            shared.append((context, [number]))
+    found: dict[int, T] = {}
+    for context, group in shared:
+        found |= zip(group, read(context, [steps[number] for number in group]), strict=True)
+    return [found[number] for number in range(len(steps))]
 
 
 def cached_passes(model: PreTrainedModel, steps: Sequence[Step], **options: Any) -> Iterator[Any]:
@@ -65,17 +72,18 @@ def reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[int
     widest = contract.widest_step
     short = replace(contract, prompt_chunk=4 * widest, capacity=min(contract.capacity, 16 * widest))
     size = model.embed_tokens.num_embeddings
-    steps = []
     # A block's pass gives the logits of its first slot alone.
     block = model if isinstance(model, BlockDraft) else None
     drafted_tokens = block.form.slots - 1 if block else DRAFTED
+
+    def read(context: NDArray[np.int64], group: list[Step]) -> Iterator[Step]:
+        hidden = model.read_target(torch.from_numpy(context)[None])[0].float().numpy()
+        for step in group:
+            rows = min(step.rows, 1) if block else step.rows
+            yield replace(step, rows=rows, hidden=hidden[step.position : step.end].copy())
+
     with torch.no_grad(), fp32_arithmetic(model):
-        plain = schedule(short, size, spare=drafted_tokens, text=text)
-        for context, group in shared_contexts(plain):
-            hidden = model.read_target(torch.from_numpy(context)[None])[0].float().numpy()
-            for step in group:
-                rows = min(step.rows, 1) if block else step.rows
-                steps.append(replace(step, rows=rows, hidden=hidden[step.position : step.end].copy()))
+        steps = by_contexts(schedule(short, size, spare=drafted_tokens, text=text), read)
         end, draw = steps[-1].end, np.random.default_rng(1)
         drafted = [Step(draw.integers(0, size, 1), end + index, 1) for index in range(drafted_tokens)]
         steps += drafted
@@ -183,10 +191,13 @@ def _states_at(
 ) -> Iterator[list[Floats]]:
     """Of each step the model's hidden states `[T, D]` by tap; where it has_states, by whole passes."""
     if has_states:
-        for context, group in shared_contexts(steps):
+
+        def read(context: NDArray[np.int64], group: list[Step]) -> Iterator[list[Floats]]:
             whole = hidden_states(model, torch.from_numpy(context)[None])
             for step in group:
                 yield [undo(tap, whole[tap])[0, step.position : step.end].numpy() for tap in taps]
+
+        yield from by_contexts(steps, read)
         return
     for output in cached_passes(model, steps, output_hidden_states=True, **last_logits(model)):
         yield [undo(tap, output.hidden_states[tap])[0].numpy() for tap in taps]

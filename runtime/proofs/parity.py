@@ -117,10 +117,14 @@ def schedule(
     widest, chunk = contract.widest_step, contract.prompt_chunk
     steps: list[Step] = []
 
-    def feed(width: int, position: int, poison: bool = False, compare: bool = True) -> int:
+    def put(tokens: NDArray[np.int64], position: int, poison: bool = False, compare: bool = True) -> int:
+        width = len(tokens)
         rows = (width if width <= widest else 1) if compare else 0
-        steps.append(Step(draw(width), position, rows, poison))
+        steps.append(Step(tokens, position, rows, poison))
         return position + width
+
+    def feed(width: int, position: int, poison: bool = False, compare: bool = True) -> int:
+        return put(draw(width), position, poison, compare)
 
     def reject(position: int) -> int:
         feed(widest, position)  # k draft tokens, of which
@@ -131,8 +135,9 @@ def schedule(
     position = feed(1, feed(1, position))
     position = feed(2, position - 1)  # the draft's first step rewrites the last row
     position = reject(position) - widest + 1
+    turns = draw(widest), draw(widest)  # other tokens than in the pass before, in few sequences: a reference reads each
     for width in range(1, widest + 1):
-        feed(width, position, poison=True)  # every width over the same, rewritten rows
+        put(turns[width % 2][:width], position, poison=True)  # every width over the same, rewritten rows
 
     for accepted in range(1, widest + 1) if has_states else ():
         if position + accepted + 2 * widest <= contract.capacity - spare:

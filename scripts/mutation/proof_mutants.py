@@ -18,6 +18,13 @@ PROOFS = (
         (f"{TESTS}/test_parity.py",),
     ),
     Mutant(
+        "every width writes what the width before it wrote",
+        PARITY,
+        "turns[width % 2][:width]",
+        "turns[0][:width]",
+        (f"{TESTS}/test_parity.py",),
+    ),
+    Mutant(
         "parity passes NaN",
         PARITY,
         "return worst / deviation if deviation and np.isfinite(worst) else np.inf",

@@ -230,6 +230,22 @@ def test_the_schedule_rolls_back_poisons_and_stays_without_gaps() -> None:
     assert all((a.tokens == b.tokens).all() for a, b in zip(steps, again, strict=True))
 
 
+def test_every_width_rewrites_tokens_that_the_pass_before_did_not_have() -> None:
+    steps, widest = schedule(CONTRACT, 100_000), CONTRACT.widest_step
+    first = next(
+        number
+        for number in range(len(steps))
+        if [len(step.tokens) for step in steps[number : number + widest]] == [*range(1, widest + 1)]
+        and len({step.position for step in steps[number : number + widest]}) == 1
+    )
+    rewritten = steps[first : first + widest]
+    assert all(step.poison and step.rows == len(step.tokens) for step in rewritten)
+    for before, after in pairwise(rewritten):
+        assert (before.tokens != after.tokens[: len(before.tokens)]).all()
+    for before, after in zip(rewritten, rewritten[2:], strict=False):  # so that a reference reads two sequences
+        assert (before.tokens == after.tokens[: len(before.tokens)]).all()
+
+
 def test_reference_round_trip(tmp_path: Path) -> None:
     reference = reference_of()
     save_reference(tmp_path / "r.npz", reference)
