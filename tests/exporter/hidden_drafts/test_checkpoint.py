@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from specexport.bundle import WARNING
 from specexport.errors import CheckpointError, PairError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
@@ -161,7 +162,9 @@ def test_keys_that_the_config_lacks_are_noted(
     edit_json(target.folder / "config.json", rope_parameters=dict(rope_type="default", rope_theta=5000.0))
     reads = find_checkpoint(str(target.folder))
     notes = found(save(tmp_path / "draft", **layers, **changes), reads, **said).load_noted("fp32")[1]
-    assert [note.split(": ", 1)[1] for note in notes if "config.json" in note] == [absent] * bool(absent)
+    assert [note.removeprefix(WARNING).split(": ", 1)[1] for note in notes if "config.json" in note] == [absent] * bool(
+        absent
+    )
 
 
 def test_weights_that_are_missing(target: Checkpoint, tmp_path: Path) -> None:
