@@ -1,4 +1,4 @@
-"""The manifest of a bundle: models, rules, plans, proofs and files."""
+"""The manifest of a bundle: models, plans, proofs and files."""
 
 from __future__ import annotations
 

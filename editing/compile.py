@@ -38,7 +38,7 @@ SOUND_PROFILES = (10, 8)  # the first version of TensorRT that computes the same
 
 
 def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progress: BuildProgress) -> Bundle:
-    """Compile the bundle's models, and the rules that rounds need, for `engine`, and remove its earlier plans.
+    """Compile the bundle's models for `engine`, and remove its earlier plans.
 
     Plans are new files under `engines/`. When all are written, the manifest is replaced in one step. Until then,
     whatever happens, the bundle is unchanged.

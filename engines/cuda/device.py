@@ -27,6 +27,8 @@ class CudaDevice:
     Raises `EngineError` as `find_gpu` does, and for whatever the driver refuses.
     """
 
+    rule_threads = 256
+
     def __init__(self, index: int = 0, driver: Driver | None = None) -> None:
         self._driver = driver = driver or load_driver()
         self.index = index

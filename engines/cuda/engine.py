@@ -45,7 +45,7 @@ def assemble(
     contract = manifest.contract
     if not any("columns" in graph.inputs for graph in loaded.values()):
         contract = OneSpan(**vars(contract))
-    rules: dict[str, LoadedGraph] = {}
+    rules: dict[str, RuleKernels] = {}
     for spec in rule_specs(contract.max_draft_tokens) if on_device else ():
         rules[spec.name] = RuleKernels(spec, manifest.target.vocab_size, device)
     # Passes run one after the other, so they share one block of memory.
@@ -104,8 +104,8 @@ def _columns(bundle: Bundle, draft: DraftSpec, target_size: int) -> NDArray[np.i
     return columns
 
 
-def device_graph(graph: LoadedGraph, device: Device, scratch: Address) -> RunGraph:
-    """A function that runs a graph of fixed shapes, such as a rule's, on arrays of the host."""
+def device_graph(graph: RuleKernels, device: Device, scratch: Address) -> RunGraph:
+    """A function that runs a rule on arrays of the host."""
     with device.entered():
         inputs = Page(device, "a graph's inputs", [graph.array(name) for name in graph.inputs])
         outputs = Page(device, "a graph's outputs", [graph.array(name) for name in graph.outputs])

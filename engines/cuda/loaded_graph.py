@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
-from numpy.typing import DTypeLike
-
 from .protocol import Address
 
 Enqueue = Callable[[], None]
@@ -42,10 +40,6 @@ class LoadedGraph(Protocol):
 
     def least(self, name: str, profile: int) -> int:
         """The first dimension of the smallest shape that a profile has of an input."""
-        ...
-
-    def array(self, name: str) -> tuple[DTypeLike, int]:
-        """Dtype and number of elements of an input or output with a fixed shape."""
         ...
 
     def bind(

@@ -28,6 +28,7 @@ class Device(Protocol):
     name: str
     compute_capability: tuple[int, int]
     stream: int
+    rule_threads: int  # of a block of the rules' kernels
 
     def entered(self) -> AbstractContextManager[None]:
         """Make the GPU's context current in the calling thread, and restore the thread's own context at the end."""

@@ -62,7 +62,7 @@ class PassDecoder(Protocol):
 class DeviceRounds:
     """Implements `Rounds`.
 
-    rules: the loaded verification rules, by the names of their graphs' files, e.g. `select`, `accept_block_4`.
+    rules: the loaded verification rules, by their names, e.g. `select`, `accept_block_4`.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The verification rules (`engines/rules.py`) on the GPU: the kernels of rules.cu, launched in order.
 
-A rule is 2 launches where the most likely token is meant, and 21 or 22 where one is drawn.
+A rule is 2 launches where the most likely token is meant, and 21 where one is drawn.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ...errors import EngineError
 from ..rules import RuleSpec
 from .loaded_graph import Enqueue
 from .protocol import ALIGNMENT, Address, Device
 
-# As in rules.cu: threads of a block and values of each, bits of a search's step, its cuts, and bytes of its structs.
-THREADS, EACH, BITS = 256, 8, 4
-CUTS, SEARCH_BYTES, ROW_BYTES = 2**BITS - 1, 12, 16
+# As in rules.cu: values of a thread, bits of a search's step, its cuts, bytes of its structs, and most rows.
+EACH, BITS = 8, 4
+CUTS, SEARCH_BYTES, ROW_BYTES, MOST_ROWS = 2**BITS - 1, 12, 16, 64
 LAUNCHES = 32 // BITS
 
 
@@ -38,7 +39,10 @@ class RuleKernels:
 
     def __init__(self, spec: RuleSpec, vocab_size: int, device: Device) -> None:
         self._rule, self._k, self._rows = spec.rule, spec.num_draft_tokens, spec.rows
-        self._vocab_size, self._blocks, self._device = vocab_size, -(-vocab_size // (THREADS * EACH)), device
+        if self._rows > MOST_ROWS:
+            raise EngineError(f"rounds of {self._k} draft tokens: a GPU takes at most {MOST_ROWS - 1}")
+        self._vocab_size, self._device = vocab_size, device
+        self._blocks = -(-vocab_size // (device.rule_threads * EACH))
         inputs, outputs = _arrays(spec, vocab_size)
         self.inputs, self.outputs, self._arrays = list(inputs), list(outputs), inputs | outputs
         # Scratch memory, by name: where it begins.
@@ -76,7 +80,7 @@ class RuleKernels:
         def add(kernel: str, *arguments: str | int, rows: int = self._rows, blocks: int = self._blocks) -> None:
             values = tuple(at[name] if isinstance(name, str) else name for name in arguments)
             launch = self._device.kernel(ptx(), kernel)
-            launches.append(partial(launch, (blocks, rows, 1), (THREADS, 1, 1), values))
+            launches.append(partial(launch, (blocks, rows, 1), (self._device.rule_threads, 1, 1), values))
 
         vocab, k, blocks = self._vocab_size, self._k, self._blocks
         of_blocks = ("peaks", "ids", "sums", "lost")

@@ -170,7 +170,7 @@ extern "C" __global__ void search(
     if (shift < 32 - BITS) now.found = decided(now, tried_before + first * CUTS, shift + BITS);
     else {
         now.found = 0;
-        now.goal = weighs ? sampling[2] * total(masses + first, blocks, 1) : sampling[1];
+        now.goal = weighs ? fmaxf(sampling[2], TINY) * total(masses + first, blocks, 1) : sampling[1];
     }
     if (!threadIdx.x) {
         top = largest(peaks + first, blocks);

@@ -6,7 +6,6 @@ the pass, as a graph of its own or with others around it. See docs/internals/onn
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -72,11 +71,6 @@ class OrtDeviceGraph:
 
     def least(self, name: str, profile: int) -> int:
         return 0  # any shape will do
-
-    def array(self, name: str) -> tuple[DTypeLike, int]:
-        _, dtype = self._types[name]
-        assert dtype is not None, "rules are in fp32"
-        return dtype, math.prod(self._shapes[name])
 
     def bind(
         self,

@@ -216,7 +216,7 @@ def _allow_decomposition(network: Any, trt: Any) -> None:
 
 def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
     trt, config = lib.trt, builder.create_builder_config()
-    # On by default; a bundle in fp32 is proved in fp32, and rules sum probabilities.
+    # On by default; a bundle in fp32 is proved in fp32.
     config.clear_flag(trt.BuilderFlag.TF32)
     # TensorRT-RTX, which otherwise may allocate while a graph is captured
     if hasattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION"):

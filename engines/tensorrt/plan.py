@@ -8,7 +8,6 @@ differs from round to round is copied into buffers with fixed addresses.
 
 from __future__ import annotations
 
-import math
 import mmap
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -81,10 +80,6 @@ class LoadedPlan:
     def least(self, name: str, profile: int) -> int:
         """The first dimension of the smallest shape that a profile has of an input."""
         return int(self._engine.get_tensor_profile_shape(name, profile)[0][0])
-
-    def array(self, name: str) -> tuple[DTypeLike, int]:
-        """Dtype and number of elements of an input or output with a fixed shape."""
-        return NUMPY_OF_TENSORRT[self._engine.get_tensor_dtype(name).name], math.prod(self.shape(name))
 
     def bind(
         self,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,12 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     caches = RuntimeCaches(runtime.trt, names, default_folder())
     engine = load_bundle(NAME, bundle, runtime, CudaDevice(device), caches.settings)
     caches.save()
-    return engine
+
+    def close() -> None:
+        caches.save()  # kernels for widths that requests were the first to need
+        engine.close()
+
+    return replace(engine, close=close)
 
 
 def _describe() -> str:

@@ -41,7 +41,7 @@ Stage = Callable[[str, int], AbstractContextManager[Announce]]
 
 @dataclass(frozen=True)
 class Report:
-    """exactness: one entry per verification rule (L0); compiled: one per rule graph, compared with the numpy rule of
+    """exactness: one entry per verification rule (L0); compiled: one per rule, compared with the numpy rule of
     L0; parity: one per model; equalities: one per prompt and draft (L1 and L2); sampled: one per way to draft and
     verify (L3), none when no trials were requested; drafters: those that each prompt ran with; rows: how exact the
     engine is, of which L1 makes no demand on a GPU.

@@ -38,6 +38,7 @@ class Meter:
     def __init__(self, device: CudaDevice) -> None:
         self._device, self.index = device, device.index
         self.name, self.compute_capability, self.stream = device.name, device.compute_capability, device.stream
+        self.rule_threads = device.rule_threads
         self.counts = Counts()
         self.last_graph: Any = None
         self._capturing = self._muted = False

@@ -1,4 +1,4 @@
-"""Faults in tracing, in the passes over graphs, in the rule graphs and in the maps between vocabularies."""
+"""Faults in tracing, in the passes over graphs, and in the maps between vocabularies."""
 
 from __future__ import annotations
 

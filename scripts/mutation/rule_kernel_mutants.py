@@ -53,6 +53,13 @@ RULE_KERNELS = (
         TESTS,
     ),
     Mutant(
+        "a top-p that is 0 in float32 leaves nothing",
+        KERNELS,
+        "fmaxf(sampling[2], TINY) * total",
+        "sampling[2] * total",
+        TESTS,
+    ),
+    Mutant(
         "a nucleus forgets what top-k left",
         KERNELS,
         "kept.cut = max(cut, now.least);",

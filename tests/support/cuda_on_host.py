@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specexport.engines.cuda import rule_kernels
 
 # Threads of a block, so few that small vocabularies have several blocks and a barrier costs little.
-rule_kernels.THREADS = THREADS = 16
+THREADS = 16
 
 SOURCE = Path(__file__).parents[2] / "engines/cuda/rules.cu"
 RUNNER = Path(__file__).with_suffix(".cpp")
@@ -49,7 +48,7 @@ def compiled(source: str) -> ctypes.CDLL:
     compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
     if compiler is None:
         pytest.skip("there is no C++ compiler")
-    text = source + RUNNER.read_text()
+    text = source + RUNNER.read_text() + " ".join(FLAGS)
     folder = Path(tempfile.gettempdir()) / f"specexport-rules-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -15,6 +15,7 @@ from specexport.engines.cuda.device import CudaDevice, Launch
 from specexport.engines.cuda.driver import Driver
 from specexport.engines.cuda.protocol import Address
 
+from support.cuda_on_host import THREADS
 from support.fake_driver import FakeDriver
 
 
@@ -28,6 +29,8 @@ class FakeDevice(CudaDevice):
     A copy over the end of an allocation, two ends of a copy that overlap, and anything after `close` are
     `AssertionError`s; memory that is used up, and memory asked for during a capture, are `EngineError`s of the driver.
     """
+
+    rule_threads = THREADS
 
     def __init__(
         self, memory: int = 1 << 30, name: str = "Fake GPU", compute_capability: tuple[int, int] = (8, 9)

@@ -16,15 +16,18 @@ import numpy as np
 import pytest
 from specexport.engines.base import RunGraph
 from specexport.engines.cuda import rule_kernels
+from specexport.engines.cuda.device import CudaDevice
 from specexport.engines.cuda.engine import device_graph
 from specexport.engines.cuda.rule_kernels import RuleKernels
 from specexport.engines.rules import RuleName, RuleSpec
+from specexport.errors import EngineError
 from specexport.runtime.proofs.enumeration import Chain, enumerate_rounds
 from specexport.runtime.sampling.distribution import Distribution
 from specexport.runtime.sampling.parameters import SamplingParameters, Verification
 from specexport.runtime.sampling.truncation import processed_distribution
 from support.cuda_on_host import SOURCE
 from support.fake_device import FakeDevice
+from support.refusals import refused
 
 SLACK = 1e-6
 VERIFICATIONS: tuple[Verification, ...] = ("token", "block")
@@ -149,7 +152,7 @@ def samplings(vocab: int) -> list[Sampling]:
     alone: list[Sampling] = [
         PLAIN,
         *((1.0, top_k, 1.0, 0.0) for top_k in (1, 2, 7, vocab - 1, vocab, vocab + 5)),
-        *((1.0, 0, top_p, 0.0) for top_p in (1e-6, 0.1, 0.5, 0.9, 0.999)),
+        *((1.0, 0, top_p, 0.0) for top_p in (1e-50, 1e-6, 0.1, 0.5, 0.9, 0.999)),
         *((1.0, 0, 1.0, min_p) for min_p in (1e-4, 0.05, 1.0)),
         (1e-30, 0, 1.0, 0.0),
         (1e-30, 3, 0.5, 0.1),
@@ -349,13 +352,12 @@ def test_what_a_row_was_before_does_not_matter() -> None:
     """Scratch memory is shared: a search must not see what an earlier one left, also where it is off."""
     rng = np.random.default_rng(0)
     rows = [rng.normal(size=(1, VOCAB)).astype(np.float32) for _ in range(8)]
-    for rule in ("select",):
-        shared, some = opened(rule, VOCAB), itertools.cycle(samplings(VOCAB)[::5])
-        for logits, sampling in zip(rows, some, strict=False):
-            inputs = {"logits": logits, "noise": np.float32([0.3]), "sampling": np.float32(sampling)}
-            again, fresh = shared(inputs), opened(rule, VOCAB)(inputs)
-            for name, value in fresh.items():
-                np.testing.assert_array_equal(again[name], value)
+    shared, some = opened("select", VOCAB), itertools.cycle(samplings(VOCAB)[::5])
+    for logits, sampling in zip(rows, some, strict=False):
+        inputs = {"logits": logits, "noise": np.float32([0.3]), "sampling": np.float32(sampling)}
+        again, fresh = shared(inputs), opened("select", VOCAB)(inputs)
+        for name, value in fresh.items():
+            np.testing.assert_array_equal(again[name], value)
 
 
 def test_more_rows_than_threads() -> None:
@@ -374,4 +376,10 @@ def test_numbers_of_the_source_and_of_python_are_the_same() -> None:
     defined = dict(re.findall(r"#define (\w+) (\d+)\n", SOURCE.read_text()))
     assert int(defined["EACH"]) == rule_kernels.EACH
     assert int(defined["BITS"]) == rule_kernels.BITS
-    assert int(defined["THREADS"]) == 256
+    assert int(defined["MOST_ROWS"]) == rule_kernels.MOST_ROWS
+    assert int(defined["THREADS"]) == CudaDevice.rule_threads
+
+
+def test_more_rows_than_the_kernels_have_room_for() -> None:
+    with refused(EngineError, "63"):
+        RuleKernels(RuleSpec("accept_block", 64), 40, FakeDevice())

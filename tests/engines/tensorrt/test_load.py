@@ -23,6 +23,7 @@ from specexport.engines.registry import load_engine
 from specexport.engines.rules import RuleSpec
 from specexport.engines.tensorrt import enterprise, rtx
 from specexport.engines.tensorrt.api import LEAN, Library
+from specexport.engines.tensorrt.rtx import RuntimeCaches
 from specexport.errors import EngineError, MissingPackageError
 from specexport.runtime.session import Session
 from support import fake_context, fake_tensorrt
@@ -350,6 +351,16 @@ def test_kernels_are_kept_once_it_is_loaded(host: Host, unplanned: Bundle, kerne
     load_engine(bundle).close()
     names = {f"{bundle.manifest.files[plan.file].sha256}.cache" for plan in bundle.manifest.plans}
     assert {file.name for file in kernels.iterdir()} == names
+
+
+def test_kernels_that_requests_add_are_kept_too(host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of widths that no round of the device has, such as a lookup's without a draft."""
+    saved: list[RuntimeCaches] = []
+    monkeypatch.setattr(RuntimeCaches, "save", saved.append)
+    engine = load_engine(planned(unplanned, "tensorrt-rtx"))
+    assert len(saved) == 1
+    engine.close()
+    assert len(saved) == 2
 
 
 # Other parts of an engine.
