@@ -94,6 +94,7 @@ def summary(description: Description) -> str:
     lines = [
         f"built      for {', '.join(manifest.engines)}; {_precision(manifest)}",
         f"size       {_on_disk(manifest)}; in memory {memory / 1e6:.1f} MB, with {_counted(manifest.longest, 'token')}",
+        *(f"defaults   {line}" for line in manifest.defaults.lines),
         f"target     {_identity(manifest.target)}",
     ]
     for draft in manifest.drafts:
@@ -105,7 +106,7 @@ def summary(description: Description) -> str:
     rounded = f", rounded like it: perplexity {fidelity.loss:+.2%} by {manifest.target.format}" if fidelity else ""
     lines.append(f"proved     every graph agrees with its Hugging Face model{rounded}")
     for label, model in manifest.models.items():
-        lines += [f"{label}: {note}" for note in model.notes if note.startswith(WARNING)]
+        lines += [f"{label}: {note}" for note in model.notes if note.startswith((WARNING, "left out"))]
     return "\n".join(lines)
 
 

@@ -92,3 +92,19 @@ def noise(k: int, verification: str = "block") -> RoundNoise | None:
         return None
     rng, sampling = np.random.default_rng(0), np.array([1.0, 0, 1.0, 0], np.float32)
     return RoundNoise(verification, sampling, rng.random(k, np.float32), rng.random(k + 1, np.float32))
+
+
+# Of each rule, the kernel that ends it.
+LAST_KERNELS = ("select_best", "accept_best", "accept_drawn")
+
+
+def executed(log: list[str], prefix: str = "captured ") -> list[str]:
+    """What ran: a model's graph, with its widths and span, and of a rule its last kernel."""
+    found = []
+    for line in log:
+        rest = line.removeprefix(prefix).split(" ", 3)[1:]
+        if line.startswith(f"{prefix}execute "):
+            found.append(f"{rest[0]} {rest[2]}")
+        elif line.startswith(f"{prefix}kernel ") and rest[0] in LAST_KERNELS:
+            found.append(rest[0])
+    return found

@@ -15,7 +15,7 @@ import pytest
 from specexport.bundle import Contract, SharedVocabulary
 from specexport.engines.base import RoundResult
 from specexport.errors import EngineError
-from support.fake_engine import OnDevice, noise
+from support.fake_engine import OnDevice, executed, noise
 from support.micro import VOCAB, Micro, MicroDecoder, host_engine, micro_bundle
 from support.refusals import refused
 
@@ -89,12 +89,6 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Made(tmp_path_factory.mktemp("bundle"), dialect=request.param)
 
 
-def executed(log: list[str], prefix: str = "captured execute ") -> list[str]:
-    """What ran: the graph, and the widths and span of a model's."""
-    lines = [line.removeprefix(prefix).split(" ", 2) for line in log if line.startswith(prefix)]
-    return [f"{name} {shapes[0]}" if shapes else name for name, _, *shapes in lines]
-
-
 @pytest.mark.parametrize("rule", ["greedy", "block", "token"])
 @pytest.mark.parametrize("k", [0, 1, 3])
 def test_the_passes_of_a_round(made: Made, rule: str, k: int) -> None:
@@ -104,14 +98,13 @@ def test_the_passes_of_a_round(made: Made, rule: str, k: int) -> None:
     made.rounds.run(TOKENS[:20], k, noise(k, rule))
     made.session.reset()
     dialect = made.engine.dialect
-    select = "select_greedy" if rule == "greedy" else "select"
     draft: list[str] = []
     for index in range(k):
         # At width 1, a draft reads the whole cache.
-        draft += [f"draft-{dialect} tokens[1, {1 if index else 2}] columns[{64 if index else 32}]", select]
-    accept = f"accept_{rule}_{k}" if k else select
+        draft += [f"draft-{dialect} tokens[1, {1 if index else 2}] columns[{64 if index else 32}]", "select_best"]
+    accept = ("accept_best" if rule == "greedy" else "accept_drawn") if k else "select_best"
     expected = [*draft, f"target-{dialect} tokens[1, {k + 1}] columns[32]", accept]
-    for prefix in ("execute ", "captured execute "):
+    for prefix in ("", "captured "):
         assert executed(made.device.log, prefix) == expected
     whole = [line for line in made.device.log if not line.startswith("captured")]
     assert whole[-3:] == ["wait", "capture", "end of capture"]
@@ -202,7 +195,7 @@ def test_without_a_draft(tmp_path: Path) -> None:
     assert not made.rounds.drafts
     assert not [line for line in made.at_load if "the draft's" in line]
     assert made.at_load.count("capture") == 3 * 2 + 3
-    assert executed(made.at_load)[:2] == ["target-onnx tokens[1, 1] columns[16]", "select_greedy"]
+    assert executed(made.at_load)[:2] == ["target-onnx tokens[1, 1] columns[16]", "select_best"]
     for options in (
         {"speculate": False},
         {"speculate": False, "temperature": 1.0, "seed": 4},

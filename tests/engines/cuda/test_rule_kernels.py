@@ -152,7 +152,7 @@ def samplings(vocab: int) -> list[Sampling]:
     alone: list[Sampling] = [
         PLAIN,
         *((1.0, top_k, 1.0, 0.0) for top_k in (1, 2, 7, vocab - 1, vocab, vocab + 5)),
-        *((1.0, 0, top_p, 0.0) for top_p in (1e-50, 1e-6, 0.1, 0.5, 0.9, 0.999)),
+        *((1.0, 0, top_p, 0.0) for top_p in (1e-6, 0.1, 0.5, 0.9, 0.999)),
         *((1.0, 0, 1.0, min_p) for min_p in (1e-4, 0.05, 1.0)),
         (1e-30, 0, 1.0, 0.0),
         (1e-30, 3, 0.5, 0.1),
@@ -177,6 +177,14 @@ def test_draft_probs_are_the_processed_distribution(vocab: int, kind: str) -> No
         softmax = processed_distribution(logits, SamplingParameters(temperature=1.0)).probs
         np.testing.assert_allclose(confidence, softmax.max(), rtol=1e-5)
     assert on_a_boundary <= 4
+
+
+@pytest.mark.parametrize("top_p", [0.0, 1e-45, 1e-38])
+def test_a_top_p_next_to_zero_leaves_the_largest(top_p: float) -> None:
+    """Also one that is 0 in float32, as a request's 1e-50."""
+    found = run("select", 5, logits=[[1.0, 2.0, -np.inf, 2.0, 1.999]], noise=[0.0], sampling=(1.0, 0, top_p, 0.0))
+    assert found["draft_probs"].tolist() == [[0.0, 0.5, 0.0, 0.5, 0.0]]
+    assert found["token"] == 1
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-40, 1e-30])

@@ -185,7 +185,7 @@ def test_kernels_of_several_tokens_are_for_targets_that_verify_drafts(
 ) -> None:
     fake = install()
     bundle = write_bundle(tmp_path / "a.bundle", replace(CONTRACT, precision="fp16"), has_draft=draft)
-    monkeypatch.setattr(cuda, "assemble", lambda *_: None)
+    monkeypatch.setattr(cuda, "assemble", lambda *_, on_device: None)
     monkeypatch.setattr(cuda, "OrtDeviceGraph", lambda *_: SimpleNamespace(check=lambda *_: None, close=lambda: None))
     cuda._load(fake, bundle, 0, FakeDevice())
     for (options, _), verifies in zip(fake.sessions, [True, False] if draft else [False], strict=True):
