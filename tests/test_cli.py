@@ -326,7 +326,7 @@ def test_compile(run: Run, compilable: Path, tmp_path: Path, quick: list[Compile
     assert "spans 64" in text
     assert len(json.loads(run("inspect", bundle, "--json").stdout)["plans"]) == 2
     assert run("compile", bundle, "--engine", "tensorrt-rtx").exit_code == 0
-    assert "16, 0.0 MB, for its usual GPUs\n" in run("inspect", bundle).stdout
+    assert "2, 0.0 MB, for its usual GPUs\n" in run("inspect", bundle).stdout
 
 
 @pytest.mark.parametrize(
