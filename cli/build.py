@@ -58,7 +58,7 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
 @click.option(
     "--prompt-chunk",
     type=int,
-    help="Prompt tokens per pass. [default: 256; onnxruntime-cuda: 512, at most an eighth of the cache; plans, or "
+    help="Prompt tokens per pass. [default: 256; onnxruntime-cuda: 64 to 512, an eighth of the cache; plans, or "
     "several engines: 64; mixtures of experts: less]",
 )
 @click.option(

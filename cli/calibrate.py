@@ -69,7 +69,8 @@ def calibrate(
     """Decide per route whether to speculate.
 
     Measures costs and acceptance on this host with your prompts. Writes costs.json and policy.json into the bundle,
-    which sessions then follow, and a report. An interrupted run resumes where it stopped.
+    which sessions then follow, and a report. An interrupted run resumes where it stopped. Without --prompts it writes
+    costs.json alone, and keeps a policy.
     """
     from ..calibration.calibrate import calibrate as run
     from ..calibration.calibrate import check_packages, measure_only
