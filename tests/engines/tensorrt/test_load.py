@@ -356,7 +356,7 @@ def test_kernels_are_kept_once_it_is_loaded(host: Host, unplanned: Bundle, kerne
 def test_kernels_that_requests_add_are_kept_too(host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of widths that no round of the device has, such as a lookup's without a draft."""
     saved: list[RuntimeCaches] = []
-    monkeypatch.setattr(RuntimeCaches, "save", saved.append)
+    monkeypatch.setattr(RuntimeCaches, "save", lambda caches: saved.append(caches))
     engine = load_engine(planned(unplanned, "tensorrt-rtx"))
     assert len(saved) == 1
     engine.close()
