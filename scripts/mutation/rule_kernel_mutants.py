@@ -20,7 +20,7 @@ RULE_KERNELS = (
         KERNELS,
         "float scale = by_block ? judged.ratios[row] : 1.0f, mine[EACH];",
         "float scale = 1.0f, mine[EACH];",
-        (*TESTS, "tests/runtime/proofs/test_rule_parity.py"),
+        TESTS,
     ),
     Mutant(
         "the block rule's chances are of the rows before",

@@ -270,6 +270,15 @@ def test_a_uniform_on_the_boundary_rejects(verification: Verification) -> None:
         assert run(RULES[verification], 2, 1, noise=[uniform, 0.25], **feed)["num_accepted"] == accepted
 
 
+@pytest.mark.parametrize(("uniform", "token"), [(0.1, 2), (0.5, 3)])
+def test_behind_a_block_that_the_target_finds_less_likely_less_is_left(uniform: float, token: int) -> None:
+    """P_1 is 1/2, and half of the target's row is left over the draft's in the last two tokens alone: 0.05 and 0.1."""
+    logits = np.log([[0.4, 0.2, 0.2, 0.2], [0.1, 0.2, 0.3, 0.4], [0.25] * 4])
+    drafted = [[0.8, 0.1, 0.1, 0.0], [0.7, 0.1, 0.1, 0.1]]
+    feed = dict(logits=logits, draft_tokens=[0, 0], draft_probs=drafted, sampling=PLAIN, position=[0])
+    assert counts(run("accept_block", 4, 2, noise=[0.1, 0.99, uniform], **feed)) == [1, token, 2]
+
+
 def compiled_rounds(verification: Verification, k: int, target: Chain, draft: Chain) -> Any:
     def judge(draft_tokens: tuple[int, ...], uniforms: Sequence[float]) -> tuple[int, int]:
         with np.errstate(divide="ignore"):
