@@ -25,7 +25,7 @@ from .hidden_drafts.block import BlockDraft
 from .hidden_drafts.measured import acceptance_notes, held_out
 from .kernels.apply import use_kernels
 from .kernels.layouts import whole_vectors
-from .memory import RUN_BYTES, require_memory
+from .memory import quantized_bytes, require_memory
 from .options import BuildContext
 from .passes.accumulate import accumulate_in_fp32
 from .passes.lint import refuse_traps
@@ -119,7 +119,9 @@ class ModelExport:
         layouts = ("kernels" in self.dialects) + bool({*self.dialects} - {"kernels"})
         if self.quantizing is None:
             return self.checkpoint.weight_bytes(contract.precision) * layouts
-        return int(self.checkpoint.fp32_bytes / ELEMENT_BYTES["fp32"] * RUN_BYTES[self.format]) * layouts
+        parameters = self.checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"]
+        config = None if self.checkpoint.kind else self.checkpoint.config  # such a draft may have the target's
+        return quantized_bytes(config, parameters, self.format, self.quantizing.family, contract.precision) * layouts
 
 
 def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:

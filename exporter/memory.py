@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from ..bundle import ELEMENT_BYTES, Format, Precision, Role
+from ..bundle import ELEMENT_BYTES, Family, Format, Precision, Role
 from ..errors import OutputError
 from .checkpoints.checkpoint import Checkpoint
 from .options import BuildOptions
-from .weights.experts import bare_stacks
+from .weights.experts import UNSTACKED, bare_stacks
 from .weights.fidelity import BATCH_TOKENS
 from .weights.fidelity import MAX_HELD_OUT_TOKENS as HELD_OUT_TOKENS
 
@@ -141,13 +141,32 @@ def _copied_bytes(models: Mapping[Role, Checkpoint], options: BuildOptions) -> I
 
 
 def copied_weights(config: Any) -> int:
-    """0 for a model without stacks. config: the checkpoint's. The model is built without memory for its weights."""
-    chosen = getattr(config.get_text_config(), "num_experts_per_tok", None)
-    if not isinstance(chosen, int):
-        return 0
+    """0 for a model without stacks. config: the checkpoint's."""
+    largest = max((weight[0].numel() for weight, _ in _stacks(config)), default=0)
+    return config.get_text_config().num_experts_per_tok * largest if largest else 0
+
+
+def quantized_bytes(config: Any, parameters: int, format: Format, family: Family, precision: Precision) -> int:
+    """The most that the weights of a quantized model take in a file. Which experts are stored in another format is
+    decided in `weights/choose.py`. config: None for a model without any.
+    """
+    stacks = _stacks(config) if config else []
+    floats = sum(weight.numel() for weight, stackable in stacks if family == "onnxruntime-cuda" or not stackable)
+    others = sum(weight.numel() for weight, _ in stacks) - floats
+    of_others = RUN_BYTES["int8" if family == "onnxruntime" else format]
+    rest = (parameters - floats - others) * RUN_BYTES[format]
+    return int(rest + others * of_others) + floats * ELEMENT_BYTES[precision]
+
+
+def _stacks(config: Any) -> list[tuple[torch.Tensor, bool]]:
+    """The stacks of experts [E, N, K] of a mixture, without memory for the weights, and whether `stack_experts` takes
+    each.
+    """
+    if not isinstance(getattr(config.get_text_config(), "num_experts_per_tok", None), int):
+        return []
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
     except Exception:  # of any kind: what cannot be built is refused when it is loaded
-        return 0
-    return chosen * max((model.get_parameter(name)[0].numel() for name in bare_stacks(model)), default=0)
+        return []
+    return [(model.get_parameter(name), kind == UNSTACKED) for name, kind in bare_stacks(model).items()]

@@ -25,6 +25,7 @@ OTHERWISE = {
     "has_bias": "with biases",
     "has_post_expert_norm": "with norms of their own",
 }
+UNSTACKED = "that are not stacked"  # those that `stack_experts` takes, while it has not
 
 
 class ExpertStack(nn.Module):
@@ -90,7 +91,7 @@ def bare_stacks(model: nn.Module) -> dict[str, str]:
         kinds = [kind for flag, kind in OTHERWISE.items() if getattr(module, flag)]
         for name in _names(module):
             if isinstance(getattr(module, name, None), nn.Parameter):
-                bare[f"{path}.{name}".lstrip(".")] = " and ".join(kinds) or "that are not stacked"
+                bare[f"{path}.{name}".lstrip(".")] = " and ".join(kinds) or UNSTACKED
     return bare
 
 

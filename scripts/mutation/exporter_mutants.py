@@ -122,6 +122,13 @@ EXPORTER = (
         QUANTIZE,
     ),
     Mutant(
+        "a mixture's experts on a GPU need no more of the disk than its other weights",
+        "exporter/memory.py",
+        ' if family == "onnxruntime-cuda" or not stackable',
+        " if not stackable",
+        ("tests/exporter/test_memory.py",),
+    ),
+    Mutant(
         "products in fp16 may add up in fp16",
         "exporter/export_model.py",
         "accumulate_in_fp32(graph)",

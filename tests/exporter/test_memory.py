@@ -8,7 +8,7 @@ from specexport.errors import OutputError
 from specexport.exporter import build, memory
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.memory import available, copied_weights, prompt_chunk, require_memory
+from specexport.exporter.memory import available, copied_weights, prompt_chunk, quantized_bytes, require_memory
 from specexport.exporter.options import BuildOptions
 from support.refusals import refused
 from support.tiny import LLAMA, save_model
@@ -72,6 +72,23 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 )
 def test_what_a_row_copies(family: str, config: dict[str, Any], expected: int) -> None:
     assert copied_weights(AutoConfig.for_model(family, **LLAMA | config)) == expected
+
+
+def test_experts_that_stay_wider_need_their_own_space() -> None:
+    config = AutoConfig.for_model("olmoe", **LLAMA | dict(num_experts=8, num_experts_per_tok=2))
+    experts = LLAMA["num_hidden_layers"] * 8 * 3 * 48 * 32
+    of = {
+        family: quantized_bytes(config, experts + 1000, "int4", family, "fp16")
+        for family in ("onnxruntime", "onnxruntime-cuda", "tensorrt")
+    }
+    assert of == {
+        "onnxruntime": int(experts * 1.1 + 900),
+        "onnxruntime-cuda": experts * 2 + 900,
+        "tensorrt": int((experts + 1000) * 0.9),
+    }
+    assert quantized_bytes(None, 1000, "int4", "onnxruntime-cuda", "fp16") == 900
+    with_biases = AutoConfig.for_model("gpt_oss", **LLAMA | dict(num_local_experts=8, num_experts_per_tok=2))
+    assert quantized_bytes(with_biases, 2 * experts, "int8", "onnxruntime", "fp32") > 1.1 * 2 * experts
 
 
 @pytest.mark.parametrize(
