@@ -13,7 +13,6 @@ from .survival.fit import MIN_TOKENS
 from .tables import NOTHING, between, milliseconds, number, percent, printable, table, times
 from .verdicts.verdict import BETTER_BY, MIN_REQUESTS, SHORTEST_RESPONSE, on_these
 
-REPORT = "report.md"
 # Predicted and measured speedups that differ by more than this share show that costs or traces do not fit the runs.
 PREDICTION_TOLERANCE = 0.05
 

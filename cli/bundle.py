@@ -119,7 +119,7 @@ def push(bundle: Path, repository: str, private: bool) -> None:
 def remove_draft(bundle: Path, name: str) -> None:
     """Remove a draft from a bundle.
 
-    The first draft cannot be removed. Calibration results but report.md are removed too.
+    The first draft cannot be removed. What calibration left in the bundle is removed too.
     """
     from ..bundle import Bundle
     from ..editing.replace_manifest import remove_draft as remove

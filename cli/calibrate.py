@@ -76,7 +76,8 @@ def calibrate(
     from ..calibration.calibrate import check_packages, measure_only
     from ..calibration.measuring.prompts import choose
     from ..calibration.options import CalibrateOptions, drafters_of, models_of
-    from ..calibration.report import REPORT, answer, check_report, render, verdicts, write_report
+    from ..calibration.report import answer, check_report, render, verdicts, write_report
+    from ..runtime.policy.files import REPORT
     from ..runtime.provenance import command_line
     from ..runtime.text.prompt_file import read_prompt_lines
     from .progress import load

@@ -23,6 +23,8 @@ from .routes import POLICY, Policy, RoutePolicy
 from .routing import ROUTING, Routing
 from .survival import SURVIVAL, Survival
 
+REPORT = "report.md"
+
 T = TypeVar("T", Costs, Policy, Routing, Survival)
 
 
@@ -125,7 +127,7 @@ def write_decision(bundle: Bundle, value: Policy | Routing | Mapping[str, Costs 
 def forget_decisions(bundle: Bundle) -> None:
     """Remove what calibration left, for a bundle that becomes another one. Raises `OutputError`."""
     # the policy first: without the others it drafts fixed numbers
-    for path in map(bundle.path, (POLICY, ROUTING, COSTS, SURVIVAL)):
+    for path in map(bundle.path, (POLICY, ROUTING, COSTS, SURVIVAL, REPORT)):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
