@@ -14,6 +14,8 @@ from .session_options import configure, keep_exact
 if TYPE_CHECKING:
     import onnxruntime as ort
 
+# Of graphs that it runs, the fastest first.
+DIALECTS = ("kernels", "ort")
 # It changes the layout of convolutions, which language models do not have; on some fp16 graphs onnxruntime 1.31 crashes
 # while it looks for them.
 UNUSED_OPTIMIZERS = ["NchwcTransformer"]

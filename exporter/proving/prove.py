@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from ...bundle import Contract, ModelSpec, Proof, Role
 from ...engines.onnxruntime.blocks import OrtBlockDecoder
-from ...engines.onnxruntime.cpu import NAME, DecoderOptions, OrtDecoder
+from ...engines.onnxruntime.cpu import NAME
+from ...engines.onnxruntime.decoder import DecoderOptions, OrtDecoder
 from ...engines.onnxruntime.graphs import open_graph
 from ...errors import UnsupportedModelError
 from ...runtime.proofs.confidence_parity import measure_confidences

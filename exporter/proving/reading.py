@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from ...bundle import Contract
 from ...engines.onnxruntime.blocks import OrtBlockDecoder
-from ...engines.onnxruntime.cpu import OrtDecoder
+from ...engines.onnxruntime.decoder import OrtDecoder
 from ...errors import ProofError
 from ...runtime.proofs.parity import LOGIT_TOLERANCE, Exact, ReferenceStep, Step, contexts, schedule
 from ..checkpoints.half_precision import fp32_arithmetic

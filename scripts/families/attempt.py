@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specexport.bundle import Contract
 from specexport.editing.progress import Silent, Timed
 from specexport.engines.base import Decoder
-from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.decoder import OrtDecoder
 from specexport.errors import ProofError, SpecExportError
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from specexport import load
 from specexport.bundle import COUNTS
-from specexport.engines.onnxruntime.cpu import DecoderOptions, OrtDecoder
+from specexport.engines.onnxruntime.decoder import DecoderOptions, OrtDecoder
 from specexport.engines.onnxruntime.states import OrtStates
 from specexport.errors import EngineError, UnsupportedModelError
 from specexport.exporter.build import build

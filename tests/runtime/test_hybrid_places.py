@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.engines.base import SavedStates
-from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.decoder import OrtDecoder
 from specexport.engines.onnxruntime.states import OrtStates
 from specexport.runtime.session import Session
 from support.hybrids import KINDS, Exports, decoder, make_exports, session_of

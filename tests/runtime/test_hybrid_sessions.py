@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.decoder import OrtDecoder
 from specexport.runtime.proofs.equality import check_equality
 from specexport.runtime.session import Session
 from support.hybrids import Exports, make_exports, session_of

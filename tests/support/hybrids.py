@@ -12,7 +12,7 @@ import pytest
 import torch
 from specexport.bundle import Bundle
 from specexport.engines.base import Engine, OpenedDraft
-from specexport.engines.onnxruntime.cpu import DecoderOptions, OrtDecoder
+from specexport.engines.onnxruntime.decoder import DecoderOptions, OrtDecoder
 from specexport.exporter.dialects import Dialect
 from specexport.runtime.session import Session
 from transformers import AutoModelForCausalLM

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from specexport.bundle import FEEDBACK, FUSED, HIDDEN, Bundle, Contract, Reads, SharedVocabulary
 from specexport.engines.base import Engine, OpenedDraft
-from specexport.engines.onnxruntime.cpu import DecoderOptions, OrtDecoder
+from specexport.engines.onnxruntime.decoder import DecoderOptions, OrtDecoder
 from specexport.engines.onnxruntime.graphs import open_graph
 
 from support.doubles import with_models

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 from specexport.bundle import Contract, Format, LayerProof, ModelSpec, Precision
-from specexport.engines.onnxruntime.cpu import DecoderOptions, OrtDecoder
+from specexport.engines.onnxruntime.decoder import DecoderOptions, OrtDecoder
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import ORT_DIALECTS, Dialect
 from specexport.exporter.kernels.apply import use_kernels

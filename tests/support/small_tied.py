@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
-from specexport.engines.onnxruntime.cpu import open_graph
+from specexport.engines.onnxruntime.graphs import open_graph
 from specexport.exporter.passes.optimize import save
 from specexport.exporter.proving.widen import widen
 from specexport.exporter.quantize.for_tensorrt import Made, quantize_for_tensorrt

@@ -16,7 +16,7 @@ import torch
 from filelock import FileLock
 from safetensors.torch import load_file, save_file
 from specexport.bundle import CacheLayer, Contract, ModelSpec, Role
-from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.decoder import OrtDecoder
 from specexport.exporter import export_model
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.engines.cuda.decoder import DeviceDecoder
-from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.decoder import OrtDecoder
 from specexport.errors import EngineError
 from specexport.runtime.session import Session
 from specexport.runtime.state.hidden_rows import HiddenDecoder

@@ -14,7 +14,8 @@ import pytest
 import specexport
 from specexport.bundle import MANIFEST, Bundle, CacheLayer, Contract, Manifest, ModelSpec
 from specexport.engines.base import Logits
-from specexport.engines.onnxruntime.cpu import OrtDecoder, availability, load
+from specexport.engines.onnxruntime.cpu import availability, load
+from specexport.engines.onnxruntime.decoder import OrtDecoder
 from specexport.engines.registry import load_engine
 from specexport.errors import BundleError, EngineError, SessionClosedError
 from specexport.exporter.dialects import Dialect
@@ -311,7 +312,7 @@ def test_a_bundle_in_the_hubs_cache_runs(built: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_is_sent_and_no_device_gets_an_id(tmp_path: Path, graphs: Exported) -> None:
-    code = "import sys; from pathlib import Path; from specexport.engines.onnxruntime.cpu import open_graph"
+    code = "import sys; from pathlib import Path; from specexport.engines.onnxruntime.graphs import open_graph"
     path = next(iter(sorted(graphs.folder.rglob("*.onnx"))))
     places = {name: str(tmp_path) for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"} | places

@@ -14,7 +14,7 @@ import onnx_ir as ir
 import pytest
 import torch
 from specexport.bundle import Contract, Format
-from specexport.engines.onnxruntime.cpu import DecoderOptions, OrtDecoder
+from specexport.engines.onnxruntime.decoder import DecoderOptions, OrtDecoder
 from specexport.exporter.kernels.layouts import FLOAT_FORMATS
 from specexport.runtime.proofs.parity import max_error
 from support.quantized import Quantized, load

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from specexport import load
 from specexport.engines.base import Logits
-from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.decoder import OrtDecoder
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
 from support.hybrids import save_hybrid

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from specexport.bundle import COUNTS, Format
-from specexport.engines.onnxruntime.cpu import DecoderOptions, OrtDecoder
+from specexport.engines.onnxruntime.decoder import DecoderOptions, OrtDecoder
 from specexport.engines.onnxruntime.states import OrtStates
 from specexport.errors import ProofError
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, Rounding, prove_decoder

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
-from specexport.engines.onnxruntime.cpu import open_graph
+from specexport.engines.onnxruntime.graphs import open_graph
 from specexport.exporter.proving.widen import widen
 
 HALF = {"bf16": (ir.DataType.BFLOAT16, ml_dtypes.bfloat16), "fp16": (ir.DataType.FLOAT16, np.float16)}

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from specexport.bundle import Format
-from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.decoder import OrtDecoder
 from specexport.errors import ProofError, UnsupportedModelError
 from specexport.exporter.quantize import apply
 from specexport.exporter.quantize.rotary import absorb_rotary

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
-from specexport.engines.onnxruntime.cpu import OrtGraph, open_graph
+from specexport.engines.onnxruntime.graphs import OrtGraph, open_graph
 from specexport.exporter.passes.clean_up import CLEAN_UP
 from specexport.exporter.quantize import batch_invariant
 from specexport.exporter.quantize.batch_invariant import look_angles_up, spell_softplus_out

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from specexport.engines.base import Logits
-from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.decoder import OrtDecoder
 from specexport.engines.onnxruntime.trees import OrtTrees
 from specexport.errors import ProofError, UnsupportedModelError
 from specexport.exporter.checkpoints.find import find_checkpoint
