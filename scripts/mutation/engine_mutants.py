@@ -5,7 +5,7 @@ from __future__ import annotations
 from .mutant import Mutant
 
 KERNELS = "engines/onnxruntime/kernels.py"
-DECODER, ORT_GRAPH, ORT_CUDA = (f"engines/onnxruntime/{name}.py" for name in ("decoder", "device_graph", "cuda"))
+ORT_DECODER, ORT_GRAPH, ORT_CUDA = (f"engines/onnxruntime/{name}.py" for name in ("decoder", "device_graph", "cuda"))
 GRAPH_CACHE, STAGING, DEVICE = (f"engines/cuda/{name}.py" for name in ("graph_cache", "staging", "device"))
 DECODER, ROUND, PLACE_ROWS, ENGINE = (
     f"engines/cuda/{name}.py" for name in ("decoder", "round_graph", "place_rows", "engine")
@@ -37,7 +37,7 @@ ENGINES = (
     ),
     Mutant(
         "a pass on the CPU looks at fewer columns than it writes",
-        DECODER,
+        ORT_DECODER,
         "size = (count, self._contract.span(end) if self._spans else 0)",
         "size = (count, self._contract.span(max(1, position)) if self._spans else 0)",
         ("tests/engines/onnxruntime/test_cpu.py",),
