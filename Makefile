@@ -106,9 +106,10 @@ site: .venv/ready
 bench: .venv/ready
 	$(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --output demo.bundle --force
 	$(BIN)/python benchmarks/demo_pair.py demo.bundle
-	$(BIN)/python benchmarks/pays.py demo.bundle
+	$(BIN)/python benchmarks/pays.py demo.bundle --limit 30
 	for form in int8 int4; do $(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --precision $$form --output $$form.bundle --force; done
-	$(BIN)/python benchmarks/precision.py fp32=demo.bundle int8=int8.bundle int4=int4.bundle
+	$(BIN)/python benchmarks/precision.py fp32=demo.bundle int8=int8.bundle int4=int4.bundle \
+		--route code --route prose --limit 40
 	$(BIN)/python benchmarks/lookup.py demo.bundle
 	$(BIN)/python benchmarks/startup.py demo.bundle
 

@@ -19,7 +19,7 @@ from .cost_model import Costs
 from .routes import RoutePolicy
 from .routing import RoutePosterior, Routing
 
-# Plain rounds over which the time to catch up is spread; 24 to 96 give the same (docs/internals/log.md).
+# Plain rounds over which the time to catch up is spread; 24 to 96 gave the same.
 HORIZON = 48
 # The choice is made again in the next round, after 2, 4 and then every 8 rounds, as long as it stays the same. Between
 # passes of the target the CPU's caches are cold: choosing took 60 us a round, 1 to 2 % (docs/internals/log.md).

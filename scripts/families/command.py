@@ -1,4 +1,4 @@
-"""The command `scripts/model_families`."""
+"""The command `scripts/model_families.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sweep import RESULTS, read, sweep
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, or 2 for a family that transformers does not know."""
     parser = argparse.ArgumentParser(
-        prog="scripts/model_families",
+        prog="python scripts/model_families.py",
         description="Try every family of causal language models, and write docs/models.md. Families that were tried "
         "with the installed transformers are not tried again, so an interrupted run can be continued.",
     )

@@ -1,4 +1,4 @@
-"""The command `scripts/family_losslessness`."""
+"""The command `scripts/family_losslessness.py`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .losslessness import FAMILIES, compare
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0; 1 if an output is not the target's, 2 for a family that transformers does not know."""
     parser = argparse.ArgumentParser(
-        prog="scripts/family_losslessness",
+        prog="python scripts/family_losslessness.py",
         description="Compare speculative with plain greedy output over random requests, on a tiny random pair of each "
         "family: drafts that are accepted and rejected, lookups, prompts that go on behind earlier ones.",
     )
-    parser.add_argument("families", nargs="*", metavar="FAMILY", help="default: those whose layers keep states")
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"default: {', '.join(FAMILIES)}")
     parser.add_argument("--requests", type=int, default=200, help="requests per family (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)

@@ -15,7 +15,7 @@ from .attempt import Outcome
 from .sweep import Results
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/models.md"
-BEGIN = "<!-- from here on written by scripts/model_families -->"
+BEGIN = "<!-- from here on written by scripts/model_families.py -->"
 WIDTH = 120
 WRONG = "The exporter makes a graph of these that is not the model. A build ends with this error:"
 UNMADE = "What kept the script from an answer:"

@@ -104,7 +104,7 @@ def test_kernels_of_a_family(family: str, graphs: Graphs) -> None:
     assert len(single) <= most_single
     assert len(verify) <= most_verify
     assert sum("gemv_mha" in kernel.name for kernel in single) == 2
-    # Attention reads the cache where it lies at width 1 alone: see docs/internals/log.md.
+    # Attention reads the cache where it lies at width 1 alone: docs/gpu.md, "Spans and widths".
     assert (copies(single), copies(verify)) == (0, 4)
 
 
