@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .options import BUNDLE, DRAFTER, FILE, JSON, compile_options, compiling, running
+from .options import BUNDLE, FILE, JSON, compile_options, compiling, running
 
 
 @click.command()
@@ -46,7 +46,7 @@ def inspect(bundle: Path, as_json: bool) -> None:
     default=0,
     help="Sampled generations for L3, 0 for no L3: hundreds at least; 10000 find small errors.",
 )
-@DRAFTER
+@click.option("--drafter", help="As for bench. [default: each draft in turn, the first for L3]")
 @running
 @JSON
 def verify(bundle: Path, where: dict[str, Any], as_json: bool, **options: Any) -> None:

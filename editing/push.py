@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..bundle import MANIFEST, Bundle
 from ..errors import MissingPackageError, OutputError
-from ..runtime.hub import ON_HUB, hub_reason
+from ..runtime.hub import ON_HUB, SUFFIX, hub_reason
 from ..runtime.provenance import name_of
 
 CARD = "README.md"
@@ -20,8 +20,9 @@ def push(bundle: Bundle, repository: str, private: bool = False) -> str:
     `MissingPackageError` without huggingface_hub.
     """
     match = ON_HUB.fullmatch(repository)
-    if match is None or match["revision"]:
-        raise OutputError(f"{repository!r} is not a repository name; give one like org/name", "repository")
+    if match is None or match["revision"] or repository.endswith(SUFFIX):  # which `load` takes for a folder
+        reason = f"is not a repository name that bundles load by; give one like org/name, without {SUFFIX}"
+        raise OutputError(f"{repository!r} {reason}", "repository")
     try:
         from huggingface_hub import HfApi
     except ModuleNotFoundError:

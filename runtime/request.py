@@ -95,8 +95,11 @@ def _schedule(
     if not parameters.speculate or k == 0:
         return (), FixedSchedule(0)
     leaves = parameters.num_leaves or rule.siblings is not None
-    if parameters.drafter is None and decisions.looks_up and not leaves and bundle.manifest.drafts:
-        name = f"{LOOKUP}+{name}"
+    if parameters.drafter is None and not leaves:
+        if decisions.policy is not None:
+            name = decisions.policy.of(parameters.route).drafter
+        elif decisions.looks_up and bundle.manifest.drafts:
+            name = f"{LOOKUP}+{name}"
     if schedule is not None and not isinstance(schedule, Schedule):
         raise ParameterError(
             f"schedule is {schedule!r}; it must implement Schedule; for a number use num_draft_tokens", "schedule"

@@ -51,7 +51,7 @@ class TuneOptions:
 
 
 def split(requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
-    """(training, judging): every fifth prompt of a route judges the draft.
+    """(training, judging): every fifth prompt, route by route, judges the draft.
 
     Each prompt counts once: logs repeat prompts, and one that was learned from cannot judge. Raises `ParameterError`
     for too few different prompts.

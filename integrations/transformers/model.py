@@ -24,7 +24,10 @@ SAME = (
     "top_p",
     "min_p",
     "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
     "seed",
+    "stop",
     "stop_token_ids",
     "num_draft_tokens",
     "num_leaves",
@@ -35,6 +38,8 @@ SAME = (
     "grammar",
     "banned_tokens",
     "logit_bias",
+    "prediction",
+    "cache_salt",
 )
 # Options without effect here: one sequence without padding, with a cache.
 IGNORED = ("pad_token_id", "use_cache", "return_dict_in_generate", "num_beams", "num_return_sequences")

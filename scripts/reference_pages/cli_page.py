@@ -22,8 +22,8 @@ command line is wrong, or a file, folder or address that it names; 1 where the w
 interrupted. The command needs the extra `cli`, which `export`, `serve` and others include ([all
 extras](quickstart-cpu.md#extras)).
 
-Prompt files (`--prompts`) are JSONL, one request per line. `route` is the kind of request; `bench` and `calibrate` need
-one in every line, the same in all if there is one kind. `max_new_tokens` is optional:
+Prompt files (`--prompts`) are JSONL, one request per line. `route` is the kind of request; `bench`, `calibrate` and
+`tune` need one in every line, the same in all if there is one kind. `max_new_tokens` is optional:
 
     {"route": "code", "prompt": "def main():"}
     {"route": "support", "messages": [{"role": "user", "content": "My order is late."}], "max_new_tokens": 200}

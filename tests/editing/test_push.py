@@ -63,7 +63,7 @@ def test_the_manifest_s_files_go_and_what_was_measured_here_stays(hub: FakeHub, 
     assert "base_model" not in hub.card  # the checkpoints are folders
 
 
-@pytest.mark.parametrize("name", ["tiny", "a/b/c", "org/tiny@main", "../x"])
+@pytest.mark.parametrize("name", ["tiny", "a/b/c", "org/tiny@main", "../x", "org/tiny.bundle"])
 def test_a_wrong_name_is_refused_before_the_hub_is_asked(hub: FakeHub, built: Path, name: str) -> None:
     with refused(OutputError, "org/name", field="repository"):
         push(Bundle.open(built), name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from conftest import Pair
 from specexport.errors import ParameterError
 from specexport.integrations.transformers import CompiledCausalLM
+from specexport.integrations.transformers.model import SAME
+from specexport.runtime.sampling.parameters import SamplingParameters
 from support.refusals import refused
 from transformers import AutoModelForCausalLM
 
@@ -70,6 +73,14 @@ def test_sampling_is_asked_for_and_takes_transformers_defaults(model: CompiledCa
     assert best.tolist() == model.generate(PROMPT, max_new_tokens=8).tolist()
     greedy = model.generate(PROMPT, temperature=0.9, top_p=0.5, max_new_tokens=8)  # without do_sample, no sampling
     assert greedy.tolist() == model.generate(PROMPT, max_new_tokens=8).tolist()
+
+
+def test_a_request_s_own_options_are_taken_but_for_what_ids_do_not_show(model: CompiledCausalLM) -> None:
+    names = {one.name for one in fields(SamplingParameters)}
+    assert names - {*SAME} == {"logprobs", "prompt_logprobs", "shown"}
+    options: dict[str, Any] = dict(max_new_tokens=8, presence_penalty=2.0, frequency_penalty=2.0, prediction=[3, 14])
+    wanted = model.session.generate(PROMPT[0], **options).tokens
+    assert model.generate(PROMPT, **options)[0, 5:].tolist() == list(wanted)
 
 
 @pytest.mark.parametrize(

@@ -349,6 +349,8 @@ def test_the_session_follows_its_policy(tmp_path: Path, monkeypatch: pytest.Monk
     assert plain.tokens == code.tokens == quick.tokens
     # What the caller says goes before the policy.
     assert len(session.generate(prompt, max_new_tokens=24, num_draft_tokens=3).statistics.drafted_by_position) == 3
+    numbered = session.generate(prompt, max_new_tokens=24, route="lookup", num_draft_tokens=3).statistics
+    assert set(numbered.rounds_by_drafter) == {"ngram"}  # the policy's: only the number was named
     assert session.generate(prompt, max_new_tokens=24, drafter="model").statistics.drafted > 0
     assert session.generate(prompt, max_new_tokens=24, route="code", speculate=False).statistics.drafted == 0
     with refused(ParameterError, "5", field="route"):
