@@ -46,7 +46,7 @@ def inspect(bundle: Path, as_json: bool) -> None:
     default=0,
     help="Sampled generations for L3, 0 for no L3: hundreds at least; 10000 find small errors.",
 )
-@click.option("--drafter", help="As for bench. [default: each draft in turn, the first for L3]")
+@click.option("--drafter", help="Drafter of L1, L2 and L3, as for bench. [default: each draft in turn; L3: the first]")
 @running
 @JSON
 def verify(bundle: Path, where: dict[str, Any], as_json: bool, **options: Any) -> None:
@@ -54,8 +54,7 @@ def verify(bundle: Path, where: dict[str, Any], as_json: bool, **options: Any) -
 
     L0 enumerates the verification rules. Parity compares the graphs with the Hugging Face model. L1 and L2 compare
     speculative with plain greedy output, at the same pass width and at width 1. L3, with --trials, compares sampled
-    output, under both verification rules, with the target's exact distribution. --drafter applies to L1, L2 and L3. It
-    takes minutes.
+    output, under both verification rules, with the target's exact distribution. It takes minutes.
     """
     from ..editing.display import BuildDisplay
     from ..editing.progress import Silent

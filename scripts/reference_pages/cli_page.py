@@ -19,11 +19,10 @@ Written by `scripts/write_reference` from the commands' own help; do not edit.
 
 Results go to stdout, progress and messages to stderr. `NO_COLOR` is respected. Exit codes: 0 for success; 2 where the
 command line is wrong, or a file, folder or address that it names; 1 where the work or a check failed; 130 when
-interrupted. The command needs the extra `cli`, which `export`, `serve` and others include ([all
-extras](quickstart-cpu.md#extras)).
+interrupted. The command is in the extra `cli`, which [others include](quickstart-cpu.md#extras).
 
-Prompt files (`--prompts`) are JSONL, one request per line. `route` is the kind of request; `bench`, `calibrate` and
-`tune` need one in every line, the same in all if there is one kind. `max_new_tokens` is optional:
+Prompt files (`--prompts`) are JSONL, one request per line. `bench`, `calibrate` and `tune` need a `route` in each, the
+kind of request. `max_new_tokens` is optional:
 
     {"route": "code", "prompt": "def main():"}
     {"route": "support", "messages": [{"role": "user", "content": "My order is late."}], "max_new_tokens": 200}
