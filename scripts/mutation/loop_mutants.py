@@ -75,6 +75,13 @@ LOOP = (
         ("tests/runtime/grammar/test_sessions.py",),
     ),
     Mutant(
+        "who names a number of draft tokens gets the first draft, not the policy's",
+        REQUEST,
+        "            name = decisions.policy.of(parameters.route).drafter",
+        "            pass",
+        ("tests/runtime/policy/test_decisions.py",),
+    ),
+    Mutant(
         "rounds that the device could run look up first",
         "runtime/session.py",
         "self.decisions.looks_up = self.engine.rounds is None",
