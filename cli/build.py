@@ -158,9 +158,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     help="Draft model: a checkpoint folder, a GGUF file, or either on the hub; none that reads the target's hidden "
     "states. NAME is what requests call it, by default the last part of the path.",
 )
-@click.option(
-    "--draft-precision", "precision", help="Weight precision. [default: that of the bundle's first draft, else target]"
-)
+@click.option("--draft-precision", "precision", help="Weight precision. [default: as the first draft, else the target]")
 @MIN_OVERLAP
 @click.option(
     "--calibration-prompts",

@@ -46,7 +46,7 @@ def inspect(bundle: Path, as_json: bool) -> None:
     default=0,
     help="Sampled generations for L3, 0 for no L3: hundreds at least; 10000 find small errors.",
 )
-@click.option("--drafter", help="Drafter of L1, L2 and L3, as for bench. [default: each draft in turn; L3: the first]")
+@click.option("--drafter", help="Drafter of L1 to L3, as for bench. [default: each draft in turn; L3: the first]")
 @running
 @JSON
 def verify(bundle: Path, where: dict[str, Any], as_json: bool, **options: Any) -> None:
