@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 from specexport.bundle import MANIFEST, Bundle
 from specexport.cli import main
+from specexport.engines.catalogue import ENGINES, LIBRARIES
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import CheckpointError, EngineError, OutputError, ParameterError, SpecExportError
 from specexport.runtime.policy.files import write_decision
@@ -414,9 +415,8 @@ def test_doctor(run: Run) -> None:
     assert run("doctor").stdout.startswith("yes  onnxruntime: onnxruntime ")
     found = json.loads(run("doctor", "--json").stdout)
     assert found["onnxruntime"]["usable"] is True
-    engines = ["onnxruntime", "onnxruntime-cuda", "tensorrt", "tensorrt-rtx"]
-    others = ["kernels", "tensorrt-lean", "build", "compile for tensorrt", "compile for tensorrt-rtx"]
-    assert list(found) == [*engines, *others]
+    others = ["kernels", "tensorrt-lean", "build", *(f"compile for {name}" for name in LIBRARIES)]
+    assert list(found) == [*ENGINES, *others]
     assert found["compile for tensorrt"]["remedy"] == "install it with: pip install 'specexport[tensorrt]'"
     assert all(entry["usable"] or entry["remedy"] for entry in found.values())
 

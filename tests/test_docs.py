@@ -112,7 +112,9 @@ def test_an_option_is_described_in_its_command_or_in_common() -> None:
             name = option.opts[-1]
             if name.startswith("-"):
                 named = f"`{name}`" in section.rpartition("(#common-options)")[2] and re.search(f"`{name}[` ]", common)
-                assert named or re.search(rf"^\| .*`{name}[` ]", section, re.MULTILINE), (command.name, name)
+                assert named or re.search(rf"^\| .*`{name}[` ]", section, re.MULTILINE), (
+                    f"run scripts/write_reference: docs/cli.md lacks {name} of {command.name}"
+                )
 
 
 def test_help_that_keeps_its_lines_keeps_them_in_the_docs() -> None:
@@ -130,7 +132,8 @@ def table_names(page: str, heading: str) -> set[str]:
 
 
 def test_every_option_of_a_request_is_described() -> None:
-    assert table_names("docs/api.md", "Options of stream and generate") == {f.name for f in fields(SamplingParameters)}
+    described = table_names("docs/api.md", "Options of stream and generate")
+    assert described == {f.name for f in fields(SamplingParameters)}, "docs/api.md, Options of stream and generate"
 
 
 def test_every_statistic_is_described() -> None:

@@ -46,9 +46,7 @@ class DeviceRound:
         self._context, self._rounds, self._drafts, self._statistics = context, rounds, drafts, statistics
         self._vocab_size = context.target.decoder.vocab_size
         self._verification = None if parameters.greedy else parameters.verification
-        top_k = min(parameters.top_k, self._vocab_size)  # which is off
-        row = (parameters.temperature, top_k, parameters.top_p, parameters.min_p)
-        self._sampling = np.array(row, np.float32)
+        self._sampling = np.array(parameters.device_row, np.float32)
         self._draft_noise, self._target_noise = noise_streams(parameters.seed)
 
     def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:

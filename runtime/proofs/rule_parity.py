@@ -94,7 +94,7 @@ def _not_numbers(vocab_size: int) -> Iterator[NDArray[np.float32]]:
 
 
 def _sampling(parameters: SamplingParameters) -> NDArray[np.float32]:
-    return np.array([parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p], np.float32)
+    return np.array(parameters.device_row, np.float32)
 
 
 def _nudged(uniforms: NDArray[np.float32]) -> Iterator[NDArray[np.float64]]:

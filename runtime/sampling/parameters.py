@@ -185,6 +185,11 @@ class SamplingParameters:
         """Whether the host must run the rounds: to change logits, constrain them, record them, or look drafts up."""
         return self.adjusts_logits or self.grammar is not None or self.logprobs is not None or bool(self.prediction)
 
+    @property
+    def device_row(self) -> tuple[float, ...]:
+        """What the rules of devices read as `sampling` (`engines/rules.py`), in its order."""
+        return self.temperature, min(self.top_k, 2**24), self.top_p, self.min_p  # beyond any vocabulary top_k is off
+
     def check_tokens(self, vocab_size: int, stop_tokens: Collection[int]) -> None:
         """Raises `ParameterError` for ids that the vocabulary lacks, and if no token is left.
 
