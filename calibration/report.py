@@ -144,8 +144,8 @@ def _speedups(analysis: Analysis) -> str:
     sampled = " When sampling, acceptance is partly chance, and replays use the recorded outcomes."
     return (
         "S(k) = a(k) / a*(k), with its 95 % interval, resampled by request. All are replayed from the same recorded "
-        "runs, so the best of many looks slightly too good by chance. The drafter of the recorded runs is kept unless "
-        f"another is {100 * (BETTER_BY - 1):.0f} % better.{sampled if analysis.temperature else ''}\n\n"
+        "runs, so the best of many looks slightly too good by chance. The first drafter is kept unless another is "
+        f"{100 * (BETTER_BY - 1):.0f} % better.{sampled if analysis.temperature else ''}\n\n"
         + table("route|drafter|k|a(k)|a*(k)|S(k)|95 %|p10|slower|remark", rows, words=2)
     )
 

@@ -2,8 +2,8 @@
 
 The verdict is on what will run: an adaptive session, replayed, or a fixed number of draft tokens. ON: the lower 95 %
 bound of its speedup is above 1, and its p10 speedup reaches the floor. OFF: one of the two is refuted (the upper bound
-of the speedup is below 1, or that of p10 is below the floor), or the best fixed number loses, and adapting has no
-significant gain. UNDECIDED: neither (docs/when-it-pays.md).
+of the speedup is below 1, or that of p10 is below the floor), or the best fixed number loses, and adapting is
+undecided. UNDECIDED: neither (docs/when-it-pays.md).
 """
 
 from __future__ import annotations

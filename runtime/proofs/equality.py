@@ -3,7 +3,8 @@
 L1  against plain decoding through the same width: the tokens must be equal. On a GPU, whose libraries promise nothing
     about the rows of one product, the first difference may fall as in L2, where the logits of the two rows differ.
 L2  against plain decoding at width 1: the first difference may only fall where the target's two best logits lie no
-    further apart than the logits of the two widths differ. On a GPU these may differ by what parity allows at most.
+    further apart than the logits of the two widths differ. On a GPU these may differ by twice what parity allows at
+    most.
 
 Both fail if one output merely ends before the other: rounding cannot explain that.
 """
