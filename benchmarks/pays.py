@@ -8,7 +8,7 @@
    with 95 % intervals by prompt; adaptive against the best fixed number; predicted against measured; what recording
    costs.
 
-Writes costs.json, survival.json, policy.json and report.md into the bundle.
+Writes into the bundle what `specexport calibrate` writes.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python benchmarks/precision.py fp32=demo.bundle int8=int8.bundle int4=int4.bundle
         [--route code] [--limit 4] [--max-new-tokens 48]
 
-Ratios are to the first bundle, of medians over the same passes or prompts. `apart`: the largest difference of a logit
-between a row that runs alone and the same row among others, in standard deviations of the logits. `floor`: the time to
-read the target's weights once, at the bandwidth at which all cores read memory. Perplexity: through the engine, on
-prompts that neither model of the demo pair was trained on (routes code and prose).
+Ratios are to the first bundle, of medians over the same passes or prompts. `max difference`: of a logit, between a row
+that runs alone and the same row among others, in standard deviations of the logits. `floor`: the time to read the
+target's weights once, at the bandwidth at which all cores read memory. Perplexity: through the engine, on prompts that
+neither model of the demo pair was trained on (routes code and prose).
 """
 
 from __future__ import annotations
