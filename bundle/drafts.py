@@ -13,7 +13,9 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 # The drafter that looks tokens up in the text.
 LOOKUP = "ngram"
 # For help texts.
-DRAFTER_DEFAULT = "[default: the policy's, else ngram+model (model on GPUs), or ngram without a draft]"
+DRAFTER_DEFAULT = (
+    "[default: the policy's, else ngram+model (model where a GPU runs whole rounds), or ngram without a draft]"
+)
 DRAFTERS_HELP = (
     "model, ngram or ngram+model. model is the bundle's first draft; the NAME of another (--draft NAME=MODEL) can take "
     "its place. A:B lets A draft for the draft B, as in ngram:model."

@@ -99,7 +99,7 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
     "--calibration-prompts",
     "calibration_texts",
     type=FILE,
-    help="int8, int4, fp8: calibration data, JSONL of prompts, at least 512 tokens. [default: a built-in set]",
+    help="int8, int4, fp8, --draft-vocabulary: JSONL of prompts, at least 512 tokens. [default: a built-in set]",
 )
 @click.option("--engine", "engines", multiple=True, default=["onnxruntime"], help="Engine to build for; repeatable.")
 @click.option(
@@ -118,8 +118,7 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
 def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str, ...], **options: Any) -> None:
     """Build a proven bundle of target and draft.
 
-    Exports both models, checks the graphs against Hugging Face, and compiles them where an engine needs it. Without
-    --draft, the bundle drafts by prompt lookup.
+    Exports both models, checks the graphs against Hugging Face, and compiles them where an engine needs it.
     """
     start = perf_counter()
     require_packages()

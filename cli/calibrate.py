@@ -35,7 +35,7 @@ from .progress import bar, note_busy_host, requests_of
     "--drafter",
     "drafters",
     multiple=True,
-    help="Drafter to consider; repeatable. [default: all]",
+    help="Drafter to consider; repeatable. [default: all that the engine runs]",
 )
 @click.option(
     "--floor",

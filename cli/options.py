@@ -40,7 +40,7 @@ RUNNING = (
         "--threads",
         type=click.IntRange(0),
         default=0,
-        help="CPU threads; 0: as calibrated, else the engine's choice. More than the cores are slower.",
+        help="CPU threads; 0: as calibrated (not in calibrate and verify), else the engine's choice.",
     ),
     click.option("--device", type=click.IntRange(0), help="GPU index, from 0. [default: the first GPU]"),
 )

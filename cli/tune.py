@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @BUNDLE
 @PROMPTS
 @output_option("Draft checkpoint to create.")
-@click.option("--draft", help="Draft to tune: a checkpoint folder, or one on the hub. Without it, a head is new.")
+@click.option("--draft", help="Draft to tune: a checkpoint folder, or one on the hub. [default: a new head]")
 @click.option(
     "--kind",
     type=click.Choice(["model", "eagle3"]),
@@ -34,13 +34,15 @@ if TYPE_CHECKING:
 @LIMIT
 @click.option("--max-new-tokens", type=int, default=128, help="Maximum tokens per answer.")
 @click.option("--answers", type=int, default=3, help="Answers per prompt to train on.")
-@click.option("--temperature", type=float, default=0.0, help="Temperature of the answers, as served; 0 is greedy.")
+@click.option(
+    "--temperature", type=float, default=0.0, help="Temperature of the answers, as served; every third is at 1."
+)
 @click.option("--epochs", type=int, default=4, help="Passes over the answers.")
 @click.option(
     "--general",
     type=float,
     default=0.4,
-    help="Maximum share of answers to a built-in set of prompts, for text unlike yours.",
+    help="Maximum share of the training tokens that answer built-in prompts, for text unlike yours.",
 )
 @click.option(
     "--journal",

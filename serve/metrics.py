@@ -59,7 +59,7 @@ class Metrics:
         self._hits = self._counter("prefix_cache_hits", "Prompt tokens whose cache rows were reused.")
         self._rejected = self._counter("request_rejected", "Requests that were refused.", "code")
         self._ignored = self._counter("ignored_fields", "Fields of requests that were ignored.")
-        self._looked_up = self._counter("spec_decode_looked_up_tokens", "Draft tokens that did not come from a model.")
+        self._looked_up = self._counter("spec_decode_looked_up_tokens", "Draft tokens that were looked up.")
         self._by_drafter = self._counter(
             "spec_decode_num_drafts_by_drafter", "Rounds that drafted, by what drafted.", "drafter"
         )

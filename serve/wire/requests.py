@@ -160,7 +160,8 @@ class Extension(msgspec.Struct, forbid_unknown_fields=True):
         Meta(description="the kind of request, by which a calibrated bundle decides how to draft"),
     ] = None
     drafter: Annotated[
-        Annotated[str, Meta(max_length=64)] | None, Meta(description="what drafts, instead of the policy's choice")
+        Annotated[str, Meta(max_length=64)] | None,
+        Meta(description="what drafts, instead of `--drafter` and the policy's choice"),
     ] = None
     num_draft_tokens: Annotated[Limit | None, Meta(description="draft tokens per round; 0 decodes plainly")] = None
     speculate: Annotated[bool | None, Meta(description="`false` decodes plainly")] = None
@@ -168,7 +169,8 @@ class Extension(msgspec.Struct, forbid_unknown_fields=True):
         bool | None, Meta(description="each chunk of a stream says what was drafted; not for Responses")
     ] = None
     banned_tokens: Annotated[
-        Annotated[list[TokenId], Meta(max_length=65536)] | None, Meta(description="ids that are never generated")
+        Annotated[list[TokenId], Meta(max_length=65536)] | None,
+        Meta(description="ids that are never generated; default: the bundle's"),
     ] = None
 
 
