@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 @BUNDLE
 @PROMPTS
 @output_option("Draft checkpoint to create.")
-@click.option("--draft", help="Draft to tune: a checkpoint folder, or one on the hub. [default: a new head]")
+@click.option(
+    "--draft", help="Draft to tune: a checkpoint folder, or one on the hub. [default: with --kind eagle3 a new head]"
+)
 @click.option(
     "--kind",
     type=click.Choice(["model", "eagle3"]),

@@ -115,14 +115,15 @@ class SamplingParameters:
     num_draft_tokens: int | None = option(
         Whole(
             optional=True,
-            help="Draft tokens per round, 0 for none. [default: the bundle's policy, or with --drafter its maximum; without "
-            "a policy as many as pay]",
+            help="Draft tokens per round, 0 for none. [default: the bundle's policy, or with --drafter its maximum; "
+            "without a policy as many as pay]",
         )
     )
     num_leaves: int | None = option(
         Whole(
             optional=True,
-            help="Leaves per round, alternatives to draft tokens; 0 for none. [default: none; where spectr samples --tree-rows]",
+            help="Leaves per round, alternatives to draft tokens; 0 for none. [default: none; where spectr samples, "
+            "--tree-rows]",
         )
     )
     drafter: str | None = option(
