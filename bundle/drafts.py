@@ -16,7 +16,7 @@ LOOKUP = "ngram"
 DRAFTER_DEFAULT = "[default: the policy's, else ngram+model (model on GPUs), or ngram without a draft]"
 DRAFTERS_HELP = (
     "model, ngram or ngram+model. model is the bundle's first draft; the NAME of another (--draft NAME=MODEL) can take "
-    "its place. A:B lets A draft for the draft B, as in ngram:model."
+    "its place."
 )
 # Another name of the first draft, in requests and options.
 ALIAS = "model"
