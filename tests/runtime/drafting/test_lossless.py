@@ -18,6 +18,7 @@ from specexport.runtime.state.cached_decoder import CachedDecoder
 from specexport.runtime.state.statistics import Statistics
 from support.doubles import FeedsByStep
 
+VOCAB, K = 3, 2
 PARAMETERS = {name: SamplingParameters(temperature=1.0, verification=name) for name in ("block", "token")}  # type: ignore[arg-type]
 
 
@@ -36,30 +37,22 @@ class ChainDecoder(FeedsByStep):
         raise NotImplementedError
 
 
-def enumerated(
-    verification: Verification, seed: int, vocab: int, k: int, prompt: Sequence[int]
-) -> tuple[float, set[int]]:
-    """(the error of the output, the numbers of passes of the model that rounds took)."""
-    target, model = Chain(vocab, seed), Chain(vocab, seed + 100)
+@pytest.mark.parametrize("verification", ["block", "token"])
+@pytest.mark.parametrize(("prompt", "seed"), [((0, 1, 2, 0, 2, 1, 1), 0), ((0, 1, 2, 2, 1), 1)])
+def test_lookups_after_the_models_tokens_are_exact(verification: Verification, prompt: Tokens, seed: int) -> None:
+    target, model = Chain(VOCAB, seed), Chain(VOCAB, seed + 100)
     passes = set()
 
     def play(uniforms: Sequence[float]) -> tuple[Tokens, int, int]:
         statistics = Statistics()
-        rule = SamplingRule(PARAMETERS[verification], vocab, noise=(FixedNoise(uniforms[:k]), FixedNoise(uniforms[k:])))
+        rule = SamplingRule(PARAMETERS[verification], VOCAB, noise=(FixedNoise(uniforms[:K]), FixedNoise(uniforms[K:])))
         cached = CachedDecoder(ChainDecoder(model, len(prompt)), 8)
         drafter = Drafter(rule, statistics, ModelDraft(cached, rule, statistics), [NgramLookup(2)])
-        drafted = drafter.propose(prompt, RoundPlan(k)).tokens
+        drafted = drafter.propose(prompt, RoundPlan(K)).tokens
         passes.add(statistics.draft_passes)
         rows = np.stack([as_logits(target.after(tuple(drafted[:place]))) for place in range(len(drafted) + 1)])
         return tuple(drafted), *rule.accept(rows, drafted)
 
-    results = (((*drafted[:count], token), p) for (drafted, count, token), p in integrate(play, 2 * k + 1))
-    return Enumeration.of(results, target, k).error(target), passes
-
-
-@pytest.mark.parametrize("verification", ["block", "token"])
-@pytest.mark.parametrize(("prompt", "seed"), [((0, 1, 2, 0, 2, 1, 1), 0), ((0, 1, 2, 2, 1), 1)])
-def test_lookups_after_the_models_tokens_are_exact(verification: Verification, prompt: Tokens, seed: int) -> None:
-    error, passes = enumerated(verification, seed, 3, 2, prompt)
-    assert error <= PROBABILITY_TOLERANCE
+    results = (((*drafted[:count], token), p) for (drafted, count, token), p in integrate(play, 2 * K + 1))
+    assert Enumeration.of(results, target, K).error(target) <= PROBABILITY_TOLERANCE
     assert len(passes) > 1
