@@ -151,11 +151,10 @@ def lookup_of(drafter: str) -> Lookup | None:
 
 
 def _drafter(name: str, context: Context, rule: Proposer, statistics: Statistics, first: Sequence[Lookup]) -> Drafter:
-    lookups, lookup, used = [*first], lookup_of(name), model_of(name)
+    lookups, lookup, used, model = [*first], lookup_of(name), model_of(name), None
     if lookup is not None:
         lookups.append(lookup)
-    if used is None:
-        return Drafter(rule, statistics, lookups=lookups)
-    cached = context.drafts[used]
-    kind = HiddenDraft if isinstance(cached, HiddenDecoder) else ModelDraft
-    return Drafter(rule, statistics, kind(cached, rule, statistics), lookups)
+    if used is not None:
+        cached = context.drafts[used]
+        model = (HiddenDraft if isinstance(cached, HiddenDecoder) else ModelDraft)(cached, rule, statistics)
+    return Drafter(rule, statistics, model, lookups)
