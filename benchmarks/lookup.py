@@ -81,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--routes", nargs="+", default=["copy"])
-    parser.add_argument("--drafters", nargs="+", help="default: all but cascades")
+    parser.add_argument("--drafters", nargs="+", help="default: all of the first draft")
     parser.add_argument("--limit", type=int, help="prompts per route")
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--num-draft-tokens", type=int, help="default: the bundle's maximum")

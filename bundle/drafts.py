@@ -18,7 +18,7 @@ DRAFTER_DEFAULT = (
 )
 DRAFTERS_HELP = (
     "model, ngram or ngram+model. model is the bundle's first draft; the NAME of another (--draft NAME=MODEL) can take "
-    "its place. A:B lets A draft for the draft B, as in ngram:model."
+    "its place."
 )
 # Another name of the first draft, in requests and options.
 ALIAS = "model"

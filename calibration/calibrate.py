@@ -23,7 +23,7 @@ from ..runtime.policy.routing import ROUTING
 from ..runtime.policy.survival import SURVIVAL, Survival
 from ..runtime.sampling.parameters import SamplingParameters
 from ..runtime.session import Session
-from .drafted import Drafted, normalized, with_others
+from .drafted import Drafted, normalized
 from .measuring.confidence import read_confidence
 from .measuring.journal import Journal
 from .measuring.judged_tokens import judged_tokens
@@ -52,7 +52,7 @@ def measure_only(session: Session, options: CalibrateOptions, progress: Progress
     """Measure the costs, by draft, and write costs.json; the policy stays. Raises `ParameterError`, `OutputError`."""
     drafters_of(session, options)
     check_writable(session.bundle)
-    meters = {model: CostMeter(session, draft=model, rows=True) for model in models_of(session, options)}
+    meters = {model: CostMeter(session, draft=model) for model in models_of(session, options)}
     for number in range(PASSES):
         progress(number, PASSES)
         for meter in meters.values():
@@ -74,13 +74,11 @@ def calibrate(
     folder = session.bundle.path(FOLDER)
     with Journal.open(session.bundle.path(JOURNAL), _header(session, requests, options)) as journal:
         contexts = _contexts(session, requests)
-        meters = {model: CostMeter(session, contexts, draft=model, rows=True) for model in models_of(session, options)}
+        meters = {model: CostMeter(session, contexts, draft=model) for model in models_of(session, options)}
         recorded = _record_all(session, requests, options, journal, meters, progress)
         progress(len(requests), len(requests))
         costs = normalized({model: meter.costs() for model, meter in meters.items()})
-        drafted = with_others(
-            [_drafted(session, requests, model, recorded[model], costs[model], options) for model in meters]
-        )
+        drafted = [_drafted(session, requests, model, recorded[model], costs[model], options) for model in meters]
         analysis = _analyze(session, drafted, options, command)
         policy, routing = _policy(session, drafted, analysis, options), None
         if options.mode == "adaptive":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ..bundle import NO_DRAFT
 from ..bundle.drafts import LOOKUP
@@ -12,7 +12,7 @@ from ..runtime.policy.cost_model import Costs
 from ..runtime.policy.survival import Survival
 from .measuring.confidence import Reading
 from .measuring.record import Record
-from .measuring.traces import CascadeSource, Trace, cached
+from .measuring.traces import Trace
 from .statistics.results import SignalQuality
 
 
@@ -20,8 +20,7 @@ from .statistics.results import SignalQuality
 class Drafted:
     """model: the draft's name, `NO_DRAFT` in a bundle without one. records: of all requests.
 
-    reading, survival: of its confidence, None if that is not read. others: the other drafts, which may draft for this
-    one in a cascade, by name.
+    reading, survival: of its confidence, None if that is not read.
     """
 
     model: str
@@ -30,7 +29,6 @@ class Drafted:
     reading: Reading | None = None
     survival: Survival | None = None
     signals: tuple[SignalQuality, ...] = ()
-    others: Mapping[str, Drafted] = field(default_factory=dict)
 
     @property
     def drafter(self) -> str:
@@ -39,12 +37,7 @@ class Drafted:
 
     @property
     def traces(self) -> list[Trace]:
-        ats = {name: cached(one.costs) for name, one in self.others.items()}
-        traces = []
-        for number, record in enumerate(self.records):
-            smaller = {name: CascadeSource(one.records[number].trace, ats[name]) for name, one in self.others.items()}
-            traces.append(replace(record.trace, smaller=smaller))
-        return traces
+        return [record.trace for record in self.records]
 
     def only(self, numbers: Sequence[int]) -> Drafted:
         """The same for the requests with these numbers only."""
@@ -52,18 +45,12 @@ class Drafted:
             self,
             records=[self.records[number] for number in numbers],
             reading=self.reading and self.reading.only(numbers),
-            others={name: one.only(numbers) for name, one in self.others.items()},
         )
 
 
 def of_drafter(drafted: Sequence[Drafted], drafter: str) -> Drafted:
     """The one that `drafter` uses; the first for lookups alone."""
     return next((one for one in drafted if one.model == model_of(drafter)), drafted[0])
-
-
-def with_others(drafted: Sequence[Drafted]) -> list[Drafted]:
-    """Each of them with all others."""
-    return [replace(one, others={other.model: other for other in drafted if other is not one}) for one in drafted]
 
 
 def normalized(costs: Mapping[str, Costs]) -> dict[str, Costs]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ..errors import ParameterError
-from ..runtime.drafting.names import all_cascades, all_drafters, check_drafter, models_in, supports_cascade
+from ..runtime.drafting.names import all_drafters, check_drafter, model_of
 from ..runtime.policy.routes import Mode
 from ..runtime.sampling.parameters import SamplingParameters
 from ..runtime.session import Session
@@ -60,17 +60,16 @@ def drafters_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
 
 
 def possible_drafters(session: Session) -> tuple[str, ...]:
-    """The drafters that the session can run, its default first, cascades last. If the device runs whole rounds, only
-    the model, since lookups run on the host.
+    """The drafters that the session can run, its default first. If the device runs whole rounds, only the model, since
+    lookups run on the host.
     """
     names = session.drafts.names
     if names and session.engine.rounds is not None:
         return names[:1]
-    cascades = (one for one in all_cascades(names) if supports_cascade(one, session.bundle.manifest))
-    return (*all_drafters(names), *cascades)
+    return all_drafters(names)
 
 
 def models_of(session: Session, options: CalibrateOptions) -> list[str]:
     """The drafts to record with: the first, and those that the drafters to choose from use."""
-    used = (name for drafter in drafters_of(session, options) for name in models_in(drafter))
-    return list(dict.fromkeys((session.drafts.first, *used)))
+    used = map(model_of, drafters_of(session, options))
+    return list(dict.fromkeys((session.drafts.first, *(model for model in used if model is not None))))

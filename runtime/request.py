@@ -9,7 +9,7 @@ from typing import cast
 from ..bundle import Bundle
 from ..bundle.drafts import LOOKUP
 from ..errors import ParameterError
-from .drafting.names import model_of, runnable_drafter, strip_cascade
+from .drafting.names import check_drafter, model_of
 from .grammar.constraint import Matcher
 from .policy.decisions import Decisions
 from .policy.schedule import FixedSchedule, Schedule, WithForcedTokens, WithPrediction
@@ -70,8 +70,6 @@ def make_request(
     stop_tokens = frozenset(manifest.text.stop_token_ids if stops is None else cast(Sequence[int], stops))
     rule = make_rule(parameters, manifest.target.vocab_size, prompt, stop_tokens, matcher and matcher.copy())
     drafters, chosen = _schedule(bundle, decisions, parameters, schedule, rule, prompt)
-    if rule.constrained:  # a lookup that drafts for a model must not be shown forced tokens
-        drafters = tuple(map(strip_cascade, drafters))
     leaves = _leaves(bundle, parameters, drafters)
     limit = min(parameters.max_new_tokens, manifest.longest - len(prompt))
     return Request(prompt, parameters, rule, limit, stop_tokens, drafters, chosen, encoded.prediction, matcher, leaves)
@@ -91,7 +89,7 @@ def _schedule(
         raise ParameterError(
             f"num_draft_tokens is {k}; this bundle was built for 0 to {most} (--max-draft-tokens)", "num_draft_tokens"
         )
-    name = runnable_drafter(parameters.drafter, bundle.manifest)
+    name = check_drafter(parameters.drafter, bundle.manifest.draft_names)
     if not parameters.speculate or k == 0:
         return (), FixedSchedule(0)
     leaves = parameters.num_leaves or rule.siblings is not None
@@ -115,7 +113,7 @@ def _schedule(
         if routed is not None:
             return tuple(routed.schedules), routed
     if decisions.policy is None:
-        decided, chosen = name, decisions.uncalibrated(strip_cascade(name), most, seeded, rule.constrained)
+        decided, chosen = name, decisions.uncalibrated(name, most, seeded, rule.constrained)
     else:
         decided, chosen = decisions.schedule(parameters.route, most, rule.constrained, seeded)
     if parameters.prediction:

@@ -171,7 +171,8 @@ class Session:
                 self.engine.warm_up()
                 self.reset()
         self.decisions.prepare()
-        self.drafts.open_all(self.decisions.drafts)
+        for name in self.decisions.drafts:
+            self.drafts.open(name)
 
     def grammar_late_for(self) -> float:
         """How many seconds a grammar has been compiling beyond its deadline, 0 for none. No other is compiled

@@ -17,7 +17,7 @@ from typing import Any
 
 import specexport
 from specexport.bundle import Bundle
-from specexport.runtime.drafting.names import runnable_drafter
+from specexport.runtime.drafting.names import check_drafter
 from specexport.runtime.policy.cost_model import COSTS, COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity, describe_host
@@ -69,7 +69,7 @@ def prepare(bundle: Path, intact: Path) -> list[Any]:
     opened = Bundle.open(intact)
     identity, most = bundle_identity(opened), opened.manifest.contract.max_draft_tokens
     first = opened.manifest.first_draft
-    drafter = runnable_drafter(None, opened.manifest)
+    drafter = check_drafter(None, opened.manifest.draft_names)
     entry = RoutePolicy("on", drafter, 1, "adaptive", (0.6,) * most, None)
     policy = Policy(POLICY_VERSION, identity, "onnxruntime", "2026", 0.0, 0.9, entry, {"code": entry})
     time_of = MeasuredTime(0.001, 0.001, 0.002)

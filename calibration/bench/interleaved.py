@@ -18,7 +18,7 @@ import numpy as np
 
 from ...bundle import sha256
 from ...errors import BundleError, OutputError, ParameterError
-from ...runtime.drafting.names import runnable_drafter
+from ...runtime.drafting.names import check_drafter
 from ...runtime.hub import bundle_name
 from ...runtime.policy.host_identity import bundle_identity, describe_host
 from ...runtime.proofs.equality import DecodedOutput, decode_request, judge
@@ -73,7 +73,7 @@ def check(session: Session, requests: Sequence[Request], options: BenchOptions) 
     """Raise `ParameterError` if there is no request or the session cannot do what the options ask for."""
     if not requests:
         raise ParameterError("there are no requests to run; give at least one", "requests")
-    runnable_drafter(options.drafter, session.bundle.manifest)
+    check_drafter(options.drafter, session.bundle.manifest.draft_names)
     if (options.num_draft_tokens or 0) > session.max_draft_tokens:
         most = session.max_draft_tokens
         raise ParameterError(

@@ -52,8 +52,8 @@ class Judged:
 
 @dataclass(frozen=True)
 class Record:
-    """A recorded request. tokens: prompt and output. agrees, missed: see `Trace`; misses are unknown when sampling.
-    rounds: (drafted, accepted) of each round.
+    """A recorded request. tokens: prompt and output. agrees: see `agreement`. rounds: (drafted, accepted) of each
+    round.
     """
 
     line: int
@@ -66,11 +66,10 @@ class Record:
     judged: tuple[Judged, ...]
     plain: Timing
     speculative: Timing
-    missed: tuple[tuple[int, ...], ...] = field(default=(), metadata=OPTIONAL)
 
     @property
     def trace(self) -> Trace:
-        return Trace(self.line, self.route, self.prompt_tokens, self.tokens, self.agrees, self.limit, self.missed)
+        return Trace(self.line, self.route, self.prompt_tokens, self.tokens, self.agrees, self.limit)
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,6 @@ class RecordedRound:
     """One round. probability, confidence: of every draft pass, as of `Judged`.
 
     last_choice: the draft's greedy choice for the last token before the round; None if its first pass fed one token.
-    choices: its greedy choice in every pass.
     """
 
     num_drafted: int
@@ -86,7 +84,6 @@ class RecordedRound:
     probability: tuple[float, ...]
     confidence: tuple[float | None, ...]
     last_choice: int | None
-    choices: tuple[int, ...] = ()
 
 
 @dataclass
@@ -106,16 +103,14 @@ class Recorder:
         self._probability: list[float] = []
         self._confidence: list[float | None] = []
         self._last_choice: int | None = None
-        self._choices: list[int] = []
 
     def plan(self, sequence: SequenceState) -> RoundPlan:
-        self._probability, self._confidence, self._last_choice, self._choices = [], [], None, []
+        self._probability, self._confidence, self._last_choice = [], [], None
         return RoundPlan(self.num_draft_tokens, draft_stop=self)
 
     def include(self, index: int, logits: Logits) -> bool:
         if index == 0 and len(logits) > 1:
             self._last_choice = int(logits[-2, : self.vocab].argmax())
-        self._choices.append(int(logits[-1, : self.vocab].argmax()))
         self._probability.append(top_logit(logits[-1]))
         self._confidence.append(self.confidence() if self.confidence is not None else None)
         return True
@@ -128,9 +123,7 @@ class Recorder:
 
     def observe(self, outcome: RoundOutcome) -> None:
         read = tuple(self._probability), tuple(self._confidence)
-        self.rounds.append(
-            RecordedRound(outcome.num_drafted, outcome.num_accepted, *read, self._last_choice, tuple(self._choices))
-        )
+        self.rounds.append(RecordedRound(outcome.num_drafted, outcome.num_accepted, *read, self._last_choice))
 
 
 def record(
@@ -160,18 +153,17 @@ def record(
         for index in range(min(round.num_accepted + 1, round.num_drafted, len(round.probability))):
             read = round.probability[index], index < round.num_accepted, round.confidence[index]
             judged.append(Judged(number, index, *read))
-    agrees = agreement(recorder.rounds, tokens, sampling.greedy)
+    agrees = agreement(recorder.rounds, tokens, sampling.greedy) if session.drafts.names else [None] * len(tokens)
     return Record(
         line=request.line,
         route=request.route,
         prompt_tokens=len(request.tokens),
         limit=request.max_new_tokens,
         tokens=(*request.tokens, *tokens),
-        agrees=tuple(agrees) if session.drafts.names else (None,) * len(tokens),
+        agrees=tuple(agrees),
         rounds=tuple((round.num_drafted, round.num_accepted) for round in recorder.rounds),
         judged=tuple(judged),
         **timings,
-        missed=misses(recorder.rounds, agrees) if sampling.greedy and session.drafts.names else (),
     )
 
 
@@ -191,19 +183,6 @@ def agreement(rounds: Sequence[RecordedRound], output: Sequence[int], greedy: bo
                 agrees[place + index] = index < round.num_accepted
         place += round.num_accepted + 1
     return agrees
-
-
-def misses(rounds: Sequence[RecordedRound], agrees: Sequence[bool | None]) -> tuple[tuple[int, ...], ...]:
-    """`Trace.missed` of rounds that were decoded greedily. agrees: from `agreement`."""
-    choices: dict[int, tuple[int, ...]] = {}
-    place = 0
-    for round in rounds:
-        if place and round.last_choice is not None and place <= len(agrees) and agrees[place - 1] is False:
-            choices.setdefault(place - 1, (round.last_choice,))
-        if round.num_accepted < round.num_drafted:
-            choices[place + round.num_accepted] = round.choices[round.num_accepted : round.num_drafted]
-        place += round.num_accepted + 1
-    return tuple((start, *tokens) for start, tokens in sorted(choices.items()))
 
 
 def to_row(record: Record) -> dict[str, Any]:

@@ -15,10 +15,9 @@ import numpy as np
 
 from ...engines.base import Logits
 from ...runtime.drafting.drafters import lookup_of
-from ...runtime.drafting.names import cascade_source_of, model_of
+from ...runtime.drafting.names import model_of
 from ...runtime.drafting.rounds import DraftStop, RoundOutcome, SequenceState, Source
 from ...runtime.policy.schedule import FixedSchedule, Schedule
-from .cascade_replay import CascadeReplay, ModelDraft
 from .traces import CostsAt, Trace, agreeing, known, matching
 
 Runs = Mapping[str, Trace]  # one request, by drafter: as it was recorded with that one's draft
@@ -32,7 +31,6 @@ class ReplayedRound:
     context: tokens in the caches before the round, without the last token, whose row is not written yet.
     passes: of the draft model; more than draft tokens if one was left out, fewer if others were looked up.
     behind: rows that the draft model must catch up on first, since earlier rounds were drafted without it.
-    saved, guess_rows, guess_seconds: of a cascade, see `ModelDraft`.
     num_looked_up: how many of the draft tokens, the last ones, were looked up.
     """
 
@@ -41,9 +39,6 @@ class ReplayedRound:
     num_accepted: int
     passes: int
     missing_rows: int = 0
-    saved: int = 0
-    guess_rows: int = 0
-    guess_seconds: float = 0.0
     num_looked_up: int = 0
 
     @property
@@ -63,9 +58,8 @@ class ReplayedRound:
         costs = at(self.context + 1)
         if self.looked_up:
             return costs.looked_up(self.num_drafted)
-        passes = self.passes - self.saved
-        rows = self.missing_rows * costs.draft_prefill + self.guess_rows * costs.draft_row
-        return costs.rounds[self.num_drafted] + costs.beyond(self.num_drafted, passes) + rows + self.guess_seconds
+        rows = self.missing_rows * costs.draft_prefill
+        return costs.rounds[self.num_drafted] + costs.beyond(self.num_drafted, self.passes) + rows
 
 
 def replay(
@@ -111,7 +105,6 @@ class Replayer:
         self._trace, self._logits = trace, logits
         self._lookup, self._with_model = lookup_of(drafter), model_of(drafter) is not None
         self._agrees = known(trace) if self._with_model else []
-        self._cascade = CascadeReplay(trace, drafter) if cascade_source_of(drafter) else None
         self._missing_rows = 0
 
     @property
@@ -122,33 +115,25 @@ class Replayer:
     def round(self, place: int, count: int, draft_stop: DraftStop | None = None) -> ReplayedRound:
         """The round after `tokens[:place]`, with up to `count` draft tokens."""
         start = place - self._trace.prompt_tokens
-        looked_up: list[int] = []
         count = min(count, self._trace.limit - start - 1)
         right = agreeing(self._agrees[start : start + count], count)
-        if self._cascade is not None:
-            seen = [self._seen(place, min(index, right)) for index in range(count)]
-            model = self._cascade.draft(place, count, self._missing_rows, draft_stop, seen)
-        else:
-            model, looked_up = self._draft(place, count, right, draft_stop)
-        accepted = min(model.drafted, right)
-        if accepted == model.drafted:
-            accepted += matching(looked_up, self._trace.tokens[place + model.drafted :])
-        missing_rows = self._missing_rows if model.passes else 0
-        self._missing_rows = max(0, accepted - model.drafted) if model.passes else self._missing_rows + accepted + 1
+        by_model, passes, looked_up = self._draft(place, count, right, draft_stop)
+        accepted = min(by_model, right)
+        if accepted == by_model:
+            accepted += matching(looked_up, self._trace.tokens[place + by_model :])
+        missing_rows = self._missing_rows if passes else 0
+        self._missing_rows = max(0, accepted - by_model) if passes else self._missing_rows + accepted + 1
         return ReplayedRound(
             context=place - 1,
-            num_drafted=model.drafted + len(looked_up),
+            num_drafted=by_model + len(looked_up),
             num_accepted=accepted,
-            passes=model.passes,
+            passes=passes,
             missing_rows=missing_rows,
-            saved=model.saved,
-            guess_rows=model.rows,
-            guess_seconds=model.seconds,
             num_looked_up=len(looked_up),
         )
 
-    def _draft(self, place: int, count: int, right: int, draft_stop: DraftStop | None) -> tuple[ModelDraft, list[int]]:
-        """(the model's part, the looked-up tokens after it). right: how many of the model's tokens are right."""
+    def _draft(self, place: int, count: int, right: int, draft_stop: DraftStop | None) -> tuple[int, int, list[int]]:
+        """(the model's tokens, its passes, the looked-up tokens after those). right: how many of the model's are."""
         tokens, lookup, by_model, passes = self._trace.tokens, self._lookup, 0, 0
         text = tokens[:place]
         while True:
@@ -157,12 +142,12 @@ class Replayer:
                 if looked_up and draft_stop is not None:
                     looked_up = looked_up[: draft_stop.looked_up(len(looked_up), lookup.matched, by_model)]
                 if looked_up:
-                    return ModelDraft(by_model, passes), looked_up
+                    return by_model, passes, looked_up
             if by_model == count or not self._with_model or (draft_stop is not None and not draft_stop.go_on(by_model)):
-                return ModelDraft(by_model, passes), []
+                return by_model, passes, []
             passes += 1
             if draft_stop is not None and not draft_stop.include(by_model, self._seen(place, min(by_model, right))):
-                return ModelDraft(by_model, passes), []
+                return by_model, passes, []
             by_model += 1
 
     def _seen(self, place: int, index: int) -> Logits:

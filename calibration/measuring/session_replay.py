@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...runtime.drafting.names import cascade_source_of, model_of, strip_cascade
+from ...runtime.drafting.names import model_of
 from ...runtime.policy.confidence import AcceptancePredictor, adaptive_schedule
 from ...runtime.policy.controller import RouteState
 from ...runtime.policy.cost_model import Costs
@@ -17,14 +17,6 @@ from ...runtime.policy.routing import Routing
 from .confidence import Reading
 from .replay import ReplayedRound, Runs, replay, replay_fixed
 from .traces import CostsAt, Trace, cached
-
-
-@dataclass(frozen=True)
-class AcceptancePrior:
-    """What a session starts from: see `RoutePolicy`."""
-
-    chances: tuple[float, ...]
-    unit: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -48,19 +40,19 @@ class Priced:
 
 
 def adaptive_seconds(
-    traces: Sequence[Trace], drafter: str, priced: Priced, starts: Sequence[AcceptancePrior]
+    traces: Sequence[Trace], drafter: str, priced: Priced, starts: Sequence[tuple[float, ...]]
 ) -> tuple[list[float], int]:
     """(seconds of every trace, number of rounds) of adaptive sessions with one drafter.
 
-    starts: of every trace. Traces with equal ones belong to one session, which learns from one to the next.
+    starts: the chances that the session of every trace starts from. Traces with equal ones belong to one session, which
+    learns from one to the next.
     """
     at, most = cached(priced.costs), priced.costs.max_draft_tokens
-    sessions = {start: (priced.costs.cascaded(start.unit), RouteState()) for start in dict.fromkeys(starts)}
+    sessions = {start: RouteState() for start in starts}
     seconds, rounds = [], 0
     for number, (trace, start) in enumerate(zip(traces, starts, strict=True)):
-        costs, state = sessions[start]
-        entry = RoutePolicy("undecided", drafter, 0, "adaptive", start.chances, None)
-        schedule = adaptive_schedule(entry, costs, priced.predictor, state, most)
+        entry = RoutePolicy("undecided", drafter, 0, "adaptive", start, None)
+        schedule = adaptive_schedule(entry, priced.costs, priced.predictor, sessions[start], most)
         rounds_of = replay({drafter: trace}, schedule, {drafter: priced.logits(number)})
         spent = [priced.seconds(one, at) for _, one in rounds_of]
         seconds.append(sum(spent))
@@ -91,10 +83,7 @@ def routed_seconds(
     choices: list[list[str]] = []
     for number, runs in enumerate(stream):
         trace, known = next(iter(runs.values())), routing(number)
-        candidates = {
-            name: Candidate(one.costs.cascaded(known.unit(name)), one.predictor, states[name])
-            for name, one in drafters.items()
-        }
+        candidates = {name: Candidate(one.costs, one.predictor, states[name]) for name, one in drafters.items()}
         schedule = RoutedSchedule(known, trace.tokens[: trace.prompt_tokens], candidates, most)
         logits = {name: one.logits(number) for name, one in drafters.items()}
         rounds = list(replay(runs, schedule, logits))
@@ -103,19 +92,13 @@ def routed_seconds(
     return seconds, choices
 
 
-def start_of(traces: Sequence[Trace], drafter: str, costs: Costs) -> AcceptancePrior:
-    """What sessions start from that get requests like these."""
-    chances = conditional_acceptance_rates(traces, drafter, costs.max_draft_tokens)
-    return AcceptancePrior(chances, relative_draft_cost(traces, drafter, costs))
+def start_of(traces: Iterable[Trace], drafter: str, costs: Costs) -> tuple[float, ...]:
+    """What sessions start from that get requests like these: for each position, the chance that a draft token is
+    accepted if all before it are; with a model, of its tokens.
 
-
-def conditional_acceptance_rates(traces: Iterable[Trace], drafter: str, most: int) -> tuple[float, ...]:
-    """For each position, the chance that a draft token is accepted if all before it are; with a model, of its tokens.
-
-    The share of the replayed rounds, with one success and one failure added. most: draft tokens per round. A cascade
-    does not change the chances.
+    The share of the replayed rounds, with one success and one failure added.
     """
-    drafter = strip_cascade(drafter)
+    most = costs.max_draft_tokens
     reached, accepted = [0] * most, [0] * most
     for trace in traces:
         for one in replay_fixed(trace, drafter, most):
@@ -124,21 +107,3 @@ def conditional_acceptance_rates(traces: Iterable[Trace], drafter: str, most: in
                 reached[index] += 1
                 accepted[index] += index < one.num_accepted
     return tuple(round((a + 1) / (r + 2), 4) for a, r in zip(accepted, reached, strict=True))
-
-
-def relative_draft_cost(traces: Iterable[Trace], drafter: str, costs: Costs) -> float:
-    """The cost of a cascade's draft token after a round's first, in passes of the draft, at most 1; else 1.
-
-    Measured on replayed rounds with the largest number of draft tokens.
-    """
-    if cascade_source_of(drafter) is None:
-        return 1.0
-    at, spent, whole = cached(costs), 0.0, 0.0
-    for trace in traces:
-        for one in replay_fixed(trace, drafter, costs.max_draft_tokens):
-            if one.num_drafted:
-                price = at(one.context + 1)
-                spent += (one.passes - one.saved - 1) * price.draft + one.guess_rows * price.draft_row
-                spent += one.guess_seconds
-                whole += (one.num_drafted - 1) * price.draft
-    return round(min(1.0, spent / whole), 4) if whole else 1.0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from ...runtime.policy.cost_model import Costs, RoundCosts
@@ -15,11 +15,8 @@ CostsAt = Callable[[int], RoundCosts]
 
 @dataclass(frozen=True)
 class Trace:
-    """A generated request. tokens: prompt and output. agrees: for every output token, see `agreement`.
-
-    limit: its max_new_tokens. missed: for each position in the output, from 0, where the draft proposes another token:
-    the position, that token, and the draft's tokens after it, as far as they are known. smaller: by name, drafts that
-    may draft for this one in a cascade.
+    """A generated request. tokens: prompt and output. agrees: for every output token, see `agreement`. limit: its
+    max_new_tokens.
     """
 
     line: int
@@ -28,20 +25,10 @@ class Trace:
     tokens: tuple[int, ...]
     agrees: tuple[bool | None, ...]
     limit: int
-    missed: tuple[tuple[int, ...], ...] = ()
-    smaller: Mapping[str, CascadeSource] = field(default_factory=dict)
 
     @property
     def output_tokens(self) -> int:
         return len(self.tokens) - self.prompt_tokens
-
-
-@dataclass(frozen=True)
-class CascadeSource:
-    """A smaller draft: the same request recorded with it, and what rounds with it cost."""
-
-    trace: Trace
-    at: CostsAt
 
 
 def cached(costs: Costs) -> CostsAt:

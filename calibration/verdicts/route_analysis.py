@@ -9,7 +9,7 @@ from ...runtime.policy.cost_model import Costs
 from ..drafted import Drafted, of_drafter
 from ..measuring.record import Record
 from ..measuring.replay import ReplayedRound, plain_seconds
-from ..measuring.session_replay import AcceptancePrior, start_of
+from ..measuring.session_replay import start_of
 from ..measuring.traces import cached
 from ..statistics.intervals import quantiles, ratio_interval
 from ..statistics.results import MeasuredRuns, RouteAnalysis
@@ -31,7 +31,7 @@ def analyze_route(route: str, drafted: Sequence[Drafted], criteria: Criteria) ->
         if criteria.mode == "adaptive":
             adaptive += replay_adaptive(traces, draft.costs, drafters, draft.reading)
 
-    def start(drafter: str) -> AcceptancePrior:
+    def start(drafter: str) -> tuple[float, ...]:
         draft = of_drafter(drafted, drafter)
         return start_of(draft.traces, drafter, draft.costs)
 

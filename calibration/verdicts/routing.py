@@ -15,7 +15,7 @@ from ...runtime.drafting.names import model_of
 from ...runtime.policy.routing import ROUTING_VERSION, KnownDraft, KnownRoute, Routing
 from ..drafted import Drafted, of_drafter
 from ..measuring.replay import Runs, plain_seconds
-from ..measuring.session_replay import AcceptancePrior, Priced, adaptive_seconds, aligned, routed_seconds, start_of
+from ..measuring.session_replay import Priced, adaptive_seconds, aligned, routed_seconds, start_of
 from ..measuring.traces import Trace, cached
 from ..statistics.results import RouteAnalysis
 from .verdict import BETTER_BY, sides_of
@@ -51,10 +51,10 @@ class Stream:
     def traces(self, drafter: str) -> list[Trace]:
         return [runs[drafter] for runs in self.requests]
 
-    def start(self, drafter: str) -> AcceptancePrior:
+    def start(self, drafter: str) -> tuple[float, ...]:
         return start_of(self.traces(drafter), drafter, self.drafters[drafter].costs)
 
-    def alone(self, drafter: str, starts: Sequence[AcceptancePrior]) -> list[float]:
+    def alone(self, drafter: str, starts: Sequence[tuple[float, ...]]) -> list[float]:
         """Seconds of each request with one drafter, adapting. starts: what each starts from."""
         return adaptive_seconds(self.traces(drafter), drafter, self.drafters[drafter], starts)[0]
 
@@ -79,7 +79,7 @@ def _known_draft(stream: Stream, drafter: str) -> KnownDraft:
     traces, at, start = stream.traces(drafter), cached(stream.drafters[drafter].costs), stream.start(drafter)
     plain = sum(plain_seconds(trace, at) for trace in traces)
     spent = sum(stream.alone(drafter, [start] * len(traces)))
-    return KnownDraft(round(plain / spent, 4), start.chances, start.unit)
+    return KnownDraft(round(plain / spent, 4), start)
 
 
 def routed(stream: Stream, vocab: int) -> tuple[list[float], list[list[str]]]:

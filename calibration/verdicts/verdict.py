@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...runtime.drafting.names import cascade_source_of, model_of
+from ...runtime.drafting.names import model_of
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.routes import Evidence, Mode, RoutePolicy, Verdict
 from ..measuring.confidence import Reading
 from ..measuring.replay import plain_seconds, replay_fixed
-from ..measuring.session_replay import AcceptancePrior, Priced, adaptive_seconds, start_of
+from ..measuring.session_replay import Priced, adaptive_seconds, start_of
 from ..measuring.traces import Trace, cached
 from ..statistics.intervals import UNBOUNDED, quantile_bound, ratio_interval
 from ..statistics.results import DraftCandidate
@@ -31,9 +31,6 @@ MIN_REQUESTS = 20
 SHORTEST_RESPONSE = 8
 # A drafter other than the preferred one must be faster by this factor to be chosen.
 BETTER_BY = 1.02
-# A cascade must be faster than the best drafter without one by this factor: it only saves passes of the draft, priced
-# by the median cost of a row, and a smaller draft takes additional memory.
-CASCADE_BETTER_BY = 1.05
 
 
 @dataclass(frozen=True)
@@ -147,20 +144,15 @@ def _replayed(
 
 
 def best(replayed: Sequence[Replayed], drafters: Sequence[str]) -> Replayed:
-    """The fastest candidate of the first of `drafters`, unless another drafter's is faster by `BETTER_BY`, or that of a
-    cascade is faster than all others by `CASCADE_BETTER_BY`.
-    """
+    """The fastest candidate of the first of `drafters`, unless another drafter's is faster by `BETTER_BY`."""
     allowed = [one for one in replayed if one.candidate.drafter in drafters]
 
     def speedup(one: Replayed) -> float:
         return one.candidate.speedup.value
 
     first = max((one for one in allowed if one.candidate.drafter == drafters[0]), key=speedup)
-    cascades = [one for one in allowed if cascade_source_of(one.candidate.drafter)]
-    other = max((one for one in allowed if one not in cascades), default=first, key=speedup)
-    chosen = other if speedup(other) > BETTER_BY * speedup(first) else first
-    cascade = max(cascades, default=chosen, key=speedup)
-    return cascade if speedup(cascade) > CASCADE_BETTER_BY * max(speedup(chosen), speedup(other)) else chosen
+    other = max(allowed, key=speedup)
+    return other if speedup(other) > BETTER_BY * speedup(first) else first
 
 
 def judge(replayed: Replayed, floor: float) -> Verdict:
@@ -192,7 +184,7 @@ def missing(replayed: Replayed, floor: float) -> int:
 def decide(
     replayed: Sequence[Replayed],
     criteria: Criteria,
-    start: Callable[[str], AcceptancePrior],
+    start: Callable[[str], tuple[float, ...]],
     adaptive: Sequence[Replayed] = (),
 ) -> tuple[RoutePolicy, Replayed]:
     """(the route's entry of policy.json, the candidate it is based on).
@@ -218,16 +210,14 @@ def decide(
         p10=round(candidate.p10, 4),
     )
     pays = verdict == "on" or (verdict == "undecided" and candidate.speedup.value > 1)
-    begins = start(candidate.drafter)
     policy = RoutePolicy(
         verdict=verdict,
         drafter=candidate.drafter,
         num_draft_tokens=fixed.num_draft_tokens if pays else 0,
         # OFF because of p10 alone: an adaptive schedule follows the mean and would speculate again.
         mode="fixed" if verdict == "off" and not lost else criteria.mode,
-        chances=begins.chances,
+        chances=start(candidate.drafter),
         evidence=evidence,
-        unit=begins.unit,
     )
     return policy, chosen
 

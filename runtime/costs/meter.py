@@ -18,10 +18,9 @@ from typing import Protocol
 import numpy as np
 
 from ...bundle import NO_DRAFT, Bundle
-from ...engines.base import Decoder, Engine
+from ...engines.base import Engine
 from ...errors import ParameterError
 from ..drafting.drafts import Drafts
-from ..drafting.model_draft import GUESSES
 from ..policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from ..policy.host_identity import bundle_identity, describe_host
 from ..policy.schedule import FixedSchedule, Schedule
@@ -76,14 +75,11 @@ class CostMeter:
         burst: int = BURST,
         longest: float = MAX_SECONDS,
         draft: str | None = None,
-        rows: bool = False,
     ) -> None:
         """contexts: tokens in the caches, by default three up to the capacity. burst: timed rounds per generation.
 
         longest: seconds at one context after which no further burst begins. draft: the one that drafts the rounds, by
-        default the bundle's first.
-        rows: whether to measure the cost of an additional row in a draft pass, where something may draft for that
-        draft. Raises `ParameterError`.
+        default the bundle's first. Raises `ParameterError`.
         """
         self._session, self._draft = session, draft or session.bundle.manifest.first_draft
         self._most = session.max_draft_tokens
@@ -104,10 +100,6 @@ class CostMeter:
         reads = session.bundle.manifest.draft_called(self._draft).model.reads if self._has_model else None
         self._slots = reads.slots if reads is not None else 0
         self._block: list[float] = []
-        self._narrow: list[float] = []  # seconds of the draft's passes over one row,
-        self._wide: list[float] = []  # and over as many as guesses make it
-        guessed = rows and self._has_model and reads is None and session.engine.rounds is None
-        self._guesses = min(GUESSES, self._most) if guessed else 0
 
     def measure(self, repeats: int, step: Callable[[str], None] | None = None) -> None:
         """Time `repeats` bursts of every number of draft tokens at every context.
@@ -132,8 +124,6 @@ class CostMeter:
                         self._burst(prompt, k, self._burst_rounds)
                     else:
                         self._passes(context, k)
-                if self._guesses:
-                    self._rows(context)
         self._session.reset()
 
     def costs(self) -> Costs:
@@ -149,14 +139,8 @@ class CostMeter:
             target_prefill=median(self._target_prefill),
             draft_prefill=median(self._draft_prefill),
             points=points,
-            draft_row=self._row_seconds() if self._wide else None,
             block=median(self._block or [0.0]),
         )
-
-    def _row_seconds(self) -> float:
-        """No row costs more than a pass of its own."""
-        narrow, wide = median(self._narrow), median(self._wide)
-        return min(narrow, max(0.0, (wide - narrow) / self._guesses))
 
     def _burst(self, prompt: list[int], k: int, rounds: int) -> float:
         """Time `rounds` rounds after the first one. Returns the seconds of the prefill."""
@@ -194,23 +178,6 @@ class CostMeter:
                 opened.reader.read(np.zeros((len(part), len(reads.taps) * manifest.target.tap_width), np.float32))
             draft.feed(part, place)
         return perf_counter() - start
-
-    def _rows(self, context: int) -> None:
-        """Time passes of the draft with guesses and without, each after one of the target, as in the loop."""
-        target, draft = self._session.engine.target, self._opened()
-        assert draft is not None
-        if target.has_states or draft.has_states:  # nothing drafts for a draft with states
-            return
-        for _ in range(self._burst_rounds):
-            for rows, times in ((1, self._narrow), (1 + self._guesses, self._wide)):
-                target.step([1], context)
-                start = perf_counter()
-                draft.step([1] * rows, context)
-                times.append(perf_counter() - start)
-
-    def _opened(self) -> Decoder | None:
-        """The draft, without the translation of ids."""
-        return self._session.drafts.open(self._draft).decoder if self._has_model else None
 
     def _passes(self, context: int, k: int) -> None:
         """Time target passes alone: without a draft model the text decides whether a round has a draft."""

@@ -14,8 +14,8 @@ from ..state.context import Context
 from ..state.hidden_rows import HiddenDecoder
 from ..state.statistics import Statistics
 from .lookup import Lookup, NgramLookup, PredictionLookup
-from .model_draft import SHORTEST_FOR_A_MODEL, HiddenDraft, ModelDraft, SmallerModel
-from .names import cascade_source_of, model_of
+from .model_draft import HiddenDraft, ModelDraft
+from .names import model_of
 from .rounds import Proposal, RoundPlan, Source
 
 # With a model, a match must be longer to be worth more than the model's token.
@@ -45,7 +45,7 @@ class Drafter:
         self,
         rule: Proposer,
         statistics: Statistics,
-        model: ModelDraft | HiddenDraft | None = None,
+        model: ModelDraft | None = None,
         lookups: Sequence[Lookup] = (),
     ) -> None:
         """Without a model and lookups it decodes plainly."""
@@ -133,7 +133,7 @@ def make_draft(
     statistics: Statistics,
     prediction: PredictionLookup | None = None,
 ) -> Draft:
-    """names: from `runnable_drafter`, none for plain decoding; their models must be open. prediction: comes before all
+    """names: from `check_drafter`, none for plain decoding; their models must be open. prediction: comes before all
     lookups.
     """
     first = [prediction] if prediction is not None else []
@@ -151,18 +151,10 @@ def lookup_of(drafter: str) -> Lookup | None:
 
 
 def _drafter(name: str, context: Context, rule: Proposer, statistics: Statistics, first: Sequence[Lookup]) -> Drafter:
-    lookups, lookup, used = [*first], lookup_of(name), model_of(name)
+    lookups, lookup, used, model = [*first], lookup_of(name), model_of(name), None
     if lookup is not None:
         lookups.append(lookup)
-    if used is None:
-        return Drafter(rule, statistics, lookups=lookups)
-    cached = context.drafts[used]
-    if isinstance(cached, HiddenDecoder):
-        return Drafter(rule, statistics, HiddenDraft(cached, rule, statistics), lookups)
-    below: Lookup | SmallerModel | None = None
-    source = cascade_source_of(name)
-    if source == LOOKUP:
-        below = NgramLookup(SHORTEST_FOR_A_MODEL)
-    elif source is not None:
-        below = SmallerModel(context.drafts[source], context.target.decoder.vocab_size, statistics)
-    return Drafter(rule, statistics, ModelDraft(cached, rule, statistics, below), lookups)
+    if used is not None:
+        cached = context.drafts[used]
+        model = (HiddenDraft if isinstance(cached, HiddenDecoder) else ModelDraft)(cached, rule, statistics)
+    return Drafter(rule, statistics, model, lookups)

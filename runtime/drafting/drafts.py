@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import RLock
 
@@ -14,7 +14,7 @@ from ...errors import ParameterError, SessionClosedError, SpecExportError
 from ..state.cached_decoder import CachedDecoder
 from ..state.context import Context
 from ..state.hidden_rows import HiddenDecoder
-from .names import model_of, models_in
+from .names import model_of
 from .translate import draft_decoder
 
 
@@ -49,19 +49,16 @@ class Drafts:
         return every if self.engine.open_draft is not None else every[:1]
 
     def use(self, drafter: str | None) -> None:
-        """Let the context draft with the model of `drafter` (a name from `runnable_drafter`), which is opened if
+        """Let the context draft with the model of `drafter` (a name from `check_drafter`), which is opened if
         necessary.
 
         None for plain decoding. Raises `ParameterError` if the engine runs only the first draft, and if the draft is no
         longer in the bundle, `SessionClosedError`, and the errors of opening a draft.
         """
-        self.open_all(models_in(drafter) if drafter is not None else ())
         model = model_of(drafter) if drafter is not None else None
+        if model is not None:
+            self.open(model)
         self.context.drafts_with = model or self.first
-
-    def open_all(self, names: Iterable[str]) -> None:
-        for name in names:
-            self.open(name)
 
     def open(self, name: str) -> OpenedDraft:
         """The draft `name`; raises as `use` does."""
@@ -99,14 +96,19 @@ class Drafts:
     def _add(self, draft: DraftSpec, opened: OpenedDraft) -> None:
         decoder = draft_decoder(self.bundle, draft, opened.decoder, self.engine.target.vocab_size)
         contract = self.bundle.manifest.contract
-        chunk, widest = contract.prompt_chunk, contract.of("draft").widest_step
-        cached = CachedDecoder(decoder, chunk, held_back=2, widest=widest)
+        cached = CachedDecoder(decoder, contract.prompt_chunk, held_back=2)
         if (reads := draft.model.reads) is not None and opened.reader is not None:
             target = self.bundle.manifest.target
             width, columns = len(target.taps) * target.tap_width, target.columns(reads.taps)
             some = None if columns == list(range(width)) else np.array(columns)
             cached = HiddenDecoder(
-                decoder, chunk, widest=widest, columns=some, reader=opened.reader, width=width, slots=reads.slots
+                decoder,
+                contract.prompt_chunk,
+                widest=contract.of("draft").widest_step,
+                columns=some,
+                reader=opened.reader,
+                width=width,
+                slots=reads.slots,
             )
         self.context.drafts = {**self.context.drafts, draft.name: cached}  # another thread may walk the old dict
         self.opened[draft.name] = opened

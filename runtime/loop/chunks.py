@@ -15,7 +15,7 @@ from ...engines.base import Engine
 from ...errors import EngineError
 from ..drafting.drafters import make_draft
 from ..drafting.lookup import PredictionLookup
-from ..drafting.names import models_in
+from ..drafting.names import model_of
 from ..drafting.rounds import Source
 from ..request import Request
 from ..sampling.leaves import LeafChoices
@@ -136,7 +136,7 @@ class Decoding:
         try:
             cancellation.check()
             statistics.prompt_tokens = len(request.prompt)
-            models = {model for drafter in request.drafters for model in models_in(drafter)}
+            models = set(map(model_of, request.drafters))
             drafting = [cached for name, cached in context.drafts.items() if name in models]
             context.readers = [cached for cached in drafting if isinstance(cached, HiddenDecoder)]
             statistics.reused_tokens = context.start(request.prompt, parameters.cache_salt)

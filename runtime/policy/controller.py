@@ -25,7 +25,7 @@ from statistics import median
 from time import perf_counter
 
 from ...engines.base import Logits
-from ..drafting.names import model_of, strip_cascade
+from ..drafting.names import model_of
 from ..drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from .cost_model import Costs, RoundCosts
 from .routes import RoutePolicy
@@ -119,7 +119,7 @@ class AdaptiveSchedule:
         self._drafter, self._costs, self._state, self._most = entry.drafter, costs, state, most
         self._saved = state.timing or state  # where exploring is paid from
         self._model = model_of(entry.drafter) is not None
-        self.needs_host = self._looks_up = strip_cascade(entry.drafter) != model_of(entry.drafter)
+        self.needs_host = self._looks_up = entry.drafter != model_of(entry.drafter)
         self._base = [logit(chance) for chance in (entry.chances + entry.chances[-1:] * most)[:most]]
         self._off = entry.verdict == "off"
         self._prior = 0.0  # of this request, like the next ones in addition to the route's

@@ -86,7 +86,6 @@ class RoundCosts:
     verify: tuple[float, ...]
     host: tuple[float, ...]
     draft_prefill: float  # per token
-    draft_row: float = 0.0  # per additional row of a draft pass
     block: float = 0.0  # of a draft of blocks, what the first token costs more than each further one
 
     @property
@@ -109,9 +108,7 @@ class Costs:
 
     bundle: `bundle_identity` with that draft. host: `describe_host`. engine: its name. threads: as given to `load`.
 
-    target_prefill, draft_prefill: seconds per prompt token. draft_row: seconds per additional row in a draft pass,
-    which is what a guess costs in a cascade; None where it was not measured, then `draft_prefill` stands for it. block:
-    as of `RoundCosts`. points: by rising context.
+    target_prefill, draft_prefill: seconds per prompt token. block: as of `RoundCosts`. points: by rising context.
     """
 
     schema_version: int
@@ -123,14 +120,11 @@ class Costs:
     target_prefill: float
     draft_prefill: float
     points: tuple[CostPoint, ...]
-    draft_row: float | None = field(default=None, metadata=OPTIONAL)
     block: float = field(default=0.0, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if self.schema_version != COSTS_VERSION:
-            raise ValueError(
-                f"schema version {self.schema_version}, this specexport reads {COSTS_VERSION}; calibrate again"
-            )
+            raise ValueError(f"schema version {self.schema_version}, this specexport reads {COSTS_VERSION}")
         contexts = [point.context for point in self.points]
         if not contexts or contexts != sorted(set(contexts)):
             raise ValueError(f"costs at the contexts {contexts}; expected one or more, rising")
@@ -139,8 +133,6 @@ class Costs:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be the seconds per token")
         if not 0 <= self.block < math.inf:
             raise ValueError(f"block is {self.block}; it must be seconds")
-        if self.draft_row is not None and not 0 <= self.draft_row < math.inf:
-            raise ValueError(f"draft_row is {self.draft_row}; it must be the seconds per row")
         if len({len(point.rounds) for point in self.points}) > 1:
             raise ValueError("the contexts have costs of different numbers of tokens; measure them again")
 
@@ -155,10 +147,6 @@ class Costs:
         pairs = zip(self.points, other.points, strict=True)
         points = tuple(ours.scaled(theirs.rounds[0].median / ours.rounds[0].median) for ours, theirs in pairs)
         return replace(self, points=points)
-
-    def cascaded(self, unit: float) -> Costs:
-        """The costs of rounds of a cascade: the draft's tokens after the first take `unit` of a pass each."""
-        return replace(self, points=tuple(_cascaded(point, unit) for point in self.points)) if unit < 1.0 else self
 
     def at(self, context: int) -> RoundCosts:
         """Medians at `context` tokens: interpolated linearly between two measured contexts, else those of the
@@ -181,19 +169,5 @@ class Costs:
             mixed(low.verify, high.verify),
             mixed(low.host, high.host),
             self.draft_prefill,
-            self.draft_prefill if self.draft_row is None else self.draft_row,
             self.block,
         )
-
-
-def _cascaded(point: CostPoint, unit: float) -> CostPoint:
-    saved = (1.0 - unit) * point.draft.median
-    rounds = tuple(_less(time, saved * max(0, k - 1)) for k, time in enumerate(point.rounds))
-    return replace(point, rounds=rounds, draft=point.draft.scaled(unit))
-
-
-def _less(time: MeasuredTime, seconds: float) -> MeasuredTime:
-    """Never zero or less: where noise of the measurement would make it that, the time stays."""
-    if time.p10 <= seconds:
-        return time
-    return MeasuredTime(time.median - seconds, time.p10 - seconds, time.p90 - seconds)

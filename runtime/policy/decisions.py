@@ -12,7 +12,7 @@ from ...bundle import NO_DRAFT
 from ...engines.base import OpenedDraft
 from ...errors import BundleError, ParameterError
 from ..drafting.drafts import Drafts
-from ..drafting.names import model_of, models_in
+from ..drafting.names import model_of
 from ..state.cancellation import Cancelled
 from .confidence import AcceptancePredictor, adaptive_schedule
 from .controller import RouteState, Timing
@@ -82,8 +82,6 @@ class Decisions:
         routing = read_routing(bundle)
         if engine.open_draft is None:
             policy, routing = policy.with_first_draft(first, most), None
-        if engine.rounds is not None:
-            policy = policy.without_cascades()
         known = costs.get(first)
         reason = stale(bundle.manifest, known, *host)
         entries = (policy.default, *policy.routes.values())
@@ -110,7 +108,7 @@ class Decisions:
         """The drafts that the policy uses."""
         entries = () if self.policy is None else (self.policy.default, *self.policy.routes.values())
         drafters = [entry.drafter for entry in entries] + list(self.routing.drafters if self.routing else ())
-        return list(dict.fromkeys(model for drafter in drafters for model in models_in(drafter)))
+        return list(dict.fromkeys(model for model in map(model_of, drafters) if model is not None))
 
     def costs_of(self, drafter: str) -> Costs | None:
         """Costs of rounds with the draft; None where unknown. For an uncalibrated session they may be measured now."""
@@ -165,8 +163,7 @@ class Decisions:
             timing = None if constrained else self._timing(entry.drafter)
             state = self.states.setdefault((key, constrained), RouteState(timing=timing))
         predictor = None if constrained else self.acceptance_predictor(entry.drafter)
-        # With a grammar there are no cascades.
-        return adaptive_schedule(entry, costs if constrained else costs.cascaded(entry.unit), predictor, state, most)
+        return adaptive_schedule(entry, costs, predictor, state, most)
 
     def routed(self, prompt: Sequence[int], most: int, seeded: bool = False) -> RoutedSchedule | None:
         """The schedule of a request that names no route, if any draft that pays may draft it; None where the default
@@ -185,23 +182,21 @@ class Decisions:
             state = RouteState(alone=True)
             if not seeded:
                 state = self.routed_states.setdefault(name, RouteState(timing=self._timing(name)))
-            candidates[name] = Candidate(
-                known.cascaded(self.routing.unit(name)), self.acceptance_predictor(name), state
-            )
+            candidates[name] = Candidate(known, self.acceptance_predictor(name), state)
         return RoutedSchedule(self.routing, prompt, candidates, most)
 
     def _opens(self, drafter: str) -> bool:
-        """Whether the drafts that it uses are still in the bundle; then they are open."""
-        if self.open_draft is None:
+        """Whether the draft that it uses is still in the bundle; then it is open."""
+        model = model_of(drafter)
+        if self.open_draft is None or model is None:
             return True
-        for model in models_in(drafter):
-            try:
-                self.open_draft(model)
-            except ParameterError as error:
-                if model not in self._left:
-                    LOG.warning("%s; requests without a route do not use it", error)
-                self._left.add(model)
-                return False
+        try:
+            self.open_draft(model)
+        except ParameterError as error:
+            if model not in self._left:
+                LOG.warning("%s; requests without a route do not use it", error)
+            self._left.add(model)
+            return False
         return True
 
     def _timing(self, drafter: str) -> Timing | None:

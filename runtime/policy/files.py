@@ -16,7 +16,7 @@ from ...atomic import remove_left, temporary_file, write_whole
 from ...bundle import Bundle, Manifest
 from ...errors import BundleError, OutputError, ParameterError
 from ...strict import parse, read_json
-from ..drafting.names import runnable_drafter
+from ..drafting.names import check_drafter
 from .cost_model import COSTS, Costs
 from .host_identity import bundle_identity, describe_host
 from .routes import POLICY, Policy, RoutePolicy
@@ -48,7 +48,10 @@ def read_by_draft(bundle: Bundle, kind: type[T], name: str) -> dict[str, T]:
 
 
 def _parsed(bundle: Bundle, kind: type[T], raw: Any, where: str, draft: str | None = None) -> T:
-    value = parse(kind, raw, where)
+    try:
+        value = parse(kind, raw, where)
+    except BundleError as error:
+        raise BundleError(f"{error}; {remedy(bundle)}", error.field) from None
     if value.bundle != bundle_identity(bundle, draft):
         raise BundleError(f"{where} was made for another bundle; {remedy(bundle)}", code="stale")
     return value
@@ -112,9 +115,9 @@ def read_routing(bundle: Bundle) -> Routing | None:
 def _drafter(name: str, bundle: Bundle, where: str) -> str:
     """Its name in this bundle: people may call the first draft `model`."""
     try:
-        return runnable_drafter(name, bundle.manifest)
+        return check_drafter(name, bundle.manifest.draft_names)
     except ParameterError as error:
-        raise BundleError(f"{where}: {error}", "drafter") from None
+        raise BundleError(f"{where}: {error}; {remedy(bundle)}", "drafter") from None
 
 
 def write_decision(bundle: Bundle, value: Policy | Routing | Mapping[str, Costs | Survival], name: str) -> None:

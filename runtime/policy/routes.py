@@ -8,13 +8,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from ...bundle.drafts import LOOKUP
-from ...strict import OPTIONAL
-from ..drafting.names import cascade_source_of, model_of, strip_cascade
+from ..drafting.names import model_of
 
 POLICY = "policy.json"
 POLICY_VERSION = 1
@@ -53,12 +50,6 @@ class Evidence:
             raise ValueError("a figure of the evidence is not a number")
 
 
-def check_unit(unit: float) -> None:
-    """See `RoutePolicy`. Raises `ValueError`."""
-    if not 0 <= unit <= 1:  # NaN fails as well
-        raise ValueError(f"unit is {unit}; it must be from 0 to 1 passes of the draft for a draft token")
-
-
 @dataclass(frozen=True)
 class RoutePolicy:
     """num_draft_tokens: the best fixed number, 0 where plain decoding is expected to be better.
@@ -66,8 +57,7 @@ class RoutePolicy:
     mode: `fixed` drafts num_draft_tokens every round, none where the verdict is off. `adaptive` drafts as many as pay,
     up to the bundle's maximum, by the draft's confidence and recent acceptance; where the verdict is off, none until
     probes say that drafting pays. chances: the probability of each draft token, from the first, to be accepted when all
-    before it are; `adaptive` starts from these. unit: the cost of a draft token after a round's first, in passes of the
-    draft; less than 1 for cascades.
+    before it are; `adaptive` starts from these.
     """
 
     verdict: Verdict
@@ -76,7 +66,6 @@ class RoutePolicy:
     mode: Mode
     chances: tuple[float, ...]
     evidence: Evidence | None
-    unit: float = field(default=1.0, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if self.num_draft_tokens < (1 if self.verdict == "on" else 0):
@@ -86,20 +75,16 @@ class RoutePolicy:
             )
         if not self.chances or not all(0 <= chance <= 1 for chance in self.chances):  # NaN fails as well
             raise ValueError(f"chances are {list(self.chances)}; expected a probability for every draft token")
-        check_unit(self.unit)
 
     def with_first_draft(self, first: str, most: int) -> RoutePolicy:
         """See `Policy.with_first_draft`."""
-        model, guesser = model_of(self.drafter), cascade_source_of(self.drafter)
+        model = model_of(self.drafter)
         if model in (None, first):
-            return self if guesser in (None, LOOKUP) else self.without_cascade()
-        drafter = strip_cascade(self.drafter).removesuffix(str(model)) + first
+            return self
+        drafter = self.drafter.removesuffix(str(model)) + first
         if self.verdict == "off":  # the better draft lost
             return RoutePolicy("off", drafter, 0, self.mode, (GUESS,) * most, None)
         return RoutePolicy("undecided", drafter, most, "adaptive", (GUESS,) * most, None)
-
-    def without_cascade(self) -> RoutePolicy:
-        return replace(self, drafter=strip_cascade(self.drafter), unit=1.0) if cascade_source_of(self.drafter) else self
 
 
 @dataclass(frozen=True)
@@ -120,10 +105,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.schema_version != POLICY_VERSION:
-            raise ValueError(
-                f"schema version {self.schema_version}, this specexport reads {POLICY_VERSION}; run specexport "
-                "calibrate again"
-            )
+            raise ValueError(f"schema version {self.schema_version}, this specexport reads {POLICY_VERSION}")
 
     def with_first_draft(self, first: str, most: int) -> Policy:
         """For engines that run only the bundle's first draft: where another was chosen, the first drafts instead, as in
@@ -131,15 +113,8 @@ class Policy:
 
         most: draft tokens per round.
         """
-        return self.map(lambda entry: entry.with_first_draft(first, most))
-
-    def without_cascades(self) -> Policy:
-        """For engines that run whole rounds, in which nothing drafts for the draft."""
-        return self.map(RoutePolicy.without_cascade)
-
-    def map(self, changed: Callable[[RoutePolicy], RoutePolicy]) -> Policy:
-        routes = {name: changed(entry) for name, entry in self.routes.items()}
-        return replace(self, default=changed(self.default), routes=routes)
+        routes = {name: entry.with_first_draft(first, most) for name, entry in self.routes.items()}
+        return replace(self, default=self.default.with_first_draft(first, most), routes=routes)
 
     def of(self, route: str | None) -> RoutePolicy:
         return self.default if route is None else self.routes.get(route, self.default)

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from operator import mul
-
-from ...strict import OPTIONAL
-from .routes import check_unit
 
 ROUTING = "routing.json"
 ROUTING_VERSION = 1
@@ -28,20 +25,18 @@ MIN_CHANCE = 1e-6
 
 @dataclass(frozen=True)
 class KnownDraft:
-    """A drafter on a route, as recorded. speedup: of adaptive sessions over plain decoding. chances, unit: as in
+    """A drafter on a route, as recorded. speedup: of adaptive sessions over plain decoding. chances: as in
     `RoutePolicy`.
     """
 
     speedup: float
     chances: tuple[float, ...]
-    unit: float = field(default=1.0, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if not 0 < self.speedup < math.inf:
             raise ValueError(f"speedup is {self.speedup}; it must be a number above 0")
         if not self.chances or not all(0 <= chance <= 1 for chance in self.chances):  # NaN fails as well
             raise ValueError(f"chances are {list(self.chances)}; expected a probability for every draft token")
-        check_unit(self.unit)
 
     @lru_cache(maxsize=1024)  # noqa: B019 - few drafts are ever known, and few outcomes of a round
     def evidence(self, drafted: int, accepted: int) -> float:
@@ -94,10 +89,7 @@ class Routing:
 
     def __post_init__(self) -> None:
         if self.schema_version != ROUTING_VERSION:
-            raise ValueError(
-                f"schema version {self.schema_version}, this specexport reads {ROUTING_VERSION}; run specexport "
-                "calibrate again"
-            )
+            raise ValueError(f"schema version {self.schema_version}, this specexport reads {ROUTING_VERSION}")
         if self.vocab < 0 or not self.drafters or not self.routes:
             raise ValueError("there is nothing to choose from; expected drafters and routes, and a vocab of at least 0")
         for name, route in self.routes.items():
@@ -125,10 +117,6 @@ class Routing:
     def of(self, drafter: str) -> list[KnownDraft]:
         """What is known of a drafter on each route, in their order."""
         return [route.drafters[drafter] for route in self.routes.values()]
-
-    def unit(self, drafter: str) -> float:
-        """The cost of a draft token over all routes, as in `RoutePolicy`."""
-        return sum(known.unit for known in self.of(drafter)) / len(self.routes)
 
 
 class RoutePosterior:

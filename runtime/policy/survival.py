@@ -74,10 +74,7 @@ class Survival:
 
     def __post_init__(self) -> None:
         if self.schema_version != SURVIVAL_VERSION:
-            raise ValueError(
-                f"schema version {self.schema_version}, this specexport reads {SURVIVAL_VERSION}; run "
-                "specexport calibrate again"
-            )
+            raise ValueError(f"schema version {self.schema_version}, this specexport reads {SURVIVAL_VERSION}")
         if not self.curves:
             raise ValueError("there is no curve")
 

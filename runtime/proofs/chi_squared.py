@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ...bundle import Defaults
 from ...engines.base import Decoder
 from ...errors import ParameterError
-from ..drafting.names import runnable_drafter
+from ..drafting.names import check_drafter
 from ..sampling.adjustment import LogitAdjustment
 from ..sampling.distribution import Distribution
 from ..sampling.parameters import SamplingParameters
@@ -114,7 +114,7 @@ def sample_session(
         accepted += generation.statistics.accepted + generation.statistics.caught
         drafted += generation.statistics.drafted
     statistic, limit, cells = chi_squared(expected, counts)
-    drafter = runnable_drafter(params.drafter, session.bundle.manifest)
+    drafter = check_drafter(params.drafter, session.bundle.manifest.draft_names)
     length_accepted = (rounds + accepted) / rounds
     return Sampled(drafter, params.verification, trials, cells, statistic, limit, length_accepted, drafted)
 

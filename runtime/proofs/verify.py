@@ -12,7 +12,7 @@ from ...bundle import ModelSpec, Proof
 from ...engines.base import OpenedDraft
 from ...engines.rules import rule_specs
 from ...errors import BundleError, PromptError
-from ..drafting.names import runnable_drafter
+from ..drafting.names import check_drafter
 from ..sampling.acceptance import VERIFY
 from ..sampling.parameters import SamplingParameters
 from ..session import Session
@@ -109,7 +109,7 @@ def verify_session(
     naming an invalid line.
     """
     manifest = session.bundle.manifest
-    named = runnable_drafter(drafter, manifest)
+    named = check_drafter(drafter, manifest.draft_names)
     if prompts is not None:
         requests = _requests(session, prompts, max_new_tokens)
     else:

@@ -49,11 +49,9 @@ class SamplingParameters:
     built with `--tree-rows` (docs/drafts.md). speculate: False for plain decoding.
 
     drafter: `model`; `ngram` (looked up in the text); `ngram+model` (looked up where there is a match, also after
-    tokens of the model in the same round); `ngram:model` (a cascade: looked up for the model, which then needs fewer
-    passes for its tokens). By default `ngram+model` (`model` where the device runs whole rounds), or `ngram` in a
-    bundle without a draft. In a bundle with several drafts `model` is the first; the name of any draft can take its
-    place, as in `code` and `ngram+code`, and a smaller one may draft for it, as in `small:code`. A cascade is refused
-    if the draft right of the colon keeps recurrent or convolution states.
+    tokens of the model in the same round). By default `ngram+model` (`model` where the device runs whole rounds), or
+    `ngram` in a bundle without a draft. In a bundle with several drafts `model` is the first; the name of any draft can
+    take its place, as in `code` and `ngram+code`.
 
     num_draft_tokens: k of every round, 0 for plain decoding. If neither it nor a drafter is given, the bundle's policy
     decides for the `route` of the request (its default for no route, or an unknown one); without a policy, as many are

@@ -20,10 +20,10 @@ class Statistics:
     leaves: rows of verify passes for alternatives to draft tokens; caught: how many of them were the target's own
     token, and so gave one more; fed_again: rows of caught leaves, which the next pass begins with.
 
-    draft_passes: passes of the draft model, run by the host: one or more for each token it drafted, fewer in a cascade;
-    guess_passes: passes of a smaller model that drafts for it. rounds_by_drafter: rounds with a draft, by the name of
-    the drafter, with the draft's own name. emitted counts tokens given to the caller: stops cut the last
-    round. device_seconds: of rounds that the device ran completely, draft and target together.
+    draft_passes: passes of the draft model, run by the host: one or more for each token it drafted. rounds_by_drafter:
+    rounds with a draft, by the name of the drafter, with the draft's own name. emitted counts tokens given to the
+    caller: stops cut the last round. device_seconds: of rounds that the device ran completely, draft and target
+    together.
 
     grammar_seconds: the time in which the request's grammar computed which tokens may follow, part of the host's time.
 
@@ -44,7 +44,6 @@ class Statistics:
     caught: int = 0
     fed_again: int = 0
     draft_passes: int = 0
-    guess_passes: int = 0
     rounds_by_drafter: dict[str, int] = field(default_factory=dict)
     accepted_by_position: list[int] = field(default_factory=list)
     drafted_by_position: list[int] = field(default_factory=list)

@@ -39,8 +39,8 @@ BUNDLE = (
     Mutant(
         "only the first draft is also called model alone",
         "runtime/drafting/names.py",
-        'parts = re.split("([+:])", name)',
-        "parts = [name]",
+        'name.split("+")',
+        "[name]",
         SEVERAL,
     ),
     Mutant(

@@ -336,14 +336,7 @@ CALIBRATION = (
         f"{OF}verdicts/routing.py",
         "if gain < BETTER_BY:",
         "if gain < 0:",
-        (f"{TESTS}verdicts/test_routing_cascades.py",),
-    ),
-    Mutant(
-        "a guess makes a draft token dearer",
-        SESSIONS,
-        "spent / whole",
-        "whole / spent",
-        IN_SESSIONS,
+        (f"{TESTS}verdicts/test_routing.py",),
     ),
     Mutant(
         "tokens of one request are on both sides of a fit",

@@ -6,11 +6,10 @@ from .mutant import Mutant
 
 CONTEXT, LOOP_FILE = "runtime/state/context.py", "runtime/loop/speculate.py"
 DRAFTERS, LOOKUP, TRANSLATE = (f"runtime/drafting/{name}.py" for name in ("drafters", "lookup", "translate"))
-MODEL, NAMES = "runtime/drafting/model_draft.py", "runtime/drafting/names.py"
+MODEL, REQUEST = "runtime/drafting/model_draft.py", "runtime/request.py"
 CONTROLLER, CONFIDENCE = "runtime/policy/controller.py", "runtime/policy/confidence.py"
 DEVICE_ROUNDS, SCHEDULES = "runtime/loop/device_rounds.py", "runtime/policy/schedule.py"
 ROUTED, ROUNDS = "runtime/policy/routed_schedule.py", "runtime/drafting/rounds.py"
-REQUEST = "runtime/request.py"
 DETOKENIZER, CHAT = "runtime/text/detokenizer.py", "runtime/text/chat_template.py"
 IN_LOOP = ("tests/runtime/state", "tests/runtime/loop", "tests/runtime/drafting")
 IN_SCHEDULE = ("tests/runtime/policy",)
@@ -59,20 +58,6 @@ LOOP = (
         "                    scored = ()\n",
         "",
         SCORED,
-    ),
-    Mutant(
-        "a cascade may have a draft that keeps states",
-        NAMES,
-        "    if cascade_source_of(drafter) is not None and not supports_cascade(drafter, manifest):",
-        "    if False:",
-        ("tests/runtime/test_several_drafts.py",),
-    ),
-    Mutant(
-        "under a grammar a cascade is kept",
-        REQUEST,
-        "        drafters = tuple(map(strip_cascade, drafters))",
-        "        pass",
-        ("tests/runtime/grammar/test_sessions.py",),
     ),
     Mutant(
         "who names a number of draft tokens gets the first draft, not the policy's",
@@ -179,7 +164,7 @@ LOOP = (
     Mutant(
         "the draft lacks a row behind full acceptance",
         MODEL,
-        "_caught_up(cached, tokens, 2)",
+        "max(0, min(cached.rows, len(tokens) - 2))",
         "len(tokens) - 1",
         ("tests/runtime/drafting", "tests/runtime/loop"),
     ),

@@ -189,7 +189,7 @@ return pending, self.certain(pending, count, prompt)""",
     Mutant(
         "a hybrid draft begins every round at the first token",
         "runtime/drafting/model_draft.py",
-        "max(len(tokens) - at_once, min(cached.rows, len(tokens) - fed))",
+        "max(len(tokens) - at_once, min(cached.rows, len(tokens) - 2))",
         "len(tokens) - at_once",
         SESSIONS,
     ),

@@ -20,22 +20,20 @@ def session(tmp_path: Path) -> Session:
 
 def test_the_first_draft_goes_by_its_own_name_too(session: Session) -> None:
     first = session.bundle.manifest.first_draft
-    options = CalibrateOptions(drafters=(first, f"small:{first}", f"ngram+{first}", "model"))
-    assert drafters_of(session, options) == ("draft", "small:draft", "ngram+draft")
-    with pytest.raises(ParameterError, match="--drafter is other:model; with this bundle and engine"):
-        drafters_of(session, CalibrateOptions(drafters=("other:model",)))
+    options = CalibrateOptions(drafters=(first, "ngram+small", f"ngram+{first}", "model"))
+    assert drafters_of(session, options) == ("draft", "ngram+small", "ngram+draft")
+    with pytest.raises(ParameterError, match="--drafter is ngram:model; with this bundle and engine"):
+        drafters_of(session, CalibrateOptions(drafters=("ngram:model",)))
 
 
-def test_a_cascade_is_recorded_with_both_its_drafts(session: Session) -> None:
-    options = CalibrateOptions(drafters=("draft:small",))
-    assert models_of(session, options) == ["draft", "small"]
-    assert models_of(session, CalibrateOptions(drafters=("ngram:draft",))) == ["draft"]
+def test_the_first_draft_is_recorded_too(session: Session) -> None:
+    assert models_of(session, CalibrateOptions(drafters=("ngram+small",))) == ["draft", "small"]
+    assert models_of(session, CalibrateOptions(drafters=("ngram",))) == ["draft"]
 
 
 def test_nothing_is_offered_that_the_engine_cannot_run(session: Session) -> None:
-    cascades = {name for name in possible_drafters(session) if ":" in name}
-    assert cascades == {"ngram:draft", "small:draft", "ngram:small", "draft:small"}
+    assert possible_drafters(session) == ("draft", "ngram", "ngram+draft", "small", "ngram+small")
     alone = Session(session.bundle, replace(session.engine, open_draft=None))
-    assert [name for name in possible_drafters(alone) if ":" in name] == ["ngram:draft"]
+    assert possible_drafters(alone) == ("draft", "ngram", "ngram+draft")
     whole = Session(session.bundle, replace(session.engine, rounds=object()))  # type: ignore[arg-type]
     assert possible_drafters(whole) == ("draft",)

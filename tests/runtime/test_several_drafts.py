@@ -7,26 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from specexport.bundle import Bundle, ModelSpec, State
-from specexport.calibration.bench.interleaved import check as check_bench
-from specexport.calibration.bench.results import BenchOptions
-from specexport.calibration.measuring.prompts import Request
-from specexport.calibration.options import possible_drafters
+from specexport.bundle import Bundle, ModelSpec
 from specexport.engines.base import Logits, OpenedDraft
 from specexport.errors import BundleError, EngineError, ParameterError, SessionClosedError
-from specexport.runtime.drafting.names import (
-    all_cascades,
-    all_drafters,
-    cascade_source_of,
-    check_drafter,
-    drafters_of,
-    model_of,
-    models_in,
-)
+from specexport.runtime.drafting.names import all_drafters, check_drafter, drafters_of, model_of
 from specexport.runtime.policy.controller import AdaptiveSchedule
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
-from specexport.runtime.policy.files import read_policy, write_decision
+from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import GUESS, POLICY, POLICY_VERSION, Evidence, Policy, RoutePolicy
 from specexport.runtime.proofs.verify import verify_session
@@ -50,23 +38,11 @@ def test_names_of_drafters() -> None:
     assert (all_drafters(()), all_drafters(("draft",))) == (("ngram",), first)
     assert all_drafters(NAMES) == (*first, "b", "ngram+b", "c", "ngram+c")
     assert [check_drafter(name, NAMES) for name in drafters_of("model")] == list(drafters_of("draft"))
-    assert [model_of(name) for name in ("draft", "ngram", "ngram+b", "b", "ngram:b")] == ["draft", None, "b", "b", "b"]
-    cascades = {"ngram:model": "ngram:draft", "ngram:b": "ngram:b", "b:model": "b:draft", "model:c": "draft:c"}
-    assert [check_drafter(name, NAMES) for name in cascades] == list(cascades.values())
-    assert not all_cascades(())
-    assert all_cascades(("a", "b")) == ("ngram:a", "b:a", "ngram:b", "a:b")
-    assert all(check_drafter(name, NAMES) == name for name in (*all_drafters(NAMES), *all_cascades(NAMES)))
-    asked = [models_in(name) for name in ("ngram", "ngram+draft", "ngram:draft", "b:draft", "c:b")]
-    assert asked == [[], ["draft"], ["draft"], ["draft", "b"], ["b", "c"]]
-    assert [cascade_source_of(name) for name in ("draft", "ngram+b", "ngram:b", "b:draft")] == [
-        None,
-        None,
-        "ngram",
-        "b",
-    ]
+    assert [model_of(name) for name in ("draft", "ngram", "ngram+b", "b")] == ["draft", None, "b", "b"]
+    assert all(check_drafter(name, NAMES) == name for name in all_drafters(NAMES))
     with pytest.raises(ParameterError, match=r"c, ngram\+c \(model is the draft 'draft'\)"):
         check_drafter("d", NAMES)
-    for name in ("b:b", "draft:model", "ngram:ngram", "d:model", "ngram:ngram:model", ":model", "model:"):
+    for name in ("b+model", "ngram+ngram+model", "+model", "model+", "ngram:model", "b:model"):
         with pytest.raises(ParameterError):
             check_drafter(name, NAMES)
 
@@ -74,7 +50,7 @@ def test_names_of_drafters() -> None:
 @pytest.mark.parametrize("budget", [0, 1 << 20])
 def test_requests_with_different_drafts_share_one_target(budget: int, tmp_path: Path) -> None:
     session, rng = make(tmp_path, prompt_cache_bytes=budget), np.random.default_rng(4)
-    drafters = (*all_drafters(NAMES), "ngram:model", "ngram:b", "b:model", "model:c")
+    drafters = all_drafters(NAMES)
     used = set()
     for _ in range(75):
         prompt = rng.integers(5, 8, rng.integers(1, 6)).tolist()  # so short that many share a prefix
@@ -119,38 +95,15 @@ def test_logits_that_are_no_numbers_name_the_graph_of_the_draft_that_gave_them(t
 
 def test_drafters_that_this_bundle_or_engine_lacks(tmp_path: Path) -> None:
     session = make(tmp_path)
-    for drafter in ("d", "ngram+d", "ngram+ngram", "lookup"):
+    for drafter in ("d", "ngram+d", "ngram+ngram", "lookup", "ngram:draft", "b:draft"):
         with refused(ParameterError, field="drafter"):
             session.stream(PROMPT, drafter=drafter)
+        with refused(ParameterError, field="drafter"):
+            verify_session(session, None, 4, drafter=drafter)
     session = Session(session.bundle, replace(session.engine, open_draft=None))
     with refused(ParameterError, "'draft', not 'b'", field="drafter"):
         session.stream(PROMPT, drafter="b")
     assert session.generate(PROMPT, max_new_tokens=4).statistics.emitted == 4  # the lock is free
-
-
-def test_nothing_drafts_for_a_draft_that_keeps_states(tmp_path: Path) -> None:
-    plain = make(tmp_path)
-    manifest, (first, b, c) = plain.bundle.manifest, plain.bundle.manifest.drafts
-    layers = tuple(replace(layer, states=(State("window", (2, 8)),)) for layer in b.model.layers)
-    hybrid = replace(b, model=replace(b.model, layers=layers))
-    bundle = Bundle(tmp_path, replace(manifest, drafts=(first, hybrid, c)))
-    session = Session(bundle, plain.engine)
-    for drafter in ("ngram:b", "model:b"):
-        with refused(ParameterError, "layers", field="drafter"):
-            session.stream(PROMPT, drafter=drafter)
-    with refused(ParameterError, "ngram:b", field="drafter"):
-        verify_session(session, None, 4, drafter="ngram:b")
-    with refused(ParameterError, "c:b", field="drafter"):
-        check_bench(session, [Request(1, "route", tuple(PROMPT), 4)], BenchOptions(drafter="c:b"))
-    entry = RoutePolicy("on", "ngram:b", 2, "adaptive", (0.9,), None, 0.5)
-    with refused(BundleError, "ngram:b", field="drafter"):
-        policy = Policy(POLICY_VERSION, bundle_identity(bundle), "fake", "", 0.0, 0.9, entry, {})
-        write_decision(bundle, policy, POLICY)
-        read_policy(bundle)
-    for drafter in ("b", "ngram+b", "b:model", "ngram:model"):
-        assert session.generate(PROMPT, drafter=drafter, max_new_tokens=4).statistics.emitted == 4
-    assert {"b:draft", "b:c"} < {cascade for cascade in possible_drafters(session) if ":" in cascade}
-    assert not [cascade for cascade in possible_drafters(session) if cascade.endswith(":b")]
 
 
 def test_a_draft_that_has_left_the_bundle_is_refused(tmp_path: Path) -> None:
@@ -271,18 +224,7 @@ def test_an_engine_that_runs_the_first_alone_follows_its_policy_with_that(tmp_pa
 def test_what_lost_with_another_draft_stays_off_with_the_first() -> None:
     evidence = Evidence(30, 1.2, 1.5, 0.8, 0.7, 0.9, 0.6)
     lost = RoutePolicy("off", "ngram+b", 0, "fixed", (0.2, 0.1), evidence)
-    for name in ("b:model", "ngram:b", "model:b"):  # whatever drafted for it may be one of the others
-        assert replace(lost, drafter=name, unit=0.5).with_first_draft("model", 3).drafter == "model"
     assert lost.with_first_draft("model", 3) == RoutePolicy("off", "ngram+model", 0, "fixed", (GUESS,) * 3, None)
-
-
-def test_a_lookup_drafts_for_the_first_draft_on_every_engine_whose_rounds_the_host_runs() -> None:
-    """As `calibrate` chooses there."""
-    cascade = RoutePolicy("on", "ngram:model", 3, "adaptive", (0.7, 0.6), None, 0.5)
-    assert cascade.with_first_draft("model", 4) == cascade
-    assert cascade.without_cascade() == replace(cascade, drafter="model", unit=1.0)
-    by_another = replace(cascade, drafter="small:model")
-    assert by_another.with_first_draft("model", 4) == replace(cascade, drafter="model", unit=1.0)
 
 
 def test_costs_of_a_draft_are_measured_when_it_is_first_asked_for() -> None:

@@ -31,7 +31,7 @@ def priced(costs: Costs, draft: float = 0.1) -> Costs:
     return replace(costs, points=(point,))
 
 
-def flat_costs(draft: float, row: float = 0.0, most: int = 4, draft_row: float | None = None) -> Costs:
+def flat_costs(draft: float, row: float = 0.0, most: int = 4) -> Costs:
     """Plain rounds of a second: a draft pass takes `draft`, a row more of the target's `row`."""
 
     def time(seconds: float) -> MeasuredTime:
@@ -40,4 +40,4 @@ def flat_costs(draft: float, row: float = 0.0, most: int = 4, draft_row: float |
     verify = tuple(time(1 + row * k) for k in range(most + 1))
     rounds = tuple(time(k * draft + 1 + row * k) for k in range(most + 1))
     point = CostPoint(16, rounds, time(draft), verify, (time(0.0),) * (most + 1))
-    return Costs(1, "b", "h", "e", 0, "", 0.01, 0.0, (point,), draft_row=draft_row)
+    return Costs(1, "b", "h", "e", 0, "", 0.01, 0.0, (point,))

@@ -13,26 +13,20 @@ from specexport.calibration.measuring.confidence import Reading, signal_logits
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import Judged, Record, Timing, record
 from specexport.calibration.measuring.replay import replay
-from specexport.calibration.measuring.session_replay import (
-    AcceptancePrior,
-    Priced,
-    adaptive_seconds,
-    relative_draft_cost,
-    start_of,
-)
-from specexport.calibration.measuring.traces import CascadeSource, Trace, cached
+from specexport.calibration.measuring.session_replay import Priced, adaptive_seconds, start_of
+from specexport.calibration.measuring.traces import Trace
 from specexport.calibration.verdicts.verdict import Criteria, decide, replay_adaptive, replay_candidates, worth_reading
-from specexport.engines.base import Logits
 from specexport.runtime.drafting.names import all_drafters
 from specexport.runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from specexport.runtime.policy.confidence import AcceptancePredictor, ConfidentSchedule, adaptive_schedule
 from specexport.runtime.policy.controller import AdaptiveSchedule, RouteState
-from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import Costs
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.survival import SURVIVAL_VERSION, Curve, Survival
 from specexport.runtime.sampling.parameters import SamplingParameters
 from support.calibrated import flat_costs
 from support.doubles import FakeDecoder, fake_session
+from support.replays import Periodic
 
 DRAFTERS = all_drafters(("model",))
 PROMPT = (5, 9, 5, 9, 7, 5, 9)
@@ -41,15 +35,8 @@ LEVEL = Survival(SURVIVAL_VERSION, "b", "probability", (Curve((0.0,), (0.7,)),))
 SURE = Survival(SURVIVAL_VERSION, "b", "probability", (Curve((-4.0, 4.0), (0.02, 0.98)),))
 
 
-def costs(draft: float = 0.2, row: float = 0.1, most: int = 4) -> Costs:
-    def time(seconds: float) -> MeasuredTime:
-        return MeasuredTime(seconds, seconds, seconds)
-
-    verify = tuple(time(1 + row * k) for k in range(most + 1))
-    rounds = tuple(time(k * draft + 1 + row * k) for k in range(most + 1))
-    return Costs(
-        1, "b", "h", "e", 0, "", 0.01, 0.0, (CostPoint(16, rounds, time(draft), verify, (time(0),) * (most + 1)),)
-    )
+def costs(draft: float = 0.2, row: float = 0.1) -> Costs:
+    return flat_costs(draft, row)
 
 
 def schedule(drafter: str, chance: AcceptancePredictor | None) -> AdaptiveSchedule:
@@ -72,13 +59,6 @@ class Watched:
     def observe(self, outcome: RoundOutcome) -> None:
         self.inner.observe(outcome)
         self.rounds.append((outcome.num_drafted, outcome.num_accepted))
-
-
-class Periodic(FakeDecoder):
-    """Repeats itself with a period of some tokens, now and then not: so that lookups find something."""
-
-    def logits_after(self, context: Sequence[int]) -> Logits:
-        return super().logits_after([token % 5 for token in list(context)[-3:]])
 
 
 @pytest.mark.parametrize("kind", [FakeDecoder, Periodic])
@@ -106,7 +86,7 @@ def test_passes_whose_token_is_left_out_are_charged() -> None:
     assert (rounds[0].num_drafted, rounds[0].num_accepted, rounds[0].passes) == (1, 1, 2)
     reading = Reading(SURE, 0.5, (logits,))
     dear, free = (
-        adaptive_seconds([trace], "model", Priced(costs(0.05), way), [AcceptancePrior((0.9, 0.9))])[0]
+        adaptive_seconds([trace], "model", Priced(costs(0.05), way), [(0.9, 0.9)])[0]
         for way in (reading, replace(reading, seconds=0.0))
     )
     assert dear[0] - free[0] == pytest.approx(0.5 * sum(one.passes for one in rounds))
@@ -180,39 +160,3 @@ def test_drafts_that_lose_are_off_although_adapting_loses_nothing_that_shows() -
     policy, chosen = decide(replayed, Criteria(("model",), 0.9, "adaptive"), start, adaptive)
     assert chosen.candidate.speedup.value > 0.97
     assert (policy.verdict, policy.num_draft_tokens) == ("off", 0)
-
-
-# One round of three draft tokens, all of them right; a lookup guesses the last two.
-REPEATS = Trace(1, "code", 6, (1, 2, 3, 4, 1, 2, 3, 4, 1, 2), (True,) * 4, 4)
-FLAT = flat_costs(0.2, draft_row=0.01)
-
-
-def by_small(draft: float) -> Trace:
-    """With a smaller draft that is as often right and whose pass takes `draft`."""
-    return replace(REPEATS, smaller={"small": CascadeSource(REPEATS, cached(flat_costs(draft, draft_row=0.0)))})
-
-
-def test_a_token_that_nothing_drafts_for_takes_a_pass() -> None:
-    for drafter in ("model", "ngram+model", "ngram"):
-        assert relative_draft_cost([REPEATS], drafter, FLAT) == 1.0
-
-
-def test_behind_the_first_a_token_takes_what_its_guess_takes() -> None:
-    """Two tokens for two rows more of the only pass, and for two passes of whoever guessed."""
-    assert relative_draft_cost([REPEATS], "ngram:model", FLAT) == pytest.approx(2 * 0.01 / (2 * 0.2))
-    assert relative_draft_cost([by_small(0.05)], "small:model", FLAT) == pytest.approx(2 * (0.01 + 0.05) / (2 * 0.2))
-
-
-def test_a_wrong_guess_takes_its_row_and_saves_nothing() -> None:
-    """The text repeats itself, and the draft says something else there."""
-    other = replace(REPEATS, tokens=(1, 2, 9, 4, 1, 2, 3, 4, 5, 6))
-    alone, cascade = (relative_draft_cost([other], drafter, FLAT) for drafter in ("model", "ngram:model"))
-    assert alone == cascade == 1.0  # never more than a pass
-    both = relative_draft_cost([REPEATS, other], "ngram:model", replace(FLAT, draft_row=0.05))
-    assert 0.25 < both < 1.0
-
-
-def test_it_is_never_above_a_pass_nor_of_nothing() -> None:
-    assert relative_draft_cost([by_small(3.0)], "small:model", FLAT) == 1.0
-    assert relative_draft_cost([replace(REPEATS, limit=1, tokens=REPEATS.tokens[:7])], "ngram:model", FLAT) == 1.0
-    assert relative_draft_cost([], "ngram:model", FLAT) == 1.0

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from specexport.calibration.measuring.replay import Runs, plain_seconds
 from specexport.calibration.measuring.session_replay import Priced, routed_seconds
 from specexport.calibration.measuring.traces import Trace, cached
+from specexport.calibration.verdicts import routing
 from specexport.calibration.verdicts.routing import Stream, known, routed, unrouted
 from support.calibrated import flat_costs
 
@@ -56,3 +60,16 @@ def test_who_drafts_a_round_depends_on_nothing_behind_its_place() -> None:
         rounds = kept // (MOST + 1)  # that end before the change, at least
         assert after[number][:rounds] == before[number][:rounds]
         assert after[:number] == before[:number]
+
+
+@pytest.mark.parametrize(("seconds", "chosen"), [(9.9, False), (9.0, True)])
+def test_sessions_choose_only_where_that_gains_enough(
+    seconds: float, chosen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Stream([], dict.fromkeys(ROUTES, PRICES))
+    stubs = {"_stream": found, "unrouted": {"a": [10.0], "b": [12.0]}, "routed": ([seconds], []), "known": "known"}
+    for name, stub in stubs.items():
+        monkeypatch.setattr(routing, name, lambda *_, stub=stub: stub)
+    routes: Any = [SimpleNamespace(policy=SimpleNamespace(verdict="on", drafter=name)) for name in ROUTES]
+    drafted: Any = [SimpleNamespace(records=[None] * 4)]
+    assert (routing.choose_routing(drafted, routes, 0, "", "")[0] == "known") == chosen

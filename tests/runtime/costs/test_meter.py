@@ -59,18 +59,6 @@ def test_of_a_block_the_first_token_and_a_further_one(clock: Clock, tmp_path: Pa
     assert costs.at(50).rounds[3] == pytest.approx(1.0 + 0.3 + 3.1 * DRAFT, abs=0.02)
 
 
-def test_a_row_more_of_the_drafts_pass_is_timed_where_it_is_asked_for(clock: Clock, tmp_path: Path) -> None:
-    session = fake_session(tmp_path, Timed(clock, 1.0, 0.0), Timed(clock, DRAFT, 0.0))
-    meter = CostMeter(session, [50], rows=True)
-    meter.measure(1)
-    assert meter.costs().draft_row == pytest.approx(0.1 * DRAFT, rel=0.05)
-    assert meter.costs().at(50).draft_row == meter.costs().draft_row
-    without = measured(session, [50])
-    assert without.draft_row is None
-    assert without.at(50).draft_row == without.draft_prefill
-    assert CostMeter(fake_session(tmp_path / "lookups", Timed(clock, 1.0, 0.0), None), rows=True)._guesses == 0
-
-
 class Cold(Timed):
     """The first pass of another width finds the caches of the CPU as the last one left them."""
 

@@ -161,14 +161,6 @@ def test_a_grammar_that_is_complete_within_a_round_ends_there(make_session: Make
         assert session._context.tokens == [*PROMPT, *generation.tokens]
 
 
-def test_in_a_cascade_the_model_drafts_alone_and_is_what_the_statistics_name(make_session: MakeSession) -> None:
-    options: dict[str, Any] = {"grammar": Grammar.regex("[a-z]{12}"), "num_draft_tokens": 4}
-    cascade, alone = (make_session().generate(PROMPT, drafter=name, **options) for name in ("ngram:model", "model"))
-    assert list(cascade.statistics.rounds_by_drafter) == ["draft"]
-    assert cascade.tokens == alone.tokens
-    assert cascade.statistics.draft_passes == alone.statistics.draft_passes
-
-
 @pytest.mark.parametrize("options", [{"speculate": False}, {"num_draft_tokens": 4}])
 def test_stop_tokens_come_where_the_text_is_complete_and_nowhere_else(
     make_session: MakeSession, options: dict[str, Any]

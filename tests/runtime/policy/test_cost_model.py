@@ -46,21 +46,6 @@ def test_a_looked_up_round_has_no_draft_passes() -> None:
     assert COSTS.at(100).looked_up(2) == pytest.approx(1.5 + 0.1)
 
 
-def test_where_something_drafts_for_the_draft_the_first_token_takes_a_whole_pass() -> None:
-    at = COSTS.cascaded(0.25).at(100)
-    assert at.draft == pytest.approx(0.25 * 0.2)
-    assert at.rounds == pytest.approx((1.1, 1.5, 2.0 - 0.75 * 0.2))
-    assert (at.verify, at.host) == (COSTS.at(100).verify, COSTS.at(100).host)
-    assert COSTS.cascaded(1.0) == COSTS
-    noise = replace(COSTS, points=(replace(COSTS.points[0], draft=time(5.0)),))  # no round is over before it began
-    assert noise.cascaded(0.0).at(100).rounds == COSTS.at(100).rounds
-
-
-def test_a_row_of_the_draft_is_a_prompt_tokens_where_nobody_measured_it() -> None:
-    assert COSTS.at(100).draft_row == COSTS.draft_prefill
-    assert replace(COSTS, draft_row=0.02).at(200).draft_row == 0.02
-
-
 def test_it_survives_json() -> None:
     assert (
         parse(Costs, asdict(COSTS) | {"points": [_listed(asdict(point)) for point in COSTS.points]}, "costs.json")

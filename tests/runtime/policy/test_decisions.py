@@ -137,27 +137,6 @@ def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
     assert {route for route, _ in decisions.states} == {"code", "prose", None}
 
 
-def test_a_cascade_drafts_more_by_what_its_tokens_take(bundle: Bundle) -> None:
-    """Beside a grammar nothing drafts for the draft, and its tokens take whole passes again."""
-    cascade = replace(ADAPTIVE, drafter="ngram:draft", chances=(0.55,), unit=0.1)
-    write_policy(bundle, ADAPTIVE, code=cascade, dear=replace(cascade, unit=1.0))
-    costs = costs_of(bundle)
-    (point,) = costs.points
-    dear = tuple(MeasuredTime(1 + 0.5 * k, 1 + 0.5 * k, 1 + 0.5 * k) for k in range(5))
-    dearer = replace(costs, points=(replace(point, rounds=dear, draft=MeasuredTime(0.4, 0.4, 0.4)),))
-    write_decision(bundle, {"draft": dearer}, COSTS)
-    decisions = Decisions.load(Drafts(bundle, engine()), 0)
-    found = {}
-    for route, constrained in (("code", False), ("dear", False), ("code", True)):
-        drafter, schedule = decisions.schedule(route, 4, constrained, seeded=True)
-        assert drafter == "ngram:draft"
-        assert type(schedule) is AdaptiveSchedule  # and not one of lookups for the target
-        found[route, constrained] = ask(schedule, 10, 0)
-    assert found["code", False] > found["dear", False] == found["code", True]
-    on_device = Decisions.load(Drafts(bundle, replace(engine(), rounds=object())), 0)  # type: ignore[arg-type]
-    assert on_device.schedule("code", 4)[0] == "draft"  # whole rounds, in which nothing drafts for the draft
-
-
 def test_a_grammars_requests_are_trusted_apart_and_by_what_came_of_them(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE, code=ADAPTIVE)
     write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
@@ -287,12 +266,7 @@ def test_another_contract_is_another_bundle(bundle: Bundle) -> None:
         {"num_draft_tokens": 0},
         {"num_draft_tokens": "2"},
         {"drafter": "oracle"},
-        {"drafter": "ngram:oracle"},
-        {"drafter": "small:model"},
-        {"drafter": "model:model"},
-        {"drafter": "ngram:ngram"},
         {"drafter": "suffix"},
-        {"unit": 1.5},
         {"mode": "clever"},
         {"chances": [1.5]},
         {"chances": []},
@@ -307,6 +281,14 @@ def test_an_edited_policy_is_checked(bundle: Bundle, changes: dict[str, Any]) ->
         BundleError,
         field=("policy.json.default", *(f"policy.json.default.{name}" for name in changes), *changes),
     ):
+        Decisions.load(Drafts(bundle, engine()), 0)
+
+
+@pytest.mark.parametrize("changes", [{"drafter": "ngram:model"}, {"unit": 0.5}])
+def test_what_earlier_versions_wrote_is_to_be_calibrated_again(bundle: Bundle, changes: dict[str, Any]) -> None:
+    write_policy(bundle)
+    edit(bundle.path(POLICY), routes={"code": json.loads(bundle.path(POLICY).read_text())["default"] | changes})
+    with refused(BundleError, "specexport calibrate", field=("drafter", "policy.json.routes.code.unit")):
         Decisions.load(Drafts(bundle, engine()), 0)
 
 
