@@ -3,10 +3,10 @@
     python benchmarks/pays.py demo.bundle [--limit N] [--threads N] [--json FILE]
 
 1. `calibrate` on every second prompt of the routes code, prose and random.
-2. On the other prompts plain decoding, every fixed number of draft tokens, and the adaptive session (with and without
-   naming the route), interleaved on each prompt. Tables: speedup over plain by route and on the stream of all routes,
-   with 95 % intervals by prompt; adaptive against the best fixed number; predicted against measured; what recording
-   costs.
+2. On the other prompts plain decoding, every fixed number of the draft's tokens, and the adaptive session (with and
+   without naming the route), interleaved on each prompt. Tables: speedup over plain by route and on the stream of all
+   routes, with 95 % intervals by prompt; adaptive against the best fixed number; predicted against measured; what
+   recording costs.
 
 Writes into the bundle what `specexport calibrate` writes.
 """
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specexport import Session, load
+from specexport.bundle import ALIAS
 from specexport.calibration.calibrate import calibrate
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import Recorder
@@ -61,9 +62,9 @@ def time_all(session: Session, prompts: list[Request]) -> list[Timed]:
         PLAIN: SamplingParameters(speculate=False),
         NAMED: SamplingParameters(),
         UNNAMED: SamplingParameters(),
-        RECORDED: SamplingParameters(),
+        RECORDED: SamplingParameters(drafter=ALIAS),
     }
-    ways |= {f"k = {k}": SamplingParameters(num_draft_tokens=k) for k in range(1, most + 1)}
+    ways |= {f"k = {k}": SamplingParameters(num_draft_tokens=k, drafter=ALIAS) for k in range(1, most + 1)}
     names, found = list(ways), []
     for number, request in enumerate(prompts):
         seconds: dict[str, float] = {}

@@ -21,6 +21,7 @@ from typing import Any
 import specexport
 from rich.console import Console
 from rich.table import Table
+from specexport.bundle import ALIAS
 from specexport.calibration.calibrate import calibrate, check_packages
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.options import CalibrateOptions
@@ -121,7 +122,7 @@ def show_policy(session: specexport.Session, uncalibrated: specexport.Session, c
     decoding, interleaved on every prompt.
     """
     ways: dict[str, dict[str, Any]] = {"plain": dict(speculate=False)}
-    ways |= {f"k = {k}": dict(num_draft_tokens=k) for k in range(1, session.max_draft_tokens + 1)}
+    ways |= {f"k = {k}": dict(num_draft_tokens=k, drafter=ALIAS) for k in range(1, session.max_draft_tokens + 1)}
     ways |= {UNCALIBRATED: {}, "policy": {}}
     uncalibrated.generate([0], max_new_tokens=1)  # it measures its costs before the first request
     prompts = [(route, prompt) for route in ROUTES for prompt in some_prompts(route, COMPARED)]
@@ -139,9 +140,7 @@ def show_policy(session: specexport.Session, uncalibrated: specexport.Session, c
                 seconds[way, place] += generation.statistics.decode_seconds
             found.add(generation.tokens)
         outputs.append(len(found) == 1)
-    title = (
-        f"Speedup over plain decoding: a fixed number of draft tokens, and sessions that adapt ({len(prompts)} prompts)"
-    )
+    title = f"Speedup over plain decoding: k tokens of the draft in every round, and sessions that adapt ({len(prompts)} prompts)"
     table = Table("", *ROUTES, "all", title=title)
     for way in names:
         table.add_row(way, *(f"{seconds['plain', place] / seconds[way, place]:.2f}x" for place in (*ROUTES, "all")))
