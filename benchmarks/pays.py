@@ -24,9 +24,10 @@ from specexport.calibration.calibrate import calibrate
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import Recorder
 from specexport.calibration.options import CalibrateOptions
-from specexport.calibration.report import REPORT, verdicts, write_report
+from specexport.calibration.report import verdicts, write_report
 from specexport.calibration.statistics.intervals import ratio_interval
 from specexport.calibration.statistics.results import Analysis, Interval
+from specexport.runtime.policy.files import REPORT
 from specexport.runtime.policy.host_identity import describe_host
 from specexport.runtime.sampling.parameters import SamplingParameters
 

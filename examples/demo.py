@@ -140,7 +140,9 @@ def show_policy(session: specexport.Session, uncalibrated: specexport.Session, c
                 seconds[way, place] += generation.statistics.decode_seconds
             found.add(generation.tokens)
         outputs.append(len(found) == 1)
-    title = f"Speedup over plain decoding: k tokens of the draft in every round, and sessions that adapt ({len(prompts)} prompts)"
+    title = (
+        f"Speedup over plain decoding: k draft tokens of the model, and sessions that adapt ({len(prompts)} prompts)"
+    )
     table = Table("", *ROUTES, "all", title=title)
     for way in names:
         table.add_row(way, *(f"{seconds['plain', place] / seconds[way, place]:.2f}x" for place in (*ROUTES, "all")))
