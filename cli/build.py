@@ -110,7 +110,7 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
 @click.option(
     "--tensorrt-version",
     metavar="X.Y",
-    help="TensorRT version on the device that will run the bundle. [default: this host's]",
+    help="TensorRT version on the device that will run the bundle. [default: this host's, else 10.15]",
 )
 @compiling
 @click.option("--force", is_flag=True, help="Overwrite an existing bundle; take a draft of another target.")

@@ -27,7 +27,7 @@ class Replica:
 
     def __init__(self, bundle: str, engine: str | None, threads: int) -> None:
         """Raises what `specexport.load` raises; Ray shows it in the deployment's status, and tries again."""
-        self.session = load(bundle, engine, threads)
+        self.session = load(bundle, engine, threads, prompt_cache_bytes=None)
         replica = serve.get_replica_context().replica_tag
         self.served = create_app(self.session, ServerSettings(replica=replica, api_keys=keys_of_host()))
         self.served.state.service.sessions.prepare()  # so that no request waits for it
