@@ -68,7 +68,8 @@ def bench(
 ) -> None:
     """Benchmark plain and speculative decoding.
 
-    Plain and speculative runs take turns on your prompts. Greedy outputs are compared: exit code 1 if they differ.
+    Plain and speculative runs take turns on your prompts. Greedy outputs are compared: exit code 1 if they differ
+    beyond near ties.
     """
     from ..calibration.bench.interleaved import bench as run
     from ..calibration.bench.interleaved import check, journal_header
