@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from hardware import describe_hardware
 from specexport import Session, load
+from specexport.bundle import ALIAS
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.proofs.equality import check_equality
 from specexport.runtime.state.statistics import Statistics
@@ -41,8 +42,8 @@ def run_both(session: Session, prompt: list[int], k: int, max_new_tokens: int, p
     found = {}
     for speculate in (False, True) if plain_first else (True, False):
         session.reset()
-        options = dict(speculate=speculate, num_draft_tokens=k, max_new_tokens=max_new_tokens, stop_token_ids=())
-        found[speculate] = session.generate(prompt, **options).statistics
+        options = dict(speculate=speculate, num_draft_tokens=k, drafter=ALIAS, stop_token_ids=())
+        found[speculate] = session.generate(prompt, max_new_tokens=max_new_tokens, **options).statistics
     return PromptRuns(found[False], found[True])
 
 

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from ..bundle import NO_DRAFT
 from ..errors import BundleError, MissingPackageError, OutputError
 from ..runtime.costs.meter import CostMeter
+from ..runtime.drafting.names import check_drafter
 from ..runtime.hub import bundle_name
 from ..runtime.policy.cost_model import COSTS, Costs
 from ..runtime.policy.files import check_writable, write_decision
@@ -123,7 +124,8 @@ def _record_all(
             for meter in meters.values():
                 meter.measure(options.bursts, finished)
             warm_up = min(4, request.max_new_tokens)
-            session.generate(request.tokens, max_new_tokens=warm_up, num_draft_tokens=session.max_draft_tokens)
+            most, drafter = session.max_draft_tokens, check_drafter(None, session.bundle.manifest.draft_names)
+            session.generate(request.tokens, max_new_tokens=warm_up, num_draft_tokens=most, drafter=drafter)
         for model, records in recorded.items():
             key = f"{request.line} {model}"
             if key not in journal.finished:

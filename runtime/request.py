@@ -95,7 +95,7 @@ def _schedule(
     leaves = parameters.num_leaves or rule.siblings is not None
     if parameters.drafter is None and not leaves:
         if decisions.policy is not None:
-            name = decisions.policy.of(parameters.route).drafter
+            name = decisions.policy.of(parameters.route).drafter if schedule is None else name
         elif decisions.looks_up and bundle.manifest.drafts:
             name = f"{LOOKUP}+{name}"
     if schedule is not None and not isinstance(schedule, Schedule):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from typing import Any, Protocol
 
 import numpy as np
 
 from ...errors import ParameterError
 from ...runtime.load import load
+from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 
 # transformers' own defaults without a generation config.
@@ -16,31 +18,7 @@ MAX_NEW_TOKENS = 20
 TOP_K = 50
 # Options of `generate` that have another name in a session.
 RENAMED = {"eos_token_id": "stop_token_ids", "num_assistant_tokens": "num_draft_tokens"}
-SAME = (
-    "max_new_tokens",
-    "min_new_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "num_draft_tokens",
-    "num_leaves",
-    "drafter",
-    "route",
-    "verification",
-    "speculate",
-    "grammar",
-    "banned_tokens",
-    "logit_bias",
-    "prediction",
-    "cache_salt",
-)
+SAME = {field.name for field in fields(SamplingParameters)} - {"logprobs", "prompt_logprobs", "shown"}
 # Options without effect here: one sequence without padding, with a cache.
 IGNORED = ("pad_token_id", "use_cache", "return_dict_in_generate", "num_beams", "num_return_sequences")
 SINGLE = {"num_beams": 1, "num_return_sequences": 1, "return_dict_in_generate": False}
@@ -147,9 +125,9 @@ def _stream_options(options: dict[str, Any], do_sample: bool) -> dict[str, Any]:
             raise ParameterError(f"{name} is {options[name]}; a session returns one sequence, as an array of ids", name)
     chosen = {RENAMED.get(name, name): value for name, value in options.items() if value is not None}
     chosen = {name: value for name, value in chosen.items() if name not in (*IGNORED, "assistant_model")}
-    if unknown := sorted(chosen.keys() - set(SAME)):
+    if unknown := sorted(chosen.keys() - SAME):
         raise ParameterError(
-            f"generate does not support {', '.join(unknown)} here; it takes {', '.join(SAME)}", unknown[0]
+            f"generate does not support {', '.join(unknown)} here; it takes {', '.join(sorted(SAME))}", unknown[0]
         )
     if not do_sample:
         return {name: value for name, value in chosen.items() if name not in ("temperature", "top_k", "top_p", "min_p")}

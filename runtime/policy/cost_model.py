@@ -134,7 +134,7 @@ class Costs:
         if not 0 <= self.block < math.inf:
             raise ValueError(f"block is {self.block}; it must be seconds")
         if len({len(point.rounds) for point in self.points}) > 1:
-            raise ValueError("the contexts have costs of different numbers of tokens; measure them again")
+            raise ValueError("the contexts have costs of different numbers of tokens")
 
     @property
     def max_draft_tokens(self) -> int:

@@ -95,7 +95,8 @@ def read_policy(bundle: Bundle) -> Policy | None:
     def checked(name: str, entry: RoutePolicy) -> RoutePolicy:
         if entry.num_draft_tokens > most:
             raise BundleError(
-                f"{path}: {name}.num_draft_tokens is {entry.num_draft_tokens}; this bundle was built for 0 to {most}",
+                f"{path}: {name}.num_draft_tokens is {entry.num_draft_tokens}; this bundle was built for 0 to {most}; "
+                + remedy(bundle),
                 f"{POLICY}.{name}.num_draft_tokens",
             )
         return replace(entry, drafter=_drafter(entry.drafter, bundle, f"{path}: {name}"))
@@ -155,4 +156,4 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def remedy(bundle: Bundle) -> str:
     """The error for one of these files."""
-    return f"run specexport calibrate {bundle.root}, or delete the file"
+    return f"run specexport calibrate {bundle.root} --prompts FILE, or delete the file"

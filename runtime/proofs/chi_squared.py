@@ -106,7 +106,8 @@ def sample_session(
     rounds = accepted = drafted = 0
     # One round's tokens more than are examined, so that the last round that matters drafts as many as any other.
     most = length + session.max_draft_tokens
-    params = replace(params, max_new_tokens=most, stop_token_ids=()).with_defaults(Defaults())
+    drafter = check_drafter(params.drafter, session.bundle.manifest.draft_names)
+    params = replace(params, max_new_tokens=most, stop_token_ids=(), drafter=drafter).with_defaults(Defaults())
     for seed in range(trials):
         generation = session.generate(prompt, params, seed=seed)
         counts[generation.tokens[:length]] += 1
@@ -114,7 +115,6 @@ def sample_session(
         accepted += generation.statistics.accepted + generation.statistics.caught
         drafted += generation.statistics.drafted
     statistic, limit, cells = chi_squared(expected, counts)
-    drafter = check_drafter(params.drafter, session.bundle.manifest.draft_names)
     length_accepted = (rounds + accepted) / rounds
     return Sampled(drafter, params.verification, trials, cells, statistic, limit, length_accepted, drafted)
 

@@ -20,6 +20,7 @@ import numpy as np
 from ...bundle import Contract
 from ...engines.base import Decoder, Logits
 from ...engines.catalogue import ENGINES
+from ..drafting.names import check_drafter
 from ..sampling.parameters import UNADJUSTED, SamplingParameters
 from ..session import Session
 from ..state.cached_decoder import CachedDecoder
@@ -94,13 +95,14 @@ def check_equality(
 ) -> Equality:
     """Generate greedily in three ways from `prompt` and compare. The session's cached prefix is lost.
 
-    It drafts the bundle's maximum per round, whatever the policy says: so what today's policy leaves out is proved too.
+    It drafts the bundle's maximum per round, by default with the first draft, whatever the policy says: so what today's
+    policy leaves out is proved too.
     """
     params = SamplingParameters(
         **UNADJUSTED,
         stop_token_ids=(),
         max_new_tokens=max_new_tokens,
-        drafter=drafter,
+        drafter=check_drafter(drafter, session.bundle.manifest.draft_names),
         num_draft_tokens=session.max_draft_tokens,
     )
     try:

@@ -49,13 +49,13 @@ class SamplingParameters:
     built with `--tree-rows` (docs/drafts.md). speculate: False for plain decoding.
 
     drafter: `model`; `ngram` (looked up in the text); `ngram+model` (looked up where there is a match, also after
-    tokens of the model in the same round). By default `ngram+model` (`model` where the device runs whole rounds), or
-    `ngram` in a bundle without a draft. In a bundle with several drafts `model` is the first; the name of any draft can
-    take its place, as in `code` and `ngram+code`.
+    tokens of the model in the same round). By default the policy's; without a policy `ngram+model` (`model` where the
+    device runs whole rounds), or `ngram` in a bundle without a draft. In a bundle with several drafts `model` is the
+    first; the name of any draft can take its place, as in `code` and `ngram+code`.
 
     num_draft_tokens: k of every round, 0 for plain decoding. If neither it nor a drafter is given, the bundle's policy
     decides for the `route` of the request (its default for no route, or an unknown one); without a policy, as many are
-    drafted as pay.
+    drafted as pay. If it alone is given, the policy's drafter drafts.
 
     num_leaves: leaves per round, in a bundle built with `--tree-rows`: alternatives to draft tokens in rows of their
     own, which give one more token if the target chooses one (docs/drafts.md). None by default, but for

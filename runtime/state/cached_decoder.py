@@ -12,7 +12,7 @@ from ...engines.base import Decoder, Logits, nothing
 class CachedDecoder:
     """A decoder and the number of cache rows that it was fed; the context says how many of them still count.
 
-    chunk: tokens of the widest pass. widest: tokens of the widest pass that gives every row's logits. held_back: how
+    chunk: tokens of the widest pass. widest: of the widest pass of `read`. held_back: how
     many of a prompt's tokens are left to the first round. check_cancelled: called before each prompt chunk; it raises
     to stop there. checkpoints: row counts at which prefill stops to call `at_place`. ahead: how many tokens after its
     own a row depends on. on_feed: called with position and number of the tokens of each prompt chunk, after it.

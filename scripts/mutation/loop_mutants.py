@@ -60,9 +60,16 @@ LOOP = (
         SCORED,
     ),
     Mutant(
+        "a caller's own schedule takes the policy's drafter",
+        REQUEST,
+        ".drafter if schedule is None else name",
+        ".drafter",
+        ("tests/runtime/policy/test_decisions.py",),
+    ),
+    Mutant(
         "who names a number of draft tokens gets the first draft, not the policy's",
         REQUEST,
-        "            name = decisions.policy.of(parameters.route).drafter",
+        "            name = decisions.policy.of(parameters.route).drafter if schedule is None else name",
         "            pass",
         ("tests/runtime/policy/test_decisions.py",),
     ),

@@ -116,6 +116,13 @@ PROOFS = (
         (f"{TESTS}/test_equality.py",),
     ),
     Mutant(
+        "a proof of equality drafts as the policy says, so perhaps not at all",
+        EQUALITY,
+        "drafter=check_drafter(drafter, session.bundle.manifest.draft_names)",
+        "drafter=drafter",
+        ("tests/runtime/policy/test_decisions.py",),
+    ),
+    Mutant(
         "an output that ends early is equal",
         EQUALITY,
         "if len(speculative) != len(plain):",

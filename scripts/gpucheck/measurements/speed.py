@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specexport.bundle import ALIAS
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
 
@@ -53,4 +54,6 @@ def measure_speed(session: Session, prompts: Sequence[Sequence[int]], new_tokens
 
 def _generate(session: Session, prompt: Sequence[int], k: int, new_tokens: int) -> Statistics:
     session.reset()
-    return session.generate(prompt, max_new_tokens=new_tokens, num_draft_tokens=k, stop_token_ids=()).statistics
+    return session.generate(
+        prompt, max_new_tokens=new_tokens, num_draft_tokens=k, drafter=ALIAS, stop_token_ids=()
+    ).statistics

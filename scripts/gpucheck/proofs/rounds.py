@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
-from specexport.bundle import Contract
+from specexport.bundle import ALIAS, Contract
 from specexport.runtime.proofs.equality import check_equality
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
@@ -84,7 +84,7 @@ def _against_host(
     for title, least, way in WAYS:
         same = accepted = 0
         for prompt, k in product(prompts, drafts):
-            params = replace(way, max_new_tokens=new_tokens, num_draft_tokens=k)
+            params = replace(way, max_new_tokens=new_tokens, num_draft_tokens=k, drafter=ALIAS)
             ours, theirs = (generate(either, prompt, params) for either in (session, host))
             same += _shown(ours) == _shown(theirs)
             accepted += ours.statistics.accepted

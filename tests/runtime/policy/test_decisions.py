@@ -28,6 +28,7 @@ from specexport.runtime.policy.host_identity import bundle_identity, describe_ho
 from specexport.runtime.policy.routes import POLICY, Policy, RoutePolicy
 from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.policy.survival import SURVIVAL, SURVIVAL_VERSION, Curve, Survival
+from specexport.runtime.proofs.equality import check_equality
 from specexport.runtime.session import Session
 from support.doubles import FakeDecoder, fake_session, write_bundle
 from support.refusals import refused
@@ -284,11 +285,15 @@ def test_an_edited_policy_is_checked(bundle: Bundle, changes: dict[str, Any]) ->
         Decisions.load(Drafts(bundle, engine()), 0)
 
 
-@pytest.mark.parametrize("changes", [{"drafter": "ngram:model"}, {"unit": 0.5}])
-def test_what_earlier_versions_wrote_is_to_be_calibrated_again(bundle: Bundle, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("changes", "field"), [({"drafter": "ngram:model"}, "drafter"), ({"unit": 0.5}, "policy.json.routes.code.unit")]
+)
+def test_what_earlier_versions_wrote_is_to_be_calibrated_again(
+    bundle: Bundle, changes: dict[str, Any], field: str
+) -> None:
     write_policy(bundle)
     edit(bundle.path(POLICY), routes={"code": json.loads(bundle.path(POLICY).read_text())["default"] | changes})
-    with refused(BundleError, "specexport calibrate", field=("drafter", "policy.json.routes.code.unit")):
+    with refused(BundleError, "specexport calibrate", field=field):
         Decisions.load(Drafts(bundle, engine()), 0)
 
 
@@ -333,10 +338,21 @@ def test_the_session_follows_its_policy(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(session.generate(prompt, max_new_tokens=24, num_draft_tokens=3).statistics.drafted_by_position) == 3
     numbered = session.generate(prompt, max_new_tokens=24, route="lookup", num_draft_tokens=3).statistics
     assert set(numbered.rounds_by_drafter) == {"ngram"}  # the policy's: only the number was named
+    scheduled = session.generate(prompt, max_new_tokens=24, route="lookup", schedule=FixedSchedule(3))
+    assert "ngram" not in scheduled.statistics.rounds_by_drafter
     assert session.generate(prompt, max_new_tokens=24, drafter="model").statistics.drafted > 0
     assert session.generate(prompt, max_new_tokens=24, route="code", speculate=False).statistics.drafted == 0
     with refused(ParameterError, "5", field="route"):
         session.generate(prompt, route=5)  # type: ignore[arg-type]
+
+
+def test_a_proof_drafts_with_the_draft_whatever_the_policy_says(tmp_path: Path) -> None:
+    old = session_with(tmp_path, replace(ON, drafter="ngram"))
+    drafted = [
+        check_equality(Session(old.bundle, old.engine, policy=policy), [5, 6, 7], 12).drafted
+        for policy in (True, False)
+    ]
+    assert drafted[0] == drafted[1] > 0
 
 
 def test_plain_rounds_leave_the_draft_behind_and_it_catches_up(tmp_path: Path) -> None:
