@@ -48,6 +48,8 @@ def _card(bundle: Bundle, repository: str) -> str:
     on_hub = [ON_HUB.fullmatch(source) is not None and not Path(source).exists() for source in sources]
     bases = "".join(f"- {source}\n" for source, known in zip(sources, on_hub, strict=True) if known)
     made_of = [name_of(source) for source in sources]
+    extra = manifest.engines[0].replace("-cuda", "-gpu")
+    kernels = "./kernels " if "kernels" in manifest.target.graphs else ""
     drafts = f", with drafts from {' and '.join(made_of[1:])}" if manifest.drafts else ""
     return f"""---
 library_name: specexport
@@ -58,6 +60,6 @@ tags: [speculative-decoding, onnx]
 
 {made_of[0]}{drafts}, compiled by specexport for lossless speculative decoding. Engines: {", ".join(manifest.engines)}.
 
-    pip install "specexport[cli,onnxruntime,hub]"
+    pip install {kernels}'.[cli,chat,{extra},hub]'      # in a checkout of specexport
     specexport generate {repository} --prompt "..."
 """

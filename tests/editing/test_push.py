@@ -60,6 +60,7 @@ def test_the_manifest_s_files_go_and_what_was_measured_here_stays(hub: FakeHub, 
     assert sorted(hub.uploaded) == sorted([*bundle.manifest.files, "manifest.json"])
     assert hub.private is True
     assert "library_name: specexport" in hub.card
+    assert "\n    pip install ./kernels '.[cli,chat,onnxruntime,hub]' " in hub.card
     assert "base_model" not in hub.card  # the checkpoints are folders
 
 
