@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
+from functools import partial
 from importlib.util import find_spec
 
 from ..bundle import NO_DRAFT
-from ..errors import BundleError, MissingPackageError, OutputError
-from ..runtime.costs.meter import CostMeter
+from ..errors import MissingPackageError
+from ..runtime.costs.meter import CostMeter, Times
 from ..runtime.drafting.names import check_drafter
 from ..runtime.hub import bundle_name
 from ..runtime.policy.cost_model import COSTS, Costs
@@ -29,7 +30,7 @@ from .measuring.confidence import read_confidence
 from .measuring.journal import Journal
 from .measuring.judged_tokens import judged_tokens
 from .measuring.prompts import Progress, Request, silent
-from .measuring.record import Record, from_row, record, to_row
+from .measuring.record import Record, record
 from .options import CalibrateOptions, drafters_of, models_of
 from .statistics.results import Analysis, SignalQuality
 from .survival.fit import MIN_TOKENS, fit_survival
@@ -39,7 +40,7 @@ from .verdicts.verdict import Criteria, worth_reading
 
 FOLDER = "calibration"
 JOURNAL = f"{FOLDER}/calibrate.jsonl"
-# Costs are measured this many times, spread over the run.
+# Costs are measured this many times, spread over the run; at contexts beyond every request, only the first time.
 PASSES = 4
 
 
@@ -54,10 +55,10 @@ def measure_only(session: Session, options: CalibrateOptions, progress: Progress
     drafters_of(session, options)
     check_writable(session.bundle)
     meters = {model: CostMeter(session, draft=model) for model in models_of(session, options)}
-    for number in range(PASSES):
-        progress(number, PASSES)
-        for meter in meters.values():
-            meter.measure(options.bursts)
+    steps = [(meter, context) for meter in meters.values() for context in reversed(meter.contexts)]
+    for done, (meter, context) in enumerate(steps):
+        progress(done, len(steps))
+        meter.add(meter.time(context, PASSES * options.bursts))
     costs = normalized({model: meter.costs() for model, meter in meters.items()})
     write_decision(session.bundle, costs, COSTS)
     return costs
@@ -76,8 +77,7 @@ def calibrate(
     with Journal.open(session.bundle.path(JOURNAL), _header(session, requests, options)) as journal:
         contexts = _contexts(session, requests)
         meters = {model: CostMeter(session, contexts, draft=model) for model in models_of(session, options)}
-        recorded = _record_all(session, requests, options, journal, meters, progress)
-        progress(len(requests), len(requests))
+        recorded = _measure(session, requests, options, journal, meters, progress)
         costs = normalized({model: meter.costs() for model, meter in meters.items()})
         drafted = [_drafted(session, requests, model, recorded[model], costs[model], options) for model in meters]
         analysis = _analyze(session, drafted, options, command)
@@ -100,7 +100,7 @@ def calibrate(
     return analysis
 
 
-def _record_all(
+def _measure(
     session: Session,
     requests: Sequence[Request],
     options: CalibrateOptions,
@@ -110,32 +110,49 @@ def _record_all(
 ) -> dict[str, list[Record]]:
     """Record every request with every draft; returns the records by draft model.
 
-    Routes take turns, so that all of them see the machine in the same states. Costs are measured in between.
+    Routes take turns, so that all of them see the machine in the same states. Costs are measured in between. What the
+    journal has is not measured again.
     """
+    turns, warm = _in_turn(requests), False
     recorded: dict[str, list[Record]] = {model: [] for model in meters}
-    measured_before = {len(requests) * one // PASSES for one in range(PASSES)}
 
-    def finished(_: str = "") -> None:
-        progress(len(recorded[next(iter(recorded))]), len(requests))
+    def time(key: str, model: str, context: int) -> None:
+        def timed() -> Times:
+            nonlocal warm
+            warm = False
+            return meters[model].time(context, options.bursts)
 
-    for number, request in enumerate(_in_turn(requests)):
-        finished()
-        if number in measured_before:
-            for meter in meters.values():
-                meter.measure(options.bursts, finished)
-            warm_up = min(4, request.max_new_tokens)
-            most, drafter = session.max_draft_tokens, check_drafter(None, session.bundle.manifest.draft_names)
-            session.generate(request.tokens, max_new_tokens=warm_up, num_draft_tokens=most, drafter=drafter)
-        for model, records in recorded.items():
-            key = f"{request.line} {model}"
-            if key not in journal.finished:
-                sampling = _sampling(options, model)
-                journal.add(key, to_row(record(session, request, sampling, plain_first=number % 2 == 0)))
-            try:
-                records.append(from_row(journal.finished[key]))
-            except BundleError as error:
-                raise OutputError(f"{journal.path}, row {key}: {error}; delete the file to start over") from None
+        meters[model].add(journal.once(key, Times, timed))
+
+    def run(key: str, model: str, number: int) -> None:
+        def ran() -> Record:
+            nonlocal warm
+            if not warm:
+                _warm_up(session, turns[number])
+                warm = True
+            return record(session, turns[number], _sampling(options, model), plain_first=number % 2 == 0)
+
+        recorded[model].append(journal.once(key, Record, ran))
+
+    steps: list[Callable[[], None]] = []
+    before = {len(turns) * one // PASSES for one in range(PASSES)}
+    longest = max(len(one.tokens) + one.max_new_tokens for one in requests)
+    for number, request in enumerate(turns):
+        for model, meter in meters.items() if number in before else ():
+            contexts = [one for one in reversed(meter.contexts) if number == 0 or one <= longest]
+            steps += [partial(time, f"costs {number} {model} {context}", model, context) for context in contexts]
+        steps += [partial(run, f"{request.line} {model}", model, number) for model in meters]
+    for done, step in enumerate(steps):
+        progress(done, len(steps))
+        step()
+    progress(len(steps), len(steps))
     return recorded
+
+
+def _warm_up(session: Session, request: Request) -> None:
+    drafter = check_drafter(None, session.bundle.manifest.draft_names)
+    tokens, most = min(4, request.max_new_tokens), session.max_draft_tokens
+    session.generate(request.tokens, max_new_tokens=tokens, num_draft_tokens=most, drafter=drafter)
 
 
 def _in_turn(requests: Sequence[Request]) -> list[Request]:
@@ -239,6 +256,7 @@ def _header(session: Session, requests: Sequence[Request], options: CalibrateOpt
     """What must be equal for an interrupted run to be resumed."""
     prompts = json.dumps([asdict(request) for request in requests])
     return {
+        "format": 2,
         "bundle": bundle_identity(session.bundle),
         "engine": session.engine.name,
         "host": describe_host(session.bundle.manifest, session.engine.name, session.engine.device),

@@ -121,12 +121,12 @@ def calibrate(
         )
     note_busy_host()
     click.echo(
-        f"costs are measured before each quarter of the requests ({len(requests)}), which can take longer than the "
-        "requests; an interrupted run resumes",
+        f"costs are measured before and between the {len(requests)} requests, which can take longer than the requests; "
+        "an interrupted run resumes",
         err=True,
     )
     try:
-        with bar("calibrate, requests", "deciding by route") as advance:
+        with bar("calibrate, steps", "deciding by route") as advance:
             analysis = run(session, requests, chosen, command_line(sys.argv[1:]), advance)
     except KeyboardInterrupt:
         click.echo("interrupted; run the same command again to resume", err=True)

@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 
 from ...bundle import sha256
-from ...errors import BundleError, OutputError, ParameterError
+from ...errors import ParameterError
 from ...runtime.drafting.names import check_drafter
 from ...runtime.hub import bundle_name
 from ...runtime.policy.host_identity import bundle_identity, describe_host
 from ...runtime.proofs.equality import DecodedOutput, decode_request, judge
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
-from ...strict import parse
 from ..measuring.journal import Journal
 from ..measuring.prompts import Progress, Request, silent
 from .results import Bench, BenchOptions, Outputs, PairedRun, Run
@@ -46,7 +45,7 @@ def bench(
     """
     check(session, requests, options)
     work = list(_schedule(requests, options.repeats))
-    finished = {key: _read_pair(journal, key) for key, *_ in work if journal and key in journal.finished}
+    finished = {key: journal.read(key, PairedRun) for key, *_ in work if journal and key in journal.finished}
     if len(finished) < len(work):
         run_both_ways(session, requests[0], options, True)  # warm-up
     progress(len(finished), len(work))
@@ -108,13 +107,6 @@ def _schedule(requests: Sequence[Request], repeats: int) -> Iterator[tuple[str, 
         for index, request in enumerate(requests):
             yield f"{repeat}/{index}", repeat, index, (places[request.route] + repeat) % 2 == 0
             places[request.route] += 1
-
-
-def _read_pair(journal: Journal, key: str) -> PairedRun:
-    try:
-        return parse(PairedRun, journal.finished[key], f"{journal.path}, row {key}")
-    except BundleError as error:
-        raise OutputError(f"{error}; delete the file to start over") from None
 
 
 def run_both_ways(

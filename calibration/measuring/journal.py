@@ -8,20 +8,23 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from ...atomic import lock, require_locks
-from ...errors import OutputError
+from ...errors import BundleError, OutputError
+from ...strict import parse
 
 VERSION = 1
 START = b'{"journal": '
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 
 class Journal:
@@ -65,7 +68,20 @@ class Journal:
         """Append `row`, JSON, and sync it to disk. Raises `OutputError`."""
         with _output_errors(self.path):
             self._append({"key": key, "row": row})
-        self.finished[key] = row
+        self.finished[key] = json.loads(json.dumps(row))  # as a resumed run reads it
+
+    def read(self, key: str, kind: type[T]) -> T:
+        """The row as the dataclass `kind`. Raises `OutputError` for one that is none."""
+        try:
+            return parse(kind, self.finished[key], f"{self.path}, row {key}")
+        except BundleError as error:
+            raise OutputError(f"{error}; delete the file to start over") from None
+
+    def once(self, key: str, kind: type[T], make: Callable[[], T]) -> T:
+        """The row as the dataclass `kind`, made and added if the journal lacks it. Raises `OutputError`."""
+        if key not in self.finished:
+            self.add(key, asdict(cast(Any, make())))
+        return self.read(key, kind)
 
     def remove(self) -> None:
         """Delete and close the file at the end of the run."""

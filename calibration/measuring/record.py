@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from ...engines.base import Logits
-from ...errors import BundleError
 from ...runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from ...runtime.policy.survival import top_logit
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 from ...runtime.state.statistics import Statistics
-from ...strict import OPTIONAL, parse
+from ...strict import OPTIONAL
 from .prompts import Request
 from .traces import Trace
 
@@ -183,17 +180,3 @@ def agreement(rounds: Sequence[RecordedRound], output: Sequence[int], greedy: bo
                 agrees[place + index] = index < round.num_accepted
         place += round.num_accepted + 1
     return agrees
-
-
-def to_row(record: Record) -> dict[str, Any]:
-    """A JSON row for the journal."""
-    return {"record": asdict(record)}
-
-
-def from_row(row: dict[str, Any]) -> Record:
-    """The inverse of `to_row`. Raises `BundleError` for a row that is not a recorded request."""
-    try:
-        # A row that was just made has tuples where JSON has lists.
-        return parse(Record, json.loads(json.dumps(row["record"])), "record")
-    except (KeyError, TypeError, ValueError) as error:
-        raise BundleError(f"found no recorded request: {error}") from None

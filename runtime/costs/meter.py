@@ -7,15 +7,15 @@ draft timed alone would look cheaper than it is. Taking turns, all k see the sam
 from __future__ import annotations
 
 import random
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from statistics import mean, median
 from time import perf_counter
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...bundle import NO_DRAFT, Bundle
 from ...engines.base import Engine
@@ -56,17 +56,29 @@ class Metered(Protocol):
     def reset(self) -> None: ...
 
 
-@dataclass
-class _Times:
-    """Seconds by round, for one number of draft tokens at one context."""
+# Seconds of a round, of its draft passes, of its target pass.
+RoundTime = tuple[float, ...]
 
-    whole: list[float] = field(default_factory=list)
-    draft: list[float] = field(default_factory=list)
-    target: list[float] = field(default_factory=list)
+
+@dataclass(frozen=True)
+class Times:
+    """What one measurement at one context found, in seconds.
+
+    target_prefill, draft_prefill: per token. rounds: by number of draft tokens. Without a draft model, rounds with a
+    draft are target passes alone.
+    """
+
+    context: int
+    target_prefill: float
+    draft_prefill: float
+    rounds: tuple[tuple[RoundTime, ...], ...]
 
 
 class CostMeter:
-    """Collects times over several calls of `measure`, so that a long run can spread them over its duration."""
+    """Collects the times of several measurements, so that a long run can spread them over its duration.
+
+    contexts: numbers of tokens in the caches at which rounds are timed, in ascending order.
+    """
 
     def __init__(
         self,
@@ -91,44 +103,48 @@ class CostMeter:
                 "build with a larger --max-seq-len"
             )
         wanted = contexts or [session.capacity // 16, session.capacity // 4, session.capacity]
-        self._contexts = sorted({max(2, min(context, room)) for context in wanted})
-        self._times: dict[tuple[int, int], _Times] = defaultdict(_Times)
-        self._target_prefill: list[float] = []  # seconds per token
-        self._draft_prefill: list[float] = []
+        self.contexts = sorted({max(2, min(context, room)) for context in wanted})
+        self._times: list[Times] = []
         self._order = random.Random(SEED)
         self._has_model = self._draft != NO_DRAFT
         reads = session.bundle.manifest.draft_called(self._draft).model.reads if self._has_model else None
         self._slots = reads.slots if reads is not None else 0
         self._block: list[float] = []
 
-    def measure(self, repeats: int, step: Callable[[str], None] | None = None) -> None:
-        """Time `repeats` bursts of every number of draft tokens at every context.
+    def measure(self, repeats: int) -> None:
+        """Measure at every context, and keep the times."""
+        for context in self.contexts:
+            self.add(self.time(context, repeats))
 
-        The session's cached prefix is lost.
-        """
-        for context in self._contexts:
-            if step:
-                step(f"{context} tokens")
-            prompt = np.random.default_rng(SEED).integers(0, self._session.engine.target.vocab_size, context).tolist()
-            self._session.reset()
-            self._target_prefill.append(self._burst(prompt, 0, 1) / context)
-            self._draft_prefill.append(self._read(prompt) / context)
-            start = perf_counter()
-            for repeat in range(repeats):
-                if repeat and perf_counter() - start > self._longest:
-                    break  # a slow model's times vary little
-                numbers = list(range(self._most + 1))
-                self._order.shuffle(numbers)
-                for k in numbers:
-                    if self._has_model or not k:
-                        self._burst(prompt, k, self._burst_rounds)
-                    else:
-                        self._passes(context, k)
+    def time(self, context: int, repeats: int) -> Times:
+        """Time `repeats` bursts of every number of draft tokens at `context`. The session's cached prefix is lost."""
+        rounds: list[list[RoundTime]] = [[] for _ in range(self._most + 1)]
+        prompt = np.random.default_rng(SEED).integers(0, self._session.engine.target.vocab_size, context).tolist()
         self._session.reset()
+        prefill, found = self._burst(prompt, 0, 1)
+        rounds[0] += found
+        draft_prefill = self._read(prompt)
+        start = perf_counter()
+        for repeat in range(repeats):
+            if repeat and perf_counter() - start > self._longest:
+                break  # a slow model's times vary little
+            numbers = list(range(self._most + 1))
+            self._order.shuffle(numbers)
+            for k in numbers:
+                if self._has_model or not k:
+                    rounds[k] += self._burst(prompt, k, self._burst_rounds)[1]
+                else:
+                    rounds[k] += self._passes(context, k)
+        self._session.reset()
+        return Times(context, prefill / context, draft_prefill / context, tuple(map(tuple, rounds)))
+
+    def add(self, times: Times) -> None:
+        """Keep `times`, of this meter or of one before it in an interrupted run."""
+        self._times.append(times)
 
     def costs(self) -> Costs:
         """The costs from all measurements so far."""
-        session, points = self._session, tuple(map(self._point, self._contexts))
+        session, points = self._session, tuple(map(self._point, self.contexts))
         return Costs(
             schema_version=COSTS_VERSION,
             bundle=bundle_identity(session.bundle, self._draft),
@@ -136,16 +152,15 @@ class CostMeter:
             engine=session.engine.name,
             threads=session.threads,
             made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            target_prefill=median(self._target_prefill),
-            draft_prefill=median(self._draft_prefill),
+            target_prefill=median(one.target_prefill for one in self._times),
+            draft_prefill=median(one.draft_prefill for one in self._times),
             points=points,
             block=median(self._block or [0.0]),
         )
 
-    def _burst(self, prompt: list[int], k: int, rounds: int) -> float:
-        """Time `rounds` rounds after the first one. Returns the seconds of the prefill."""
-        session, times = self._session, self._times[len(prompt), k]
-        number = session.max_draft_tokens + 1
+    def _burst(self, prompt: list[int], k: int, rounds: int) -> tuple[float, list[RoundTime]]:
+        """The seconds of the prefill, and the times of `rounds` rounds after the first one."""
+        session, number = self._session, self._session.max_draft_tokens + 1
         schedule = FixedSchedule(k)
         drafter, most = self._draft if self._has_model else None, (rounds + 2) * number
         params = SamplingParameters(
@@ -154,14 +169,14 @@ class CostMeter:
         stream = session.stream(prompt, params, schedule)
         statistics = next(stream).statistics
         prefill = statistics.prefill_seconds
+        times: list[RoundTime] = []
         for _ in range(rounds):
             draft, target, start = statistics.draft_seconds, statistics.target_seconds, perf_counter()
             next(stream)
-            times.whole.append(perf_counter() - start)
-            times.draft.append(statistics.draft_seconds - draft)
-            times.target.append(statistics.target_seconds - target)
+            whole = perf_counter() - start
+            times.append((whole, statistics.draft_seconds - draft, statistics.target_seconds - target))
         stream.close()
-        return prefill
+        return prefill, times
 
     def _read(self, prompt: list[int]) -> float:
         """Seconds of the draft's prefill, in chunks."""
@@ -179,43 +194,45 @@ class CostMeter:
             draft.feed(part, place)
         return perf_counter() - start
 
-    def _passes(self, context: int, k: int) -> None:
+    def _passes(self, context: int, k: int) -> list[RoundTime]:
         """Time target passes alone: without a draft model the text decides whether a round has a draft."""
-        target, times = self._session.engine.target, self._times[context, k]
+        target = self._session.engine.target
+        times: list[RoundTime] = []
         if target.resumable(context) != context:
             CachedDecoder(target, self._session.bundle.manifest.contract.prompt_chunk).prefill([1] * context, context)
-        for index in range(self._burst_rounds + 1):
+        for _ in range(self._burst_rounds + 1):
             start = perf_counter()
             target.step([1] * (k + 1), context)
-            if index:
-                times.target.append(perf_counter() - start)
+            seconds = perf_counter() - start
+            times.append((seconds, 0.0, seconds))
+        return times[1:]
 
     def _point(self, context: int) -> CostPoint:
-        by_k = [self._times[context, k] for k in range(self._most + 1)]
+        there = [one.rounds for one in self._times if one.context == context]
+        by_k = [np.array([row for rounds in there for row in rounds[k]]).T for k in range(self._most + 1)]
         if not self._has_model:  # the time of a lookup is negligible
-            rest = median(w - t for w, t in zip(by_k[0].whole, by_k[0].target, strict=True))
+            whole, _, target = by_k[0]
+            rest = np.median(whole - target)
             for times in by_k[1:]:
-                times.whole, times.draft = [seconds + rest for seconds in times.target], [0.0] * len(times.target)
-        rounds = _rising([_measured(times.whole) for times in by_k])
-        on_host = median(by_k[0].target) > 0
+                times[0] += rest
+        rounds = _rising([_measured(whole) for whole, _, _ in by_k])
+        on_host = np.median(by_k[0][2]) > 0
         if not on_host:  # the device runs whole rounds, whose parts cannot be timed
             nothing = MeasuredTime(0.0, 0.0, 0.0)
             return CostPoint(context, rounds, nothing, rounds, (nothing,) * len(rounds))
-        draft = [seconds / k for k, times in enumerate(by_k) if k for seconds in times.draft]
+        draft = [seconds / k for k, (_, passes, _) in enumerate(by_k) if k for seconds in passes.tolist()]
         if self._slots:  # its pass gives the first token, a further one costs what the chain does
             last = min(self._slots, self._most)
-            first, every = (median(by_k[k].draft) for k in (1, last))
+            first, every = (float(np.median(by_k[k][1])) for k in (1, last))
             more = max(0.0, every - first) / max(1, last - 1)
             draft = [more]
             self._block.append(max(0.0, first - more))
-        host = tuple(
-            _measured([max(0.0, w - d - t) for w, d, t in zip(x.whole, x.draft, x.target, strict=True)]) for x in by_k
-        )
-        verify = _rising([_measured(times.target) for times in by_k])
+        host = tuple(_measured(np.maximum(0.0, whole - draft - target)) for whole, draft, target in by_k)
+        verify = _rising([_measured(target) for _, _, target in by_k])
         return CostPoint(context, rounds, _measured(draft), verify, host)
 
 
-def _measured(seconds: Sequence[float]) -> MeasuredTime:
+def _measured(seconds: Sequence[float] | NDArray[np.float64]) -> MeasuredTime:
     p10, middle, p90 = np.percentile(seconds, [10, 50, 90]).tolist()
     return MeasuredTime(middle, p10, p90)
 

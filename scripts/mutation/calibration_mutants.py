@@ -200,6 +200,14 @@ CALIBRATION = (
         "1",
         IN_RECORD,
     ),
+    Mutant("a resumed calibration measures again", JOURNAL, "if key not in self.finished:", "if True:", IN_CALIBRATE),
+    Mutant(
+        "the capacity's cost is measured again and again",
+        CALIBRATE,
+        "number == 0 or one <= longest",
+        "True",
+        IN_CALIBRATE,
+    ),
     Mutant("plain goes first in all of a calibration", CALIBRATE, "number % 2 == 0", "True", IN_CALIBRATE),
     Mutant(
         "tokens per second are called seconds per token",

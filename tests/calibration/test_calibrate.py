@@ -13,7 +13,7 @@ from specexport.calibration import calibrate as module
 from specexport.calibration.calibrate import JOURNAL, calibrate, measure_only
 from specexport.calibration.measuring.judged_tokens import judged_tokens
 from specexport.calibration.measuring.prompts import Request
-from specexport.calibration.measuring.record import from_row, record, to_row
+from specexport.calibration.measuring.record import record
 from specexport.calibration.options import CalibrateOptions, possible_drafters
 from specexport.calibration.verdicts.verdict import Criteria
 from specexport.engines.base import Logits
@@ -106,14 +106,23 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
         ran.append(request.line)
         return real(session, request, *rest, **options)
 
+    timed: list[int] = []
+    time = CostMeter.time
+    monkeypatch.setattr(
+        CostMeter, "time", lambda meter, context, bursts: (timed.append(context), time(meter, context, bursts))[1]
+    )
     monkeypatch.setattr(module, "record", counted)
     with pytest.raises(StopError):
         calibrate(session, requests(12), OPTIONS, "x")
     assert session.bundle.path(JOURNAL).exists()
     first = list(ran)
     ran.clear()
-    analysis = calibrate(session, requests(12), OPTIONS, "x")
+    shown: list[tuple[int, int]] = []
+    analysis = calibrate(session, requests(12), OPTIONS, "x", lambda *progress: shown.append(progress))
     assert sorted(first + ran) == list(range(1, 13))
+    # Costs before each quarter, also those of the first run; at the capacity, which no request reaches, once.
+    assert sorted(timed) == [6] * 4 + [14] * 4 + [33] * 4 + [280]
+    assert shown == [(done, 12 + len(timed)) for done in range(13 + len(timed))]
     for one, other in zip(analysis.routes, whole.routes, strict=True):
         assert one.candidates == other.candidates
         assert one.acceptance == other.acceptance
@@ -229,7 +238,7 @@ def test_the_floor_is_not_for_requests_without_a_route_that_are_watched(
 
 
 def test_a_request_of_which_nothing_was_judged(session: Session) -> None:
-    empty = from_row(to_row(record(session, Request(1, "code", (5, 6), 1), SamplingParameters(), plain_first=True)))
+    empty = record(session, Request(1, "code", (5, 6), 1), SamplingParameters(), plain_first=True)
     full = record(session, Request(2, "code", (5, 6), 16), SamplingParameters(), plain_first=True)
     assert not empty.judged
     tokens = judged_tokens([empty, full])
