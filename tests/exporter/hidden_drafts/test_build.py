@@ -403,4 +403,10 @@ def test_the_cost_of_a_prompt_counts_what_fuses(target: Path, cache: Path, tmp_p
     reader.read = lambda hidden: (rows.append(len(hidden)), read(hidden))[1]  # type: ignore[method-assign]
     CostMeter(session)._read(list(range(3, 23)))
     assert sum(rows) == 20
+    # And the prompt is read once, for rounds without a draft too.
+    target, fed = session.engine.target, list[int]()
+    feed = target.feed
+    target.feed = lambda tokens, place: (fed.append(len(tokens)), feed(tokens, place))[1]  # type: ignore[method-assign]
+    CostMeter(session, [20]).time(20, 1)
+    assert 19 <= sum(fed) < 38
     session.close()
