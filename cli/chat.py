@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PROBE = [{"role": "user", "content": "a"}]
 KEY = "\\C-t"  # as readline writes Ctrl-T
-HELP = "/plain, /colour (Ctrl-T), /system TEXT, /reset, /quit (Ctrl-D); Ctrl-C stops an answer"
+HELP = "/help, /plain, /colour (Ctrl-T), /system TEXT, /reset, /quit (Ctrl-D); Ctrl-C stops an answer"
 ACCEPTED = "green"
 Message = dict[str, str]
 
@@ -47,8 +47,8 @@ def chat(
     """Talk to the model in the terminal.
 
     Accepted draft tokens are green; Ctrl-T toggles the colours (Ctrl-Y brings back what was typed). /plain toggles
-    speculation, /system TEXT sets the system message, /reset drops all but that, Ctrl-C stops an answer, Ctrl-D quits.
-    Piped input is one message per line; piped output has only answers.
+    speculation, /system TEXT sets the system message, /reset drops all but that, /help lists the commands,
+    Ctrl-C stops an answer, Ctrl-D quits. Piped input is one message per line; piped output has only answers.
     """
     from rich.console import Console
 
@@ -124,6 +124,8 @@ class Conversation:
     def obey(self, command: str, text: str = "") -> None:
         if text and command in ("/plain", "/colour", "/reset", "/quit"):
             self.say(f"{command} takes no text; put a space before a message that begins with /")
+        elif command in ("/help", "/?"):
+            self.say(HELP)
         elif command == "/plain":
             self.parameters["speculate"] = not self.parameters.get("speculate", True)
             self.say("speculative" if self.parameters["speculate"] else "plain: one token per pass of the target")

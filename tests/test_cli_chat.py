@@ -164,6 +164,11 @@ def test_what_is_refused_leaves_the_conversation_as_it_was(session: Session) -> 
     assert terminal.conversation.messages == before
 
 
+@pytest.mark.parametrize("line", ["/help", "/?", "/help plain"])
+def test_help_lists_the_commands(session: Session, line: str) -> None:
+    assert Terminal(session).type(line) == f"{HELP}\n" * 2  # at the start, and again
+
+
 def test_a_long_conversation_leaves_out_its_oldest_turns(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal(session)
     shown = terminal.type(*["print"] * 8)
