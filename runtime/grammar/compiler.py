@@ -43,6 +43,8 @@ LIMITS: dict[str, Any] = {
 # The error for a reference to what the schema does not hold.
 ELSEWHERE = re.compile(r"Resource '(?:json-schema:///)?(.*)' is not present in a registry")
 PLACED = re.compile(r"at (\d+)\(\d+\): (?:failed to compile JSON schema: )?(.*)", re.DOTALL)
+# The error for a regex: the library quotes the grammar that it makes of it, and then says what is wrong.
+IN_REGEX = re.compile(r".*?: invalid regex .*?\(in regex\): (?:regex parse error:.*\nerror: )?(.*)", re.DOTALL)
 SHOWN = 100
 _STACK_SIZE = threading.Lock()  # `threading.stack_size` belongs to the whole process
 T = TypeVar("T")
@@ -221,7 +223,7 @@ class GrammarCompiler:
         except ValueError as error:  # for JSON that Rust rejects, such as half a surrogate pair
             raise GrammarError(one_line(str(error)), kind=grammar.kind) from None
         if matcher.is_error():
-            raise _invalid(grammar.kind, one_line(matcher.get_error()))
+            raise _invalid(grammar.kind, matcher.get_error())
         return matcher
 
 
@@ -236,10 +238,12 @@ class Compiled(Grammar):
         return Grammar, value(self)
 
 
-def _invalid(kind: str, message: str) -> GrammarError:
-    """The error for llguidance's message, which is all that it gives, without the parts that only its authors
-    understand. A grammar of tools is not the user's text, so its line is a fact for the caller and not for a reader.
+def _invalid(kind: str, error: str) -> GrammarError:
+    """The error for llguidance's, whose text is all that it gives, without the parts that only its authors understand.
+    A grammar of tools is not the user's text, so its line is a fact for the caller and not for a reader.
     """
+    in_regex = IN_REGEX.match(error) if kind == "regex" else None
+    message = one_line(in_regex[1] if in_regex else error)
     elsewhere, placed = ELSEWHERE.match(message), PLACED.match(message)
     if elsewhere is not None:
         message = (

@@ -156,6 +156,22 @@ def test_grammars_with_mistakes(compiler: GrammarCompiler, grammar: Grammar) -> 
         compiler.compile(grammar)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("((", "unclosed group"),
+        ("a" * 2000 + "[z-a]", "invalid character class range, the start must be <= the end"),
+        ("a\nerror: (", "unclosed group"),
+        (r"\bfoo", r"lookarounds not supported yet; WordUnicode in regex /\bfoo/"),
+    ],
+)
+def test_what_is_wrong_with_a_regex_is_said_once(compiler: GrammarCompiler, pattern: str, reason: str) -> None:
+    """However long the regex is, which the library's message begins with."""
+    with pytest.raises(GrammarError) as caught:
+        compiler.compile(Grammar.regex(pattern))
+    assert str(caught.value) == f"invalid regex: {reason}"
+
+
 def chain(length: int, part: Any) -> dict[str, Any]:
     """References that lead from one to the next."""
     parts = {f"d{number}": part(f"#/$defs/d{number + 1}") for number in range(length)}
