@@ -162,7 +162,7 @@ def note_route(session: Session, route: str | None) -> None:
     policy = session.decisions.policy
     if route is None or (policy is not None and route in policy.routes):
         return
-    reason = "this bundle has no policy; specexport calibrate --prompts FILE makes one"
+    reason = "the session follows no policy; specexport calibrate --prompts FILE makes one"
     if policy is not None:
         known = ", ".join(policy.routes) or "no routes"
         reason = f"the policy has {known}; the request is decoded like one without a route"

@@ -31,8 +31,8 @@ def load(
 
     threads: of the engine, 0 for those that costs.json was measured with on this host, else the engine's own choice.
     check_digests: compare every file's SHA-256 with the manifest (about a second per 1.5 GB). policy: follow the
-    bundle's policy.json, or adapt where it has none; False drafts the maximum. device: which GPU, counted from 0 among
-    those that `CUDA_VISIBLE_DEVICES` leaves, by default the first.
+    bundle's policy.json, or adapt where it has none of this engine; False drafts the maximum. device: which GPU,
+    counted from 0 among those that `CUDA_VISIBLE_DEVICES` leaves, by default the first.
     prompt_cache_bytes: host memory for the cache rows of earlier sequences, so that conversations in turn prefill only
     what is new; None for 512 MiB on engines of the CPU, and for none on others. chat_template: a file to use instead of
     the bundle's own. Raises `BundleError`, `EngineError`, `ParameterError`.

@@ -139,7 +139,7 @@ def test_plain_decoding_takes_no_option_of_drafts(option: str, run: Run) -> None
 def test_a_route_that_has_no_effect_is_said(run: Run) -> None:
     found = run("--prompt=a", "--max-new-tokens", 2, "--route", "code")
     assert found.exit_code == 0
-    assert found.stderr.startswith("--route code has no effect: this bundle has no policy; ")
+    assert found.stderr.startswith("--route code has no effect: the session follows no policy; ")
 
 
 def test_a_prediction_comes_from_a_file(run: Run, tmp_path: Path) -> None:

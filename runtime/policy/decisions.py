@@ -19,7 +19,7 @@ from .controller import RouteState, Timing
 from .cost_model import COSTS, Costs
 from .files import read_by_draft, read_policy, read_routing, remedy, stale
 from .routed_schedule import Candidate, RoutedSchedule
-from .routes import GUESS, Policy, RoutePolicy
+from .routes import GUESS, POLICY, Policy, RoutePolicy
 from .routing import Routing
 from .schedule import FixedSchedule, Schedule
 from .survival import SURVIVAL, Survival, top_logit
@@ -29,7 +29,7 @@ LOG = logging.getLogger("specexport")
 
 @dataclass
 class Decisions:
-    """policy: None without calibration. costs: by draft; those of another host are left out.
+    """policy: None without calibration with this engine. costs: by draft; those of another host are left out.
 
     routing: chooses the draft where no route is named, None where the default's drafter does.
 
@@ -77,11 +77,19 @@ class Decisions:
         used: dict[str, Costs | None] = {
             name: one for name, one in costs.items() if stale(bundle.manifest, one, *host) is None
         }
+        if policy is not None and policy.engine != engine.name:  # which may not run its drafters, or run them slowly
+            LOG.warning(
+                "%s was made with --engine %s; with --engine %s the session decides as without it, until "
+                "specexport calibrate %s --engine %s --prompts FILE is run here",
+                bundle.path(POLICY),
+                policy.engine,
+                engine.name,
+                bundle.root,
+                engine.name,
+            )
+            policy = None
         if policy is None:
             return cls(costs=used, first_draft=first)
-        routing = read_routing(bundle)
-        if engine.open_draft is None:
-            policy, routing = policy.with_first_draft(first, most), None
         known = costs.get(first)
         reason = stale(bundle.manifest, known, *host)
         entries = (policy.default, *policy.routes.values())
@@ -94,7 +102,7 @@ class Decisions:
                 + (f" --threads {threads}" if threads else ""),
             )
         survivals = read_by_draft(bundle, Survival, SURVIVAL)
-        made = cls(policy, used, routing, first, survivals=survivals, open_draft=drafts.open)
+        made = cls(policy, used, read_routing(bundle), first, survivals=survivals, open_draft=drafts.open)
         for name in drafts.opened:
             made.acceptance_predictor(name)
         return made

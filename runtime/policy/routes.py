@@ -8,10 +8,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
-
-from ..drafting.names import model_of
 
 POLICY = "policy.json"
 POLICY_VERSION = 1
@@ -76,16 +74,6 @@ class RoutePolicy:
         if not self.chances or not all(0 <= chance <= 1 for chance in self.chances):  # NaN fails as well
             raise ValueError(f"chances are {list(self.chances)}; expected a probability for every draft token")
 
-    def with_first_draft(self, first: str, most: int) -> RoutePolicy:
-        """See `Policy.with_first_draft`."""
-        model = model_of(self.drafter)
-        if model in (None, first):
-            return self
-        drafter = self.drafter.removesuffix(str(model)) + first
-        if self.verdict == "off":  # the better draft lost
-            return RoutePolicy("off", drafter, 0, self.mode, (GUESS,) * most, None)
-        return RoutePolicy("undecided", drafter, most, "adaptive", (GUESS,) * most, None)
-
 
 @dataclass(frozen=True)
 class Policy:
@@ -106,15 +94,6 @@ class Policy:
     def __post_init__(self) -> None:
         if self.schema_version != POLICY_VERSION:
             raise ValueError(f"schema version {self.schema_version}, this specexport reads {POLICY_VERSION}")
-
-    def with_first_draft(self, first: str, most: int) -> Policy:
-        """For engines that run only the bundle's first draft: where another was chosen, the first drafts instead, as in
-        an uncalibrated bundle, since the findings are about the other one. What lost with a better draft stays off.
-
-        most: draft tokens per round.
-        """
-        routes = {name: entry.with_first_draft(first, most) for name, entry in self.routes.items()}
-        return replace(self, default=self.default.with_first_draft(first, most), routes=routes)
 
     def of(self, route: str | None) -> RoutePolicy:
         return self.default if route is None else self.routes.get(route, self.default)

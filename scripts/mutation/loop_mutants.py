@@ -81,6 +81,13 @@ LOOP = (
         ("tests/runtime/costs/test_first.py",),
     ),
     Mutant(
+        "a policy of another engine is followed",
+        "runtime/policy/decisions.py",
+        "policy is not None and policy.engine != engine.name",
+        "False",
+        ("tests/runtime/loop/test_device_rounds.py",),
+    ),
+    Mutant(
         "roll-back forgets a draft beside the first",
         CONTEXT,
         """        for cached in self.every_decoder:

@@ -16,7 +16,7 @@ from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, Measur
 from specexport.runtime.policy.decisions import Decisions
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
-from specexport.runtime.policy.routes import GUESS, POLICY, POLICY_VERSION, Evidence, Policy, RoutePolicy
+from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.session import Session
 from specexport.runtime.stream import holds
@@ -208,23 +208,6 @@ def test_damaged_costs_are_named(tmp_path: Path, content: str) -> None:
     session.bundle.path(COSTS).write_text(content)
     with refused(BundleError, field=(None, "costs.json: draft", "costs.json: draft.bundle")):
         Session(session.bundle, session.engine)
-
-
-@pytest.mark.usefixtures("host")
-def test_an_engine_that_runs_the_first_alone_follows_its_policy_with_that(tmp_path: Path) -> None:
-    session = decided(make(tmp_path))
-    alone = Session(session.bundle, replace(session.engine, open_draft=None))
-    assert [alone.decisions.schedule(route, 4)[0] for route in ("a", "b", "both")] == ["draft", "draft", "ngram+draft"]
-    assert alone.decisions.policy is not None
-    own, other = (alone.decisions.policy.of(route) for route in ("a", "b"))
-    assert own == session.decisions.policy.of("a")  # type: ignore[union-attr]
-    assert other == RoutePolicy("undecided", "draft", CONTRACT.max_draft_tokens, "adaptive", (GUESS,) * 4, None)
-
-
-def test_what_lost_with_another_draft_stays_off_with_the_first() -> None:
-    evidence = Evidence(30, 1.2, 1.5, 0.8, 0.7, 0.9, 0.6)
-    lost = RoutePolicy("off", "ngram+b", 0, "fixed", (0.2, 0.1), evidence)
-    assert lost.with_first_draft("model", 3) == RoutePolicy("off", "ngram+model", 0, "fixed", (GUESS,) * 3, None)
 
 
 def test_costs_of_a_draft_are_measured_when_it_is_first_asked_for() -> None:

@@ -16,7 +16,9 @@ from specexport.runtime.loop.device_rounds import device_rounds
 from specexport.runtime.policy.confidence import ConfidentSchedule
 from specexport.runtime.policy.controller import RouteState
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
-from specexport.runtime.policy.routes import RoutePolicy
+from specexport.runtime.policy.files import write_decision
+from specexport.runtime.policy.host_identity import bundle_identity
+from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import CONTRACT, FakeDecoder, check_invariant, fake_session, greedy_tokens
@@ -155,6 +157,25 @@ def test_what_the_device_cannot_do_the_host_does(
         == device.generate(PROMPT, max_new_tokens=16, **options).tokens
     )
     assert rounds.asked == []
+
+
+@pytest.mark.parametrize("options", [{}, {"num_draft_tokens": 2}, {"route": "code"}], ids=str)
+def test_a_policy_of_another_engine_does_not_move_rounds_to_the_host(
+    pair: tuple[Session, Session, FakeRounds], options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lookups, which paid there, run on the host."""
+    _, device, rounds = pair
+    bundle, entry = device.bundle, RoutePolicy("on", "ngram+model", 2, "fixed", (0.9,), None)
+    for engine in ("another", "fake"):
+        made = Policy(POLICY_VERSION, bundle_identity(bundle), engine, "", 0.0, 0.9, entry, {"code": entry})
+        write_decision(bundle, made, POLICY)
+        Session(bundle, device.engine).generate(PROMPT, max_new_tokens=8, **options)
+        assert bool(rounds.asked) == (engine == "another")
+        rounds.asked.clear()
+    assert [record.getMessage().partition(" with --engine ")[2] for record in caplog.records] == [
+        f"another; with --engine fake the session decides as without it, until specexport calibrate {bundle.root} "
+        "--engine fake --prompts FILE is run here"
+    ]
 
 
 def test_rounds_that_cannot_draft_decode_plainly_only(pair: tuple[Session, Session, FakeRounds]) -> None:

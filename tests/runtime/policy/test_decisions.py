@@ -315,16 +315,12 @@ def test_writing_replaces_as_a_whole(bundle: Bundle, monkeypatch: pytest.MonkeyP
 def session_with(tmp_path: Path, default: RoutePolicy, **routes: RoutePolicy) -> Session:
     made = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
     write_policy(made.bundle, default, **routes)
-    write_decision(made.bundle, {"draft": replace(costs_of(made.bundle), engine="fake")}, COSTS)
-    return made
+    write_decision(made.bundle, {"draft": costs_of(made.bundle)}, COSTS)
+    return Session(made.bundle, replace(made.engine, name="onnxruntime"))
 
 
-def test_the_session_follows_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "specexport.runtime.policy.files.describe_host", lambda manifest, *_: describe_host(manifest, "onnxruntime")
-    )
-    old = session_with(tmp_path, OFF, code=ON, lookup=replace(ON, drafter="ngram"), quick=ADAPTIVE)
-    session = Session(old.bundle, old.engine)
+def test_the_session_follows_its_policy(tmp_path: Path) -> None:
+    session = session_with(tmp_path, OFF, code=ON, lookup=replace(ON, drafter="ngram"), quick=ADAPTIVE)
     prompt = [5, 6, 5, 6, 5]
     plain = session.generate(prompt, max_new_tokens=24)
     assert plain.statistics.drafted == 0
