@@ -89,15 +89,10 @@ def _schedule(
         raise ParameterError(
             f"num_draft_tokens is {k}; this bundle was built for 0 to {most} (--max-draft-tokens)", "num_draft_tokens"
         )
-    name = check_drafter(parameters.drafter, bundle.manifest.draft_names)
+    leaves = bool(parameters.num_leaves) or rule.siblings is not None
+    name = _drafter(bundle, decisions, parameters, leaves, schedule is not None)
     if not parameters.speculate or k == 0:
         return (), FixedSchedule(0)
-    leaves = parameters.num_leaves or rule.siblings is not None
-    if parameters.drafter is None and not leaves:
-        if decisions.policy is not None:
-            name = decisions.policy.of(parameters.route).drafter if schedule is None else name
-        elif decisions.looks_up and bundle.manifest.drafts:
-            name = f"{LOOKUP}+{name}"
     if schedule is not None and not isinstance(schedule, Schedule):
         raise ParameterError(
             f"schedule is {schedule!r}; it must implement Schedule; for a number use num_draft_tokens", "schedule"
@@ -119,6 +114,21 @@ def _schedule(
     if parameters.prediction:
         chosen = WithPrediction(chosen, most, model_of(decided) is not None)
     return (decided,), WithForcedTokens(chosen, rule, most, on_top=True) if rule.constrained else chosen
+
+
+def _drafter(
+    bundle: Bundle, decisions: Decisions, parameters: SamplingParameters, leaves: bool, scheduled: bool
+) -> str:
+    """The drafter that the request names. Else the policy's for its route; without a policy the first draft, after
+    lookups where the session looks up. The first draft alone with leaves, and where there is a policy but the caller
+    has a schedule.
+    """
+    first = check_drafter(parameters.drafter, bundle.manifest.draft_names)
+    if parameters.drafter is not None or leaves:
+        return first
+    if decisions.policy is not None:
+        return first if scheduled else decisions.policy.of(parameters.route).drafter
+    return f"{LOOKUP}+{first}" if decisions.looks_up and bundle.manifest.drafts else first
 
 
 def _leaves(bundle: Bundle, parameters: SamplingParameters, drafters: Sequence[str]) -> int:

@@ -62,15 +62,15 @@ LOOP = (
     Mutant(
         "a caller's own schedule takes the policy's drafter",
         REQUEST,
-        ".drafter if schedule is None else name",
-        ".drafter",
+        "first if scheduled else decisions.policy",
+        "decisions.policy",
         ("tests/runtime/policy/test_decisions.py",),
     ),
     Mutant(
         "who names a number of draft tokens gets the first draft, not the policy's",
         REQUEST,
-        "            name = decisions.policy.of(parameters.route).drafter if schedule is None else name",
-        "            pass",
+        "decisions.policy.of(parameters.route).drafter",
+        "first",
         ("tests/runtime/policy/test_decisions.py",),
     ),
     Mutant(
