@@ -336,7 +336,8 @@ def test_the_session_follows_its_policy(tmp_path: Path) -> None:
     assert set(numbered.rounds_by_drafter) == {"ngram"}  # the policy's: only the number was named
     scheduled = session.generate(prompt, max_new_tokens=24, route="lookup", schedule=FixedSchedule(3))
     assert "ngram" not in scheduled.statistics.rounds_by_drafter
-    assert session.generate(prompt, max_new_tokens=24, drafter="model").statistics.drafted > 0
+    named = session.generate(prompt, max_new_tokens=24, route="code", drafter="model").statistics
+    assert len(named.drafted_by_position) == 4  # the maximum
     assert session.generate(prompt, max_new_tokens=24, route="code", speculate=False).statistics.drafted == 0
     with refused(ParameterError, "5", field="route"):
         session.generate(prompt, route=5)  # type: ignore[arg-type]
