@@ -145,6 +145,7 @@ def _run(output: DecodedOutput) -> Run:
         rounds=statistics.rounds,
         looked_up=statistics.looked_up,
         draft_passes=statistics.draft_passes,
+        rounds_by_drafter=statistics.rounds_by_drafter,
         drafted_by_position=tuple(statistics.drafted_by_position),
         accepted_by_position=tuple(statistics.accepted_by_position),
         first_token_seconds=statistics.first_token_seconds,

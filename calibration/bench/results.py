@@ -59,6 +59,7 @@ class Run:
     rounds: int
     looked_up: int
     draft_passes: int
+    rounds_by_drafter: dict[str, int]
     drafted_by_position: tuple[int, ...]
     accepted_by_position: tuple[int, ...]
     first_token_seconds: float
@@ -110,8 +111,9 @@ class RouteBench:
     Intervals are resampled by request; quantiles are over requests. prompt_tokens, emitted: of the speculative runs.
     speedup: plain over speculative time per token, prefill excluded; whole_request: the same, prefill included.
     speedups: quantiles of the requests' own speedups; slower: share of the requests below 1. latency_*: seconds per
-    token; first_token_*: seconds. tokens_per_round: emitted over rounds, the bonus token included. acceptance[i]: of
-    the rounds that drafted token i, the share that accepted it. *_share: of the speculative time, prefill excluded.
+    token; first_token_*: seconds. tokens_per_round: emitted over rounds, the bonus token included. rounds_by_drafter:
+    as in `Statistics`. acceptance[i]: of the rounds that drafted token i, the share that accepted it. *_share: of the
+    speculative time, prefill excluded.
     equal, near_ties, different, not_comparable: numbers of pairs.
     """
 
@@ -129,6 +131,7 @@ class RouteBench:
     first_token_plain: Quantiles
     first_token_speculative: Quantiles
     tokens_per_round: float
+    rounds_by_drafter: dict[str, int]
     acceptance: tuple[float, ...]
     draft_share: float
     target_share: float

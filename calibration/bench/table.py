@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 
@@ -41,6 +42,7 @@ def summarize(route: str, pairs: Sequence[PairedRun]) -> RouteBench:
     drafted, accepted = (
         _by_position(getattr(run, f"{name}_by_position") for run in runs) for name in ("drafted", "accepted")
     )
+    drafters = sum((Counter(run.rounds_by_drafter) for run in runs), Counter[str]())
     share = {
         name: sum(getattr(run, f"{name}_seconds") for run in runs) / seconds
         for name in ("draft", "target", "device", "host")
@@ -61,6 +63,7 @@ def summarize(route: str, pairs: Sequence[PairedRun]) -> RouteBench:
         first_token_plain=means(lambda pair: pair.plain.first_token_seconds),
         first_token_speculative=means(lambda pair: pair.speculative.first_token_seconds),
         tokens_per_round=emitted / rounds,
+        rounds_by_drafter=dict(drafters.most_common()),
         acceptance=tuple(one / other for one, other in zip(accepted, drafted, strict=True)),
         draft_share=share["draft"],
         target_share=share["target"],
@@ -107,7 +110,7 @@ def _heading(result: Bench) -> str:
     how = "greedy" if options.greedy else f"temperature {options.temperature:g}, seed {options.seed}"
     fixed = options.num_draft_tokens
     drafts = "k chosen by the session" if fixed is None else f"{fixed} draft tokens per round"
-    drafts += f", drafter {options.drafter}" if options.drafter else ""
+    drafts += f", drafter {options.drafter or 'chosen by the session'}"
     return f"{result.bundle} on {result.engine}, {how}, {drafts}, up to {options.max_new_tokens} new tokens"
 
 
@@ -118,10 +121,13 @@ def _speedup(row: RouteBench) -> tuple[object, ...]:
 
 
 def _words(row: RouteBench) -> str:
+    rounds = ", ".join(f"{name} in {count}" for name, count in row.rounds_by_drafter.items())
+    drafted = f"; drafted by {rounds} of {row.rounds} rounds" if rounds else ""
     accepted = ", ".join(map(percent, row.acceptance)) or "nothing was drafted"
     shares = dict(draft=row.draft_share, target=row.target_share, device=row.device_share, host=row.host_share)
     spent = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if share or name != "device")
-    return f"{row.tokens_per_round:.2f} tokens per round; accepted by position: {accepted}; time of the rounds: {spent}"
+    given = f"{row.tokens_per_round:.2f} tokens per round{drafted}"
+    return f"{given}; accepted by position: {accepted}; time of the rounds: {spent}"
 
 
 def _outputs(result: Bench) -> str:

@@ -32,7 +32,7 @@ def run(
         draft_seconds=0.25 * decode, target_seconds=0.5 * decode, device_seconds=0.0, host_seconds=0.25 * decode
     )
     positions = dict(drafted_by_position=(rounds, rounds), accepted_by_position=(rounds, 0))
-    counts = dict(looked_up=0, draft_passes=0)
+    counts = dict(looked_up=0, draft_passes=0, rounds_by_drafter={})
     given: dict[str, Any] = counts | positions | shares | dict(digest="d") | more
     return Run(
         emitted=emitted,

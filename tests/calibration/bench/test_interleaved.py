@@ -269,6 +269,7 @@ def test_what_a_run_records(session: Session) -> None:
     found = session.generate(request.tokens, max_new_tokens=9, num_draft_tokens=3).statistics
     run = pair.speculative
     assert (run.emitted, run.rounds, run.looked_up) == (found.emitted, found.rounds, 0)
+    assert run.rounds_by_drafter == found.rounds_by_drafter != {}
     assert run.drafted_by_position == tuple(found.drafted_by_position)
     assert run.accepted_by_position == tuple(found.accepted_by_position)
     assert pair.plain.drafted_by_position == pair.plain.accepted_by_position == ()

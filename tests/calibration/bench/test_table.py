@@ -34,6 +34,19 @@ def test_the_table_says_what_was_found() -> None:
     assert [int(number) for number in re.findall(r"\d+", lines[-1])] == [13, 0, 0]
 
 
+def test_who_drafted_is_said_by_route() -> None:
+    ways = ({"ngram": 2}, {"draft": 3, "ngram": 1}, {})
+    pairs = [pair(number, run(8.0), run(4.0, rounds_by_drafter=way)) for number, way in enumerate(ways)]
+    found = summarize("mixed", pairs), summarize("off", pairs[2:])
+    assert [one.rounds_by_drafter for one in found] == [{"ngram": 3, "draft": 3}, {}]
+    for drafter, named in (None, "drafter chosen by the session"), ("model", "drafter model"):
+        text = render(Bench("x.bundle", "fake", "a host", BenchOptions(drafter=drafter), found, None, tuple(pairs)))
+        assert f", {named}, " in text.splitlines()[0]
+        mixed, off = (line for line in text.splitlines() if line.startswith("- "))
+        assert "; drafted by ngram in 3, draft in 3 of 15 rounds; " in mixed
+        assert "drafted by" not in off
+
+
 def test_the_speedup_is_of_the_sums() -> None:
     found = summarize("r", [pair(0, run(8.0), run(2.0)), pair(1, run(2.0), run(3.0))])
     assert found.speedup.value == 2.0  # 10 / 5; the mean of the requests' own is 2.33
