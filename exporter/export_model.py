@@ -162,7 +162,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         layers = whole_vectors(layers)
     export.check_states(layers, contract.precision)
     dialects, has_states = export.dialects, any(layer.states for layer in layers)
-    vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()
+    vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), checkpoint.own_parameters(model)
     reads = model if isinstance(model, HiddenDraft) else None
     if reads is not None:
         step("measure acceptance")

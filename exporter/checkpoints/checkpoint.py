@@ -107,6 +107,10 @@ class Checkpoint:
         """Which hidden states of the target the model reads, as `exporter/hidden_drafts/base.py` has them."""
         return ()
 
+    def own_parameters(self, model: PreTrainedModel) -> int:
+        """How many the loaded `model` has, without those that a draft which reads its target copies from it."""
+        return int(model.num_parameters())
+
     @property
     def loaded_beside(self) -> int:
         """How many weights are in memory beside its own once it is loaded: the target's, of one that reads it."""

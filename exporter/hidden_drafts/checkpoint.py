@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -133,6 +134,9 @@ class HiddenDraftCheckpoint(Checkpoint):
         """With what it shares with the target."""
         return sum(4 * int(parameter.numel()) for parameter in self._empty().parameters())
 
+    def own_parameters(self, model: PreTrainedModel) -> int:
+        return sum(math.prod(self.stored[name][2]) for name in self._names(self._empty()))
+
     @property
     def loaded_beside(self) -> int:
         return self.target.fp32_bytes // ELEMENT_BYTES["fp32"]
@@ -186,10 +190,10 @@ class HiddenDraftCheckpoint(Checkpoint):
         notes = []
         if EMBEDDING not in state:
             state[EMBEDDING] = _copied(target.get_input_embeddings().weight, None, dtype)
-            notes.append("the embedding is the target's")
+            notes.append(f"the embedding is the target's: {state[EMBEDDING].numel() / 1e6:.1f} M parameters more")
         if HEAD not in state:
             state[HEAD] = _copied(target.get_output_embeddings().weight, ids, dtype)
-            notes.append("the output embedding is the target's")
+            notes.append(f"the output embedding is the target's: {state[HEAD].numel() / 1e6:.1f} M parameters more")
         model.load_state_dict(state, assign=True)
         model.target_ids = ids
         model.follow(target)

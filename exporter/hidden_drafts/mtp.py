@@ -114,6 +114,9 @@ class MtpCheckpoint(Checkpoint):
         rows = self.vocab_size + (len(self.kept) if self.kept or self.config.tie_word_embeddings else self.vocab_size)
         return 4 * (self.stored.elements + rows * int(self.config.hidden_size))
 
+    def own_parameters(self, model: PreTrainedModel) -> int:
+        return self.stored.elements
+
     @property
     def loaded_beside(self) -> int:
         return self.target.fp32_bytes // ELEMENT_BYTES["fp32"]

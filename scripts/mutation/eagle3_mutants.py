@@ -16,6 +16,13 @@ OF_MODULE, OF_FORMATS, OF_KINDS, OF_VOCABULARY, OF_CHECKPOINT, OF_MEASURED, OF_P
 
 READING = (
     Mutant(
+        "the target's parameters are counted as the draft's",
+        "exporter/export_model.py",
+        "checkpoint.own_parameters(model)",
+        "model.num_parameters()",
+        ("tests/exporter/hidden_drafts/test_build.py",),
+    ),
+    Mutant(
         "hidden states of the row's own token",
         BASE,
         "torch.cat([torch.zeros_like(input_ids[:, :1]), input_ids[:, :-1]], 1)",

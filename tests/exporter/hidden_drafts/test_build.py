@@ -36,6 +36,7 @@ from support.hidden_drafts import (
     save_original,
     save_speculators,
     save_target,
+    tensors,
 )
 from support.mtp_layers import FAMILIES, add_layer
 from support.placement import copies
@@ -198,6 +199,7 @@ def test_taps_that_the_user_gives_beside_an_ordinary_draft(target: Path, cache: 
     assert plain.reads is None
     assert head.reads is not None
     assert head.reads.taps == bundle.manifest.target.taps == (1, 3, 6)
+    assert head.num_parameters == sum(weight.numel() for weight in tensors().values())  # without what is the target's
     assert any("--draft-taps 1,3,6" in note for note in head.notes)
     drafts.append(NamedDraft("two", str(save_original(tmp_path / "two"))))
     with refused(ParameterError, drafts[1].source, drafts[2].source, field="draft_taps"):

@@ -15,7 +15,16 @@ from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.pair import check_models
 from specexport.exporter.hidden_drafts.checkpoint import HiddenDraftCheckpoint, find_draft
 from specexport.exporter.hidden_drafts.fit import Said, is_same
-from support.hidden_drafts import TAPS, save_deepspec, save_original, save_speculators, save_target, tables, tensors
+from support.hidden_drafts import (
+    TAPS,
+    WIDTH,
+    save_deepspec,
+    save_original,
+    save_speculators,
+    save_target,
+    tables,
+    tensors,
+)
 from support.refusals import refused
 from support.tiny import VOCAB, edit_json, edit_weights, shard
 
@@ -43,7 +52,10 @@ def test_what_the_pipeline_asks_for(target: Checkpoint, tmp_path: Path) -> None:
     assert draft.max_positions is None
     model, notes = draft.load_noted("fp32")
     assert 4 * model.num_parameters() == draft.fp32_bytes
-    assert len(notes) == 1
+    own = sum(weight.numel() for weight in tensors().values())
+    copied = VOCAB * WIDTH  # the target's embedding
+    assert (draft.own_parameters(model), model.num_parameters()) == (own, own + copied)
+    assert notes == ("the embedding is the target's: 0.0 M parameters more",)
     assert check_models({"target": target, "draft": draft}, 0.5)[0] is None
 
 

@@ -171,6 +171,8 @@ def test_what_a_build_asks_of_it(tmp_path: Path) -> None:
     assert draft.kept_tokens is None
     assert list(cut.kept_tokens) == [1, 5, 9]
     model = cut.load("fp32")
+    copied = model.embed_tokens.weight.numel() + model.lm_head.weight.numel()
+    assert cut.own_parameters(model) == model.num_parameters() - copied
     assert cut.fp32_bytes == 4 * sum(parameter.numel() for parameter in model.parameters())
     with torch.no_grad():
         tokens, hidden = rows(target.load("fp32"))
