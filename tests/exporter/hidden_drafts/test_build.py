@@ -223,6 +223,15 @@ def test_two_drafts_of_different_layers_over_one_target(target: Path, cache: Pat
     session.close()
 
 
+def test_another_head_over_the_same_layers_takes_the_export_of_the_target(target: Path, tmp_path: Path) -> None:
+    heads = [save_speculators(tmp_path / "one"), save_speculators(tmp_path / "two", norm_output=True)]
+    reused = []
+    for head in heads:
+        report = build(str(target), str(head), tmp_path / f"{head.name}.bundle", options(tmp_path / "cache"))
+        reused.append([time.label for time in report.times if time.reused])
+    assert reused == [[], ["export target"]]
+
+
 def test_a_portable_bundle_has_graphs_of_both_dialects(target: Path, cache: Path, tmp_path: Path) -> None:
     save_speculators(tmp_path / "head")
     made = build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache, portable=True))
