@@ -1,11 +1,9 @@
 """Drafters against plain decoding, greedy, interleaved.
 
-    python benchmarks/lookup.py BUNDLE [--routes copy code] [--drafters ngram ngram+model model:2] [--limit N]
-
-`model:2` drafts two leaves a round. `over the first` compares with the first drafter.
+    python benchmarks/lookup.py BUNDLE [--routes copy code] [--drafters ngram ngram+model] [--limit N]
 
 Every prompt is decoded plainly and with each drafter, interleaved, from an empty cache. Intervals are a bootstrap by
-prompt.
+prompt. `over the first` compares with the first drafter.
 """
 
 from __future__ import annotations
@@ -32,10 +30,7 @@ def run(
     session: Session, prompt: list[int], drafter: str, params: SamplingParameters
 ) -> tuple[Statistics, tuple[int, ...]]:
     session.reset()
-    name, _, leaves = drafter.partition(":")
-    way = replace(params, speculate=False)
-    if drafter != PLAIN:
-        way = replace(params, drafter=name, num_leaves=int(leaves or 0))
+    way = replace(params, speculate=False) if drafter == PLAIN else replace(params, drafter=drafter)
     generation = session.generate(prompt, way)
     return generation.statistics, generation.tokens
 

@@ -53,7 +53,7 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
     "--tree-rows",
     type=int,
     default=0,
-    help="Maximum leaves per round, alternatives to draft tokens, 0 to 32; on onnxruntime.",
+    help="Maximum candidates per round, for --verification spectr, 0 to 32; on onnxruntime.",
 )
 @click.option(
     "--prompt-chunk",

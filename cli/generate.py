@@ -159,7 +159,7 @@ def summary(statistics: Statistics) -> str:
             f"{a}/{d}" for a, d in zip(row.accepted_by_position, row.drafted_by_position, strict=True)
         )
         parts[-1] += f" of {row.drafted} ({by_position})"
-        parts += [f"{row.caught} of {row.leaves} leaves caught"] if row.leaves else []
+        parts += [f"{row.caught} of {row.candidates} candidates caught"] if row.candidates else []
         rounds = ", ".join(f"{name} in {count}" for name, count in row.rounds_by_drafter.items())
         parts += [f"drafted by {rounds} of {row.rounds} rounds"] if rounds else []
         parts += [f"{row.draft_passes} draft passes"] if row.draft_passes else []

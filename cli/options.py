@@ -83,7 +83,7 @@ COMPILING = (
 
 
 OF_BUNDLE = "[default: the bundle's, see inspect]"
-OF_DRAFTS = ("num_draft_tokens", "num_leaves", "drafter", "prediction")
+OF_DRAFTS = ("num_draft_tokens", "num_candidates", "drafter", "prediction")
 GRAMMARS = (
     click.option("--json-schema", type=click.File(encoding="utf-8"), help="File with a JSON schema for the output."),
     click.option("--regex", help="Regular expression that the whole output must match."),

@@ -31,7 +31,7 @@ from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
 from .precision import BuildTargets, PrecisionPlan
 from .proving.prove import prove
 from .recipe_choice import Quantizing
-from .sources import check_engines, check_leaves, check_overrules, check_sources, check_vocabulary, said
+from .sources import check_engines, check_overrules, check_sources, check_tree_rows, check_vocabulary, said
 from .stage_cache import open_cache
 from .tracing.trees import refuse_trees
 from .weights.fidelity import calibration_tokens
@@ -62,7 +62,7 @@ class _Models:
         found = [_find_draft(named, models["target"], options) for named in drafts]
         if found:
             models["draft"] = found[0]
-        check_leaves([draft.kind for draft in found], options.tree_rows)
+        check_tree_rows([draft.kind for draft in found], options.tree_rows)
         check_overrules({named.source: draft.kind for named, draft in zip(drafts, found, strict=True)}, options)
         refuse_states(models, options, dialects)
         translation, warnings = check_models(models, options.min_overlap, texts.texts)

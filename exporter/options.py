@@ -96,7 +96,7 @@ def _wrong(option: str, value: object, expected: str) -> ParameterError:
 # of 512, and up to 64 tokens 9 and 21 ms. Plans have a profile for it, whose time nobody has measured.
 CHUNKS: dict[tuple[str, ...], int] = {("onnxruntime",): 256, ("onnxruntime-cuda",): 512}
 CHUNK = 64
-# Beyond these values, costs rise and hardly anything is caught.
+# Beyond these values, costs rise and hardly any candidate is accepted.
 MAX_TREE_ROWS = 32
 
 
@@ -114,7 +114,7 @@ class BuildOptions:
     is 256 for the CPU alone, 512 for ONNX Runtime on a GPU alone, and else 64.
 
     precision: a name of `precision.NAMES`.
-    tree_rows: most leaves of a round, in rows of a step in addition to its chain; 0 for chains alone.
+    tree_rows: most candidates of a round, in rows of a step in addition to its chain; 0 for chains alone.
     draft_precision: by default the target's, but see `for_drafts`. calibration_texts: JSONL of prompts, by default a
     shipped set.
     min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
@@ -267,7 +267,7 @@ class BuildOptions:
             if not drafts and value is not None:
                 raise _wrong(option, value, "there is no --draft that it could be for; leave it out")
         if not drafts and self.tree_rows:
-            raise _wrong("tree-rows", self.tree_rows, "there is no --draft to give leaves for them; leave it out")
+            raise _wrong("tree-rows", self.tree_rows, "there is no --draft to give candidates for them; leave it out")
         if len(drafts) > 1 and "onnxruntime" not in self.engines:
             raise ParameterError(
                 f"{len(drafts)} --draft options are given; additional drafts run only with --engine onnxruntime, "

@@ -44,18 +44,18 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
                 readers.append((named.source, folder, format))
         check_engines(named.source, kind, options)
         kinds.append(kind)
-    check_leaves(kinds, options.tree_rows)
+    check_tree_rows(kinds, options.tree_rows)
     if known:
         check_overrules({named.source: kind for named, kind in zip(drafts, kinds, strict=True)}, options)
     for reader in readers:
         _check_reader(*reader, target, place, said(options))
 
 
-def check_leaves(kinds: Sequence[HiddenDraftKind | None], tree_rows: int) -> None:
-    """kinds: of all drafts, None for one that may give them. Raises `ParameterError` where none does."""
+def check_tree_rows(kinds: Sequence[HiddenDraftKind | None], tree_rows: int) -> None:
+    """kinds: of all drafts, None for one that can fill them. Raises `ParameterError` where none does."""
     if tree_rows and kinds and None not in kinds:
         raise ParameterError(
-            f"--tree-rows is {tree_rows}, and drafts that read the target's hidden states give no leaves; leave it"
+            f"--tree-rows is {tree_rows}, and drafts that read the target's hidden states give no candidates; leave it"
             " out, or add a draft that reads tokens only",
             "tree_rows",
         )

@@ -30,7 +30,7 @@ class EncodedRequest:
 class Request:
     """prompt: token ids. limit: most tokens to emit. drafters: the schedule chooses among several; none for plain
     decoding. prediction: token ids, in which drafts are looked up first. matcher: tells where the grammar is complete,
-    None without one. num_leaves: additional rows of the verify pass.
+    None without one. num_candidates: per round, at most.
     """
 
     prompt: list[int]
@@ -42,7 +42,7 @@ class Request:
     schedule: Schedule
     prediction: Sequence[int] = ()
     matcher: Matcher | None = None
-    num_leaves: int = 0
+    num_candidates: int = 0
 
     @property
     def drafter(self) -> str | None:
@@ -70,9 +70,11 @@ def make_request(
     stop_tokens = frozenset(manifest.text.stop_token_ids if stops is None else cast(Sequence[int], stops))
     rule = make_rule(parameters, manifest.target.vocab_size, prompt, stop_tokens, matcher and matcher.copy())
     drafters, chosen = _schedule(bundle, decisions, parameters, schedule, rule, prompt)
-    leaves = _leaves(bundle, parameters, drafters)
+    candidates = _candidates(bundle, parameters, drafters)
     limit = min(parameters.max_new_tokens, manifest.longest - len(prompt))
-    return Request(prompt, parameters, rule, limit, stop_tokens, drafters, chosen, encoded.prediction, matcher, leaves)
+    return Request(
+        prompt, parameters, rule, limit, stop_tokens, drafters, chosen, encoded.prediction, matcher, candidates
+    )
 
 
 def _schedule(
@@ -89,8 +91,7 @@ def _schedule(
         raise ParameterError(
             f"num_draft_tokens is {k}; this bundle was built for 0 to {most} (--max-draft-tokens)", "num_draft_tokens"
         )
-    leaves = bool(parameters.num_leaves) or rule.siblings is not None
-    name = _drafter(bundle, decisions, parameters, leaves, schedule is not None)
+    name = _drafter(bundle, decisions, parameters, rule.candidates is not None, schedule is not None)
     if not parameters.speculate or k == 0:
         return (), FixedSchedule(0)
     if schedule is not None and not isinstance(schedule, Schedule):
@@ -103,7 +104,7 @@ def _schedule(
         return (name,), WithForcedTokens(schedule, rule, most) if rule.constrained else schedule
     seeded = parameters.seed is not None and not parameters.greedy
     named = decisions.policy is not None and parameters.route in decisions.policy.routes
-    if not (named or rule.constrained or parameters.prediction or leaves):
+    if not (named or rule.constrained or parameters.prediction or rule.candidates is not None):
         routed = decisions.routed(prompt, most, seeded)
         if routed is not None:
             return tuple(routed.schedules), routed
@@ -117,65 +118,54 @@ def _schedule(
 
 
 def _drafter(
-    bundle: Bundle, decisions: Decisions, parameters: SamplingParameters, leaves: bool, scheduled: bool
+    bundle: Bundle, decisions: Decisions, parameters: SamplingParameters, candidates: bool, scheduled: bool
 ) -> str:
     """The drafter that the request names. Else the policy's for its route; without a policy the first draft, after
-    lookups where the session looks up. The first draft alone with leaves, and where there is a policy but the caller
+    lookups where the session looks up. The first draft alone with candidates, and where there is a policy but the caller
     has a schedule.
     """
     first = check_drafter(parameters.drafter, bundle.manifest.draft_names)
-    if parameters.drafter is not None or leaves:
+    if parameters.drafter is not None or candidates:
         return first
     if decisions.policy is not None:
         return first if scheduled else decisions.policy.of(parameters.route).drafter
     return f"{LOOKUP}+{first}" if decisions.looks_up and bundle.manifest.drafts else first
 
 
-def _leaves(bundle: Bundle, parameters: SamplingParameters, drafters: Sequence[str]) -> int:
-    """As many leaves as the request names, or as a verification of several candidates has room for. Raises
-    `ParameterError`.
-    """
-    most, wanted = bundle.manifest.contract.tree_rows, parameters.num_leaves
+def _candidates(bundle: Bundle, parameters: SamplingParameters, drafters: Sequence[str]) -> int:
+    """How many a round has, in addition to its draft tokens. Raises `ParameterError` where there can be none."""
+    if not drafters or parameters.greedy or parameters.verification != "spectr":
+        return 0
+    most, wanted = bundle.manifest.contract.tree_rows, parameters.num_candidates
     models = [bundle.manifest.draft_called(name).model for name in map(model_of, drafters) if name is not None]
-    if wanted and any(model.reads is not None for model in models):
-        raise ParameterError(
-            f"num_leaves is {wanted}, and the draft reads the target's hidden states, which there are none of after a "
-            "leaf; leave num_leaves out, or name another drafter",
-            "num_leaves",
-        )
-    looks_up = parameters.drafter is not None and model_of(parameters.drafter) is None
+    for refused, reason in (
+        (not bundle.manifest.drafts, ", and this bundle has no draft model; build it with --draft"),
+        (
+            parameters.drafter is not None and not models,
+            f"; drafter {parameters.drafter!r} only looks tokens up; name a draft model",
+        ),
+        (
+            any(model.reads is not None for model in models),
+            "; the draft reads the target's hidden states, and after a candidate there are none; name one that reads "
+            "tokens only",
+        ),
+        (not most, f", but this bundle has no rows for them; {_rows_by(bundle, wanted or 8)}"),
+        (parameters.grammar is not None, ", and a grammar allows only one; leave one of them out"),
+    ):
+        if refused:
+            raise ParameterError(
+                f"verification is 'spectr', which judges several draws of a draft model per position{reason}",
+                "verification",
+            )
     if wanted is not None and wanted > most:
         raise ParameterError(
-            f"num_leaves is {wanted}; this bundle was built for 0 to {most} (--tree-rows)"
-            if most
-            else f"num_leaves is {wanted}, but this bundle has no room for leaves; {_rows_by(bundle, wanted)}",
-            "num_leaves",
+            f"num_candidates is {wanted}; this bundle was built for 0 to {most} (--tree-rows)", "num_candidates"
         )
-    if wanted and looks_up:
-        raise ParameterError(
-            f"num_leaves is {wanted} with drafter {parameters.drafter!r}, which only looks tokens up; leaves are "
-            "alternatives to the tokens of a draft model, so name one, or leave num_leaves out",
-            "num_leaves",
-        )
-    candidates = bool(drafters) and not parameters.greedy and parameters.verification == "spectr"
-    if candidates:
-        judges = "verification is 'spectr', which judges several draws of a draft model per position"
-        for refused, reason in (
-            (not bundle.manifest.drafts, ", and this bundle has no draft model; build it with --draft"),
-            (looks_up, f"; drafter {parameters.drafter!r} only looks tokens up"),
-            (not most, f", but this bundle has no rows for them; {_rows_by(bundle, 8)}"),
-            (parameters.grammar is not None, ", and a grammar allows only one; leave one of them out"),
-        ):
-            if refused:
-                raise ParameterError(judges + reason, "verification")
-    drafts = bool(models) and all(model.reads is None for model in models)
-    if not most or wanted == 0 or not drafts or parameters.grammar is not None:
-        return 0
-    return wanted or (most if candidates else 0)
+    return (most if wanted is None else wanted) if models else 0
 
 
 def _rows_by(bundle: Bundle, count: int) -> str:
-    """How to build such a bundle with rows for `count` leaves, or why there can be none."""
+    """How to build such a bundle with rows for `count` candidates, or why there can be none."""
     target = bundle.manifest.target
     if target.format != "float" and "kernels" not in target.graphs:
         return f"targets in {target.format} can have some only where specexport-kernels were installed at the build"

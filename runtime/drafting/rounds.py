@@ -58,14 +58,12 @@ class RoundPlan:
 
     num_draft_tokens: at most, `forced` included. drafter: one of the request's, None for its first. forced: tokens that
     begin the draft, since the grammar allows no others. draft_stop: asked between draft passes, None to draft on.
-    num_leaves: at most, None for as many as the request asks for.
     """
 
     num_draft_tokens: int
     drafter: str | None = None
     forced: tuple[int, ...] = ()
     draft_stop: DraftStop | None = None
-    num_leaves: int | None = None
 
     def limited(self, most: int) -> RoundPlan:
         """With no more than `most` draft tokens."""
@@ -86,8 +84,8 @@ class RoundOutcome:
     """What a round did.
 
     sources: where each draft token came from. following: the target's own tokens after the accepted ones: one, or two
-    where the first of them was a leaf. drafter: as in the plan. num_leaves: rows of leaves. logprobs: of the tokens,
-    where the request wants them.
+    where the first of them was a candidate. drafter: as in the plan. num_candidates: those with a row. logprobs: of the
+    tokens, where the request wants them.
     """
 
     draft_tokens: tuple[int, ...]
@@ -95,7 +93,7 @@ class RoundOutcome:
     num_accepted: int
     following: tuple[int, ...] = ()
     drafter: str | None = None
-    num_leaves: int = 0
+    num_candidates: int = 0
     logprobs: tuple[TokenLogprobs, ...] = ()
 
     @property

@@ -18,7 +18,6 @@ from ..drafting.lookup import PredictionLookup
 from ..drafting.names import model_of
 from ..drafting.rounds import Source
 from ..request import Request
-from ..sampling.leaves import LeafChoices
 from ..sampling.logprobs import TokenLogprobs
 from ..sampling.rules import NonFiniteLogitsError
 from ..state.cancellation import Cancellation, Cancelled
@@ -43,7 +42,7 @@ class Chunk:
     request has no tokens.
 
     accepted: how many of the tokens, the first ones, were drafted. The target itself chose those after them: one token,
-    two where the first of them was a caught leaf, or none where the output ended before. pieces: the text that each
+    two where the first of them was a candidate, or none where the output ended before. pieces: the text that each
     token released, which together is `text`.
 
     draft_tokens: all drafted tokens, also the rejected ones; sources: where each of them came from, `model`, `lookup`,
@@ -200,12 +199,9 @@ class Decoding:
         prediction = PredictionLookup(request.prompt, request.prediction) if predicts else None
         draft = make_draft(request.drafters, context, rule, statistics, prediction)
         trees, likeliest = self.engine.trees, parameters.logprobs
-        if trees is None or not request.num_leaves:
+        if trees is None or rule.candidates is None or not request.num_candidates:
             return HostRound(context, draft, rule, statistics, likeliest)
-        if rule.siblings is not None:
-            rule.siblings.allow(request.num_leaves, request.stop_tokens)
-        else:
-            rule.leaves = LeafChoices(request.num_leaves, request.stop_tokens)
+        rule.candidates.allow(request.num_candidates, request.stop_tokens)
         return TreeRound(context, draft, rule, statistics, trees, self.bundle.manifest.contract, likeliest)
 
     @contextmanager

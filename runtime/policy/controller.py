@@ -297,7 +297,7 @@ class AdaptiveSchedule:
         """Report the round's time, unless rows of unknown cost were added, or it is neither plain nor the model's."""
         drafted, table = outcome.num_drafted, self._table
         passes = max(self._passes, outcome.of_model[0])
-        if outcome.num_leaves or (drafted and not passes):
+        if outcome.num_candidates or (drafted and not passes):
             self._kind = -1
             return
         seconds, kind = timing.clock() - self._started, passes > 0

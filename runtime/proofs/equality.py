@@ -78,14 +78,13 @@ def decode_request(session: Session, prompt: Sequence[int], params: SamplingPara
     widths: list[int] = []
     rows: list[int] = []
     drafted: list[int] = []
-    before, beside, statistics = 0, 0, Statistics()
+    before, statistics = 0, Statistics()
     for chunk in session.stream(prompt, params):
         statistics = chunk.statistics
         drafted.append(statistics.drafted - before)
-        before, beside_before = statistics.drafted, beside
-        beside = statistics.leaves + statistics.fed_again
+        before = statistics.drafted
         tokens += chunk.tokens
-        widths += [drafted[-1] + 1 + beside - beside_before] * len(chunk.tokens)
+        widths += [drafted[-1] + 1] * len(chunk.tokens)
         rows += range(len(chunk.tokens))
     return DecodedOutput(tuple(tokens), tuple(widths), tuple(rows), tuple(drafted), statistics)
 

@@ -135,7 +135,7 @@ def verify_session(
         announce("rules")
         exactness = check_rules()
         if session.engine.trees is not None:
-            exactness += check_trees()
+            exactness.append(check_trees())
         compiled = tuple(_compiled(session))
     return Report(tuple(exactness), compiled, tuple(proofs), equalities, sampled, drafters, rows)
 

@@ -45,8 +45,8 @@ class SamplingParameters:
     for the model's own, `()` for none; the one that came is the last token and has no text.
 
     verification: the rule that judges sampled drafts; all keep the target's distribution, and greedy decoding ignores
-    it. `spectr` judges several candidates per position; num_leaves is then the number of additional ones, in a bundle
-    built with `--tree-rows` (docs/drafts.md). speculate: False for plain decoding.
+    it. `spectr` judges candidates in addition to the draft tokens, in a bundle built with `--tree-rows`
+    (docs/drafts.md). speculate: False for plain decoding.
 
     drafter: `model`; `ngram` (looked up in the text); `ngram+model` (looked up where there is a match, also after
     tokens of the model in the same round). By default the policy's; without a policy `ngram+model` (`model` where the
@@ -57,11 +57,8 @@ class SamplingParameters:
     decides for the `route` of the request (its default for no route, or an unknown one); without a policy, as many are
     drafted as pay. If it alone is given, the policy's drafter drafts.
 
-    num_leaves: leaves per round, in a bundle built with `--tree-rows`: alternatives to draft tokens in rows of their
-    own, which give one more token if the target chooses one (docs/drafts.md). None by default, but for
-    `spectr`. There are none, whatever is given, where no model drafts: with
-    `speculate` False, a route that only looks up, or a grammar. With num_draft_tokens 0, or a `drafter` that only looks
-    up, it is refused.
+    num_candidates: candidates per round, with `spectr` only; by default as many as `--tree-rows` has room for. There
+    are none, whatever is given, where no model drafts (`speculate` False, a route that only looks up), and greedy.
 
     prediction: a text, or token ids, that the output may largely repeat, such as a file to be changed in a few places
     (OpenAI's Predicted Outputs). Drafts are looked up in it first, as many as the bundle can take unless
@@ -117,11 +114,10 @@ class SamplingParameters:
             "without a policy as many as pay]",
         )
     )
-    num_leaves: int | None = option(
+    num_candidates: int | None = option(
         Whole(
             optional=True,
-            help="Leaves per round, alternatives to draft tokens; 0 for none. [default: none; where spectr samples, "
-            "--tree-rows]",
+            help="Candidates per round in addition to draft tokens, for --verification spectr. [default: --tree-rows]",
         )
     )
     drafter: str | None = option(
@@ -150,11 +146,17 @@ class SamplingParameters:
                 f"it must be at most max_new_tokens, which is {self.max_new_tokens}",
                 "min_new_tokens",
             )
-        if self.num_leaves and self.num_draft_tokens == 0:
+        if self.num_candidates and self.verification != "spectr":
             raise ParameterError(
-                f"num_leaves is {self.num_leaves} with num_draft_tokens 0; leaves are alternatives to draft tokens, so "
-                "give only one of the two",
-                "num_leaves",
+                f"num_candidates is {self.num_candidates} and verification is {self.verification!r}; only 'spectr' "
+                "judges candidates, so set it, or leave num_candidates out",
+                "num_candidates",
+            )
+        if self.num_candidates and self.num_draft_tokens == 0:
+            raise ParameterError(
+                f"num_candidates is {self.num_candidates} with num_draft_tokens 0; candidates are additional to draft "
+                "tokens, so give only one of the two",
+                "num_candidates",
             )
         if self.grammar is not None and self.min_new_tokens:
             raise ParameterError(

@@ -17,9 +17,8 @@ from ..grammar.constraint import Constraint, Matcher
 from .acceptance import VERIFY, verify_tokens
 from .adjustment import LogitAdjustment
 from .distribution import Distribution, Probabilities, Row
-from .leaves import Leaf, LeafChoices, matching_leaf
 from .parameters import SEEDS, SamplingParameters
-from .spectr import Siblings
+from .spectr import Candidate, Candidates, matching_candidate
 from .truncation import processed_distribution
 
 
@@ -72,12 +71,10 @@ class Proposer(Protocol):
 class Rule(ABC):
     """Of one request; implements `Proposer`.
 
-    constrained: whether by a grammar. leaves: choose them from the draft's rows, if the request has any; siblings: the
-    additional candidates, if the verification judges any.
+    constrained: whether by a grammar. candidates: None if the verification judges none.
     """
 
-    leaves: LeafChoices | None = None
-    siblings: Siblings | None = None
+    candidates: Candidates | None = None
 
     def __init__(
         self, vocab_size: int, adjustment: LogitAdjustment | None = None, constraint: Constraint | None = None
@@ -91,8 +88,6 @@ class Rule(ABC):
     def propose(self, draft_logits: Row) -> int | None:
         token = self._propose(draft_logits)
         if token is not None:
-            if self.leaves is not None:
-                self.leaves.add(draft_logits[: self._vocab_size], len(self._drafted), token)
             self._drafted.append(token)
         return token
 
@@ -107,20 +102,20 @@ class Rule(ABC):
         """From target logits `[num_draft_tokens + 1, vocab]`: `(num_accepted, next_token)`."""
 
     def accept_tree(
-        self, target_logits: Logits, draft_tokens: Sequence[int], leaves: Sequence[Leaf]
+        self, target_logits: Logits, draft_tokens: Sequence[int], candidates: Sequence[Candidate]
     ) -> tuple[int, list[int]]:
-        """The same with one additional row for each of `leaves`: `(num_accepted, the tokens that follow)`, one or two.
+        """The same with one more row for each of `candidates`: `(num_accepted, the tokens that follow)`, one or two.
 
-        The draft is judged as without leaves. If the token that follows is a leaf, its row has the target's
-        distribution after it, however it was chosen, and one more token is drawn from that, with noise of its own.
+        If the token that follows is a candidate, its row has the target's distribution after it, and one more token is
+        drawn from that, with noise of its own.
         """
         rows = len(draft_tokens) + 1
         count, token = self.accept(target_logits[:rows], draft_tokens)
-        leaf = matching_leaf(leaves, count, token)
-        if leaf is None:
+        found = matching_candidate(candidates, count, token)
+        if found is None:
             return count, [token]
         try:
-            return count, [token, self.accept(target_logits[rows + leaf : rows + leaf + 1], [])[1]]
+            return count, [token, self.accept(target_logits[rows + found : rows + found + 1], [])[1]]
         except NonFiniteLogitsError as error:
             raise NonFiniteLogitsError(error.role, count + 1, error.value) from None
 
@@ -233,7 +228,7 @@ class SamplingRule(Rule):
         self._draft_noise, self._target_noise = noise or noise_streams(parameters.seed)
         self._draft_probs: list[Distribution] = []
         if parameters.verification == "spectr":
-            self.siblings = Siblings()
+            self.candidates = Candidates()
 
     def _propose(self, draft_logits: Row) -> int | None:
         row = self._draft_row(draft_logits)
@@ -242,15 +237,15 @@ class SamplingRule(Rule):
         probs = self._distribution("draft", row, len(self._drafted))
         token = probs.draw(float(self._draft_noise.random(1)[0]))
         self._draft_probs.append(probs)
-        if self.siblings is not None:
-            self.siblings.add(probs, token, self._draft_noise.random)
+        if self.candidates is not None:
+            self.candidates.add(probs, token, self._draft_noise.random)
         return token
 
     def record_deterministic(self, draft_token: int) -> None:
         super().record_deterministic(draft_token)
         self._draft_probs.append(Distribution.point_mass(draft_token))
-        if self.siblings is not None:
-            self.siblings.add_deterministic(draft_token)
+        if self.candidates is not None:
+            self.candidates.add_deterministic(draft_token)
 
     def accept(self, target_logits: Logits, draft_tokens: Sequence[int]) -> tuple[int, int]:
         draft_probs, self._draft_probs = self._draft_probs, []
@@ -274,8 +269,8 @@ class SamplingRule(Rule):
             # before it, which depends only on tokens that stay in the draft.
             return judged(known)
 
-        if self.siblings is not None:
-            count, token = self.siblings.verify(target, draft_probs, draft_tokens, self._target_noise.random)
+        if self.candidates is not None:
+            count, token = self.candidates.verify(target, draft_probs, draft_tokens, self._target_noise.random)
         else:
             uniforms = self._target_noise.random(len(draft_tokens) + 1)
             count, token = judged(len(draft_tokens))

@@ -1,44 +1,57 @@
-"""SpecTr: several candidates per draft position, drawn from the draft's row and judged together.
+"""SpecTr: candidates in addition to each draft token, drawn from the same row of the draft and judged with it.
 
-The tree is a comb: at each position the draft continues after its first candidate. If one of the others is accepted,
-the round ends; if it has a row in the verify pass, it gives one more token.
+The tree is a comb: the draft continues after its own tokens only. If a candidate is accepted, the round ends; if it has
+a row in the verify pass, it gives one more token.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from .distribution import Distribution, Probabilities
-from .leaves import Leaf
 
 # Bisection steps in the search for rho, which leave it less than 1e-11 too large.
 HALVINGS = 40
 
 
-def judge(target: Distribution, draft: Distribution, candidates: Sequence[int], uniforms: Probabilities) -> int:
-    """The token that follows, with the target's distribution: k-sequential selection (Sun et al. 2023, SpecTr, arXiv
-    2310.15141, algorithm 2) of candidates drawn independently from `draft`; others are not judged losslessly.
+@dataclass(frozen=True)
+class Candidate:
+    """A token in the position of draft token `place`, from 0: it follows the draft tokens before that one."""
 
-    uniforms: one per candidate, as in `acceptance.py`, and one for a draw. The division factor rho is rounded up: a
+    place: int
+    token: int
+
+
+def matching_candidate(candidates: Sequence[Candidate], count: int, token: int) -> int | None:
+    """Which of `candidates` is `token`, which follows `count` accepted draft tokens; None if none is."""
+    return next((index for index, one in enumerate(candidates) if (one.place, one.token) == (count, token)), None)
+
+
+def judge(target: Distribution, draft: Distribution, drawn: Sequence[int], uniforms: Probabilities) -> int:
+    """The token that follows, with the target's distribution: k-sequential selection (Sun et al. 2023, SpecTr, arXiv
+    2310.15141, algorithm 2) of tokens drawn independently from `draft`; others are not judged losslessly.
+
+    uniforms: one per drawn token, as in `acceptance.py`, and one for a draw. The division factor rho is rounded up: a
     smaller one is not lossless, a larger one accepts less. The residual is not that of token verification, but a single
-    candidate is judged as there.
+    token is judged as there.
     """
     drafted = draft.over(target)
-    rho, accepted = _division(target.probs, drafted, len(candidates))
-    for token, uniform in zip(candidates, uniforms, strict=False):
+    rho, accepted = _division(target.probs, drafted, len(drawn))
+    for token, uniform in zip(drawn, uniforms, strict=False):
         if uniform * rho * draft.of(token) < target.of(token):
             return token
     taken = np.minimum(drafted, target.probs / rho)
-    share = float(taken.sum())  # the probability of one candidate
+    share = float(taken.sum())  # the probability that one token is accepted
     left = Distribution(np.maximum(target.probs - taken * (accepted / share if share else 0.0), 0.0), target.tokens)
     return (left if left.mass > 0.0 else target).draw(float(uniforms[-1]))
 
 
 def _division(target: Probabilities, draft: Probabilities, count: int) -> tuple[float, float]:
-    """(rho, the probability that one of `count` candidates is accepted): 1 - (1 - b(rho)) ** count <= rho * b(rho).
+    """(rho, the probability that one of `count` drawn tokens is accepted): 1 - (1 - b(rho)) ** count <= rho * b(rho).
 
     b(rho), the probability for one, is the sum of min(draft, target / rho): the draft's probability where the ratio of
     both is at least rho, and the target's over rho elsewhere.
@@ -65,11 +78,10 @@ def _division(target: Probabilities, draft: Probabilities, count: int) -> tuple[
     return high, min(chances(high))
 
 
-class Siblings:
-    """The additional candidates of one request; implements `Leaves`.
+class Candidates:
+    """Those of one request. Their number at a position does not depend on anything that is drawn there.
 
-    Their number at a position does not depend on anything that is drawn there. others: by position, the candidates in
-    addition to the draft token.
+    others: what was drawn in addition to each of the round's draft tokens.
     """
 
     def __init__(self) -> None:
@@ -79,7 +91,7 @@ class Siblings:
         self.others: list[list[int]] = []
 
     def allow(self, most: int, never: Collection[int]) -> None:
-        """most: additional candidates per round. never: tokens after which no further token is needed."""
+        """most: candidates per round. never: tokens after which no further token is needed."""
         self._most, self._never = most, frozenset(never)
 
     def begin(self, count: int) -> None:
@@ -94,19 +106,19 @@ class Siblings:
         self.others.append([draft.draw(float(uniform)) for uniform in random(most)] if most else [])
 
     def add_deterministic(self, token: int) -> None:
-        """The next draft token was not drawn, so there are no additional candidates."""
+        """The next draft token was not drawn, so it has no candidates."""
         self._tokens.append(token)
         self.others.append([])
 
-    def take(self, max_leaves: int) -> list[Leaf]:
-        """A row for each candidate that is not the draft token of its position, at most `room`, from the front on."""
-        leaves = [
-            Leaf(place, token)
+    def take(self, max_rows: int) -> list[Candidate]:
+        """Those that get a row, `max_rows` at most, from the front on: the others are draft tokens, or end the text."""
+        rows = [
+            Candidate(place, token)
             for place, (drafted, others) in enumerate(zip(self._tokens, self.others, strict=True))
             for token in dict.fromkeys(others)
             if token != drafted and token not in self._never
         ]
-        return leaves[: max(0, max_leaves)]
+        return rows[: max(0, max_rows)]
 
     def verify(
         self,
@@ -118,9 +130,9 @@ class Siblings:
         """Judge the round's draft, like `acceptance.Verify`; its candidates are then forgotten."""
         others, self._tokens, self.others = self.others[: len(draft_tokens)], [], []
         uniforms, start = random(sum(map(len, others)) + 2 * len(others) + 1), 0
-        for index, (token, draft, siblings) in enumerate(zip(draft_tokens, draft_probs, others, strict=True)):
-            end = start + len(siblings) + 2
-            chosen = judge(target(index), draft, [token, *siblings], uniforms[start:end])
+        for index, (token, draft, drawn) in enumerate(zip(draft_tokens, draft_probs, others, strict=True)):
+            end = start + len(drawn) + 2
+            chosen = judge(target(index), draft, [token, *drawn], uniforms[start:end])
             if chosen != token:
                 return index, chosen
             start = end

@@ -17,8 +17,8 @@ class Statistics:
     prediction; predicted_accepted: those of these that were accepted. forced: drafted tokens that the request's grammar
     forced.
 
-    leaves: rows of verify passes for alternatives to draft tokens; caught: how many of them were the target's own
-    token, and so gave one more; fed_again: rows of caught leaves, which the next pass begins with.
+    candidates: those of `spectr` that had a row in a verify pass; caught: how many of them were accepted, and so gave
+    one more token; fed_again: rows of those, which the next pass begins with.
 
     draft_passes: passes of the draft model, run by the host: one or more for each token it drafted. rounds_by_drafter:
     rounds with a draft, by the name of the drafter, with the draft's own name. emitted counts tokens given to the
@@ -40,7 +40,7 @@ class Statistics:
     predicted: int = 0
     predicted_accepted: int = 0
     forced: int = 0
-    leaves: int = 0
+    candidates: int = 0
     caught: int = 0
     fed_again: int = 0
     draft_passes: int = 0
@@ -82,7 +82,7 @@ class Statistics:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens per round, including the bonus or correction token and caught leaves: at least 1."""
+        """Tokens per round, including the bonus or correction token and those after caught candidates: at least 1."""
         return (self.accepted + self.caught + self.rounds) / self.rounds if self.rounds else 0.0
 
     @property

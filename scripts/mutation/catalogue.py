@@ -13,7 +13,6 @@ from .grammar_mutants import GRAMMAR
 from .hidden_mutants import HIDDEN
 from .hidden_round_mutants import HIDDEN_ROUNDS
 from .kernel_mutants import KERNELS
-from .leaf_mutants import LEAVES
 from .loop_mutants import LOOP
 from .mtp_mutants import PREDICTING
 from .proof_mutants import PROOFS
@@ -26,7 +25,6 @@ from .wire_mutants import WIRE
 MUTANTS = (
     *SAMPLING,
     *LOOP,
-    *LEAVES,
     *GRAMMAR,
     *PREDICTING,
     *PROOFS,

@@ -329,8 +329,8 @@ LOOP = (
     Mutant(
         "rounds that were looked up are timed as plain ones",
         CONTROLLER,
-        "if outcome.num_leaves or (drafted and not passes):",
-        "if outcome.num_leaves:",
+        "if outcome.num_candidates or (drafted and not passes):",
+        "if outcome.num_candidates:",
         IN_SCHEDULE,
     ),
     Mutant(

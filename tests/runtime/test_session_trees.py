@@ -1,11 +1,11 @@
-"""A bundle built for trees, through its session: what leaves change, and what they must not."""
+"""A bundle built for trees, through its session: what candidates change, and what they must not."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from specexport import Session, load
@@ -14,8 +14,8 @@ from specexport.errors import ParameterError
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
 from specexport.runtime.grammar.grammar import Grammar
-from specexport.runtime.proofs.equality import decode_request
 from specexport.runtime.proofs.verify import render, verify_session
+from specexport.runtime.sampling.logprobs import TokenLogprobs
 from specexport.runtime.sampling.parameters import SamplingParameters
 from support.doubles import proofs_of
 from support.pair import Pair
@@ -25,7 +25,15 @@ from transformers import AutoModelForCausalLM
 pytestmark = pytest.mark.slow
 
 PROMPTS = [[7, 3, 200, 41, 9], [5] * 4, list(range(20, 40))]
-FREE = SamplingParameters(stop_token_ids=(), max_new_tokens=40, num_draft_tokens=3)
+SPECTR = SamplingParameters(
+    temperature=1.0,
+    verification="spectr",
+    seed=3,
+    stop_token_ids=(),
+    max_new_tokens=40,
+    num_draft_tokens=3,
+    logprobs=0,
+)
 
 
 @pytest.fixture(scope="module", params=["fp32", "int8"])
@@ -60,91 +68,85 @@ def test_the_build_proves_trees(bundle: Path) -> None:
     assert all(proof.passed and proof.max_error < 1e-4 for proof in proofs)
 
 
-@pytest.mark.parametrize("leaves", [1, 4, 8])
-def test_greedy_output_is_the_targets_own(session: Session, leaves: int) -> None:
+def check_rows(session: Session, prompt: Sequence[int], found: Sequence[TokenLogprobs]) -> None:
+    """Every token was drawn from the logits that the target gives after those before it."""
+    session.reset()
+    alone = session.score([*prompt, *(one.token for one in found)]).prompt_logprobs[-len(found) :]
+    assert [one.token for one in alone] == [one.token for one in found]
+    np.testing.assert_allclose([one.logprob for one in found], [one.logprob for one in alone], atol=1e-6)
+
+
+@pytest.mark.parametrize("most", [1, 4, 8])
+def test_rows_are_the_targets_own(session: Session, most: int) -> None:
     caught = 0
     for prompt in PROMPTS:
-        params = dataclasses.replace(FREE, num_leaves=leaves)
         session.reset()
-        found = decode_request(session, prompt, params)
-        plain = session.generate(prompt, params, speculate=False).tokens
-        assert found.tokens == plain  # a leaf has the bits that it has in a chain
-        session.reset()
-        caught += found.statistics.caught
+        found = session.generate(prompt, SPECTR, num_candidates=most)
         row = found.statistics
         assert len(found.tokens) == row.accepted + row.caught + row.rounds == 40
-        assert row.leaves <= leaves * row.rounds
+        assert row.candidates <= most * row.rounds
+        caught += row.caught
+        check_rows(session, prompt, found.logprobs)
     assert caught > 2
 
 
 def test_up_to_the_last_row_of_the_cache(session: Session) -> None:
     prompt = PROMPTS[2]
-    params = dataclasses.replace(FREE, max_new_tokens=1000, num_leaves=8)
-    found = session.generate(prompt, params)
+    found = session.generate(prompt, SPECTR, max_new_tokens=1000)
     assert len(found.tokens) == session.capacity - len(prompt)
-    assert found.tokens == session.generate(prompt, params, speculate=False).tokens
+    check_rows(session, prompt, found.logprobs[:-1])  # which leaves room to score them
 
 
 def test_a_cancelled_request_leaves_what_the_next_one_needs(session: Session) -> None:
-    prompt, whole = PROMPTS[0], session.generate(PROMPTS[0], FREE, num_leaves=8).tokens
+    prompt = PROMPTS[0]
     session.reset()
     tokens: list[int] = []
-    caught = False
-    with session.stream(prompt, FREE, num_leaves=8) as stream:
+    with session.stream(prompt, SPECTR) as stream:
         for chunk in stream:
             tokens += chunk.tokens
-            if chunk.statistics.caught and not caught:
-                caught = True
+            if chunk.statistics.caught:
                 stream.cancel()
-    assert caught
-    assert 0 < len(tokens) < len(whole)
-    again = session.generate([*prompt, *tokens], FREE, num_leaves=8, max_new_tokens=40 - len(tokens))
-    assert (*tokens, *again.tokens) == whole
+    assert chunk.finish_reason == "cancelled"
+    again = session.generate([*prompt, *tokens], SPECTR)
     assert again.statistics.reused_tokens >= len(prompt) + len(tokens) - 2
+    check_rows(session, [*prompt, *tokens], again.logprobs)
 
 
 def test_candidates_are_drawn_and_judged_with_the_draft(session: Session) -> None:
-    params = dataclasses.replace(FREE, temperature=1.0, verification="spectr", seed=3)
-    found = [session.generate(PROMPTS[0], params, num_leaves=leaves) for leaves in (0, 5, 5)]
+    found = [session.generate(PROMPTS[0], SPECTR, num_candidates=most) for most in (0, 5, 5)]
     alone, row = found[0].statistics, found[1].statistics
-    assert alone.leaves == 0 < row.caught < row.leaves <= 5 * row.rounds
+    assert alone.candidates == 0 < row.caught < row.candidates <= 5 * row.rounds
     assert found[1].tokens == found[2].tokens
-    assert len(found[1].tokens) == row.accepted + row.caught + row.rounds == 40
-    assert session.generate(PROMPTS[0], params).statistics.leaves > row.leaves  # as many as the bundle has rows for
+    # By default as many as the bundle has rows for.
+    assert session.generate(PROMPTS[0], SPECTR).statistics.candidates > row.candidates
     # So cold that every draw is the likeliest token: the target's own text comes out, with nothing beside the draft.
-    cold = session.generate(PROMPTS[0], params, temperature=1e-6)
-    assert cold.tokens == session.generate(PROMPTS[0], FREE, speculate=False).tokens
-    assert cold.statistics.leaves == 0
-    greedy = session.generate(PROMPTS[0], FREE, verification="spectr", num_leaves=4)
-    assert greedy.statistics.caught > 0  # second choices, as by every other verification
+    cold = session.generate(PROMPTS[0], SPECTR, temperature=1e-6)
+    greedy = session.generate(PROMPTS[0], SPECTR, temperature=0.0)
+    assert cold.tokens == greedy.tokens == session.generate(PROMPTS[0], SPECTR, temperature=0.0, speculate=False).tokens
+    assert cold.statistics.candidates == greedy.statistics.candidates == 0
 
 
 def test_what_a_bundle_has_no_room_for_is_refused(session: Session, built: Path) -> None:
-    with refused(ParameterError, "--tree-rows", "0", field="num_leaves"):
-        session.generate(PROMPTS[0], FREE, num_leaves=9)
-    with refused(ParameterError, "ngram", field="num_leaves"):
-        session.generate(PROMPTS[0], FREE, drafter="ngram", num_leaves=8)
-    with refused(ParameterError, "num_draft_tokens", field="num_leaves"):
-        session.generate(PROMPTS[0], FREE, num_draft_tokens=0, num_leaves=8)
+    prompt = PROMPTS[0]
+    with refused(ParameterError, "--tree-rows", "0 to 8", field="num_candidates"):
+        session.generate(prompt, SPECTR, num_candidates=9)
+    with refused(ParameterError, "num_draft_tokens", field="num_candidates"):
+        session.generate(prompt, SPECTR, num_draft_tokens=0, num_candidates=8)
     with refused(ParameterError, "ngram", field="verification"):
-        session.generate(PROMPTS[0], temperature=1.0, verification="spectr", drafter="ngram")
-    with load(built) as chains:
-        with refused(ParameterError, "--tree-rows", "2", field="num_leaves"):
-            chains.generate(PROMPTS[0], num_leaves=2)
-        with refused(ParameterError, "--tree-rows", field="verification"):
-            chains.generate(PROMPTS[0], temperature=1.0, verification="spectr")
+        session.generate(prompt, SPECTR, drafter="ngram")
+    with load(built) as chains, refused(ParameterError, "--tree-rows 2", field="verification"):
+        chains.generate(prompt, SPECTR, num_candidates=2)
     with refused(ParameterError, "allows", field="verification"):
-        session.generate(PROMPTS[0], temperature=1.0, verification="spectr", grammar=Grammar.regex("[a-z]+"))
+        session.generate(prompt, SPECTR, grammar=Grammar.regex("[a-z]+"))
 
 
 def test_verify_proves_trees_too(session: Session) -> None:
     report = verify_session(session, None, 8)
     assert report.passed
-    rules = ["leaves after block", "leaves after token", "spectr"]
-    assert [entry.rule for entry in report.exactness[2:]] == rules
+    assert [entry.rule for entry in report.exactness] == ["block", "token", "spectr"]
     told = render(report)
     assert "parity     target, trees, on onnxruntime" in told
-    assert "leaves after block verification" in told
+    assert "spectr verification" in told
     session.reset()
 
 

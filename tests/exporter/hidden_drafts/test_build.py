@@ -366,14 +366,16 @@ def test_tensorrt_rtx_compiles_the_graphs(precision: str, target: Path, cache: P
     assert bundle.manifest.drafts[0].model.format == ("int4" if precision == "fp16" else precision)
 
 
-def test_leaves_need_a_draft_of_its_own(target: Path, cache: Path, tmp_path: Path) -> None:
+def test_candidates_need_a_draft_that_reads_tokens(target: Path, cache: Path, tmp_path: Path) -> None:
     save_speculators(tmp_path / "head")
     save_target(tmp_path / "plain", num_hidden_layers=1)
     drafts = [NamedDraft(name, str(tmp_path / name)) for name in ("head", "plain")]
     bundle = build(str(target), drafts, tmp_path / "b", options(cache, tree_rows=2)).bundle
     session = load(bundle.root, policy=False)
-    with refused(ParameterError, "num_leaves", "hidden states", field="num_leaves"):
-        session.generate(PROMPT, num_leaves=1, num_draft_tokens=2)
+    sampled = {"temperature": 1.0, "verification": "spectr", "num_draft_tokens": 2}
+    with refused(ParameterError, "hidden states", field="verification"):
+        session.generate(PROMPT, **sampled)
+    assert session.generate(PROMPT, **sampled, drafter="plain", max_new_tokens=20, seed=1).statistics.candidates > 0
     session.close()
 
 

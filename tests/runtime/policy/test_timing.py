@@ -152,17 +152,17 @@ def test_the_first_round_of_a_request_is_not_timed() -> None:
     assert pace.extra == pytest.approx(1.0, rel=0.01)
 
 
-def test_rounds_with_leaves_that_were_asked_for_are_not_timed() -> None:
+def test_rounds_with_candidates_are_not_timed() -> None:
     """Nobody knows what their rows take; rounds without one count as before."""
-    for leaves, known in ((3, False), (0, True)):
+    for candidates, known in ((3, False), (0, True)):
         host, pace = Host(costs(0.1), slower=lambda place: 1.0), Timing()
         pace.clock = host
         following = schedule(costs(0.1), pace)
         table = host.true.at(16)
         for _ in range(200):
             k = ask(following, 16, 1)
-            host.now += table.rounds[k] + (0.5 * leaves if k else 0.0)
-            following.observe(replace(outcome(k, k), num_leaves=leaves if k else 0))
+            host.now += table.rounds[k] + (0.5 * candidates if k else 0.0)
+            following.observe(replace(outcome(k, k), num_candidates=candidates if k else 0))
         assert pace.extra == pytest.approx(1.0, abs=0.01)
         assert bool(pace._overhead_samples) == known
 
