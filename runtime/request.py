@@ -121,8 +121,8 @@ def _drafter(
     bundle: Bundle, decisions: Decisions, parameters: SamplingParameters, candidates: bool, scheduled: bool
 ) -> str:
     """The drafter that the request names. Else the policy's for its route; without a policy the first draft, after
-    lookups where the session looks up. The first draft alone with candidates, and where there is a policy but the caller
-    has a schedule.
+    lookups where the session looks up. The first draft alone with candidates, and where there is a policy but the
+    caller has a schedule.
     """
     first = check_drafter(parameters.drafter, bundle.manifest.draft_names)
     if parameters.drafter is not None or candidates:
