@@ -167,6 +167,20 @@ def test_rounds_with_candidates_are_not_timed() -> None:
         assert bool(pace._overhead_samples) == known
 
 
+def test_rounds_that_were_looked_up_are_not_timed() -> None:
+    """They are no plain ones, whatever they take."""
+    host, pace = Host(costs(0.1), slower=lambda place: 1.0), Timing()
+    pace.clock = host
+    following = schedule(costs(0.1), pace)
+    observed: list[bool] = []
+    pace.observe = lambda *given: observed.append(given[0])  # type: ignore[method-assign]
+    for _ in range(50):
+        k = ask(following, 16, 1)
+        host.now += host.true.at(16).rounds[k]
+        following.observe(outcome(2, 2, "lookup"))
+    assert observed == []
+
+
 class StoppedError(Exception):
     pass
 
