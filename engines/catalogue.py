@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..bundle import Family, HiddenDraftKind
+from ..errors import EngineError
 
 Capability = tuple[int, int]
 
@@ -25,12 +26,15 @@ class EngineInfo:
     """module: in this folder, an `EngineModule`. family: the family whose graphs it runs for quantized models.
 
     formats: precisions that it runs, of all values (fp32, fp16, bf16) or of weights (int8, int4, fp8).
+    on_gpu: takes a `device`, pads prompt chunks, and may give a row other bits in another place of a pass.
     library: the library that compiles its plans, a name of `engines/tensorrt/api.py`; empty if it runs graphs as they
     are.
     least: the lowest compute capability for a precision, where it is higher than the engine's own.
     states: the precisions, of everything but quantized weights, in which it runs models whose layers keep states in
     addition to keys and values.
     hidden_drafts: the kinds of drafts that read the target's hidden states that it runs.
+    kernels: whether it runs graphs with the operators of specexport-kernels. trees: whether it has `Engine.trees`.
+    extra: the one of specexport that installs it, if it is not called like the engine.
     """
 
     module: str
@@ -41,6 +45,9 @@ class EngineInfo:
     least: Mapping[str, Capability] = field(default_factory=dict)
     states: tuple[str, ...] = ()
     hidden_drafts: tuple[HiddenDraftKind, ...] = ("eagle3", "mtp")
+    kernels: bool = False
+    trees: bool = False
+    extra: str = ""
 
 
 ENGINES = {
@@ -51,9 +58,15 @@ ENGINES = {
         on_gpu=False,
         states=("fp32", "fp16"),
         hidden_drafts=("eagle3", "mtp", "dflash", "dspark"),
+        kernels=True,
+        trees=True,
     ),
     "onnxruntime-cuda": EngineInfo(
-        "onnxruntime.cuda", "onnxruntime-cuda", ("fp16", "bf16", "int8", "int4"), states=("fp16",)
+        "onnxruntime.cuda",
+        "onnxruntime-cuda",
+        ("fp16", "bf16", "int8", "int4"),
+        states=("fp16",),
+        extra="onnxruntime-gpu",
     ),
     "tensorrt": EngineInfo(
         "tensorrt.enterprise",
@@ -74,3 +87,19 @@ ENGINES = {
 }
 # The engines that run plans, and the library that compiles them.
 LIBRARIES = {name: info.library for name, info in ENGINES.items() if info.library}
+
+
+def info_of(engine: str) -> EngineInfo:
+    """Raises `EngineError` for an unknown name."""
+    if engine not in ENGINES:
+        raise EngineError(
+            f"there is no engine {engine!r}; the engines are {', '.join(ENGINES)}", "engine", code="unknown_engine"
+        )
+    return ENGINES[engine]
+
+
+def lacks_states(engine: str, precision: str) -> str:
+    """Why `engine` cannot run a model whose layers keep states, and what to do; empty if it can."""
+    runs = info_of(engine).states
+    remedy = f"--precision {runs[-1]}" if runs else "--engine onnxruntime"
+    return "" if precision in runs else f"which {engine} does not run in {precision}; build it with {remedy}"

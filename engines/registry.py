@@ -9,7 +9,7 @@ from typing import cast
 from ..bundle import Bundle
 from ..errors import EngineError, ParameterError
 from .base import Availability, Engine, EngineModule
-from .catalogue import ENGINES, LIBRARIES
+from .catalogue import ENGINES, LIBRARIES, info_of, lacks_states
 
 LOG = logging.getLogger("specexport")
 # Codes of errors that say before anything is loaded that this host cannot run this bundle on an engine it has.
@@ -18,11 +18,7 @@ CANNOT_RUN = ("engine_unavailable", "not_built_for_engine", "incompatible_plan")
 
 def engine_module(name: str) -> EngineModule:
     """The module of the engine `name`. Raises `EngineError` for an unknown name."""
-    if name not in ENGINES:
-        raise EngineError(
-            f"there is no engine {name!r}; the engines are {', '.join(ENGINES)}", "engine", code="unknown_engine"
-        )
-    return cast(EngineModule, import_module(f".{ENGINES[name].module}", __package__))
+    return cast(EngineModule, import_module(f".{info_of(name).module}", __package__))
 
 
 def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0, device: int | None = None) -> Engine:
@@ -78,12 +74,8 @@ def _load(bundle: Bundle, name: str, threads: int, device: int | None) -> Engine
             "engine",
             code="not_built_for_engine",
         )
-    runs, precision = ENGINES[name].states, bundle.manifest.contract.precision
-    if bundle.manifest.has_states and precision not in runs:
-        raise EngineError(
-            f"{bundle.root} has layers that keep recurrent or convolution states, which {name} does not run in "
-            f"{precision}; build it with --precision {runs[-1]}"
-        )
+    if bundle.manifest.has_states and (why := lacks_states(name, bundle.manifest.contract.precision)):
+        raise EngineError(f"{bundle.root} has layers that keep recurrent or convolution states, {why}")
     availability = module.availability()
     if not availability.usable:
         raise EngineError(f"engine {name}: {availability.detail}; {availability.remedy}", code="engine_unavailable")

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from ..bundle import Precision
-from ..engines.catalogue import ENGINES
+from ..engines.catalogue import lacks_states
 from ..errors import UnsupportedModelError
 
 Dialect = Literal["kernels", "onnx", "ort", "rows"]
@@ -39,8 +39,5 @@ def refuse_engines(model: str, engines: Iterable[str], dialects: Iterable[Dialec
             f"{keeps}, which TensorRT before 10.15 cannot run yet; build it with --engine onnxruntime"
         )
     for engine in engines:
-        runs = ENGINES[engine].states if engine in ENGINES else (precision,)
-        if precision not in runs:
-            raise UnsupportedModelError(
-                f"{keeps}, which {engine} does not run in {precision}; build it with --precision {runs[-1]}"
-            )
+        if why := lacks_states(engine, precision):
+            raise UnsupportedModelError(f"{keeps}, {why}")

@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..bundle import RESERVED, Contract, Precision, check_name
 from ..editing.progress import Timed
-from ..engines.catalogue import LIBRARIES
+from ..engines.catalogue import ENGINES, LIBRARIES, info_of
 from ..engines.onnxruntime import kernels
 from ..engines.tensorrt.compile import CompileOptions
 from ..errors import ParameterError
@@ -94,9 +94,8 @@ def _wrong(option: str, value: object, expected: str) -> ParameterError:
 # Wide products pay on a CPU, where a last chunk is as wide as what is left of the prompt. On a GPU it is padded to a
 # whole one: on an H100, with an 8B model on ONNX Runtime, 1900 tokens take 0.28 s in chunks of 64 and 0.09 s in those
 # of 512, and up to 64 tokens 9 and 21 ms. Plans have a profile for it, whose time nobody has measured.
-CHUNKS: dict[tuple[str, ...], int] = {("onnxruntime",): 256, ("onnxruntime-cuda",): 512}
-CHUNK = 64
-# Beyond these values, costs rise and hardly any candidate is accepted.
+CHUNK, CPU_CHUNK, GPU_CHUNK = 64, 256, 512
+# Beyond this, costs rise and hardly any candidate is accepted.
 MAX_TREE_ROWS = 32
 
 
@@ -111,7 +110,7 @@ class CalibrationTexts:
 @dataclass(frozen=True)
 class BuildOptions:
     """max_seq_len None takes what the models' positions allow, up to 4096. prompt_chunk: tokens per prefill pass; None
-    is 256 for the CPU alone, 512 for ONNX Runtime on a GPU alone, and else 64.
+    is 256 for one engine on the CPU, 512 for one that runs graphs on a GPU, and else 64.
 
     precision: a name of `precision.NAMES`.
     tree_rows: most candidates of a round, in rows of a step in addition to its chain; 0 for chains alone.
@@ -182,9 +181,10 @@ class BuildOptions:
     def _check_trees(self) -> None:
         if not 0 <= self.tree_rows <= MAX_TREE_ROWS:
             raise _wrong("tree-rows", self.tree_rows, f"it must be from 0 (off) to {MAX_TREE_ROWS}")
-        if self.engines != ("onnxruntime",):
+        if not all(info_of(engine).trees for engine in self.engines):
+            only = " or ".join(name for name, info in ENGINES.items() if info.trees)
             raise ParameterError(
-                f"--tree-rows is only for --engine onnxruntime; the engines are {', '.join(self.engines)}", "tree_rows"
+                f"--tree-rows is only for --engine {only}; the engines are {', '.join(self.engines)}", "tree_rows"
             )
         if self.numbers.formats["target"] != "float" and (self.portable or not kernels.availability().usable):
             # on ONNX Runtime's operators, a row outside the chain would break that rows have the same bits in any pass
@@ -198,8 +198,8 @@ class BuildOptions:
             raise _wrong("cache-precision", self.cache_precision, "it must be fp32 or fp16")
         if self.cache_precision == self.numbers.precision:
             return
-        usable = kernels.availability()
-        if self.engines != ("onnxruntime",) or self.numbers.precision != "fp32" or self.portable or not usable.usable:
+        by_kernels = kernels.availability().usable and all(info_of(engine).kernels for engine in self.engines)
+        if self.numbers.precision != "fp32" or self.portable or not by_kernels:
             raise _wrong(
                 "cache-precision",
                 self.cache_precision,
@@ -227,13 +227,15 @@ class BuildOptions:
         """Tokens per prefill pass; fewer by default where experts are copied for each (`prompt_chunk`)."""
         if self.prompt_chunk is not None:
             return self.prompt_chunk
-        return CHUNKS.get(tuple(self.engines), CHUNK)
+        if len(self.engines) > 1 or self.engines[0] in LIBRARIES:
+            return CHUNK
+        return GPU_CHUNK if info_of(self.engines[0]).on_gpu else CPU_CHUNK
 
     def longest_chunk(self, capacity: int) -> int:
         """Where chunks are padded, the rows behind the last whole one are fed some tokens at a time: an eighth of the
         cache at most, unless a chunk was asked for.
         """
-        padded = self.prompt_chunk is None and tuple(self.engines) != ("onnxruntime",)
+        padded = self.prompt_chunk is None and any(info_of(engine).on_gpu for engine in self.engines)
         return min(capacity, max(CHUNK, capacity // 8)) if padded else capacity
 
     @property

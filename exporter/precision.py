@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import cast, get_args
 
 from ..bundle import FORMATS, PRECISIONS, Family, Format, Precision, Role
-from ..engines.catalogue import ENGINES, LIBRARIES, Capability
+from ..engines.catalogue import ENGINES, LIBRARIES, Capability, info_of
 from ..engines.onnxruntime import kernels
-from ..engines.onnxruntime.cpu import NAME
 from ..engines.onnxruntime.cpu import availability as proving
 from ..engines.tensorrt.api import dialect_for
 from ..engines.tensorrt.compile import CompileOptions, check_options, compiler
@@ -47,7 +46,7 @@ class PrecisionPlan:
 
 
 def choose_precision_plan(engines: tuple[str, ...], precision: str, draft_precision: str | None) -> PrecisionPlan:
-    """Raises `ParameterError` for unknown names, and for two that do not go together."""
+    """Raises `ParameterError` for unknown names, and for two that do not go together, `EngineError` for no engine's."""
     named: dict[Role, str] = {"target": precision, "draft": draft_precision or precision}
     for option, name in (("--precision", named["target"]), ("--draft-precision", named["draft"])):
         if name not in NAMES:
@@ -55,9 +54,9 @@ def choose_precision_plan(engines: tuple[str, ...], precision: str, draft_precis
                 f"{option} is {name}; it must be one of {', '.join(NAMES)}",
                 option.removeprefix("--").replace("-", "_"),
             )
-    families = {engine: ENGINES[engine].family for engine in engines if engine in ENGINES}
-    first = next((engine for engine in families if engine in LIBRARIES), next(iter(families), NAME))
-    family = families.get(first, "onnxruntime")
+    families = {engine: info_of(engine).family for engine in engines}
+    first = next((engine for engine in engines if engine in LIBRARIES), engines[0])
+    family = families[first]
     formats: dict[Role, Format] = {role: name if name in FORMATS else "float" for role, name in named.items()}
     numbers = PrecisionPlan(ELEMENT[family], formats, family)
     if not numbers.quantized:
@@ -92,9 +91,8 @@ def default_draft_precision(
 
     A draft cannot change the text, and in fp16 takes two fifths of a round. None: as the target.
     """
-    known = [ENGINES[engine] for engine in engines if engine in ENGINES]
-    one = len({info.family for info in known}) == 1 and len(known) == len(engines)
-    if precision != "fp16" or not one or not all(info.on_gpu for info in known):
+    infos = [info_of(engine) for engine in engines]
+    if precision != "fp16" or len({info.family for info in infos}) > 1 or not all(info.on_gpu for info in infos):
         return None
     capabilities = (None, *map(_capability, options.compute_capabilities))
     if any(refusal(engine, GPU_DRAFT, each) for engine in engines for each in capabilities):
@@ -171,13 +169,14 @@ def choose_build_targets(
         raise EngineError(f"the graphs cannot be proved on this host: {usable.detail}; {usable.remedy}")
     wanted: set[Dialect] = set()
     compiled, notes = [], []
-    if NAME in engines and numbers.precision == "fp32":
+    if any(ENGINES[engine].kernels for engine in engines) and numbers.precision == "fp32":
         found = kernels.availability()
         if found.usable:
             wanted.add("kernels")
         else:
             notes.append(f"{found.detail}, so passes run on ONNX Runtime's own operators; {found.remedy}, build again")
-    if any(engine not in LIBRARIES for engine in engines) and (portable or "kernels" not in wanted):
+    kernels_do = "kernels" in wanted and not portable
+    if any(engine not in LIBRARIES and not (kernels_do and ENGINES[engine].kernels) for engine in engines):
         wanted.add("ort")
     if "tensorrt-rtx" in engines:
         library = compiler("tensorrt-rtx", options)  # compiles anywhere, so what it lacks is worth an error at once
@@ -222,10 +221,6 @@ def parse_version(text: str) -> tuple[int, ...]:
 
 def _check_precision(engines: tuple[str, ...], numbers: PrecisionPlan, capabilities: tuple[str, ...]) -> None:
     for engine in engines:
-        if engine not in ENGINES:
-            raise EngineError(
-                f"there is no engine {engine!r}; the engines are {', '.join(ENGINES)}", "engine", code="unknown_engine"
-            )
         for role, option in OPTIONS.items():
             for capability in (None, *map(_capability, capabilities if engine in LIBRARIES else ())):
                 if problem := refusal(engine, numbers.name(role), capability, option):

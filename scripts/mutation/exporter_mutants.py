@@ -441,6 +441,20 @@ EXPORTER = (
         ("tests/exporter/weights/test_choose.py",),
     ),
     Mutant(
+        "an engine beside one that runs the kernels gets their graphs alone",
+        "exporter/precision.py",
+        "not (kernels_do and ENGINES[engine].kernels)",
+        "not kernels_do",
+        ("tests/exporter/test_precision.py",),
+    ),
+    Mutant(
+        "chunks are padded for every engine but onnxruntime",
+        "exporter/options.py",
+        "any(info_of(engine).on_gpu for engine in self.engines)",
+        'self.engines != ("onnxruntime",)',
+        ("tests/exporter/test_precision.py",),
+    ),
+    Mutant(
         "graphs of one family go to engines of another",
         "exporter/precision.py",
         "if its != family",

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from specexport.bundle import FORMATS, PRECISIONS
 from specexport.engines.base import Availability
-from specexport.engines.catalogue import ENGINES
+from specexport.engines.catalogue import ENGINES, EngineInfo
 from specexport.engines.tensorrt.compile import CompileOptions
-from specexport.errors import EngineError, MissingPackageError, ParameterError
+from specexport.errors import EngineError, MissingPackageError, ParameterError, UnsupportedModelError
 from specexport.exporter import precision
+from specexport.exporter.dialects import refuse_engines
 from specexport.exporter.options import BuildOptions, NamedDraft
 from specexport.exporter.precision import (
     BuildTargets,
@@ -205,6 +206,34 @@ def test_which_graphs_onnxruntime_gets(kernels: Callable[[bool], None]) -> None:
         (note,) = found.notes
         says(note, "specexport-kernels is not installed", "install it")
     assert choose("onnxruntime", precision="fp16").notes == ()
+
+
+def test_an_engine_that_is_only_an_entry_of_the_catalogue(
+    monkeypatch: pytest.MonkeyPatch, kernels: Callable[[bool], None]
+) -> None:
+    """On the CPU, in fp32, over the graphs of ONNX Runtime's own operators."""
+    monkeypatch.setitem(ENGINES, "new", EngineInfo("new", "onnxruntime", ("fp32",), on_gpu=False))
+    kernels(True)
+    assert choose("new").dialects == ("ort",)
+    assert choose("onnxruntime", "new").dialects == ("kernels", "ort")
+    alone, both = BuildOptions(engines=("new",)), BuildOptions(engines=("onnxruntime", "new"))
+    assert (alone.chunk, both.chunk) == (256, 64)
+    assert both.longest_chunk(512) == 512  # nothing is padded
+    with refused(ParameterError, field="tree_rows"):
+        replace(both, tree_rows=4)
+    with refused(ParameterError, field="cache_precision"):
+        replace(both, cache_precision="fp16")
+    with refused(UnsupportedModelError, "--engine onnxruntime"):
+        refuse_engines("Lfm2ForCausalLM", ("new",), ("ort",), "fp32")
+
+
+@pytest.mark.parametrize(
+    ("engines", "chunk", "longest"),
+    [(CPU, 256, 512), (CUDA, 512, 64), (RTX, 64, 64), (("onnxruntime", "onnxruntime-cuda"), 64, 64)],
+)
+def test_how_many_tokens_a_prefill_pass_has(engines: tuple[str, ...], chunk: int, longest: int) -> None:
+    options = BuildOptions(engines=engines)
+    assert (options.chunk, options.longest_chunk(512)) == (chunk, longest)
 
 
 def test_a_host_without_tensorrt_makes_the_graphs_and_says_what_to_run() -> None:
