@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..bundle import MANIFEST, Bundle
+from ..engines.catalogue import ENGINES
 from ..errors import MissingPackageError, OutputError
 from ..runtime.hub import ON_HUB, SUFFIX, hub_reason
 from ..runtime.provenance import name_of
@@ -48,7 +49,8 @@ def _card(bundle: Bundle, repository: str) -> str:
     on_hub = [ON_HUB.fullmatch(source) is not None and not Path(source).exists() for source in sources]
     bases = "".join(f"- {source}\n" for source, known in zip(sources, on_hub, strict=True) if known)
     made_of = [name_of(source) for source in sources]
-    extra = manifest.engines[0].replace("-cuda", "-gpu")
+    engine = manifest.engines[0]
+    extra = (engine in ENGINES and ENGINES[engine].extra) or engine
     kernels = "./kernels " if "kernels" in manifest.target.graphs else ""
     drafts = f", with drafts from {' and '.join(made_of[1:])}" if manifest.drafts else ""
     return f"""---

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from specexport.cli.doctor import PACKAGES
+from specexport.engines.catalogue import ENGINES
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -53,6 +54,10 @@ def test_every_extra_that_anything_names_exists() -> None:
     }
     assert len(named) > 5
     assert {(extra, path) for extra, path in named if extra not in PROJECT["optional-dependencies"]} == set()
+
+
+def test_every_engine_has_its_extra() -> None:
+    assert {info.extra or name for name, info in ENGINES.items()} <= PROJECT["optional-dependencies"].keys()
 
 
 def test_doctor_asks_for_what_the_extra_says() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,15 @@ def test_the_manifest_s_files_go_and_what_was_measured_here_stays(hub: FakeHub, 
     assert "base_model" not in hub.card  # the checkpoints are folders
 
 
+@pytest.mark.parametrize(
+    ("engine", "extra"), [("onnxruntime-cuda", "onnxruntime-gpu"), ("tensorrt-rtx", "tensorrt-rtx"), ("later", "later")]
+)
+def test_the_card_installs_the_first_engine_by_its_extra(hub: FakeHub, built: Path, engine: str, extra: str) -> None:
+    bundle = Bundle.open(built)
+    push(Bundle(bundle.root, replace(bundle.manifest, engines=(engine, "onnxruntime"))), "org/tiny")
+    assert f"[cli,chat,{extra},hub]" in hub.card
+
+
 @pytest.mark.parametrize("name", ["tiny", "a/b/c", "org/tiny@main", "../x", "org/tiny.bundle"])
 def test_a_wrong_name_is_refused_before_the_hub_is_asked(hub: FakeHub, built: Path, name: str) -> None:
     with refused(OutputError, "org/name", field="repository"):
@@ -72,8 +82,6 @@ def test_a_wrong_name_is_refused_before_the_hub_is_asked(hub: FakeHub, built: Pa
 
 
 def test_checkpoints_of_the_hub_are_the_base_models(hub: FakeHub, built: Path) -> None:
-    from dataclasses import replace
-
     bundle = Bundle.open(built)
     target: Any = replace(bundle.manifest.target, source="org/target")
     push(Bundle(bundle.root, replace(bundle.manifest, target=target)), "org/tiny")
