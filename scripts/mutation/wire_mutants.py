@@ -254,7 +254,14 @@ WIRE = (
         "request.ignore_eos",
         LENIENT,
     ),
-    Mutant("top_p 0 is off", TRANSLATE, "    if request.top_p == 0:", "    if request.top_p == -1:", LENIENT),
+    Mutant(
+        "the server's own fields decide nothing",
+        TRANSLATE,
+        "parts = (request, extension)",
+        "parts = (request,)",
+        ("tests/serve/test_body.py",),
+    ),
+    Mutant("top_p 0 is off", TRANSLATE, "if request.top_p == 0 else", "if request.top_p == -1 else", LENIENT),
     Mutant(
         "a refusal is left out of the history",
         TRANSLATE,

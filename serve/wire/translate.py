@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from ...runtime.grammar.grammar import Grammar
@@ -20,6 +20,7 @@ from .tools import History
 
 MAX_PROMPTS = 64
 MAX_SCORES = 1 << 20  # log-probabilities, with 400 bytes each
+PARAMETERS = {one.name for one in fields(SamplingParameters)}
 FIELD, EFFORT = "chat_template_kwargs", "reasoning_effort"
 
 
@@ -145,34 +146,27 @@ def parameters(
     if request.min_tokens is not None and request.min_tokens > limit:
         reason = f"min_tokens is {request.min_tokens}; it must be at most max_tokens, {limit}"
         raise invalid("min_tokens", reason)
+    temperature = settings.default_temperature if request.temperature is None else request.temperature
+    parts = (request, extension)
     values: dict[str, Any] = {
+        **{name: getattr(part, name) for part in parts for name in part.__struct_fields__ if name in PARAMETERS},
+        # those that are not just what the field of that name says
+        "temperature": 0.0 if request.top_p == 0 else temperature,  # the likeliest token alone
         "top_p": request.top_p or None,
         "top_k": None if request.top_k is None else max(request.top_k, 0),  # vLLM's -1 means off as well
-        "min_p": request.min_p,
-        "presence_penalty": request.presence_penalty,
-        "frequency_penalty": request.frequency_penalty,
-        "repetition_penalty": request.repetition_penalty,
-        "stop": request.stop,
         "stop_token_ids": () if request.stop_token_ids is None and request.ignore_eos else request.stop_token_ids,
         "min_new_tokens": None if request.min_tokens is None else min(request.min_tokens, most),
         "logit_bias": None if request.logit_bias is None else _biases(request.logit_bias),
         "seed": None if request.seed is None else request.seed % SEEDS,
-        "route": extension.route,
         "drafter": settings.drafter if extension.drafter is None else extension.drafter,
-        "num_draft_tokens": extension.num_draft_tokens,
         "speculate": extension.speculate if most else False,
-        "banned_tokens": extension.banned_tokens,
         "prediction": prediction or None,
-        "cache_salt": request.cache_salt,
         "grammar": grammar,
         "logprobs": likeliest(request),
         "prompt_logprobs": scored,
     }
-    temperature = settings.default_temperature if request.temperature is None else request.temperature
-    if request.top_p == 0:  # the likeliest token alone
-        temperature = 0.0
     chosen = {name: value for name, value in values.items() if value is not None}
-    return SamplingParameters(max_new_tokens=most, temperature=temperature, **chosen)
+    return SamplingParameters(max_new_tokens=most, **chosen)
 
 
 def reseeded(parameters: SamplingParameters, turn: int) -> SamplingParameters:

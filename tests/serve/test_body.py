@@ -7,9 +7,11 @@ import sys
 from typing import Any
 
 import pytest
+from specexport.serve.settings import ServerSettings
 from specexport.serve.wire.body import parse
 from specexport.serve.wire.errors import ApiError
 from specexport.serve.wire.requests import ChatRequest
+from specexport.serve.wire.translate import parameters
 from support.refusals import refused
 
 HELLO = {"role": "user", "content": "Hello"}
@@ -119,3 +121,22 @@ def test_whole_characters_in_escapes_are_text(value: str) -> None:
     hello = '{"role": "user", "content": ' + value + "}"
     found = parse(ChatRequest, f'\ufeff{{"messages": [{hello}]}}'.encode(), False)
     assert found.request.messages[0].content == json.loads(value)
+
+
+DRAWN: dict[str, Any] = {
+    "temperature": 0.5,
+    "top_k": 7,
+    "top_p": 0.5,
+    "min_p": 0.5,
+    "seed": 3,
+    "repetition_penalty": 1.1,
+}
+OTHERS: dict[str, Any] = {"presence_penalty": 1.0, "frequency_penalty": 1.5, "cache_salt": "a", "stop": ["a"]}
+OWN: dict[str, Any] = {"route": "code", "drafter": "ngram", "num_draft_tokens": 2, "banned_tokens": [3]}
+
+
+def test_fields_called_like_a_parameter_are_that_parameter() -> None:
+    body = json.dumps({"messages": [HELLO], **DRAWN, **OTHERS, "specexport": OWN}).encode()
+    found = parameters(parse(ChatRequest, body, True).request, ServerSettings(), 64, 1, None)
+    expected = {**DRAWN, **OTHERS, **OWN, "stop": ("a",), "banned_tokens": (3,)}
+    assert {name: getattr(found, name) for name in expected} == expected

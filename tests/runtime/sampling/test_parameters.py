@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from specexport.errors import ParameterError
+from specexport.runtime.sampling.options import Number
 from specexport.runtime.sampling.parameters import SamplingParameters, with_overrides
 from support.refusals import refused
 
@@ -177,3 +179,13 @@ def test_single_parameters_are_replaced_and_the_object_is_kept() -> None:
         with_overrides(None, {"qqqqqq": 4})
     with refused(ParameterError, field="params"):
         with_overrides({"temperature": 1.0}, {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name", [one.name for one in fields(SamplingParameters) if isinstance(one.metadata["option"], Number)] + ["top_k"]
+)
+def test_no_device_ignores_what_shapes_the_distribution(name: str) -> None:
+    """Its rules read it, or the host runs the rounds."""
+    usual = SamplingParameters(temperature=1.0)
+    given = replace(usual, **{name: 7 if name == "top_k" else 0.5})
+    assert given.needs_host or given.device_row != usual.device_row
