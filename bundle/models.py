@@ -166,7 +166,7 @@ class Reads:
 class ModelSpec:
     """One model: its source, and the sizes and files of its graphs.
 
-    num_parameters: its own; drafts that read the target hold copies of some of the target's as well, as `notes` say.
+    num_parameters: its own; drafts that read the target hold copies of some of the target's as well.
     format: how its matrices are stored, except those listed in `notes`.
     notes: what was kept in a higher precision, and why; also what is rounded with static scales.
     fidelity: how quantization changed it, None if nothing is quantized.

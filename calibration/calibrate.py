@@ -264,6 +264,7 @@ def _header(session: Session, requests: Sequence[Request], options: CalibrateOpt
         "drafts": _weights(session, options),
         "prompts": hashlib.sha256(prompts.encode()).hexdigest(),
         "sampling": asdict(options.sampling),
+        "bursts": options.bursts,
     }
 
 

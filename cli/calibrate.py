@@ -72,8 +72,8 @@ def calibrate(
     which sessions then follow, and a report. An interrupted run resumes where it stopped. Without --prompts it writes
     costs.json alone, and keeps a policy.
     """
+    from ..calibration.calibrate import JOURNAL, check_packages, measure_only
     from ..calibration.calibrate import calibrate as run
-    from ..calibration.calibrate import check_packages, measure_only
     from ..calibration.measuring.prompts import choose
     from ..calibration.options import CalibrateOptions, drafters_of, models_of
     from ..calibration.report import answer, check_report, render, verdicts, write_report
@@ -129,7 +129,8 @@ def calibrate(
         with bar("calibrate, steps", "deciding by route") as advance:
             analysis = run(session, requests, chosen, command_line(sys.argv[1:]), advance)
     except KeyboardInterrupt:
-        click.echo("interrupted; run the same command again to resume", err=True)
+        journal = session.bundle.path(JOURNAL)
+        click.echo(f"interrupted; run the same command again to resume, or delete {journal} to start over", err=True)
         raise SystemExit(130) from None
     click.echo(json.dumps(analysis.as_dict()) if as_json else render(analysis) if details else verdicts(analysis))
     report = report or session.bundle.root / REPORT

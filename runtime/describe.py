@@ -197,7 +197,7 @@ def _decisions(description: Description) -> list[str]:
         lines.append("policy     none: sessions adapt to measured costs; specexport calibrate finds out more")
     else:
         sampling = f"temperature {policy.temperature:g}, floor of p10 {policy.floor:g}"
-        lines.append(f"policy     made {policy.made} on {policy.engine}, {sampling}")
+        lines.append(f"policy     made {policy.made} for {policy.engine} alone, {sampling}")
         lines += [
             f"           {name}: {_entry(entry)}"
             for name, entry in [*policy.routes.items(), ("other requests", policy.default)]

@@ -122,7 +122,7 @@ def _drafter(
 ) -> str:
     """The drafter that the request names. Else the policy's for its route; without a policy the first draft, after
     lookups where the session looks up. The first draft alone with candidates, and where there is a policy but the
-    caller has a schedule.
+    caller has a schedule. Where the policy plans the rounds too, its drafter goes before this.
     """
     first = check_drafter(parameters.drafter, bundle.manifest.draft_names)
     if parameters.drafter is not None or candidates:
@@ -147,7 +147,7 @@ def _candidates(bundle: Bundle, parameters: SamplingParameters, drafters: Sequen
         (
             any(model.reads is not None for model in models),
             "; the draft reads the target's hidden states, and after a candidate there are none; name one that reads "
-            "tokens only",
+            "tokens only, or leave verification out",
         ),
         (not most, f", but this bundle has no rows for them; {_rows_by(bundle, wanted or 8)}"),
         (parameters.grammar is not None, ", and a grammar allows only one; leave one of them out"),

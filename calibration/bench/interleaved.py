@@ -87,6 +87,7 @@ def journal_header(session: Session, requests: Sequence[Request], options: Bench
     rows = [[request.line, request.route, list(request.tokens), request.max_new_tokens] for request in requests]
     return {
         "command": "bench",
+        "format": 2,
         "bundle": bundle_identity(session.bundle),
         "files": {path.name: sha256(path) for path in sorted(root.glob("*.json"))},  # the plans and the policy
         "engine": engine.name,

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from statistics import StatisticsError
 
 from ...atomic import remove_left, temporary_file
 from ...errors import BundleError, EngineError, ParameterError
@@ -49,7 +48,7 @@ def first_costs(session: Metered, draft: str) -> Costs | None:
         costs = meter.costs()
     except StopIteration:  # the stream of a measurement was cancelled
         raise Cancelled from None
-    except (EngineError, StatisticsError):  # no numbers for random tokens
+    except EngineError:  # no numbers for random tokens
         return None
     return _keep(costs, path)
 

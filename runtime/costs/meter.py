@@ -121,10 +121,9 @@ class CostMeter:
         rounds: list[list[RoundTime]] = [[] for _ in range(self._most + 1)]
         prompt = np.random.default_rng(SEED).integers(0, self._session.engine.target.vocab_size, context).tolist()
         self._session.reset()
-        # A draft that reads the target needs the prompt's hidden states, which a plain prefill does not keep.
-        first = int(self._reads is not None)
-        prefill, found = self._burst(prompt, first, 1)
-        rounds[first] += found
+        # A draft that reads the target needs the prompt's hidden states, which a plain prefill does not keep. The round
+        # is for a cancellation to be seen.
+        prefill, _ = self._burst(prompt, 0, 1, speculate=self._reads is not None)
         draft_prefill = self._read(prompt)
         start = perf_counter()
         for repeat in range(repeats):
@@ -160,13 +159,16 @@ class CostMeter:
             block=median(self._block or [0.0]),
         )
 
-    def _burst(self, prompt: list[int], k: int, rounds: int) -> tuple[float, list[RoundTime]]:
-        """The seconds of the prefill, and the times of `rounds` rounds after the first one."""
+    def _burst(self, prompt: list[int], k: int, rounds: int, speculate: bool = False) -> tuple[float, list[RoundTime]]:
+        """The seconds of the prefill, and the times of `rounds` rounds after the first one.
+
+        speculate: whether rounds of no draft tokens are those of a request that drafts.
+        """
         session, number = self._session, self._session.max_draft_tokens + 1
         schedule = FixedSchedule(k)
         drafter, most = self._draft if self._has_model else None, (rounds + 2) * number
         params = SamplingParameters(
-            **UNADJUSTED, stop_token_ids=(), max_new_tokens=most, speculate=k > 0, drafter=drafter
+            **UNADJUSTED, stop_token_ids=(), max_new_tokens=most, speculate=speculate or k > 0, drafter=drafter
         )
         stream = session.stream(prompt, params, schedule)
         statistics = next(stream).statistics

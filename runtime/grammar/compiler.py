@@ -44,7 +44,7 @@ LIMITS: dict[str, Any] = {
 ELSEWHERE = re.compile(r"Resource '(?:json-schema:///)?(.*)' is not present in a registry")
 PLACED = re.compile(r"at (\d+)\(\d+\): (?:failed to compile JSON schema: )?(.*)", re.DOTALL)
 # The error for a regex: the library quotes the grammar that it makes of it, and then says what is wrong.
-IN_REGEX = re.compile(r".*?: invalid regex .*?\(in regex\): (?:regex parse error:.*\nerror: )?(.*)", re.DOTALL)
+IN_REGEX = re.compile(r'[^"]*?: invalid regex .*?\(in regex\): (?:regex parse error:.*\nerror: )?(.*)', re.DOTALL)
 SHOWN = 100
 _STACK_SIZE = threading.Lock()  # `threading.stack_size` belongs to the whole process
 T = TypeVar("T")

@@ -80,7 +80,7 @@ class Decisions:
         if policy is not None and policy.engine != engine.name:  # which may not run its drafters, or run them slowly
             LOG.warning(
                 "%s was made with --engine %s; with --engine %s the session decides as without it, until "
-                "specexport calibrate %s --engine %s --prompts FILE is run here",
+                "specexport calibrate %s --engine %s --prompts FILE replaces it",
                 bundle.path(POLICY),
                 policy.engine,
                 engine.name,

@@ -288,7 +288,7 @@ COMMANDS = (
         OF_HEADS,
     ),
     Mutant(
-        "leaves of drafts that give none",
+        "tree rows for drafts that give no candidates",
         "exporter/sources.py",
         "tree_rows and kinds and None not in kinds",
         "False",
