@@ -5,6 +5,7 @@ import os
 import shutil
 from collections import namedtuple
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_a_bundle_says_what_it_is(built: Path, pair: Pair) -> None:
     ]
     assert set(manifest.target.graphs) == {"kernels"}  # nothing that no engine of the bundle runs
     assert all(proof.max_error < 1e-4 for proof in proofs_of(manifest))
-    assert manifest.packages["torch"] == torch.__version__
+    assert manifest.packages["torch"] == version("torch")  # without what __version__ of a CUDA build adds
     assert left(built) == [built.name]
 
 

@@ -174,7 +174,7 @@ def test_a_policy_of_another_engine_does_not_move_rounds_to_the_host(
         rounds.asked.clear()
     assert [record.getMessage().partition(" with --engine ")[2] for record in caplog.records] == [
         f"another; with --engine fake the session decides as without it, until specexport calibrate {bundle.root} "
-        "--engine fake --prompts FILE is run here"
+        "--engine fake --prompts FILE replaces it"
     ]
 
 
