@@ -122,7 +122,7 @@ def calibrate(
     note_busy_host()
     click.echo(
         f"costs are measured before and between the {len(requests)} requests, which can take longer than the requests; "
-        "an interrupted run resumes",
+        "the first step, at the bundle's capacity, takes longest; an interrupted run resumes after its last whole step",
         err=True,
     )
     try:
