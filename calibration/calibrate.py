@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -27,7 +28,7 @@ from ..runtime.sampling.parameters import SamplingParameters
 from ..runtime.session import Session
 from .drafted import Drafted, normalized
 from .measuring.confidence import read_confidence
-from .measuring.journal import Journal
+from .measuring.journal import Journal, Step
 from .measuring.judged_tokens import judged_tokens
 from .measuring.prompts import Progress, Request, silent
 from .measuring.record import Record, record
@@ -40,7 +41,7 @@ from .verdicts.verdict import Criteria, worth_reading
 
 FOLDER = "calibration"
 JOURNAL = f"{FOLDER}/calibrate.jsonl"
-# Costs are measured this many times, spread over the run; at contexts beyond every request, only the first time.
+# Costs are measured this many times, spread over the run; at contexts beyond every request once, at the end.
 PASSES = 4
 
 
@@ -51,16 +52,16 @@ def check_packages() -> None:
 
 
 def measure_only(session: Session, options: CalibrateOptions, progress: Progress = silent) -> dict[str, Costs]:
-    """Measure the costs, by draft, and write costs.json; the policy stays. Raises `ParameterError`, `OutputError`."""
-    drafters_of(session, options)
-    check_writable(session.bundle)
-    meters = {model: CostMeter(session, draft=model) for model in models_of(session, options)}
-    steps = [(meter, context) for meter in meters.values() for context in reversed(meter.contexts)]
-    for done, (meter, context) in enumerate(steps):
-        progress(done, len(steps))
-        meter.add(meter.time(context, PASSES * options.bursts))
-    costs = normalized({model: meter.costs() for model, meter in meters.items()})
-    write_decision(session.bundle, costs, COSTS)
+    """Measure the costs, by draft, and write costs.json; the policy stays. Resumes an interrupted run.
+
+    Raises `ParameterError`, `OutputError`.
+    """
+    with _opened(session, (), options) as journal:
+        meters = {model: CostMeter(session, draft=model) for model in models_of(session, options)}
+        journal.take(list(_visits(meters, 0, PASSES * options.bursts, journal)), progress)
+        session.reset()
+        costs = normalized({model: meter.costs() for model, meter in meters.items()})
+        write_decision(session.bundle, costs, COSTS)
     return costs
 
 
@@ -71,10 +72,7 @@ def calibrate(
 
     command: as the report states it. Resumes an interrupted run. Raises `ParameterError`, `OutputError`.
     """
-    drafters_of(session, options)
-    check_writable(session.bundle)
-    folder = session.bundle.path(FOLDER)
-    with Journal.open(session.bundle.path(JOURNAL), _header(session, requests, options)) as journal:
+    with _opened(session, requests, options) as journal:
         contexts = _contexts(session, requests)
         meters = {model: CostMeter(session, contexts, draft=model) for model in models_of(session, options)}
         recorded = _measure(session, requests, options, journal, meters, progress)
@@ -94,10 +92,19 @@ def calibrate(
         else:
             session.bundle.path(ROUTING).unlink(missing_ok=True)
         write_decision(session.bundle, policy, POLICY)
+    return analysis
+
+
+@contextmanager
+def _opened(session: Session, requests: Sequence[Request], options: CalibrateOptions) -> Iterator[Journal]:
+    """The journal of such a run, which a run that ends removes. Raises `ParameterError`, `OutputError`."""
+    drafters_of(session, options)
+    check_writable(session.bundle)
+    with Journal.open(session.bundle.path(JOURNAL), _header(session, requests, options)) as journal:
+        yield journal
         journal.remove()
     with suppress(OSError):  # the folder may still hold the journal of a bench
-        folder.rmdir()
-    return analysis
+        session.bundle.path(FOLDER).rmdir()
 
 
 def _measure(
@@ -113,40 +120,49 @@ def _measure(
     Routes take turns, so that all of them see the machine in the same states. Costs are measured in between. What the
     journal has is not measured again.
     """
-    turns, warm = _in_turn(requests), False
+    turns, warm = _in_turn(requests), -1
     recorded: dict[str, list[Record]] = {model: [] for model in meters}
-
-    def time(key: str, model: str, context: int) -> None:
-        def timed() -> Times:
-            nonlocal warm
-            warm = False
-            return meters[model].time(context, options.bursts)
-
-        meters[model].add(journal.once(key, Times, timed))
+    before = [len(turns) * one // PASSES for one in range(PASSES)]
 
     def run(key: str, model: str, number: int) -> None:
         def ran() -> Record:
             nonlocal warm
-            if not warm:
+            quarter = max(one for one in before if one <= number)
+            if warm != quarter:
                 _warm_up(session, turns[number])
-                warm = True
+                warm = quarter
             return record(session, turns[number], _sampling(options, model), plain_first=number % 2 == 0)
 
         recorded[model].append(journal.once(key, Record, ran))
 
-    steps: list[Callable[[], None]] = []
-    before = {len(turns) * one // PASSES for one in range(PASSES)}
+    steps: list[Step] = []
     longest = max(len(one.tokens) + one.max_new_tokens for one in requests)
     for number, request in enumerate(turns):
-        for model, meter in meters.items() if number in before else ():
-            contexts = [one for one in reversed(meter.contexts) if number == 0 or one <= longest]
-            steps += [partial(time, f"costs {number} {model} {context}", model, context) for context in contexts]
-        steps += [partial(run, f"{request.line} {model}", model, number) for model in meters]
-    for done, step in enumerate(steps):
-        progress(done, len(steps))
-        step()
-    progress(len(steps), len(steps))
+        if number in before:
+            steps += _visits(meters, number, options.bursts, journal, most=longest)
+        for model in meters:
+            key = f"{request.line} {model}"
+            steps.append(Step(key, 2 * request.max_new_tokens, partial(run, key, model, number)))
+    steps += _visits(meters, len(turns), options.bursts, journal, least=longest + 1)
+    journal.take(steps, progress)
+    session.reset()
     return recorded
+
+
+def _visits(
+    meters: Mapping[str, CostMeter], number: int, bursts: int, journal: Journal, least: int = 0, most: int = sys.maxsize
+) -> Iterator[Step]:
+    """Steps that measure costs at the contexts from `least` to `most`. number: of these visits, for the journal."""
+
+    def time(key: str, meter: CostMeter, context: int, burst: int) -> None:
+        if not (burst and meter.enough):
+            meter.add(journal.once(key, Times, partial(meter.time, context, first=not burst)))
+
+    for model, meter in meters.items():
+        for context in meter.contexts:
+            for burst in range(bursts if least <= context <= most else 0):
+                key = f"costs {number} {model} {context} {burst}"
+                yield Step(key, meter.work(context, not burst), partial(time, key, meter, context, burst))
 
 
 def _warm_up(session: Session, request: Request) -> None:
@@ -256,7 +272,7 @@ def _header(session: Session, requests: Sequence[Request], options: CalibrateOpt
     """What must be equal for an interrupted run to be resumed."""
     prompts = json.dumps([asdict(request) for request in requests])
     return {
-        "format": 2,
+        "format": 3,
         "bundle": bundle_identity(session.bundle),
         "engine": session.engine.name,
         "host": describe_host(session.bundle.manifest, session.engine.name, session.engine.device),

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import BUNDLE, FILE, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, running
 from .progress import bar, note_busy_host, requests_of
+
+if TYPE_CHECKING:
+    from ..runtime.session import Session
 
 
 @click.command()
@@ -35,7 +40,7 @@ from .progress import bar, note_busy_host, requests_of
     "--drafter",
     "drafters",
     multiple=True,
-    help="Drafter to consider; repeatable. [default: all that the engine runs]",
+    help="Drafter to consider, by its name in inspect, or all; repeatable. [default: all that the engine runs]",
 )
 @click.option(
     "--floor",
@@ -72,8 +77,8 @@ def calibrate(
     which sessions then follow, and a report. An interrupted run resumes where it stopped. Without --prompts it writes
     costs.json alone, and keeps a policy.
     """
-    from ..calibration.calibrate import JOURNAL, check_packages, measure_only
     from ..calibration.calibrate import calibrate as run
+    from ..calibration.calibrate import check_packages, measure_only
     from ..calibration.measuring.prompts import choose
     from ..calibration.options import CalibrateOptions, drafters_of, models_of
     from ..calibration.report import answer, check_report, render, verdicts, write_report
@@ -98,7 +103,7 @@ def calibrate(
             raise click.UsageError(f"{useless[0]} needs --prompts: without them only costs are measured")
         session = load(bundle, **where, policy=False)
         note_busy_host()
-        with bar("costs") as advance:
+        with _resumable(session), bar("calibrate, costs", percent=True) as advance:
             costs = measure_only(session, chosen, advance)
         click.echo(json.dumps(costs, default=asdict) if as_json else str(session.bundle.root / "costs.json"))
         place = shlex.quote(str(session.bundle.root))
@@ -107,6 +112,7 @@ def calibrate(
             f"specexport calibrate {place} --prompts FILE",
             err=True,
         )
+        note_busy_host(ended=True)
         return
     check_packages()
     read = read_prompt_lines(prompts, skip_invalid)
@@ -121,22 +127,17 @@ def calibrate(
         )
     note_busy_host()
     click.echo(
-        f"costs are measured before and between the {len(requests)} requests, which can take longer than the requests; "
-        "the first step, at the bundle's capacity, takes longest; an interrupted run resumes after its last whole step",
+        f"costs are measured between the {len(requests)} requests, which can take longer than the requests, and at the "
+        "end at the bundle's capacity",
         err=True,
     )
-    try:
-        with bar("calibrate, steps", "deciding by route") as advance:
-            analysis = run(session, requests, chosen, command_line(sys.argv[1:]), advance)
-    except KeyboardInterrupt:
-        journal = session.bundle.path(JOURNAL)
-        click.echo(f"interrupted; run the same command again to resume, or delete {journal} to start over", err=True)
-        raise SystemExit(130) from None
+    with _resumable(session), bar("calibrate", "deciding by route", percent=True) as advance:
+        analysis = run(session, requests, chosen, command_line(sys.argv[1:]), advance)
     click.echo(json.dumps(analysis.as_dict()) if as_json else render(analysis) if details else verdicts(analysis))
     report = report or session.bundle.root / REPORT
     write_report(analysis, report)
     took = timedelta(seconds=round(perf_counter() - start))
-    click.echo(f"\n{answer(analysis)}; calibration took {took}", err=True)
+    click.echo(f"\n{answer(analysis)}; this run took {took}", err=True)
     click.echo(f"sessions follow {session.bundle.root / 'policy.json'}; why, with all tables: {report}", err=True)
     if any(entry.policy.verdict == "undecided" for entry in analysis.routes):
         raised = " with a higher --limit" if limit is not None else ""
@@ -145,4 +146,18 @@ def calibrate(
             "(it starts over)",
             err=True,
         )
+    note_busy_host(ended=True)
     click.echo("from now on leave out --drafter: with it, sessions do not follow the policy", err=True)
+
+
+@contextmanager
+def _resumable(session: Session) -> Iterator[None]:
+    """Ends an interrupted measurement by saying how to go on."""
+    from ..calibration.calibrate import JOURNAL
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        journal = session.bundle.path(JOURNAL)
+        click.echo(f"interrupted; run the same command again to resume, or delete {journal} to start over", err=True)
+        raise SystemExit(130) from None

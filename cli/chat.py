@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
 PROBE = [{"role": "user", "content": "a"}]
 KEY = "\\C-t"  # as readline writes Ctrl-T
-HELP = "/help, /plain, /colour (Ctrl-T), /system TEXT, /reset, /quit (Ctrl-D); Ctrl-C stops an answer"
+HELP = "/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves"
+COMMANDS = {
+    "/plain": "turns drafts off, or on again: the same model, one token per pass",
+    "/colour": "shows accepted draft tokens in green, or no longer (Ctrl-T)",
+    "/system TEXT": "sets the system message; without TEXT it removes it",
+    "/reset": "drops the conversation, and keeps the system message",
+    "/quit": "leaves (Ctrl-D)",
+}
 ACCEPTED = "green"
 Message = dict[str, str]
 
@@ -125,7 +132,9 @@ class Conversation:
         if text and command in ("/plain", "/colour", "/reset", "/quit"):
             self.say(f"{command} takes no text; put a space before a message that begins with /")
         elif command in ("/help", "/?"):
-            self.say(HELP)
+            for name, effect in COMMANDS.items():
+                self.say(f"{name:<14}{effect}")
+            self.say("A message that begins with / needs a space before it; Ctrl-C stops an answer.")
         elif command == "/plain":
             self.parameters["speculate"] = not self.parameters.get("speculate", True)
             self.say("speculative" if self.parameters["speculate"] else "plain: one token per pass of the target")
@@ -141,9 +150,7 @@ class Conversation:
             self.session.reset()
             self.say("a new conversation" + (" with the same system message" if self.system else ""))
         else:
-            self.say(
-                f"there is no command {command}; the commands are {HELP}; put a space before it to send it as a message"
-            )
+            self.say(f"there is no command {command}; /help lists them; put a space before it to send it as a message")
 
     def answer(self, line: str) -> None:
         """Stream the answer to `line`. A refused line leaves the conversation unchanged."""

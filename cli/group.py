@@ -86,9 +86,10 @@ def refusal(error: SpecExportError, command: click.Command | None) -> click.Clic
     field = (error.field or "").replace("_", "-")
     wrong = next((one for one in given if error.field == one.name or f"--{field}" in one.opts), None)
     for option in given if wrong else ():
-        name = str(option.name)  # where it is the subject, and not within what the user gave
+        name = str(option.name)  # a word only where it is the subject, and nothing within what the user gave
         if isinstance(option, click.Option) and ("_" in name or option is wrong):
-            message = re.sub(rf"^{name}\b|(?<!the )(?<!\S){name}(?= (is|are|must|has)\b)", option.opts[-1], message)
+            subject = rf"^{name}\b|(?<!the )(?<!\S){name}(?= (is|are|must|has)\b)"
+            message = re.sub(rf"(?<!\S){name}(?![^\s;,])" if "_" in name else subject, option.opts[-1], message)
     if wrong or isinstance(error, ParameterError) or error.code in OF_THE_COMMAND_LINE:
         return WrongOptionError(message)
     return click.ClickException(message)

@@ -242,6 +242,8 @@ def grammars(command: Callable[..., None]) -> Callable[..., None]:
                 grammar = Grammar.lark(text_of(lark))
             command(grammar=grammar, **others)
         except GrammarError as error:  # some are wrong only when the command compiles them
+            if regex is not None:
+                raise GrammarError(f"--regex {regex!r}: {error.reason}", code=error.code) from None
             if file is None:
                 raise
             raise GrammarError(f"{file.name}: {error}", code=error.code) from None

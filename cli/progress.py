@@ -27,17 +27,25 @@ SPARE = 0.5
 
 
 @contextmanager
-def bar(label: str, then: str = "") -> Iterator[Callable[[int, int], None]]:
+def bar(label: str, then: str = "", percent: bool = False) -> Iterator[Callable[[int, int], None]]:
     """A function of (steps done, steps in all) that shows them, and about how long the others take.
 
-    then: what follows the last step, shown as soon as it is done. Nothing is drawn between calls: a thread that draws
-    would disturb measurements.
+    then: what follows the last step, shown as soon as it is done. percent: show these numbers as one. Nothing is drawn
+    between calls: a thread that draws would disturb measurements.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    count = TaskProgressColumn() if percent else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
     with Progress(
         *columns,
         console=console,
@@ -59,7 +67,8 @@ def bar(label: str, then: str = "") -> Iterator[Callable[[int, int], None]]:
             shown = perf_counter()
             left = progress.tasks[0].time_remaining
             rest = f", {then}" if ended else f", about {timedelta(seconds=round(left))} left" if left else ""
-            console.print(f"{label}: {done} of {total}{rest}", highlight=False)
+            far = f"{100 * done // total} %" if percent else f"{done} of {total}"
+            console.print(f"{label}: {far}{rest}", highlight=False)
 
         yield advance
 
@@ -84,17 +93,20 @@ def time_lines(stages: Sequence[StageTime], seconds: float) -> list[str]:
     return [f"{label:<20} {time}" for label, time in lines]
 
 
-def note_busy_host() -> None:
-    """Says on stderr that other processes need the CPUs, if they do."""
+def note_busy_host(ended: bool = False) -> None:
+    """Says on stderr that other processes need the CPUs, if they do. ended: the measurements are behind."""
     try:
         load = os.getloadavg()[0]
     except (AttributeError, OSError):
         return
     cpus = os.cpu_count() or 1
     if load > cpus + SPARE:
+        start, advice = "this host may be busy", "fewer --threads may be faster"
+        if ended:
+            start, advice = "measured on a busy host", "measure again when it is idle"
         click.echo(
-            f"this host may be busy: its load over the last minute is {load:.1f} on {cpus} CPU{'s' * (cpus > 1)}, so "
-            "times vary more than usual; fewer --threads may be faster",
+            f"{start}: its load over the last minute is {load:.1f} on {cpus} CPU{'s' * (cpus > 1)}, so "
+            f"times vary more than usual; {advice}",
             err=True,
         )
 

@@ -156,6 +156,8 @@ class BuildOptions:
             raise _wrong("min-overlap", self.min_overlap, "it must be from 0 to 1 (0.5: half of the texts' tokens)")
         if not self.engines:
             raise ParameterError("no --engine is given; name at least one", "engine")
+        for engine in self.engines:
+            info_of(engine)  # raises for one that there is not
         if self.tree_rows:
             self._check_trees()
         if self.cache_precision is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..bundle import HiddenDraftKind
 from ..engines.catalogue import ENGINES
-from ..errors import ParameterError
+from ..errors import CheckpointError, ParameterError, UnsupportedModelError
 from .checkpoints.source import find_local, find_weights, is_gguf, read_config, read_headers
 from .hidden_drafts.fit import Said, Target, architecture_of, draft_vocab, find_taps, refuse_another
 from .hidden_drafts.folder import format_of, pickled_named, tensors_of
@@ -26,6 +26,8 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
     Raises `CheckpointError`, `PairError`, `ParameterError`, and `MissingPackageError` where a GGUF file cannot be read.
     """
     place, kinds, known = find_local(target), list[HiddenDraftKind | None](), True
+    if place and not is_gguf(target):
+        _refuse_draft(target, place)
     readers = list[tuple[str, Path, Format | BlockFormat]]()
     for named in drafts:
         kind: HiddenDraftKind | None = None
@@ -104,6 +106,18 @@ def check_vocabulary(size: int | None, vocab_size: int) -> None:
     """size: as `BuildOptions.draft_vocabulary`. Raises `ParameterError`."""
     if size is not None and not 0 < size <= vocab_size:
         raise ParameterError(f"--draft-vocabulary is {size}; it must be from 1 to {vocab_size}", "draft_vocabulary")
+
+
+def _refuse_draft(target: str, place: Path) -> None:
+    try:
+        is_draft = format_of(target, place) is not None
+    except UnsupportedModelError:
+        is_draft = True
+    if is_draft:
+        raise CheckpointError(
+            f"{target} is a draft that reads a target's hidden states; give it as --draft, and its target as --target",
+            "target",
+        )
 
 
 def _check_mtp(target: str, place: Path | None, vocabulary: int | None) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..bundle import KEEPS, WARNING, Bundle, CacheLayer, DraftSpec, Fidelity, Manifest, ModelSpec, Proof, TextSpec
+from .drafting.names import all_drafters, drafters_of
 from .policy.cost_model import COSTS, Costs
 from .policy.files import read_by_draft, read_policy, stale
 from .policy.routes import UNBOUNDED, Policy, RoutePolicy
@@ -69,13 +70,11 @@ def render(description: Description) -> str:
     lines += _model("target", manifest.target, description.memory_of(manifest.target))
     for draft in manifest.drafts:
         lines += _model("draft", draft.model, description.memory_of(draft.model), _called(draft))
-        if draft is not manifest.drafts[0]:
-            lines.append(f"           requests choose it with --drafter {draft.name}")
         if (reads := draft.model.reads) is not None:
             taps = ", ".join("what the target's head reads" if tap < 0 else str(tap) for tap in reads.taps)
             lines.append(f"           reads the target's hidden states: {taps}")
         lines += _vocabularies(draft)
-    lines += [] if manifest.drafts else [NO_MODEL]
+    lines.append(_drafters(manifest.draft_names) if manifest.drafts else NO_MODEL)
     lines += [
         _plans(manifest, engine) for engine in manifest.engines if any(plan.engine == engine for plan in manifest.plans)
     ]
@@ -147,6 +146,13 @@ def _states(layers: Sequence[CacheLayer], memory: dict[str, int]) -> str:
     """Of a hybrid, how much of the cache its layers' states are."""
     count = sum(bool(layer.states) for layer in layers)
     return f", of it {memory['states'] / 1e6:.1f} MB of states in {_counted(count, 'layer')}" if count else ""
+
+
+def _drafters(drafts: Sequence[str]) -> str:
+    """What --drafter takes, and what a session uses without it and without a policy."""
+    first = drafts[0]
+    usual = f"{drafters_of(first)[1]}, or {first} where a GPU runs whole rounds"
+    return f"drafters   {', '.join(all_drafters(drafts))}; by default, and without a policy, {usual}"
 
 
 def _vocabularies(draft: DraftSpec) -> Iterator[str]:

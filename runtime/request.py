@@ -138,18 +138,21 @@ def _candidates(bundle: Bundle, parameters: SamplingParameters, drafters: Sequen
         return 0
     most, wanted = bundle.manifest.contract.tree_rows, parameters.num_candidates
     models = [bundle.manifest.draft_called(name).model for name in map(model_of, drafters) if name is not None]
+    able = [draft.name for draft in bundle.manifest.drafts if draft.model.reads is None]
+    named = f"name {' or '.join(able)}, which reads tokens only"
     for refused, reason in (
         (not bundle.manifest.drafts, ", and this bundle has no draft model; build it with --draft"),
         (
-            parameters.drafter is not None and not models,
-            f"; drafter {parameters.drafter!r} only looks tokens up; name a draft model",
-        ),
-        (
-            any(model.reads is not None for model in models),
-            "; the draft reads the target's hidden states, and after a candidate there are none; name one that reads "
-            "tokens only, or leave verification out",
+            not able,
+            ", and no draft of this bundle can give them: after a candidate there are no hidden states of the target "
+            "for it to read; ask for another",
         ),
         (not most, f", but this bundle has no rows for them; {_rows_by(bundle, wanted or 8)}"),
+        (
+            parameters.drafter is not None and not models,
+            f"; drafter {parameters.drafter!r} only looks tokens up; {named}",
+        ),
+        (any(model.reads is not None for model in models), f"; the draft reads the target's hidden states; {named}"),
         (parameters.grammar is not None, ", and a grammar allows only one; leave one of them out"),
     ):
         if refused:

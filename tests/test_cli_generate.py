@@ -193,12 +193,19 @@ def test_json_of_a_schema(run: Run, tmp_path: Path, plain: tuple[str, ...]) -> N
     assert ("forced by the grammar" in result.stderr) == (not plain)
 
 
+def test_messages_name_options_wherever_they_stand(run: Run) -> None:
+    line = run(*UNDER, "--num-candidates", "2").stderr.splitlines()[-1]
+    says(line, "--num-candidates", "'spectr'")
+    assert "num_candidates" not in line
+
+
 def test_a_regex_choices_and_lark(run: Run, tmp_path: Path) -> None:
     (tmp_path / "sum.lark").write_text('start: NUMBER "+" NUMBER\nNUMBER: /[1-9]{2}/\n')
     assert run(*UNDER, "--regex", "(ab){3}").stdout == "ababab\n"
     assert run(*UNDER, "--choice", "yes (or so)", "--choice", "no").stdout in ("yes (or so)\n", "no\n")
     assert re.fullmatch(r"\d\d\+\d\d\n", run(*UNDER, "--grammar", tmp_path / "sum.lark").stdout)
     assert run(*UNDER, "--regex", "a", "--choice", "b").exit_code == 2
+    says(run(*UNDER, "--regex", "(").stderr.splitlines()[-1], "--regex", "'('")
 
 
 @pytest.mark.parametrize("text", ["{", '{"type": "string", "minLength": 3, "maxLength": 2}', "\ud800"])

@@ -35,18 +35,31 @@ def test_a_line_now_and_then_with_what_is_left(clock: list[float], capsys: pytes
     ]
 
 
+def test_what_was_resumed_tells_nothing_about_the_speed(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.bar("calibrate", percent=True) as advance:
+        for done in range(600, 1001, 100):
+            advance(done, 1000)
+            clock[0] += 10
+    assert capsys.readouterr().err.splitlines() == [
+        "calibrate: 80 %, about 0:00:20 left",
+        "calibrate: 100 %",
+    ]
+
+
+@pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("load", [2.4, 2.6, None])
 def test_a_load_above_the_cpus_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], load: float | None
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], load: float | None, ended: bool
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     if load is None:  # a system without one
         monkeypatch.delattr(os, "getloadavg")
     else:
         monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-    note_busy_host()
+    note_busy_host(ended)
     told = capsys.readouterr().err
     assert "2.6 on 2 CPUs" in told if load == 2.6 else told == ""
+    assert ("measured on a busy host" in told) == (ended and load == 2.6)
 
 
 def test_what_no_stage_took_has_a_line_of_its_own() -> None:

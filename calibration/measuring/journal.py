@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -19,12 +19,22 @@ from typing import Any, TypeVar, cast
 from ...atomic import lock, require_locks
 from ...errors import BundleError, OutputError
 from ...strict import parse
+from .prompts import Progress
 
 VERSION = 1
 START = b'{"journal": '
 
 Row = dict[str, Any]
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Step:
+    """Of a long run. key: its row in the journal. work: about how many rounds take as long."""
+
+    key: str
+    work: int
+    do: Callable[[], None]
 
 
 class Journal:
@@ -82,6 +92,20 @@ class Journal:
         if key not in self.finished:
             self.add(key, asdict(cast(Any, make())))
         return self.read(key, kind)
+
+    def take(self, steps: Sequence[Step], progress: Progress) -> None:
+        """Do the steps, also those that a run before finished, as they read their rows.
+
+        progress: gets the work done and all of it, before each step that is not finished, and at the end. So what is
+        resumed counts as done at the start, and tells nothing about the speed.
+        """
+        done, total = 0, sum(step.work for step in steps)
+        for step in steps:
+            if step.key not in self.finished:
+                progress(done, total)
+            step.do()
+            done += step.work
+        progress(done, total)
 
     def remove(self) -> None:
         """Delete and close the file at the end of the run."""

@@ -119,8 +119,8 @@ def write_answers(session: Session, jobs: Sequence[Job], journal: Journal, progr
     """
     answers = []
     for number, job in enumerate(jobs):
-        progress(number, len(jobs))
         if job.key not in journal.finished:
+            progress(number, len(jobs))
             journal.add(job.key, _write(session, job))
         try:
             answers.append(_parse(job.request, journal.finished[job.key]))

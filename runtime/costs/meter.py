@@ -33,6 +33,9 @@ from ..stream import Stream
 BURST = 8
 # Seconds at one context after which no further burst begins.
 MAX_SECONDS = 15.0
+# For estimates of the time left only, chosen from times of SmolLM2-135M: tokens of a prompt that take about as long as
+# a round, and tokens in the caches that double a round's time.
+PROMPT, CACHED = 8, 2048
 # Seed of the prompts' random tokens, on which costs do not depend.
 SEED = 5
 
@@ -62,16 +65,18 @@ RoundTime = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Times:
-    """What one measurement at one context found, in seconds.
+    """One burst of every number of draft tokens at one context, in seconds.
 
-    target_prefill, draft_prefill: per token. rounds: by number of draft tokens. Without a draft model, rounds with a
-    draft are target passes alone.
+    target_prefill, draft_prefill: per token; None behind the first burst of a visit to the context, which finds the
+    prompt in the caches. rounds: by number of draft tokens. Without a draft model, rounds with a draft are target
+    passes alone. seconds: all of it, without the prefills.
     """
 
     context: int
-    target_prefill: float
-    draft_prefill: float
+    target_prefill: float | None
+    draft_prefill: float | None
     rounds: tuple[tuple[RoundTime, ...], ...]
+    seconds: float
 
 
 class CostMeter:
@@ -105,43 +110,58 @@ class CostMeter:
         wanted = contexts or [session.capacity // 16, session.capacity // 4, session.capacity]
         self.contexts = sorted({max(2, min(context, room)) for context in wanted})
         self._times: list[Times] = []
+        self._spent = 0.0
         self._order = random.Random(SEED)
         self._has_model = self._draft != NO_DRAFT
         self._reads = session.bundle.manifest.draft_called(self._draft).model.reads if self._has_model else None
         self._slots = self._reads.slots if self._reads is not None else 0
         self._block: list[float] = []
 
-    def measure(self, repeats: int) -> None:
-        """Measure at every context, and keep the times."""
-        for context in self.contexts:
-            self.add(self.time(context, repeats))
+    def work(self, context: int, first: bool) -> int:
+        """About how many rounds with short contexts take as long as `time`."""
+        rounds, longer = (self._most + 1) * (self._burst_rounds + 2), context / CACHED
+        return round(rounds * (1 + longer) + first * context / PROMPT * (1 + longer / 2))
 
-    def time(self, context: int, repeats: int) -> Times:
-        """Time `repeats` bursts of every number of draft tokens at `context`. The session's cached prefix is lost."""
-        rounds: list[list[RoundTime]] = [[] for _ in range(self._most + 1)]
+    def measure(self, bursts: int) -> None:
+        """Visit every context, and keep the times of `bursts` bursts, fewer where a model is slow."""
+        for context in self.contexts:
+            for burst in range(bursts):
+                if not (burst and self.enough):
+                    self.add(self.time(context, first=not burst))
+        self._session.reset()
+
+    def time(self, context: int, first: bool = True) -> Times:
+        """Time one burst of every number of draft tokens at `context`.
+
+        first: of a visit to the context, so the prefills are timed before it. The session's cached prefix is lost.
+        """
         prompt = np.random.default_rng(SEED).integers(0, self._session.engine.target.vocab_size, context).tolist()
-        self._session.reset()
-        # A draft that reads the target needs the prompt's hidden states, which a plain prefill does not keep. The round
-        # is for a cancellation to be seen.
-        prefill, _ = self._burst(prompt, 0, 1, speculate=self._reads is not None)
-        draft_prefill = self._read(prompt)
-        start = perf_counter()
-        for repeat in range(repeats):
-            if repeat and perf_counter() - start > self._longest:
-                break  # a slow model's times vary little
-            numbers = list(range(self._most + 1))
-            self._order.shuffle(numbers)
-            for k in numbers:
-                if self._has_model or not k:
-                    rounds[k] += self._burst(prompt, k, self._burst_rounds)[1]
-                else:
-                    rounds[k] += self._passes(context, k)
-        self._session.reset()
-        return Times(context, prefill / context, draft_prefill / context, tuple(map(tuple, rounds)))
+        prefill = draft_prefill = None
+        if first:
+            self._session.reset()
+            # A draft that reads the target needs the prompt's hidden states, which a plain prefill does not keep. The
+            # round is for a cancellation to be seen.
+            prefill = self._burst(prompt, 0, 1, speculate=self._reads is not None)[0] / context
+            draft_prefill = self._read(prompt) / context
+        rounds: list[Sequence[RoundTime]] = [()] * (self._most + 1)
+        numbers, start = list(range(self._most + 1)), perf_counter()
+        self._order.shuffle(numbers)
+        for k in numbers:
+            if self._has_model or not k:
+                rounds[k] = self._burst(prompt, k, self._burst_rounds)[1]
+            else:
+                rounds[k] = self._passes(context, k)
+        return Times(context, prefill, draft_prefill, tuple(map(tuple, rounds)), perf_counter() - start)
 
     def add(self, times: Times) -> None:
         """Keep `times`, of this meter or of one before it in an interrupted run."""
+        self._spent = times.seconds + (self._spent if times.target_prefill is None else 0.0)
         self._times.append(times)
+
+    @property
+    def enough(self) -> bool:
+        """Whether no further burst is needed in this visit: a slow model's times vary little."""
+        return self._spent > self._longest
 
     def costs(self) -> Costs:
         """The costs from all measurements so far."""
@@ -153,8 +173,8 @@ class CostMeter:
             engine=session.engine.name,
             threads=session.threads,
             made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            target_prefill=median(one.target_prefill for one in self._times),
-            draft_prefill=median(one.draft_prefill for one in self._times),
+            target_prefill=median(one.target_prefill for one in self._times if one.target_prefill is not None),
+            draft_prefill=median(one.draft_prefill for one in self._times if one.draft_prefill is not None),
             points=points,
             block=median(self._block or [0.0]),
         )

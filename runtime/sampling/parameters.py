@@ -148,13 +148,13 @@ class SamplingParameters:
             )
         if self.num_candidates and self.verification != "spectr":
             raise ParameterError(
-                f"num_candidates is {self.num_candidates} and verification is {self.verification!r}; only 'spectr' "
-                "judges candidates, so set it, or leave num_candidates out",
+                f"num_candidates is {self.num_candidates}, and the verification {self.verification!r} judges none; ask "
+                "for 'spectr', or leave num_candidates out",
                 "num_candidates",
             )
         if self.num_candidates and self.num_draft_tokens == 0:
             raise ParameterError(
-                f"num_candidates is {self.num_candidates} with num_draft_tokens 0; candidates are additional to draft "
+                f"num_candidates is {self.num_candidates}, and num_draft_tokens 0; candidates are additional to draft "
                 "tokens, so give only one of the two",
                 "num_candidates",
             )

@@ -202,11 +202,25 @@ CALIBRATION = (
     ),
     Mutant("a resumed calibration measures again", JOURNAL, "if key not in self.finished:", "if True:", IN_CALIBRATE),
     Mutant(
-        "the capacity's cost is measured again and again",
-        CALIBRATE,
-        "number == 0 or one <= longest",
-        "True",
+        "the capacity's cost is measured again and again", CALIBRATE, "most=longest", "most=sys.maxsize", IN_CALIBRATE
+    ),
+    Mutant("bursts of a visit share a row", CALIBRATE, "{context} {burst}", "{context}", IN_CALIBRATE),
+    Mutant(
+        "what was resumed counts as measured now",
+        JOURNAL,
+        "if step.key not in self.finished:",
+        "if True:",
         IN_CALIBRATE,
+    ),
+    Mutant(
+        "a slow model is timed as often as a fast one", METER, "if not (burst and self.enough):", "if True:", IN_METER
+    ),
+    Mutant(
+        "a visit is over by what earlier ones took",
+        METER,
+        "(self._spent if times.target_prefill is None else 0.0)",
+        "self._spent",
+        IN_METER,
     ),
     Mutant("plain goes first in all of a calibration", CALIBRATE, "number % 2 == 0", "True", IN_CALIBRATE),
     Mutant(
@@ -243,7 +257,6 @@ CALIBRATION = (
         "check_writable(session.bundle)",
         "None",
         IN_CALIBRATE,
-        "calibrate",
     ),
     Mutant(
         "a calibration goes on from another host",

@@ -141,6 +141,14 @@ READING = (
         "return False",
         OF_CHECKPOINT,
     ),
+    Mutant("a head is exported as a target", SOURCES, "if is_draft:", "if False:", OF_SOURCES),
+    Mutant(
+        "an engine that there is not is looked up",
+        "exporter/options.py",
+        "            info_of(engine)  # raises",
+        "            pass  # raises",
+        OF_SOURCES,
+    ),
     Mutant("options for one head overrule another", SOURCES, "len(takers) > 1", "False", OF_SOURCES),
     Mutant(
         "an option for heads is refused beside a draft",

@@ -106,11 +106,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
         ran.append(request.line)
         return real(session, request, *rest, **options)
 
-    timed: list[int] = []
-    time = CostMeter.time
-    monkeypatch.setattr(
-        CostMeter, "time", lambda meter, context, bursts: (timed.append(context), time(meter, context, bursts))[1]
-    )
+    timed = timed_contexts(monkeypatch)
     monkeypatch.setattr(module, "record", counted)
     with pytest.raises(StopError):
         calibrate(session, requests(12), OPTIONS, "x")
@@ -120,13 +116,46 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     shown: list[tuple[int, int]] = []
     analysis = calibrate(session, requests(12), OPTIONS, "x", lambda *progress: shown.append(progress))
     assert sorted(first + ran) == list(range(1, 13))
-    # Costs before each quarter, also those of the first run; at the capacity, which no request reaches, once.
+    # Costs before each quarter, also those of the first run; at the capacity, which no request reaches, once and last.
     assert sorted(timed) == [6] * 4 + [14] * 4 + [33] * 4 + [280]
-    assert shown == [(done, 12 + len(timed)) for done in range(13 + len(timed))]
+    assert timed[-1] == 280
+    total = shown[-1][1]
+    assert shown[-1] == (total, total)
+    assert shown == sorted(shown)
+    assert shown[0][0] > 0  # what the first run finished counts at once: it tells nothing about the speed
+    assert len(shown) == 5 + 3 + 1 + 1  # requests, costs of the last quarter and at the capacity, the end
     for one, other in zip(analysis.routes, whole.routes, strict=True):
         assert one.candidates == other.candidates
         assert one.acceptance == other.acceptance
     assert analysis.signals == whole.signals
+
+
+def timed_contexts(monkeypatch: pytest.MonkeyPatch, most: int = 1000) -> list[int]:
+    """The contexts of the bursts that are timed; after `most`, the run is stopped."""
+    timed: list[int] = []
+    real = CostMeter.time
+
+    def time(meter: CostMeter, context: int, first: bool) -> Any:
+        if len(timed) == most:
+            raise StopError
+        timed.append(context)
+        return real(meter, context, first)
+
+    monkeypatch.setattr(CostMeter, "time", time)
+    return timed
+
+
+def test_costs_are_kept_by_burst(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        first = timed_contexts(patch, 5)
+        with pytest.raises(StopError):
+            measure_only(session, CalibrateOptions(bursts=2))
+    then = timed_contexts(monkeypatch)
+    costs = measure_only(session, CalibrateOptions(bursts=2))["draft"]
+    contexts = [point.context for point in costs.points]
+    assert first + then == [context for context in contexts for _ in range(8)]
+    assert len(then) == 19
+    assert not session.bundle.path("calibration").exists()
 
 
 @pytest.mark.parametrize("other", ["settings", "host"])

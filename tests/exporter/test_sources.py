@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from specexport.errors import CheckpointError, PairError, ParameterError, SpecExportError, UnsupportedModelError
+from specexport.errors import (
+    CheckpointError,
+    EngineError,
+    PairError,
+    ParameterError,
+    SpecExportError,
+    UnsupportedModelError,
+)
 from specexport.exporter.options import BuildOptions, NamedDraft
 from specexport.exporter.sources import check_sources
 from support.block_drafts import save_block, save_block_target
@@ -99,6 +106,22 @@ def test_a_draft_of_another_target(target: Path, tmp_path: Path) -> None:
     with refused(PairError, "LlamaForCausalLM", "Qwen3ForCausalLM", field="draft"):
         check(target, draft)
     check(target, draft, force=True)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_draft_as_the_target(name: str, target: Path, tmp_path: Path) -> None:
+    draft = FORMATS[name](tmp_path / "draft")
+    for other in (draft, target):
+        with refused(CheckpointError, draft, "--draft", field="target"):
+            check(draft, other)
+    edit_json(draft / "config.json", medusa_num_heads=2)  # of a kind that is not built
+    with refused(CheckpointError, draft, "--draft", field="target"):
+        check(draft, target)
+
+
+def test_an_engine_that_there_is_not() -> None:
+    with refused(EngineError, "onnxruntim", field="engine", code="unknown_engine"):
+        BuildOptions(engines=("onnxruntim",))
 
 
 def test_mtp_where_there_is_no_one_layer(target: Path, tmp_path: Path) -> None:

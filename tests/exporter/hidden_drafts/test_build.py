@@ -26,6 +26,8 @@ from specexport.exporter.tracing import taps
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.describe import describe, render
 from specexport.runtime.proofs.verify import verify_session
+from specexport.runtime.request import _candidates
+from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.block_drafts import save_block, save_block_target
 from support.fake_device import FakeDevice
@@ -373,8 +375,14 @@ def test_candidates_need_a_draft_that_reads_tokens(target: Path, cache: Path, tm
     bundle = build(str(target), drafts, tmp_path / "b", options(cache, tree_rows=2)).bundle
     session = load(bundle.root, policy=False)
     sampled = {"temperature": 1.0, "verification": "spectr", "num_draft_tokens": 2}
-    with refused(ParameterError, "hidden states", field="verification"):
+    with refused(ParameterError, "hidden states", "plain", field="verification"):
         session.generate(PROMPT, **sampled)
+    (head, _), alone = bundle.manifest.drafts, SamplingParameters(**sampled)
+    only = Bundle(bundle.root, replace(bundle.manifest, drafts=(head,)))
+    for name in ("head", "ngram"):  # no other drafter is advised, where none can
+        with refused(ParameterError, field="verification") as caught:
+            _candidates(only, alone, (name,))
+        assert "name" not in str(caught.value)
     assert session.generate(PROMPT, **sampled, drafter="plain", max_new_tokens=20, seed=1).statistics.candidates > 0
     session.close()
 

@@ -55,7 +55,9 @@ def test_a_killed_run_resumes(session: Session, tmp_path: Path) -> None:
     path.write_bytes(b"".join(lines[:2]) + lines[2][: len(lines[2]) // 2])  # within the second answer
     with Journal.open(path, {}) as journal:
         assert list(journal.finished) == [jobs[0].key]
-        again = write_answers(session, jobs, journal, silent)
+        shown: list[tuple[int, int]] = []
+        again = write_answers(session, jobs, journal, lambda *progress: shown.append(progress))
+    assert shown == [(1, 3), (2, 3), (3, 3)]  # what is kept tells nothing about the speed
     assert [one.tokens for one in again] == [one.tokens for one in whole]
     assert all(np.array_equal(one.ids, other.ids) for one, other in zip(again, whole, strict=True))
 

@@ -59,6 +59,17 @@ def test_of_a_block_the_first_token_and_a_further_one(clock: Clock, tmp_path: Pa
     assert costs.at(50).rounds[3] == pytest.approx(1.0 + 0.3 + 3.1 * DRAFT, abs=0.02)
 
 
+def test_a_slow_model_is_timed_once_in_a_visit(clock: Clock, tmp_path: Path) -> None:
+    session = fake_session(tmp_path, Timed(clock, 1.0, 0.0), Timed(clock, DRAFT, 0.0))
+    for longest, bursts in ((1.0, 2), (250.0, 6), (1000.0, 6)):
+        meter = CostMeter(session, [10, 100], longest=longest)
+        meter.measure(3)
+        found = [times.context for times in meter._times if times.target_prefill is not None]
+        assert found == [10, 100]
+        assert len(meter._times) == bursts
+        assert all((times.target_prefill is None) == (times.draft_prefill is None) for times in meter._times)
+
+
 class Cold(Timed):
     """The first pass of another width finds the caches of the CPU as the last one left them."""
 
