@@ -152,7 +152,7 @@ def _drafters(drafts: Sequence[str]) -> str:
     """What --drafter takes, and what a session uses without it and without a policy."""
     first = drafts[0]
     usual = f"{drafters_of(first)[1]}, or {first} where a GPU runs whole rounds"
-    return f"drafters   {', '.join(all_drafters(drafts))}; by default, and without a policy, {usual}"
+    return f"drafters   {', '.join(all_drafters(drafts))}; the default without a policy: {usual}"
 
 
 def _vocabularies(draft: DraftSpec) -> Iterator[str]:

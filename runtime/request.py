@@ -145,7 +145,7 @@ def _candidates(bundle: Bundle, parameters: SamplingParameters, drafters: Sequen
         (
             not able,
             ", and no draft of this bundle can give them: after a candidate there are no hidden states of the target "
-            "for it to read; ask for another",
+            "for it to read; use 'block' or 'token'",
         ),
         (not most, f", but this bundle has no rows for them; {_rows_by(bundle, wanted or 8)}"),
         (

@@ -50,7 +50,7 @@ def test_a_build_ends_with_what_the_draft_gives_and_the_warnings(tmp_path: Path)
 
 def test_the_drafters_and_the_default(tmp_path: Path) -> None:
     text = render(describe(write_bundle(tmp_path)))
-    assert "drafters   draft, ngram, ngram+draft; by default, and without a policy, ngram+draft, or draft where" in text
+    assert "drafters   draft, ngram, ngram+draft; the default without a policy: ngram+draft, or draft where" in text
 
 
 def test_where_the_costs_are_of_a_bundle_that_was_not_calibrated(tmp_path: Path) -> None:
