@@ -26,6 +26,11 @@ CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters e
 KEPT = 1 << 29  # bytes of hidden states that a build keeps: 10 thousand tokens of three layers of an 8B
 
 
+def copied(part: str, weight: Tensor) -> str:
+    """The note of a draft that has a copy of `weight`."""
+    return f"the {part} is the target's: {weight.numel() / 1e6:.1f} M parameters more"
+
+
 @dataclass
 class HiddenDraftOutput:
     """logits `[1, R, m]` of the rows of `logits_to_keep`. feedback `[1, T, H]`: what the row after each reads where

@@ -26,7 +26,7 @@ from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import read_config
 from ..weights.texts import read_texts
 from .absent import absent_keys
-from .base import HiddenDraft
+from .base import HiddenDraft, copied
 from .block import BlockDraft, BlockForm
 from .eagle3 import Eagle3Draft, Eagle3Form
 from .fit import Said, Target, is_same, made_for, refuse_another
@@ -190,10 +190,10 @@ class HiddenDraftCheckpoint(Checkpoint):
         notes = []
         if EMBEDDING not in state:
             state[EMBEDDING] = _copied(target.get_input_embeddings().weight, None, dtype)
-            notes.append(f"the embedding is the target's: {state[EMBEDDING].numel() / 1e6:.1f} M parameters more")
+            notes.append(copied("embedding", state[EMBEDDING]))
         if HEAD not in state:
             state[HEAD] = _copied(target.get_output_embeddings().weight, ids, dtype)
-            notes.append(f"the output embedding is the target's: {state[HEAD].numel() / 1e6:.1f} M parameters more")
+            notes.append(copied("output embedding", state[HEAD]))
         model.load_state_dict(state, assign=True)
         model.target_ids = ids
         model.follow(target)

@@ -26,7 +26,7 @@ from ..checkpoints.config import keeps_states
 from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import first_line, read_headers
-from .base import CACHE, HiddenDraft
+from .base import CACHE, HiddenDraft, copied
 from .cut_vocabulary import cut_head
 from .mtp_tensors import Stored, find_stored, of_gguf, refused, several
 
@@ -126,13 +126,16 @@ class MtpCheckpoint(Checkpoint):
         return hashlib.sha256(f"{self.target.digest} mtp {self.kept}".encode()).hexdigest()
 
     def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
-        """The layer, which follows the target; and no notes, since the target has them."""
+        """The layer, which follows the target; and notes of what they share."""
         target = self.target.load(precision)
         model = load_layer(self.target, self.stored, target, TORCH_DTYPES[precision])
         if self.kept:
             cut_head(model, self.kept)
         model.follow(target)
-        return for_inference(self.source, model, {"missing_keys": ()}), ()
+        embedding, head = model.embed_tokens.weight, model.lm_head.weight
+        notes = [copied("embedding", embedding)]
+        notes += [copied("output embedding", head)] if head is not embedding else []
+        return for_inference(self.source, model, {"missing_keys": ()}), tuple(notes)
 
 
 def mtp_checkpoint(target: Checkpoint, kept: tuple[int, ...] = ()) -> MtpCheckpoint:

@@ -147,7 +147,8 @@ def test_it_has_copies_of_the_targets_embedding_and_head(tied: bool, tmp_path: P
     family = FAMILIES["Qwen3.5"]
     folder, _ = saved(replace(family, config=family.config | dict(tie_word_embeddings=tied)), tmp_path)
     draft = mtp_checkpoint(find_checkpoint(str(folder)))
-    model = draft.load("bf16")
+    model, notes = draft.load_noted("bf16")
+    assert len(notes) == 2 - tied  # of what it shares
     target: PreTrainedModel = model.__dict__["_target"]
     assert model.embed_tokens.weight is not target.get_input_embeddings().weight
     assert torch.equal(model.lm_head.weight, target.lm_head.weight)
