@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from importlib.util import find_spec
 
 from ..bundle import NO_DRAFT
 from ..errors import MissingPackageError
-from ..runtime.costs.meter import CostMeter, Times
+from ..runtime.costs.meter import CostMeter, Times, decoding, reading
 from ..runtime.drafting.names import check_drafter
 from ..runtime.hub import bundle_name
 from ..runtime.policy.cost_model import COSTS, Costs
@@ -39,8 +40,10 @@ from .verdicts.route_analysis import analyze_route
 from .verdicts.routing import choose_routing
 from .verdicts.verdict import Criteria, worth_reading
 
+LOG = logging.getLogger("specexport")
 FOLDER = "calibration"
-JOURNAL = f"{FOLDER}/calibrate.jsonl"
+# With prompts, and without.
+JOURNAL, COSTS_JOURNAL = f"{FOLDER}/calibrate.jsonl", f"{FOLDER}/costs.jsonl"
 # Costs are measured this many times, spread over the run; at contexts beyond every request once, at the end.
 PASSES = 4
 
@@ -56,7 +59,7 @@ def measure_only(session: Session, options: CalibrateOptions, progress: Progress
 
     Raises `ParameterError`, `OutputError`.
     """
-    with _opened(session, (), options) as journal:
+    with _opened(session, COSTS_JOURNAL, (), options) as journal:
         meters = {model: CostMeter(session, draft=model) for model in models_of(session, options)}
         journal.take(list(_visits(meters, 0, PASSES * options.bursts, journal)), progress)
         session.reset()
@@ -72,7 +75,7 @@ def calibrate(
 
     command: as the report states it. Resumes an interrupted run. Raises `ParameterError`, `OutputError`.
     """
-    with _opened(session, requests, options) as journal:
+    with _opened(session, JOURNAL, requests, options) as journal:
         contexts = _contexts(session, requests)
         meters = {model: CostMeter(session, contexts, draft=model) for model in models_of(session, options)}
         recorded = _measure(session, requests, options, journal, meters, progress)
@@ -96,11 +99,13 @@ def calibrate(
 
 
 @contextmanager
-def _opened(session: Session, requests: Sequence[Request], options: CalibrateOptions) -> Iterator[Journal]:
+def _opened(session: Session, file: str, requests: Sequence[Request], options: CalibrateOptions) -> Iterator[Journal]:
     """The journal of such a run, which a run that ends removes. Raises `ParameterError`, `OutputError`."""
     drafters_of(session, options)
     check_writable(session.bundle)
-    with Journal.open(session.bundle.path(JOURNAL), _header(session, requests, options)) as journal:
+    with Journal.open(session.bundle.path(file), _header(session, requests, options)) as journal:
+        if journal.replaced:
+            LOG.warning("%s belonged to another run and is replaced", journal.path)
         yield journal
         journal.remove()
     with suppress(OSError):  # the folder may still hold the journal of a bench
@@ -142,7 +147,8 @@ def _measure(
             steps += _visits(meters, number, options.bursts, journal, most=longest)
         for model in meters:
             key = f"{request.line} {model}"
-            steps.append(Step(key, 2 * request.max_new_tokens, partial(run, key, model, number)))
+            work = 3 * reading(len(request.tokens)) + 2 * decoding(request.max_new_tokens, len(request.tokens))
+            steps.append(Step(key, round(work), partial(run, key, model, number)))
     steps += _visits(meters, len(turns), options.bursts, journal, least=longest + 1)
     journal.take(steps, progress)
     session.reset()

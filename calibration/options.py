@@ -22,7 +22,7 @@ class CalibrateOptions:
 
     temperature, top_k, top_p, seed: of the requests, whose drafts are judged by token verification. drafters: to choose
     from; none or `all` for all of them. floor: what the p10 speedup must reach. mode: of the entries of policy.json.
-    bursts: see `CostMeter.time`. Raises `ParameterError`.
+    bursts: in each visit to a context. Raises `ParameterError`.
     """
 
     temperature: float = 0.0

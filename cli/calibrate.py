@@ -11,15 +11,12 @@ from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from .options import BUNDLE, FILE, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, running
 from .progress import bar, note_busy_host, requests_of
-
-if TYPE_CHECKING:
-    from ..runtime.session import Session
 
 
 @click.command()
@@ -77,8 +74,8 @@ def calibrate(
     which sessions then follow, and a report. An interrupted run resumes where it stopped. Without --prompts it writes
     costs.json alone, and keeps a policy.
     """
+    from ..calibration.calibrate import COSTS_JOURNAL, JOURNAL, check_packages, measure_only
     from ..calibration.calibrate import calibrate as run
-    from ..calibration.calibrate import check_packages, measure_only
     from ..calibration.measuring.prompts import choose
     from ..calibration.options import CalibrateOptions, drafters_of, models_of
     from ..calibration.report import answer, check_report, render, verdicts, write_report
@@ -103,7 +100,7 @@ def calibrate(
             raise click.UsageError(f"{useless[0]} needs --prompts: without them only costs are measured")
         session = load(bundle, **where, policy=False)
         note_busy_host()
-        with _resumable(session), bar("calibrate, costs", percent=True) as advance:
+        with _resumable(session.bundle.path(COSTS_JOURNAL)), bar("calibrate, costs", percent=True) as advance:
             costs = measure_only(session, chosen, advance)
         click.echo(json.dumps(costs, default=asdict) if as_json else str(session.bundle.root / "costs.json"))
         place = shlex.quote(str(session.bundle.root))
@@ -112,7 +109,7 @@ def calibrate(
             f"specexport calibrate {place} --prompts FILE",
             err=True,
         )
-        note_busy_host(ended=True)
+        note_busy_host(perf_counter() - start)
         return
     check_packages()
     read = read_prompt_lines(prompts, skip_invalid)
@@ -127,11 +124,11 @@ def calibrate(
         )
     note_busy_host()
     click.echo(
-        f"costs are measured between the {len(requests)} requests, which can take longer than the requests, and at the "
-        "end at the bundle's capacity",
+        f"costs are measured before and between the {len(requests)} requests, which can take longer than the requests, "
+        "and at the end up to the bundle's capacity",
         err=True,
     )
-    with _resumable(session), bar("calibrate", "deciding by route", percent=True) as advance:
+    with _resumable(session.bundle.path(JOURNAL)), bar("calibrate", "deciding by route", percent=True) as advance:
         analysis = run(session, requests, chosen, command_line(sys.argv[1:]), advance)
     click.echo(json.dumps(analysis.as_dict()) if as_json else render(analysis) if details else verdicts(analysis))
     report = report or session.bundle.root / REPORT
@@ -146,18 +143,15 @@ def calibrate(
             "(it starts over)",
             err=True,
         )
-    note_busy_host(ended=True)
+    note_busy_host(perf_counter() - start)
     click.echo("from now on leave out --drafter: with it, sessions do not follow the policy", err=True)
 
 
 @contextmanager
-def _resumable(session: Session) -> Iterator[None]:
+def _resumable(journal: Path) -> Iterator[None]:
     """Ends an interrupted measurement by saying how to go on."""
-    from ..calibration.calibrate import JOURNAL
-
     try:
         yield
     except KeyboardInterrupt:
-        journal = session.bundle.path(JOURNAL)
         click.echo(f"interrupted; run the same command again to resume, or delete {journal} to start over", err=True)
         raise SystemExit(130) from None

@@ -242,11 +242,10 @@ def grammars(command: Callable[..., None]) -> Callable[..., None]:
                 grammar = Grammar.lark(text_of(lark))
             command(grammar=grammar, **others)
         except GrammarError as error:  # some are wrong only when the command compiles them
-            if regex is not None:
-                raise GrammarError(f"--regex {regex!r}: {error.reason}", code=error.code) from None
-            if file is None:
+            if not names:
                 raise
-            raise GrammarError(f"{file.name}: {error}", code=error.code) from None
+            message = f"{names[0]}: {error.reason}" if file is None else f"{file.name}: {error}"
+            raise GrammarError(message, code=error.code) from None
 
     for option in reversed(GRAMMARS):
         run = option(run)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SECONDS = 15.0
 # What the rest is estimated from: steps may take a minute each.
 WINDOW = 600.0
+# Of the loads that the system keeps.
+MINUTES = (1, 5, 15)
 # Processes beyond one for every CPU that are not worth a warning: the load counts the last minute, and this command.
 SPARE = 0.5
 
@@ -93,20 +95,23 @@ def time_lines(stages: Sequence[StageTime], seconds: float) -> list[str]:
     return [f"{label:<20} {time}" for label, time in lines]
 
 
-def note_busy_host(ended: bool = False) -> None:
-    """Says on stderr that other processes need the CPUs, if they do. ended: the measurements are behind."""
+def note_busy_host(measured: float = 0.0) -> None:
+    """Says on stderr that other processes need the CPUs, if they do. measured: for how many seconds it was, until now;
+    0 before it begins.
+    """
+    place = sum(measured > 60 * minutes for minutes in MINUTES[1:])
     try:
-        load = os.getloadavg()[0]
+        load = os.getloadavg()[place]
     except (AttributeError, OSError):
         return
     cpus = os.cpu_count() or 1
     if load > cpus + SPARE:
         start, advice = "this host may be busy", "fewer --threads may be faster"
-        if ended:
-            start, advice = "measured on a busy host", "measure again when it is idle"
+        if measured:
+            start, advice = "this host was busy meanwhile", "measure again when it is idle"
         click.echo(
-            f"{start}: its load over the last minute is {load:.1f} on {cpus} CPU{'s' * (cpus > 1)}, so "
-            f"times vary more than usual; {advice}",
+            f"{start}: its load over {MINUTES[place]} min is {load:.1f} on {cpus} CPU{'s' * (cpus > 1)}, so times vary "
+            f"more than usual; {advice}",
             err=True,
         )
 

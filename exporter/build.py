@@ -21,10 +21,12 @@ from .checkpoints.config import keeps_states
 from .checkpoints.find import find_checkpoint
 from .checkpoints.pair import check_capacity, check_models
 from .checkpoints.shared_vocabulary import Tokens, Translation
+from .checkpoints.source import is_gguf
 from .dialects import Dialect, refuse_engines
 from .export_model import ModelExport, export_model
 from .hidden_drafts.checkpoint import find_draft
 from .hidden_drafts.cut_vocabulary import most_frequent
+from .hidden_drafts.folder import refuse_as_target
 from .hidden_drafts.mtp import MtpCheckpoint
 from .memory import prompt_chunk, require_memory_for_copies
 from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
@@ -59,6 +61,8 @@ class _Models:
         dialects: tuple[Dialect, ...],
     ) -> _Models:
         models: dict[Role, Checkpoint] = {"target": find_checkpoint(target)}
+        if not is_gguf(target):
+            refuse_as_target(target, models["target"].folder)
         found = [_find_draft(named, models["target"], options) for named in drafts]
         if found:
             models["draft"] = found[0]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from ..bundle import HiddenDraftKind
 from ..engines.catalogue import ENGINES
-from ..errors import CheckpointError, ParameterError, UnsupportedModelError
+from ..errors import ParameterError
 from .checkpoints.source import find_local, find_weights, is_gguf, read_config, read_headers
 from .hidden_drafts.fit import Said, Target, architecture_of, draft_vocab, find_taps, refuse_another
-from .hidden_drafts.folder import format_of, pickled_named, tensors_of
+from .hidden_drafts.folder import format_of, pickled_named, refuse_as_target, tensors_of
 from .hidden_drafts.kinds import BlockFormat, Format, kind_of
 from .hidden_drafts.mtp_tensors import find_stored, is_mtp, of_gguf
 from .hidden_drafts.vocabulary import read_tables, read_target_ids
@@ -27,7 +27,7 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
     """
     place, kinds, known = find_local(target), list[HiddenDraftKind | None](), True
     if place and not is_gguf(target):
-        _refuse_draft(target, place)
+        refuse_as_target(target, place)
     readers = list[tuple[str, Path, Format | BlockFormat]]()
     for named in drafts:
         kind: HiddenDraftKind | None = None
@@ -106,18 +106,6 @@ def check_vocabulary(size: int | None, vocab_size: int) -> None:
     """size: as `BuildOptions.draft_vocabulary`. Raises `ParameterError`."""
     if size is not None and not 0 < size <= vocab_size:
         raise ParameterError(f"--draft-vocabulary is {size}; it must be from 1 to {vocab_size}", "draft_vocabulary")
-
-
-def _refuse_draft(target: str, place: Path) -> None:
-    try:
-        is_draft = format_of(target, place) is not None
-    except UnsupportedModelError:
-        is_draft = True
-    if is_draft:
-        raise CheckpointError(
-            f"{target} is a draft that reads a target's hidden states; give it as --draft, and its target as --target",
-            "target",
-        )
 
 
 def _check_mtp(target: str, place: Path | None, vocabulary: int | None) -> None:

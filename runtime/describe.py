@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..bundle import KEEPS, WARNING, Bundle, CacheLayer, DraftSpec, Fidelity, Manifest, ModelSpec, Proof, TextSpec
+from ..bundle.drafts import LOOKUP
+from ..engines.catalogue import info_of
 from .drafting.names import all_drafters, drafters_of
 from .policy.cost_model import COSTS, Costs
 from .policy.files import read_by_draft, read_policy, stale
 from .policy.routes import UNBOUNDED, Policy, RoutePolicy
 
-NO_MODEL = "draft      none: drafts are looked up in the text"
+NO_MODEL = f"draft      none: {LOOKUP} looks drafts up in the text"
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def render(description: Description) -> str:
             taps = ", ".join("what the target's head reads" if tap < 0 else str(tap) for tap in reads.taps)
             lines.append(f"           reads the target's hidden states: {taps}")
         lines += _vocabularies(draft)
-    lines.append(_drafters(manifest.draft_names) if manifest.drafts else NO_MODEL)
+    lines.append(_drafters(manifest) if manifest.drafts else NO_MODEL)
     lines += [
         _plans(manifest, engine) for engine in manifest.engines if any(plan.engine == engine for plan in manifest.plans)
     ]
@@ -148,10 +150,12 @@ def _states(layers: Sequence[CacheLayer], memory: dict[str, int]) -> str:
     return f", of it {memory['states'] / 1e6:.1f} MB of states in {_counted(count, 'layer')}" if count else ""
 
 
-def _drafters(drafts: Sequence[str]) -> str:
+def _drafters(manifest: Manifest) -> str:
     """What --drafter takes, and what a session uses without it and without a policy."""
-    first = drafts[0]
-    usual = f"{drafters_of(first)[1]}, or {first} where a GPU runs whole rounds"
+    drafts = manifest.draft_names
+    usual = drafters_of(drafts[0])[1]
+    if any(info_of(engine).on_gpu for engine in manifest.engines):
+        usual += f", or {drafts[0]} where a GPU runs whole rounds"
     return f"drafters   {', '.join(all_drafters(drafts))}; the default without a policy: {usual}"
 
 

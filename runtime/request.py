@@ -139,13 +139,13 @@ def _candidates(bundle: Bundle, parameters: SamplingParameters, drafters: Sequen
     most, wanted = bundle.manifest.contract.tree_rows, parameters.num_candidates
     models = [bundle.manifest.draft_called(name).model for name in map(model_of, drafters) if name is not None]
     able = [draft.name for draft in bundle.manifest.drafts if draft.model.reads is None]
-    named = f"name {' or '.join(able)}, which reads tokens only"
+    named = f"ask for drafter {' or '.join(map(repr, able))}"
     for refused, reason in (
         (not bundle.manifest.drafts, ", and this bundle has no draft model; build it with --draft"),
         (
             not able,
             ", and no draft of this bundle can give them: after a candidate there are no hidden states of the target "
-            "for it to read; use 'block' or 'token'",
+            "for it to read; leave it and num_candidates out",
         ),
         (not most, f", but this bundle has no rows for them; {_rows_by(bundle, wanted or 8)}"),
         (

@@ -205,7 +205,8 @@ def test_a_regex_choices_and_lark(run: Run, tmp_path: Path) -> None:
     assert run(*UNDER, "--choice", "yes (or so)", "--choice", "no").stdout in ("yes (or so)\n", "no\n")
     assert re.fullmatch(r"\d\d\+\d\d\n", run(*UNDER, "--grammar", tmp_path / "sum.lark").stdout)
     assert run(*UNDER, "--regex", "a", "--choice", "b").exit_code == 2
-    says(run(*UNDER, "--regex", "(").stderr.splitlines()[-1], "--regex", "'('")
+    for option, wrong in (("--regex", "("), ("--choice", "")):
+        says(run(*UNDER, option, wrong).stderr.splitlines()[-1], f"{option}: ")
 
 
 @pytest.mark.parametrize("text", ["{", '{"type": "string", "minLength": 3, "maxLength": 2}', "\ud800"])

@@ -96,12 +96,13 @@ class Journal:
     def take(self, steps: Sequence[Step], progress: Progress) -> None:
         """Do the steps, also those that a run before finished, as they read their rows.
 
-        progress: gets the work done and all of it, before each step that is not finished, and at the end. So what is
-        resumed counts as done at the start, and tells nothing about the speed.
+        progress: gets the work done and all of it, before each step behind the last finished one, and at the end. So
+        what is resumed counts as done at the start, and tells nothing about the speed.
         """
         done, total = 0, sum(step.work for step in steps)
-        for step in steps:
-            if step.key not in self.finished:
+        last = max((number for number, step in enumerate(steps) if step.key in self.finished), default=-1)
+        for number, step in enumerate(steps):
+            if number > last:
                 progress(done, total)
             step.do()
             done += step.work
@@ -165,9 +166,7 @@ def _lock(path: Path, file: FileIO) -> None:
     try:
         lock(file)
     except BlockingIOError:
-        raise OutputError(
-            f"{path} is in use by another run; wait for it to end, or give this run another file"
-        ) from None
+        raise OutputError(f"{path} is in use by another run; wait for it to end, or stop it") from None
     except OSError:
         pass  # a file system without locks
 

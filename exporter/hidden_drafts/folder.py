@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ...errors import CheckpointError
+from ...errors import CheckpointError, UnsupportedModelError
 from ..checkpoints.source import (
     ALIKE,
     OTHER_FORMATS,
@@ -67,6 +67,18 @@ def refuse_to_add(source: str) -> None:
     with pickled_named(source):
         place = None if is_mtp(source) else find_local(source)
     refuse_reader(source, is_mtp(source) or bool(place and not is_gguf(source) and format_of(source, place)))
+
+
+def refuse_as_target(source: str, folder: Path) -> None:
+    """Raises `CheckpointError` for a draft of these."""
+    names = tuple(read_headers(find_weights(source, folder)))
+    with suppress(UnsupportedModelError):  # of kinds that are no drafts here, some are whole models
+        if recognize(source, read_config(source, folder), names):
+            raise CheckpointError(
+                f"{source} is a draft that reads a target's hidden states; give it as --draft, and its target as "
+                "--target",
+                "target",
+            )
 
 
 def refuse_reader(source: str, reads: bool) -> None:

@@ -117,18 +117,19 @@ def write_answers(session: Session, jobs: Sequence[Job], journal: Journal, progr
 
     An interrupted run loses only the answer in progress. Raises `OutputError`.
     """
-    answers = []
-    for number, job in enumerate(jobs):
+    answers, done, total = [], set[str](), len({job.key for job in jobs})
+    for job in jobs:
         if job.key not in journal.finished:
-            progress(number, len(jobs))
+            progress(len(done), total)
             journal.add(job.key, _write(session, job))
+        done.add(job.key)
         try:
             answers.append(_parse(job.request, journal.finished[job.key]))
         except (KeyError, TypeError, ValueError) as error:
             raise OutputError(
                 f"{journal.path}, row {job.key}: no answer ({error}); delete the file to start over"
             ) from None
-    progress(len(jobs), len(jobs))
+    progress(total, total)
     return [answer for answer in answers if answer.tokens]
 
 

@@ -69,7 +69,7 @@ class Times:
 
     target_prefill, draft_prefill: per token; None behind the first burst of a visit to the context, which finds the
     prompt in the caches. rounds: by number of draft tokens. Without a draft model, rounds with a draft are target
-    passes alone. seconds: all of it, without the prefills.
+    passes alone. seconds: of all the rounds.
     """
 
     context: int
@@ -77,6 +77,16 @@ class Times:
     draft_prefill: float | None
     rounds: tuple[tuple[RoundTime, ...], ...]
     seconds: float
+
+
+def reading(tokens: int) -> float:
+    """About how many rounds with short contexts take as long as a prompt of `tokens`."""
+    return tokens / PROMPT * (1 + tokens / CACHED / 2)
+
+
+def decoding(rounds: int, context: int) -> float:
+    """The same of `rounds` with `context` tokens in the caches."""
+    return rounds * (1 + context / CACHED)
 
 
 class CostMeter:
@@ -118,9 +128,9 @@ class CostMeter:
         self._block: list[float] = []
 
     def work(self, context: int, first: bool) -> int:
-        """About how many rounds with short contexts take as long as `time`."""
-        rounds, longer = (self._most + 1) * (self._burst_rounds + 2), context / CACHED
-        return round(rounds * (1 + longer) + first * context / PROMPT * (1 + longer / 2))
+        """How long `time` takes, as `reading` counts."""
+        rounds = (self._most + 1) * (self._burst_rounds + 2)
+        return round(decoding(rounds, context) + first * reading(context))
 
     def measure(self, bursts: int) -> None:
         """Visit every context, and keep the times of `bursts` bursts, fewer where a model is slow."""
@@ -136,13 +146,12 @@ class CostMeter:
         first: of a visit to the context, so the prefills are timed before it. The session's cached prefix is lost.
         """
         prompt = np.random.default_rng(SEED).integers(0, self._session.engine.target.vocab_size, context).tolist()
-        prefill = draft_prefill = None
         if first:
             self._session.reset()
-            # A draft that reads the target needs the prompt's hidden states, which a plain prefill does not keep. The
-            # round is for a cancellation to be seen.
-            prefill = self._burst(prompt, 0, 1, speculate=self._reads is not None)[0] / context
-            draft_prefill = self._read(prompt) / context
+        # Nothing new to read behind the first burst, unless a run was interrupted. A draft that reads the target needs
+        # the prompt's hidden states, which a plain prefill does not keep. The round is for a cancellation to be seen.
+        prefill = self._burst(prompt, 0, 1, speculate=self._reads is not None)[0]
+        draft_prefill = self._read(prompt) if first else 0.0
         rounds: list[Sequence[RoundTime]] = [()] * (self._most + 1)
         numbers, start = list(range(self._most + 1)), perf_counter()
         self._order.shuffle(numbers)
@@ -151,7 +160,11 @@ class CostMeter:
                 rounds[k] = self._burst(prompt, k, self._burst_rounds)[1]
             else:
                 rounds[k] = self._passes(context, k)
-        return Times(context, prefill, draft_prefill, tuple(map(tuple, rounds)), perf_counter() - start)
+        seconds = perf_counter() - start
+        by_k = tuple(map(tuple, rounds))
+        if not first:
+            return Times(context, None, None, by_k, seconds)
+        return Times(context, prefill / context, draft_prefill / context, by_k, seconds)
 
     def add(self, times: Times) -> None:
         """Keep `times`, of this meter or of one before it in an interrupted run."""

@@ -97,11 +97,11 @@ def _parse(number: int, raw: bytes, routed: bool) -> PromptLine:
         raise _expected(_show(entry), EXPECTED[routed])
     for key in entry:
         if key not in KEYS:
-            raise _expected(f"the unknown key {_show(key)}", ", ".join(KEYS), key)
+            raise _expected(f"the unknown key {_show(key)}", ", ".join(map(_show, KEYS)), key)
     route = _route(entry) if routed or "route" in entry else ""
     most = entry.get("max_new_tokens")
     if "max_new_tokens" in entry and (type(most) is not int or most < 1):
-        raise _expected(f"max_new_tokens {_show(most)}", "a whole number of at least 1", "max_new_tokens")
+        raise _expected(f'"max_new_tokens": {_show(most)}', "a whole number of at least 1", "max_new_tokens")
     return PromptLine(number, route, _prompt(entry), most)
 
 

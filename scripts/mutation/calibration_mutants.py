@@ -208,9 +208,26 @@ CALIBRATION = (
     Mutant(
         "what was resumed counts as measured now",
         JOURNAL,
-        "if step.key not in self.finished:",
+        "if number > last:",
         "if True:",
-        IN_CALIBRATE,
+        IN_JOURNAL,
+    ),
+    Mutant(
+        "steps that were left out before a finished one are waited for",
+        JOURNAL,
+        "if number > last:",
+        "if step.key not in self.finished:",
+        IN_JOURNAL,
+    ),
+    Mutant(
+        "costs alone empty the journal of a calibration", CALIBRATE, "COSTS_JOURNAL, ()", "JOURNAL, ()", IN_CALIBRATE
+    ),
+    Mutant(
+        "a resumed burst is timed on empty caches",
+        METER,
+        "self._burst(prompt, 0, 1, speculate=self._reads is not None)[0]",
+        "self._burst(prompt, 0, 1, speculate=self._reads is not None)[0] if first else 0.0",
+        IN_METER,
     ),
     Mutant(
         "a slow model is timed as often as a fast one", METER, "if not (burst and self.enough):", "if True:", IN_METER

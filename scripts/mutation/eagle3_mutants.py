@@ -141,7 +141,7 @@ READING = (
         "return False",
         OF_CHECKPOINT,
     ),
-    Mutant("a head is exported as a target", SOURCES, "if is_draft:", "if False:", OF_SOURCES),
+    Mutant("a head is exported as a target", SOURCES, "if place and not is_gguf(target):", "if False:", OF_SOURCES),
     Mutant(
         "an engine that there is not is looked up",
         "exporter/options.py",

@@ -49,8 +49,11 @@ def test_a_build_ends_with_what_the_draft_gives_and_the_warnings(tmp_path: Path)
 
 
 def test_the_drafters_and_the_default(tmp_path: Path) -> None:
-    text = render(describe(write_bundle(tmp_path)))
-    assert "drafters   draft, ngram, ngram+draft; the default without a policy: ngram+draft, or draft where" in text
+    bundle = write_bundle(tmp_path)
+    line = "drafters   draft, ngram, ngram+draft; the default without a policy: ngram+draft"
+    assert line in render(describe(bundle)).splitlines()
+    on_gpu = replace(bundle.manifest, engines=("onnxruntime-cuda",))
+    assert f"{line}, or draft where a GPU" in render(describe(Bundle(tmp_path, on_gpu)))
 
 
 def test_where_the_costs_are_of_a_bundle_that_was_not_calibrated(tmp_path: Path) -> None:

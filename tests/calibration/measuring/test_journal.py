@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
-from specexport.calibration.measuring.journal import Journal
+from specexport.calibration.measuring.journal import Journal, Step
 from specexport.errors import OutputError
 from support.refusals import refused, says
 
@@ -158,3 +159,15 @@ def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             journal.add("a", {})
         assert journal.finished == {}
     says(refusal(path.with_name("new.jsonl")))
+
+
+def test_what_an_earlier_run_left_out_is_not_waited_for(tmp_path: Path) -> None:
+    shown: list[tuple[int, int]] = []
+    with Journal.open(tmp_path / "journal.jsonl", {}) as journal:
+        journal.add("a", {})
+        journal.add("c", {})
+        done: list[str] = []
+        steps = [Step(key, 2, partial(done.append, key)) for key in "abcdef"]
+        journal.take(steps, lambda *progress: shown.append(progress))
+    assert "".join(done) == "abcdef"
+    assert shown == [(6, 12), (8, 12), (10, 12), (12, 12)]

@@ -70,6 +70,20 @@ def test_a_slow_model_is_timed_once_in_a_visit(clock: Clock, tmp_path: Path) -> 
         assert all((times.target_prefill is None) == (times.draft_prefill is None) for times in meter._times)
 
 
+@pytest.mark.parametrize("draft", [True, False])
+def test_a_burst_of_a_resumed_visit_reads_its_prompt_first(draft: bool, clock: Clock, tmp_path: Path) -> None:
+    target = Timed(clock, 1.0, 0.0)
+    session = fake_session(tmp_path, target, Timed(clock, DRAFT, 0.0) if draft else None)
+    for seed in range(8):  # whatever number of draft tokens comes first
+        session.reset()
+        target.steps.clear()
+        meter = CostMeter(session, [100])
+        meter._order.seed(seed)
+        times = meter.time(100, first=False)
+        assert target.steps[0][1] == 0
+        assert (times.target_prefill, times.draft_prefill) == (None, None)
+
+
 class Cold(Timed):
     """The first pass of another width finds the caches of the CPU as the last one left them."""
 
