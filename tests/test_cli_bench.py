@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from specexport.calibration.bench import interleaved as module
 from specexport.cli import main
 from support.ended import cause
-from support.refusals import check
+from support.refusals import check, says
 
 Run = Callable[..., Result]
 # Nothing else needs the CPUs, as far as it knows.
@@ -168,6 +168,8 @@ def test_lines_that_cannot_be_used(run: Run, prompts: Path, journal: Path) -> No
     assert len(lines) == 2
     prompts.write_text(prompts_without)
     check(cause(run()), "--max-seq-len", "301", field="prompt")
+    prompts.write_text(json.dumps({"route": "code", "prompt": "a", "max_new_tokens": 0}))
+    says(run().stderr.splitlines()[-1], '"max_new_tokens": 0')  # the key of the file, not the option
     assert not journal.exists()
 
 
