@@ -173,15 +173,16 @@ def _temporary(final: Path, folder: bool) -> Iterator[tuple[Path, int]]:
 def _made(final: Path, folder: bool) -> tuple[Path, int]:
     """A new file or folder, locked if that is possible; again if another process takes it for one that was left."""
     while True:
-        made = final.with_name(f".{final.name}.tmp-{secrets.token_hex(4)}")
+        made, is_made = final.with_name(f".{final.name}.tmp-{secrets.token_hex(4)}"), False
         try:
             if folder:
                 made.mkdir()
+                is_made = True
                 descriptor = os.open(made, os.O_RDONLY)
             else:
                 descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         except OSError as error:
-            if folder and isinstance(error, FileNotFoundError) and final.parent.is_dir():
+            if is_made and isinstance(error, FileNotFoundError):
                 continue
             error.filename = str(final.parent)  # rather than a name that nobody gave
             raise

@@ -40,6 +40,10 @@ class Bundle:
                 else f"does not exist; check the path, or make a bundle there: specexport build --target ... -o {root}"
             )
             raise BundleError(f"{root} {problem}", code="bundle_not_found")
+        if not (root / MANIFEST).exists() and (root / "config.json").is_file():
+            raise BundleError(
+                f"{root} is a checkpoint, not a bundle; specexport build makes one of it", code="bundle_not_found"
+            )
         raw = read_json(root / MANIFEST)
         if isinstance(raw, dict) and "schema_version" not in raw:
             raise BundleError(

@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
-from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
 from ..bundle import NO_DRAFT
-from ..errors import MissingPackageError
-from ..runtime.costs.meter import CostMeter, Times, decoding, reading
-from ..runtime.drafting.names import check_drafter
+from ..errors import BundleError, MissingPackageError
+from ..runtime.costs.meter import CostMeter
 from ..runtime.hub import bundle_name
 from ..runtime.policy.cost_model import COSTS, Costs
-from ..runtime.policy.files import check_writable, write_decision
+from ..runtime.policy.files import check_writable, read_by_draft, write_decision
 from ..runtime.policy.host_identity import bundle_identity, describe_host
 from ..runtime.policy.routes import POLICY, POLICY_VERSION, Policy
 from ..runtime.policy.routing import ROUTING
 from ..runtime.policy.survival import SURVIVAL, Survival
-from ..runtime.sampling.parameters import SamplingParameters
 from ..runtime.session import Session
 from .drafted import Drafted, normalized
 from .measuring.confidence import read_confidence
-from .measuring.journal import Journal, Step
+from .measuring.journal import Journal, own_path
 from .measuring.judged_tokens import judged_tokens
 from .measuring.prompts import Progress, Request, silent
-from .measuring.record import Record, record
+from .measuring.record import Record
+from .measuring.steps import VISITS, measure, visits
 from .options import CalibrateOptions, drafters_of, models_of
 from .statistics.results import Analysis, SignalQuality
 from .survival.fit import MIN_TOKENS, fit_survival
@@ -40,12 +36,7 @@ from .verdicts.route_analysis import analyze_route
 from .verdicts.routing import choose_routing
 from .verdicts.verdict import Criteria, worth_reading
 
-LOG = logging.getLogger("specexport")
 FOLDER = "calibration"
-# With prompts, and without.
-JOURNAL, COSTS_JOURNAL = f"{FOLDER}/calibrate.jsonl", f"{FOLDER}/costs.jsonl"
-# Costs are measured this many times, spread over the run; at contexts beyond every request once, at the end.
-PASSES = 4
 
 
 def check_packages() -> None:
@@ -59,9 +50,12 @@ def measure_only(session: Session, options: CalibrateOptions, progress: Progress
 
     Raises `ParameterError`, `OutputError`.
     """
-    with _opened(session, COSTS_JOURNAL, (), options) as journal:
-        meters = {model: CostMeter(session, draft=model) for model in models_of(session, options)}
-        journal.take(list(_visits(meters, 0, PASSES * options.bursts, journal)), progress)
+    with _opened(session, (), options) as journal:
+        models, known = models_of(session, options), _known_contexts(session)
+        meters = {model: CostMeter(session, known.get(model), draft=model) for model in models}
+        steps = list(visits(meters, 0, VISITS * options.bursts, journal, most=session.capacity // 2))
+        steps += visits(meters, 1, options.bursts, journal, least=session.capacity // 2 + 1)
+        journal.take(steps, progress)
         session.reset()
         costs = normalized({model: meter.costs() for model, meter in meters.items()})
         write_decision(session.bundle, costs, COSTS)
@@ -75,10 +69,10 @@ def calibrate(
 
     command: as the report states it. Resumes an interrupted run. Raises `ParameterError`, `OutputError`.
     """
-    with _opened(session, JOURNAL, requests, options) as journal:
+    with _opened(session, requests, options) as journal:
         contexts = _contexts(session, requests)
         meters = {model: CostMeter(session, contexts, draft=model) for model in models_of(session, options)}
-        recorded = _measure(session, requests, options, journal, meters, progress)
+        recorded = measure(session, requests, options, journal, meters, progress)
         costs = normalized({model: meter.costs() for model, meter in meters.items()})
         drafted = [_drafted(session, requests, model, recorded[model], costs[model], options) for model in meters]
         analysis = _analyze(session, drafted, options, command)
@@ -98,93 +92,29 @@ def calibrate(
     return analysis
 
 
+def journal_path(session: Session, requests: Sequence[Request], options: CalibrateOptions) -> Path:
+    """Of `calibrate`, and without requests of `measure_only`."""
+    return own_path(session.bundle.path(FOLDER), "calibrate", _header(session, requests, options))
+
+
 @contextmanager
-def _opened(session: Session, file: str, requests: Sequence[Request], options: CalibrateOptions) -> Iterator[Journal]:
+def _opened(session: Session, requests: Sequence[Request], options: CalibrateOptions) -> Iterator[Journal]:
     """The journal of such a run, which a run that ends removes. Raises `ParameterError`, `OutputError`."""
     drafters_of(session, options)
     check_writable(session.bundle)
-    with Journal.open(session.bundle.path(file), _header(session, requests, options)) as journal:
-        if journal.replaced:
-            LOG.warning("%s belonged to another run and is replaced", journal.path)
+    with Journal.open(journal_path(session, requests, options), _header(session, requests, options)) as journal:
         yield journal
         journal.remove()
-    with suppress(OSError):  # the folder may still hold the journal of a bench
+    with suppress(OSError):  # the folder may still hold other journals
         session.bundle.path(FOLDER).rmdir()
 
 
-def _measure(
-    session: Session,
-    requests: Sequence[Request],
-    options: CalibrateOptions,
-    journal: Journal,
-    meters: Mapping[str, CostMeter],
-    progress: Progress,
-) -> dict[str, list[Record]]:
-    """Record every request with every draft; returns the records by draft model.
-
-    Routes take turns, so that all of them see the machine in the same states. Costs are measured in between. What the
-    journal has is not measured again.
-    """
-    turns, warm = _in_turn(requests), -1
-    recorded: dict[str, list[Record]] = {model: [] for model in meters}
-    before = [len(turns) * one // PASSES for one in range(PASSES)]
-
-    def run(key: str, model: str, number: int) -> None:
-        def ran() -> Record:
-            nonlocal warm
-            quarter = max(one for one in before if one <= number)
-            if warm != quarter:
-                _warm_up(session, turns[number])
-                warm = quarter
-            return record(session, turns[number], _sampling(options, model), plain_first=number % 2 == 0)
-
-        recorded[model].append(journal.once(key, Record, ran))
-
-    steps: list[Step] = []
-    longest = max(len(one.tokens) + one.max_new_tokens for one in requests)
-    for number, request in enumerate(turns):
-        if number in before:
-            steps += _visits(meters, number, options.bursts, journal, most=longest)
-        for model in meters:
-            key = f"{request.line} {model}"
-            work = 3 * reading(len(request.tokens)) + 2 * decoding(request.max_new_tokens, len(request.tokens))
-            steps.append(Step(key, round(work), partial(run, key, model, number)))
-    steps += _visits(meters, len(turns), options.bursts, journal, least=longest + 1)
-    journal.take(steps, progress)
-    session.reset()
-    return recorded
-
-
-def _visits(
-    meters: Mapping[str, CostMeter], number: int, bursts: int, journal: Journal, least: int = 0, most: int = sys.maxsize
-) -> Iterator[Step]:
-    """Steps that measure costs at the contexts from `least` to `most`. number: of these visits, for the journal."""
-
-    def time(key: str, meter: CostMeter, context: int, burst: int) -> None:
-        if not (burst and meter.enough):
-            meter.add(journal.once(key, Times, partial(meter.time, context, first=not burst)))
-
-    for model, meter in meters.items():
-        for context in meter.contexts:
-            for burst in range(bursts if least <= context <= most else 0):
-                key = f"costs {number} {model} {context} {burst}"
-                yield Step(key, meter.work(context, not burst), partial(time, key, meter, context, burst))
-
-
-def _warm_up(session: Session, request: Request) -> None:
-    drafter = check_drafter(None, session.bundle.manifest.draft_names)
-    tokens, most = min(4, request.max_new_tokens), session.max_draft_tokens
-    session.generate(request.tokens, max_new_tokens=tokens, num_draft_tokens=most, drafter=drafter)
-
-
-def _in_turn(requests: Sequence[Request]) -> list[Request]:
-    """The first request of every route, then the second of every route, and so on."""
-    seen: Counter[str] = Counter()
-    turns = []
-    for request in requests:
-        turns.append(seen[request.route])
-        seen[request.route] += 1
-    return [request for _, request in sorted(zip(turns, requests, strict=True), key=lambda item: item[0])]
+def _known_contexts(session: Session) -> dict[str, list[int]]:
+    """Those of costs.json, which fit the requests that it was made from, by draft."""
+    with suppress(BundleError):
+        known = read_by_draft(session.bundle, Costs, COSTS)
+        return {model: [point.context for point in costs.points] for model, costs in known.items()}
+    return {}
 
 
 def _contexts(session: Session, requests: Sequence[Request]) -> list[int]:
@@ -206,7 +136,7 @@ def _drafted(
 ) -> Drafted:
     """What was recorded with the draft `model`, and its confidence if reading it pays."""
     survival, signals = _survival(session, model, records)
-    reading = read_confidence(session, requests, records, costs, survival, _sampling(options, model))
+    reading = read_confidence(session, requests, records, costs, survival, options.sampling_with(model))
     if reading is not None and not worth_reading([one.trace for one in records], costs, reading, model):
         reading = survival = None
     return Drafted(model, tuple(records), costs, reading, survival, signals)
@@ -219,11 +149,6 @@ def _survival(
     if model == NO_DRAFT or len(tokens) < MIN_TOKENS or len(set(tokens.request.tolist())) < 2:
         return None, ()
     return fit_survival(tokens, bundle_identity(session.bundle, model))
-
-
-def _sampling(options: CalibrateOptions, model: str) -> SamplingParameters:
-    """The sampling parameters of requests that are drafted with `model`."""
-    return options.sampling if model == NO_DRAFT else replace(options.sampling, drafter=model)
 
 
 def _analyze(session: Session, drafted: Sequence[Drafted], options: CalibrateOptions, command: str) -> Analysis:

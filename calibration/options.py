@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..bundle import NO_DRAFT
 from ..errors import ParameterError
 from ..runtime.drafting.names import all_drafters, check_drafter, model_of
 from ..runtime.policy.routes import Mode
@@ -44,6 +45,10 @@ class CalibrateOptions:
     @property
     def sampling(self) -> SamplingParameters:
         return SamplingParameters(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
+
+    def sampling_with(self, model: str) -> SamplingParameters:
+        """Of requests that are drafted with `model`."""
+        return self.sampling if model == NO_DRAFT else replace(self.sampling, drafter=model)
 
 
 def drafters_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:

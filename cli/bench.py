@@ -26,7 +26,7 @@ from .options import (
 from .progress import bar, note_busy_host, requests_of
 
 if TYPE_CHECKING:
-    from ..calibration.measuring.journal import Journal
+    from ..calibration.measuring.journal import Journal, own_path
 
 
 @click.command()
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 @click.option(
     "--journal",
     type=FILE,
-    help="File of finished pairs, from which the same command resumes. [default: BUNDLE/calibration/bench.jsonl]",
+    help="File of finished pairs, from which the same command resumes. [default: one in BUNDLE/calibration]",
 )
 @running
 @JSON
@@ -86,8 +86,9 @@ def bench(
     requests = choose(requests_of(session, read, chosen.max_new_tokens, skip_invalid), routes, limit)
     check(session, requests, chosen)
     note_busy_host()
-    path, pairs = journal or session.bundle.root / "calibration" / "bench.jsonl", len(requests) * chosen.repeats
-    with Journal.open(path, journal_header(session, requests, chosen)) as kept:
+    header, pairs = journal_header(session, requests, chosen), len(requests) * chosen.repeats
+    path = journal or own_path(session.bundle.root / "calibration", "bench", header)
+    with Journal.open(path, header) as kept:
         _note_journal(kept, pairs)
         try:
             with bar("bench") as advance:

@@ -54,7 +54,7 @@ def verify(bundle: Path, where: dict[str, Any], as_json: bool, **options: Any) -
 
     L0 enumerates the verification rules. Parity compares the graphs with the Hugging Face model. L1 and L2 compare
     speculative with plain greedy output, at the same pass width and at width 1. L3, with --trials, compares sampled
-    output, under block and token verification, with the target's exact distribution. It takes minutes.
+    output, under block and token verification, with the target's exact distribution. It may take minutes.
     """
     from ..editing.display import BuildDisplay
     from ..editing.progress import Silent

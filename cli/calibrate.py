@@ -74,12 +74,13 @@ def calibrate(
     which sessions then follow, and a report. An interrupted run resumes where it stopped. Without --prompts it writes
     costs.json alone, and keeps a policy.
     """
-    from ..calibration.calibrate import COSTS_JOURNAL, JOURNAL, check_packages, measure_only
     from ..calibration.calibrate import calibrate as run
+    from ..calibration.calibrate import check_packages, journal_path, measure_only
     from ..calibration.measuring.prompts import choose
     from ..calibration.options import CalibrateOptions, drafters_of, models_of
     from ..calibration.report import answer, check_report, render, verdicts, write_report
     from ..runtime.policy.files import REPORT
+    from ..runtime.policy.routes import POLICY
     from ..runtime.provenance import command_line
     from ..runtime.text.prompt_file import read_prompt_lines
     from .progress import load
@@ -100,15 +101,16 @@ def calibrate(
             raise click.UsageError(f"{useless[0]} needs --prompts: without them only costs are measured")
         session = load(bundle, **where, policy=False)
         note_busy_host()
-        with _resumable(session.bundle.path(COSTS_JOURNAL)), bar("calibrate, costs", percent=True) as advance:
+        with _resumable(journal_path(session, (), chosen)), bar("calibrate, costs", percent=True) as advance:
             costs = measure_only(session, chosen, advance)
         click.echo(json.dumps(costs, default=asdict) if as_json else str(session.bundle.root / "costs.json"))
-        place = shlex.quote(str(session.bundle.root))
-        click.echo(
-            "sessions choose the number of draft tokens by these costs; to decide per route, from your prompts: "
-            f"specexport calibrate {place} --prompts FILE",
-            err=True,
-        )
+        if not session.bundle.path(POLICY).exists():
+            place = shlex.quote(str(session.bundle.root))
+            click.echo(
+                "sessions choose the number of draft tokens by these costs; to decide per route, from your prompts: "
+                f"specexport calibrate {place} --prompts FILE",
+                err=True,
+            )
         note_busy_host(perf_counter() - start)
         return
     check_packages()
@@ -128,7 +130,10 @@ def calibrate(
         "and at the end up to the bundle's capacity",
         err=True,
     )
-    with _resumable(session.bundle.path(JOURNAL)), bar("calibrate", "deciding by route", percent=True) as advance:
+    with (
+        _resumable(journal_path(session, requests, chosen)),
+        bar("calibrate", "deciding by route", percent=True) as advance,
+    ):
         analysis = run(session, requests, chosen, command_line(sys.argv[1:]), advance)
     click.echo(json.dumps(analysis.as_dict()) if as_json else render(analysis) if details else verdicts(analysis))
     report = report or session.bundle.root / REPORT
@@ -144,7 +149,8 @@ def calibrate(
             err=True,
         )
     note_busy_host(perf_counter() - start)
-    click.echo("from now on leave out --drafter: with it, sessions do not follow the policy", err=True)
+    if options["drafters"]:
+        click.echo("from now on leave out --drafter: with it, sessions do not follow the policy", err=True)
 
 
 @contextmanager

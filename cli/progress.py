@@ -58,10 +58,13 @@ def bar(label: str, then: str = "", percent: bool = False) -> Iterator[Callable[
         get_time=perf_counter,
     ) as progress:
         task = progress.add_task(label, total=None)
-        shown = perf_counter()
+        shown, is_first = perf_counter(), True
 
         def advance(done: int, total: int) -> None:
-            nonlocal shown
+            nonlocal shown, is_first
+            if percent and is_first and 0 < done < total:
+                console.print(f"{label}: resumed at {100 * done // total} %", highlight=False)
+            is_first = False
             ended = done == total and then != ""
             progress.update(task, completed=done, total=total, description=then if ended else label, refresh=True)
             if console.is_terminal or not (ended or perf_counter() - shown > SECONDS):

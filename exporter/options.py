@@ -63,9 +63,15 @@ def parse_draft(text: str) -> NamedDraft:
 
 
 def parse_drafts(texts: Iterable[str]) -> tuple[NamedDraft, ...]:
-    """Raises `ParameterError` for two of one name."""
-    drafts: dict[str, NamedDraft] = {}
-    for draft in (parse_draft(text) for text in texts if text != LOOKUP):
+    """Raises `ParameterError` for two of one name, and for `LOOKUP` beside others."""
+    drafts, given = dict[str, NamedDraft](), list(texts)
+    if LOOKUP in given and len(given) > 1:
+        raise ParameterError(
+            f"--draft {LOOKUP} stands for no draft, and {len(given)} are given; leave it out (drafts are looked up "
+            "with every bundle)",
+            "draft",
+        )
+    for draft in (parse_draft(text) for text in given if text != LOOKUP):
         if draft.name in drafts:
             raise ParameterError(
                 f"two drafts are called {draft.name!r}, {drafts[draft.name].source} and {draft.source}; "

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from specexport import atomic
@@ -166,3 +167,17 @@ def test_a_system_without_locks_is_named(
 
 def test_what_locks_imports_without_them() -> None:
     subprocess.run([sys.executable, "-c", IMPORTS], check=True, capture_output=True)
+
+
+def test_where_no_folder_can_be_made_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in /proc, where making one fails with what else tells of another process that removed it."""
+    real = Path.mkdir
+
+    def mkdir(path: Path, *arguments: Any, **options: Any) -> None:
+        if LEFT[:4] in path.name:
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        real(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)), temporary_folder(tmp_path / "x"):
+        pass

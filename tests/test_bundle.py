@@ -101,6 +101,8 @@ def test_no_folder(tmp_path: Path) -> None:
     check(refusal(tmp_path / "nothing.bundle"), "--target", code="bundle_not_found")
     (tmp_path / "file").touch()
     check(refusal(tmp_path / "file"), "specexport build", code="bundle_not_found")
+    (tmp_path / "config.json").touch()
+    check(refusal(tmp_path), "checkpoint", "specexport build", code="bundle_not_found")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '"text"'])

@@ -118,6 +118,7 @@ def test_a_build_for_elsewhere_says_where_to_go_on(
 def test_build_names_every_draft_and_inspect_its_proof(
     build: Callable[..., Result], pair: Pair, run: Run, tmp_path: Path
 ) -> None:
+    check(cause(build("--draft", "lookup", draft=pair.draft), 2), "lookup", field="draft")
     result = build("--draft", f"one={pair.draft}", draft=f"two={pair.draft}")
     assert result.exit_code == 0, result.stderr
     assert re.search(r"^draft      one: .*\n(.*\n)*draft      two: ", result.stderr, re.MULTILINE)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from specexport.calibration import calibrate as module
+from specexport.calibration.measuring import steps
 from specexport.cli import main
 from support.ended import cause
 from support.refusals import check, says
@@ -117,7 +118,7 @@ def test_lines_that_cannot_be_used(run: Run, prompts: Path, line: str) -> None:
 
 
 def test_an_interrupt_says_how_to_go_on(run: Run, prompts: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, ran = module.record, []
+    real, ran = steps.record, []
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         if len(ran) == 2:
@@ -126,12 +127,12 @@ def test_an_interrupt_says_how_to_go_on(run: Run, prompts: Path, bundle: Path, m
         return real(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "record", interrupted)
+        patch.setattr(steps, "record", interrupted)
         result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4)
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1].startswith("interrupted; ")
     ran.clear()
-    monkeypatch.setattr(module, "record", lambda *arguments, **options: (ran.append(1), real(*arguments, **options))[1])
+    monkeypatch.setattr(steps, "record", lambda *arguments, **options: (ran.append(1), real(*arguments, **options))[1])
     again = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4)
     assert again.exit_code == 0
     assert len(ran) == 4
@@ -143,7 +144,7 @@ def test_a_missing_package_is_told_before_the_run(
 ) -> None:
     absent = package.replace("scikit-learn", "sklearn")
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == absent else name)
-    monkeypatch.setattr(module, "record", lambda *arguments, **options: pytest.fail("it ran"))
+    monkeypatch.setattr(steps, "record", lambda *arguments, **options: pytest.fail("it ran"))
     check(cause(run("calibrate", "--prompts", prompts)), package, "specexport[calibrate]")
 
 

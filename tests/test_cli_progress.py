@@ -41,6 +41,7 @@ def test_what_was_resumed_tells_nothing_about_the_speed(clock: list[float], caps
             advance(done, 1000)
             clock[0] += 10
     assert capsys.readouterr().err.splitlines() == [
+        "calibrate: resumed at 60 %",
         "calibrate: 80 %, about 0:00:20 left",
         "calibrate: 100 %",
     ]

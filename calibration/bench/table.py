@@ -13,8 +13,8 @@ from .results import Bench, PairedRun, RouteBench
 
 LEGEND = (
     "speedup: plain over speculative time per token, prefill excluded; whole: prefill included; p10 to p99: quantiles "
-    "over requests; slower: share of the requests that speculation slowed down. With fewer than 500 requests, p99 is "
-    "about the largest value."
+    "over requests, between two where they are few; slower: share of the requests that speculation slowed down. With "
+    "fewer than 500 requests, p99 is about the largest value."
 )
 
 

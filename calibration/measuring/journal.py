@@ -5,6 +5,7 @@ A JSONL file: `{"journal": 1, "header": {...}}`, then a line `{"key": ..., "row"
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -30,11 +31,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Step:
-    """Of a long run. key: its row in the journal. work: about how many rounds take as long."""
+    """Of a long run. key: its row in the journal. work: about how many rounds take as long, as far as is known now."""
 
     key: str
-    work: int
+    work: Callable[[], float]
     do: Callable[[], None]
+
+
+def own_path(folder: Path, command: str, header: dict[str, Any]) -> Path:
+    """A file for each header, so that runs with other options leave an interrupted run's journal alone."""
+    return folder / f"{command}-{hashlib.sha256(json.dumps(header).encode()).hexdigest()[:8]}.jsonl"
 
 
 class Journal:
@@ -99,14 +105,14 @@ class Journal:
         progress: gets the work done and all of it, before each step behind the last finished one, and at the end. So
         what is resumed counts as done at the start, and tells nothing about the speed.
         """
-        done, total = 0, sum(step.work for step in steps)
-        last = max((number for number, step in enumerate(steps) if step.key in self.finished), default=-1)
+        done, last = 0.0, max((number for number, step in enumerate(steps) if step.key in self.finished), default=-1)
         for number, step in enumerate(steps):
-            if number > last:
-                progress(done, total)
+            work = step.work()
+            if number > last and work:
+                progress(round(done), round(done + sum(one.work() for one in steps[number:])))
             step.do()
-            done += step.work
-        progress(done, total)
+            done += work
+        progress(round(done), round(done))
 
     def remove(self) -> None:
         """Delete and close the file at the end of the run."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from ...bundle import MANIFEST
 from ...errors import CheckpointError, MissingPackageError
 
 WEIGHTS = "model.safetensors"
@@ -183,7 +184,8 @@ def check_folder(source: str, folder: Path) -> None:
         )
     refuse_adapter(source, folder)
     if not (folder / "config.json").is_file():
-        raise _not_found(f"{source} has no config.json; give a Hugging Face checkpoint: a folder or a hub id")
+        found = "is a bundle" if (folder / MANIFEST).is_file() else "has no config.json"
+        raise _not_found(f"{source} {found}; give a Hugging Face checkpoint (a folder or a hub id) or a GGUF file")
     if not any(folder.glob(ALIKE)) and (files := sorted(folder.glob(f"*{GGUF}"))):
         raise CheckpointError(f"{source} has no {ALIKE}; give its GGUF file: {files[0]}")
     find_weights(source, folder)

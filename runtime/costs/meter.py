@@ -120,17 +120,24 @@ class CostMeter:
         wanted = contexts or [session.capacity // 16, session.capacity // 4, session.capacity]
         self.contexts = sorted({max(2, min(context, room)) for context in wanted})
         self._times: list[Times] = []
-        self._spent = 0.0
+        self._spent = self._pace = 0.0
         self._order = random.Random(SEED)
         self._has_model = self._draft != NO_DRAFT
         self._reads = session.bundle.manifest.draft_called(self._draft).model.reads if self._has_model else None
         self._slots = self._reads.slots if self._reads is not None else 0
         self._block: list[float] = []
 
-    def work(self, context: int, first: bool) -> int:
-        """How long `time` takes, as `reading` counts."""
-        rounds = (self._most + 1) * (self._burst_rounds + 2)
-        return round(decoding(rounds, context) + first * reading(context))
+    def work(self, context: int, burst: int) -> float:
+        """How long `time` takes, as `reading` counts. burst: its number in a visit to the context, where `enough` may
+        come before it.
+        """
+        rounds = self._rounds(context)
+        if burst * rounds * self._pace > self._longest:
+            return 0.0
+        return rounds + (0.0 if burst else reading(context))
+
+    def _rounds(self, context: int) -> float:
+        return decoding((self._most + 1) * (self._burst_rounds + 2), context)
 
     def measure(self, bursts: int) -> None:
         """Visit every context, and keep the times of `bursts` bursts, fewer where a model is slow."""
@@ -169,6 +176,7 @@ class CostMeter:
     def add(self, times: Times) -> None:
         """Keep `times`, of this meter or of one before it in an interrupted run."""
         self._spent = times.seconds + (self._spent if times.target_prefill is None else 0.0)
+        self._pace = times.seconds / self._rounds(times.context)
         self._times.append(times)
 
     @property

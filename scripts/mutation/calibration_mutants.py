@@ -13,6 +13,7 @@ JOURNAL = f"{OF}measuring/journal.py"
 SESSIONS, IN_SESSIONS = f"{OF}measuring/session_replay.py", (f"{TESTS}measuring/test_session_replay.py",)
 IN_REPLAY, IN_JOURNAL = (f"{TESTS}measuring/test_replay.py",), (f"{TESTS}measuring/test_journal.py",)
 CALIBRATE, IN_CALIBRATE = f"{OF}calibrate.py", (f"{TESTS}test_calibrate.py",)
+STEPS = f"{OF}measuring/steps.py"
 VERDICT, IN_VERDICT = f"{OF}verdicts/verdict.py", (f"{TESTS}verdicts/test_verdict.py",)
 CURVES, FIT, IN_FIT = f"{OF}survival/curves.py", f"{OF}survival/fit.py", (f"{TESTS}survival/test_fit.py",)
 IN_GPTQ = ("tests/exporter/weights/test_gptq.py",)
@@ -201,26 +202,28 @@ CALIBRATION = (
         IN_RECORD,
     ),
     Mutant("a resumed calibration measures again", JOURNAL, "if key not in self.finished:", "if True:", IN_CALIBRATE),
-    Mutant(
-        "the capacity's cost is measured again and again", CALIBRATE, "most=longest", "most=sys.maxsize", IN_CALIBRATE
-    ),
-    Mutant("bursts of a visit share a row", CALIBRATE, "{context} {burst}", "{context}", IN_CALIBRATE),
+    Mutant("the capacity's cost is measured again and again", STEPS, "most=longest", "most=sys.maxsize", IN_CALIBRATE),
+    Mutant("bursts of a visit share a row", STEPS, "{context} {burst}", "{context}", IN_CALIBRATE),
     Mutant(
         "what was resumed counts as measured now",
         JOURNAL,
-        "if number > last:",
+        "if number > last and work:",
         "if True:",
         IN_JOURNAL,
     ),
     Mutant(
         "steps that were left out before a finished one are waited for",
         JOURNAL,
-        "if number > last:",
+        "if number > last and work:",
         "if step.key not in self.finished:",
         IN_JOURNAL,
     ),
     Mutant(
-        "costs alone empty the journal of a calibration", CALIBRATE, "COSTS_JOURNAL, ()", "JOURNAL, ()", IN_CALIBRATE
+        "runs with other options share a journal",
+        JOURNAL,
+        "hashlib.sha256(json.dumps(header).encode()).hexdigest()[:8]",
+        '"run"',
+        IN_CALIBRATE,
     ),
     Mutant(
         "a resumed burst is timed on empty caches",
@@ -239,7 +242,7 @@ CALIBRATION = (
         "self._spent",
         IN_METER,
     ),
-    Mutant("plain goes first in all of a calibration", CALIBRATE, "number % 2 == 0", "True", IN_CALIBRATE),
+    Mutant("plain goes first in all of a calibration", STEPS, "number % 2 == 0", "True", IN_CALIBRATE),
     Mutant(
         "tokens per second are called seconds per token",
         RECORD,
@@ -263,7 +266,7 @@ CALIBRATION = (
     ),
     Mutant(
         "routes do not take turns",
-        CALIBRATE,
+        STEPS,
         "sorted(zip(turns, requests, strict=True), key=lambda item: item[0])",
         "zip(turns, requests, strict=True)",
         IN_CALIBRATE,

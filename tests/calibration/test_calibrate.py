@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from specexport.bundle import Contract
 from specexport.calibration import calibrate as module
-from specexport.calibration.calibrate import JOURNAL, calibrate, measure_only
+from specexport.calibration.calibrate import calibrate, journal_path, measure_only
+from specexport.calibration.measuring import steps
 from specexport.calibration.measuring.judged_tokens import judged_tokens
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import record
@@ -98,7 +99,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
 ) -> None:
     whole = calibrate(session, requests(12), OPTIONS, "x")
     ran: list[int] = []
-    real = module.record
+    real = steps.record
 
     def counted(session: Session, request: Request, *rest: Any, **options: Any) -> Any:
         if len(ran) == 7:
@@ -107,10 +108,10 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
         return real(session, request, *rest, **options)
 
     timed = timed_contexts(monkeypatch)
-    monkeypatch.setattr(module, "record", counted)
+    monkeypatch.setattr(steps, "record", counted)
     with pytest.raises(StopError):
         calibrate(session, requests(12), OPTIONS, "x")
-    assert session.bundle.path(JOURNAL).exists()
+    assert journal_path(session, requests(12), OPTIONS).exists()
     first = list(ran)
     ran.clear()
     shown: list[tuple[int, int]] = []
@@ -150,21 +151,24 @@ def test_costs_are_kept_by_burst(tmp_path: Path, session: Session, monkeypatch: 
         first = timed_contexts(patch, 5)
         with pytest.raises(StopError):
             measure_only(session, CalibrateOptions(bursts=2))
-    calibrate(session, requests(2), OPTIONS, "x")  # which leaves the other's journal alone
+        with pytest.raises(StopError):  # which leaves the other's journal alone
+            calibrate(session, requests(2), OPTIONS, "x")
     session = Session(session.bundle, session.engine)  # as of another process
     then = timed_contexts(monkeypatch)
     costs = measure_only(session, CalibrateOptions(bursts=2))["draft"]
     contexts = [point.context for point in costs.points]
-    assert first + then == [context for context in contexts for _ in range(8)]
-    assert len(then) == 19
-    assert not session.bundle.path("calibration").exists()
+    assert first + then == [contexts[0]] * 8 + [contexts[1]] * 8 + [contexts[2]] * 2
+    assert len(then) == 2 * 8 + 2 - 5  # at the capacity once
+    assert [path.name for path in session.bundle.path("calibration").iterdir()] == [
+        journal_path(session, requests(2), OPTIONS).name
+    ]
 
 
 @pytest.mark.parametrize("other", ["settings", "host"])
 def test_what_is_another_run_starts_over(
     other: str, session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = module.record
+    real = steps.record
 
     def broken(session: Session, request: Request, *rest: Any, **options: Any) -> Any:
         if request.line > 3:
@@ -172,12 +176,12 @@ def test_what_is_another_run_starts_over(
         return real(session, request, *rest, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "record", broken)
+        patch.setattr(steps, "record", broken)
         with pytest.raises(StopError):
             calibrate(session, requests(6, ["code"]), OPTIONS, "x")
     ran: list[int] = []
     monkeypatch.setattr(
-        module, "record", lambda s, request, *rest, **o: (ran.append(request.line), real(s, request, *rest, **o))[1]
+        steps, "record", lambda s, request, *rest, **o: (ran.append(request.line), real(s, request, *rest, **o))[1]
     )
     if other == "host":
         monkeypatch.setattr(module, "describe_host", lambda *_: "another host")
@@ -192,16 +196,16 @@ def test_a_bundle_that_cannot_be_written_is_told_before_the_run(
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr("specexport.runtime.policy.files.temporary_file", full)
-    monkeypatch.setattr(module, "record", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(steps, "record", lambda *_, **__: 1 / 0)
     with pytest.raises(OutputError):
         calibrate(session, requests(2), OPTIONS, "x")
 
 
 def test_routes_take_turns(session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    real = module.record
+    real = steps.record
     monkeypatch.setattr(
-        module, "record", lambda s, request, *rest, **o: (order.append(request.route), real(s, request, *rest, **o))[1]
+        steps, "record", lambda s, request, *rest, **o: (order.append(request.route), real(s, request, *rest, **o))[1]
     )
     given = sorted(requests(8), key=lambda request: request.route)
     calibrate(session, given, OPTIONS, "x")
@@ -244,6 +248,17 @@ def test_costs_alone_leave_the_policy(session: Session, prices: list[float]) -> 
     costs = measure_only(session, OPTIONS)
     assert session.bundle.path(POLICY).read_text() == policy
     assert read_by_draft(session.bundle, Costs, COSTS) == costs
+
+
+def test_costs_alone_keep_the_contexts_of_requests(session: Session) -> None:
+    def contexts(costs: Costs) -> list[int]:
+        return [point.context for point in costs.points]
+
+    of_requests = contexts(calibrate(session, requests(6), OPTIONS, "x").costs)
+    assert of_requests[0] == 6
+    assert contexts(measure_only(session, OPTIONS)["draft"]) == of_requests
+    session.bundle.path(COSTS).write_text("damaged")
+    assert contexts(measure_only(session, OPTIONS)["draft"]) == [20, 80, 280]
 
 
 @pytest.mark.parametrize("floor", [-1.0, 2.1, float("nan")])

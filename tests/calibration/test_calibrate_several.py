@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 from specexport.bundle import Bundle, Contract, FileEntry
-from specexport.calibration import calibrate as module
 from specexport.calibration.calibrate import _header, calibrate, measure_only
+from specexport.calibration.measuring import steps
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.options import CalibrateOptions
 from specexport.engines.base import Logits
@@ -94,13 +94,13 @@ def test_nothing_is_learnt_for_nothing(session: Session) -> None:
 
 def test_only_drafts_to_choose_from_are_run(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str | None] = []
-    real = module.record
+    real = steps.record
 
     def noted(s: Session, request: Request, sampling: Any, plain_first: bool) -> Any:
         asked.append(sampling.drafter)
         return real(s, request, sampling, plain_first)
 
-    monkeypatch.setattr(module, "record", noted)
+    monkeypatch.setattr(steps, "record", noted)
     calibrate(session, routed(4), replace(OPTIONS, drafters=("model",)), "x")
     assert set(asked) == {"draft"}
     calibrate(session, routed(4), replace(OPTIONS, drafters=("ngram+b",)), "x")
@@ -111,7 +111,7 @@ def test_only_drafts_to_choose_from_are_run(session: Session, monkeypatch: pytes
 def test_a_run_of_several_drafts_goes_on_where_it_stopped(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = calibrate(session, routed(6), OPTIONS, "x")
     ran: list[tuple[int, str | None]] = []
-    real = module.record
+    real = steps.record
 
     def counted(s: Session, request: Request, sampling: Any, plain_first: bool) -> Any:
         if len(ran) == 5:
@@ -119,10 +119,10 @@ def test_a_run_of_several_drafts_goes_on_where_it_stopped(session: Session, monk
         ran.append((request.line, sampling.drafter))
         return real(s, request, sampling, plain_first)
 
-    monkeypatch.setattr(module, "record", counted)
+    monkeypatch.setattr(steps, "record", counted)
     with pytest.raises(KeyboardInterrupt):
         calibrate(session, routed(6), OPTIONS, "x")
-    monkeypatch.setattr(module, "record", real)
+    monkeypatch.setattr(steps, "record", real)
     first, ran[:] = list(ran), []
     assert len(first) == 5
     again = calibrate(session, routed(6), OPTIONS, "x")

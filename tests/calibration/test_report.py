@@ -72,7 +72,7 @@ def test_routes_that_few_requests_show() -> None:
     first, second = (replace(few(1.1, 2, missing), route=name) for name, missing in (("a", 3), ("b", 9)))
     unclear, slow = replace(few(0.9, 2, 9), route="b"), replace(few(0.5, 0.9, 9), route="b")
     for other, line in (
-        (second, "Faster on these requests; 9 more of each route make it a verdict"),
+        (second, "Faster on these requests; 3 to 9 more of each route make it a verdict"),
         (unclear, "Faster on these requests on 1 of 2 routes; 3 more make it a verdict"),
         (slow, "Too few requests to decide on all 2 routes"),
     ):

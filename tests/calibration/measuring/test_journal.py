@@ -167,7 +167,7 @@ def test_what_an_earlier_run_left_out_is_not_waited_for(tmp_path: Path) -> None:
         journal.add("a", {})
         journal.add("c", {})
         done: list[str] = []
-        steps = [Step(key, 2, partial(done.append, key)) for key in "abcdef"]
+        steps = [Step(key, lambda: 2.0, partial(done.append, key)) for key in "abcdef"]
         journal.take(steps, lambda *progress: shown.append(progress))
     assert "".join(done) == "abcdef"
     assert shown == [(6, 12), (8, 12), (10, 12), (12, 12)]

@@ -61,3 +61,10 @@ def test_a_weight_in_two_files_with_two_values(folder: Path) -> None:
     edit_weights(second, **{name: weight + 1})
     with refused(CheckpointError, "lm_head.weight", "model-00002-of-00002.safetensors"):
         find_checkpoint(str(folder)).fp32_bytes  # noqa: B018
+
+
+@pytest.mark.parametrize(("name", "fact"), [("manifest.json", "bundle"), ("notes.txt", "config.json")])
+def test_a_folder_that_is_no_checkpoint(name: str, fact: str, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    with refused(CheckpointError, tmp_path, fact, "GGUF", code="checkpoint_not_found"):
+        find_local(str(tmp_path))

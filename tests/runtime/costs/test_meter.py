@@ -67,6 +67,7 @@ def test_a_slow_model_is_timed_once_in_a_visit(clock: Clock, tmp_path: Path) -> 
         found = [times.context for times in meter._times if times.target_prefill is not None]
         assert found == [10, 100]
         assert len(meter._times) == bursts
+        assert (meter.work(100, 2) > 0) == (bursts == 6)  # as it knows by now
         assert all((times.target_prefill is None) == (times.draft_prefill is None) for times in meter._times)
 
 
