@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 # Between lines where there is no terminal to draw a bar on.
 SECONDS = 15.0
-# What the rest is estimated from: steps may take a minute each.
-WINDOW = 600.0
 # Of the loads that the system keeps.
 MINUTES = (1, 5, 15)
 # Processes beyond one for every CPU that are not worth a warning: the load counts the last minute, and this command.
@@ -36,42 +34,32 @@ def bar(label: str, then: str = "", percent: bool = False) -> Iterator[Callable[
     between calls: a thread that draws would disturb measurements.
     """
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn
 
     console = Console(stderr=True)
     count = TaskProgressColumn() if percent else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
-    with Progress(
-        *columns,
-        console=console,
-        transient=True,
-        auto_refresh=False,
-        speed_estimate_period=WINDOW,
-        disable=not console.is_terminal,
-        get_time=perf_counter,
-    ) as progress:
-        task = progress.add_task(label, total=None)
-        shown, is_first = perf_counter(), True
+    columns = (TextColumn("{task.description}"), BarColumn(), count, TextColumn("{task.fields[left]}"))
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=hidden) as progress:
+        task = progress.add_task(label, total=None, left="")
+        start, shown, resumed = 0.0, perf_counter(), -1
 
         def advance(done: int, total: int) -> None:
-            nonlocal shown, is_first
-            if percent and is_first and 0 < done < total:
-                console.print(f"{label}: resumed at {100 * done // total} %", highlight=False)
-            is_first = False
-            ended = done == total and then != ""
-            progress.update(task, completed=done, total=total, description=then if ended else label, refresh=True)
-            if console.is_terminal or not (ended or perf_counter() - shown > SECONDS):
+            nonlocal start, shown, resumed
+            now, ended, left = perf_counter(), done == total and then != "", ""
+            if resumed < 0:
+                start, resumed = now, done
+                if percent and 0 < done < total:
+                    console.print(f"{label}: resumed at {100 * done // total} %", highlight=False)
+            elif resumed < done < total:  # unlike rich's estimate, this one outlives a new total
+                seconds = (now - start) * (total - done) / (done - resumed)
+                left = f"about {timedelta(seconds=round(seconds))} left"
+            said = then if ended else label
+            progress.update(task, completed=done, total=total, description=said, left=left, refresh=True)
+            if console.is_terminal or not (ended or now - shown > SECONDS):
                 return
-            shown = perf_counter()
-            left = progress.tasks[0].time_remaining
-            rest = f", {then}" if ended else f", about {timedelta(seconds=round(left))} left" if left else ""
+            shown = now
+            rest = f", {then}" if ended else f", {left}" if left else ""
             far = f"{100 * done // total} %" if percent else f"{done} of {total}"
             console.print(f"{label}: {far}{rest}", highlight=False)
 
