@@ -220,7 +220,7 @@ def _signals(analysis: Analysis) -> str:
 
 def _provenance(analysis: Analysis) -> str:
     routes, threads = analysis.routes, analysis.costs.threads
-    count = f"{threads} thread{'s' * (threads != 1)}" if threads else "its own number of threads"
+    count = f"{threads} thread{'s' * (threads != 1)}" if threads else "as many threads as it chooses"
     facts = {
         "bundle": analysis.bundle,
         "command": analysis.command,

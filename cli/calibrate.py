@@ -126,8 +126,8 @@ def calibrate(
         )
     note_busy_host()
     click.echo(
-        f"costs are measured before and between the {len(requests)} requests, which can take longer than the requests, "
-        "and at the end up to the bundle's capacity",
+        f"costs are measured before and between the {len(requests)} requests, and at the end up to the bundle's "
+        "capacity; that can take longer than the requests",
         err=True,
     )
     with (

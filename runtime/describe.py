@@ -220,7 +220,7 @@ def _decisions(description: Description) -> list[str]:
     for draft, costs in description.costs.items():
         lines.append(
             f"costs      {draft}: {costs.engine}, "
-            f"{_counted(costs.threads, 'thread') if costs.threads else 'its own number of threads'}, "
+            f"{_counted(costs.threads, 'thread') if costs.threads else 'as many threads as it chooses'}, "
             f"{costs.host}, made {costs.made}"
         )
         for point in costs.points:
