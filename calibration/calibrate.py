@@ -28,9 +28,9 @@ from .measuring.journal import Journal, own_path
 from .measuring.judged_tokens import judged_tokens
 from .measuring.prompts import Progress, Request, silent
 from .measuring.record import Record
-from .measuring.steps import VISITS, measure, visits
 from .options import CalibrateOptions, drafters_of, models_of
 from .statistics.results import Analysis, SignalQuality
+from .steps import VISITS, measure, visits
 from .survival.fit import MIN_TOKENS, fit_survival
 from .verdicts.route_analysis import analyze_route
 from .verdicts.routing import choose_routing

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from specexport.calibration import calibrate as module
-from specexport.calibration.measuring import steps
+from specexport.calibration import steps
 from specexport.cli import main
 from support.ended import cause
 from support.refusals import check, says

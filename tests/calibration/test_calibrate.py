@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from specexport.bundle import Contract
 from specexport.calibration import calibrate as module
+from specexport.calibration import steps
 from specexport.calibration.calibrate import calibrate, journal_path, measure_only
-from specexport.calibration.measuring import steps
 from specexport.calibration.measuring.judged_tokens import judged_tokens
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import record

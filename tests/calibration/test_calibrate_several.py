@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 from specexport.bundle import Bundle, Contract, FileEntry
+from specexport.calibration import steps
 from specexport.calibration.calibrate import _header, calibrate, measure_only
-from specexport.calibration.measuring import steps
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.options import CalibrateOptions
 from specexport.engines.base import Logits

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from ...runtime.costs.meter import CostMeter, Times, decoding, reading
-from ...runtime.drafting.names import check_drafter
-from ...runtime.session import Session
-from ..options import CalibrateOptions
-from .journal import Journal, Step
-from .prompts import Progress, Request
-from .record import Record, record
+from ..runtime.costs.meter import CostMeter, Times, decoding, reading
+from ..runtime.drafting.names import check_drafter
+from ..runtime.session import Session
+from .measuring.journal import Journal, Step
+from .measuring.prompts import Progress, Request
+from .measuring.record import Record, record
+from .options import CalibrateOptions
 
 # Costs are measured this many times, spread over the run; at contexts beyond every request once, at the end.
 VISITS = 4
