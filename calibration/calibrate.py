@@ -16,7 +16,7 @@ from ..errors import BundleError, MissingPackageError
 from ..runtime.costs.meter import CostMeter
 from ..runtime.hub import bundle_name
 from ..runtime.policy.cost_model import COSTS, Costs
-from ..runtime.policy.files import check_writable, read_by_draft, write_decision
+from ..runtime.policy.files import JOURNALS, check_writable, read_by_draft, write_decision
 from ..runtime.policy.host_identity import bundle_identity, describe_host
 from ..runtime.policy.routes import POLICY, POLICY_VERSION, Policy
 from ..runtime.policy.routing import ROUTING
@@ -35,8 +35,6 @@ from .survival.fit import MIN_TOKENS, fit_survival
 from .verdicts.route_analysis import analyze_route
 from .verdicts.routing import choose_routing
 from .verdicts.verdict import Criteria, worth_reading
-
-FOLDER = "calibration"
 
 
 def check_packages() -> None:
@@ -94,7 +92,7 @@ def calibrate(
 
 def journal_path(session: Session, requests: Sequence[Request], options: CalibrateOptions) -> Path:
     """Of `calibrate`, and without requests of `measure_only`."""
-    return own_path(session.bundle.path(FOLDER), "calibrate", _header(session, requests, options))
+    return own_path(session.bundle.path(JOURNALS), "calibrate", _header(session, requests, options))
 
 
 @contextmanager
@@ -106,7 +104,7 @@ def _opened(session: Session, requests: Sequence[Request], options: CalibrateOpt
         yield journal
         journal.remove()
     with suppress(OSError):  # the folder may still hold other journals
-        session.bundle.path(FOLDER).rmdir()
+        session.bundle.path(JOURNALS).rmdir()
 
 
 def _known_contexts(session: Session) -> dict[str, list[int]]:

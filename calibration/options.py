@@ -66,7 +66,7 @@ def drafters_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
 
 
 def possible_drafters(session: Session) -> tuple[str, ...]:
-    """The drafters that the session can run, its default first. If the device runs whole rounds, only the model, since
+    """The drafters that the session can run, the draft first. If the device runs whole rounds, only the model, since
     lookups run on the host.
     """
     names = session.drafts.names

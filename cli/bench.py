@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 @click.option(
     "--journal",
     type=FILE,
-    help="File of finished pairs, from which the same command resumes. [default: one in BUNDLE/calibration]",
+    help="Finished pairs, to resume from; those of another run are replaced. [default: one in BUNDLE/calibration]",
 )
 @running
 @JSON
@@ -77,6 +77,7 @@ def bench(
     from ..calibration.bench.table import render
     from ..calibration.measuring.journal import Journal
     from ..calibration.measuring.prompts import choose
+    from ..runtime.policy.files import JOURNALS
     from ..runtime.text.prompt_file import read_prompt_lines
     from .progress import load
 
@@ -87,7 +88,7 @@ def bench(
     check(session, requests, chosen)
     note_busy_host()
     header, pairs = journal_header(session, requests, chosen), len(requests) * chosen.repeats
-    path = journal or own_path(session.bundle.root / "calibration", "bench", header)
+    path = journal or own_path(session.bundle.path(JOURNALS), "bench", header)
     with Journal.open(path, header) as kept:
         _note_journal(kept, pairs)
         try:

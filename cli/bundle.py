@@ -17,7 +17,7 @@ from .options import BUNDLE, FILE, JSON, compile_options, compiling, running
 def inspect(bundle: Path, as_json: bool) -> None:
     """Show what a bundle contains.
 
-    Models, memory, proofs and what calibration decided. --json has everything, files with sizes and digests included.
+    Models, drafters, memory, proofs, policy and costs. --json has more: files with sizes and digests.
     """
     from ..bundle import Bundle
     from ..runtime.describe import describe, render

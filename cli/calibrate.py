@@ -14,9 +14,15 @@ from time import perf_counter
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from .options import BUNDLE, FILE, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, running
+from .options import BUNDLE, FILE, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, flag_of, running
 from .progress import bar, note_busy_host, requests_of
+
+OF_PROMPTS = (
+    *("report", "details", "fixed", "floor", "limit", "skip_invalid"),
+    *("temperature", "top_k", "top_p", "seed", "max_new_tokens"),
+)
 
 
 @click.command()
@@ -37,7 +43,7 @@ from .progress import bar, note_busy_host, requests_of
     "--drafter",
     "drafters",
     multiple=True,
-    help="Drafter to consider, by its name in inspect, or all; repeatable. [default: all that the engine runs]",
+    help="Drafter to consider, or all; repeatable. [default: all that the engine runs]",
 )
 @click.option(
     "--floor",
@@ -70,9 +76,9 @@ def calibrate(
 ) -> None:
     """Decide per route whether to speculate.
 
-    Measures costs and acceptance on this host with your prompts. Writes costs.json and policy.json into the bundle,
-    which sessions then follow, and a report. An interrupted run resumes where it stopped. Without --prompts it writes
-    costs.json alone, and keeps a policy.
+    Measures costs and acceptance on this host with your prompts. Writes costs.json, policy.json and what else sessions
+    follow into the bundle, and a report. An interrupted run resumes where it stopped. Without --prompts it replaces
+    costs.json alone, measured at the contexts that it has.
     """
     from ..calibration.calibrate import calibrate as run
     from ..calibration.calibrate import check_packages, journal_path, measure_only
@@ -90,15 +96,10 @@ def calibrate(
     if report is not None:
         check_report(report)
     if prompts is None:
-        of_prompts = {
-            "--report": report,
-            "--fixed": fixed,
-            "--limit": limit,
-            "--skip-invalid": skip_invalid,
-            "--details": details,
-        }
-        if useless := [name for name, given in of_prompts.items() if given]:
-            raise click.UsageError(f"{useless[0]} needs --prompts: without them only costs are measured")
+        source = click.get_current_context().get_parameter_source
+        for name in OF_PROMPTS:
+            if source(name) is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"{flag_of(name)} needs --prompts: without them only costs are measured")
         session = load(bundle, **where, policy=False)
         note_busy_host()
         with _resumable(journal_path(session, (), chosen)), bar("calibrate, costs", percent=True) as advance:

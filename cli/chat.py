@@ -53,9 +53,8 @@ def chat(
 ) -> None:
     """Talk to the model in the terminal.
 
-    Accepted draft tokens are green; Ctrl-T toggles the colours (Ctrl-Y brings back what was typed). /plain toggles
-    speculation, /system TEXT sets the system message, /reset drops all but that, /help lists the commands,
-    Ctrl-C stops an answer, Ctrl-D quits. Piped input is one message per line; piped output has only answers.
+    Accepted draft tokens are green; Ctrl-T toggles the colours (Ctrl-Y brings back what was typed). /help lists the
+    commands, Ctrl-C stops an answer, Ctrl-D quits. Piped input is one message per line; piped output has only answers.
     """
     from rich.console import Console
 

@@ -170,7 +170,8 @@ class BuildOptions:
             self._check_caches()
         if self.calibration_texts is not None and not self._reads_texts:
             raise ParameterError(
-                f"--calibration-prompts is for quantized weights, and --precision is {self.precision}; leave it out",
+                "--calibration-prompts is for quantized weights and --draft-vocabulary, and --precision is "
+                f"{self.precision}; leave it out",
                 "calibration_prompts",
             )
         for option, *_ in self.compiling.arguments:

@@ -39,6 +39,7 @@ class Description:
             "widths": list(manifest.contract.widths),
             "spans": list(manifest.contract.spans),
             "longest": manifest.longest,
+            "drafters": list(all_drafters(manifest.draft_names)),
             "policy": None if self.policy is None else asdict(self.policy),
             "costs": {name: asdict(one) | {"stale": _stale(manifest, one)} for name, one in self.costs.items()},
         }

@@ -148,6 +148,8 @@ def test_a_missing_package_is_told_before_the_run(
     check(cause(run("calibrate", "--prompts", prompts)), package, "specexport[calibrate]")
 
 
-@pytest.mark.parametrize("useless", [("--report", "x.md"), ("--fixed",), ("--limit", "3"), ("--skip-invalid",)])
+@pytest.mark.parametrize(
+    "useless", [("--report", "x.md"), ("--fixed",), ("--limit", "3"), ("--skip-invalid",), ("--seed", "0")]
+)
 def test_what_needs_prompts_is_refused_without_them(useless: tuple[str, ...], run: Run) -> None:
     says(error(run("calibrate", *useless), 2), "--prompts")

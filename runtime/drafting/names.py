@@ -25,7 +25,7 @@ def model_of(drafter: str) -> str | None:
 
 
 def all_drafters(drafts: Sequence[str]) -> tuple[str, ...]:
-    """The drafters of a bundle whose drafts have these names, the default first."""
+    """The drafters of a bundle whose drafts have these names, the draft alone first."""
     with_lookups = (name for draft in drafts[:1] for name in drafters_of(draft)[1:])
     others = (name for draft in drafts[1:] for name in drafters_of(draft))
     return (*drafts[:1], LOOKUP, *with_lookups, *others)

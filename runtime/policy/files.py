@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,8 @@ from .routing import ROUTING, Routing
 from .survival import SURVIVAL, Survival
 
 REPORT = "report.md"
+# The folder of those that are not finished.
+JOURNALS = "calibration"
 
 T = TypeVar("T", Costs, Policy, Routing, Survival)
 
@@ -129,13 +131,16 @@ def write_decision(bundle: Bundle, value: Policy | Routing | Mapping[str, Costs 
 
 
 def forget_decisions(bundle: Bundle) -> None:
-    """Remove what calibration left, for a bundle that becomes another one. Raises `OutputError`."""
+    """Remove what calibration left, journals too, for a bundle that becomes another one. Raises `OutputError`."""
     # the policy first: without the others it drafts fixed numbers
-    for path in map(bundle.path, (POLICY, ROUTING, COSTS, SURVIVAL, REPORT)):
+    decisions = map(bundle.path, (POLICY, ROUTING, COSTS, SURVIVAL, REPORT))
+    for path in (*decisions, *bundle.path(JOURNALS).glob("*.jsonl")):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise OutputError(f"{path} cannot be removed: {error.strerror}") from None
+    with suppress(OSError):  # other files may lie there
+        bundle.path(JOURNALS).rmdir()
 
 
 def check_writable(bundle: Bundle) -> None:

@@ -52,6 +52,7 @@ def test_the_drafters_and_the_default(tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path)
     line = "drafters   draft, ngram, ngram+draft; the default without a policy: ngram+draft"
     assert line in render(describe(bundle)).splitlines()
+    assert describe(bundle).as_dict()["drafters"] == ["draft", "ngram", "ngram+draft"]
     on_gpu = replace(bundle.manifest, engines=("onnxruntime-cuda",))
     assert f"{line}, or draft where a GPU" in render(describe(Bundle(tmp_path, on_gpu)))
 

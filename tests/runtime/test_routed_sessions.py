@@ -12,7 +12,7 @@ from specexport.bundle import ModelSpec
 from specexport.engines.base import Logits, OpenedDraft
 from specexport.errors import BundleError
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
-from specexport.runtime.policy.files import REPORT, forget_decisions, write_decision
+from specexport.runtime.policy.files import JOURNALS, REPORT, forget_decisions, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routed_schedule import RoutedSchedule
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
@@ -142,8 +142,10 @@ def test_nothing_is_chosen_where_nobody_knows_costs_or_runs_several(tmp_path: Pa
     assert alone.decisions.routed([5], MOST) is None
     assert Session(session.bundle, session.engine, threads=3).decisions.routed([5], MOST) is None
     (session.bundle.root / REPORT).touch()
+    (session.bundle.root / JOURNALS).mkdir()
+    (session.bundle.root / JOURNALS / "calibrate-0.jsonl").touch()  # which holds prompts
     forget_decisions(session.bundle)
-    assert not any((session.bundle.root / name).exists() for name in (ROUTING, REPORT))
+    assert not any((session.bundle.root / name).exists() for name in (ROUTING, REPORT, JOURNALS))
     assert Session(session.bundle, session.engine).decisions.routed([5], MOST) is None
 
 
