@@ -26,7 +26,7 @@ from .options import (
 from .progress import bar, note_busy_host, requests_of
 
 if TYPE_CHECKING:
-    from ..calibration.measuring.journal import Journal, own_path
+    from ..calibration.measuring.journal import Journal
 
 
 @click.command()
@@ -75,7 +75,7 @@ def bench(
     from ..calibration.bench.interleaved import check, journal_header
     from ..calibration.bench.results import BenchOptions
     from ..calibration.bench.table import render
-    from ..calibration.measuring.journal import Journal
+    from ..calibration.measuring.journal import Journal, own_path
     from ..calibration.measuring.prompts import choose
     from ..runtime.policy.files import JOURNALS
     from ..runtime.text.prompt_file import read_prompt_lines

@@ -117,7 +117,7 @@ def test_a_bundle_of_several_drafts(several: Path, built: Path) -> None:
     assert other.shared_vocabulary.maps.startswith("drafts/other-")
     assert all(proof.passed for proof in proofs_of(bundle.manifest))
     text = render(describe(bundle))
-    assert "--drafter small" in text
+    assert "ngram+small" in text
     assert text.count("the draft has another tokenizer") == 1
 
 
