@@ -76,9 +76,9 @@ def calibrate(
 ) -> None:
     """Decide per route whether to speculate.
 
-    Measures costs and acceptance on this host with your prompts. Writes costs.json, policy.json and what else sessions
-    follow into the bundle, and a report. An interrupted run resumes where it stopped. Without --prompts it replaces
-    costs.json alone, measured at the contexts that it has.
+    Measures costs and acceptance on this host with your prompts. Writes into the bundle costs.json, policy.json and
+    what else sessions follow, and a report. An interrupted run resumes where it stopped. Without --prompts it writes
+    costs.json alone, at the contexts of an earlier one.
     """
     from ..calibration.calibrate import calibrate as run
     from ..calibration.calibrate import check_packages, journal_path, measure_only

@@ -116,7 +116,7 @@ class CalibrationTexts:
 @dataclass(frozen=True)
 class BuildOptions:
     """max_seq_len None takes what the models' positions allow, up to 4096. prompt_chunk: tokens per prefill pass; None
-    is 256 for one engine on the CPU, 512 for one that runs graphs on a GPU, and else 64.
+    is 256 for one engine on the CPU, at most 512 for one that runs graphs on a GPU, and else 64.
 
     precision: a name of `precision.NAMES`.
     tree_rows: most candidates of a round, in rows of a step in addition to its chain; 0 for chains alone.

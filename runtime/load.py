@@ -29,7 +29,7 @@ def load(
 
     engine: a name from `specexport doctor`, by default the first usable one of the bundle.
 
-    threads: of the engine, 0 for those that costs.json was measured with on this host, else the engine's own choice.
+    threads: of the engine; 0 for those of this host's costs.json, if `policy`, else the engine's own choice.
     check_digests: compare every file's SHA-256 with the manifest (about a second per 1.5 GB). policy: follow the
     bundle's policy.json, or adapt where it has none of this engine; False drafts the maximum. device: which GPU,
     counted from 0 among those that `CUDA_VISIBLE_DEVICES` leaves, by default the first.

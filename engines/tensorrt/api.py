@@ -28,8 +28,8 @@ TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX", LEAN: "TensorR
 INSTALL = {
     "tensorrt": "install tensorrt-cu12-libs or tensorrt-cu13-libs from NVIDIA's package index, "
     "or TensorRT's system packages",
-    "tensorrt_rtx": "install it again: pip install --force-reinstall 'specexport[tensorrt-rtx]'",
-    LEAN: "install it again: pip install --force-reinstall 'specexport[tensorrt-lean]'",
+    "tensorrt_rtx": "install it again: pip install --force-reinstall tensorrt-rtx",
+    LEAN: "install it again: pip install --force-reinstall tensorrt-lean",
 }
 MESSAGE_LENGTH = 400
 # The first TensorRT that compiles an operator, where that is later than 10.3: the rows that decide, of a table that

@@ -1,6 +1,6 @@
 """Replicas of one bundle behind Ray Serve, each of them the app of `specexport serve`.
 
-    pip install 'specexport[serve,onnxruntime]' 'ray[serve]>=2.60'
+    pip install '.[serve,onnxruntime]' 'ray[serve]>=2.60'    # in a checkout
     serve run --app-dir examples/scale_out ray_app:build bundle=/models/pair.bundle replicas=2 threads=4
 
 Requests with one `x-session-id` go to one replica, which has that conversation's cache rows. API keys are those of

@@ -18,8 +18,8 @@ class SpecExportCommand(BaseOptimumCLICommand):
 
     @staticmethod
     def parse_args(parser: ArgumentParser) -> None:
-        parser.add_argument("-m", "--model", required=True, help="Target model: an id on the hub or a local folder.")
-        parser.add_argument("--draft", help="Smaller draft model; without one, prompt lookup is used.")
+        parser.add_argument("-m", "--model", required=True, help="Target, as `specexport build --target`.")
+        parser.add_argument("--draft", help="Draft, as `specexport build --draft`.")
         parser.add_argument("output", help="Bundle folder to create.")
         parser.add_argument(
             "options", nargs=REMAINDER, help="Options of `specexport build`, after the output: --precision int8, ..."

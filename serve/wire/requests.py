@@ -256,7 +256,7 @@ class ChatRequest(Common, kw_only=True):
     ]
     max_completion_tokens: Annotated[Size | None, Meta(description="takes precedence over `max_tokens`")] = None
     logprobs: Annotated[
-        bool | None, Meta(description="log-probabilities of the answer, before bias, penalties and temperature")
+        bool | None, Meta(description="of the answer, before bias, penalties, bans and temperature")
     ] = None
     top_logprobs: Alternatives = None
     tools: OfferedTools = None
