@@ -33,6 +33,7 @@ class Bundle:
             root = root.absolute()
         with _readable(root, "give the path of another bundle"):
             found = root.is_dir()
+            is_checkpoint = found and not (root / MANIFEST).exists() and (root / "config.json").is_file()
         if not found:
             problem = (
                 "is a file; a bundle is a folder made by 'specexport build'"
@@ -40,7 +41,7 @@ class Bundle:
                 else f"does not exist; check the path, or make a bundle there: specexport build --target ... -o {root}"
             )
             raise BundleError(f"{root} {problem}", code="bundle_not_found")
-        if not (root / MANIFEST).exists() and (root / "config.json").is_file():
+        if is_checkpoint:
             raise BundleError(
                 f"{root} is a checkpoint, not a bundle; specexport build makes one of it", code="bundle_not_found"
             )

@@ -51,6 +51,7 @@ def measure_only(session: Session, options: CalibrateOptions, progress: Progress
     with _opened(session, (), options) as journal:
         models, known = models_of(session, options), _known_contexts(session)
         meters = {model: CostMeter(session, known.get(model), draft=model) for model in models}
+        # As between requests, where the capacity, which takes longest, is measured once.
         steps = list(visits(meters, 0, VISITS * options.bursts, journal, most=session.capacity // 2))
         steps += visits(meters, 1, options.bursts, journal, least=session.capacity // 2 + 1)
         journal.take(steps, progress)

@@ -81,11 +81,12 @@ def test_a_missing_file(root: Path) -> None:
     check(refusal(root, check_digests=False), code="file_missing")
 
 
-@pytest.mark.parametrize("refuses", ["is_dir", "is_file", "stat", "open"])
+@pytest.mark.parametrize("refuses", ["is_dir", "exists", "is_file", "stat", "open"])
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
 def test_a_file_that_cannot_be_read(root: Path, monkeypatch: pytest.MonkeyPatch, refuses: str, number: int) -> None:
     """Root may read everything, so the refusal is the test's."""
-    called, real = root if refuses == "is_dir" else root / WEIGHTS, getattr(Path, refuses)
+    called = {"is_dir": root, "exists": root / MANIFEST}.get(refuses, root / WEIGHTS)
+    real = getattr(Path, refuses)
 
     def method(path: Path, *given: Any, **more: Any) -> Any:
         if path == called:

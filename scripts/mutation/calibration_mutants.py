@@ -236,6 +236,14 @@ CALIBRATION = (
         "a slow model is timed as often as a fast one", METER, "if not (burst and self.enough):", "if True:", IN_METER
     ),
     Mutant(
+        "bursts that will be left out count as work",
+        METER,
+        "if burst * rounds * self._pace > self._longest:",
+        "if False:",
+        IN_METER,
+    ),
+    Mutant("costs alone forget the contexts of requests", CALIBRATE, "known.get(model)", "None", IN_CALIBRATE),
+    Mutant(
         "a visit is over by what earlier ones took",
         METER,
         "(self._spent if times.target_prefill is None else 0.0)",

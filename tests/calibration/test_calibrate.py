@@ -146,7 +146,7 @@ def timed_contexts(monkeypatch: pytest.MonkeyPatch, most: int = 1000) -> list[in
     return timed
 
 
-def test_costs_are_kept_by_burst(tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_are_kept_by_burst(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         first = timed_contexts(patch, 5)
         with pytest.raises(StopError):
