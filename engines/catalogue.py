@@ -7,7 +7,8 @@ no attention in fp32, and in bf16 no `Pad`, which states need. TensorRT: its ONN
 int4 from 10.0 on ("ONNX-TensorRT Changelog"), both older than the versions that this package compiles for. GPUs:
 TensorRT-RTX's support matrix ("Hardware and Precision") lists weights in int8 and int4, and bf16, from Ampere on, and
 fp8 from compute capability 8.9 on; TensorRT's guide ("Working with Quantized Types") says 8.9 for fp8 too. Measured
-with TensorRT-RTX 1.7.1: for 8.0 it builds int8 and int4, and refuses fp8 by name.
+with TensorRT-RTX 1.7.1: for 8.0 it builds int8 and int4, and refuses fp8 by name; for 7.5 it builds fp16, and has no
+matrix products in fp32.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ ENGINES = {
         ("fp32", "fp16", "bf16", "int8", "int4", "fp8"),
         library="tensorrt_rtx",
         states=("fp32", "fp16", "bf16"),
-        least={"bf16": (8, 0), "int8": (8, 0), "int4": (8, 0), "fp8": (8, 9)},
+        least={"fp32": (8, 0), "bf16": (8, 0), "int8": (8, 0), "int4": (8, 0), "fp8": (8, 9)},
     ),
 }
 # The engines that run plans, and the library that compiles them.
