@@ -64,9 +64,9 @@ MIN_OVERLAP = click.option(
     "--min-overlap",
     type=float,
     default=0.5,
-    help="Draft with another tokenizer: minimum share of the calibration prompts' tokens that it must know.",
+    help="Draft with another tokenizer: minimum share of the calibration texts' tokens that it must know.",
 )
-CACHE = click.option("--cache", type=FILE, help="Build cache. [default: ~/.cache/specexport]")
+CACHE = click.option("--cache", type=FILE, help="Build cache. [default: specexport in $XDG_CACHE_HOME or ~/.cache]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 # Of `build` and `compile`, for engines that run plans.

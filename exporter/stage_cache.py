@@ -59,9 +59,9 @@ def open_cache(cache: Path) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = "a file is in its way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
-        raise OutputError(f"the cache folder {cache} cannot be created: {reason}; choose another --cache") from None
+        raise OutputError(f"the cache folder {cache} cannot be created: {reason}; choose another --cache", "cache") from None
     if not os.access(cache, os.W_OK | os.X_OK):
-        raise OutputError(f"the cache folder {cache} cannot be written; choose another --cache")
+        raise OutputError(f"the cache folder {cache} cannot be written; choose another --cache", "cache")
     return cache
 
 

@@ -24,7 +24,7 @@ try:
     from gpucheck.command import main  # type: ignore[import-not-found]  # this file's own folder is on the path when it runs
 except ModuleNotFoundError as error:
     sys.exit(
-        f"Error: the package {error.name} is not installed; from the checkout: pip install -e '.[export,tensorrt]'"
+        f"Error: the package {error.name} is not installed; docs/gpu.md says how to install specexport for each engine"
     )
 
 if __name__ == "__main__":

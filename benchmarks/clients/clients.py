@@ -13,7 +13,6 @@ PLAIN: dict[str, tuple[str, ...]] = {"PLAIN_URL": ()}
 TOOLS = PLAIN | {"TOOLS_URL": ("--chat-template", str(TEMPLATE))}
 SHORT: dict[str, tuple[str, ...]] = {"PLAIN_URL": ("--max-tokens", "4")}  # generated requests rarely limit themselves
 
-AI_PROVIDERS = ("@ai-sdk/openai-compatible@2.0.92", "@ai-sdk/openai@3.0.141")
 ZOD = "zod@4.6.7"
 
 

@@ -1,6 +1,6 @@
 """Replicas of one bundle behind Ray Serve, each of them the app of `specexport serve`.
 
-    pip install '.[serve,onnxruntime]' 'ray[serve]>=2.60'    # in a checkout
+    pip install ./kernels '.[serve,onnxruntime]' 'ray[serve]>=2.60'    # in a checkout
     serve run --app-dir examples/scale_out ray_app:build bundle=/models/pair.bundle replicas=2 threads=4
 
 Requests with one `x-session-id` go to one replica, which has that conversation's cache rows. API keys are those of
@@ -43,7 +43,7 @@ class Replica:
 
 
 def build(args: dict[str, Any]) -> serve.Application:
-    """The application. args: bundle, a path on the replicas' hosts; replicas, threads, gpus of each, engine."""
+    """The application. args: bundle, a path on the replicas' hosts; replicas; threads (1) and gpus (0) of each; engine."""
     threads, gpus = int(args.get("threads", 1)), int(args.get("gpus", 0))
     deployment = serve.deployment(serve.ingress()(Replica)).options(
         name="specexport",

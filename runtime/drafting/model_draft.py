@@ -42,7 +42,6 @@ class ModelDraft:
             if logits is None:
                 return
             self._statistics.draft_seconds += perf_counter() - start
-            self._statistics.draft_passes += 1
             if draft_stop is not None and not draft_stop.include(len(drafted), logits):
                 return
             token = self._rule.propose(logits[-1])
@@ -57,6 +56,7 @@ class ModelDraft:
         Gaps longer than `AT_ONCE` are fed before the first pass. States must be able to continue where it begins.
         """
         cached = self._cached
+        self._statistics.draft_passes += 1
         if drafted:
             return cached.step(drafted[-1:], len(tokens) + len(drafted) - 1)
         at_once = max(2, min(AT_ONCE, cached.chunk))
@@ -78,5 +78,8 @@ class HiddenDraft(ModelDraft):
 
     def _pass(self, tokens: Sequence[int], drafted: Sequence[int]) -> Logits | None:
         if drafted:
+            self._statistics.draft_passes += not self._cached.slots
             return self._cached.next(drafted[-1], len(tokens) + len(drafted) - 2)
-        return self._cached.first(tokens, self._cached.widest)
+        logits = self._cached.first(tokens, self._cached.widest)
+        self._statistics.draft_passes += logits is not None
+        return logits

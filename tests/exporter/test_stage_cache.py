@@ -78,10 +78,10 @@ def test_a_cache_that_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert open_cache(tmp_path / "deep" / "cache").is_dir()
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "cache"):
-        with refused(OutputError, "--cache"):
+        with refused(OutputError, "--cache", field="cache"):
             make_stage(path, KEY, write)
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
-    with refused(OutputError, "--cache"):
+    with refused(OutputError, "--cache", field="cache"):
         open_cache(tmp_path)
 
 
