@@ -59,10 +59,12 @@ def open_cache(cache: Path) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = "a file is in its way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
-        raise OutputError(f"the cache folder {cache} cannot be created: {reason}; choose another --cache", "cache") from None
-    if not os.access(cache, os.W_OK | os.X_OK):
-        raise OutputError(f"the cache folder {cache} cannot be written; choose another --cache", "cache")
-    return cache
+        problem = f"created: {reason}"
+    else:
+        if os.access(cache, os.W_OK | os.X_OK):
+            return cache
+        problem = "written"
+    raise OutputError(f"the cache folder {cache} cannot be {problem}; choose another --cache", "cache")
 
 
 def stage_key(maker: str, **inputs: Any) -> str:

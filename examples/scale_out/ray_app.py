@@ -43,7 +43,7 @@ class Replica:
 
 
 def build(args: dict[str, Any]) -> serve.Application:
-    """The application. args: bundle, a path on the replicas' hosts; replicas; threads (1) and gpus (0) of each; engine."""
+    """args: bundle, a path on the replicas' hosts; replicas, threads (1) and gpus (0) of each; engine."""
     threads, gpus = int(args.get("threads", 1)), int(args.get("gpus", 0))
     deployment = serve.deployment(serve.ingress()(Replica)).options(
         name="specexport",
