@@ -6,6 +6,7 @@ draft timed alone would look cheaper than it is. Taking turns, all k see the sam
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -254,13 +255,13 @@ class CostMeter:
 
     def _point(self, context: int) -> CostPoint:
         there = [one.rounds for one in self._times if one.context == context]
-        by_k = [np.array([row for rounds in there for row in rounds[k]]).T for k in range(self._most + 1)]
-        if not self._has_model:  # the time of a lookup is negligible
-            whole, _, target = by_k[0]
-            rest = np.median(whole - target)
-            for times in by_k[1:]:
-                times[0] += rest
-        rounds = _rising([_measured(whole) for whole, _, _ in by_k])
+        bursts = [[np.array(rounds[k]).T for rounds in there] for k in range(self._most + 1)]
+        by_k = list(map(_quietest, bursts))
+        rest = 0.0 if self._has_model else np.median(by_k[0][0] - by_k[0][2])  # the time of a lookup is negligible
+        for times in by_k[1:]:
+            times[0] += rest
+        every = [np.concatenate([whole for whole, _, _ in one]) + (rest if k else 0.0) for k, one in enumerate(bursts)]
+        rounds = _rising([_measured(whole, spread) for (whole, _, _), spread in zip(by_k, every, strict=True)])
         on_host = np.median(by_k[0][2]) > 0
         if not on_host:  # the device runs whole rounds, whose parts cannot be timed
             nothing = MeasuredTime(0.0, 0.0, 0.0)
@@ -277,9 +278,21 @@ class CostMeter:
         return CostPoint(context, rounds, _measured(draft), verify, host)
 
 
-def _measured(seconds: Sequence[float] | NDArray[np.float64]) -> MeasuredTime:
-    p10, middle, p90 = np.percentile(seconds, [10, 50, 90]).tolist()
-    return MeasuredTime(middle, p10, p90)
+def _quietest(bursts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The rounds of the fastest third of `bursts`, each `[3, rounds]` with whole rounds first: whatever else runs on
+    the host only adds time, often for longer than a burst.
+    """
+    fastest = sorted(bursts, key=lambda times: float(np.median(times[0])))
+    return np.concatenate(fastest[: math.ceil(len(bursts) / 3)], axis=1)
+
+
+def _measured(
+    seconds: Sequence[float] | NDArray[np.float64], spread: NDArray[np.float64] | None = None
+) -> MeasuredTime:
+    """The median of `seconds`, with percentiles of `spread` where that is given."""
+    middle = float(np.median(seconds))
+    p10, p90 = np.percentile(seconds if spread is None else spread, [10, 90]).tolist()
+    return MeasuredTime(middle, min(p10, middle), max(p90, middle))
 
 
 def _rising(times: Sequence[MeasuredTime]) -> tuple[MeasuredTime, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,24 @@ def test_of_a_block_the_first_token_and_a_further_one(clock: Clock, tmp_path: Pa
     assert costs.at(50).draft == pytest.approx(DRAFT, rel=0.02)
     assert costs.block == pytest.approx(0.1 * DRAFT, rel=0.2)
     assert costs.at(50).rounds[3] == pytest.approx(1.0 + 0.3 + 3.1 * DRAFT, abs=0.02)
+
+
+def test_a_burst_that_the_host_slowed_does_not_count(clock: Clock, tmp_path: Path) -> None:
+    """But in the spread that is shown."""
+    session = fake_session(tmp_path, Timed(clock, 1.0, 0.0), Timed(clock, DRAFT, 0.0))
+    meter = CostMeter(session, [50], longest=1000.0)
+    meter.measure(3)
+    quiet = meter.costs().points[0]
+    for place, k in ((0, 0), (1, 0), (1, 2), (2, 3)):
+        times = meter._times[place]
+        slowed = tuple((3 * whole, 3 * draft, 3 * target) for whole, draft, target in times.rounds[k])
+        meter._times[place] = replace(times, rounds=(*times.rounds[:k], slowed, *times.rounds[k + 1 :]))
+    point = meter.costs().points[0]
+    for k in range(4):
+        assert point.rounds[k].median == pytest.approx(quiet.rounds[k].median, abs=0.01)
+        assert point.verify[k].median == pytest.approx(quiet.verify[k].median, abs=0.01)
+    assert point.draft.median == pytest.approx(quiet.draft.median, abs=0.01)
+    assert point.rounds[0].p90 > 2 * point.rounds[0].median
 
 
 def test_a_slow_model_is_timed_once_in_a_visit(clock: Clock, tmp_path: Path) -> None:
