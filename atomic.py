@@ -31,6 +31,8 @@ except ImportError:
 TEMPORARY = re.compile(r"\.(.+)\.tmp-[0-9a-f]{8}")
 # In a temporary folder: what becomes the output, and what it replaces while the two are swapped.
 NEW, OLD = "new", "old"
+# Errors of a disk without space.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def require_locks() -> None:
@@ -151,7 +153,7 @@ def output_errors(outcome: str, place: Path | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = error.errno in FULL
         reason = "the disk is full" if full else error.strerror or str(error).partition("\n")[0]
         where = error.filename2 or error.filename or place  # of a rename, where it led
         message = f"{where}: {reason}; {outcome}" if where else f"{reason}; {outcome}"

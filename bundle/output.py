@@ -6,11 +6,11 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from ..atomic import output_errors, swap, temporary_folder
+from ..atomic import FULL, output_errors, swap, temporary_folder
 from ..errors import OutputError
 from .manifest import MANIFEST
 
@@ -25,7 +25,14 @@ def new_folder(final: Path, force: bool | None) -> Iterator[Path]:
     """
     with output_errors("nothing was kept"):
         check_free(final, force)
-        with _terminate_as_exit(), temporary_folder(final) as temporary:
+        with _terminate_as_exit(), ExitStack() as stack:
+            try:
+                temporary = stack.enter_context(temporary_folder(final))
+            except OSError as error:
+                if error.errno in FULL:
+                    raise
+                reason = f"{final} cannot be made: {error.strerror}"
+                raise OutputError(f"{reason}; choose another --output", "output") from None
             yield temporary
             if os.path.lexists(final):
                 if not force:

@@ -79,13 +79,15 @@ def _ask() -> str | None:
     if sys.stdin is None:  # it is closed
         return None
     typed, piped = sys.stdin.isatty(), not sys.stdout.isatty()
-    if typed and piped:
+    if not typed:  # by lines of bytes, so that one which is not UTF-8 takes no others along
+        line = sys.stdin.buffer.readline()
+        return line.decode(sys.stdin.encoding).rstrip("\r\n") if line else None
+    if piped:
         click.echo("> ", nl=False, err=True)
     try:
-        return input("> " if typed and not piped else "")
+        return input("" if piped else "> ")
     except EOFError:
-        if typed:
-            click.echo(err=piped)  # the shell's prompt begins a line
+        click.echo(err=piped)  # the shell's prompt begins a line
         return None
 
 

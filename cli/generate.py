@@ -67,6 +67,8 @@ def generate(
     if source == "-":
         source = _stdin()
     if chat is not None:
+        if not source.strip():
+            raise ParameterError("chat is empty; give a message", "chat")
         source = [{"role": "user", "content": source}]
     parameters = SamplingParameters(prediction=None if prediction is None else _text(prediction), **options)
     session = load(bundle, chat_template=chat_template, **where)

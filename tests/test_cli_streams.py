@@ -61,6 +61,17 @@ def test_a_byte_order_mark_is_no_text(option: str, built: Path, tmp_path: Path) 
     assert found[0] == found[1]
 
 
+def test_a_piped_line_that_is_not_utf8_takes_no_others_along(built: Path, tmp_path: Path) -> None:
+    template = tmp_path / "template"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}", encoding="utf-8")
+    command = (MAIN, "chat", built, "--chat-template", template, "--max-new-tokens", 4)
+    done = cli(*command, env=UTF8, stdin=b"a\nb\xe9\nc\r\n")
+    assert done.returncode == 0
+    messages = done.stderr.decode()
+    assert messages.count("not UTF-8") == 1
+    assert messages.count("tokens/s") == 2
+
+
 @pytest.mark.parametrize("option", ["--messages", "--prediction", "--grammar", "--chat-template", "--prompt"])
 def test_what_is_not_utf8_is_one_line(option: str, built: Path, tmp_path: Path) -> None:
     file = tmp_path / "file"

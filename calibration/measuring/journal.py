@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from ...atomic import lock, require_locks
+from ...atomic import FULL, lock, require_locks
 from ...errors import BundleError, OutputError
 from ...strict import parse
 from .prompts import Progress
@@ -142,9 +142,9 @@ def _output_errors(path: Path, field: str | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(
-            f"{path} cannot be written: {error.strerror}; free some space, or give another path", field
-        ) from None
+        elsewhere = "give another path with --journal" if field else "give another path"
+        remedy = "free some space" if error.errno in FULL else elsewhere
+        raise OutputError(f"{path} cannot be written: {error.strerror}; {remedy}", field) from None
 
 
 def _open_locked(path: Path) -> FileIO:

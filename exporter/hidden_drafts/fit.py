@@ -235,7 +235,8 @@ def _check_width(source: str, fused: int, taps: int, named: object, width: int) 
     if fused == taps * width:
         return
     if fused % width == 0 and fused / taps != named:
-        raise _wrong(f"{source} reads {fused // width} layers of the target, and {taps} are named; {GIVE_TAPS}")
+        count = fused // width
+        raise _wrong(f"{source} reads {count} layers of the target, and {taps} are named; {GIVE_TAPS}, {count} of them")
     raise _wrong(f"{source} is a draft of width {fused // taps}; the target's is {width}: {OTHER}")
 
 

@@ -260,8 +260,10 @@ class CostMeter:
         rest = 0.0 if self._has_model else np.median(by_k[0][0] - by_k[0][2])  # the time of a lookup is negligible
         for times in by_k[1:]:
             times[0] += rest
-        every = [np.concatenate([whole for whole, _, _ in one]) + (rest if k else 0.0) for k, one in enumerate(bursts)]
-        rounds = _rising([_measured(whole, spread) for (whole, _, _), spread in zip(by_k, every, strict=True)])
+        spreads = [
+            np.concatenate([whole for whole, _, _ in one]) + (rest if k else 0.0) for k, one in enumerate(bursts)
+        ]
+        rounds = _rising([_measured(whole, spread) for (whole, _, _), spread in zip(by_k, spreads, strict=True)])
         on_host = np.median(by_k[0][2]) > 0
         if not on_host:  # the device runs whole rounds, whose parts cannot be timed
             nothing = MeasuredTime(0.0, 0.0, 0.0)

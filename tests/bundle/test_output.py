@@ -115,7 +115,8 @@ def test_a_place_that_nothing_can_be_written_to_is_named_as_it_was_given(
     monkeypatch.setattr(Path, "mkdir", forbidden)
     with pytest.raises(OutputError) as caught, new_folder(tmp_path / "out", False):
         pass
-    assert str(caught.value) == f"{tmp_path}: Permission denied; nothing was kept"
+    assert str(caught.value) == f"{tmp_path}/out cannot be made: Permission denied; choose another --output"
+    assert caught.value.field == "output"
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
