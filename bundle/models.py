@@ -133,8 +133,9 @@ class Fidelity:
 HiddenDraftKind = Literal["eagle3", "mtp", "dflash", "dspark"]
 # Of a block: published ones have up to 16.
 MOST_SLOTS = 64
-# How notes begin that a build repeats at its end: what a target keeps of a draft, and what somebody should check.
-KEEPS, WARNING = "the target keeps", "warning: "
+# Of notes that a build repeats at its end: how those begin that say what a target keeps of a draft, and what somebody
+# should check; what is in one about layers in a higher format.
+KEEPS, WARNING, MIXED = "the target keeps", "warning: ", "layers are kept in int8"
 # The tap of what a target's output embedding reads, after its last norm.
 LAST = -1
 

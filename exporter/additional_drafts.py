@@ -24,7 +24,7 @@ from ..errors import EngineError, ParameterError
 from ..user_cache import user_cache
 from .bundle_files import write_kept_tokens, write_maps
 from .checkpoints.checkpoint import Checkpoint
-from .checkpoints.pair import translate
+from .checkpoints.pair import too_large, translate
 from .checkpoints.shared_vocabulary import Tokens, Translation
 from .dialects import ORT_DIALECTS
 from .export_model import ModelExport, export_model
@@ -48,12 +48,21 @@ class ResolvedDraft:
 
     @classmethod
     def of(
-        cls, name: str, checkpoint: Checkpoint, target: Tokens, min_overlap: float, texts: CalibrationTexts
+        cls,
+        name: str,
+        checkpoint: Checkpoint,
+        target: Tokens,
+        target_bytes: int,
+        min_overlap: float,
+        texts: CalibrationTexts,
     ) -> ResolvedDraft:
-        """Raises `CheckpointError`, and `PairError` for a draft of too many other tokens."""
+        """target_bytes: of its weights in fp32. Raises `CheckpointError`, and `PairError` for a draft of too many other
+        tokens.
+        """
         translation, warnings = None, list[str]()
         if not checkpoint.taps:
             translation, warnings = translate(target, checkpoint, min_overlap, texts.texts)
+            warnings += too_large(checkpoint, target_bytes)
         lines = tuple(f"draft {name}: {line}" for line in (*checkpoint.warnings, *warnings))
         return cls(name, checkpoint, translation, lines)
 
@@ -179,7 +188,8 @@ def add_draft(
     timed, cache, texts = Timed(progress or Silent()), open_cache(options.cache or user_cache()), building.texts
     with timed.stage("check the draft", 1):
         checkpoint = find_own_draft(named.source)
-        draft = ResolvedDraft.of(named.name, checkpoint, Tokens.of_bundle(bundle), options.min_overlap, texts)
+        tokens, size = Tokens.of_bundle(bundle), 4 * manifest.target.num_parameters
+        draft = ResolvedDraft.of(named.name, checkpoint, tokens, size, options.min_overlap, texts)
         limit, capacity = draft.checkpoint.max_positions, manifest.contract.capacity
         if limit and limit < capacity:
             raise ParameterError(

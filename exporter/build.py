@@ -72,7 +72,7 @@ class _Models:
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
         ours = Tokens.of(models["target"].tokenizer)
         more = tuple(
-            ResolvedDraft.of(named.name, checkpoint, ours, options.min_overlap, texts)
+            ResolvedDraft.of(named.name, checkpoint, ours, models["target"].fp32_bytes, options.min_overlap, texts)
             for named, checkpoint in zip(drafts[1:], found[1:], strict=True)
         )
         lines = [*(line for model in models.values() for line in model.warnings), *warnings]

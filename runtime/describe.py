@@ -6,7 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..bundle import KEEPS, WARNING, Bundle, CacheLayer, DraftSpec, Fidelity, Manifest, ModelSpec, Proof, TextSpec
+from ..bundle import (
+    KEEPS,
+    MIXED,
+    WARNING,
+    Bundle,
+    CacheLayer,
+    DraftSpec,
+    Fidelity,
+    Manifest,
+    ModelSpec,
+    Proof,
+    TextSpec,
+)
 from ..bundle.drafts import LOOKUP
 from ..engines.catalogue import info_of
 from .drafting.names import all_drafters, drafters_of
@@ -97,16 +109,20 @@ def summary(description: Description) -> str:
         f"built      for {', '.join(manifest.engines)}; {_precision(manifest)}",
         f"size       {_on_disk(manifest)}; in memory {memory / 1e6:.1f} MB, with {_counted(manifest.longest, 'token')}",
         *(f"defaults   {line}" for line in manifest.defaults.lines),
-        f"target     {_identity(manifest.target)}",
+        f"target     {_identity(manifest.target)}{_mixed(manifest.target)}",
     ]
     for draft in manifest.drafts:
-        lines.append(f"draft      {_called(draft)}{_identity(draft.model)}")
+        lines.append(f"draft      {_called(draft)}{_identity(draft.model)}{_mixed(draft.model)}")
         lines += [f"           {note}" for note in draft.model.notes if note.startswith(KEEPS)]
     lines += [] if manifest.drafts else [NO_MODEL]
     if description.policy is None:
         lines.append("           whether that pays depends on the host: sessions measure it, and draft only what pays")
-    rounded = f", rounded like it: perplexity {fidelity.loss:+.2%} by {manifest.target.format}" if fidelity else ""
-    lines.append(f"proved     every graph agrees with its Hugging Face model{rounded}")
+    lines.append(f"proved     every graph agrees with its Hugging Face model{', rounded like it' if fidelity else ''}")
+    if fidelity:
+        lines.append(
+            f"           {manifest.target.format} itself is {fidelity.divergence:.4f} nats from the exact target, with "
+            f"the same top-1 token {fidelity.agreement:.1%}, perplexity {fidelity.loss:+.2%}"
+        )
     for label, model in manifest.models.items():
         lines += [f"{label}: {note}" for note in model.notes if note.startswith((WARNING, "left out"))]
     return "\n".join(lines)
@@ -124,6 +140,11 @@ def _identity(model: ModelSpec) -> str:
     return f"{model.architecture} from {model.source}: {model.num_parameters / 1e6:.1f} M parameters"
 
 
+def _mixed(model: ModelSpec) -> str:
+    """How many layers are in a higher format."""
+    return next((f"; {note.partition(',')[0]}" for note in model.notes if MIXED in note), "")
+
+
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
@@ -138,7 +159,7 @@ def _model(role: str, model: ModelSpec, memory: dict[str, int], called: str = ""
     notes = (*_fidelity(model.fidelity), *(proof.summary for proof in model.layer_proofs), *model.notes)
     return [
         f"{role:<10} {called}{_identity(model)}, {_counted(len(model.layers), 'layer')}, vocabulary {model.vocab_size}",
-        f"           weights {memory['weights'] / 1e6:.1f} MB{_stored(model.format)}, cache "
+        f"           weights {memory['weights'] / 1e6:.1f} MB{_stored(model, memory['weights'])}, cache "
         f"{memory['cache'] / 1e6:.1f} MB{_states(model.layers, memory)}; "
         f"checkpoint {model.checkpoint_sha256[:16]}",
         *(f"           {note}" for note in notes),
@@ -196,8 +217,11 @@ def _precision(manifest: Manifest) -> str:
     return f"weights: {stored}; {apart or 'caches and '}everything else {computed}"
 
 
-def _stored(form: str) -> str:
-    return "" if form == "float" else f" in {form}"
+def _stored(model: ModelSpec, size: int) -> str:
+    if model.format != "float":
+        return f" in {model.format}"
+    # For the kernels a checkpoint in 16 bits stays in them; they compute in fp32.
+    return " in 16 bits, as in the checkpoint" if "kernels" in model.graphs and size < 3 * model.num_parameters else ""
 
 
 def _decisions(description: Description) -> list[str]:

@@ -36,13 +36,17 @@ def check_models(
     if draft.taps:  # it reads the target's tokens
         return None, warnings
     translation, differences = translate(Tokens.of(target.tokenizer), draft, min_overlap, texts)
-    warnings += differences
-    if draft.fp32_bytes >= target.fp32_bytes:
-        warnings.append(
-            f"the draft's weights ({draft.fp32_bytes / 1e6:.1f} MB) are not smaller than the target's "
-            f"({target.fp32_bytes / 1e6:.1f} MB in fp32): speculation is unlikely to pay. Are the two swapped?"
-        )
-    return translation, warnings
+    return translation, [*warnings, *differences, *too_large(draft, target.fp32_bytes)]
+
+
+def too_large(draft: Checkpoint, target_bytes: int) -> list[str]:
+    """A warning about a draft that is not smaller than its target. target_bytes: of its weights in fp32."""
+    if draft.fp32_bytes < target_bytes:
+        return []
+    return [
+        f"the draft's weights ({draft.fp32_bytes / 1e6:.1f} MB) are not smaller than the target's "
+        f"({target_bytes / 1e6:.1f} MB in fp32): speculation is unlikely to pay. Are the two swapped?"
+    ]
 
 
 def check_capacity(models: Mapping[str, Checkpoint], max_seq_len: int | None) -> int:

@@ -96,7 +96,7 @@ def acceptance_notes(model: HiddenDraft, texts: Sequence[Tensor]) -> tuple[str, 
     own, *others = acceptance(model, texts, forms) if texts else [torch.zeros(0, 0)]
     if not own.numel() or not own.isfinite().all():  # as of a target that overflows in half precision
         return ()
-    note = f"{KEEPS} {shares(own)} of draft tokens 1 to {len(own)} of held-out texts at temperature 1"
+    note = f"{KEEPS} {shares(own)} of draft tokens 1 to {len(own)} of held-out texts at temperature 1, unquantized"
     if form is None:
         return (note,)
     better = {other: found for other, found in zip(forms[1:], others, strict=True) if _is_better(found, own)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from ...bundle import ELEMENT_BYTES
+from ...bundle import ELEMENT_BYTES, MIXED
 from .collect_activations import InputGroup, rewritable
 from .experts import bare_stacks, expert_layers
 from .layers import LinearLayer, linear_layers
@@ -101,8 +101,8 @@ def mix(
     if taken:
         after = sum(nats["int8" if name in taken else "int4"] for name, nats in estimates.items())
         notes.append(
-            f"{len(taken)} of {len(estimates)} layers are kept in int8, where int4 costs most: by estimate {after:.4f} "
-            f"nats instead of {before:.4f} on the calibration texts"
+            f"{len(taken)} of {len(estimates)} {MIXED}, where int4 costs most: by estimate {after:.4f} nats instead of "
+            f"{before:.4f} on the calibration texts"
         )
     if chosen := {group: turn for group, turn in turns.items() if group.layers[0].weight in taken}:
         for group, turn in chosen.items():

@@ -150,6 +150,7 @@ def test_add_draft_exports_the_draft_alone(copy: Path, others: dict[str, Path], 
         (copy / name).write_text("{}")  # of other drafts, so they stay
     report = add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache), notes)
     assert [label for label, _ in notes.stages if "target" in label] == []
+    assert [line for line in report.warnings if "not smaller than the target's" in line]
     after = state(copy)
     assert {name: content for name, content in after.items() if name in before and name != "manifest.json"} == {
         name: content for name, content in before.items() if name != "manifest.json"

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from specexport.bundle import KEEPS, WARNING, Bundle, CacheLayer, State
+from specexport.bundle import KEEPS, MIXED, WARNING, Bundle, CacheLayer, State
 from specexport.runtime.describe import describe, render, summary
 from specexport.runtime.policy.routes import Policy, RoutePolicy
 from support.doubles import write_bundle
@@ -43,6 +43,10 @@ def test_a_build_ends_with_what_the_draft_gives_and_the_warnings(tmp_path: Path)
         f"draft: {notes[2]}",
     ]
     assert sum("sessions measure it" in line for line in lines) == 1
+    mixed = replace(manifest.target, notes=(f"128 of 210 {MIXED}, where int4 costs most: by estimate",))
+    described_mixed = describe(Bundle(tmp_path, replace(manifest, target=mixed)))
+    (line,) = (line for line in summary(described_mixed).splitlines() if MIXED in line)
+    assert line.endswith(f"parameters; 128 of 210 {MIXED}")
     entry = RoutePolicy("on", "draft", 2, "fixed", (0.7,), None)
     policy = Policy(1, "of this bundle", "onnxruntime", "now", 0.0, 0.9, entry, {})
     assert "sessions measure it" not in summary(replace(described, policy=policy))
