@@ -26,13 +26,8 @@ def new_folder(final: Path, force: bool | None) -> Iterator[Path]:
     with output_errors("nothing was kept"):
         check_free(final, force)
         with _terminate_as_exit(), ExitStack() as stack:
-            try:
+            with _usable(final):
                 temporary = stack.enter_context(temporary_folder(final))
-            except OSError as error:
-                if error.errno in FULL:
-                    raise
-                reason = f"{final} cannot be made: {error.strerror}"
-                raise OutputError(f"{reason}; choose another --output", "output") from None
             yield temporary
             if os.path.lexists(final):
                 if not force:
@@ -43,18 +38,31 @@ def new_folder(final: Path, force: bool | None) -> Iterator[Path]:
 
 def check_free(final: Path, force: bool | None) -> None:
     """Raises `OutputError` where nothing can be put at `final`. force: as of `new_folder`."""
-    for parent in final.parents:
-        if parent.exists() and not parent.is_dir():
-            raise OutputError(f"{parent} is a file, so {final} cannot be made; choose another --output", "output")
-    if final.exists() or final.is_symlink():
-        if not force:
-            instead = "" if force is None else ", or replace it with --force"
-            raise OutputError(f"{final} exists; choose another --output{instead}", code="output_exists")
-        if not (final / MANIFEST).is_file():
-            raise OutputError(
-                f"{final} exists and is not a bundle (it has no {MANIFEST}); --force replaces bundles only",
-                code="output_exists",
-            )
+    with _usable(final):
+        for parent in final.parents:
+            if parent.exists() and not parent.is_dir():
+                raise OutputError(f"{parent} is a file, so {final} cannot be made; choose another --output", "output")
+        if final.exists() or final.is_symlink():
+            if not force:
+                instead = "" if force is None else ", or replace it with --force"
+                raise OutputError(f"{final} exists; choose another --output{instead}", code="output_exists")
+            if not (final / MANIFEST).is_file():
+                raise OutputError(
+                    f"{final} exists and is not a bundle (it has no {MANIFEST}); --force replaces bundles only",
+                    code="output_exists",
+                )
+
+
+@contextmanager
+def _usable(final: Path) -> Iterator[None]:
+    """Errors of the place, but of a full disk, are the option's."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        reason = error.strerror or error
+        raise OutputError(f"{final} cannot be made: {reason}; choose another --output", "output") from None
 
 
 @contextmanager

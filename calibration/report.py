@@ -123,8 +123,7 @@ def _costs(analysis: Analysis) -> str:
     target, draft = (f"{1 / seconds:,.0f} tokens/s" if seconds > 0 else "none" for seconds in prefill)
     return (
         "A round drafts k tokens (k draft passes of d each, or a lookup), checks them in a target pass over k + 1 "
-        "tokens, v(k+1), and takes h on the host: medians of the fastest third of the bursts, since what else the host "
-        "does only adds; p10 to p90 is of all. The break-even a*(k) is its time divided by that of a plain round.\n"
+        "tokens, v(k+1), and takes h on the host. The break-even a*(k) is its time divided by that of a plain round.\n"
         f"Prefill: target {target}, draft {draft}.\n\n" + table(columns, rows, words=0)
     )
 

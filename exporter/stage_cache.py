@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..atomic import discard, remove_left, temporary_folder
+from ..atomic import FULL, discard, remove_left, temporary_folder
 from ..bundle import list_files
 from ..errors import OutputError
 
@@ -59,12 +59,12 @@ def open_cache(cache: Path) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = "a file is in its way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
-        problem = f"created: {reason}"
+        problem, code = f"created: {reason}", "disk_full" if error.errno in FULL else None
     else:
         if os.access(cache, os.W_OK | os.X_OK):
             return cache
-        problem = "written"
-    raise OutputError(f"the cache folder {cache} cannot be {problem}; choose another --cache", "cache")
+        problem, code = "written", None
+    raise OutputError(f"the cache folder {cache} cannot be {problem}; choose another --cache", "cache", code=code)
 
 
 def stage_key(maker: str, **inputs: Any) -> str:

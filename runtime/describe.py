@@ -220,8 +220,8 @@ def _precision(manifest: Manifest) -> str:
 def _stored(model: ModelSpec, size: int) -> str:
     if model.format != "float":
         return f" in {model.format}"
-    # For the kernels a checkpoint in 16 bits stays in them; they compute in fp32.
-    return " in 16 bits, as in the checkpoint" if "kernels" in model.graphs and size < 3 * model.num_parameters else ""
+    # What bf16 or fp16 holds exactly is stored so for the kernels, which compute in fp32.
+    return " in 16 bits, exactly" if "kernels" in model.graphs and size < 3 * model.num_parameters else ""
 
 
 def _decisions(description: Description) -> list[str]:

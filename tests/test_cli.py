@@ -249,7 +249,9 @@ def test_usage_errors(options: tuple[str, ...], run: Run, built: Path) -> None:
         "serve {bundle} --port {taken}",
         "serve {bundle} --uds no/socket",
         "serve {bundle} --api-key-file p",
+        "build --target {target} --output out --cache p",
         "inspect ",
+        "generate {bundle} --chat ",
     ],
 )
 def test_a_wrong_command_line_has_one_exit_code(

@@ -142,8 +142,7 @@ def _output_errors(path: Path, field: str | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        elsewhere = "give another path with --journal" if field else "give another path"
-        remedy = "free some space" if error.errno in FULL else elsewhere
+        remedy = "free some space" if error.errno in FULL else "make it writable, or give another path"
         raise OutputError(f"{path} cannot be written: {error.strerror}; {remedy}", field) from None
 
 

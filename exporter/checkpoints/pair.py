@@ -36,7 +36,8 @@ def check_models(
     if draft.taps:  # it reads the target's tokens
         return None, warnings
     translation, differences = translate(Tokens.of(target.tokenizer), draft, min_overlap, texts)
-    return translation, [*warnings, *differences, *too_large(draft, target.fp32_bytes)]
+    large = [f"{line} Are the two swapped?" for line in too_large(draft, target.fp32_bytes)]
+    return translation, [*warnings, *differences, *large]
 
 
 def too_large(draft: Checkpoint, target_bytes: int) -> list[str]:
@@ -45,7 +46,7 @@ def too_large(draft: Checkpoint, target_bytes: int) -> list[str]:
         return []
     return [
         f"the draft's weights ({draft.fp32_bytes / 1e6:.1f} MB) are not smaller than the target's "
-        f"({target_bytes / 1e6:.1f} MB in fp32): speculation is unlikely to pay. Are the two swapped?"
+        f"({target_bytes / 1e6:.1f} MB in fp32): speculation is unlikely to pay."
     ]
 
 

@@ -1,7 +1,7 @@
 """Costs for uncalibrated sessions: a short measurement at the first request, kept in the user's cache.
 
 A schedule needs only the cost of rounds relative to a plain one, and every k takes turns. So a busy host, which slows
-all of them down, changes little.
+whole turns down, changes little.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Measures the cost of rounds: whole rounds of real generations, with every number of draft tokens in turn.
 
 Passes are timed in the order of the loop, since the target's pass evicts the draft's weights from the CPU's caches: a
-draft timed alone would look cheaper than it is. Taking turns, all k see the same disturbances of the machine.
+draft timed alone would look cheaper than it is. Taking turns, all k see the same disturbances of the machine, and are
+compared with the plain rounds of their own turn.
 """
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ from ..sampling.parameters import UNADJUSTED, SamplingParameters
 from ..state.cached_decoder import CachedDecoder
 from ..stream import Stream
 
-# Timed rounds per generation, unless told otherwise. The first round is not timed: it finds the CPU's caches as another
-# k left them.
-BURST = 8
+# Timed rounds per generation, unless told otherwise: few, so that turns are short. The first round is not timed: it
+# finds the CPU's caches as another k left them.
+BURST = 4
 # Seconds at one context after which no further burst begins.
 MAX_SECONDS = 15.0
 # For estimates of the time left only, chosen from times of SmolLM2-135M: tokens of a prompt that take about as long as
@@ -254,16 +254,12 @@ class CostMeter:
         return times[1:]
 
     def _point(self, context: int) -> CostPoint:
-        there = [one.rounds for one in self._times if one.context == context]
-        bursts = [[np.array(rounds[k]).T for rounds in there] for k in range(self._most + 1)]
-        by_k = list(map(_quietest, bursts))
+        turns = [[np.array(rows).T for rows in one.rounds] for one in self._times if one.context == context]
+        by_k = [np.concatenate(rows, axis=1) for rows in zip(*_leveled(turns), strict=True)]
         rest = 0.0 if self._has_model else np.median(by_k[0][0] - by_k[0][2])  # the time of a lookup is negligible
         for times in by_k[1:]:
             times[0] += rest
-        spreads = [
-            np.concatenate([whole for whole, _, _ in one]) + (rest if k else 0.0) for k, one in enumerate(bursts)
-        ]
-        rounds = _rising([_measured(whole, spread) for (whole, _, _), spread in zip(by_k, spreads, strict=True)])
+        rounds = _rising([_measured(whole) for whole, _, _ in by_k])
         on_host = np.median(by_k[0][2]) > 0
         if not on_host:  # the device runs whole rounds, whose parts cannot be timed
             nothing = MeasuredTime(0.0, 0.0, 0.0)
@@ -280,21 +276,18 @@ class CostMeter:
         return CostPoint(context, rounds, _measured(draft), verify, host)
 
 
-def _quietest(bursts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The rounds of the fastest third of `bursts`, each `[3, rounds]` with whole rounds first: whatever else runs on
-    the host only adds time, often for longer than a burst.
+def _leveled(turns: Sequence[Sequence[NDArray[np.float64]]]) -> list[list[NDArray[np.float64]]]:
+    """`turns` with their plain rounds equally fast: whatever else runs on the host mostly slows a whole turn.
+
+    turns: by k, `[3, rounds]` with the times of whole rounds first.
     """
-    fastest = sorted(bursts, key=lambda times: float(np.median(times[0])))
-    return np.concatenate(fastest[: math.ceil(len(bursts) / 3)], axis=1)
+    plain = [float(np.median(turn[0][0])) for turn in turns]
+    return [[times * (median(plain) / own) for times in turn] for turn, own in zip(turns, plain, strict=True)]
 
 
-def _measured(
-    seconds: Sequence[float] | NDArray[np.float64], spread: NDArray[np.float64] | None = None
-) -> MeasuredTime:
-    """The median of `seconds`, with percentiles of `spread` where that is given."""
-    middle = float(np.median(seconds))
-    p10, p90 = np.percentile(seconds if spread is None else spread, [10, 90]).tolist()
-    return MeasuredTime(middle, min(p10, middle), max(p90, middle))
+def _measured(seconds: Sequence[float] | NDArray[np.float64]) -> MeasuredTime:
+    p10, middle, p90 = np.percentile(seconds, [10, 50, 90]).tolist()
+    return MeasuredTime(middle, p10, p90)
 
 
 def _rising(times: Sequence[MeasuredTime]) -> tuple[MeasuredTime, ...]:

@@ -101,7 +101,7 @@ def read_policy(bundle: Bundle) -> Policy | None:
                 + remedy(bundle),
                 f"{POLICY}.{name}.num_draft_tokens",
             )
-        return replace(entry, drafter=_drafter(entry.drafter, bundle, POLICY, f"{name}.drafter"))
+        return replace(entry, drafter=_drafter(entry.drafter, bundle, POLICY, f"{name}.drafter", "is"))
 
     routes = {route: checked(f"routes.{route}", entry) for route, entry in policy.routes.items()}
     return replace(policy, default=checked("default", policy.default), routes=routes)
@@ -112,16 +112,16 @@ def read_routing(bundle: Bundle) -> Routing | None:
     routing = read_decision(bundle, Routing, ROUTING)
     if routing is None:
         return None
-    return routing.renamed({name: _drafter(name, bundle, ROUTING, "drafters") for name in routing.drafters})
+    return routing.renamed({name: _drafter(name, bundle, ROUTING, "drafters", "has") for name in routing.drafters})
 
 
-def _drafter(name: str, bundle: Bundle, file: str, key: str) -> str:
+def _drafter(name: str, bundle: Bundle, file: str, key: str, verb: str) -> str:
     """Its name in this bundle: people may call the first draft `model`."""
     try:
         return check_drafter(name, bundle.manifest.draft_names)
     except ParameterError as error:
-        reason = str(error).removeprefix("drafter ")
-        raise BundleError(f"{bundle.path(file)}: {key} {reason}; {remedy(bundle)}", f"{file}.{key}") from None
+        reason = str(error).removeprefix("drafter is")
+        raise BundleError(f"{bundle.path(file)}: {key} {verb}{reason}; {remedy(bundle)}", f"{file}.{key}") from None
 
 
 def write_decision(bundle: Bundle, value: Policy | Routing | Mapping[str, Costs | Survival], name: str) -> None:

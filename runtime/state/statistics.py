@@ -20,10 +20,10 @@ class Statistics:
     candidates: those of `spectr` that had a row in a verify pass; caught: how many of them were accepted, and so gave
     one more token; fed_again: rows of those, which the next pass begins with.
 
-    draft_passes: passes of the draft model, run by the host: for each token that it drafted, of a block draft for each
-    block. rounds_by_drafter: rounds with a draft, by the name of the drafter, with the draft's own name. emitted counts
-    tokens given to the caller: stops cut the last round. device_seconds: of rounds that the device ran completely,
-    draft and target together.
+    draft_passes: passes of the draft model, run by the host: one a token that it drafted, of a block draft one a block.
+    rounds_by_drafter: rounds with a draft, by the name of the drafter, with the draft's own name. emitted counts tokens
+    given to the caller: stops cut the last round. device_seconds: of rounds that the device ran completely, draft and
+    target together.
 
     grammar_seconds: the time in which the request's grammar computed which tokens may follow, part of the host's time.
 

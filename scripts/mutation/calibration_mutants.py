@@ -489,7 +489,7 @@ CALIBRATION = (
         "range(1, self._burst_rounds + 2)",
         IN_METER,
     ),
-    Mutant("bursts that the host slowed count", METER, "math.ceil(len(bursts) / 3)", "len(bursts)", IN_METER),
+    Mutant("turns that the host slowed are not leveled", METER, "median(plain) / own", "1.0", IN_METER),
     Mutant("draft passes are added up", METER, "seconds / k", "seconds", IN_METER),
     Mutant(
         "decisions of another bundle are followed",

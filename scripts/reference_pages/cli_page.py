@@ -18,9 +18,9 @@ INTRODUCTION = """\
 Written by `scripts/write_reference` from the commands' own help; do not edit.
 
 Results go to stdout, progress and messages to stderr. `NO_COLOR` is respected. Exit codes: 0 for success; 2 where the
-command line is wrong, or what it names is missing, something else, or taken; 1 where the work or a check failed, as of
-a damaged bundle; 130 when interrupted (`serve`: 0, or 1 where requests were cut off or a second signal came). The
-command is in the extra `cli`, which [others include](quickstart-cpu.md#extras).
+command line is wrong, or what it names is missing, something else, taken, or cannot be written; 1 where the work or a
+check failed, as of a damaged bundle; 130 when interrupted (`serve`: 0, or 1 where requests were cut off or a second
+signal came). The command is in the extra `cli`, which [others include](quickstart-cpu.md#extras).
 
 Prompt files (`--prompts`) are JSONL, one request per line. `bench`, `calibrate` and `tune` need a `route` in each, the
 kind of request. `max_new_tokens` is optional:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from specexport.atomic import NEW, OLD, temporary_folder
 from specexport.bundle import MANIFEST
-from specexport.bundle.output import new_folder
+from specexport.bundle.output import check_free, new_folder
 from specexport.errors import OutputError
 from support.refusals import refused
 
@@ -117,6 +117,15 @@ def test_a_place_that_nothing_can_be_written_to_is_named_as_it_was_given(
         pass
     assert str(caught.value) == f"{tmp_path}/out cannot be made: Permission denied; choose another --output"
     assert caught.value.field == "output"
+
+
+def test_a_folder_that_may_not_be_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(path: Path, **_: bool) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", forbidden)
+    with refused(OutputError, "Permission denied", "choose another --output", field="output"):
+        check_free(tmp_path / "out", False)
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch])

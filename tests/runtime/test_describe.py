@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from specexport.bundle import KEEPS, MIXED, WARNING, Bundle, CacheLayer, State
+from specexport.bundle import KEEPS, MIXED, WARNING, Bundle, CacheLayer, Fidelity, State
 from specexport.runtime.describe import describe, render, summary
 from specexport.runtime.policy.routes import Policy, RoutePolicy
 from support.doubles import write_bundle
@@ -43,13 +43,35 @@ def test_a_build_ends_with_what_the_draft_gives_and_the_warnings(tmp_path: Path)
         f"draft: {notes[2]}",
     ]
     assert sum("sessions measure it" in line for line in lines) == 1
+    entry = RoutePolicy("on", "draft", 2, "fixed", (0.7,), None)
+    policy = Policy(1, "of this bundle", "onnxruntime", "now", 0.0, 0.9, entry, {})
+    assert "sessions measure it" not in summary(replace(described, policy=policy))
     mixed = replace(manifest.target, notes=(f"128 of 210 {MIXED}, where int4 costs most: by estimate",))
     described_mixed = describe(Bundle(tmp_path, replace(manifest, target=mixed)))
     (line,) = (line for line in summary(described_mixed).splitlines() if MIXED in line)
     assert line.endswith(f"parameters; 128 of 210 {MIXED}")
-    entry = RoutePolicy("on", "draft", 2, "fixed", (0.7,), None)
-    policy = Policy(1, "of this bundle", "onnxruntime", "now", 0.0, 0.9, entry, {})
-    assert "sessions measure it" not in summary(replace(described, policy=policy))
+
+
+def test_how_far_rounding_moves_the_target(tmp_path: Path) -> None:
+    manifest = write_bundle(tmp_path).manifest
+    assert "rounded like it" not in summary(describe(Bundle(tmp_path, manifest)))
+    fidelity = Fidelity(968, False, 10.1, 10.0, 0.0062, 0.941)
+    rounded = replace(manifest.target, format="int8", fidelity=fidelity)
+    text = summary(describe(Bundle(tmp_path, replace(manifest, target=rounded))))
+    assert "Hugging Face model, rounded like it\n" in text
+    assert (
+        "int8 itself is 0.0062 nats from the exact target, with the same top-1 token 94.1%, perplexity +1.00%" in text
+    )
+
+
+def test_weights_that_16_bits_hold_are_told(tmp_path: Path) -> None:
+    manifest = write_bundle(tmp_path).manifest
+    size = describe(Bundle(tmp_path, manifest)).memory_of(manifest.target)["weights"]
+    for graphs, parameters, told in (("kernels", size // 2, True), ("kernels", size // 4, False), ("ort", size, False)):
+        target = replace(manifest.target, graphs={graphs: "graphs/target.onnx"}, num_parameters=parameters)
+        lines = render(describe(Bundle(tmp_path, replace(manifest, target=target)))).splitlines()
+        line = next(line for line in lines if f"weights {size / 1e6:.1f} MB" in line and "cache" in line)
+        assert ("in 16 bits" in line) == told
 
 
 def test_the_drafters_and_the_default(tmp_path: Path) -> None:

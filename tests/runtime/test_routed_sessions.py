@@ -168,5 +168,5 @@ def test_a_draft_that_has_left_is_done_without(tmp_path: Path, caplog: pytest.Lo
 def test_a_file_that_names_a_drafter_which_cannot_be(tmp_path: Path, name: str) -> None:
     session = routed(tmp_path)
     write_decision(session.bundle, routing_of(bundle_identity(session.bundle), ("model", name)), ROUTING)
-    with refused(BundleError, "routing.json", name, "calibrate", field="drafter"):
+    with refused(BundleError, "routing.json", name, "calibrate", field="routing.json.drafters"):
         Session(session.bundle, session.engine)

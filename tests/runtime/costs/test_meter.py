@@ -60,22 +60,31 @@ def test_of_a_block_the_first_token_and_a_further_one(clock: Clock, tmp_path: Pa
     assert costs.at(50).rounds[3] == pytest.approx(1.0 + 0.3 + 3.1 * DRAFT, abs=0.02)
 
 
-def test_a_burst_that_the_host_slowed_does_not_count(clock: Clock, tmp_path: Path) -> None:
-    """But in the spread that is shown."""
-    session = fake_session(tmp_path, Timed(clock, 1.0, 0.0), Timed(clock, DRAFT, 0.0))
+@pytest.mark.parametrize("draft", [True, False])
+def test_turns_that_the_host_slowed_count_like_others(draft: bool, clock: Clock, tmp_path: Path) -> None:
+    session = fake_session(tmp_path, Timed(clock, 1.0, 0.0), Timed(clock, DRAFT, 0.0) if draft else None)
     meter = CostMeter(session, [50], longest=1000.0)
     meter.measure(3)
     quiet = meter.costs().points[0]
-    for place, k in ((0, 0), (1, 0), (1, 2), (2, 3)):
-        times = meter._times[place]
-        slowed = tuple((3 * whole, 3 * draft, 3 * target) for whole, draft, target in times.rounds[k])
-        meter._times[place] = replace(times, rounds=(*times.rounds[:k], slowed, *times.rounds[k + 1 :]))
-    point = meter.costs().points[0]
+    for turn, factor in ((0, 3.0), (2, 5.0)):
+        times = meter._times[turn]
+        slowed = tuple(tuple((factor * a, factor * b, factor * c) for a, b, c in rows) for rows in times.rounds)
+        meter._times[turn] = replace(times, rounds=slowed)
+    # and in the third turn two rounds alone
+    times = meter._times[1]
+    rows = list(times.rounds[2])
+    rows[:2] = [(9.0, 3.0, 6.0)] * 2
+    meter._times[1] = replace(times, rounds=(*times.rounds[:2], tuple(rows), *times.rounds[3:]))
+    slow = meter.costs().points[0]
     for k in range(4):
-        assert point.rounds[k].median == pytest.approx(quiet.rounds[k].median, abs=0.01)
-        assert point.verify[k].median == pytest.approx(quiet.verify[k].median, abs=0.01)
-    assert point.draft.median == pytest.approx(quiet.draft.median, abs=0.01)
-    assert point.rounds[0].p90 > 2 * point.rounds[0].median
+        ratio = quiet.rounds[k].median / quiet.rounds[0].median
+        assert slow.rounds[k].median / slow.rounds[0].median == pytest.approx(ratio, rel=0.01)
+        assert slow.verify[k].median / slow.verify[0].median == pytest.approx(
+            quiet.verify[k].median / quiet.verify[0].median, rel=0.01
+        )
+    assert slow.draft.median / slow.rounds[0].median == pytest.approx(
+        quiet.draft.median / quiet.rounds[0].median, rel=0.01
+    )
 
 
 def test_a_slow_model_is_timed_once_in_a_visit(clock: Clock, tmp_path: Path) -> None:
