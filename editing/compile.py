@@ -13,7 +13,7 @@ from pathlib import Path
 from ..atomic import output_errors, temporary_folder
 from ..bundle import Bundle, FileEntry, Plan, sha256
 from ..engines.base import OpenedDraft
-from ..engines.catalogue import LIBRARIES
+from ..engines.catalogue import LIBRARIES, capability_of, too_old
 from ..engines.cuda.driver import find_gpu
 from ..engines.tensorrt import enterprise
 from ..engines.tensorrt.api import Library, dialect_for, refuse_newer
@@ -56,6 +56,7 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
             "engine",
         )
     lib = compiler(engine, options)
+    _check_capabilities(bundle, engine, options)
     jobs = _jobs(bundle, lib)
     template = _template(lib, engine, options)
     folder = bundle.root / ENGINES / engine
@@ -71,6 +72,18 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
         if path.relative_to(bundle.root).as_posix() not in compiled.manifest.files:
             path.unlink(missing_ok=True)
     return compiled
+
+
+def _check_capabilities(bundle: Bundle, engine: str, options: CompileOptions) -> None:
+    """As `build` does: a library may compile what its GPUs do not run."""
+    for model in bundle.manifest.pair.values():
+        form = bundle.manifest.contract.precision if model.format == "float" else model.format
+        for capability in filter(None, map(capability_of, options.compute_capabilities)):
+            if reason := too_old(engine, form, capability):
+                raise EngineError(
+                    f"{bundle.root} has {model.source} in {form}, which engine {engine} cannot run {reason}",
+                    "compute_capabilities",
+                )
 
 
 def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:

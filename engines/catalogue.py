@@ -99,6 +99,24 @@ def info_of(engine: str) -> EngineInfo:
     return ENGINES[engine]
 
 
+def capability_of(text: str) -> Capability | None:
+    """`8.9` as numbers; None for one that is none, which the compiler's own check names."""
+    major, _, minor = text.partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+
+
+def formats_of(engine: str, capability: Capability | None = None) -> tuple[str, ...]:
+    """What `engine` runs, on any GPU or on one of that compute capability."""
+    return tuple(one for one in ENGINES[engine].formats if capability is None or not too_old(engine, one, capability))
+
+
+def too_old(engine: str, precision: str, capability: Capability) -> str:
+    """Why a GPU of that compute capability does not run a precision of the engine's; empty if it does."""
+    least = ENGINES[engine].least.get(precision, capability)
+    needed, available = (".".join(map(str, numbers)) for numbers in (least, capability))
+    return f"on compute capability {available}; that takes {needed} or later" if least > capability else ""
+
+
 def lacks_states(engine: str, precision: str) -> str:
     """Why `engine` cannot run a model whose layers keep states, and what to do; empty if it can."""
     runs = info_of(engine).states

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import cast, get_args
 
 from ..bundle import FORMATS, PRECISIONS, Family, Format, Precision, Role
-from ..engines.catalogue import ENGINES, LIBRARIES, Capability, info_of
+from ..engines.catalogue import ENGINES, LIBRARIES, Capability, capability_of, formats_of, info_of, too_old
 from ..engines.onnxruntime import kernels
 from ..engines.onnxruntime.cpu import availability as proving
 from ..engines.tensorrt.api import dialect_for
@@ -94,7 +94,7 @@ def default_draft_precision(
     infos = [info_of(engine) for engine in engines]
     if precision != "fp16" or len({info.family for info in infos}) > 1 or not all(info.on_gpu for info in infos):
         return None
-    capabilities = (None, *map(_capability, options.compute_capabilities))
+    capabilities = (None, *map(capability_of, options.compute_capabilities))
     if any(refusal(engine, GPU_DRAFT, each) for engine in engines for each in capabilities):
         return None
     if "tensorrt" in engines:
@@ -112,12 +112,6 @@ def _installed() -> tuple[int, ...] | None:
         return None
 
 
-def formats_of(engine: str, capability: Capability | None = None) -> tuple[str, ...]:
-    """What `engine` runs, on any GPU or on one of that compute capability."""
-    info = ENGINES[engine]
-    return tuple(name for name in info.formats if capability is None or info.least.get(name, capability) <= capability)
-
-
 def refusal(engine: str, precision: str, capability: Capability | None = None, option: str = "--precision") -> str:
     """Why `engine` cannot run it, in one line that says what can; empty when it can."""
     if precision in formats_of(engine, capability):
@@ -125,8 +119,7 @@ def refusal(engine: str, precision: str, capability: Capability | None = None, o
     info = ENGINES[engine]
     known = ", ".join(formats_of(engine, capability))
     if capability is not None and precision in info.formats:
-        needed, available = (".".join(map(str, numbers)) for numbers in (info.least[precision], capability))
-        where = f"on compute capability {available}; that takes {needed} or later"
+        where = too_old(engine, precision, capability)
     else:
         others = [name for name, other in ENGINES.items() if precision in other.formats]
         where = f"; {precision} runs on {', '.join(others)}" if others else ""
@@ -222,15 +215,9 @@ def parse_version(text: str) -> tuple[int, ...]:
 def _check_precision(engines: tuple[str, ...], numbers: PrecisionPlan, capabilities: tuple[str, ...]) -> None:
     for engine in engines:
         for role, option in OPTIONS.items():
-            for capability in (None, *map(_capability, capabilities if engine in LIBRARIES else ())):
+            for capability in (None, *map(capability_of, capabilities if engine in LIBRARIES else ())):
                 if problem := refusal(engine, numbers.name(role), capability, option):
                     raise ParameterError(problem, option.removeprefix("--").replace("-", "_"))
-
-
-def _capability(text: str) -> Capability | None:
-    """None for one that is none, which the compiler's own check names."""
-    major, _, minor = text.partition(".")
-    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
 def _misfit(installed: tuple[int, ...], wanted: tuple[int, ...] | None) -> str:

@@ -22,6 +22,13 @@ ON_TENSORRT = (
 
 ENGINES = (
     Mutant(
+        "a precision that the named GPUs do not run is only found when it builds",
+        "editing/compile.py",
+        "_check_capabilities(bundle, engine, options)",
+        "pass",
+        ("tests/editing/test_compile.py",),
+    ),
+    Mutant(
         "an operator that TensorRT lacks is only found when it builds",
         "editing/compile.py",
         "refuse_newer(lib, job.graph)",

@@ -95,6 +95,13 @@ def test_a_compiled_bundle(bundle: Path) -> None:
     assert progress.steps[0] == f"compile {ENGINE}: target-onnx: building engine"
 
 
+def test_a_gpu_that_does_not_run_the_bundles_precision(bundle: Path, quick: list[str]) -> None:
+    before = content(bundle)
+    with refused(EngineError, "fp32", "7.5; that takes 8.0 or later", field="compute_capabilities"):
+        compiled(bundle, compute_capabilities=("8.9", "7.5"))
+    assert (content(bundle), quick) == (before, [])
+
+
 def test_compiling_again_replaces_the_plans(bundle: Path, quick: list[str]) -> None:
     first = compiled(bundle, compute_capabilities=("8.9",))
     assert {plan.compute_capabilities for plan in first.manifest.plans} == {("8.9",)}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from specexport.bundle import FORMATS, PRECISIONS
 from specexport.engines.base import Availability
-from specexport.engines.catalogue import ENGINES, EngineInfo
+from specexport.engines.catalogue import ENGINES, EngineInfo, formats_of
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import EngineError, MissingPackageError, ParameterError, UnsupportedModelError
 from specexport.exporter import precision
@@ -19,7 +19,6 @@ from specexport.exporter.precision import (
     PrecisionPlan,
     choose_build_targets,
     choose_precision_plan,
-    formats_of,
     parse_version,
     refusal,
 )
