@@ -11,6 +11,7 @@ from ..errors import BundleError, MissingPackageError
 SUFFIX = ".bundle"  # of a folder: a mistyped path is not looked for on the hub
 MADE = "'specexport build' makes bundles"
 UNREACHABLE = {"TransportError", "ConnectionError"}  # of httpx and of requests
+ADDRESS = re.compile(r"https?:/+[\w.-]+/(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)?")
 ON_HUB = re.compile(r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
 
 
@@ -20,6 +21,8 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
     An existing folder takes precedence. Files go to huggingface_hub's cache, and only missing ones are downloaded.
     Raises `BundleError` for what is neither, `MissingPackageError` without huggingface_hub.
     """
+    if (reason := address_reason(os.fspath(path))) is not None:
+        raise BundleError(reason, code="bundle_not_found")
     folder = Path(path)
     match = ON_HUB.fullmatch(os.fspath(path))
     if match is None or folder.suffix == SUFFIX or os.path.lexists(folder) or os.path.lexists(folder.parent):
@@ -40,6 +43,13 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
             f"({MADE})",
             code="bundle_not_found",
         ) from None
+
+
+def address_reason(source: str) -> str | None:
+    """Why `source` is not taken, with the name to give instead, if it is the address of a page; else None."""
+    if (match := ADDRESS.match(source)) is None:
+        return None
+    return f"{source} is an address; give a folder or the name on the hub, as in {match['name'] or 'org/name'}"
 
 
 def hub_reason(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from ...bundle import MANIFEST
 from ...errors import CheckpointError, MissingPackageError
+from ...runtime.hub import address_reason
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -124,6 +125,8 @@ def find_local(source: str) -> Path | None:
     """
     if not source:
         raise _not_found("the model is an empty name; give a checkpoint: a folder, a GGUF file or a hub id")
+    if (reason := address_reason(source)) is not None:
+        raise _not_found(reason)
     try:
         path = Path(source).expanduser()
         exists = path.exists()

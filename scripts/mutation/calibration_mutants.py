@@ -23,6 +23,20 @@ METER, IN_METER = "runtime/costs/meter.py", ("tests/runtime/costs/test_meter.py"
 HOST, IN_DECISIONS = "runtime/policy/host_identity.py", ("tests/runtime/policy/test_decisions.py",)
 CALIBRATION = (
     Mutant(
+        "costs of one draft alone drop those of others",
+        CALIBRATE,
+        "if _holds(session, c)}",
+        "if model in costs}",
+        (f"{TESTS}test_calibrate_several.py",),
+    ),
+    Mutant(
+        "costs of one draft alone keep another host's",
+        CALIBRATE,
+        "if _holds(session, c)}",
+        "if c}",
+        (f"{TESTS}test_calibrate_several.py",),
+    ),
+    Mutant(
         "a 95 % interval has two tails of 5 %", INTERVALS, "[tail, 1 - tail]", "[2 * tail, 1 - 2 * tail]", IN_INTERVALS
     ),
     Mutant(

@@ -38,7 +38,7 @@ class FairQueue(Generic[T]):
         is_next = idle and key == next(iter(self._waiting), None)
         if not again and len(self) - idle >= self._most:
             wait = self._retry_after()
-            raise QueueError("queue_full", f"{len(self)} requests are waiting; retry in {wait} s", wait)
+            raise QueueError("queue_full", f"the queue is full ({len(self)} waiting); retry in {wait} s", wait)
         if not again and len(of_key) - is_next >= self._most_per_key:
             wait = self._retry_after()
             reason = f"too many requests of this {self._keys_are} are waiting; retry in {wait} s"

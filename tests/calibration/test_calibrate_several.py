@@ -16,7 +16,7 @@ from specexport.calibration.options import CalibrateOptions
 from specexport.engines.base import Logits
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.policy.cost_model import COSTS, Costs
-from specexport.runtime.policy.files import read_by_draft, read_decision
+from specexport.runtime.policy.files import read_by_draft, read_decision, write_decision
 from specexport.runtime.policy.routes import POLICY, Policy
 from specexport.runtime.policy.routing import ROUTING, Routing
 from specexport.runtime.session import Session
@@ -105,7 +105,16 @@ def test_only_drafts_to_choose_from_are_run(session: Session, monkeypatch: pytes
     assert set(asked) == {"draft"}
     calibrate(session, routed(4), replace(OPTIONS, drafters=("ngram+b",)), "x")
     assert asked.count("b") == 4
-    assert list(measure_only(session, replace(OPTIONS, drafters=()))) == ["draft", "b"]
+    costs = measure_only(session, replace(OPTIONS, drafters=()))
+    assert list(costs) == ["draft", "b"]
+    only = replace(OPTIONS, drafters=("model",))
+    again = measure_only(session, only)
+    assert list(again) == ["draft"]
+    assert read_by_draft(session.bundle, Costs, COSTS) == costs | again
+    of_another_host = {model: replace(one, host="another") for model, one in costs.items()}
+    write_decision(session.bundle, of_another_host, COSTS)
+    measured = measure_only(session, only)
+    assert read_by_draft(session.bundle, Costs, COSTS) == measured
 
 
 def test_a_run_of_several_drafts_goes_on_where_it_stopped(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from specexport.bundle import Bundle
-from specexport.errors import BundleError
+from specexport.errors import BundleError, CheckpointError
+from specexport.exporter.checkpoints.source import find_local
 from specexport.runtime.hub import bundle_name, hub_reason, local_bundle
 from support.hub_cache import COMMIT, hub_with
 from support.refusals import refused
@@ -57,3 +58,18 @@ def test_a_hub_that_refuses_is_told_from_one_that_cannot_be_reached() -> None:
         assert hub_reason(error) == told
         if cause is not None:
             assert hub_reason(cause) == told
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("https://huggingface.co/org/tiny", "org/tiny"),
+        ("https:/huggingface.co/org/tiny", "org/tiny"),  # as pathlib writes it
+        ("http://localhost/org/tiny/tree/main", "org/tiny"),
+    ],
+)
+def test_the_address_of_a_page_is_answered_with_the_name(address: str, name: str) -> None:
+    with refused(BundleError, f"as in {name}", code="bundle_not_found"):
+        local_bundle(address)
+    with refused(CheckpointError, f"as in {name}", code="checkpoint_not_found"):
+        find_local(address)
