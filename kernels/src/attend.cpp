@@ -7,7 +7,6 @@
 
 namespace specexport {
 namespace {
-constexpr int WIDE = 16;     // rows from which a task has some rows over all blocks, and below which it has one block
 constexpr int QUERIES = 16;  // tokens of a task that has all blocks
 constexpr int ROUND = 64;    // blocks whose partial results are kept at a time
 constexpr size_t MANY_PARTS = 256;  // partial results that are worth a second turn of the threads

@@ -55,7 +55,10 @@ inline void add_value_columns(const float* weights, const T* values, int from, i
   for (int j = from; j < to; ++j) {
     const T* value = values + static_cast<size_t>(j) * static_cast<size_t>(size) + column;
     Floats v[C];
-    SPX_UNROLL(c, C) v[c] = load_cache(value + 16 * c);
+    SPX_UNROLL(c, C) {
+      prefetch(value + 16 * c + AHEAD / sizeof(T));
+      v[c] = load_cache(value + 16 * c);
+    }
     SPX_UNROLL(r, R) {
       const Floats w = all(weights[r * KEYS + j]);
       SPX_UNROLL(c, C) total[r][c] = fma(w, v[c], total[r][c]);
@@ -137,6 +140,8 @@ inline void attend_to(const Head& head, const float* queries, const Sight* sight
     last_end = larger(last_end, end_of_straight(sights[r]));
   }
   for (int j = first_begin / 16 * 16; j < last_end; j += 16) {
+    for (size_t i = 0; i < static_cast<size_t>(16 * size) * sizeof(T); i += 64)
+      prefetch(reinterpret_cast<const char*>(keys + j * size) + AHEAD + i);
     const float* sixteen = gathered;
     if (sizeof(T) == sizeof(float) && j + 16 <= there) sixteen = reinterpret_cast<const float*>(keys + j * size);
     else gather_keys<T>(head, nullptr, start_key + j, start_key + there, gathered);

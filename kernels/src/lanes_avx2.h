@@ -8,6 +8,7 @@ struct Ints {
   __m256i low, high;
 };
 
+inline Ints operator+(Ints a, Ints b) { return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)}; }
 inline Floats load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 inline void store(float* p, Floats a) {
   _mm256_storeu_ps(p, a.low);
@@ -137,7 +138,7 @@ inline Nibbles nibbles_of(const uint8_t* p, int part, bool high) {
 inline Sums add_products(Sums a, const Nibbles& w, const int8_t* x) { return add_pairs(a, w.value, four_of(x)); }
 inline Ints joined(const Sums (&a)[PARTS]) { return {a[0].v, a[1].v}; }
 
-constexpr int INT_ROWS = 5, FLOAT_ROWS = 6, INT_SUMS = 4, FLOAT_SUMS = 6, VALUE_ROWS = 3, VALUE_CHUNK = 2, SCORE_ROWS = 1;
+constexpr int INT_ROWS = 5, FLOAT_ROWS = 6, INT_SUMS = 4, FLOAT_SUMS = 5, VALUE_ROWS = 3, VALUE_CHUNK = 2, SCORE_ROWS = 1;
 
 // The sums of four vectors, each in the order of `sum`.
 inline void sums_of_four(const Floats* a, float* sums) {

@@ -16,6 +16,7 @@ struct Ints {
 inline __m512i bits(Ints a) { return reinterpret_cast<__m512i>(a.v); }
 inline Ints ints(__m512i a) { return {reinterpret_cast<IntLanes>(a)}; }
 
+inline Ints operator+(Ints a, Ints b) { return ints(_mm512_add_epi32(bits(a), bits(b))); }
 inline Floats load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline void store(float* p, Floats a) { _mm512_storeu_ps(p, a.v); }
 inline Floats all(float x) { return {_mm512_set1_ps(x)}; }

@@ -25,6 +25,10 @@ SPX_OPERATOR(+, vaddq_f32)
 SPX_OPERATOR(-, vsubq_f32)
 SPX_OPERATOR(*, vmulq_f32)
 SPX_OPERATOR(/, vdivq_f32)
+inline Ints operator+(Ints a, Ints b) {
+  SPX_QUARTERS(i) a.v[i] = vaddq_s32(a.v[i], b.v[i]);
+  return a;
+}
 inline Floats fma(Floats a, Floats b, Floats c) {
   SPX_QUARTERS(i) c.v[i] = vfmaq_f32(c.v[i], a.v[i], b.v[i]);
   return c;

@@ -29,6 +29,10 @@ SPX_OPERATOR(+)
 SPX_OPERATOR(-)
 SPX_OPERATOR(*)
 SPX_OPERATOR(/)
+inline Ints operator+(Ints a, Ints b) {
+  SPX_EACH(i) a.lane[i] += b.lane[i];
+  return a;
+}
 inline Floats fma(Floats a, Floats b, Floats c) {
   SPX_EACH(i) c.lane[i] = __builtin_fmaf(a.lane[i], b.lane[i], c.lane[i]);
   return c;

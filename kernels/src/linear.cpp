@@ -6,7 +6,6 @@
 namespace specexport {
 namespace {
 constexpr int MOST_INPUTS = 1 << 17;  // whose products of int8 do not overflow
-constexpr int WIDE = 16;        // rows from which a product is split by rows too
 constexpr int ROWS_A_TASK = 80; // of them in one task: whole tiles, whose int8 rows stay in the second-level cache
 constexpr int TASKS = 32;       // of a narrow product
 
@@ -42,8 +41,9 @@ LinearSettings::LinearSettings(const ort::KernelInfo* info, ort::Type type)
       hadamard(attribute<int64_t>(info, "hadamard", 0)),
       gate(static_cast<Gate>(attribute<int64_t>(info, "gate", 0))),
       epsilon(attribute<float>(info, "epsilon", 0.0f)),
-      weights(copy_of(constant(info, 1, type), type)),
-      scales(copy_of(constant(info, 2, ort::float32), ort::float32)) {
+      constants{{}, constant(info, 1, type), constant(info, 2), constant(info, 3), constant(info, 4)},
+      weights(copy_of(constants[1], type)),
+      scales(copy_of(constants[2], ort::float32)) {
   size_t count = 0;
   check(api->output_count(info, &count));
   gives_total = count > 1;
@@ -55,8 +55,12 @@ LinearSettings::LinearSettings(const ort::KernelInfo* info, ort::Type type)
 }
 
 void multiply_rows(const LinearSettings& settings, Format format, ort::Type type, ort::KernelContext* c) {
-  const Tensor x = needed(c, 0), weights = needed(c, 1, type), scales = input(c, 2), bias = input(c, 3);
-  const Tensor gain = input(c, 4), skip = input(c, 5);
+  auto given = [&](size_t i, ort::Type its = ort::float32) {
+    return settings.constants[i] ? settings.constants[i] : input(c, i, its);
+  };
+  const Tensor x = needed(c, 0), weights = given(1, type), scales = given(2), bias = given(3), gain = given(4);
+  const Tensor skip = input(c, 5);
+  require(bool(weights), "an input is absent that is needed");
   require(x.rank >= 1, "the input has no dimensions");
   const int64_t inputs64 = x.sizes[x.rank - 1], rows64 = count_of(x, x.rank - 1);
   require(inputs64 > 0 && inputs64 <= MOST_INPUTS, "the input's last dimension is not within 1 to 2^17");
@@ -114,10 +118,10 @@ void multiply_rows(const LinearSettings& settings, Format format, ort::Type type
   const int panels = (static_cast<int>(settings.outputs) / (is_gated ? 2 : 1) + PANEL - 1) / PANEL;
   const size_t width = static_cast<size_t>(shape.sizes[shape.rank - 1]);
   if (rows < WIDE) {
-    const int quads = (panels + 3) / 4, tasks = std::min(quads, TASKS);
+    const int each = integers(format) ? 1 : 4, parts = (panels + each - 1) / each, tasks = std::min(parts, TASKS);
     parallel(c, static_cast<size_t>(tasks), [&](size_t i) {
-      const int from = static_cast<int>(static_cast<int64_t>(quads) * static_cast<int64_t>(i) / tasks) * 4;
-      const int to = static_cast<int>(static_cast<int64_t>(quads) * static_cast<int64_t>(i + 1) / tasks) * 4;
+      const int from = static_cast<int>(static_cast<int64_t>(parts) * static_cast<int64_t>(i) / tasks) * each;
+      const int to = static_cast<int>(static_cast<int64_t>(parts) * static_cast<int64_t>(i + 1) / tasks) * each;
       kernels->multiply(product, prepared, scale_of, sums, rows, from, std::min(to, panels), y);
     });
   } else {

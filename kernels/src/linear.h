@@ -18,6 +18,7 @@ struct LinearSettings {
   Gate gate;
   float epsilon;
   bool gives_total;
+  Tensor constants[5];   // weights, scales, bias and gain, where they are: they are looked at once
   Copy weights, scales;  // of constants, or null
   LinearSettings(const ort::KernelInfo* info, ort::Type type);
 };

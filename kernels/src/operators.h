@@ -80,7 +80,7 @@ inline Tensor needed(const ort::KernelContext* c, size_t i, ort::Type type = ort
   return t;
 }
 // Of an operator that is made: a constant input, or none.
-inline Tensor constant(const ort::KernelInfo* info, size_t i, ort::Type type) {
+inline Tensor constant(const ort::KernelInfo* info, size_t i, ort::Type type = ort::float32) {
   int is_constant = 0;
   const ort::Value* value = nullptr;
   check(api->constant(info, i, &is_constant, &value));

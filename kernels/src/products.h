@@ -6,11 +6,17 @@
 #include "rows.h"
 
 namespace specexport::SPX_SET {
-// Weights are read once, in P streams too short for the processor to foresee: what the next tile reads is asked for early.
 template <int R, int P>
 struct Tile {
   Floats sum[R][P];
 };
+
+// How far ahead of what a tile reads weights are asked for, in bytes from each of its P panels. Panels follow each other in
+// memory: one is a stream that goes on; several are streams too short to foresee, and what comes is the next tile.
+template <int P>
+constexpr size_t ahead(size_t panel_bytes) {
+  return P == 1 ? AHEAD : static_cast<size_t>(P) * panel_bytes;
+}
 
 inline size_t padded_inputs(const Product& product) {
   return static_cast<size_t>(product.format == Format::int8   ? (product.inputs + 3) / 4 * 4
@@ -19,23 +25,34 @@ inline size_t padded_inputs(const Product& product) {
 }
 
 template <int R, int P>
+[[gnu::always_inline]] inline void add_four_inputs(Sums (&sums)[R][P][PARTS], const int8_t* weights, const int8_t* x,
+                                                   size_t inputs, size_t stride) {
+  SPX_UNROLL(p, P) SPX_UNROLL(i, PARTS) {
+    const int8_t* at = weights + static_cast<size_t>(p) * inputs * PANEL;
+    if (i == 0) prefetch(at + ahead<P>(inputs * PANEL));
+    const Weights four = weights_of(at, i);
+    SPX_UNROLL(r, R) sums[r][p][i] = add_products(sums[r][p][i], four, x + static_cast<size_t>(r) * stride);
+  }
+}
+
+template <int R, int P>
 inline Tile<R, P> int8_tile(const Product& product, const int8_t* x, const Row* rows, int panel) {
   const size_t inputs = padded_inputs(product), stride = static_cast<size_t>(padded(product.inputs));
   const int8_t* w = static_cast<const int8_t*>(product.weights) + static_cast<size_t>(panel) * inputs * PANEL;
-  Sums sums[R][P][PARTS];
-  SPX_UNROLL(r, R) SPX_UNROLL(p, P) SPX_UNROLL(i, PARTS) sums[r][p][i] = start(rows[r].sum);
-  for (size_t k = 0; k < inputs; k += 4) {
-    SPX_UNROLL(p, P) SPX_UNROLL(i, PARTS) {
-      const int8_t* at = w + (static_cast<size_t>(p) * inputs + k) * PANEL;
-      if (P > 1 && i == 0) prefetch(at + static_cast<size_t>(P) * inputs * PANEL);
-      const Weights four = weights_of(at, i);
-      SPX_UNROLL(r, R) sums[r][p][i] = add_products(sums[r][p][i], four, x + static_cast<size_t>(r) * stride + k);
-    }
-  }
+  constexpr int T = P == 1 && 2 * R <= INT_SUMS ? 2 : 1;  // in turns, so that a sum does not wait for itself
+  Sums sums[T][R][P][PARTS];
+  SPX_UNROLL(t, T) SPX_UNROLL(r, R) SPX_UNROLL(p, P) SPX_UNROLL(i, PARTS)
+    sums[t][r][p][i] = start(t == 0 ? rows[r].sum : 0);
+  size_t k = 0;
+  for (; k + 4 * T <= inputs; k += 4 * T)
+    SPX_UNROLL(t, T) add_four_inputs<R, P>(sums[t], w + (k + 4 * t) * PANEL, x + k + 4 * t, inputs, stride);
+  if (k < inputs) add_four_inputs<R, P>(sums[0], w + k * PANEL, x + k, inputs, stride);
   Tile<R, P> tile;
   SPX_UNROLL(r, R) SPX_UNROLL(p, P) {
     const int at = (panel + p) * PANEL;
-    const Floats scaled = to_floats(joined(sums[r][p])) * all(rows[r].scale);
+    Ints total = joined(sums[0][r][p]);
+    if constexpr (T > 1) total = total + joined(sums[T - 1][r][p]);
+    const Floats scaled = to_floats(total) * all(rows[r].scale);
     tile.sum[r][p] = scaled * load_some(product.scales + at, product.outputs - at);
   }
   return tile;
@@ -55,7 +72,7 @@ inline Tile<R, P> int4_tile(const Product& product, const int8_t* x, const Row* 
       SPX_UNROLL(r, R) SPX_UNROLL(i, PARTS) sums[r][i] = start(0);
       const uint8_t* at = w + (static_cast<size_t>(p) * blocks + b) * PANEL * BLOCK / 2;
       SPX_UNROLL(g, 4) SPX_UNROLL(i, PARTS) {
-        if (P > 1 && i == 0) prefetch(at + static_cast<size_t>(P) * blocks * PANEL * BLOCK / 2 + 64 * g);
+        if (i == 0) prefetch(at + ahead<P>(inputs * PANEL / 2) + 64 * g);
         const Nibbles low = nibbles_of(at + 64 * g, i, false), high = nibbles_of(at + 64 * g, i, true);
         SPX_UNROLL(r, R) {
           const int8_t* four = x + static_cast<size_t>(r) * inputs + b * BLOCK + static_cast<size_t>(4 * g);
@@ -91,7 +108,7 @@ inline Tile<R, P> float_tile(const Product& product, const float* x, int panel) 
     Floats w[P];
     SPX_UNROLL(p, P) {
       const size_t at = first_weight + (static_cast<size_t>(p) * inputs + k) * PANEL;
-      if (P > 1) prefetch(static_cast<const char*>(product.weights) + (at + P * inputs * PANEL) * bytes);
+      prefetch(static_cast<const char*>(product.weights) + at * bytes + ahead<P>(inputs * PANEL * bytes));
       w[p] = widened<F>(product.weights, at);
     }
     SPX_UNROLL(r, R) {
@@ -139,18 +156,20 @@ inline void tile_into(const Product& product, const void* x, const Row* rows, co
   }
 }
 
-// How many panels a tile of R rows has: so many that its sums fill the registers.
-template <Format F, int R>
+// How many panels a tile of R rows has: so many that its sums fill the registers; one of few rows with integers, whose
+// products are done before the memory has given the next ones.
+template <Format F, int R, bool FEW>
 constexpr int panels_beside() {
   constexpr bool integers = F == Format::int8 || F == Format::int4;
+  if (FEW) return 1;
   constexpr int most = (integers ? INT_SUMS : FLOAT_SUMS) / R;
   return F == Format::int4 ? (most >= 2 ? 2 : 1) : most >= 4 ? 4 : most >= 2 ? 2 : 1;
 }
 
-template <Format F, int R>
+template <Format F, int R, bool FEW>
 inline void rows_into(const Product& product, const void* x, const Row* rows, const int32_t* sums, int from, int to,
                       float* y) {
-  constexpr int P = panels_beside<F, R>();
+  constexpr int P = panels_beside<F, R, FEW>();
   int panel = from;
   for (; panel + P <= to; panel += P) tile_into<F, R, P>(product, x, rows, sums, panel, y);
   if constexpr (P > 1)
@@ -162,6 +181,7 @@ inline void multiply_as(const Product& product, const void* x, const Row* rows, 
                         int from, int to, float* y) {
   constexpr bool integers = F == Format::int8 || F == Format::int4;
   constexpr int MOST = integers ? INT_ROWS : FLOAT_ROWS;
+  const bool few = count < WIDE;
   const size_t stride = static_cast<size_t>(padded(product.inputs));
   const size_t width = static_cast<size_t>(product.gate == Gate::none ? product.outputs : product.outputs / 2);
   for (int done = 0; done < count;) {
@@ -176,7 +196,8 @@ inline void multiply_as(const Product& product, const void* x, const Row* rows, 
     switch (n) {
 #define SPX_ROWS(R)                                                                           \
   case R:                                                                                     \
-    if constexpr (R <= MOST) rows_into<F, R>(product, some, some_rows, some_sums, from, to, z); \
+    if constexpr (R <= MOST)                                                                  \
+      (few ? rows_into<F, R, integers> : rows_into<F, R, false>)(product, some, some_rows, some_sums, from, to, z); \
     break;
       SPX_ROWS(1) SPX_ROWS(2) SPX_ROWS(3) SPX_ROWS(4) SPX_ROWS(5) SPX_ROWS(6) SPX_ROWS(7) SPX_ROWS(8) SPX_ROWS(9)
 #undef SPX_ROWS
