@@ -110,7 +110,6 @@ bench: .venv/ready
 	for form in int8 int4; do $(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --precision $$form --output $$form.bundle --force; done
 	$(BIN)/python benchmarks/precision.py fp32=demo.bundle int8=int8.bundle int4=int4.bundle \
 		--route code --route prose --limit 40
-	$(BIN)/python benchmarks/lookup.py demo.bundle
 	$(BIN)/python benchmarks/startup.py demo.bundle
 
 clean:

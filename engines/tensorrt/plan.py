@@ -14,9 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-from numpy.typing import DTypeLike
-
 from ...bundle import Bundle, Plan, is_cache
 from ...errors import EngineError
 from ..cuda.driver import size_text
@@ -24,9 +21,6 @@ from ..cuda.loaded_graph import Enqueue
 from ..cuda.protocol import ALIGNMENT, Address, Device
 from ..versions import dotted, version_numbers
 from .api import Library
-
-# The types that the host reads and writes.
-NUMPY_OF_TENSORRT: dict[str, DTypeLike] = {"FLOAT": np.float32, "INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_}
 
 
 class LoadedPlan:
