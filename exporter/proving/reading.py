@@ -70,7 +70,8 @@ def reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[int
     Without what comes far out, since the hidden states are part of the bundle.
     """
     widest = contract.widest_step
-    short = replace(contract, prompt_chunk=4 * widest, capacity=min(contract.capacity, 16 * widest))
+    chunk, capacity = min(contract.prompt_chunk, 4 * widest), min(contract.capacity, 16 * widest)
+    short = replace(contract, prompt_chunk=chunk, capacity=capacity)
     size = model.embed_tokens.num_embeddings
     # A block's pass gives the logits of its first slot alone.
     block = model if isinstance(model, BlockDraft) else None
@@ -210,7 +211,7 @@ def furthest(ours: Floats, wanted: Floats, exact: Floats, tolerance: float) -> t
     by what is largest. exact: what `wanted` is without the rounding of caches, which is allowed too, as in
     `prove_layers`.
     """
-    largest = np.abs(wanted).max(1)
+    largest = np.maximum(np.abs(wanted).max(1), np.finfo(np.float32).tiny)  # some tokens have embeddings of zeros
     off, allowed = np.abs(ours - wanted).max(1) / largest, tolerance + np.abs(exact - wanted).max(1) / largest
     row = int(np.argmax(off - allowed))  # the first one that is not a number, where one is
     return row, float(off[row]), float(allowed[row])

@@ -44,9 +44,21 @@ def export_graph(
             verbose=False,
         )
     assert program is not None
+    _part(program.model.graph, list(inputs), outputs)
     if dialect == "rows":
         program.model.ir_version = ROWS_IR_VERSION
     return program.model
+
+
+def _part(graph: ir.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Gives an output that is an input as it came a value of its own: the exporter has given both the output's name."""
+    for place, (value, name) in enumerate(zip(graph.outputs, outputs, strict=True)):
+        if value.is_graph_input():
+            value.name = inputs[graph.inputs.index(value)]
+            copy = ir.node("Identity", [value]).outputs[0]
+            copy.name, copy.type, copy.shape = name, value.type, value.shape
+            graph.append(copy.producer())
+            graph.outputs[place] = copy
 
 
 @contextmanager

@@ -68,7 +68,7 @@ class OutputText:
     def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
         grammar = request.parameters.grammar
         shown = {*request.parameters.shown, *(grammar.shown if grammar else ())}
-        self._detokenizer = Detokenizer(tokenizer, request.prompt, shown)
+        self._detokenizer = Detokenizer(tokenizer, request.prompt, shown, whole=grammar is not None)
         self._stops = StopStrings(request.stops) if request.stops else None
         self._stop_tokens, self._left = request.stop_tokens, request.limit
         self._matcher = request.matcher

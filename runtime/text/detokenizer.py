@@ -18,11 +18,13 @@ class Detokenizer:
     """The text of the tokens after `prompt`; a character is emitted once its last byte is there.
 
     Tokens are decoded together with those before them, since tokenizers join words, and bytes, by their neighbours. A
-    character that the prompt leaves unfinished belongs to the text. shown: special tokens that have a text, with their
-    names; the others have none.
+    character that the prompt leaves unfinished belongs to the text, unless this is `whole`, as a grammar's is. shown:
+    special tokens that have a text, with their names; the others have none.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], shown: Collection[int] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: Sequence[int], shown: Collection[int] = (), whole: bool = False
+    ) -> None:
         self._tokenizer = tokenizer
         self._shown = {token: tokenizer.id_to_token(token) or "" for token in shown}
         size = 8
@@ -32,7 +34,7 @@ class Detokenizer:
         self._tokens = list(prompt[-size:])
         self._prompt = len(self._tokens)
         self._start = self._emitted = 0
-        boundary = self._boundary()
+        boundary = None if whole else self._boundary()
         self._emitted = self._prompt if boundary is None else boundary
 
     def add(self, token: int) -> str:

@@ -341,6 +341,13 @@ WIRE = (
         ("tests/serve/test_tools.py",),
     ),
     Mutant(
+        "a grammar's text begins with what the prompt leaves unfinished",
+        "runtime/text/detokenizer.py",
+        "None if whole else self._boundary()",
+        "self._boundary()",
+        STOPS,
+    ),
+    Mutant(
         "of stop strings that end together the shortest counts",
         "runtime/text/detokenizer.py",
         "sorted({*map(len, self._stops)}, reverse=True)",

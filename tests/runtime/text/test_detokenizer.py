@@ -55,6 +55,12 @@ def test_a_prompt_cut_within_a_character_gives_that_character_and_no_prompt(toke
     assert "".join(detokenizer.add(token) for token in [*character[given:], *b" on"]) == "🎉 on"
 
 
+@pytest.mark.parametrize("given", [1, 2, 3])
+def test_a_whole_text_does_not_begin_with_what_the_prompt_leaves_unfinished(tokenizer: Tokenizer, given: int) -> None:
+    detokenizer = Detokenizer(tokenizer, [*b"a prompt", *"🎉".encode()[:given]], whole=True)
+    assert "".join(detokenizer.add(token) for token in '{"ü"}'.encode()) == '{"ü"}'
+
+
 @pytest.mark.parametrize("decoder", ["metaspace", "sequence"])
 def test_the_space_before_a_word_is_kept_behind_a_prompt(decoder: str) -> None:
     tokenizer = metaspace_tokenizer(decoder)
