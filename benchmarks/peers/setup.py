@@ -35,8 +35,8 @@ def make_environment(name: str) -> None:
         return
     run(sys.executable, "-m", "venv", "--clear", folder)
     install = (folder / "bin/pip", "install", "--quiet", "--disable-pip-version-check")
-    # The lists are complete: resolving again would add what they leave out, such as a torchvision for another torch. But
-    # what torch needs beside it depends on the build that the package index gives.
+    # The lists are complete: resolving again would add what they leave out, such as a torchvision for another torch.
+    # But what torch needs beside it depends on the build that the package index gives.
     run(*install, "--no-deps", "--requirement", requirements)
     run(*install, "--constraint", requirements, "torch")
     ready.write_text(requirements.read_text(encoding="utf-8"), encoding="utf-8")
