@@ -55,9 +55,10 @@ def _part(graph: ir.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Non
     for place, (value, name) in enumerate(zip(graph.outputs, outputs, strict=True)):
         if value.is_graph_input():
             value.name = inputs[graph.inputs.index(value)]
-            copy = ir.node("Identity", [value]).outputs[0]
+            node = ir.node("Identity", [value])
+            (copy,) = node.outputs
             copy.name, copy.type, copy.shape = name, value.type, value.shape
-            graph.append(copy.producer())
+            graph.append(node)
             graph.outputs[place] = copy
 
 
