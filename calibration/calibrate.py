@@ -16,7 +16,7 @@ from ..errors import BundleError, MissingPackageError
 from ..runtime.costs.meter import CostMeter
 from ..runtime.hub import bundle_name
 from ..runtime.policy.cost_model import COSTS, Costs
-from ..runtime.policy.files import JOURNALS, check_writable, read_by_draft, stale, write_decision
+from ..runtime.policy.files import JOURNALS, check_writable, read_by_draft, write_decision
 from ..runtime.policy.host_identity import bundle_identity, describe_host
 from ..runtime.policy.routes import POLICY, POLICY_VERSION, Policy
 from ..runtime.policy.routing import ROUTING
@@ -44,21 +44,23 @@ def check_packages() -> None:
 
 
 def measure_only(session: Session, options: CalibrateOptions, progress: Progress = silent) -> dict[str, Costs]:
-    """Measure the costs, by draft, and write costs.json; the policy stays, and other drafts' costs that hold here do.
-    Resumes an interrupted run. Raises `ParameterError`, `OutputError`.
+    """Measure the costs, by draft, and write costs.json; the policy stays, and so do other drafts' costs at these
+    contexts. Resumes an interrupted run. Returns what is written. Raises `ParameterError`, `OutputError`.
     """
     with _opened(session, (), options) as journal:
         known = _known_costs(session)
-        contexts = {model: [point.context for point in costs.points] for model, costs in known.items()}
-        models = models_of(session, options)
-        meters = {model: CostMeter(session, contexts.get(model), draft=model) for model in models}
+        contexts = next(map(_contexts_of, known.values()), None)
+        meters = {model: CostMeter(session, contexts, draft=model) for model in models_of(session, options)}
         # As between requests, where the capacity, which takes longest, is measured once.
         steps = list(visits(meters, 0, VISITS * options.bursts, journal, most=session.capacity // 2))
         steps += visits(meters, 1, options.bursts, journal, least=session.capacity // 2 + 1)
         journal.take(steps, progress)
         session.reset()
-        costs = normalized({model: meter.costs() for model, meter in meters.items()})
-        write_decision(session.bundle, {model: c for model, c in known.items() if _holds(session, c)} | costs, COSTS)
+        measured = {model: meter.costs() for model, meter in meters.items()}
+        there = _contexts_of(next(iter(measured.values())))
+        kept = {name: one for name, one in known.items() if name not in measured and _contexts_of(one) == there}
+        costs = normalized(measured | kept)
+        write_decision(session.bundle, costs, COSTS)
     return costs
 
 
@@ -116,9 +118,8 @@ def _known_costs(session: Session) -> dict[str, Costs]:
     return {}
 
 
-def _holds(session: Session, costs: Costs) -> bool:
-    engine = session.engine
-    return stale(session.bundle.manifest, costs, engine.name, session.threads, engine.device) is None
+def _contexts_of(costs: Costs) -> list[int]:
+    return [point.context for point in costs.points]
 
 
 def _contexts(session: Session, requests: Sequence[Request]) -> list[int]:

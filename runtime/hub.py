@@ -11,7 +11,9 @@ from ..errors import BundleError, MissingPackageError
 SUFFIX = ".bundle"  # of a folder: a mistyped path is not looked for on the hub
 MADE = "'specexport build' makes bundles"
 UNREACHABLE = {"TransportError", "ConnectionError"}  # of httpx and of requests
-ADDRESS = re.compile(r"https?:/+[\w.-]+/(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)?")
+# Of a page. Paths have lost a slash.
+ADDRESS = re.compile(r"(https?:/+[^/]+|(www\.)?huggingface\.co|hf\.co)(/|$)", re.IGNORECASE)
+NOT_OWNERS = {"api", "collections", "datasets", "docs", "papers", "spaces"}
 ON_HUB = re.compile(r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
 
 
@@ -21,9 +23,9 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
     An existing folder takes precedence. Files go to huggingface_hub's cache, and only missing ones are downloaded.
     Raises `BundleError` for what is neither, `MissingPackageError` without huggingface_hub.
     """
-    if (reason := address_reason(os.fspath(path))) is not None:
-        raise BundleError(reason, code="bundle_not_found")
     folder = Path(path)
+    if not os.path.lexists(folder) and (reason := address_reason(os.fspath(path))) is not None:
+        raise BundleError(reason, code="bundle_not_found")
     match = ON_HUB.fullmatch(os.fspath(path))
     if match is None or folder.suffix == SUFFIX or os.path.lexists(folder) or os.path.lexists(folder.parent):
         return folder
@@ -49,7 +51,9 @@ def address_reason(source: str) -> str | None:
     """Why `source` is not taken, with the name to give instead, if it is the address of a page; else None."""
     if (match := ADDRESS.match(source)) is None:
         return None
-    return f"{source} is an address; give a folder or the name on the hub, as in {match['name'] or 'org/name'}"
+    owner, *rest = source[match.end() :].split("/")
+    name = f"{owner}/{rest[0]}" if rest and rest[0] and owner not in NOT_OWNERS else "org/name"
+    return f"{source} is an address; give a folder, or a name on the hub as in {name}"
 
 
 def hub_reason(error: BaseException) -> str:

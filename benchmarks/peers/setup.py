@@ -18,6 +18,7 @@ from pathlib import Path
 from locations import SOURCE, environment, llamacpp
 
 HERE = Path(__file__).parent
+RECIPE = 2  # of an environment, beside its requirements
 NAMES = ("openvino", "genai", "llamacpp")
 LIBRARIES = ("src/libllama.a", "ggml/src/libggml.a", "ggml/src/libggml-cpu.a", "ggml/src/libggml-base.a")
 
@@ -28,10 +29,10 @@ def run(*command: str | Path) -> None:
 
 
 def make_environment(name: str) -> None:
-    """A virtual environment with exactly the listed versions."""
+    """A virtual environment with the listed versions."""
     folder, requirements = environment(name), HERE / f"requirements/{name}.txt"
-    ready = folder / "ready"
-    if ready.exists() and ready.read_text(encoding="utf-8") == requirements.read_text(encoding="utf-8"):
+    ready, made_of = folder / "ready", f"{RECIPE}\n{requirements.read_text(encoding='utf-8')}"
+    if ready.exists() and ready.read_text(encoding="utf-8") == made_of:
         return
     run(sys.executable, "-m", "venv", "--clear", folder)
     install = (folder / "bin/pip", "install", "--quiet", "--disable-pip-version-check")
@@ -39,7 +40,7 @@ def make_environment(name: str) -> None:
     # But what torch needs beside it depends on the build that the package index gives.
     run(*install, "--no-deps", "--requirement", requirements)
     run(*install, "--constraint", requirements, "torch")
-    ready.write_text(requirements.read_text(encoding="utf-8"), encoding="utf-8")
+    ready.write_text(made_of, encoding="utf-8")
 
 
 def build_llamacpp(jobs: int) -> None:

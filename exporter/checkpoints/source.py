@@ -125,13 +125,13 @@ def find_local(source: str) -> Path | None:
     """
     if not source:
         raise _not_found("the model is an empty name; give a checkpoint: a folder, a GGUF file or a hub id")
-    if (reason := address_reason(source)) is not None:
-        raise _not_found(reason)
     try:
         path = Path(source).expanduser()
         exists = path.exists()
     except (RuntimeError, OSError) as error:  # ~nobody; a name too long
         raise _not_found(f"{source} cannot be looked up: {first_line(error)}") from None
+    if not exists and (reason := address_reason(source)) is not None:
+        raise _not_found(reason)
     if is_gguf(source):
         if not exists:
             hub_id, colon, _ = source.partition(":")

@@ -211,7 +211,8 @@ def furthest(ours: Floats, wanted: Floats, exact: Floats, tolerance: float) -> t
     by what is largest. exact: what `wanted` is without the rounding of caches, which is allowed too, as in
     `prove_layers`.
     """
-    largest = np.maximum(np.abs(wanted).max(1), np.finfo(np.float32).tiny)  # some tokens have embeddings of zeros
+    largest = np.abs(wanted).max(1)
+    largest = np.where(largest > 0, largest, 1)  # some tokens have embeddings of zeros
     off, allowed = np.abs(ours - wanted).max(1) / largest, tolerance + np.abs(exact - wanted).max(1) / largest
     row = int(np.argmax(off - allowed))  # the first one that is not a number, where one is
     return row, float(off[row]), float(allowed[row])

@@ -51,7 +51,7 @@ def export_graph(
 
 
 def _part(graph: ir.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Gives an output that is an input as it came a value of its own: the exporter has given both the output's name."""
+    """An output that is an unchanged input becomes a value of its own; the exporter names both after the output."""
     for place, (value, name) in enumerate(zip(graph.outputs, outputs, strict=True)):
         if value.is_graph_input():
             value.name = inputs[graph.inputs.index(value)]

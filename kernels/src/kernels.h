@@ -9,7 +9,7 @@ enum class Format { int8, int4, bf16, fp16, fp32 };
 
 constexpr int PANEL = 16;   // outputs whose weights lie together
 constexpr int BLOCK = 32;   // inputs that share a scale in int4
-constexpr int WIDE = 16;    // rows of a pass from which its work is split by rows too, and finds weights in a cache
+constexpr int WIDE = 16;    // rows from which a pass is split by rows too, and a product reads its weights from a cache
 constexpr int KEYS = 128;   // keys whose softmax is one partial result; blocks begin at multiples of it
 
 inline int padded(int size) { return (size + BLOCK - 1) / BLOCK * BLOCK; }  // what rows are stored in, with zeros

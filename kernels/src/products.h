@@ -11,7 +11,7 @@ struct Tile {
   Floats sum[R][P];
 };
 
-// How far ahead of what a tile reads weights are asked for, in bytes from each of its P panels. Panels follow each other in
+// How many bytes ahead of what a tile reads, weights are asked for, in each of its P panels. Panels follow each other in
 // memory: one is a stream that goes on; several are streams too short to foresee, and what comes is the next tile.
 template <int P>
 constexpr size_t ahead(size_t panel_bytes) {
@@ -161,7 +161,7 @@ inline void tile_into(const Product& product, const void* x, const Row* rows, co
 template <Format F, int R, bool FEW>
 constexpr int panels_beside() {
   constexpr bool integers = F == Format::int8 || F == Format::int4;
-  if (FEW) return 1;
+  if (FEW && integers) return 1;
   constexpr int most = (integers ? INT_SUMS : FLOAT_SUMS) / R;
   return F == Format::int4 ? (most >= 2 ? 2 : 1) : most >= 4 ? 4 : most >= 2 ? 2 : 1;
 }

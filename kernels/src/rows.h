@@ -9,7 +9,7 @@
 namespace specexport::SPX_SET {
 // Into the second-level cache. Always inline: of a call that only does this, GCC sees no effect, and drops it.
 [[gnu::always_inline]] inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
-constexpr size_t AHEAD = 8192;  // bytes of a stream that are asked for early: the fastest of 2048, 4096, 8192 and 16384
+constexpr size_t AHEAD = 8192;  // how many bytes early a stream is asked for: the fastest of 2048, 4096, 8192, 16384
 inline Floats load_some(const float* p, int count) {  // zeros behind `count`
   if (count >= 16) return load(p);
   float padded[16] = {};

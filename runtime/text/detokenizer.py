@@ -34,7 +34,10 @@ class Detokenizer:
         self._tokens = list(prompt[-size:])
         self._prompt = len(self._tokens)
         self._start = self._emitted = 0
-        boundary = None if whole else self._boundary()
+        boundary = self._boundary()
+        if whole and boundary is not None:
+            del self._tokens[boundary:]
+            self._prompt = boundary
         self._emitted = self._prompt if boundary is None else boundary
 
     def add(self, token: int) -> str:

@@ -343,8 +343,8 @@ WIRE = (
     Mutant(
         "a grammar's text begins with what the prompt leaves unfinished",
         "runtime/text/detokenizer.py",
-        "None if whole else self._boundary()",
-        "self._boundary()",
+        "if whole and boundary is not None:",
+        "if False:",
         STOPS,
     ),
     Mutant(

@@ -107,14 +107,25 @@ def test_only_drafts_to_choose_from_are_run(session: Session, monkeypatch: pytes
     assert asked.count("b") == 4
     costs = measure_only(session, replace(OPTIONS, drafters=()))
     assert list(costs) == ["draft", "b"]
-    only = replace(OPTIONS, drafters=("model",))
-    again = measure_only(session, only)
-    assert list(again) == ["draft"]
-    assert read_by_draft(session.bundle, Costs, COSTS) == costs | again
-    of_another_host = {model: replace(one, host="another") for model, one in costs.items()}
-    write_decision(session.bundle, of_another_host, COSTS)
-    measured = measure_only(session, only)
-    assert read_by_draft(session.bundle, Costs, COSTS) == measured
+    again = measure_only(session, replace(OPTIONS, drafters=("model",)))
+    assert list(again) == ["draft", "b"]
+    assert read_by_draft(session.bundle, Costs, COSTS) == again
+    for kept, of_draft in zip(again["b"].points, again["draft"].points, strict=True):  # at the same level
+        assert kept.rounds[0].median == pytest.approx(of_draft.rounds[0].median)
+
+
+def test_costs_of_a_draft_without_any_are_measured_where_those_of_others_were(session: Session) -> None:
+    def contexts(costs: Costs) -> list[int]:
+        return [point.context for point in costs.points]
+
+    calibrate(session, routed(4), replace(OPTIONS, drafters=("model",)), "x")
+    assert list(read_by_draft(session.bundle, Costs, COSTS)) == ["draft"]
+    costs = measure_only(session, replace(OPTIONS, drafters=("b",)))
+    assert contexts(costs["b"]) == contexts(costs["draft"])
+    assert len(contexts(costs["b"])) > 1
+    elsewhere = {"draft": costs["draft"], "b": replace(costs["b"], points=costs["b"].points[1:])}
+    write_decision(session.bundle, elsewhere, COSTS)
+    assert list(measure_only(session, replace(OPTIONS, drafters=("model",)))) == ["draft"]
 
 
 def test_a_run_of_several_drafts_goes_on_where_it_stopped(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

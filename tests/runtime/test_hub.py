@@ -65,7 +65,10 @@ def test_a_hub_that_refuses_is_told_from_one_that_cannot_be_reached() -> None:
     [
         ("https://huggingface.co/org/tiny", "org/tiny"),
         ("https:/huggingface.co/org/tiny", "org/tiny"),  # as pathlib writes it
-        ("http://localhost/org/tiny/tree/main", "org/tiny"),
+        ("http://localhost:8000/org/tiny/tree/main", "org/tiny"),
+        ("HuggingFace.co/org/tiny", "org/tiny"),
+        ("https://huggingface.co", "org/name"),
+        ("https://huggingface.co/datasets/org/tiny", "org/name"),
     ],
 )
 def test_the_address_of_a_page_is_answered_with_the_name(address: str, name: str) -> None:
@@ -73,3 +76,9 @@ def test_the_address_of_a_page_is_answered_with_the_name(address: str, name: str
         local_bundle(address)
     with refused(CheckpointError, f"as in {name}", code="checkpoint_not_found"):
         find_local(address)
+
+
+def test_a_folder_goes_before_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hf.co/org/tiny").mkdir(parents=True)
+    assert local_bundle("hf.co/org/tiny") == Path("hf.co/org/tiny")

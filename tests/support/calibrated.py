@@ -27,8 +27,8 @@ def priced(costs: Costs, draft: float = 0.1) -> Costs:
     most = costs.max_draft_tokens
     verify = tuple(time(1 + 0.05 * k) for k in range(most + 1))
     rounds = tuple(time(k * draft + 1 + 0.05 * k) for k in range(most + 1))
-    point = replace(costs.points[0], rounds=rounds, draft=time(draft), verify=verify, host=(time(0.0),) * (most + 1))
-    return replace(costs, points=(point,))
+    same: Any = dict(rounds=rounds, draft=time(draft), verify=verify, host=(time(0.0),) * (most + 1))
+    return replace(costs, points=tuple(replace(point, **same) for point in costs.points))
 
 
 def flat_costs(draft: float, row: float = 0.0, most: int = 4) -> Costs:

@@ -38,5 +38,5 @@ def test_what_is_not_a_number_is_off() -> None:
 def test_a_row_of_zeros_has_no_largest_number() -> None:
     zeros = np.zeros((1, 3), np.float32)
     assert furthest(zeros, zeros, zeros, TOLERANCE)[1:] == (0, np.float32(TOLERANCE))
-    _, off, allowed = furthest(zeros + np.float32(1e-6), zeros, zeros, TOLERANCE)
+    _, off, allowed = furthest(zeros + np.float32(2 * TOLERANCE), zeros, zeros, TOLERANCE)
     assert off > allowed

@@ -61,6 +61,14 @@ def test_a_whole_text_does_not_begin_with_what_the_prompt_leaves_unfinished(toke
     assert "".join(detokenizer.add(token) for token in '{"ü"}'.encode()) == '{"ü"}'
 
 
+@pytest.mark.parametrize("given", [1, 2, 3])
+def test_nor_do_its_bytes_join_those_of_the_prompt(given: int) -> None:
+    tokenizer = metaspace_tokenizer("sequence")
+    character = [tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in "🎉".encode()]
+    detokenizer = Detokenizer(tokenizer, [*tokenizer.encode("a").ids, *character[:given]], whole=True)
+    assert "".join(map(detokenizer.add, character)) + detokenizer.flush() == "🎉"
+
+
 @pytest.mark.parametrize("decoder", ["metaspace", "sequence"])
 def test_the_space_before_a_word_is_kept_behind_a_prompt(decoder: str) -> None:
     tokenizer = metaspace_tokenizer(decoder)
