@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Format, ModelSpec, Precision, Reads, Role
 from ..bundle.files import clone_or_copy, require_space
+from ..runtime.hub import name_of
 from ..runtime.proofs.reference_file import save_reference
-from ..runtime.provenance import name_of
 from ..strict import parse, read_json
 from .bundle_files import reference_path
 from .checkpoints.checkpoint import Checkpoint

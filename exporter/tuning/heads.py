@@ -26,7 +26,7 @@ from transformers import LlamaConfig, PreTrainedModel
 from ...bundle import LAST, Bundle
 from ...calibration.measuring.prompts import Progress
 from ...errors import OutputError, PairError, UnsupportedModelError
-from ...runtime.provenance import name_of
+from ...runtime.hub import name_of
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.find import find_checkpoint
 from ..hidden_drafts.base import tapped
