@@ -23,8 +23,8 @@ from .dialects import ORT_DIALECTS, Dialect, refuse_engines
 from .hidden_drafts.base import HiddenDraft
 from .hidden_drafts.block import BlockDraft
 from .hidden_drafts.measured import acceptance_notes, held_out
-from .kernels.apply import use_kernels
 from .kernels.layouts import whole_vectors
+from .kernels.products import use_kernels
 from .memory import quantized_bytes, require_memory
 from .options import BuildContext
 from .passes.accumulate import accumulate_in_fp32
