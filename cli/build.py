@@ -128,7 +128,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     from ..editing.progress import Silent, Timed
     from ..exporter.options import BuildOptions, parse_drafts
     from ..exporter.sources import check_sources
-    from ..runtime.provenance import command_line
+    from ..runtime.hub import command_line
 
     # Before the display and the slow imports, so that a wrong option is refused at once.
     plans = compile_options(options)

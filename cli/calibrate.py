@@ -85,9 +85,9 @@ def calibrate(
     from ..calibration.measuring.prompts import choose
     from ..calibration.options import CalibrateOptions, drafters_of, models_of
     from ..calibration.report import answer, check_report, render, verdicts, write_report
+    from ..runtime.hub import command_line
     from ..runtime.policy.files import REPORT
     from ..runtime.policy.routes import POLICY
-    from ..runtime.provenance import command_line
     from ..runtime.text.prompt_file import read_prompt_lines
     from .progress import load
 

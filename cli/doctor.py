@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..engines.versions import version_numbers
+from ..engines.catalogue import version_numbers
 from .options import JSON
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..atomic import output_errors, temporary_folder
 from ..bundle import Bundle, FileEntry, Plan, sha256
 from ..engines.base import OpenedDraft
-from ..engines.catalogue import LIBRARIES, capability_of, too_old
+from ..engines.catalogue import LIBRARIES, capability_of, dotted, too_old
 from ..engines.cuda.driver import find_gpu
 from ..engines.tensorrt import enterprise
 from ..engines.tensorrt.api import Library, dialect_for, refuse_newer
@@ -27,7 +27,6 @@ from ..engines.tensorrt.compile import (
 )
 from ..engines.tensorrt.monitor import STEPS_PER_GRAPH
 from ..engines.tensorrt.network_checks import check_capture, check_model
-from ..engines.versions import dotted
 from ..errors import BundleError, EngineError, ProofError
 from ..runtime.proofs.parity import arithmetic, prove_decoder
 from ..runtime.proofs.reference_file import load_reference

@@ -7,8 +7,7 @@ from pathlib import Path
 from ..bundle import MANIFEST, Bundle
 from ..engines.catalogue import ENGINES
 from ..errors import MissingPackageError, OutputError
-from ..runtime.hub import ON_HUB, SUFFIX, hub_reason
-from ..runtime.provenance import name_of
+from ..runtime.hub import ON_HUB, SUFFIX, hub_reason, name_of
 
 CARD = "README.md"
 

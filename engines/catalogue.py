@@ -1,5 +1,5 @@
-"""What is known about each engine without loading it. A new engine is one entry here and one module
-(docs/contributing.md).
+"""What is known about each engine without loading it, and versions as numbers that can be compared. A new engine is one
+entry here and one module (docs/contributing.md).
 
 Sources of the precisions, as of November 2026. ONNX Runtime: its CPU provider has kernels for int8 and for int4 in
 blocks (`MatMulNBits`), and none for products in fp8 or bf16; its CUDA provider has the latter for weights in int8 too,
@@ -13,6 +13,7 @@ matrix products in fp32.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -113,7 +114,7 @@ def formats_of(engine: str, capability: Capability | None = None) -> tuple[str, 
 def too_old(engine: str, precision: str, capability: Capability) -> str:
     """Why a GPU of that compute capability does not run a precision of the engine's; empty if it does."""
     least = ENGINES[engine].least.get(precision, capability)
-    needed, available = (".".join(map(str, numbers)) for numbers in (least, capability))
+    needed, available = dotted(least), dotted(capability)
     return f"on compute capability {available}; that takes {needed} or later" if least > capability else ""
 
 
@@ -122,3 +123,13 @@ def lacks_states(engine: str, precision: str) -> str:
     runs = info_of(engine).states
     remedy = f"--precision {runs[-1]}" if runs else "--engine onnxruntime"
     return "" if precision in runs else f"which {engine} does not run in {precision}; build it with {remedy}"
+
+
+def version_numbers(text: str) -> tuple[int, ...]:
+    """Of a package: `10.3.0` -> (10, 3, 0); at most four numbers."""
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:4])
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    """(10, 3, 0) -> `10.3.0`."""
+    return ".".join(map(str, version))

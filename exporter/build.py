@@ -15,7 +15,7 @@ from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
 from ..errors import ParameterError
 from ..user_cache import user_cache
 from .additional_drafts import ResolvedDraft, put_draft
-from .bundle_files import Contents, make_manifest, write_kept_tokens, write_maps, write_text
+from .bundle_files import Contents, make_manifest, unused_templates, write_kept_tokens, write_maps, write_text
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.config import keeps_states
 from .checkpoints.find import find_checkpoint
@@ -25,9 +25,9 @@ from .checkpoints.source import is_gguf
 from .dialects import Dialect, refuse_engines
 from .export_model import ModelExport, export_model
 from .hidden_drafts.checkpoint import find_draft
-from .hidden_drafts.cut_vocabulary import most_frequent
 from .hidden_drafts.folder import refuse_as_target
 from .hidden_drafts.mtp import MtpCheckpoint
+from .hidden_drafts.vocabulary import most_frequent
 from .memory import prompt_chunk, require_memory_for_copies
 from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
 from .precision import BuildTargets, PrecisionPlan
@@ -75,7 +75,10 @@ class _Models:
             ResolvedDraft.of(named.name, checkpoint, ours, models["target"].fp32_bytes, options.min_overlap, texts)
             for named, checkpoint in zip(drafts[1:], found[1:], strict=True)
         )
-        lines = [*(line for model in models.values() for line in model.warnings), *warnings]
+        lines = [line for model in models.values() for line in model.warnings]
+        if unused := unused_templates(models["target"].tokenizer):
+            lines.append(f"{models['target'].source}: {unused}")
+        lines += warnings
         return cls(models, translation, (*lines, *(line for one in more for line in one.warnings)), more)
 
     @property

@@ -1,4 +1,6 @@
-"""A bundle's files other than graphs: the tokenizer, a map between vocabularies, and the manifest over all of it."""
+"""A bundle's files other than graphs: the tokenizer with its chat templates, a map between vocabularies, and the
+manifest over all of it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
 
 from ..bundle import (
     SCHEMA_VERSION,
@@ -23,19 +26,20 @@ from ..bundle import (
     list_files,
 )
 from ..errors import PairError
-from .checkpoints.chat_templates import chat_template, special_tokens
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.shared_vocabulary import Translation
 from .stage_cache import package_versions
 
 MAPS = "tokenizer/shared_vocabulary.npz"
+# The chat templates that a bundle has, as transformers chooses them by itself: the second for messages with tools.
+DEFAULT, TOOL_USE = "default", "tool_use"
 
 
 def write_text(target: Checkpoint, staging_dir: Path) -> TextSpec:
     """The tokenizer as the runtime reads it: `tokenizer.json`, and the chat templates where there are any."""
     folder = staging_dir / "tokenizer"
     folder.mkdir()
-    tokenizer = target.tokenizer
+    tokenizer, templates = target.tokenizer, named_templates(target.tokenizer)
     plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     # Left over from training in some checkpoints; transformers resets both on every call.
     plain.no_truncation()
@@ -51,11 +55,37 @@ def write_text(target: Checkpoint, staging_dir: Path) -> TextSpec:
 
     return TextSpec(
         tokenizer="tokenizer/tokenizer.json",
-        chat_template=written("chat_template.jinja", chat_template(tokenizer, tools=False)),
+        chat_template=written("chat_template.jinja", templates.get(DEFAULT)),
         special_tokens=special_tokens(tokenizer),
         stop_token_ids=target.stop_token_ids,
-        tools_template=written("tools_template.jinja", chat_template(tokenizer, tools=True)),
+        tools_template=written("tools_template.jinja", templates.get(TOOL_USE)),
     )
+
+
+def named_templates(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """Jinja sources of the chat templates by name; a single one is the default."""
+    templates = tokenizer.chat_template
+    return dict(templates) if isinstance(templates, dict) else {DEFAULT: templates} if templates is not None else {}
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """Special tokens by the names that templates have for them, such as `bos_token`."""
+    return {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+
+
+def unused_templates(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Says which templates a bundle leaves out, and that there is none for messages; None where neither is so."""
+    names = named_templates(tokenizer)
+    left_out = [name for name in names if name not in (DEFAULT, TOOL_USE)]
+    if not names or (DEFAULT in names and not left_out):
+        return None
+    note = f"of the chat templates {', '.join(names)}, "
+    if left_out:
+        note += f"{', '.join(left_out)} {'is' if len(left_out) == 1 else 'are'} left out"
+    if DEFAULT not in names:
+        note += f"{', and ' * bool(left_out)}none is called {DEFAULT}, which messages"
+        note += f" without tools need; {TOOL_USE} is for messages with tools" if TOOL_USE in names else " need"
+    return f"{note}; to use another one, load the bundle with --chat-template FILE"
 
 
 def write_maps(

@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Format, ModelSpec, Precision, Reads, Role
 from ..bundle.files import clone_or_copy, require_space
+from ..runtime.hub import name_of
 from ..runtime.proofs.reference_file import save_reference
-from ..runtime.provenance import name_of
 from ..strict import parse, read_json
 from .bundle_files import reference_path
 from .checkpoints.checkpoint import Checkpoint
@@ -23,8 +23,8 @@ from .dialects import ORT_DIALECTS, Dialect, refuse_engines
 from .hidden_drafts.base import HiddenDraft
 from .hidden_drafts.block import BlockDraft
 from .hidden_drafts.measured import acceptance_notes, held_out
-from .kernels.apply import use_kernels
 from .kernels.layouts import whole_vectors
+from .kernels.products import use_kernels
 from .memory import quantized_bytes, require_memory
 from .options import BuildContext
 from .passes.accumulate import accumulate_in_fp32

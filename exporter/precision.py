@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import cast, get_args
 
 from ..bundle import FORMATS, PRECISIONS, Family, Format, Precision, Role
-from ..engines.catalogue import ENGINES, LIBRARIES, Capability, capability_of, formats_of, info_of, too_old
+from ..engines.catalogue import ENGINES, LIBRARIES, Capability, capability_of, dotted, formats_of, info_of, too_old
 from ..engines.onnxruntime import kernels
 from ..engines.onnxruntime.cpu import availability as proving
 from ..engines.tensorrt.api import dialect_for
 from ..engines.tensorrt.compile import CompileOptions, check_options, compiler
-from ..engines.versions import dotted
 from ..errors import EngineError, ParameterError
 from .dialects import Dialect
 

@@ -1,9 +1,13 @@
-"""Bundles on the Hugging Face hub: `org/name`, or `org/name@revision`, in place of a folder."""
+"""Bundles and checkpoints by their names. On the Hugging Face hub: `org/name`, or `org/name@revision`, in place of a
+folder. Here: what a bundle was made of is recorded without paths, which tell strangers who built it, and where.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import BundleError, MissingPackageError
@@ -15,6 +19,8 @@ UNREACHABLE = {"TransportError", "ConnectionError"}  # of httpx and of requests
 ADDRESS = re.compile(r"(https?:/+[^/]+|(www\.)?huggingface\.co|hf\.co)(/|$)", re.IGNORECASE)
 NOT_OWNERS = {"api", "collections", "datasets", "docs", "papers", "spaces"}
 ON_HUB = re.compile(r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
+# Before a path in a command: an option joined to its value, and the name of a draft.
+PREFIX = re.compile(r"(--[\w-]+=|-[a-zA-Z](?=[~./\\]))?([\w.-]+=)?", re.ASCII)
 
 
 def local_bundle(path: str | os.PathLike[str]) -> Path:
@@ -72,3 +78,30 @@ def bundle_name(root: Path) -> str:
     if root.parent.name == "snapshots":
         return root.parents[1].name.rpartition("--")[2]
     return root.name.removesuffix(SUFFIX)
+
+
+def name_of(source: str) -> str:
+    """A hub id as it is; of a folder or file, whether it is still there or not, the last part of its path."""
+    there = os.path.lexists(os.path.expanduser(source))  # noqa: PTH111 - of Path, it refuses an unknown user
+    if not there and ON_HUB.fullmatch(source.partition(":")[0]):
+        return source
+    if source.strip("./\\") == "":  # such as `..`
+        source = os.path.abspath(source)  # noqa: PTH100 - the name, not what a link leads to
+    return re.split(r"[/\\]", source.rstrip("/\\"))[-1] or source
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """The command with these arguments, each path reduced to its name."""
+    return shlex.join(["specexport", *map(_reduced, arguments)])
+
+
+def _reduced(argument: str) -> str:
+    if not re.search(r"[/\\~]", argument):
+        return argument
+    match = PREFIX.match(argument)
+    assert match is not None
+    option, name = match[1] or "", match[2] or ""
+    value = argument[len(option) :]
+    if name and not os.path.lexists(value):
+        return option + name + name_of(value[len(name) :])
+    return option + name_of(value)

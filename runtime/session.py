@@ -26,7 +26,7 @@ from .policy.schedule import Schedule
 from .request import EncodedRequest, make_request
 from .sampling.parameters import SamplingParameters, with_overrides
 from .signature import takes
-from .state.cancellation import Cancellation
+from .state.cached_decoder import Cancellation
 from .state.prompt_cache import PromptCache
 from .state.statistics import Statistics
 from .stream import Generation, Stream, holds

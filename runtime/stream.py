@@ -9,7 +9,7 @@ from threading import Condition, RLock
 from ..errors import SessionBusyError, SpecExportError
 from .loop.chunks import Chunk, FinishReason
 from .sampling.logprobs import TokenLogprobs
-from .state.cancellation import Cancellation
+from .state.cached_decoder import Cancellation
 from .state.statistics import Statistics
 
 

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from ...bundle import COUNTS, ELEMENT_BYTES, Contract, ModelSpec, Role
 from ..base import Logits, Rows, SavedStates, check_rows, feed_passes
-from .graph_cache import Replay
 from .hidden import DeviceReader, DeviceTaps, hidden_bindings
 from .loaded_graph import Enqueue, LoadedGraph
 from .place_rows import RowPlacer
-from .protocol import Address, Device
+from .protocol import Address, Device, Replay
 from .staging import Page, Slot
 from .states import DeviceStates, pattern
 

@@ -1,6 +1,7 @@
 """The CUDA driver through `cuda.bindings` (12.9.1 or newer, 13): calls that raise errors, and the GPUs of this host.
 
-From 12.9.1 on, a call releases the interpreter's lock: before, a wait for a round stopped every other thread.
+From 12.9.1 on, a call releases the interpreter's lock: before, a wait for a round stopped every other thread. On a
+Jetson the driver and TensorRT come with JetPack, not from pip, and the bindings must fit.
 """
 
 from __future__ import annotations
@@ -8,17 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from operator import index
+from pathlib import Path
+from platform import machine
 from typing import Any, NamedTuple
 
-from ...errors import EngineError
-from ..jetson import FROM_PIP, missing_package, on_jetson
-from ..versions import dotted, version_numbers
+from ...errors import EngineError, MissingPackageError
+from ..catalogue import dotted, version_numbers
 
 OLDEST = (12, 9, 1)  # of cuda-bindings
 SUCCESS, OUT_OF_MEMORY, STUB_LIBRARY, NO_DEVICE = 0, 2, 34, 100  # of CUresult
 _NO_LIBRARY = (
     "the NVIDIA driver's library (libcuda) was not found; install the driver, or give the container access to the GPU"
 )
+# Of a Jetson.
+TEGRA_RELEASE = Path("/etc/nv_tegra_release")
+BOARD_MODEL = Path("/proc/device-tree/model")
+FROM_JETPACK = "sudo apt install nvidia-jetpack, and use a venv made with --system-site-packages (docs/jetson.md)"
+FROM_PIP = "pip install 'specexport[jetson]'"
 
 
 class Gpu(NamedTuple):
@@ -58,6 +65,25 @@ class Driver:
         _, meaning = self.bindings.cuGetErrorString(status)
         known = f"{name.decode()}, {meaning.decode()}" if name and meaning else f"status {int(status)}"
         return EngineError(f"the CUDA driver refused {function}: {known}")
+
+
+def on_jetson() -> bool:
+    """Whether this is an aarch64 host with NVIDIA's release file, or with a board whose model names NVIDIA."""
+    if machine() != "aarch64":
+        return False
+    try:
+        return TEGRA_RELEASE.exists() or b"NVIDIA" in BOARD_MODEL.read_bytes()
+    except OSError:
+        return False
+
+
+def missing_package(package: str, extra: str) -> MissingPackageError:
+    """The error for a missing package of a GPU engine. On a Jetson, TensorRT comes with JetPack, and the CUDA bindings
+    must fit its driver.
+    """
+    if on_jetson() and extra in ("tensorrt", "tensorrt-lean"):
+        return MissingPackageError(package, extra, FROM_JETPACK)
+    return MissingPackageError(package, "jetson" if on_jetson() and extra == "cuda" else extra)
 
 
 def load_driver() -> Driver:

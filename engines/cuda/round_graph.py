@@ -25,11 +25,10 @@ from numpy.typing import NDArray
 from ...bundle import COUNTS, Contract
 from ...errors import EngineError
 from ..base import RoundNoise, RoundResult, check_rows
-from .graph_cache import Replay
 from .hidden import DeviceReader, DeviceTaps
 from .loaded_graph import Enqueue, LoadedGraph
 from .pick_row import RowPicker
-from .protocol import Address, Device
+from .protocol import Address, Device, Replay
 from .staging import Page, Slot
 from .states import DeviceStates
 

@@ -9,7 +9,7 @@ from weakref import WeakSet
 from ...bundle import Bundle, ModelSpec
 from ...errors import BundleError, EngineError
 from ..base import Availability, Engine, OpenedDraft
-from ..versions import dotted, version_numbers
+from ..catalogue import dotted, version_numbers
 from .blocks import OrtBlockDecoder
 from .decoder import DecoderOptions, OrtDecoder
 from .graphs import DIALECTS, OrtGraph, open_graph

@@ -17,9 +17,8 @@ from typing import Any, Literal
 from ...bundle import Bundle, Plan
 from ...errors import EngineError, MissingPackageError
 from ..base import Availability
-from ..cuda.driver import Gpu, find_gpu
-from ..jetson import FROM_JETPACK, missing_package, on_jetson
-from ..versions import dotted, version_numbers
+from ..catalogue import dotted, version_numbers
+from ..cuda.driver import FROM_JETPACK, Gpu, find_gpu, missing_package, on_jetson
 
 # Runs version-compatible plans instead of `tensorrt`.
 LEAN = "tensorrt_lean"

@@ -16,10 +16,10 @@ from typing import Any
 
 from ...bundle import Bundle, Plan, is_cache
 from ...errors import EngineError
+from ..catalogue import dotted, version_numbers
 from ..cuda.driver import size_text
 from ..cuda.loaded_graph import Enqueue
 from ..cuda.protocol import ALIGNMENT, Address, Device
-from ..versions import dotted, version_numbers
 from .api import Library
 
 

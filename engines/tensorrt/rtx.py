@@ -16,8 +16,8 @@ from ...bundle import Bundle
 from ...errors import EngineError
 from ...user_cache import user_cache
 from ..base import Availability, Engine
+from ..catalogue import version_numbers
 from ..cuda.device import CudaDevice
-from ..versions import version_numbers
 from .api import compute_capabilities, dialect_for, found, gpu_for, library, plans_of
 from .engine import load_bundle
 

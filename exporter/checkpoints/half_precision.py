@@ -1,16 +1,17 @@
-"""Half precision: torch's dtypes, and a model's outputs without rounding between its layers."""
+"""Half precision: torch's dtypes, and a model's outputs without rounding between layers, or with that of its cache."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Conv1d, Module
+from transformers import AttentionInterface
 
-from ...bundle import Precision
+from ...bundle import Contract, Precision
 
 TORCH_DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -62,3 +63,29 @@ def _direct_float_tensors(module: Module) -> Iterator[Tensor]:
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))
         if tensor.is_floating_point()
     )
+
+
+@contextmanager
+def cached_as(contract: Contract | None) -> Iterator[None]:
+    """Where a contract's caches are coarser than everything else, attention gets keys and values as these hold them.
+
+    Attention of a pass reads its own rows in the cache too, so all of them are rounded.
+    """
+    if contract is None or contract.caches == contract.precision:
+        yield
+        return
+    dtype, found = TORCH_DTYPES[contract.caches], AttentionInterface.get_interface
+
+    def get_interface(self: AttentionInterface, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        attend = found(self, name, default)
+
+        def over_cache(module: Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
+            return attend(module, query, key.to(dtype).to(key), value.to(dtype).to(value), *args, **options)
+
+        return over_cache
+
+    AttentionInterface.get_interface = get_interface
+    try:
+        yield
+    finally:
+        AttentionInterface.get_interface = found

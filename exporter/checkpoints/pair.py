@@ -9,7 +9,6 @@ from ...bundle import Role
 from ...errors import PairError, ParameterError
 from ...runtime.text.token_bytes import token_names
 from ..weights.texts import read_texts
-from .chat_templates import unused_templates
 from .checkpoint import Checkpoint
 from .shared_vocabulary import Tokens, Translation
 
@@ -29,15 +28,11 @@ def check_models(
     _ = target.stop_token_ids, target.defaults, target.fp32_bytes
     for model in models.values():
         model.check_tokens()
-    unused = unused_templates(target.tokenizer)
-    warnings = [f"{target.source}: {unused}"] if unused else []
-    if draft is None:
-        return None, warnings
-    if draft.taps:  # it reads the target's tokens
-        return None, warnings
+    if draft is None or draft.taps:  # which reads the target's tokens
+        return None, []
     translation, differences = translate(Tokens.of(target.tokenizer), draft, min_overlap, texts)
     large = [f"{line} Are the two swapped?" for line in too_large(draft, target.fp32_bytes)]
-    return translation, [*warnings, *differences, *large]
+    return translation, [*differences, *large]
 
 
 def too_large(draft: Checkpoint, target_bytes: int) -> list[str]:

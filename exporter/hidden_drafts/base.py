@@ -9,7 +9,7 @@ before it gave back.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,3 +181,22 @@ def hidden_states(target: PreTrainedModel, tokens: Tensor) -> tuple[Tensor, ...]
 def last_logits(model: PreTrainedModel) -> dict[str, int]:
     """The option by which a pass that is run for something else computes no more logits than it must."""
     return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+
+
+def cut_head(draft: HiddenDraft, ids: Iterable[int]) -> None:
+    """Keep only these rows of the output embedding, which is the target's. In place.
+
+    On a CPU, the output embedding is most of what an MTP layer reads. What a draft cannot propose has probability 0 in
+    its distribution, and the rules stay as they are.
+    """
+    kept = torch.tensor(list(ids))
+    draft.lm_head, draft.target_ids = _rows(draft.lm_head, kept), kept
+
+
+def _rows(linear: nn.Linear, kept: Tensor) -> nn.Linear:
+    weight = linear.weight.data[kept]
+    cut = nn.Linear(weight.shape[1], weight.shape[0], bias=linear.bias is not None, device="meta")
+    cut.weight = nn.Parameter(weight, requires_grad=False)
+    if linear.bias is not None:
+        cut.bias = nn.Parameter(linear.bias.data[kept], requires_grad=False)
+    return cut

@@ -25,13 +25,12 @@ from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import read_config
 from ..weights.texts import read_texts
-from .absent import absent_keys
 from .base import HiddenDraft, copied
 from .block import BlockDraft, BlockForm
 from .eagle3 import Eagle3Draft, Eagle3Form
 from .fit import Said, Target, is_same, made_for, refuse_another
 from .folder import format_of, pickled_named, refuse_reader, refuse_to_add, tensors_of
-from .formats import Description, describe, describe_blocks
+from .formats import Description, absent_keys, describe, describe_blocks
 from .kinds import BlockFormat, Format, is_block, kind_of
 from .measured import acceptance, held_out, options, shares
 from .mtp_tensors import is_mtp

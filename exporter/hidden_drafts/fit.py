@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ...bundle import LAST
 from ...errors import CheckpointError, PairError
-from ...runtime.provenance import name_of
+from ...runtime.hub import name_of
 from .kinds import FIRST, MIDDLE, BlockFormat, Format, is_block
 
 # What a drafted row reads of the row before: the last layer's output as it is, or after the last norm.

@@ -1,8 +1,10 @@
-"""What an EAGLE-3, DFlash or DSpark checkpoint computes, and for which target, by its format and its tensors."""
+"""What an EAGLE-3, DFlash or DSpark checkpoint computes, and for which target, by its format and its tensors; and what
+is taken by default for keys that its config.json lacks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +14,9 @@ from ...bundle import MOST_SLOTS
 from ...errors import CheckpointError, UnsupportedModelError
 from .block import BlockForm
 from .eagle3 import Eagle3Form
-from .fit import OTHER, Feedback, Said, Target, columns, draft_vocab, find_taps
-from .keys import FLAGS, check_block_keys, check_keys, layer_config
-from .kinds import BlockFormat, Format
+from .fit import IDS, OTHER, Feedback, Said, Target, columns, draft_vocab, find_taps, parts
+from .keys import FLAGS, READ, ROTARY, check_block_keys, check_keys, layer_config
+from .kinds import BlockFormat, Format, is_block
 
 SLIDING = "sliding_attention"
 
@@ -122,3 +124,42 @@ def _windows(source: str, layer: Mapping[str, Any], count: int) -> tuple[int, ..
     if SLIDING in kinds and (type(window) is not int or window < 1):
         raise CheckpointError(f"{source}: sliding_window in config.json is {window!r}; expected its rows", "draft")
     return tuple(int(window or 0) if kind == SLIDING else 0 for kind in kinds)
+
+
+def absent_keys(
+    source: str,
+    format: Format | BlockFormat,
+    config: Mapping[str, Any],
+    description: Description,
+    said: Said,
+    target: PreTrainedConfig,
+) -> Iterator[str]:
+    """Keys that config.json lacks, each with its default; not those that the tensors tell. config: what it holds. said:
+    what needs no key.
+    """
+    layer, inner = parts(source, format, config)
+    read = set[str]() if is_block(format) else READ[format]
+    if IDS in read and not (said.taps or config.get(IDS) or inner.get(IDS)):
+        yield f"{IDS} {','.join(map(str, description.forms[0].taps))}"
+    for flag in ("norm_before_residual", "norm_output"):
+        if flag in read and config.get(flag) is None and not (flag == "norm_output" and said.feedback):
+            yield f"{flag} false"
+    for key in ("hidden_act", "rms_norm_eps"):
+        if layer.get(key) is None:
+            yield f"{key} {getattr(description.config, key)}"
+    if not _has_theta(layer):
+        theirs = _theta(target)
+        beside = "" if theirs in (None, _theta(description.config)) else f" (the target has {theirs:g})"
+        yield f"rope_theta {_theta(description.config):g}{beside}"
+
+
+def _has_theta(layer: Mapping[str, Any]) -> bool:
+    places = [layer, *(layer[key] for key in ROTARY if isinstance(layer.get(key), Mapping))]
+    places += [place["full_attention"] for place in places if isinstance(place.get("full_attention"), Mapping)]
+    return any(place.get("rope_theta") is not None for place in places)
+
+
+def _theta(config: PreTrainedConfig) -> float | None:
+    """None where there is none, or one for each kind of layer."""
+    theta = (getattr(config, "rope_parameters", None) or {}).get("rope_theta")
+    return float(theta) if isinstance(theta, int | float) else None

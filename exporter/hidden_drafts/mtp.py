@@ -26,8 +26,7 @@ from ..checkpoints.config import keeps_states
 from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import first_line, read_headers
-from .base import CACHE, HiddenDraft, copied
-from .cut_vocabulary import cut_head
+from .base import CACHE, HiddenDraft, copied, cut_head
 from .mtp_tensors import Stored, find_stored, of_gguf, refused, several
 
 

@@ -1,11 +1,12 @@
-"""The target's ids of a draft's tokens, from what EAGLE-3 checkpoints store of them.
+"""The target's ids of a draft's tokens: from what EAGLE-3 checkpoints store of them, or the most frequent ones.
 
 d2t `[m]`: offsets, the target's id of token i is i + d2t[i]. t2d `[V]`: which of the target's ids the draft has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -67,3 +68,12 @@ def read_target_ids(
 
 def _wrong(message: str) -> CheckpointError:
     return CheckpointError(f"{message}; export or download the draft again", "draft")
+
+
+def most_frequent(tokens: Iterable[int], size: int, always: Iterable[int], vocab_size: int) -> tuple[int, ...]:
+    """`size` of the target's ids, in their order: those in `always`, and the most frequent of `tokens`; of equally
+    frequent ones, the smaller.
+    """
+    counts, kept = Counter(tokens), {token for token in always if token < vocab_size}
+    order = sorted(set(range(vocab_size)) - kept, key=lambda token: (-counts[token], token))
+    return tuple(sorted([*kept, *order[: max(0, size - len(kept))]]))

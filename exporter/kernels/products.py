@@ -1,4 +1,5 @@
-"""Products with stored weights become `Linear` operators, and tables that rows are picked from `Embedding`.
+"""A graph of the dialect `kernels` gets its operators. Products with stored weights become `Linear`, and tables that
+rows are picked from `Embedding`; `fuse.py` has what becomes of the nodes around them.
 
 Weights that the recipe quantizes are stored as it says. All others keep their values: in bf16 or fp16 where these hold
 them exactly, as they do for a checkpoint in half precision. Either way rows are computed in fp32, each by itself.
@@ -9,10 +10,16 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ..passes.clean_up import CLEAN_UP
+from ..passes.fusions import expand_rms_normalization
+from ..quantize.apply import check_stored
+from ..quantize.batch_invariant import look_angles_up, spell_softplus_out
 from ..quantize.for_onnxruntime import stored
 from ..quantize.linears import FLOATS, Group, Linear, constant, is_table, linears, matrix, name_of, put_in_place
+from ..quantize.picked_weights import quantize_expert_rows, quantize_tables
+from ..quantize.rotary import absorb_rotary, pack_attention
 from ..weights.recipe import Recipe
-from .fuse import DOMAIN, turn_size
+from .fuse import DOMAIN, fuse_around_products, turn_size
 from .layouts import (
     BLOCK,
     FLOAT_FORMATS,
@@ -24,6 +31,28 @@ from .layouts import (
 )
 
 OPERATORS = {"int8": "Int8", "int4": "Int4"} | {form: name for form, (name, _) in FLOAT_FORMATS.items()}
+
+
+def use_kernels(model: ir.Model, recipe: Recipe, capacity: int) -> int:
+    """Change an optimized graph by all passes, in their order; returns the number of layers and tables. capacity: rows
+    of the cache.
+
+    What has no operator of ours keeps ONNX Runtime's, in forms that give a row the same bits in passes of any width.
+    Raises `UnsupportedModelError` for a weight of the recipe that stays as it was.
+    """
+    absorb_rotary(model, capacity)
+    changed = use_products(model, recipe) + quantize_expert_rows(model, recipe)
+    quantize_tables(model, recipe)
+    CLEAN_UP(model)  # what the rotary embedding left would keep queries and keys apart
+    pack_attention(model)
+    fuse_around_products(model)
+    expand_rms_normalization(model)
+    look_angles_up(model, capacity)
+    spell_softplus_out(model)
+    model.opset_imports[DOMAIN] = 1
+    CLEAN_UP(model)
+    check_stored(model, recipe)
+    return changed
 
 
 def use_products(model: ir.Model, recipe: Recipe) -> int:

@@ -33,10 +33,9 @@ from ...runtime.proofs.parity import (
 )
 from ...runtime.proofs.reference_file import load_reference
 from ...runtime.proofs.tree_parity import prove_trees
-from ..checkpoints.half_precision import fp32_arithmetic
+from ..checkpoints.half_precision import cached_as, fp32_arithmetic
 from ..checkpoints.source import first_line
 from ..hidden_drafts.base import HiddenDraft
-from .cached_as import cached_as
 from .reading import by_contexts, cached_passes, reading_passes, reading_reference
 from .widen import widen
 

@@ -17,12 +17,11 @@ from ...engines.onnxruntime.blocks import OrtBlockDecoder
 from ...engines.onnxruntime.decoder import OrtDecoder
 from ...errors import ProofError
 from ...runtime.proofs.parity import LOGIT_TOLERANCE, Exact, ReferenceStep, Step, contexts, schedule
-from ..checkpoints.half_precision import fp32_arithmetic
+from ..checkpoints.half_precision import cached_as, fp32_arithmetic
 from ..hidden_drafts.base import HiddenDraft, hidden_states, last_logits
 from ..hidden_drafts.block import BlockDraft
 from ..tracing.probe import cache_argument
 from ..tracing.taps import Undo
-from .cached_as import cached_as
 
 Floats = NDArray[np.float32]
 T = TypeVar("T")

@@ -26,15 +26,15 @@ from transformers import LlamaConfig, PreTrainedModel
 from ...bundle import LAST, Bundle
 from ...calibration.measuring.prompts import Progress
 from ...errors import OutputError, PairError, UnsupportedModelError
-from ...runtime.provenance import name_of
+from ...runtime.hub import name_of
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.find import find_checkpoint
 from ..hidden_drafts.base import tapped
 from ..hidden_drafts.checkpoint import EMBEDDING, HiddenDraftCheckpoint, find_draft
-from ..hidden_drafts.cut_vocabulary import most_frequent
 from ..hidden_drafts.eagle3 import Eagle3Draft, Eagle3Form
 from ..hidden_drafts.fit import IDS, LAYER
 from ..hidden_drafts.keys import LAYERS
+from ..hidden_drafts.vocabulary import most_frequent
 from .answers import Answer
 from .drafts import check_tokenizer, checkpoint_folder, wrong_kind
 from .options import TuneOptions

@@ -19,7 +19,7 @@ from ...strict import parse, read_json
 from ...user_cache import user_cache
 from ..policy.cost_model import Costs
 from ..policy.host_identity import bundle_identity, describe_host
-from ..state.cancellation import Cancelled
+from ..state.cached_decoder import Cancelled
 from .meter import CostMeter, Metered
 
 # The context where most requests begin; the relative cost of rounds changes slowly with the context.

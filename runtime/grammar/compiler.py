@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ...bundle import Bundle
 from ...errors import GrammarError, MissingPackageError
-from .atoms import without_atoms
 from .constraint import Matcher
 from .either import EitherMatcher
 from .grammar import Grammar, value
 from .guided import GuidedMatcher, one_line
-from .lark import as_regex
+from .lark import as_regex, without_atoms
 from .thinking import after_thoughts
 
 if TYPE_CHECKING:

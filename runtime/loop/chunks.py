@@ -20,7 +20,7 @@ from ..drafting.rounds import Source
 from ..request import Request
 from ..sampling.logprobs import TokenLogprobs
 from ..sampling.rules import NonFiniteLogitsError
-from ..state.cancellation import Cancellation, Cancelled
+from ..state.cached_decoder import Cancellation, Cancelled
 from ..state.context import Context
 from ..state.hidden_rows import HiddenDecoder
 from ..state.statistics import Statistics

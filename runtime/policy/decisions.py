@@ -13,7 +13,7 @@ from ...engines.base import OpenedDraft
 from ...errors import BundleError, ParameterError
 from ..drafting.drafts import Drafts
 from ..drafting.names import model_of
-from ..state.cancellation import Cancelled
+from ..state.cached_decoder import Cancelled
 from .confidence import AcceptancePredictor, adaptive_schedule
 from .controller import RouteState, Timing
 from .cost_model import COSTS, Costs

@@ -1,4 +1,4 @@
-"""A decoder, and how many rows its cache has."""
+"""A decoder, and how many rows its cache has; and what ends a request between its passes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...engines.base import Decoder, Logits, nothing
+
+
+class Cancelled(Exception):  # noqa: N818 (no failure: the request ends with the finish reason `cancelled`)
+    pass
+
+
+class Cancellation:
+    """Cancellation of one request: requested by any thread, obeyed between prompt chunks and between rounds.
+
+    checks: how often it was checked; if that number stands still, a pass hangs.
+    """
+
+    def __init__(self, requested: bool = False) -> None:
+        self.requested = requested
+        self.checks = 0
+
+    def check(self) -> None:
+        """Raises `Cancelled`."""
+        self.checks += 1
+        if self.requested:
+            raise Cancelled
 
 
 @dataclass

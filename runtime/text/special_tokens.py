@@ -18,7 +18,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from ...errors import PromptError
-from ..grammar.atoms import is_atom, renamed
+from ..grammar.lark import is_atom, renamed
 from .messages import Message
 
 CODE = re.compile(r"\d{7}", re.ASCII)  # after a mark

@@ -87,7 +87,7 @@ BUNDLE = (
     ),
     Mutant(
         "templates that are left out are not named",
-        "exporter/checkpoints/chat_templates.py",
+        "exporter/bundle_files.py",
         "left_out = [name for name in names if name not in (DEFAULT, TOOL_USE)]",
         "left_out: list[str] = []",
         ("tests/exporter/checkpoints/test_chat_templates.py",),

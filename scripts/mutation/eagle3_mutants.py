@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-BASE, EAGLE3, FIT, FORMATS, KEYS, KINDS, VOCABULARY, CHECKPOINT, MEASURED, ABSENT = (
+BASE, EAGLE3, FIT, FORMATS, KEYS, KINDS, VOCABULARY, CHECKPOINT, MEASURED = (
     f"exporter/hidden_drafts/{name}.py"
-    for name in ("base", "eagle3", "fit", "formats", "keys", "kinds", "vocabulary", "checkpoint", "measured", "absent")
+    for name in ("base", "eagle3", "fit", "formats", "keys", "kinds", "vocabulary", "checkpoint", "measured")
 )
 SOURCES, OF_SOURCES = "exporter/sources.py", ("tests/exporter/test_sources.py",)
 OF_MODULE, OF_FORMATS, OF_KINDS, OF_VOCABULARY, OF_CHECKPOINT, OF_MEASURED, OF_PADDED = (
@@ -132,11 +132,13 @@ READING = (
         "(0, 0, row.shape[1] - states.shape[1], 0)",
         OF_PADDED,
     ),
-    Mutant("a config lacks nothing", ABSENT, "config.get(flag) is None", "False", OF_CHECKPOINT),
-    Mutant("what was said is called absent", ABSENT, "flag == 'norm_output' and said.feedback", "False", OF_CHECKPOINT),
+    Mutant("a config lacks nothing", FORMATS, "config.get(flag) is None", "False", OF_CHECKPOINT),
+    Mutant(
+        "what was said is called absent", FORMATS, "flag == 'norm_output' and said.feedback", "False", OF_CHECKPOINT
+    ),
     Mutant(
         "rotary embeddings of their own are called absent",
-        ABSENT,
+        FORMATS,
         "return any(place.get('rope_theta') is not None for place in places)",
         "return False",
         OF_CHECKPOINT,

@@ -6,7 +6,7 @@ from .mutant import Mutant
 
 KERNELS = "engines/onnxruntime/kernels.py"
 ORT_DECODER, ORT_GRAPH, ORT_CUDA = (f"engines/onnxruntime/{name}.py" for name in ("decoder", "device_graph", "cuda"))
-GRAPH_CACHE, STAGING, DEVICE = (f"engines/cuda/{name}.py" for name in ("graph_cache", "staging", "device"))
+PROTOCOL, STAGING, DEVICE = (f"engines/cuda/{name}.py" for name in ("protocol", "staging", "device"))
 DECODER, ROUND, PLACE_ROWS, ENGINE = (
     f"engines/cuda/{name}.py" for name in ("decoder", "round_graph", "place_rows", "engine")
 )
@@ -51,7 +51,7 @@ ENGINES = (
     ),
     Mutant(
         "a captured graph is not waited for",
-        GRAPH_CACHE,
+        PROTOCOL,
         """            self._device.launch(graph)
             self._device.synchronize()""",
         "            self._device.launch(graph)",
@@ -59,7 +59,7 @@ ENGINES = (
     ),
     Mutant(
         "work is captured before it has run",
-        GRAPH_CACHE,
+        PROTOCOL,
         """work()
 self._device.synchronize()
 self._graphs[key] = self._device.capture(work)""",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-MTP, TENSORS, CUT = (f"exporter/hidden_drafts/{name}.py" for name in ("mtp", "mtp_tensors", "cut_vocabulary"))
+MTP, TENSORS, BASE, CUT = (f"exporter/hidden_drafts/{name}.py" for name in ("mtp", "mtp_tensors", "base", "vocabulary"))
 OF_MTP, OF_TENSORS, OF_CUT = (
     (f"tests/exporter/hidden_drafts/test_{name}.py",) for name in ("mtp", "mtp_tensors", "cut_vocabulary")
 )
@@ -75,6 +75,10 @@ PREDICTING = (
     Mutant("the rarest tokens are kept", CUT, "(-counts[token], token)", "(counts[token], token)", OF_CUT),
     Mutant("of equally frequent tokens the larger", CUT, "(-counts[token], token)", "(-counts[token], -token)", OF_CUT),
     Mutant(
-        "the first rows of the head instead", CUT, "linear.weight.data[kept]", "linear.weight.data[: len(kept)]", OF_CUT
+        "the first rows of the head instead",
+        BASE,
+        "linear.weight.data[kept]",
+        "linear.weight.data[: len(kept)]",
+        OF_CUT,
     ),
 )

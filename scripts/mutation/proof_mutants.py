@@ -54,7 +54,7 @@ PROOFS = (
     ),
     Mutant(
         "the reference keeps its keys in fp32",
-        "exporter/proving/cached_as.py",
+        "exporter/checkpoints/half_precision.py",
         "key.to(dtype).to(key)",
         "key",
         ("tests/exporter/proving/test_reference.py",),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from specexport.engines import jetson
 from specexport.engines.cuda import driver
 from specexport.engines.tensorrt import api
 from specexport.errors import EngineError, MissingPackageError
@@ -14,23 +13,23 @@ from specexport.errors import EngineError, MissingPackageError
 @pytest.fixture
 def board(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A host of another make with a device tree."""
-    monkeypatch.setattr(jetson, "machine", lambda: "aarch64")
-    monkeypatch.setattr(jetson, "RELEASE", tmp_path / "nv_tegra_release")
-    monkeypatch.setattr(jetson, "MODEL", tmp_path / "model")
+    monkeypatch.setattr(driver, "machine", lambda: "aarch64")
+    monkeypatch.setattr(driver, "TEGRA_RELEASE", tmp_path / "nv_tegra_release")
+    monkeypatch.setattr(driver, "BOARD_MODEL", tmp_path / "model")
     (tmp_path / "model").write_bytes(b"Raspberry Pi 5\0")
     return tmp_path
 
 
 def test_either_file_tells(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not jetson.on_jetson()
+    assert not driver.on_jetson()
     (board / "model").write_bytes(b"NVIDIA Jetson Orin Nano Developer Kit\0")
-    assert jetson.on_jetson()
+    assert driver.on_jetson()
     (board / "model").unlink()
-    assert not jetson.on_jetson()
+    assert not driver.on_jetson()
     (board / "nv_tegra_release").touch()
-    assert jetson.on_jetson()
-    monkeypatch.setattr(jetson, "machine", lambda: "x86_64")
-    assert not jetson.on_jetson()
+    assert driver.on_jetson()
+    monkeypatch.setattr(driver, "machine", lambda: "x86_64")
+    assert not driver.on_jetson()
 
 
 @pytest.mark.parametrize("here", [True, False])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from specexport.runtime.provenance import command_line, name_of
+from specexport.runtime.hub import command_line, name_of
 
 
 @pytest.mark.parametrize(

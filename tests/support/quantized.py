@@ -11,7 +11,7 @@ from specexport.bundle import Contract, Format, LayerProof, ModelSpec, Precision
 from specexport.engines.onnxruntime.decoder import DecoderOptions, OrtDecoder
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import ORT_DIALECTS, Dialect
-from specexport.exporter.kernels.apply import use_kernels
+from specexport.exporter.kernels.products import use_kernels
 from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove import continued_logits, record_reference
 from specexport.exporter.proving.prove_layers import ReferenceLogits, prove_layers

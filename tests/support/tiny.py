@@ -20,8 +20,8 @@ from specexport.engines.onnxruntime.decoder import OrtDecoder
 from specexport.exporter import export_model
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect
-from specexport.exporter.kernels.apply import use_kernels
 from specexport.exporter.kernels.layouts import whole_vectors
+from specexport.exporter.kernels.products import use_kernels
 from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove import record_reference, widened
 from specexport.exporter.stage_cache import finished_stage, make_stage, stage_key

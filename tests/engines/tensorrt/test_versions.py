@@ -10,9 +10,9 @@ from pathlib import Path
 import onnx
 import pytest
 import specexport.engines.tensorrt
+from specexport.engines.catalogue import version_numbers
 from specexport.engines.tensorrt.api import SINCE, Library, dialect_for, refuse_newer
 from specexport.engines.tensorrt.network_checks import WAITING
-from specexport.engines.versions import version_numbers
 from specexport.errors import EngineError
 from specexport.exporter.passes.lint import OLD_OPERATORS
 from support.fake_device import FakeDevice

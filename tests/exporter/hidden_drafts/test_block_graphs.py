@@ -19,8 +19,8 @@ from specexport.errors import BundleError, EngineError
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.hidden_drafts.checkpoint import find_draft
-from specexport.exporter.kernels.apply import use_kernels
 from specexport.exporter.kernels.layouts import whole_vectors
+from specexport.exporter.kernels.products import use_kernels
 from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove import record_reference
 from specexport.exporter.tracing.blocks import block_layers, trace_block, trace_chain, trace_context

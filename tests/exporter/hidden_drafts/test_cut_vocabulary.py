@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from specexport.exporter.hidden_drafts.base import HiddenDraft
-from specexport.exporter.hidden_drafts.cut_vocabulary import cut_head, most_frequent
+from specexport.exporter.hidden_drafts.base import HiddenDraft, cut_head
+from specexport.exporter.hidden_drafts.vocabulary import most_frequent
 from torch import nn
 from transformers import LlamaConfig
 

@@ -9,9 +9,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from specexport.errors import UnsupportedModelError
-from specexport.exporter.kernels.apply import use_kernels
 from specexport.exporter.kernels.fuse import DOMAIN
-from specexport.exporter.kernels.products import use_products
+from specexport.exporter.kernels.products import use_kernels, use_products
 from specexport.exporter.passes.clean_up import CLEAN_UP
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
 from specexport.exporter.weights.rotation import hadamard
