@@ -249,7 +249,13 @@ CALIBRATION = (
         "if False:",
         IN_METER,
     ),
-    Mutant("costs alone forget the contexts of requests", CALIBRATE, "known.get(model)", "None", IN_CALIBRATE),
+    Mutant(
+        "costs alone forget the contexts of requests",
+        CALIBRATE,
+        "next(map(_contexts_of, known.values()), None)",
+        "None",
+        IN_CALIBRATE,
+    ),
     Mutant(
         "a visit is over by what earlier ones took",
         METER,
