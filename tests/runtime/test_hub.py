@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from specexport.bundle import Bundle
-from specexport.errors import BundleError, CheckpointError
-from specexport.exporter.checkpoints.source import find_local
+from specexport.errors import BundleError
 from specexport.runtime.hub import bundle_name, hub_reason, local_bundle
 from support.hub_cache import COMMIT, hub_with
 from support.refusals import refused
@@ -74,8 +73,6 @@ def test_a_hub_that_refuses_is_told_from_one_that_cannot_be_reached() -> None:
 def test_the_address_of_a_page_is_answered_with_the_name(address: str, name: str) -> None:
     with refused(BundleError, f"as in {name}", code="bundle_not_found"):
         local_bundle(address)
-    with refused(CheckpointError, f"as in {name}", code="checkpoint_not_found"):
-        find_local(address)
 
 
 def test_a_folder_goes_before_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,3 +68,9 @@ def test_a_folder_that_is_no_checkpoint(name: str, fact: str, tmp_path: Path) ->
     (tmp_path / name).touch()
     with refused(CheckpointError, tmp_path, fact, "GGUF", code="checkpoint_not_found"):
         find_local(str(tmp_path))
+
+
+def test_the_address_of_a_page_is_answered_with_the_name() -> None:
+    for suffix in ("", "/blob/main/model.gguf"):
+        with refused(CheckpointError, "as in org/tiny", code="checkpoint_not_found"):
+            find_local(f"https://huggingface.co/org/tiny{suffix}")
