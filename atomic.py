@@ -118,10 +118,15 @@ def temporary_folder(final: Path) -> Iterator[Path]:
 
 
 def swap(temporary: Path, final: Path) -> None:
-    """Put a temporary folder into the place of what is there. A swap that is cut short is undone."""
+    """Put a temporary folder, its files synced to disk, into the place of what is there. A swap that is cut short is
+    undone.
+    """
+    for path in (*temporary.rglob("*"), temporary):
+        sync(path)
     if os.path.lexists(final):
         final.rename(temporary.parent / OLD)
     temporary.rename(final)
+    sync(final.parent)
 
 
 def remove_left(folder: Path, names: re.Pattern[str] | None = None) -> None:

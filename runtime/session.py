@@ -75,7 +75,7 @@ class Session:
             self._context.prompt_cache = PromptCache(prompt_cache_bytes, *zip(*sizes, strict=True))
         self._decoding = Decoding(bundle, engine, self.tokenizer, self._context)
         self._stream: weakref.ref[Stream] | None = None  # the newest
-        self._cancels = 0  # number of calls of `cancel`: it also ends a request whose costs are still being measured
+        self._cancels = 0  # calls of `cancel`: it also ends a request that waits for costs, or for a draft to be opened
         self._closed = False  # no request is accepted after
         self._released = False  # the engine was released
 
@@ -215,13 +215,15 @@ class Session:
         grammar, prediction = parameters.grammar, self._encoder.encode_prediction(parameters.prediction)
         encoded = EncodedRequest(self.encode(prompt), prediction, self._grammars.compile(grammar))
         request = make_request(self.bundle, self.decisions, encoded, parameters, schedule)
-        statistics, cancellation = Statistics(), Cancellation(self._cancels != cancels)
+        statistics, cancellation = Statistics(), Cancellation()
         chunks = self._decoding.chunks(request, statistics, cancellation)
         with self._running:
             self._check_free()  # before a draft is opened for it, or taken from another request
             self.drafts.use(request.drafter)
             stream = Stream(chunks, cancellation, self._running)
             self._stream = weakref.ref(stream)
+        if self._cancels != cancels:
+            stream.cancel()
         statistics.setup_seconds = statistics.total_seconds = perf_counter() - start
         return stream
 

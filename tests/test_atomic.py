@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from specexport import atomic
-from specexport.atomic import lock, temporary_file, temporary_folder, write_whole
+from specexport.atomic import lock, swap, temporary_file, temporary_folder, write_whole
 from specexport.calibration.measuring.journal import Journal
 from specexport.errors import OutputError
 
@@ -94,6 +94,22 @@ def test_content_is_synced_before_the_rename_and_the_folder_after_it(
     write_whole(path, b"text")
     assert synced == [(False, False), (True, True)]
     assert path.read_bytes() == b"text"
+
+
+def test_all_of_a_folder_is_synced_before_it_replaces_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    final, synced = tmp_path / "bundle", list[tuple[str, bool]]()
+    final.mkdir()
+
+    def fsync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append((path.name, (final / "graphs").exists()))
+
+    monkeypatch.setattr("os.fsync", fsync)
+    with temporary_folder(final) as made:
+        (made / "graphs").mkdir()
+        (made / "graphs/weights").write_bytes(b"1")
+        swap(made, final)
+    assert sorted(synced) == [("graphs", False), ("new", False), (tmp_path.name, True), ("weights", False)]
 
 
 @pytest.mark.parametrize("removed", [True, False])

@@ -113,8 +113,8 @@ class GrammarCompiler:
         """Raises `GrammarError` if a text of `answer` may begin with `mark`."""
         alone = self._one(replace(answer, thinking=None))
         with self._lock:
-            begins = alone.begin().fits(self._tokenizer.tokenize_str(mark))
-        if begins:
+            begun, tokens = alone.begin(), self._tokenizer.tokenize_str(mark)
+        if begun.fits(tokens):  # without the lock: where the lexer is full, the grammar is compiled again
             reason = f"it may begin with {mark[:SHOWN]!r}, as tool calls do; change it, or leave the tools out"
             raise GrammarError(reason, kind=answer.kind)
 

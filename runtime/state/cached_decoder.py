@@ -18,8 +18,8 @@ class Cancellation:
     checks: how often it was checked; if that number stands still, a pass hangs.
     """
 
-    def __init__(self, requested: bool = False) -> None:
-        self.requested = requested
+    def __init__(self) -> None:
+        self.requested = False
         self.checks = 0
 
     def check(self) -> None:

@@ -114,6 +114,13 @@ BUNDLE = (
         ("tests/calibration/test_report.py",),
     ),
     Mutant(
+        "a folder is put into place before its files are on the disk",
+        "atomic.py",
+        '(*temporary.rglob("*"), temporary)',
+        "(temporary,)",
+        ("tests/test_atomic.py",),
+    ),
+    Mutant(
         "digests are not compared",
         OPENING,
         "if digest != wanted[name].sha256:",

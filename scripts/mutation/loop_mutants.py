@@ -74,6 +74,13 @@ LOOP = (
         ("tests/runtime/policy/test_decisions.py",),
     ),
     Mutant(
+        "a request is not cancelled while its draft is opened",
+        "runtime/session.py",
+        "if self._cancels != cancels:",
+        "if False:",
+        ("tests/runtime/test_lifetimes.py", "tests/runtime/costs"),
+    ),
+    Mutant(
         "rounds that the device could run look up first",
         "runtime/session.py",
         "self.decisions.looks_up = self.engine.rounds is None",

@@ -31,6 +31,13 @@ SERVE = (
         ("tests/serve/test_before_the_queue.py",),
     ),
     Mutant(
+        "a request that has just got its turn waited too long",
+        f"{ENGINE}job.py",
+        "        if self._withdraw(self):\n            self.error",
+        "        if not self._withdraw(self):\n            self.error",
+        IN_PROCESS,
+    ),
+    Mutant(
         "keys take no turns",
         f"{ENGINE}fair_queue.py",
         "                self._waiting.move_to_end(key)",
@@ -141,8 +148,8 @@ SERVE = (
     Mutant(
         "who leaves the queue stays in it",
         f"{ENGINE}job.py",
-        "if self._withdraw(self):",
-        "if False:",
+        "if self._withdraw(self):\n            self._leave()\n        elif",
+        "if",
         (*IN_PROCESS, *OVER_SOCKETS),
     ),
     Mutant(

@@ -126,8 +126,8 @@ class AsyncSession:
             return await job.started(timeout)
         if await job.started(max(left, 0.0)):
             return True
-        job.cancel(self._timed_out(job))
-        return await job.started()  # it may have been started meanwhile
+        job.expire(self._timed_out(job))
+        return await job.started()
 
     def _timed_out(self, job: Job) -> QueueError:
         wait = self.thread.retry_after(job)

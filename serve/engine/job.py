@@ -71,12 +71,19 @@ class Job:
             self.error = error
         self.cancelled = True  # first: the engine thread looks at it after setting `stream`
         if self._withdraw(self):
-            self.queue_seconds = self.waited
-            self.deliver(self.error or Chunk("", (), "cancelled", Statistics()))
-            return
-        stream = self.stream
-        if stream is not None:
+            self._leave()
+        elif (stream := self.stream) is not None:
             stream.cancel()
+
+    def expire(self, error: QueueError) -> None:
+        """Leave the queue, with `error` raised in the reader, unless the engine has started it meanwhile."""
+        if self._withdraw(self):
+            self.error, self.cancelled = error, True
+            self._leave()
+
+    def _leave(self) -> None:
+        self.queue_seconds = self.waited
+        self.deliver(self.error or Chunk("", (), "cancelled", Statistics()))
 
     def note(self, chunk: Chunk) -> None:
         """Called by the engine thread, since a request's statistics are updated further while its chunks wait to be

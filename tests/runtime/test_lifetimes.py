@@ -166,6 +166,11 @@ def test_a_request_is_cancelled_before_it_begins(session: Session) -> None:
     assert session.generate(PROMPT, max_new_tokens=2).statistics.reused_tokens == len(PROMPT) - 1
 
 
+def test_a_request_is_cancelled_while_its_draft_is_opened(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session.drafts, "use", lambda drafter: session.cancel())
+    assert session.generate(PROMPT, max_new_tokens=9).finish_reason == "cancelled"
+
+
 def test_cancelling_is_of_the_open_request_alone(session: Session) -> None:
     session.cancel()
     old = session.stream(PROMPT)

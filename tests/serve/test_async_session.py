@@ -183,6 +183,19 @@ def test_one_that_leaves_in_a_long_prompt_ends_within_a_chunk(tmp_path: Path) ->
     run(tmp_path, use)
 
 
+def test_who_has_just_got_its_turn_keeps_it(tmp_path: Path) -> None:
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        decoder.gate.clear()
+        job = sessions.submit("first", max_new_tokens=2)
+        await until(lambda: sessions.thread.running == 1)
+        job.expire(QueueError("queue_timeout", "the request waited too long", 1))
+        decoder.gate.set()
+        assert await sessions.started(job)
+        assert [chunk async for chunk in job.chunks()][-1].finish_reason == "length"
+
+    run(tmp_path, use)
+
+
 def test_who_waits_too_long_is_refused(tmp_path: Path) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
         decoder.gate.clear()
