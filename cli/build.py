@@ -92,9 +92,8 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
 )
 @click.option(
     "--cache-precision",
-    help="Precision of keys and values: fp16 halves what a long context reads; needs specexport-kernels "
-    "on CPUs. [default: that of "
-    "--precision; quantized: fp32 on CPUs, fp16 on GPUs]",
+    help="Precision of keys and values, fp32 or fp16. [default: fp16 beside quantized weights, except on CPUs "
+    "without specexport-kernels; else that of --precision]",
 )
 @click.option(
     "--calibration-prompts",

@@ -218,7 +218,7 @@ def _contract(resolved: _Models, options: BuildOptions) -> Contract:
     try:
         chunk = min(prompt_chunk(models, options), options.longest_chunk(capacity))
         require_memory_for_copies(models, options, chunk)
-        precision, caches = options.numbers.precision, options.cache_precision
+        precision, caches = options.numbers.precision, options.caches
         apart = caches if caches != precision else None
         return Contract(capacity, options.max_draft_tokens, chunk, precision, options.tree_rows, apart)
     except ValueError as error:

@@ -125,8 +125,9 @@ class BuildOptions:
     min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
     compiling: for the engines that run plans. tensorrt_version: the one on the device, by default that of this host.
     portable: for engine `onnxruntime`, whether hosts without specexport-kernels are to run the bundle too, by graphs of
-    ONNX Runtime's own operators. cache_precision: of keys and values, by default that of everything else; fp16 halves
-    what a pass over a long context reads, and the proof allows for its rounding.
+    ONNX Runtime's own operators. cache_precision: of keys and values; by default fp16 beside quantized weights where
+    `_caches_apart`, else that of everything else. fp16 halves what a pass over a long context reads, and the proof
+    allows for its rounding.
 
     For drafts that read the target's hidden states. draft_taps: of which layers, as `hidden_states[i]` of transformers,
     where the checkpoint does not say or says it wrongly. draft_feedback: `pre` or `post`, whether a drafted row reads
@@ -207,14 +208,27 @@ class BuildOptions:
             raise _wrong("cache-precision", self.cache_precision, "it must be fp32 or fp16")
         if self.cache_precision == self.numbers.precision:
             return
-        by_kernels = kernels.availability().usable and all(info_of(engine).kernels for engine in self.engines)
-        if self.numbers.precision != "fp32" or self.portable or not by_kernels:
+        if not self._caches_apart:
             raise _wrong(
                 "cache-precision",
                 self.cache_precision,
                 "it differs from the computation only with --engine onnxruntime alone, in fp32, int8 or int4, without "
                 "--portable, where specexport-kernels run (see specexport doctor)",
             )
+
+    @property
+    def _caches_apart(self) -> bool:
+        """Whether the graphs can keep keys and values in another precision than they compute in."""
+        by_kernels = kernels.availability().usable and all(info_of(engine).kernels for engine in self.engines)
+        return by_kernels and self.numbers.precision == "fp32" and not self.portable
+
+    @property
+    def caches(self) -> Precision:
+        """The precision of keys and values."""
+        if self.cache_precision is not None:
+            return self.cache_precision
+        rounded = self.numbers.formats["target"] != "float" and self._caches_apart
+        return "fp16" if rounded else self.numbers.precision
 
     def for_drafts(self, drafts: Sequence[NamedDraft]) -> BuildOptions:
         """With the precision of the drafts, where there are some and their engines have a default."""

@@ -184,6 +184,28 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
 
 @pytest.mark.parametrize(
+    ("options", "caches"),
+    [
+        (dict(precision="int8"), "fp16"),
+        (dict(precision="int4", cache_precision="fp32"), "fp32"),
+        (dict(precision="int8", portable=True), "fp32"),
+        (dict(precision="int8", engines=("onnxruntime-cuda",)), "fp16"),
+        (dict(precision="fp32", draft_precision="int8"), "fp32"),
+        (dict(precision="fp16"), "fp16"),
+    ],
+)
+def test_caches_beside_quantized_weights_are_in_fp16_where_they_can_be(
+    options: dict[str, Any], caches: str, kernels: Callable[[bool], None]
+) -> None:
+    kernels(True)
+    assert BuildOptions(**options).caches == caches
+    kernels(False)
+    on_gpu = "engines" in options or options["precision"] == "fp16"
+    if "cache_precision" not in options:
+        assert BuildOptions(**options).caches == ("fp16" if on_gpu else "fp32")
+
+
+@pytest.mark.parametrize(
     ("engines", "dialects", "compiled"),
     [
         (("onnxruntime",), ("kernels",), ()),
