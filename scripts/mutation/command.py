@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -37,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     for name in given.names:
         if not any(_is_named(mutant, name) for mutant in MUTANTS):
-            print(f"there is no mutant {name!r}; there are {', '.join(one.name for one in MUTANTS)}", file=sys.stderr)
+            known = [one.name for one in MUTANTS]
+            close = [one for one in known if name in one] or get_close_matches(name, known, cutoff=0.3)
+            print(f"there is no mutant {name!r}; like it are {', '.join(map(repr, close))}", file=sys.stderr)
             return 2
     chosen = [one for one in MUTANTS if not given.names or any(_is_named(one, name) for name in given.names)]
     names = list(SETS)

@@ -31,6 +31,13 @@ QUANTIZE = ("tests/exporter/quantize",)
 
 EXPORTER = (
     Mutant(
+        "caches are rounded where ONNX Runtime's own operators are to run too",
+        "exporter/options.py",
+        ' and self.numbers.precision == "fp32" and not self.portable',
+        ' and self.numbers.precision == "fp32"',
+        ("tests/exporter/test_precision.py", "tests/runtime/test_session_trees.py"),
+    ),
+    Mutant(
         "a draft for TensorRT before 10.15 is in int4 unasked",
         "exporter/precision.py",
         'dialect_for("tensorrt", version) == "rows"',
