@@ -64,9 +64,9 @@ def answer(analysis: Analysis) -> str:
     if undecided == count and len({shown[entry.route] for entry in clear}) == 1:
         which = f" on {len(clear)} of {count} routes" if len(clear) < count else ""
         fewest, most = min(entry.missing for entry in clear), max(entry.missing for entry in clear)
-        more, make = f"{most}" if fewest == most else f"{fewest} to {most}", "makes" if most == 1 else "make"
+        more = f"{most}" if fewest == most else f"{fewest} to {most}"
         each = " of each route" if len(clear) > 1 else ""
-        return f"{shown[clear[0].route]} on these requests{which}; {more} more{each} {make} it a verdict"
+        return f"{shown[clear[0].route]} on these requests{which}; {more} more{each} would settle it"
     if undecided == count:
         few = all(one.policy.evidence and one.policy.evidence.requests < MIN_REQUESTS for one in analysis.routes)
         open_ = "Too few requests to decide" if few else "Undecided"

@@ -99,7 +99,7 @@ def note_busy_host(measured: float = 0.0) -> None:
     if load > cpus + SPARE:
         start, advice = "this host may be busy", "fewer --threads may be faster"
         if measured:
-            start, advice = "this host was busy meanwhile", "measure again when it is idle"
+            start, advice = "this host was busy during the run", "measure again when it is idle"
         click.echo(
             f"{start}: its load over {MINUTES[place]} min is {load:.1f} on {cpus} CPU{'s' * (cpus > 1)}, so times vary "
             f"more than usual; {advice}",
@@ -120,5 +120,5 @@ def requests_of(
     lines, broken = read
     requests, refused = fit(session, lines, max_new_tokens, skip_invalid)
     for message in (*broken, *refused):
-        click.echo(f"left out: {message}", err=True)
+        click.echo(f"skipped: {message}", err=True)
     return requests

@@ -163,8 +163,8 @@ def test_lines_that_cannot_be_used(run: Run, prompts: Path, journal: Path) -> No
     result = run("--skip-invalid", "--json")
     assert len(found(result)["pairs"]) == 4
     lines = result.stderr.splitlines()
-    assert lines[0] == f"left out: {message.replace('line 5', 'line 6')}"
-    assert lines[1].startswith(f"left out: {prompts}, line 5: the prompt has ")
+    assert lines[0] == f"skipped: {message.replace('line 5', 'line 6')}"
+    assert lines[1].startswith(f"skipped: {prompts}, line 5: the prompt has ")
     assert len(lines) == 2
     prompts.write_text(prompts_without)
     check(cause(run()), "--max-seq-len", "301", field="prompt")

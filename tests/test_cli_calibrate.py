@@ -113,7 +113,7 @@ def test_lines_that_cannot_be_used(run: Run, prompts: Path, line: str) -> None:
     check(cause(run("calibrate", "--prompts", prompts, "--max-new-tokens", 4)), "7", field=(None, "prompt", "route"))
     result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--skip-invalid", "--json")
     assert result.exit_code == 0, result.stderr
-    assert "left out: " in result.stderr
+    assert "skipped: " in result.stderr
     assert sum(route["requests"] for route in json.loads(result.stdout)["routes"]) == 6
 
 

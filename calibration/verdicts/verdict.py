@@ -254,8 +254,7 @@ def in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: f
     meanwhile = f"meanwhile {setting}" if speculates else f"meanwhile plain decoding; the best setting is {setting}"
     if policy.evidence is not None and policy.evidence.requests < MIN_REQUESTS:
         if clear := on_these(policy, chosen, floor):
-            verdict = "makes" if lacking == 1 else "make"
-            return f"{clear} on these requests: {expected}. {more} {answers} {verdict} it a verdict; {meanwhile}."
+            return f"{clear} on these requests: {expected}. {more} {answers} would settle it; {meanwhile}."
         return (
             f"A verdict needs {MIN_REQUESTS} requests with answers {long} and has {policy.evidence.requests}; "
             f"{meanwhile}, {expected}. Add at least {more}."

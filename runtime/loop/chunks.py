@@ -218,6 +218,6 @@ class Decoding:
             self.context.forget()
             graph = model.graphs.get(self.engine.dialect, error.role)
             raise EngineError(
-                f"{self.bundle.path(graph)} gave {error.value} as a logit after position {position}, expected "
-                "numbers; the weights or the precision cannot run this sequence"
+                f"{self.bundle.path(graph)} gave a non-finite logit ({error.value}) after position {position}; the "
+                "weights or the precision cannot run this sequence"
             ) from None

@@ -79,8 +79,8 @@ class Decisions:
         }
         if policy is not None and policy.engine != engine.name:  # which may not run its drafters, or run them slowly
             LOG.warning(
-                "%s was made with --engine %s; with --engine %s the session decides as without it, until "
-                "specexport calibrate %s --engine %s --prompts FILE replaces it",
+                "%s was made with --engine %s; with --engine %s it is ignored; to replace it, run "
+                "specexport calibrate %s --engine %s --prompts FILE",
                 bundle.path(POLICY),
                 policy.engine,
                 engine.name,

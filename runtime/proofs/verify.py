@@ -214,7 +214,7 @@ def render(result: Report) -> str:
     ]
     found = result.rows
     apart = "" if found.exact == found.rows else f", others are up to {found.delta:.1e} standard deviations apart"
-    lines.append(f"rows       {found.exact} of {found.rows} have the same bits in another place of a pass{apart}")
+    lines.append(f"rows       {found.exact} of {found.rows} are bit-identical at another position in a pass{apart}")
     runs = f"{row['prompts']} prompts"
     drafters = f"drafter {result.drafters[0]}"
     if (several := len(result.drafters)) > 1:
@@ -230,7 +230,7 @@ def render(result: Report) -> str:
         *(
             f"L3         drafter {entry.drafter}, {entry.verification} verification: chi-squared {entry.statistic:.1f} "
             f"over {entry.cells} cells and {entry.trials} trials, {entry.drafted} tokens drafted "
-            f"(a right one exceeds {entry.limit:.1f} once in {round(1 / FALSE_ALARM):,} times)"
+            f"(a correct sampler exceeds {entry.limit:.1f} once in {round(1 / FALSE_ALARM):,} runs)"
             for entry in result.sampled
         ),
         *(() if result.sampled else ("L3         sampled output was not tested; --trials 10000 does",)),

@@ -58,8 +58,8 @@ def few(low: float, high: float, missing: int, p10: float = 1.0) -> RouteAnalysi
 @pytest.mark.parametrize(
     ("routes", "line"),
     [
-        ([few(1.57, 2.43, 15)], "Faster on these requests; 15 more make it a verdict"),
-        ([few(0.57, 0.93, 1)], "Slower on these requests; 1 more makes it a verdict"),
+        ([few(1.57, 2.43, 15)], "Faster on these requests; 15 more would settle it"),
+        ([few(0.57, 0.93, 1)], "Slower on these requests; 1 more would settle it"),
         ([few(0.9, 2, 3)], "Too few requests to decide"),
         ([few(1.1, 2, 3, p10=0.5)], "Too few requests to decide"),  # some requests were slower
     ],
@@ -72,8 +72,8 @@ def test_routes_that_few_requests_show() -> None:
     first, second = (replace(few(1.1, 2, missing), route=name) for name, missing in (("a", 3), ("b", 9)))
     unclear, slow = replace(few(0.9, 2, 9), route="b"), replace(few(0.5, 0.9, 9), route="b")
     for other, line in (
-        (second, "Faster on these requests; 3 to 9 more of each route make it a verdict"),
-        (unclear, "Faster on these requests on 1 of 2 routes; 3 more make it a verdict"),
+        (second, "Faster on these requests; 3 to 9 more of each route would settle it"),
+        (unclear, "Faster on these requests on 1 of 2 routes; 3 more would settle it"),
         (slow, "Too few requests to decide on all 2 routes"),
     ):
         assert answer(analyses.analysis([first, other], k_max=1)) == line

@@ -64,7 +64,7 @@ def failure(session: Session, **options: Any) -> tuple[str, int, str]:
     with pytest.raises(EngineError) as caught:
         session.generate(PROMPT, **options)
     found = re.fullmatch(
-        r"(.+) gave (\S+) as a logit after position (\d+), expected numbers; the weights or .+", str(caught.value)
+        r"(.+) gave a non-finite logit \((\S+)\) after position (\d+); the weights or .+", str(caught.value)
     )
     assert found, caught.value
     return str(Path(found[1]).relative_to(session.bundle.root)), int(found[3]), found[2]

@@ -173,8 +173,8 @@ def test_a_policy_of_another_engine_does_not_move_rounds_to_the_host(
         assert bool(rounds.asked) == (engine == "another")
         rounds.asked.clear()
     assert [record.getMessage().partition(" with --engine ")[2] for record in caplog.records] == [
-        f"another; with --engine fake the session decides as without it, until specexport calibrate {bundle.root} "
-        "--engine fake --prompts FILE replaces it"
+        f"another; with --engine fake it is ignored; to replace it, run specexport calibrate {bundle.root} "
+        "--engine fake --prompts FILE"
     ]
 
 
