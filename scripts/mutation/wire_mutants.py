@@ -60,8 +60,8 @@ WIRE = (
     Mutant(
         "special tokens have no place in an echo",
         "serve/wire/logprobs.py",
-        'spelled = spelled if text.startswith(spelled, self._offset) else ""',
-        'spelled = ""',
+        "prompt.end += len(spelled) if text.startswith(spelled, start) else 0",
+        "prompt.end += 0",
         SCORES,
     ),
     Mutant(
@@ -308,8 +308,29 @@ WIRE = (
     Mutant(
         "offsets count the letters of names",
         "serve/wire/logprobs.py",
-        "self._offset += len(self._decoder.decode(self._texts.bytes_of(entry.token)))",
-        "self._offset += len(self._texts.name_of(entry.token))",
+        "self.end += len(self._decoder.decode(data))",
+        "self.end += len(self._texts.name_of(token))",
+        LOGPROBS,
+    ),
+    Mutant(
+        "a token behind half a character is there too",
+        "serve/wire/logprobs.py",
+        "start = self.end + (len(begun) - 1 if data else 0)",
+        "start = self.end",
+        LOGPROBS,
+    ),
+    Mutant(
+        "offsets leave out what the prompt left unfinished",
+        "serve/wire/logprobs.py",
+        "[] if grammar else prompt[-UNFINISHED:]",
+        "[]",
+        (*LOGPROBS, *SCORES),
+    ),
+    Mutant(
+        "offsets leave out the names of special tokens",
+        "serve/wire/logprobs.py",
+        "if token in self._shown:",
+        "if False:",
         LOGPROBS,
     ),
     Mutant(
