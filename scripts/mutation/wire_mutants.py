@@ -65,6 +65,20 @@ WIRE = (
         SCORES,
     ),
     Mutant(
+        "any role is one",
+        "runtime/text/messages.py",
+        "if role not in get_args(Role):",
+        "if False:",
+        ("tests/runtime/text",),
+    ),
+    Mutant(
+        "a developer is another role than system",
+        "runtime/text/messages.py",
+        '"system" if role == "developer" else role',
+        "role",
+        ("tests/runtime/text",),
+    ),
+    Mutant(
         "a message that goes on may be trimmed",
         "runtime/text/messages.py",
         'f"{end}{mark}"',
