@@ -136,6 +136,22 @@ COMMANDS = (
         OPERATION,
     ),
     Mutant(
+        "an address is tried once the model is loaded",
+        f"{CLI}serve.py",
+        "listening.check()",
+        "None",
+        OPERATION,
+    ),
+    Mutant(
+        "a chat template is read once the model is loaded",
+        "runtime/load.py",
+        "encoder = PromptEncoder(bundle, Path(chat_template) if chat_template else None)\n"
+        "loaded = load_engine(bundle, engine, threads, device)",
+        "loaded = load_engine(bundle, engine, threads, device)\n"
+        "encoder = PromptEncoder(bundle, Path(chat_template) if chat_template else None)",
+        ("tests/test_cli_chat.py",),
+    ),
+    Mutant(
         "a timeout that is not a number is taken",
         f"{CLI}serve.py",
         "if not found <= checks.LONGEST_TIME:",
