@@ -304,6 +304,27 @@ COMMANDS = (
         OF_HEADS,
     ),
     Mutant(
+        "a draft's positions are counted once torch is imported",
+        "exporter/sources.py",
+        'check_length(f"draft {named.name}", positions, options.max_seq_len)',
+        "pass",
+        ("tests/exporter/test_sources.py",),
+    ),
+    Mutant(
+        "positions that are stretched end where config.json says",
+        "exporter/checkpoints/source.py",
+        'if "factor" in str([text.get("rope_scaling"), text.get("rope_parameters")]):',
+        "if False:",
+        ("tests/exporter/test_sources.py",),
+    ),
+    Mutant(
+        "a name is looked up on the hub once torch is imported",
+        f"{CLI}build.py",
+        "look_on_hub([target, *(one.source for one in named)])",
+        "pass",
+        ("tests/exporter/test_sources.py",),
+    ),
+    Mutant(
         "tree rows for drafts that give no candidates",
         "exporter/sources.py",
         "tree_rows and kinds and None not in kinds",
