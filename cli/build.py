@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .doctor import require_packages
+from .group import command_line
 from .options import BUNDLE, CACHE, FILE, MIN_OVERLAP, compile_options, compiling, output_option
 from .progress import time_lines
 
@@ -128,7 +129,6 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     from ..editing.progress import Silent, Timed
     from ..exporter.options import BuildOptions, parse_drafts
     from ..exporter.sources import check_sources, look_on_hub
-    from ..runtime.hub import command_line
 
     # Before the display and the slow imports, so that a wrong option is refused at once.
     plans = compile_options(options)
