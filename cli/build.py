@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .doctor import require_packages
+from .group import command_line
 from .options import BUNDLE, CACHE, FILE, MIN_OVERLAP, compile_options, compiling, output_option
 from .progress import time_lines
 
@@ -126,8 +127,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     from ..editing.display import BuildDisplay
     from ..editing.progress import Silent, Timed
     from ..exporter.options import BuildOptions, parse_drafts
-    from ..exporter.sources import check_sources
-    from ..runtime.hub import command_line
+    from ..exporter.sources import check_sources, look_on_hub
 
     # Before the display and the slow imports, so that a wrong option is refused at once.
     plans = compile_options(options)
@@ -137,6 +137,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     check_sources(target, named, chosen)
     chosen.check(named, str(output))
     check_free(output, chosen.force)
+    look_on_hub([target, *(one.source for one in named)])
     timed = Timed(Silent())  # a package that cannot be imported is one line, with no stage before it
     with BuildDisplay() as display:
         with timed.stage("import packages", 1):
@@ -179,6 +180,7 @@ def add_draft(bundle: Path, draft: str, **options: Any) -> None:
     from ..editing.progress import Timed
     from ..exporter.hidden_drafts.folder import refuse_to_add
     from ..exporter.options import LOOKUP, UNNAMED, parse_draft
+    from ..exporter.sources import look_on_hub
 
     if draft == LOOKUP:
         raise click.UsageError(
@@ -186,6 +188,7 @@ def add_draft(bundle: Path, draft: str, **options: Any) -> None:
         )
     named = parse_draft(draft)
     refuse_to_add(named.source)
+    look_on_hub([named.source])
     if named.name == UNNAMED and named.source == draft and Path(draft).name != UNNAMED:
         raise click.UsageError(
             f"the path {draft} has no name that a draft can have; give one with --draft NAME={draft}"

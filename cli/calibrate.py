@@ -16,6 +16,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from .group import command_line
 from .options import BUNDLE, FILE, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, flag_of, running
 from .progress import bar, note_busy_host, requests_of
 
@@ -85,7 +86,6 @@ def calibrate(
     from ..calibration.measuring.prompts import choose
     from ..calibration.options import CalibrateOptions, drafters_of, models_of
     from ..calibration.report import answer, check_report, render, verdicts, write_report
-    from ..runtime.hub import command_line
     from ..runtime.policy.files import REPORT
     from ..runtime.policy.routes import POLICY
     from ..runtime.text.prompt_file import read_prompt_lines

@@ -139,17 +139,19 @@ def _text(file: Any) -> str:
     return text
 
 
-def _messages(file: Any) -> list[Any]:
+def _messages(file: Any) -> list[dict[str, Any]]:
+    from ..runtime.text.messages import check_messages
+
     text = text_of(file)
     try:
         messages = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ParameterError(f"{file.name} is not JSON: {error}", "messages") from None
-    if not isinstance(messages, list) or not all(isinstance(item, dict) for item in messages):
+    if not isinstance(messages, list):
         raise ParameterError(
             f'{file.name} does not hold a list of messages; expected [{{"role": "user", "content": "..."}}]', "messages"
         )
-    return messages
+    return check_messages(messages)
 
 
 def summary(statistics: Statistics) -> str:

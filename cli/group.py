@@ -1,4 +1,4 @@
-"""The command group, how it reports errors, and the standard streams.
+"""The command group, how it reports errors, how a command is recorded, and the standard streams.
 
 Piped text is UTF-8, what a terminal cannot show is replaced, and readers may leave.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import sys
 import warnings
+from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Any
 
@@ -17,6 +19,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from ..errors import ParameterError, SpecExportError
+from ..runtime.hub import name_of
 from ..version import VERSION
 from .doctor import EXPORTER_EXTRA
 
@@ -24,6 +27,8 @@ from .doctor import EXPORTER_EXTRA
 UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 # Codes of errors that say that what an option or argument names is not there, is something else, or is taken.
 OF_THE_COMMAND_LINE = ("bundle_not_found", "checkpoint_not_found", "output_exists", "cannot_listen")
+# Before a path in a command: an option joined to its value, and the name of a draft.
+PREFIX = re.compile(r"(--[\w-]+=|-[a-zA-Z](?=[~./\\]))?([\w.-]+=)?", re.ASCII)
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
 
@@ -110,6 +115,23 @@ def use_utf8() -> None:
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """The command with these arguments, each path reduced to its name."""
+    return shlex.join(["specexport", *map(_reduced, arguments)])
+
+
+def _reduced(argument: str) -> str:
+    if not re.search(r"[/\\~]", argument):
+        return argument
+    match = PREFIX.match(argument)
+    assert match is not None
+    option, name = match[1] or "", match[2] or ""
+    value = argument[len(option) :]
+    if name and not os.path.lexists(value):
+        return option + name + name_of(value[len(name) :])
+    return option + name_of(value)
 
 
 def _discard_output() -> None:

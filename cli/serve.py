@@ -125,6 +125,7 @@ def serve(
     if listening.uds is not None:
         _check_alone()
     settings = ServerSettings(api_keys=_keys(api_key_file), **options)
+    listening.check()
     if listening.uds is None:
         check_listening(listening.host, settings, no_auth)
     log = _log_to_stderr()

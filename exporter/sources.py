@@ -11,7 +11,16 @@ from pathlib import Path
 from ..bundle import HiddenDraftKind
 from ..engines.catalogue import ENGINES
 from ..errors import ParameterError
-from .checkpoints.source import find_local, find_weights, is_gguf, read_config, read_headers
+from .checkpoints.source import (
+    check_length,
+    download,
+    find_local,
+    find_weights,
+    is_gguf,
+    read_config,
+    read_headers,
+    stated_positions,
+)
 from .hidden_drafts.fit import Said, Target, architecture_of, draft_vocab, find_taps, refuse_another
 from .hidden_drafts.folder import format_of, pickled_named, refuse_as_target, tensors_of
 from .hidden_drafts.kinds import BlockFormat, Format, kind_of
@@ -28,6 +37,7 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
     place, kinds, known = find_local(target), list[HiddenDraftKind | None](), True
     if place and not is_gguf(target):
         refuse_as_target(target, place)
+        check_length("target", stated_positions(read_config(target, place)), options.max_seq_len)
     readers = list[tuple[str, Path, Format | BlockFormat]]()
     for named in drafts:
         kind: HiddenDraftKind | None = None
@@ -41,9 +51,13 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
                 kinds.append(None)
                 known = False
                 continue
-            if not is_gguf(named.source) and (format := format_of(named.source, folder)):
+            format = None if is_gguf(named.source) else format_of(named.source, folder)
+            if format:
                 kind = kind_of(format, tensors_of(find_weights(named.source, folder)))
                 readers.append((named.source, folder, format))
+            elif not is_gguf(named.source):
+                positions = stated_positions(read_config(named.source, folder, "draft"))
+                check_length(f"draft {named.name}", positions, options.max_seq_len)
         check_engines(named.source, kind, options)
         kinds.append(kind)
     check_tree_rows(kinds, options.tree_rows)
@@ -51,6 +65,13 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
         check_overrules({named.source: kind for named, kind in zip(drafts, kinds, strict=True)}, options)
     for reader in readers:
         _check_reader(*reader, target, place, said(options))
+
+
+def look_on_hub(sources: Sequence[str]) -> None:
+    """Raises `CheckpointError` for those that are neither here nor there."""
+    for source in sources:
+        if not is_mtp(source) and find_local(source) is None:
+            download(source.partition(":")[0], ["config.json"])
 
 
 def check_tree_rows(kinds: Sequence[HiddenDraftKind | None], tree_rows: int) -> None:

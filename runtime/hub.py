@@ -1,13 +1,11 @@
-"""Bundles and checkpoints by their names. On the Hugging Face hub: `org/name`, or `org/name@revision`, in place of a
-folder. Here: what a bundle was made of is recorded without paths, which tell strangers who built it, and where.
+"""Bundles and checkpoints by their names: `org/name` or `org/name@revision` on the Hugging Face hub, the last part of a
+path here, since whole paths tell strangers who built a bundle, and where.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import BundleError, MissingPackageError
@@ -19,8 +17,6 @@ UNREACHABLE = {"TransportError", "ConnectionError"}  # of httpx and of requests
 ADDRESS = re.compile(r"(https?:/+[^/]+|(www\.)?huggingface\.co|hf\.co)(/|$)", re.IGNORECASE)
 NOT_OWNERS = {"api", "collections", "datasets", "docs", "papers", "spaces"}
 ON_HUB = re.compile(r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
-# Before a path in a command: an option joined to its value, and the name of a draft.
-PREFIX = re.compile(r"(--[\w-]+=|-[a-zA-Z](?=[~./\\]))?([\w.-]+=)?", re.ASCII)
 
 
 def local_bundle(path: str | os.PathLike[str]) -> Path:
@@ -88,20 +84,3 @@ def name_of(source: str) -> str:
     if source.strip("./\\") == "":  # such as `..`
         source = os.path.abspath(source)  # noqa: PTH100 - the name, not what a link leads to
     return re.split(r"[/\\]", source.rstrip("/\\"))[-1] or source
-
-
-def command_line(arguments: Sequence[str]) -> str:
-    """The command with these arguments, each path reduced to its name."""
-    return shlex.join(["specexport", *map(_reduced, arguments)])
-
-
-def _reduced(argument: str) -> str:
-    if not re.search(r"[/\\~]", argument):
-        return argument
-    match = PREFIX.match(argument)
-    assert match is not None
-    option, name = match[1] or "", match[2] or ""
-    value = argument[len(option) :]
-    if name and not os.path.lexists(value):
-        return option + name + name_of(value[len(name) :])
-    return option + name_of(value)

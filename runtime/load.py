@@ -13,6 +13,7 @@ from .policy.files import calibrated_threads
 from .sampling.options import whole_number
 from .session import Session
 from .state.prompt_cache import usual_budget
+from .text.encode import PromptEncoder
 
 
 def load(
@@ -45,10 +46,11 @@ def load(
     bundle = Bundle.open(local_bundle(path), check_digests)
     if policy and not threads:
         threads = calibrated_threads(bundle, engine, device or 0)
+    encoder = PromptEncoder(bundle, Path(chat_template) if chat_template else None)
     loaded = load_engine(bundle, engine, threads, device)
     try:
         budget = usual_budget(loaded.name) if budget is None else budget
-        session = Session(bundle, loaded, threads, policy, budget, Path(chat_template) if chat_template else None)
+        session = Session(bundle, loaded, threads, policy, budget, encoder)
     except BaseException:
         loaded.close()
         raise

@@ -134,9 +134,10 @@ def _drafter(
 
 def _candidates(bundle: Bundle, parameters: SamplingParameters, drafters: Sequence[str]) -> int:
     """How many a round has, in addition to its draft tokens. Raises `ParameterError` where there can be none."""
-    if not drafters or parameters.greedy or parameters.verification != "spectr":
-        return 0
     most, wanted = bundle.manifest.contract.tree_rows, parameters.num_candidates
+    spectr = parameters.verification == "spectr"
+    if not (drafters and not parameters.greedy if spectr else wanted):
+        return 0
     models = [bundle.manifest.draft_called(name).model for name in map(model_of, drafters) if name is not None]
     able = [draft.name for draft in bundle.manifest.drafts if draft.model.reads is None]
     named = f"ask for drafter {' or '.join(map(repr, able))}"
@@ -154,11 +155,13 @@ def _candidates(bundle: Bundle, parameters: SamplingParameters, drafters: Sequen
         ),
         (any(model.reads is not None for model in models), f"; the draft reads the target's hidden states; {named}"),
         (parameters.grammar is not None, ", and a grammar allows only one; leave one of them out"),
+        (not spectr, "; ask for it, or leave num_candidates out"),
     ):
         if refused:
+            asked = "verification is" if spectr else f"num_candidates is {wanted}, for verification"
             raise ParameterError(
-                f"verification is 'spectr', which judges several draws of a draft model per position{reason}",
-                "verification",
+                f"{asked} 'spectr', which judges several draws of a draft model per position{reason}",
+                "verification" if spectr else "num_candidates",
             )
     if wanted is not None and wanted > most:
         raise ParameterError(

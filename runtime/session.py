@@ -6,7 +6,6 @@ import logging
 import weakref
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from threading import RLock
 from time import perf_counter
 from typing import Any
@@ -54,12 +53,12 @@ class Session:
         threads: int = 0,
         policy: bool = True,
         prompt_cache_bytes: int = 0,
-        chat_template: Path | None = None,
+        encoder: PromptEncoder | None = None,
     ) -> None:
         self.bundle = bundle
         self.engine = engine
         self.threads = threads
-        self._encoder = PromptEncoder(bundle, chat_template)
+        self._encoder = encoder or PromptEncoder(bundle)
         self.tokenizer = self._encoder.tokenizer
         self._grammars = GrammarCompiler.of(bundle, self.tokenizer.to_str)
         # Held by the thread that is inside a call which runs passes, or which changes `_stream` or the context. It is

@@ -51,6 +51,13 @@ class Listening:
     drain_timeout: float = 30.0
     trust_forwarded: bool = False
 
+    def check(self) -> None:
+        """Raises `EngineError` where nothing can listen, before a model is loaded for it."""
+        if self.uds is None:
+            _bound(self.host, self.port).close()
+        elif not self.uds.parent.is_dir():
+            raise _refused(str(self.uds), "there is no such folder", "--uds")
+
 
 class Connection(H11Protocol):
     """Closed if the head of a request, the first or a later one, takes more than `HEAD_TIMEOUT`."""
@@ -210,9 +217,7 @@ def _bound(host: str, port: int) -> socket.socket:
         with suppress(OSError):
             bound.close()
         reason = getattr(error, "strerror", None) or error
-        raise EngineError(
-            f"cannot listen on {host} port {port}: {reason}; give another --host or --port", code="cannot_listen"
-        ) from None
+        raise _refused(f"{host} port {port}", reason, "--host or --port") from None
     bound.set_inheritable(False)
     return bound
 
@@ -227,8 +232,10 @@ def _bound_path(path: Path) -> socket.socket:
         path.chmod(SOCKET_MODE)
     except OSError as error:
         bound.close()
-        raise EngineError(
-            f"cannot listen on {path}: {error.strerror or error}; give another --uds", code="cannot_listen"
-        ) from None
+        raise _refused(str(path), error.strerror or error, "--uds") from None
     bound.set_inheritable(False)
     return bound
+
+
+def _refused(where: str, reason: object, option: str) -> EngineError:
+    return EngineError(f"cannot listen on {where}: {reason}; give another {option}", code="cannot_listen")

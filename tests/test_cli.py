@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 from specexport.bundle import MANIFEST, Bundle
 from specexport.cli import main
+from specexport.cli.group import command_line
 from specexport.engines.catalogue import ENGINES, LIBRARIES
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import CheckpointError, EngineError, OutputError, ParameterError, SpecExportError
@@ -437,3 +438,14 @@ def test_doctor_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) 
     lean = "the package tensorrt_lean is not installed; install it with: pip install 'specexport[tensorrt-lean]'"
     assert f"no   tensorrt-lean: {lean}" in lines
     assert lines[-1].startswith("no   compile for tensorrt-rtx: tensorrt_rtx is installed as a placeholder")
+
+
+def test_a_command_keeps_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=1" / "a b").mkdir(parents=True)
+    given = ["build", "--target=/jo/t", "--draft", "n=~/d", "--draft=code=/jo/d", "--draft", "lr=1/a b", "-o./jo/x"]
+    given += ["--precision", "int8", "--logit-bias", "3=-1.5", "--engine=onnxruntime", "--draft", "org/d"]
+    assert command_line(given) == (
+        "specexport build --target=t --draft n=d --draft=code=d --draft 'a b' -ox --precision int8 --logit-bias 3=-1.5 "
+        "--engine=onnxruntime --draft org/d"
+    )

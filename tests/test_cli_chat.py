@@ -224,6 +224,8 @@ def test_another_template(built: Path, tmp_path: Path, command: str) -> None:
 def test_templates_that_fail_end_the_command(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, text: bytes | None
 ) -> None:
+    """Before the graphs are prepared."""
+    monkeypatch.setattr("specexport.runtime.load.load_engine", None)
     monkeypatch.chdir(tmp_path)
     if text is not None:
         Path("my.jinja").write_bytes(text)

@@ -170,7 +170,7 @@ def test_the_prompt_comes_from_stdin_and_messages_from_a_file(run: Run, tmp_path
     path.write_text(json.dumps([{"role": "user", "content": "hi"}]))
     for options in (("--messages", path), ("--chat", "hi"), ("--chat", "-")):
         assert run(*options, "--max-new-tokens", 8, input="hi").stdout == rendered.stdout
-    for wrong in ("{", '"hi"', "[1, 2]"):
+    for wrong in ("{", '"hi"', "[1, 2]", '[{"role": "sytem", "content": "hi"}]'):
         path.write_text(wrong)
         assert run("--messages", path).exit_code == 2
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers.cache_utils import CacheLayerMixin, DynamicCache
 
-LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
+from .source import LENGTHS
 
 
 def max_positions(config: Any) -> int | None:

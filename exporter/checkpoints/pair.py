@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...bundle import Role
-from ...errors import PairError, ParameterError
+from ...errors import PairError
 from ...runtime.text.token_bytes import token_names
 from ..weights.texts import read_texts
 from .checkpoint import Checkpoint
 from .shared_vocabulary import Tokens, Translation
+from .source import check_length
 
 FALLS_QUICKLY = 0.9  # below this overlap a warning says what it costs
 
@@ -54,10 +55,7 @@ def check_capacity(models: Mapping[str, Checkpoint], max_seq_len: int | None) ->
     if max_seq_len is None:
         return min([4096, *(limit for limit in limits.values() if limit)])
     for role, limit in limits.items():
-        if limit and max_seq_len > limit:
-            raise ParameterError(
-                f"--max-seq-len is {max_seq_len}; the {role} has only {limit} positions", "max_seq_len"
-            )
+        check_length(role, limit, max_seq_len)
     return max_seq_len
 
 

@@ -17,13 +17,15 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from ...bundle import MANIFEST
-from ...errors import CheckpointError, MissingPackageError
-from ...runtime.hub import address_reason
+from ...errors import CheckpointError, MissingPackageError, ParameterError
+from ...runtime.hub import address_reason, hub_reason
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
 ALIKE = "*.safetensors"
+UNWANTED = ["consolidated*", "*/*.safetensors"]  # the same weights again, in forms that transformers does not load
+LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
 OTHER_FORMATS = ("pytorch_model*.bin", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 MERGE = "merge it into the weights (PEFT: merge_and_unload, then save_pretrained) and give the folder of the result"
 
@@ -102,6 +104,22 @@ def read_config(source: str, folder: Path, field: str | None = None) -> Mapping[
     return config
 
 
+def check_length(called: str, positions: int | None, max_seq_len: int | None) -> None:
+    """called: the model. Raises `ParameterError` when its positions end before `max_seq_len`."""
+    if positions and max_seq_len and max_seq_len > positions:
+        raise ParameterError(
+            f"--max-seq-len is {max_seq_len}; the {called} has only {positions} positions", "max_seq_len"
+        )
+
+
+def stated_positions(config: Mapping[str, Any]) -> int | None:
+    """What config.json alone says of `max_positions`: None where rotary embeddings may stretch them."""
+    text = config.get("text_config") or config
+    if "factor" in str([text.get("rope_scaling"), text.get("rope_parameters")]):
+        return None
+    return next((text[name] for name in LENGTHS if isinstance(text.get(name), int)), None)
+
+
 def _refuse_another(name: str, first: Path, second: Path) -> None:
     with safe_open(first, "pt") as one, safe_open(second, "pt") as other:
         ours, theirs = one.get_tensor(name), other.get_tensor(name)
@@ -146,6 +164,21 @@ def find_local(source: str) -> Path | None:
         return None
     check_folder(source, path)
     return path
+
+
+def download(source: str, wanted: list[str]) -> Path:
+    """The folder of a hub id, with the files that `wanted` names. Raises `CheckpointError`."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()  # the build shows its own
+    try:
+        return Path(snapshot_download(source, allow_patterns=wanted, ignore_patterns=UNWANTED))
+    except Exception as error:  # network, permission and name errors, each of another type
+        raise _not_found(
+            f"{source} is no folder here, and it could not be downloaded from the hub: {hub_reason(error)}; check "
+            "the path or name"
+        ) from None
 
 
 def is_gguf(source: str) -> bool:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...errors import ParameterError, PromptError
-from ...runtime.text.messages import check_messages, joined
+from ...errors import ParameterError
+from ...runtime.text.messages import joined
 from ...runtime.text.prompt_file import PromptLine, read_prompt_lines
 
 DEFAULT = Path(__file__).parent / "default_texts.jsonl"
@@ -34,8 +34,5 @@ def _text(line: PromptLine) -> str:
             f"{line.where}: found token ids, expected text or messages, since the draft's token ids may differ",
             "prompt",
         )
-    try:
-        contents = [message.get("content") for message in joined(check_messages(messages))]
-    except PromptError as error:
-        raise ParameterError(f"{line.where}: {error}", error.field) from None
+    contents = [message.get("content") for message in joined(messages)]
     return "\n\n".join(content for content in contents if isinstance(content, str))

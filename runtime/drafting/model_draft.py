@@ -41,6 +41,7 @@ class ModelDraft:
             logits = self._pass(tokens, drafted)
             if logits is None:
                 return
+            self._statistics.draft_passes += not (drafted and self._cached.slots)
             self._statistics.draft_seconds += perf_counter() - start
             if draft_stop is not None and not draft_stop.include(len(drafted), logits):
                 return
@@ -56,7 +57,6 @@ class ModelDraft:
         Gaps longer than `AT_ONCE` are fed before the first pass. States must be able to continue where it begins.
         """
         cached = self._cached
-        self._statistics.draft_passes += 1
         if drafted:
             return cached.step(drafted[-1:], len(tokens) + len(drafted) - 1)
         at_once = max(2, min(AT_ONCE, cached.chunk))
@@ -78,8 +78,5 @@ class HiddenDraft(ModelDraft):
 
     def _pass(self, tokens: Sequence[int], drafted: Sequence[int]) -> Logits | None:
         if drafted:
-            self._statistics.draft_passes += not self._cached.slots
             return self._cached.next(drafted[-1], len(tokens) + len(drafted) - 2)
-        logits = self._cached.first(tokens, self._cached.widest)
-        self._statistics.draft_passes += logits is not None
-        return logits
+        return self._cached.first(tokens, self._cached.widest)

@@ -146,12 +146,6 @@ class SamplingParameters:
                 f"it must be at most max_new_tokens, which is {self.max_new_tokens}",
                 "min_new_tokens",
             )
-        if self.num_candidates and self.verification != "spectr":
-            raise ParameterError(
-                f"num_candidates is {self.num_candidates}, and the verification {self.verification!r} judges none; ask "
-                "for 'spectr', or leave num_candidates out",
-                "num_candidates",
-            )
         if self.num_candidates and self.num_draft_tokens == 0:
             raise ParameterError(
                 f"num_candidates is {self.num_candidates}, and num_draft_tokens 0; candidates are additional to draft "

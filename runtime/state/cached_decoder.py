@@ -36,7 +36,8 @@ class CachedDecoder:
     chunk: tokens of the widest pass. widest: of the widest pass of `read`. held_back: how
     many of a prompt's tokens are left to the first round. check_cancelled: called before each prompt chunk; it raises
     to stop there. checkpoints: row counts at which prefill stops to call `at_place`. ahead: how many tokens after its
-    own a row depends on. on_feed: called with position and number of the tokens of each prompt chunk, after it.
+    own a row depends on. on_feed: called with position and number of the tokens of each prompt chunk, after it. slots:
+    tokens of a block, which a draft gives in one pass and ends with; 0 for one a pass, and no end.
     """
 
     decoder: Decoder
@@ -49,6 +50,7 @@ class CachedDecoder:
     at_place: Callable[[], None] = nothing
     ahead: int = 0
     on_feed: Callable[[int, int], None] | None = None
+    slots: int = 0
 
     def last(self, prompt: Sequence[int]) -> int:
         """After how many of its tokens the first round continues."""

@@ -21,13 +21,12 @@ class HiddenDecoder(CachedDecoder):
     until there are as many as a prompt chunk.
 
     reader: takes the hidden states of the next pass. columns: those that this draft reads of the target's, None for all
-    in their order. width: F, of the target's. slots: tokens of a block, after which it drafts no more; 0 for no end.
+    in their order. width: F, of the target's.
     """
 
     reader: Reader = field(kw_only=True)
     width: int = field(kw_only=True)
     columns: NDArray[np.int64] | None = None
-    slots: int = 0
     ahead: int = 1
 
     def __post_init__(self) -> None:

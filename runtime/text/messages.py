@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ...errors import PromptError
 
 Message = Mapping[str, Any]  # role and content, and other fields that the template reads
+Role = Literal["system", "developer", "user", "assistant", "tool"]  # developer: OpenAI's newer name of system
 SHOWN = 60
 
 
@@ -20,6 +21,10 @@ def check_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise _wrong(index, f"is {_shown(message)}; expected an object with a role and a content")
+        role = message["role"]
+        if role not in get_args(Role):
+            raise _wrong(index, f"has the role {_shown(role)}; expected one of {', '.join(get_args(Role))}")
+        role = "system" if role == "developer" else role
         content = message.get("content")
         if isinstance(content, list | tuple):
             content = [_checked_part(index, part) for part in content]
@@ -27,7 +32,7 @@ def check_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
         elif not isinstance(content, str) and "tool_calls" not in message:
             has = f"has the content {_shown(content)}" if "content" in message else "has no content"
             raise _wrong(index, f"{has}; expected a text, or a list of text parts")
-        checked.append({**message, **({"content": content} if "content" in message else {})})
+        checked.append({**message, "role": role, **({"content": content} if "content" in message else {})})
     if not checked:
         raise PromptError("there are no messages; give at least one with a role and a content", "messages")
     return checked

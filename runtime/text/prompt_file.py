@@ -11,6 +11,7 @@ from typing import Any
 
 from ...errors import ParameterError
 from .encode import Prompt
+from .messages import check_messages
 
 # by whether routes matter
 EXPECTED = {True: '{"route": "...", "prompt": "..."}', False: '{"prompt": "..."} or {"messages": [...]}'}
@@ -130,10 +131,9 @@ def _prompt(entry: dict[str, Any]) -> Prompt:
         raise _expected(both, 'either "prompt", a text or token ids, or "messages"', "prompt")
     if "messages" in entry:
         messages = entry["messages"]
-        if not isinstance(messages, list) or not messages or not all(isinstance(item, dict) for item in messages):
-            expected = '[{"role": "user", "content": "..."}]'
-            raise _expected(f"the messages {_show(messages)}", expected, "messages")
-        return messages
+        if not isinstance(messages, list):
+            raise _expected(f"the messages {_show(messages)}", '[{"role": "user", "content": "..."}]', "messages")
+        return check_messages(messages)
     prompt = entry["prompt"]
     ids = isinstance(prompt, list) and all(type(item) is int for item in prompt)
     if not (isinstance(prompt, str) or ids) or not prompt:

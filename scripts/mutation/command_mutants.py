@@ -136,6 +136,22 @@ COMMANDS = (
         OPERATION,
     ),
     Mutant(
+        "an address is tried once the model is loaded",
+        f"{CLI}serve.py",
+        "listening.check()",
+        "None",
+        OPERATION,
+    ),
+    Mutant(
+        "a chat template is read once the model is loaded",
+        "runtime/load.py",
+        "encoder = PromptEncoder(bundle, Path(chat_template) if chat_template else None)\n"
+        "loaded = load_engine(bundle, engine, threads, device)",
+        "loaded = load_engine(bundle, engine, threads, device)\n"
+        "encoder = PromptEncoder(bundle, Path(chat_template) if chat_template else None)",
+        ("tests/test_cli_chat.py",),
+    ),
+    Mutant(
         "a timeout that is not a number is taken",
         f"{CLI}serve.py",
         "if not found <= checks.LONGEST_TIME:",
@@ -286,6 +302,27 @@ COMMANDS = (
         "if changed := [key for key in stated if AFTER_OUTPUT.match(key) and stated[key] not in (None, 0, 1)]",
         "if changed := []",
         OF_HEADS,
+    ),
+    Mutant(
+        "a draft's positions are counted once torch is imported",
+        "exporter/sources.py",
+        'check_length(f"draft {named.name}", positions, options.max_seq_len)',
+        "pass",
+        ("tests/exporter/test_sources.py",),
+    ),
+    Mutant(
+        "positions that are stretched end where config.json says",
+        "exporter/checkpoints/source.py",
+        'if "factor" in str([text.get("rope_scaling"), text.get("rope_parameters")]):',
+        "if False:",
+        ("tests/exporter/test_sources.py",),
+    ),
+    Mutant(
+        "a name is looked up on the hub once torch is imported",
+        f"{CLI}build.py",
+        "look_on_hub([target, *(one.source for one in named)])",
+        "pass",
+        ("tests/exporter/test_sources.py",),
     ),
     Mutant(
         "tree rows for drafts that give no candidates",

@@ -14,7 +14,7 @@ TAPS, PROVE, CHOICE = "exporter/tracing/taps.py", "exporter/proving/reading.py",
 OF_ROWS, OF_BUILDS = ("tests/runtime/state/test_hidden_rows.py",), ("tests/exporter/hidden_drafts/test_build.py",)
 
 HIDDEN = (
-    Mutant("a block's tokens count as passes", DRAFT, "+= not self._cached.slots", "+= 1", OF_ROWS),
+    Mutant("a block's tokens count as passes", DRAFT, "+= not (drafted and self._cached.slots)", "+= 1", OF_ROWS),
     Mutant("a row is of its own token", ROWS, "tokens[self.rows + 1 :]", "tokens[self.rows : -1]", OF_ROWS),
     Mutant(
         "chunks are of their own tokens",

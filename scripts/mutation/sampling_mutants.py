@@ -187,4 +187,18 @@ SAMPLING = (
         '_weights(ranked, top, temperature).cumsum().searchsorted(goal, side="right")',
         (f"{TESTS}/test_truncation.py",),
     ),
+    Mutant(
+        "candidates that no rule judges are dropped",
+        "runtime/request.py",
+        '(not spectr, "; ask for it, or leave num_candidates out")',
+        '(False, "")',
+        ("tests/runtime/test_session_options.py",),
+    ),
+    Mutant(
+        "advice for candidates is given whatever the bundle has",
+        "runtime/request.py",
+        "drafters and not parameters.greedy if spectr else wanted",
+        "drafters and spectr and not parameters.greedy",
+        ("tests/runtime/test_session_options.py",),
+    ),
 )

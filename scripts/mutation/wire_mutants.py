@@ -60,9 +60,23 @@ WIRE = (
     Mutant(
         "special tokens have no place in an echo",
         "serve/wire/logprobs.py",
-        'spelled = spelled if text.startswith(spelled, self._offset) else ""',
-        'spelled = ""',
+        "prompt.end += len(spelled) if text.startswith(spelled, start) else 0",
+        "prompt.end += 0",
         SCORES,
+    ),
+    Mutant(
+        "any role is one",
+        "runtime/text/messages.py",
+        "if role not in get_args(Role):",
+        "if False:",
+        ("tests/runtime/text",),
+    ),
+    Mutant(
+        "a developer is another role than system",
+        "runtime/text/messages.py",
+        '"system" if role == "developer" else role',
+        "role",
+        ("tests/runtime/text",),
     ),
     Mutant(
         "a message that goes on may be trimmed",
@@ -308,8 +322,29 @@ WIRE = (
     Mutant(
         "offsets count the letters of names",
         "serve/wire/logprobs.py",
-        "self._offset += len(self._decoder.decode(self._texts.bytes_of(entry.token)))",
-        "self._offset += len(self._texts.name_of(entry.token))",
+        "self.end += len(self._decoder.decode(data))",
+        "self.end += len(self._texts.name_of(token))",
+        LOGPROBS,
+    ),
+    Mutant(
+        "a token behind half a character is there too",
+        "serve/wire/logprobs.py",
+        "start = self.end + (len(begun) - 1 if data else 0)",
+        "start = self.end",
+        LOGPROBS,
+    ),
+    Mutant(
+        "offsets leave out what the prompt left unfinished",
+        "serve/wire/logprobs.py",
+        "[] if grammar else prompt[-UNFINISHED:]",
+        "[]",
+        (*LOGPROBS, *SCORES),
+    ),
+    Mutant(
+        "offsets leave out the names of special tokens",
+        "serve/wire/logprobs.py",
+        "if token in self._shown:",
+        "if False:",
         LOGPROBS,
     ),
     Mutant(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from ...runtime.tools.calls import Part
 from ..engine.job import Job
 from ..service import Service
 from ..wire.answers import Drafted, Drafts, Next
-from ..wire.logprobs import TokenTexts
+from ..wire.logprobs import Characters
 
 
 class Entries:
@@ -24,22 +23,21 @@ class Entries:
     sent.
     """
 
-    def __init__(self, texts: TokenTexts, stop_tokens: frozenset[int], keeps_stop: bool = False) -> None:
+    def __init__(self, characters: Characters, stop_tokens: frozenset[int], keeps_stop: bool = False) -> None:
         """keeps_stop: a stop token has an entry too."""
-        self._texts, self._stop_tokens, self._keeps_stop = texts, stop_tokens, keeps_stop
+        self._characters, self._stop_tokens, self._keeps_stop = characters, stop_tokens, keeps_stop
         self._held: list[TokenLogprobs] = []
         self._ends: list[int | None] = []  # characters up to each one's end, None inside a character
-        self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._spelled = self._sent = 0  # characters
+        self._sent = 0  # characters
 
     def add(self, chunk: Chunk) -> list[TokenLogprobs]:
         """Those that may be sent with the chunk's text."""
         if not chunk.logprobs and not self._held:
             return []
         for entry in chunk.logprobs:
-            self._spelled += len(self._decoder.decode(self._texts.bytes_of(entry.token)))
+            self._characters.add(entry.token)
             self._held.append(entry)
-            self._ends.append(None if self._decoder.getstate()[0] else self._spelled)
+            self._ends.append(self._characters.end if self._characters.whole else None)
         self._sent += len(chunk.text)
         by_token = chunk.finish_reason == "stop" and bool(chunk.tokens) and chunk.tokens[-1] in self._stop_tokens
         if by_token and not self._keeps_stop:
@@ -68,6 +66,7 @@ class Output:
 
     service: Service
     job: Job
+    characters: Characters
     show_drafts: bool = False
     reader: AnswerReader | None = None  # if it may think or call tools
     keeps_stop: bool = False  # see `Entries`
@@ -83,7 +82,7 @@ class Output:
         of_request = self.job.parameters.stop_token_ids
         stops = self.service.session.bundle.manifest.text.stop_token_ids if of_request is None else of_request
         assert isinstance(stops, Sequence)
-        self.entries = Entries(self.service.texts, frozenset(stops), self.keeps_stop)
+        self.entries = Entries(self.characters, frozenset(stops), self.keeps_stop)
 
     async def pieces(self, meanwhile: Callable[[], Awaitable[None]] | None = None) -> AsyncGenerator[Piece, None]:
         """Raises the engine's error; ends without a last piece if the client has left.

@@ -203,8 +203,12 @@ class TextShape(Shape):
         count = work.parameters[index].logprobs
         if count is None:
             return None
-        entries = self._sent.setdefault(index, CompletionEntries(self._service.texts))
-        return entries.echo(work.prompts[index], work.outputs[index].scored, work.echoes[index], count)
+        return self._of(index).echo(work.prompts[index], work.outputs[index].scored, work.echoes[index], count)
+
+    def _of(self, index: int) -> CompletionEntries:
+        if index not in self._sent:
+            self._sent[index] = CompletionEntries(self._service.texts, self._work.characters(index))
+        return self._sent[index]
 
     def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
         assert isinstance(part, str)  # a prompt that is not a conversation calls nothing
@@ -214,9 +218,7 @@ class TextShape(Shape):
         return self._head.chunk([TextChoice(index, "", self._entries(index, logprobs), reason)])
 
     def _entries(self, index: int, logprobs: Logprobs) -> CompletionLogprobs | None:
-        if logprobs is None:
-            return None
-        return self._sent.setdefault(index, CompletionEntries(self._service.texts)).add(logprobs)
+        return None if logprobs is None else self._of(index).add(logprobs)
 
     def usage(self, usage: Usage, metrics: Metrics) -> Chunk:
         return self._head.last(usage, metrics)

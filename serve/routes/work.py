@@ -17,6 +17,7 @@ from ..http.exchange import ClientGone
 from ..service import Service
 from ..wire.answers import Usage, usage_of
 from ..wire.calls import Calls
+from ..wire.logprobs import Characters
 from ..wire.requests import ChatRequest, CompletionRequest, Extension
 from .output import Output
 
@@ -51,6 +52,9 @@ class Work:
         if self.job is not None:
             self.job.leave()
 
+    def characters(self, index: int) -> Characters:
+        return Characters.after(self.service.texts, self.prompts[index], self.parameters[index])
+
     @contextmanager
     def output(self, index: int) -> Iterator[Output]:
         """The prompt's job in the queue; counted and removed at the end, however that comes."""
@@ -61,7 +65,9 @@ class Work:
         calls = None if self.calls is None else CallReader(self.calls.form, self.calls.bounded)
         reader = None if calls is None and self.thinking is None else AnswerReader(self.thinking, calls)
         # Who scores texts, such as lm-eval, cuts off the entry of the one token after it, also of a stop token.
-        output = Output(self.service, job, bool(self.extension.show_drafts), reader, keeps_stop=bool(self.echoes))
+        output = Output(
+            self.service, job, self.characters(index), bool(self.extension.show_drafts), reader, bool(self.echoes)
+        )
         self.outputs.append(output)
         begun = True
         try:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from ...runtime.sampling.logprobs import TokenLogprobs
+from ...runtime.sampling.parameters import SamplingParameters
+from ...runtime.text.detokenizer import UNFINISHED
 from ...runtime.text.token_bytes import spelled
 from .answers import ChatLogprobs, CompletionLogprobs, PromptLogprob, PromptLogprobs, TokenLogprob, TopLogprob
 
@@ -86,23 +88,58 @@ def prompt_logprobs(entries: Iterable[TokenLogprobs], count: int, texts: TokenTe
     return found
 
 
-class CompletionEntries:
-    """The log-probabilities of one completion, part by part. start: how many characters are before it."""
+class Characters:
+    """Where each token is in a text, as the text is made of them: U+FFFD for bytes that are no character, the names of
+    special tokens that are `shown`.
+    """
 
-    def __init__(self, texts: TokenTexts, start: int = 0) -> None:
-        self._texts = texts
+    def __init__(self, texts: TokenTexts, shown: Collection[int] = ()) -> None:
+        self._texts, self._shown = texts, shown
         self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._offset = start  # characters of the answer that are whole
+        self.end = 0  # of the characters that are whole
+
+    @classmethod
+    def after(cls, texts: TokenTexts, prompt: Sequence[int], parameters: SamplingParameters) -> Characters:
+        """Of a request's output, to which a character belongs that its prompt leaves unfinished, but for a grammar."""
+        grammar = parameters.grammar
+        characters = cls(texts, {*parameters.shown, *(grammar.shown if grammar else ())})
+        for token in [] if grammar else prompt[-UNFINISHED:]:
+            characters.add(token)
+            characters.end = 0 if characters.whole else characters.end
+        return characters
+
+    @property
+    def whole(self) -> bool:
+        return not self._decoder.getstate()[0]
+
+    def add(self, token: int) -> int:
+        """The place of the character in which the token begins."""
+        if token in self._shown:
+            start = self.end + len(self._decoder.decode(b"", final=True))
+            self.end = start + len(self._texts.text_of(token))
+            return start
+        data = self._texts.bytes_of(token)
+        # Of what was unfinished and the token's first byte, the last character is the token's.
+        begun = (self._decoder.getstate()[0] + data[:1]).decode(errors="replace")
+        start = self.end + (len(begun) - 1 if data else 0)
+        self.end += len(self._decoder.decode(data))
+        return start
+
+
+class CompletionEntries:
+    """The log-probabilities of one completion, part by part. characters: of its output."""
+
+    def __init__(self, texts: TokenTexts, characters: Characters | None = None) -> None:
+        self._texts, self._characters = texts, characters or Characters(texts)
 
     def add(self, entries: Iterable[TokenLogprobs]) -> CompletionLogprobs:
-        """The offset of a token that ends inside a character is that character's."""
+        """The offset of a token that begins inside a character is that character's."""
         logprobs = CompletionLogprobs([], [], [], [])
         for entry in entries:
             logprobs.tokens.append(self._texts.name_of(entry.token))
             logprobs.token_logprobs.append(finite(entry.logprob))
             logprobs.top_logprobs.append(self._likeliest(entry))
-            logprobs.text_offset.append(self._offset)
-            self._offset += len(self._decoder.decode(self._texts.bytes_of(entry.token)))
+            logprobs.text_offset.append(self._characters.add(entry.token))
         return logprobs
 
     def echo(
@@ -111,21 +148,19 @@ class CompletionEntries:
         """Of a prompt that stands before the completion; its first token has no entry. text: the prompt as it is
         echoed, in which special tokens are spelled only where the client did. count: of the likeliest of each.
         """
-        logprobs = CompletionLogprobs([], [None], [None], [])
+        logprobs, prompt = CompletionLogprobs([], [None], [None], []), Characters(self._texts)
         for token in tokens:
             logprobs.tokens.append(self._texts.name_of(token))
-            logprobs.text_offset.append(min(self._offset, len(text)))
-            spelled = self._decoder.decode(self._texts.bytes_of(token))
+            start, spelled = prompt.add(token), self._texts.text_of(token)
+            logprobs.text_offset.append(min(start, len(text)))
             if self._texts.is_special(token):
-                spelled = self._texts.text_of(token)
-                spelled = spelled if text.startswith(spelled, self._offset) else ""
-            elif not self._offset and text[:1] != " ":  # some tokenizers write a blank before a text
-                spelled = spelled.removeprefix(" ")
-            self._offset += len(spelled)
+                prompt.end += len(spelled) if text.startswith(spelled, start) else 0
+            elif not start and spelled[:1] == " " != text[:1]:  # some tokenizers write a blank before a text
+                prompt.end -= 1
         for entry in entries:
             logprobs.token_logprobs.append(finite(entry.logprob))
             logprobs.top_logprobs.append(self._likeliest(replace(entry, likeliest=entry.likeliest[:count])))
-        self._offset = len(text)
+        self._characters.end = len(text)
         return logprobs
 
     def _likeliest(self, entry: TokenLogprobs) -> dict[str, float]:

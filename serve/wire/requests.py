@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from ...runtime.text.messages import Role
+
 Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Limit = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Likeliest = Annotated[int, Meta(ge=0, le=20)]
@@ -15,7 +17,6 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 CallId = Annotated[str, Meta(min_length=1, max_length=256)]
-Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
 class StreamOptions(msgspec.Struct):

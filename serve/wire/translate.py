@@ -32,7 +32,7 @@ def chat_messages(
     history = History(session)
     for place, message in enumerate(messages):
         where = f"messages[{place}]"
-        made: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role}
+        made: dict[str, Any] = {"role": message.role}
         said = [one for one in (message.content, message.refusal) if one is not None]
         thoughts = message.reasoning_content or message.reasoning
         # A stream that ends within the thoughts leaves no content.

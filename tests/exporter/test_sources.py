@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
+from specexport.cli import main
 from specexport.errors import (
     CheckpointError,
     EngineError,
@@ -17,11 +20,11 @@ from specexport.errors import (
     UnsupportedModelError,
 )
 from specexport.exporter.options import BuildOptions, NamedDraft
-from specexport.exporter.sources import check_sources
+from specexport.exporter.sources import check_sources, look_on_hub
 from support.block_drafts import save_block, save_block_target
 from support.hidden_drafts import FORMATS, WIDTH, save_original, save_speculators, save_target, tables, tensors
 from support.mtp_layers import FAMILIES, saved
-from support.refusals import refused
+from support.refusals import refused, says
 from support.tiny import VOCAB, edit_json, edit_weights
 
 
@@ -48,6 +51,33 @@ def test_an_mtp_layer_passes(name: str, tmp_path: Path) -> None:
 def test_a_model_of_its_own_passes(target: Path, tmp_path: Path) -> None:
     check(target, save_target(tmp_path / "draft", num_hidden_layers=1))
     check(target, "some/draft-of-the-hub", draft_taps=(1, 2, 3))
+
+
+def test_longer_than_the_positions(target: Path, tmp_path: Path) -> None:
+    draft = save_target(tmp_path / "draft", num_hidden_layers=1)
+    check(target, draft, max_seq_len=64)
+    for folder, called in ((draft, "draft"), (target, "target")):
+        edit_json(folder / "config.json", max_position_embeddings=63)
+        with refused(ParameterError, called, 63, field="max_seq_len"):
+            check(target, draft, max_seq_len=64)
+        edit_json(folder / "config.json", rope_scaling={"rope_type": "linear", "factor": 2.0})
+        check(target, draft, max_seq_len=64)
+
+
+def test_a_name_that_the_hub_lacks(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def download(source: str, **_: object) -> str:
+        asked.append(source)
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    look_on_hub([str(target), "mtp"])
+    assert not asked
+    monkeypatch.setitem(sys.modules, "specexport.exporter.build", None)  # nothing slow is imported first
+    found = CliRunner().invoke(main, ["build", "--target", "some/model:a.gguf", "--output", "none.bundle"])
+    says(found.stderr.splitlines()[-1], "some/model", "cannot be reached")
+    assert (asked, found.exit_code) == (["some/model"], 2)
 
 
 def truncated(folder: Path) -> None:

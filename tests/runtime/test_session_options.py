@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from specexport.errors import ParameterError
 from specexport.runtime.drafting.names import all_drafters
 from specexport.runtime.session import Session
-from support.doubles import FakeDecoder, check_invariant, fake_session, greedy_tokens
+from support.doubles import CONTRACT, FakeDecoder, check_invariant, fake_session, greedy_tokens
 from support.refusals import refused
 
 DRAFTERS = all_drafters(("model",))
@@ -165,3 +166,14 @@ def test_statistics_tell_what_was_looked_up(make_session: MakeSession) -> None:
     assert rows["model"]["looked_up"] == 0
     assert rows["ngram"]["looked_up"] == rows["ngram"]["drafted"] > 0
     assert 0 < rows["ngram+model"]["looked_up"] < rows["ngram+model"]["drafted"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "has_draft", "advice"), [(6, True, "'spectr', which"), (0, True, "--tree-rows 2"), (6, False, "--draft")]
+)
+def test_candidates_without_spectr(tmp_path: Path, rows: int, has_draft: bool, advice: str) -> None:
+    """What is advised is possible for the bundle."""
+    contract = replace(CONTRACT, tree_rows=rows)
+    session = fake_session(tmp_path, FakeDecoder(contract), FakeDecoder(contract) if has_draft else None)
+    with refused(ParameterError, advice, field="num_candidates"):
+        session.stream(PROMPT, num_candidates=2, temperature=1.0)

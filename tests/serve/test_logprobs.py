@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 from specexport.runtime.sampling.logprobs import TokenLogprobs
-from specexport.serve.wire.logprobs import CompletionEntries, TokenTexts, chat_logprobs
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.text.detokenizer import Detokenizer
+from specexport.serve.wire.logprobs import Characters, CompletionEntries, TokenTexts, chat_logprobs
+from support.doubles import BOS, EOS, byte_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 PIECES = ["a", "b", "<0x61>", "<0xE2>", "<0x82>", "<0xAC>", "€", "▁a", "bytes:\\xe2", "<0xF0>"]
@@ -58,6 +63,31 @@ def test_offsets_are_those_of_whole_characters(texts: TokenTexts) -> None:
     assert whole == [0, 1, 1, 1, 2, 2, 3, 5]  # the special "b" has no text
     parts = CompletionEntries(texts)
     assert [parts.add([entry(token)]).text_offset[0] for token in tokens] == whole
+
+
+TOKENIZER = byte_tokenizer()
+TOKENS = [*b"a \xe2\x82\xac\xf0\x9f\x98\x80\xed\xa0\xef\xbf\xbd\xff", BOS, EOS]
+
+
+@example(b"a", (), [0xED, 0x61])
+@example(b"a\xe2", (), [0x82, 0xAC, 0x61])
+@example(b"a", (EOS,), [0xE2, EOS, 0x61])
+@given(
+    st.sampled_from([b"", b"a", b"a\xe2", b"a\xf0\x9f"]),
+    st.sampled_from([(), (EOS,)]),
+    st.lists(st.sampled_from(TOKENS), max_size=40),
+)
+def test_offsets_are_those_of_the_text(prompt: bytes, shown: tuple[int, ...], tokens: list[int]) -> None:
+    """Whatever bytes come, also those of no character; shown: special tokens whose names are in the text."""
+    assume(not shown or prompt in (b"", b"a"))
+    characters = Characters.after(TokenTexts(TOKENIZER), list(prompt), SamplingParameters(shown=shown))
+    for place, token in enumerate(tokens, 1):
+        detokenizer = Detokenizer(TOKENIZER, list(prompt), shown)
+        text = "".join(map(detokenizer.add, tokens[:place])) + detokenizer.flush()
+        length = 1 if token < BOS else len("<eos>") if token in shown else 0
+        start = characters.add(token)
+        assert start == len(text) - length or not length
+        assert characters.end == len(text) or not characters.whole
 
 
 def test_conversations_have_the_bytes(texts: TokenTexts) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from specexport.cli.serve import serve
-from specexport.errors import ParameterError
+from specexport.errors import EngineError, ParameterError
 from specexport.serve.listen import GRACE
 from specexport.serve.settings import LOOPBACK, ServerSettings, check_listening
 from support.refusals import refused
@@ -85,8 +85,15 @@ def test_beyond_loopback_only_with_a_key() -> None:
         check_listening(host, ServerSettings(), without_keys=True)
     for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
         check_listening(host, ServerSettings())
-    found = CliRunner().invoke(serve, ["none.bundle", "--host", "0.0.0.0"])
+    found = CliRunner().invoke(serve, ["none.bundle", "--host", "0.0.0.0", "--port", "0"])
     assert isinstance(found.exception, ParameterError)  # before the bundle is looked for
+
+
+@pytest.mark.parametrize("where", [("--host", "300.1.1.1"), ("--host", "192.0.2.1"), ("--uds", "no/socket")])
+def test_where_nothing_can_listen_is_told_before_anything_else(where: tuple[str, str]) -> None:
+    error = CliRunner().invoke(serve, ["none.bundle", *where]).exception
+    assert isinstance(error, EngineError)
+    assert error.code == "cannot_listen"
 
 
 def test_a_unix_socket_ready_with_its_costs_measured(served_bundle: Path, tmp_path: Path) -> None:

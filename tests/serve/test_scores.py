@@ -70,6 +70,23 @@ def test_the_offsets_of_an_echo(client: Client) -> None:
     assert found["text"] == "é<bos>b<eos>"
 
 
+@pytest.mark.parametrize("echo", [False, True])
+def test_the_offsets_behind_a_prompt_that_ends_within_a_character(client: Client, echo: bool) -> None:
+    """Its text begins with U+FFFD for that character, also in a stream."""
+    fields: dict[str, Any] = {
+        "prompt": [97, 0xE2],
+        "echo": echo,
+        "logprobs": 0,
+        "logit_bias": {"97": 100},
+        "max_tokens": 2,
+    }
+    parts = [chunk["choices"][0] for chunk in client.events(TEXT, fields)]
+    for choices in (parts, [ask(client, **fields)["choices"][0]]):
+        assert "".join(one["text"] for one in choices) == "a\ufffd" * echo + "\ufffdaa"
+        found = [place for one in choices for place in (one["logprobs"] or {"text_offset": []})["text_offset"]]
+        assert found == ([0, 1, 3, 4] if echo else [1, 2])
+
+
 def test_offsets_beside_what_a_tokenizer_adds() -> None:
     """A start token that the text does not spell, and what follows the prompt."""
     entries, texts = [TokenLogprobs(98, -1.0, (), 1)], TokenTexts(byte_tokenizer())

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from ....runtime.text.messages import Role
 from ..requests import (
     CHOICE,
     Alternatives,
@@ -15,7 +16,6 @@ from ..requests import (
     OneCall,
     Part,
     ResponseFormat,
-    Role,
     Sampling,
     Size,
     TemplateVariables,

@@ -11,6 +11,7 @@ import specexport
 import torch
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.config import max_positions
+from specexport.exporter.checkpoints.source import stated_positions
 from specexport.exporter.options import BuildOptions
 from support.tiny import LLAMA, VOCAB, save_checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -41,6 +42,8 @@ PLAIN = BASE | dict(rope_type="default")
 def test_the_end_of_the_positions(rope: dict[str, Any], length: int, expected: int) -> None:
     config = AutoConfig.for_model("llama", **LLAMA | dict(max_position_embeddings=length, rope_parameters=rope))
     assert max_positions(config) == expected
+    stated = stated_positions(config.to_dict())
+    assert stated is None or stated >= expected, "it refuses what can be built"
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append((source, wanted))
         return file.parent
 
-    monkeypatch.setattr(find, "_download", download)
+    monkeypatch.setattr(find, "download", download)
     found = find_checkpoint("org/model-GGUF:tiny.gguf")
     assert found.source == "org/model-GGUF:tiny.gguf"
     assert found.digest == find_checkpoint(str(file)).digest

@@ -52,12 +52,6 @@ def test_numbers_that_are_none(name: str) -> None:
             SamplingParameters(**{name: value})
 
 
-def test_candidates_without_a_rule_that_judges_them() -> None:
-    with refused(ParameterError, 4, "'block'", "'spectr'", field="num_candidates"):
-        SamplingParameters(num_candidates=4, temperature=1.0)
-    SamplingParameters(num_candidates=4, temperature=1.0, verification="spectr")
-
-
 def test_limits_themselves_are_allowed() -> None:
     for name, value in (
         ("temperature", 0),

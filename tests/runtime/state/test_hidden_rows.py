@@ -264,7 +264,7 @@ def test_a_round_that_was_verified_is_not_lost_to_a_cancellation() -> None:
 
 def test_a_block_ends_after_its_slots() -> None:
     context = made(3)
-    context.drafts["head"].slots = 2  # type: ignore[attr-defined]
+    context.drafts["head"].slots = 2
     statistics = Statistics()
     context.readers = [context.drafts["head"]]  # type: ignore[list-item]
     context.start(prompt_of(9))

@@ -102,11 +102,17 @@ def test_a_broken_template_is_the_bundles_fault() -> None:
         [{"role": "user", "content": "x"}, "text"],
         [{"content": "x"}],
         [{"role": 3, "content": "x"}],
+        [{"role": "sytem", "content": "x"}],
     ],
 )
 def test_messages_that_are_none(messages: list[Any]) -> None:
     with refused(PromptError, field="messages"):
         render_chat(CHATML, messages, {})
+
+
+def test_a_developer_is_the_system() -> None:
+    developer, system = ([{"role": role, "content": "x"}] for role in ("developer", "system"))
+    assert render_chat(CHATML, developer, {}) == render_chat(CHATML, system, {})
 
 
 def test_jinja2_is_asked_for_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,7 @@ BROKEN: list[str | bytes | dict[str, Any]] = [
     {"route": "x", "messages": []},
     {"route": "x", "messages": "hi"},
     {"route": "x", "messages": ["hi"]},
+    {"route": "x", "messages": [{"role": "sytem", "content": "hi"}]},
     GOOD | {"temperature": 1},
     '{"route": "x", "prompt": "a", "prompt": "b"}',
     GOOD | {"max_new_tokens": 0},
