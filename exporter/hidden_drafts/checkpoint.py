@@ -188,7 +188,8 @@ class HiddenDraftCheckpoint(Checkpoint):
         ids = self._target_ids()
         notes = []
         if EMBEDDING not in state:
-            state[EMBEDDING] = _copied(target.get_input_embeddings().weight, None, dtype)
+            theirs = target.get_input_embeddings()
+            state[EMBEDDING] = _copied(theirs.weight, None, dtype) * getattr(theirs, "embed_scale", 1)  # Gemma's
             notes.append(copied("embedding", state[EMBEDDING]))
         if HEAD not in state:
             state[HEAD] = _copied(target.get_output_embeddings().weight, ids, dtype)

@@ -103,9 +103,10 @@ class _Block(nn.Module):
             groups = query.shape[1] // key.shape[1]
             rows = (query * width**-0.5).reshape(1, key.shape[1], groups * form.block_size, width)
             scores = (rows @ key.transpose(2, 3)).float()
-            if window := form.windows[index]:
-                own = slot <= slot[:, None] if form.causal_windows else slot.new_ones(len(slot), len(slot)).bool()
-                near = (columns >= position - window)[None].expand(len(slot), -1)
+            window, causal = form.windows[index], form.causal[index]
+            if window or causal:
+                own = slot <= slot[:, None] if causal else slot.new_ones(len(slot), len(slot)).bool()
+                near = (columns >= (position - window if window else 0))[None].expand(len(slot), -1)
                 scores = torch.where(torch.cat([near, own], 1).repeat(groups, 1), scores, UNSEEN)
             output = torch.softmax(scores, -1).to(value.dtype) @ value
             return output.reshape(1, query.shape[1], form.block_size, width).transpose(1, 2)

@@ -16,6 +16,7 @@ from specexport.exporter.hidden_drafts.formats import Said
 from support.block_drafts import FORMS, RECORDED, flat, save_block, save_block_target, tensors_of
 from support.hidden_drafts import save
 from support.refusals import refused
+from support.tiny import save_model
 
 AUX, IDS = torch.from_numpy(RECORDED["aux"]), torch.from_numpy(RECORDED["ids"])
 
@@ -72,11 +73,75 @@ def test_speculators_itself() -> None:
     ],
 )
 def test_other_formats_are_read_alike(name: str, config: dict[str, Any], target: Path, tmp_path: Path) -> None:
-    """Except that z-lab's windows have no order within a block."""
     theirs = loaded(save_block(tmp_path / "one", name), target).form
-    ours = loaded(save(tmp_path / "two", config, tensors_of(name)), target).form
-    assert ours.causal_windows is False
-    assert {**vars(ours), "causal_windows": theirs.causal_windows} == vars(theirs)
+    assert loaded(save(tmp_path / "two", config, tensors_of(name)), target).form == theirs
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows", "causal"),
+    [
+        ({}, (3, 0), (True, False)),
+        (dict(is_causal=False), (3, 0), (False, False)),
+        (dict(dflash_config=dict(causal=True)), (3, 0), (True, True)),
+        (dict(dflash_config=dict(causal=False)), (3, 0), (False, False)),
+        (dict(use_swa=True), (3, 0), (True, False)),
+        (dict(use_swa=True, swa_window_size=5, layer_types=["full_attention"] * 2), (5, 5), (True, True)),
+        (dict(use_swa=False, layer_types=["full_attention"] * 2), (0, 0), (False, False)),
+    ],
+    ids=str,
+)
+def test_which_slots_see_later_ones(
+    changes: dict[str, Any], windows: tuple[int, ...], causal: tuple[bool, ...], target: Path, tmp_path: Path
+) -> None:
+    name = "dflash, windows"
+    config = flat(name, architectures=["DFlashDraftModel"], **changes)
+    form = loaded(save(tmp_path, config, tensors_of(name)), target).form
+    assert (form.windows, form.causal) == (windows, causal)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_slots_in_order_do_not_depend_on_how_many_follow(ordered: bool, target: Path, tmp_path: Path) -> None:
+    blocks = [
+        computed(loaded(save_block(tmp_path, "dflash", is_causal=ordered, block_size=size), target), AUX, IDS)[0][:2]
+        for size in (3, 6)
+    ]
+    assert torch.allclose(*blocks, atol=1e-5) is ordered
+
+
+def test_the_embedding_and_the_logits_of_gemma(tmp_path: Path) -> None:
+    sizes = dict(vocab_size=288, hidden_size=16, intermediate_size=32, num_hidden_layers=8, num_attention_heads=2)
+    save_model(tmp_path / "target", "gemma3_text", config=sizes | dict(num_key_value_heads=1, head_dim=8))
+    target = find_checkpoint(str(tmp_path / "target"))
+    weights = {name: it for name, it in tensors_of("dflash").items() if name != "embed_tokens.weight"}
+    base = flat("dflash", architectures=["DFlashDraftModel"])
+    plain, capped = (
+        find_draft(str(save(tmp_path / "draft", base | more, weights)), target).load("fp32")
+        for more in ({}, dict(final_logit_softcapping=0.5))
+    )
+    tokens = torch.arange(9)
+    theirs: Any = plain.__dict__["_target"].get_input_embeddings()
+    assert float(theirs.embed_scale) == 4
+    torch.testing.assert_close(plain.get_input_embeddings()(tokens), theirs(tokens))
+    logits, expected = computed(capped, AUX, IDS)[0], computed(plain, AUX, IDS)[0]
+    torch.testing.assert_close(logits, 0.5 * torch.tanh(expected / 0.5))
+    assert float(expected.max()) > 1
+
+
+def test_the_names_of_modelopt(target: Path, tmp_path: Path) -> None:
+    name = "dspark, gated"
+    weights = tensors_of(name)
+    theirs = {
+        key.replace("markov_head.", "").replace("confidence_head.proj", "confidence_proj"): it
+        for key, it in weights.items()
+    }
+    more: Any = dict(architectures=["DFlashDraftModel"], use_confidence_head=True, shift_label=True)
+    assert loaded(save(tmp_path, flat(name, **more | dict(shift_label=False)), theirs), target).form.slots == 3
+    model = loaded(save(tmp_path, flat(name, **more), theirs), target)
+    assert theirs.keys() != weights.keys()
+    assert (model.kind, model.form.gated, model.form.from_anchor) == ("dspark", True, True)
+    torch.testing.assert_close(
+        computed(model, AUX, IDS)[0], torch.from_numpy(RECORDED[f"logits {FORMS[name][0]}"]), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_keys_may_stand_inside(target: Path, tmp_path: Path) -> None:

@@ -149,6 +149,18 @@ def test_confidences_are_proved(made: Any, opened: OrtBlockDecoder, tmp_path: Pa
         assert not proof(other).passed
 
 
+@pytest.mark.parametrize("ignored", [{}, dict(causal=(True, False)), dict(cap=None)], ids=str)
+def test_orders_and_caps_are_proved(ignored: dict[str, Any], tmp_path: Path) -> None:
+    target = find_checkpoint(str(save_block_target(tmp_path / "target")))
+    draft = save_block(tmp_path / "head", "dflash, windows", is_causal=True, final_logit_softcapping=2.0)
+    model: Any = find_draft(str(draft), target).load("fp32")
+    save_reference(tmp_path / "r.npz", record_reference(model, CONTRACT, 24))
+    model.form = replace(model.form, **ignored)
+    found = decoder(exported(model, "ort", tmp_path), tmp_path)
+    reference = load_reference(tmp_path / "r.npz")
+    assert measure_decoder(found, reference, "onnxruntime", "ort", "draft", "fp32", found).passed is not bool(ignored)
+
+
 @pytest.mark.parametrize("ignored", [False, True])
 def test_windows_longer_than_the_text_are_proved(ignored: bool, tmp_path: Path) -> None:
     contract, window = Contract(capacity=100, max_draft_tokens=3, prompt_chunk=8, precision="fp32"), 70

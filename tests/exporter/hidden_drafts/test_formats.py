@@ -338,7 +338,7 @@ def test_other_layers_give_other_logits(target: Path, tmp_path: Path) -> None:
         (save_modelopt, dict(eagle_config=dict(use_aux_hidden_state=False)), "use_aux_hidden_state"),
         (save_modelopt, dict(eagle_config=dict(use_mtp_layernorm=True)), "use_mtp_layernorm"),
         (save_modelopt, dict(eagle_config=dict(parallel_draft_step=4)), "parallel_draft_step"),
-        (save_original, dict(tie_word_embeddings=True), "tie_word_embeddings"),
+        (save_original, dict(mask_token_id=7), "mask_token_id"),
         (save_speculators, dict(layer=dict(layer_types=["sliding_attention"])), "sliding_attention"),
     ],
 )
@@ -349,6 +349,7 @@ def test_keys_that_are_not_read(save: Any, changes: dict[str, Any], key: str, ta
 
 def test_keys_that_change_nothing(target: Path, tmp_path: Path) -> None:
     changes = dict(use_gate=False, logit_scale=None, temperature=0.7, id2label={"0": "a"}, sliding_window=512)
+    changes |= dict(tie_word_embeddings=True, image_token_id=7, use_qk_norm=True)
     assert found(save_original(tmp_path, **changes), target).taps == TAPS
 
 
