@@ -161,14 +161,15 @@ def block_types(config: Any) -> list[str]:
     """What the block's layers are, by default one as the last of the model's with full attention."""
     text = config.get_text_config()
     types = getattr(text, "layer_types", None) or [""] * text.num_hidden_layers
-    return list(getattr(text, "mtp_layers_block_type", None) or [types[_last_full(types)]])
+    said = getattr(text, "mtp_layers_block_type", None) or getattr(text, "mtp_layer_types", None)
+    return list(said or [types[_last(types)]])
 
 
 def block_config(config: Any) -> Any:
     """The config of a model that has the block's layers alone."""
     text, types = copy.deepcopy(config.get_text_config()), block_types(config)
     count = text.num_hidden_layers
-    last = _last_full(getattr(text, "layer_types", None) or [""] * count)
+    last = _last(getattr(text, "layer_types", None) or [""] * count, types[0])
     for name, value in list(vars(text).items()):
         if "layer" in name and isinstance(value, list) and len(value) == count:
             setattr(text, name, [value[last]] * len(types))
@@ -182,8 +183,8 @@ def block_config(config: Any) -> Any:
     return text
 
 
-def _last_full(types: list[str]) -> int:
-    return max((index for index, kind in enumerate(types) if kind == "full_attention"), default=len(types) - 1)
+def _last(types: list[str], kind: str = "full_attention") -> int:
+    return max((index for index, one in enumerate(types) if one == kind), default=len(types) - 1)
 
 
 def load_layer(checkpoint: Checkpoint, stored: Stored, target: PreTrainedModel, dtype: torch.dtype) -> Mtp:

@@ -53,10 +53,11 @@ PREDICTING = (
     Mutant(
         "a block like the last layer, whatever that is",
         MTP,
-        "kind == 'full_attention'",
-        "bool(kind)",
+        "one == kind",
+        "bool(one)",
         OF_MTP,
     ),
+    Mutant("a block of another kind than is said", MTP, 'getattr(text, "mtp_layer_types", None)', "None", OF_MTP),
     Mutant("a dense block after dense first layers", MTP, '"first_k_dense_replace": 0', '"first_k": 0', OF_MTP),
     Mutant("several layers taken for one", TENSORS, "projections > 1", "False", OF_MTP),
     Mutant("states in the block are let through", MTP, "keeps_states(block_config(target.config))", "False", OF_MTP),
