@@ -27,7 +27,7 @@ from ..checkpoints.source import read_config
 from ..weights.texts import read_texts
 from .base import HiddenDraft, copied
 from .block import BlockDraft, BlockForm
-from .eagle3 import Eagle3Draft, Eagle3Form
+from .eagle3 import Eagle3Draft, Eagle3Form, turned
 from .fit import Said, Target, is_same, made_for, refuse_another
 from .folder import format_of, pickled_named, refuse_reader, refuse_to_add, tensors_of
 from .formats import Description, absent_keys, describe, describe_blocks
@@ -208,8 +208,8 @@ class HiddenDraftCheckpoint(Checkpoint):
             if isinstance(form, BlockForm):
                 model = BlockDraft(description.config, form)
             else:
-                model = Eagle3Draft(description.config, form)
-        model.rotary_emb = type(model.rotary_emb)(description.config)
+                model = Eagle3Draft(turned(description.config, form), form)
+        model.rotary_emb = type(model.rotary_emb)(model.config)
         return model
 
     def _names(self, model: Eagle3Draft | BlockDraft) -> list[str]:

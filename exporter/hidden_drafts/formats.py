@@ -14,11 +14,12 @@ from ...bundle import MOST_SLOTS
 from ...errors import CheckpointError, UnsupportedModelError
 from .block import BlockForm
 from .eagle3 import Eagle3Form
-from .fit import IDS, OTHER, Feedback, Said, Target, columns, draft_vocab, find_taps, parts
+from .fit import IDS, OTHER, Feedback, Said, Target, architecture_of, columns, draft_vocab, find_taps, parts
 from .keys import FLAGS, READ, ROTARY, check_block_keys, check_keys, layer_config
 from .kinds import BlockFormat, Format, is_block
 
 SLIDING = "sliding_attention"
+BASE = 10_000.0  # of rotary embeddings, by default
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,14 @@ def describe(
         biased=frozenset(name.split(".")[-2] for name in shapes if name.endswith(".bias")),
         **{flag: bool(config.get(flag)) for flag in FLAGS},
     )
-    forms = tuple(replace(form, taps=tap, feedback=feedback) for tap in taps for feedback in feedbacks)
+    # AngelSlim trains all of its heads with 10000, whatever their configs have of the target.
+    mine = architecture_of(config) == "Eagle3LlamaForCausalLM" and _theta(layers) != BASE
+    forms = tuple(
+        replace(form, taps=tap, feedback=feedback, theta=theta)
+        for tap in taps
+        for feedback in feedbacks
+        for theta in ((None, BASE) if mine else (None,))
+    )
     return Description(forms, layers)
 
 

@@ -146,6 +146,24 @@ def test_an_original_head_whose_norm_output_could_mean_both(
     assert len(measured) == 1
 
 
+def test_the_rotary_embeddings_of_angelslim(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name: Any = dict(architectures=["Eagle3LlamaForCausalLM"])
+    right = found(save_original(tmp_path / "right", **name, rope_theta=10000), target).load("fp32")
+    monkeypatch.setattr(
+        checkpoint,
+        "acceptance",
+        lambda model, texts, forms: [torch.full((2, 9), (one.theta or 1) / 1e5) for one in forms],
+    )
+    draft = found(save_original(tmp_path / "named", **name), target)
+    model = draft.load("fp32")
+    assert torch.equal(model(IDS[None]).logits, right(IDS[None]).logits)
+    assert model.config.rope_parameters["rope_theta"] == 10000
+    assert "rope_theta 10000" in draft.warnings[-1]
+    other = found(save_original(tmp_path / "other"), target)
+    assert not other.warnings
+    assert not torch.allclose(other.load("fp32")(IDS[None]).logits, right(IDS[None]).logits, atol=1e-3)
+
+
 @pytest.mark.parametrize(
     ("save", "changes", "several"),
     [
