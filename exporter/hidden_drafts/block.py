@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
+from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward as attention_with_sinks
 from transformers.models.qwen3.modeling_qwen3 import (
     ALL_ATTENTION_FUNCTIONS,
     Qwen3DecoderLayer,
@@ -43,8 +44,8 @@ class BlockForm:
 
     taps, target_width, draft_vocab, biased: as of `Eagle3Form`. block_size: B. windows: by layer how many rows before
     the anchor it sees, 0 for all. causal: by layer whether it sees no later slots of the block. from_anchor: whether
-    slot 0 predicts. cap: of the logits, as the target caps its own. markov_rank: 0 for none. gated: whether the slot's
-    hidden states weigh w1.
+    slot 0 predicts. cap: of the logits, as the target caps its own. sinks: whether a logit of each head takes a share
+    of its attention (NVIDIA's). markov_rank: 0 for none. gated: whether the slot's hidden states weigh w1.
     """
 
     taps: tuple[int, ...]
@@ -56,6 +57,7 @@ class BlockForm:
     causal: tuple[bool, ...]
     from_anchor: bool = False
     cap: float | None = None
+    sinks: bool = False
     markov_rank: int = 0
     gated: bool = False
     confidence: Confidence | None = None
@@ -153,6 +155,8 @@ class BlockDraft(HiddenDraft):
         for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
             old = getattr(layer.self_attn, name)
             setattr(layer.self_attn, name, nn.Linear(old.in_features, old.out_features, name in self.form.biased))
+        if self.form.sinks:
+            layer.self_attn.sinks = nn.Parameter(torch.empty(self.config.num_attention_heads))
         return BlockLayer(layer)
 
     def fuse(self, hidden: Tensor) -> Tensor:
@@ -231,7 +235,10 @@ class BlockDraft(HiddenDraft):
             mask.masked_fill_(~torch.cat([seen, own], 1), torch.finfo(query.dtype).min)
             key, value = (torch.cat(pair, 2) for pair in zip(past[index], (key, value), strict=True))
             module: Any = self.layers[index].self_attn
-            interface = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+            interface = attention_with_sinks
+            if not self.form.sinks:
+                named = self.config._attn_implementation
+                interface = ALL_ATTENTION_FUNCTIONS.get_interface(named, eager_attention_forward)
             output: Tensor = interface(module, query, key, value, mask, dropout=0.0, scaling=module.scaling)[0]
             return output
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +38,8 @@ from .mtp_tensors import is_mtp
 from .vocabulary import TABLES, read_tables, read_target_ids
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+# Whose rows rotary embeddings turn.
+TURNED = re.compile(r"\.[qk]_(proj|norm)\.")
 # What `BlockLayer` holds a second time.
 CONTEXT = ".context."
 # Of the target, which training reads.
@@ -183,6 +186,8 @@ class HiddenDraftCheckpoint(Checkpoint):
     ) -> tuple[PreTrainedModel, tuple[str, ...]]:
         model = self._empty(form)
         state = {name: self._read(name).to(dtype) for name in self._names(model)}
+        if self.description.neighbours:
+            state |= {name: _apart(state[name], model.config.head_dim) for name in state if TURNED.search(name)}
         again = {name: name.replace(CONTEXT, ".self_attn.") for name in model.state_dict() if CONTEXT in name}
         state |= {name: state[own].clone() for name, own in again.items()}
         ids = self._target_ids()
@@ -283,6 +288,11 @@ def _found(source: str) -> tuple[Checkpoint, Format | BlockFormat | None]:
     with pickled_named(source):
         found = find_checkpoint(source)
     return found, None if isinstance(found, GgufCheckpoint) else format_of(source, found.folder)
+
+
+def _apart(rows: Tensor, head_dim: int) -> Tensor:
+    """Of each head the first of its pairs of neighbours, then the second: what is turned in halves thereafter."""
+    return rows.view(-1, head_dim // 2, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def _copied(weight: Tensor, rows: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -15,7 +15,7 @@ from ...errors import CheckpointError, UnsupportedModelError
 from .block import BlockForm
 from .eagle3 import Eagle3Form
 from .fit import IDS, OTHER, Feedback, Said, Target, architecture_of, columns, draft_vocab, find_taps, parts
-from .keys import FLAGS, READ, ROTARY, check_block_keys, check_keys, layer_config
+from .keys import FLAGS, NEOX, READ, ROTARY, check_block_keys, check_keys, layer_config
 from .kinds import BlockFormat, Format, is_block
 
 SLIDING = "sliding_attention"
@@ -24,10 +24,13 @@ BASE = 10_000.0  # of rotary embeddings, by default
 
 @dataclass(frozen=True)
 class Description:
-    """forms: what it may be; several where libraries read a key in two ways. config: of the layers."""
+    """forms: what it may be; several where libraries read a key in two ways. config: of the layers. neighbours: whether
+    rotary embeddings turn neighbours in a head against each other (LFM2.5's DSpark), and not its halves.
+    """
 
     forms: tuple[Eagle3Form | BlockForm, ...]
     config: PreTrainedConfig
+    neighbours: bool
 
 
 def describe(
@@ -57,7 +60,11 @@ def describe(
         for feedback in feedbacks
         for theta in ((None, BASE) if mine else (None,))
     )
-    return Description(forms, layers)
+    return Description(forms, layers, _turns_neighbours(config))
+
+
+def _turns_neighbours(config: Mapping[str, Any]) -> bool:
+    return any(config.get(key) is False for key in NEOX)
 
 
 def _feedbacks(format: Format, config: Mapping[str, Any]) -> tuple[Feedback, ...]:
@@ -109,12 +116,13 @@ def describe_blocks(
         _causal(keys, windows),
         bool(keys.get("sample_from_anchor", keys.get("shift_label", format == "deepspec-blocks" or bool(rank)))),
         keys.get("final_logit_softcapping"),
+        any(name.endswith(".sinks") for name in shapes),
         rank,
         keys.get("markov_head_type") == "gated",
         None if not width else "markov" if rank and width == layers.hidden_size + rank else "hidden",
         frozenset(name.split(".")[-2] for name in shapes if name.endswith("_proj.bias") or name == "fc.bias"),
     )
-    return Description((form,), layers)
+    return Description((form,), layers, _turns_neighbours(keys))
 
 
 def _causal(keys: Mapping[str, Any], windows: tuple[int, ...]) -> tuple[bool, ...]:

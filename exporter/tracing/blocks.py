@@ -108,7 +108,11 @@ class _Block(nn.Module):
                 own = slot <= slot[:, None] if causal else slot.new_ones(len(slot), len(slot)).bool()
                 near = (columns >= (position - window if window else 0))[None].expand(len(slot), -1)
                 scores = torch.where(torch.cat([near, own], 1).repeat(groups, 1), scores, UNSEEN)
-            output = torch.softmax(scores, -1).to(value.dtype) @ value
+            if form.sinks:
+                sinks: Tensor = self.model.layers[index].self_attn.sinks.float()
+                shares = sinks.view(1, key.shape[1], groups, 1).repeat_interleave(form.block_size, 2)
+                scores = torch.cat([scores, shares], -1)
+            output = torch.softmax(scores, -1)[..., : key.shape[2]].to(value.dtype) @ value
             return output.reshape(1, query.shape[1], form.block_size, width).transpose(1, 2)
 
         logits, states = self.model.block(tokens, position + slot, attend)
