@@ -101,6 +101,12 @@ def _check(source: str, config: Mapping[str, Any], read: set[str]) -> None:
     for key, value in config.items():
         if key in WINDOWS & read:
             continue
+        if key in ("quantization_config", "compression_config") and value:
+            raise UnsupportedModelError(
+                f"{source} stores quantized weights ({key} in config.json); expected bf16, fp16 or fp32: choose the draft "
+                "in one of them",
+                "draft",
+            )
         if key == "layer_types":
             if other := sorted({*map(str, value or ())} - {"full_attention"}):
                 raise UnsupportedModelError(f"{source} has a layer of {other[0]}; expected full_attention", "draft")

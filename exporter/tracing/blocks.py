@@ -10,6 +10,7 @@ A block sees the rows 0 to C - 1 of the caches and itself, and writes nothing. I
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -109,9 +110,9 @@ class _Block(nn.Module):
                 near = (columns >= (position - window if window else 0))[None].expand(len(slot), -1)
                 scores = torch.where(torch.cat([near, own], 1).repeat(groups, 1), scores, UNSEEN)
             if form.sinks:
-                sinks: Tensor = self.model.layers[index].self_attn.sinks.float()
-                shares = sinks.view(1, key.shape[1], groups, 1).repeat_interleave(form.block_size, 2)
-                scores = torch.cat([scores, shares], -1)
+                layer: Any = self.model.layers[index]
+                sinks = layer.self_attn.sinks.float().view(1, key.shape[1], groups, 1)
+                scores = torch.cat([scores, sinks.repeat_interleave(form.block_size, 2)], -1)
             output = torch.softmax(scores, -1)[..., : key.shape[2]].to(value.dtype) @ value
             return output.reshape(1, query.shape[1], form.block_size, width).transpose(1, 2)
 

@@ -30,6 +30,13 @@ READING = (
         OF_FORMATS,
     ),
     Mutant("AngelSlim's base as its config has it", FORMATS, '"Eagle3LlamaForCausalLM"', '"none"', OF_FORMATS),
+    Mutant(
+        "quantized weights as another key",
+        KEYS,
+        'in ("quantization_config", "compression_config")',
+        "in ()",
+        OF_FORMATS,
+    ),
     Mutant("one base for all forms", EAGLE3, "turned(self.config, form)", "self.config", OF_MEASURED),
     Mutant("a base that is not kept", CHECKPOINT, "turned(description.config, form)", "description.config", OF_FORMATS),
     Mutant("hidden states of the layer after", BASE, "states[tap]", "states[tap + (tap >= 0)]", OF_FORMATS),

@@ -357,6 +357,7 @@ def test_other_layers_give_other_logits(target: Path, tmp_path: Path) -> None:
         (save_modelopt, dict(eagle_config=dict(use_mtp_layernorm=True)), "use_mtp_layernorm"),
         (save_modelopt, dict(eagle_config=dict(parallel_draft_step=4)), "parallel_draft_step"),
         (save_original, dict(mask_token_id=7), "mask_token_id"),
+        (save_modelopt, dict(quantization_config=dict(quant_method="modelopt")), "choose the draft in one of them"),
         (save_speculators, dict(layer=dict(layer_types=["sliding_attention"])), "sliding_attention"),
     ],
 )
