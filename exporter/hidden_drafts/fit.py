@@ -65,7 +65,7 @@ class Said:
 
 def module_name(name: str) -> str:
     """What `Eagle3Draft` and `BlockDraft` call a tensor."""
-    name = name.removeprefix("logit_head.").replace("attention_sink_bias", "sinks")
+    name = name.removeprefix("model.").removeprefix("logit_head.").replace("attention_sink_bias", "sinks")
     return next((own + name.removeprefix(theirs) for theirs, own in NAMES.items() if name.startswith(theirs)), name)
 
 

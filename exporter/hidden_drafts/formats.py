@@ -40,7 +40,9 @@ def describe(
 
     Raises `CheckpointError` for a config that cannot be read in one way alone, and for a draft of another target.
     """
-    layers = layer_config(source, check_keys(source, format, config), shapes)
+    # Some configs have the number of the target's layers (EAGLE for Vicuna 13B, NeMo): the tensors tell.
+    count = len({name.split(".")[1] for name in shapes if name.startswith("layers.")})
+    layers = layer_config(source, {**check_keys(source, format, config), "num_hidden_layers": count}, shapes)
     taps = find_taps(source, format, config, shapes, target, said)
     feedbacks = (said.feedback,) if said.feedback else _feedbacks(format, config)
     form = Eagle3Form(

@@ -45,7 +45,7 @@ BLOCK_HARMLESS |= {"attention_sink_bias", "l1_loss_alpha", "target_hidden_size",
 # Keys of which one value is built.
 EXPECTED: dict[str, Any] = dict(use_sliding_window=False, is_encoder_decoder=False)
 EXPECTED |= dict(use_aux_hidden_state=True, use_input_layernorm_in_first_layer=True, use_last_layernorm=True)
-EXPECTED |= dict(attention_mode="gqa")
+EXPECTED |= dict(attention_mode="gqa", partial_rotary_factor=1)
 EXPECTED |= dict(use_mtp_layernorm=False, next_layer_regular=True, parallel_draft_step=1, eagle_decoder_type="llama")
 # Whether rotary embeddings turn halves of a head against each other, by default, or neighbours; `Description` has it.
 NEOX = ("rope_is_neox_style", "is_neox_style")
@@ -56,7 +56,7 @@ HARMLESS |= {"target_model_type", "speculators_version", "embed_requires_grad", 
 HARMLESS |= {"draft_num_hidden_layers", "parallel_draft_heads_num_layers", "has_lm_head", "position_embedding_type"}
 HARMLESS |= {"tie_word_embeddings", "modal_type", "decoder_sparse_step", "router_aux_loss_coef", "org_vocab_size"}
 HARMLESS |= {"attention_head_dim", "cla_share_factor", "dense_list", "norm_type", "pool_type", "use_qk_norm"}
-HARMLESS |= {"use_rotary_pos_emb", "runtime_block_size", *NEOX}
+HARMLESS |= {"use_rotary_pos_emb", "attn_implementation", "runtime_block_size", *NEOX}
 # Rotary embeddings that follow from the position alone. With text, `mrope` is as without scaling.
 ROTATIONS = ("default", "linear", "llama3", "yarn", "mrope")
 ROTATION_KEYS = {"type", "rope_type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "truncate"}
@@ -103,8 +103,8 @@ def _check(source: str, config: Mapping[str, Any], read: set[str]) -> None:
             continue
         if key in ("quantization_config", "compression_config") and value:
             raise UnsupportedModelError(
-                f"{source} stores quantized weights ({key} in config.json); expected bf16, fp16 or fp32: choose the draft "
-                "in one of them",
+                f"{source} stores quantized weights ({key} in config.json); expected bf16, fp16 or fp32: choose the "
+                "draft in one of them",
                 "draft",
             )
         if key == "layer_types":

@@ -15,6 +15,7 @@ from specexport.exporter.hidden_drafts.base import tapped
 from specexport.exporter.hidden_drafts.checkpoint import HiddenDraftCheckpoint, find_draft
 from specexport.exporter.hidden_drafts.eagle3 import Eagle3Draft
 from specexport.exporter.hidden_drafts.fit import Said
+from specexport.exporter.hidden_drafts.folder import refuse_as_target
 from support.hidden_drafts import (
     FORMATS,
     KEPT,
@@ -219,6 +220,16 @@ def test_several_layers_that_all_read_the_embedding(target: Path, tmp_path: Path
     agree(loaded(folder, target), weights, (1, 2, 4, 5, 7), joining=2)
 
 
+def test_nemos_names_and_a_number_of_layers_that_is_the_targets(target: Path, tmp_path: Path) -> None:
+    weights = tensors()
+    named = {name if name.startswith("lm_head") else f"model.{name}": it for name, it in weights.items()} | tables()
+    changes: dict[str, Any] = dict(num_hidden_layers=TARGET_LAYERS, partial_rotary_factor=1.0)
+    folder = save_modelopt(tmp_path, named, architectures=["LlamaEagle3DraftModel"], **changes)
+    agree(loaded(folder, target), weights)
+    with refused(CheckpointError, "--draft", field="target"):
+        refuse_as_target(str(folder), folder)
+
+
 def test_biases_are_where_tensors_are(target: Path, tmp_path: Path) -> None:
     weights = tensors(bias=True)
     agree(loaded(save_speculators(tmp_path, tables() | weights, layer=dict(attention_bias=True)), target), weights)
@@ -380,7 +391,6 @@ def test_keys_that_change_nothing(target: Path, tmp_path: Path) -> None:
         (save_original, dict(hidden_size=None), ("hidden_size",)),
         (save_original, dict(hidden_size=64), (64, "norm.weight of 32", "export or download both again")),
         (save_original, dict(intermediate_size=40), ("mlp",)),
-        (save_original, dict(num_hidden_layers=2), ("layers.1",)),
         (save_deepspec, dict(num_target_layers=36), (36, TARGET_LAYERS)),
         (save_speculators, dict(transformer_layer_config=None), ("transformer_layer_config",)),
     ],
