@@ -115,7 +115,7 @@ READING = (
         "torch.cat([before, *[before] * step], 1)",
         OF_MEASURED,
     ),
-    Mutant("the draft is exported as it was measured last", MEASURED, "model.form = own", "", OF_MEASURED),
+    Mutant("the draft is exported as it was measured last", MEASURED, "model.read_as(own)", "pass", OF_MEASURED),
     Mutant(
         "any other reading is called better", MEASURED, "SURE * float(gains.std())", "-float(gains.std())", OF_MEASURED
     ),
@@ -175,7 +175,7 @@ READING = (
     Mutant(
         "an unknown key",
         KEYS,
-        "key not in read and key not in HARMLESS and key not in _of_any_model() and value",
+        "key not in read | HARMLESS | _of_any_model()",
         "False",
         OF_FORMATS,
     ),
