@@ -109,6 +109,10 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
         rows = read if isinstance(kept, int) else read[:, kept]
         return HiddenDraftOutput(self.lm_head(rows), feedback, past_key_values)
 
+    def read_as(self, form: Any) -> None:
+        """As in this form, with the same weights."""
+        self.form = form
+
     def follow(self, target: PreTrainedModel) -> None:
         """Read `target`, which is no part of this model, where a pass is given no hidden states."""
         self.__dict__["_target"] = target

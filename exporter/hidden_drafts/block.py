@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
+from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward as attention_with_sinks
 from transformers.models.qwen3.modeling_qwen3 import (
     ALL_ATTENTION_FUNCTIONS,
     Qwen3DecoderLayer,
@@ -42,8 +43,9 @@ class BlockForm:
     """What distinguishes one of them from another besides its layers.
 
     taps, target_width, draft_vocab, biased: as of `Eagle3Form`. block_size: B. windows: by layer how many rows before
-    the anchor it sees, 0 for all. causal_windows: whether such a layer sees no later slots of the block. from_anchor:
-    whether slot 0 predicts. markov_rank: 0 for none. gated: whether the slot's hidden states weigh w1.
+    the anchor it sees, 0 for all. causal: by layer whether it sees no later slots of the block. from_anchor: whether
+    slot 0 predicts. cap: of the logits, as the target caps its own. sinks: whether a logit of each head takes a share
+    of its attention (NVIDIA's). markov_rank: 0 for none. gated: whether the slot's hidden states weigh w1.
     """
 
     taps: tuple[int, ...]
@@ -52,8 +54,10 @@ class BlockForm:
     block_size: int
     mask_token: int
     windows: tuple[int, ...]
-    causal_windows: bool = False
+    causal: tuple[bool, ...]
     from_anchor: bool = False
+    cap: float | None = None
+    sinks: bool = False
     markov_rank: int = 0
     gated: bool = False
     confidence: Confidence | None = None
@@ -151,6 +155,8 @@ class BlockDraft(HiddenDraft):
         for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
             old = getattr(layer.self_attn, name)
             setattr(layer.self_attn, name, nn.Linear(old.in_features, old.out_features, name in self.form.biased))
+        if self.form.sinks:
+            layer.self_attn.sinks = nn.Parameter(torch.empty(self.config.num_attention_heads))
         return BlockLayer(layer)
 
     def fuse(self, hidden: Tensor) -> Tensor:
@@ -177,7 +183,8 @@ class BlockDraft(HiddenDraft):
         for index, layer in enumerate(self.layers):
             rows = layer(rows, angles, index, attend)
         states = self.norm(rows).view(len(anchors), size, -1)[:, size - self.form.slots :]
-        return self.lm_head(states), states
+        logits, cap = self.lm_head(states), self.form.cap
+        return logits if cap is None else cap * torch.tanh(logits / cap), states
 
     def chain(self, before: Tensor, states: Tensor, logits: Tensor) -> tuple[Tensor, Tensor | None]:
         """Logits and confidence `[...]` of a slot, a logit, whose token follows `before [...] int64`.
@@ -222,12 +229,16 @@ class BlockDraft(HiddenDraft):
             seen = rows < ends[:, None]
             if window:
                 seen = seen & (rows >= ends[:, None] - window)
-                own = own & (slot <= slot[:, None]) if self.form.causal_windows else own
+            if self.form.causal[index]:
+                own = own & (slot <= slot[:, None])
             mask = torch.zeros(1, 1, len(mine), len(rows) + len(mine), dtype=query.dtype)
             mask.masked_fill_(~torch.cat([seen, own], 1), torch.finfo(query.dtype).min)
             key, value = (torch.cat(pair, 2) for pair in zip(past[index], (key, value), strict=True))
             module: Any = self.layers[index].self_attn
-            interface = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+            interface = attention_with_sinks
+            if not self.form.sinks:
+                named = self.config._attn_implementation
+                interface = ALL_ATTENTION_FUNCTIONS.get_interface(named, eager_attention_forward)
             output: Tensor = interface(module, query, key, value, mask, dropout=0.0, scaling=module.scaling)[0]
             return output
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +28,7 @@ from ..checkpoints.source import read_config
 from ..weights.texts import read_texts
 from .base import HiddenDraft, copied
 from .block import BlockDraft, BlockForm
-from .eagle3 import Eagle3Draft, Eagle3Form
+from .eagle3 import Eagle3Draft, Eagle3Form, turned
 from .fit import Said, Target, is_same, made_for, refuse_another
 from .folder import format_of, pickled_named, refuse_reader, refuse_to_add, tensors_of
 from .formats import Description, absent_keys, describe, describe_blocks
@@ -37,6 +38,8 @@ from .mtp_tensors import is_mtp
 from .vocabulary import TABLES, read_tables, read_target_ids
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+# Whose rows rotary embeddings turn.
+TURNED = re.compile(r"\.[qk]_(proj|norm)\.")
 # What `BlockLayer` holds a second time.
 CONTEXT = ".context."
 # Of the target, which training reads.
@@ -183,12 +186,15 @@ class HiddenDraftCheckpoint(Checkpoint):
     ) -> tuple[PreTrainedModel, tuple[str, ...]]:
         model = self._empty(form)
         state = {name: self._read(name).to(dtype) for name in self._names(model)}
+        if self.description.neighbours:
+            state |= {name: _apart(state[name], model.config.head_dim) for name in state if TURNED.search(name)}
         again = {name: name.replace(CONTEXT, ".self_attn.") for name in model.state_dict() if CONTEXT in name}
         state |= {name: state[own].clone() for name, own in again.items()}
         ids = self._target_ids()
         notes = []
         if EMBEDDING not in state:
-            state[EMBEDDING] = _copied(target.get_input_embeddings().weight, None, dtype)
+            theirs = target.get_input_embeddings()
+            state[EMBEDDING] = _copied(theirs.weight, None, dtype) * getattr(theirs, "embed_scale", 1)  # Gemma's
             notes.append(copied("embedding", state[EMBEDDING]))
         if HEAD not in state:
             state[HEAD] = _copied(target.get_output_embeddings().weight, ids, dtype)
@@ -207,8 +213,8 @@ class HiddenDraftCheckpoint(Checkpoint):
             if isinstance(form, BlockForm):
                 model = BlockDraft(description.config, form)
             else:
-                model = Eagle3Draft(description.config, form)
-        model.rotary_emb = type(model.rotary_emb)(description.config)
+                model = Eagle3Draft(turned(description.config, form), form)
+        model.rotary_emb = type(model.rotary_emb)(model.config)
         return model
 
     def _names(self, model: Eagle3Draft | BlockDraft) -> list[str]:
@@ -282,6 +288,11 @@ def _found(source: str) -> tuple[Checkpoint, Format | BlockFormat | None]:
     with pickled_named(source):
         found = find_checkpoint(source)
     return found, None if isinstance(found, GgufCheckpoint) else format_of(source, found.folder)
+
+
+def _apart(rows: Tensor, head_dim: int) -> Tensor:
+    """Of each head the first of its pairs of neighbours, then the second: what is turned in halves thereafter."""
+    return rows.view(-1, head_dim // 2, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def _copied(weight: Tensor, rows: Tensor | None, dtype: torch.dtype) -> Tensor:

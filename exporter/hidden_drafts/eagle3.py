@@ -12,6 +12,7 @@ of transformers' Llama and Qwen3. Row i has position i; libraries that count fro
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +36,8 @@ class Eagle3Form:
     """What distinguishes one head from another besides its layers.
 
     taps: as of `HiddenDraft`. target_width: of each. draft_vocab: m, the rows of its output embedding. joining: how
-    many layers, from the first, read the embedding beside the hidden states. biased: which of its linear layers have a
-    bias, by the ends of their names.
+    many layers, from the first, read the embedding beside the hidden states. theta: of the rotary embeddings, None as
+    the config has it. biased: which of its linear layers have a bias, by the ends of their names.
     """
 
     taps: tuple[int, ...]
@@ -47,7 +48,16 @@ class Eagle3Form:
     norm_before_fc: bool = False
     fc_norm: bool = False
     joining: int = 1
+    theta: float | None = None
     biased: frozenset[str] = frozenset()
+
+
+def turned(config: PreTrainedConfig, form: Eagle3Form) -> PreTrainedConfig:
+    """The config with the rotary embeddings of `form`."""
+    if form.theta is not None:
+        config = copy.deepcopy(config)
+        config.rope_parameters = {**config.rope_parameters, "rope_theta": form.theta}
+    return config
 
 
 class JoiningLayer(nn.Module):
@@ -87,10 +97,13 @@ class Eagle3Draft(HiddenDraft):
         self.fc_norm = nn.ModuleList(self._norm(form.target_width) for _ in form.taps) if form.fc_norm else None
         self.fc = nn.Linear(fused, width, "fc" in form.biased)
         self.layers = nn.ModuleList(self._layer(index) for index in range(config.num_hidden_layers))
-        self.rotary_emb = PARTS[config.model_type][1](config)
+        self.read_as(form)
         self.norm = self._norm(width)
         self.lm_head = nn.Linear(width, form.draft_vocab, bias=False)
         self.fusing = tuple(name for name, _ in self.named_parameters() if name.startswith(("fc", "input_norm")))
+
+    def read_as(self, form: Eagle3Form) -> None:
+        self.form, self.rotary_emb = form, PARTS[self.config.model_type][1](turned(self.config, form))
 
     def _norm(self, width: int) -> nn.Module:
         norm: nn.Module = LlamaRMSNorm(width, eps=self.config.rms_norm_eps)

@@ -28,6 +28,9 @@ BLOCK_IDS: dict[BlockFormat, str] = {
     "deepspec-blocks": DEEPSPEC_IDS,
     "speculators-blocks": "aux_hidden_state_layer_ids",
 }
+# Beginnings of tensors' names: of EAGLE's format, and of ModelOpt's DSpark; ours.
+NAMES = {MIDDLE: FIRST, "confidence_proj.": "confidence_head.proj."}
+NAMES |= {f"{name}.": f"markov_head.{name}." for name in ("markov_w1", "markov_w2", "gate_proj")}
 OTHER = "choose the draft made for this target"
 GIVE_TAPS = "give --draft-taps"
 
@@ -61,8 +64,9 @@ class Said:
 
 
 def module_name(name: str) -> str:
-    """What `Eagle3Draft` calls a tensor."""
-    return name.replace(MIDDLE, FIRST, 1) if name.startswith(MIDDLE) else name
+    """What `Eagle3Draft` and `BlockDraft` call a tensor."""
+    name = name.removeprefix("model.").removeprefix("logit_head.").replace("attention_sink_bias", "sinks")
+    return next((own + name.removeprefix(theirs) for theirs, own in NAMES.items() if name.startswith(theirs)), name)
 
 
 def parts(

@@ -28,7 +28,12 @@ from .mtp_tensors import is_mtp
 
 def format_of(source: str, folder: Path) -> Format | BlockFormat | None:
     """Of a draft that reads the target's hidden states. Raises `CheckpointError`."""
-    return recognize(source, read_config(source, folder, "draft"), tuple(read_headers(find_weights(source, folder))))
+    return recognize(source, read_config(source, folder, "draft"), _names(source, folder))
+
+
+def _names(source: str, folder: Path) -> tuple[str, ...]:
+    """Of its tensors, without what NeMo puts before those of a draft."""
+    return tuple(name.removeprefix("model.") for name in read_headers(find_weights(source, folder)))
 
 
 def tensors_of(files: Sequence[Path]) -> dict[str, tuple[Path, str, list[int]]]:
@@ -71,7 +76,7 @@ def refuse_to_add(source: str) -> None:
 
 def refuse_as_target(source: str, folder: Path) -> None:
     """Raises `CheckpointError` for a draft of these."""
-    names = tuple(read_headers(find_weights(source, folder)))
+    names = _names(source, folder)
     with suppress(UnsupportedModelError):  # of kinds that are no drafts here, some are whole models
         if recognize(source, read_config(source, folder), names):
             raise CheckpointError(

@@ -30,19 +30,33 @@ READ: dict[Format, set[str]] = {
 # Of DFlash and DSpark, where the same keys may also stand in an object of their own.
 BLOCK = {"block_size", "mask_token_id", "sample_from_anchor", "markov_rank", "markov_head_type"}
 BLOCK |= {"enable_confidence_head", "confidence_head_with_markov", "sliding_window_non_causal", "draft_vocab_size"}
+BLOCK |= {
+    "num_target_layers",
+    "shift_label",
+    "is_causal",
+    "causal",
+    "use_swa",
+    "swa_window_size",
+    "final_logit_softcapping",
+}
 WINDOWS = {"layer_types", "sliding_window", "use_sliding_window", "max_window_layers"}
 BLOCK_HARMLESS = {"num_anchors", "projector_type", "confidence_head_alpha", "loss_decay_gamma", "ce_loss_alpha"}
-BLOCK_HARMLESS |= {"l1_loss_alpha", "target_hidden_size"}
+BLOCK_HARMLESS |= {"attention_sink_bias", "l1_loss_alpha", "target_hidden_size", "use_confidence_head"}
 # Keys of which one value is built.
-EXPECTED: dict[str, Any] = dict(use_sliding_window=False, tie_word_embeddings=False, is_encoder_decoder=False)
+EXPECTED: dict[str, Any] = dict(use_sliding_window=False, is_encoder_decoder=False)
 EXPECTED |= dict(use_aux_hidden_state=True, use_input_layernorm_in_first_layer=True, use_last_layernorm=True)
-EXPECTED |= dict(attention_mode="gqa", is_causal=False)
+EXPECTED |= dict(attention_mode="gqa", partial_rotary_factor=1)
 EXPECTED |= dict(use_mtp_layernorm=False, next_layer_regular=True, parallel_draft_step=1, eagle_decoder_type="llama")
-# What the tensors tell, or training and loading alone read.
+# Whether rotary embeddings turn halves of a head against each other, by default, or neighbours; `Description` has it.
+NEOX = ("rope_is_neox_style", "is_neox_style")
+# What the tensors tell, or training, loading and the target alone read; `*_id` are tokens of prompts.
 HARMLESS = {"attention_bias", "mlp_bias", "qkv_bias", "auto_map", "attention_dropout", "initializer_range", "use_cache"}
 HARMLESS |= {"torch_dtype", "model_type", "pretraining_tp", "max_window_layers", "sliding_window", "name_or_path"}
 HARMLESS |= {"target_model_type", "speculators_version", "embed_requires_grad", "ttt_length", "step_loss_decay"}
 HARMLESS |= {"draft_num_hidden_layers", "parallel_draft_heads_num_layers", "has_lm_head", "position_embedding_type"}
+HARMLESS |= {"tie_word_embeddings", "modal_type", "decoder_sparse_step", "router_aux_loss_coef", "org_vocab_size"}
+HARMLESS |= {"attention_head_dim", "cla_share_factor", "dense_list", "norm_type", "pool_type", "use_qk_norm"}
+HARMLESS |= {"use_rotary_pos_emb", "attn_implementation", "runtime_block_size", *NEOX}
 # Rotary embeddings that follow from the position alone. With text, `mrope` is as without scaling.
 ROTATIONS = ("default", "linear", "llama3", "yarn", "mrope")
 ROTATION_KEYS = {"type", "rope_type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "truncate"}
@@ -74,7 +88,7 @@ def check_block_keys(
         _check(source, layer, described)
         _check(source, config, block | {"speculators_model_type", "speculators_config", LAYER})
     else:
-        _check(source, config, block | described | {BLOCK_INNER, "num_target_layers", "target_model_name_or_path"})
+        _check(source, config, block | described | {BLOCK_INNER, "target_model_name_or_path"})
     keys = {**config, **inner}
     if (kind := keys.get("markov_head_type")) not in (None, "vanilla", "gated"):
         raise UnsupportedModelError(
@@ -87,6 +101,12 @@ def _check(source: str, config: Mapping[str, Any], read: set[str]) -> None:
     for key, value in config.items():
         if key in WINDOWS & read:
             continue
+        if key in ("quantization_config", "compression_config") and value:
+            raise UnsupportedModelError(
+                f"{source} stores quantized weights ({key} in config.json); expected bf16, fp16 or fp32: choose the "
+                "draft in one of them",
+                "draft",
+            )
         if key == "layer_types":
             if other := sorted({*map(str, value or ())} - {"full_attention"}):
                 raise UnsupportedModelError(f"{source} has a layer of {other[0]}; expected full_attention", "draft")
@@ -95,7 +115,11 @@ def _check(source: str, config: Mapping[str, Any], read: set[str]) -> None:
                 raise UnsupportedModelError(
                     f"{source}: {key} in config.json is {value!r}; only {EXPECTED[key]!r} is supported", "draft"
                 )
-        elif key not in read and key not in HARMLESS and key not in _of_any_model() and value:
+        elif (
+            key not in read | HARMLESS | _of_any_model()
+            and value
+            and (not key.endswith("_id") or key == "mask_token_id")
+        ):
             raise UnsupportedModelError(
                 f"{source}: the key {key} in config.json ({value!r}) is not read, and may change what the draft "
                 "computes; remove it if it does not",

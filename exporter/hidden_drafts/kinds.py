@@ -24,6 +24,8 @@ INSTEAD = "use an EAGLE-3, DFlash or DSpark draft, or --draft mtp"
 # What is refused, by what speculators and others call it.
 REFUSED = {
     "dflash2": f"a DFlash 2 draft, which is not supported; {INSTEAD}",
+    "domino": f"a Domino draft, which is not supported; {INSTEAD}",
+    "dflare": f"a DFlare draft, which is not supported; {INSTEAD}",
     "peagle": f"a P-EAGLE draft (parallel drafting), which is not supported; {INSTEAD}",
     "medusa": f"a Medusa draft, which is not supported; {INSTEAD}",
     "eagle": f"an EAGLE draft of version 1 or 2, which is not supported; {INSTEAD}",
@@ -82,6 +84,11 @@ def _other_kind(config: Mapping[str, Any], names: Collection[str]) -> str | None
         return str(named)
     if "DFlash2" in architectures:
         return "dflash2"
+    inner = config.get("dflash_config")
+    if "Domino" in architectures or (isinstance(inner, Mapping) and inner.get("projector_type") == "domino"):
+        return "domino"
+    if "DFlare" in architectures:
+        return "dflare"
     if "PEagle" in architectures or "ptd_token_id" in config or "mask_hidden" in names:
         return "peagle"
     if "Medusa" in architectures or "medusa_num_heads" in config:

@@ -44,11 +44,11 @@ def acceptance(model: HiddenDraft, texts: Sequence[Tensor], forms: Sequence[Form
         if model.target_ids is not None:
             target_probs = target_probs[:, model.target_ids]
         for found, form in zip(kept, forms or (own,), strict=True):
-            model.form = form
+            model.read_as(form)
             taps = model.taps if form is None else form.taps
             hidden = model.fuse(torch.cat([states[tap] for tap in taps], -1).to(model.dtype))
             found.append(_kept(model, text, hidden, target_probs))
-    model.form = own
+    model.read_as(own)
     return [torch.cat(found, 1) for found in kept]
 
 
@@ -116,7 +116,9 @@ def shares(found: Tensor) -> str:
 def options(form: Form) -> str:
     """What reads it like that."""
     taps = f"--draft-taps {','.join(map(str, form.taps))}"
-    return f"{taps} --draft-feedback {form.feedback}" if isinstance(form, Eagle3Form) else taps
+    if not isinstance(form, Eagle3Form):
+        return taps
+    return f"{taps} --draft-feedback {form.feedback}" + (f" and rope_theta {form.theta:g}" if form.theta else "")
 
 
 def neighbours(form: Form, layers: int) -> tuple[Form, ...]:

@@ -94,7 +94,7 @@ class MtpCheckpoint(Checkpoint):
 
     @cached_property
     def config(self) -> Any:
-        return block_config(self.target.config)
+        return block_config(self.target.config, self.stored.dense)
 
     @property
     def architecture(self) -> str:
@@ -161,29 +161,33 @@ def block_types(config: Any) -> list[str]:
     """What the block's layers are, by default one as the last of the model's with full attention."""
     text = config.get_text_config()
     types = getattr(text, "layer_types", None) or [""] * text.num_hidden_layers
-    return list(getattr(text, "mtp_layers_block_type", None) or [types[_last_full(types)]])
+    said = getattr(text, "mtp_layers_block_type", None) or getattr(text, "mtp_layer_types", None)
+    return list(said or [types[_last(types)]])
 
 
-def block_config(config: Any) -> Any:
-    """The config of a model that has the block's layers alone."""
+def block_config(config: Any, dense: bool = False) -> Any:
+    """The config of a model that has the block's layers alone. dense: whether they have no experts."""
     text, types = copy.deepcopy(config.get_text_config()), block_types(config)
     count = text.num_hidden_layers
-    last = _last_full(getattr(text, "layer_types", None) or [""] * count)
+    last = _last(getattr(text, "layer_types", None) or [""] * count, types[0])
     for name, value in list(vars(text).items()):
         if "layer" in name and isinstance(value, list) and len(value) == count:
             setattr(text, name, [value[last]] * len(types))
     if getattr(text, "layer_types", None):
         text.layer_types = types
     text.num_hidden_layers = len(types)
-    # The first layers of such a model may be dense; the block is as the last.
-    for name, value in {"first_k_dense_replace": 0, "mlp_only_layers": []}.items():
+    # The first layers of such a model may be dense; the block is as its tensors say.
+    first = len(types) if dense else 0
+    kinds = ["dense" if dense else "sparse"] * len(types)
+    ends: dict[str, Any] = dict(first_k_dense_replace=first, moe_layer_start_index=first, mlp_layer_types=kinds)
+    for name, value in {**ends, "mlp_only_layers": list(range(first))}.items():
         if hasattr(text, name):
             setattr(text, name, value)
     return text
 
 
-def _last_full(types: list[str]) -> int:
-    return max((index for index, kind in enumerate(types) if kind == "full_attention"), default=len(types) - 1)
+def _last(types: list[str], kind: str = "full_attention") -> int:
+    return max((index for index, one in enumerate(types) if one == kind), default=len(types) - 1)
 
 
 def load_layer(checkpoint: Checkpoint, stored: Stored, target: PreTrainedModel, dtype: torch.dtype) -> Mtp:
@@ -203,7 +207,7 @@ def _read(stored: Stored, name: str) -> Tensor:
 
 def load_decoder(checkpoint: Checkpoint, stored: Stored, dtype: torch.dtype) -> PreTrainedModel:
     """The block and the norm after it, as a decoder of the target's family without an embedding."""
-    layer, config = f"the MTP layer of {checkpoint.source}", block_config(checkpoint.config)
+    layer, config = f"the MTP layer of {checkpoint.source}", block_config(checkpoint.config, stored.dense)
     # Its own embedding, which nothing reads, is small this way.
     size, padding, config.vocab_size, config.pad_token_id = config.vocab_size, config.pad_token_id, 1, None
     with torch.device("meta"):

@@ -20,11 +20,13 @@ MTP = "mtp"
 # (DeepSeek, GLM).
 PLACE = re.compile(r"(?:.*?\.)??(?:mtp\.(?:layers\.(\d+)\.)?|mtp_layers\.(\d+)\.|layers\.(\d+)\.)(.+)")
 AFTER = 3
+# ERNIE's number comes after the part: `mtp_block.0.*`, `mtp_emb_norm.0.*`.
+ERNIE = re.compile(r"mtp_(?:block|(emb_norm|hidden_norm|linear_proj))\.(\d+)\.")
 # What the families call its parts. All other tensors are the block's.
 NAMES = {
-    "enorm": ("enorm", "pre_fc_norm_embedding", "token_layernorm"),
-    "hnorm": ("hnorm", "pre_fc_norm_hidden", "hidden_layernorm"),
-    "eh_proj": ("eh_proj", "fc", "input_proj"),
+    "enorm": ("enorm", "pre_fc_norm_embedding", "token_layernorm", "emb_norm"),
+    "hnorm": ("hnorm", "pre_fc_norm_hidden", "hidden_layernorm", "hidden_norm"),
+    "eh_proj": ("eh_proj", "fc", "input_proj", "linear_proj"),
     "norm": ("shared_head.norm", "final_layernorm"),
 }
 PARTS = {f"{name}.weight": part for part, names in NAMES.items() for name in names}
@@ -40,13 +42,14 @@ AGAIN = ("embed_tokens.weight", "shared_head.head.weight")
 class Stored:
     """An MTP layer in a checkpoint: names of tensors, by part and by their names in the block's decoder.
 
-    files: by tensor. layers: how many the block has. elements: in all of them.
+    files: by tensor. layers: how many the block has. dense: whether it has no experts. elements: in all of them.
     """
 
     parts: Mapping[str, str]
     block: Mapping[str, str]
     files: Mapping[str, Path]
     layers: int
+    dense: bool
     elements: int
     hidden_first: bool
 
@@ -54,6 +57,10 @@ class Stored:
 def is_mtp(source: str) -> bool:
     """Whether a `--draft` means the target's own layer: unless there is a folder of this name."""
     return source == MTP and not Path(source).exists()
+
+
+def _number_first(match: re.Match[str]) -> str:
+    return f"mtp_layers.{match[2]}." + (f"{match[1]}." if match[1] else "")
 
 
 def _find_layers(source: str, names: Iterable[str], count: int) -> tuple[dict[str, str], list[dict[str, str]]]:
@@ -64,7 +71,7 @@ def _find_layers(source: str, names: Iterable[str], count: int) -> tuple[dict[st
     """
     beside, numbered = {}, defaultdict[tuple[bool, int], dict[str, str]](dict)
     for name in names:
-        if match := PLACE.fullmatch(name):
+        if match := PLACE.fullmatch(ERNIE.sub(_number_first, name)):
             *numbers, rest = match.groups()
             number = next((int(number) for number in numbers if number), None)
             if number is None:
@@ -95,6 +102,8 @@ def find_stored(source: str, stored: Mapping[str, tuple[Path, list[int]]], count
                 parts[PARTS[rest]] = name
             elif rest not in AGAIN:
                 block[f"layers.{number}.{rest}"] = name
+    if any(ERNIE.search(name) for name in parts.values()):  # its block ends in the model's own norm
+        parts.update(("norm", name) for name in stored if name.endswith("model.norm.weight"))
     for part, shape in {"enorm": [width], "hnorm": [width], "eh_proj": [width, 2 * width], "norm": [width]}.items():
         if part not in parts:
             named = ", ".join(name for name, theirs in BESIDE.items() if theirs == part)
@@ -107,7 +116,8 @@ def find_stored(source: str, stored: Mapping[str, tuple[Path, list[int]]], count
             )
     elements = sum(math.prod(stored[name][1]) for name in (*parts.values(), *block.values()))
     files = {name: path for name, (path, _) in stored.items()}
-    return Stored(parts, block, files, len(layers), elements, parts["eh_proj"].endswith(HIDDEN_FIRST))
+    dense = not any(".experts." in name for name in block)
+    return Stored(parts, block, files, len(layers), dense, elements, parts["eh_proj"].endswith(HIDDEN_FIRST))
 
 
 def several(source: str, count: int) -> CheckpointError:

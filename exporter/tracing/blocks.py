@@ -10,6 +10,7 @@ A block sees the rows 0 to C - 1 of the caches and itself, and writes nothing. I
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -103,11 +104,16 @@ class _Block(nn.Module):
             groups = query.shape[1] // key.shape[1]
             rows = (query * width**-0.5).reshape(1, key.shape[1], groups * form.block_size, width)
             scores = (rows @ key.transpose(2, 3)).float()
-            if window := form.windows[index]:
-                own = slot <= slot[:, None] if form.causal_windows else slot.new_ones(len(slot), len(slot)).bool()
-                near = (columns >= position - window)[None].expand(len(slot), -1)
+            window, causal = form.windows[index], form.causal[index]
+            if window or causal:
+                own = slot <= slot[:, None] if causal else slot.new_ones(len(slot), len(slot)).bool()
+                near = (columns >= (position - window if window else 0))[None].expand(len(slot), -1)
                 scores = torch.where(torch.cat([near, own], 1).repeat(groups, 1), scores, UNSEEN)
-            output = torch.softmax(scores, -1).to(value.dtype) @ value
+            if form.sinks:
+                layer: Any = self.model.layers[index]
+                sinks = layer.self_attn.sinks.float().view(1, key.shape[1], groups, 1)
+                scores = torch.cat([scores, sinks.repeat_interleave(form.block_size, 2)], -1)
+            output = torch.softmax(scores, -1)[..., : key.shape[2]].to(value.dtype) @ value
             return output.reshape(1, query.shape[1], form.block_size, width).transpose(1, 2)
 
         logits, states = self.model.block(tokens, position + slot, attend)

@@ -20,7 +20,18 @@ BLOCKS = (
     Mutant("a block sees its anchor's row", BLOCK, "rows < ends[:, None]", "rows <= ends[:, None]", OF_MODULE),
     Mutant("blocks see each other", BLOCK, "mine[:, None] == mine", "mine[:, None] >= 0", OF_MODULE),
     Mutant("windows ignored", BLOCK, "rows >= ends[:, None] - window", "rows >= 0", OF_MODULE),
-    Mutant("windows without order", BLOCK, "if self.form.causal_windows else own", "if False else own", OF_MODULE),
+    Mutant("windows without order", BLOCK, "if self.form.causal[index]:", "if False:", OF_MODULE),
+    Mutant(
+        "an order in windows alone", BLOCK, "self.form.causal[index]:", "self.form.causal[index] and window:", OF_MODULE
+    ),
+    Mutant("logits without their cap", BLOCK, "logits if cap is None else cap", "logits if True else cap", OF_MODULE),
+    Mutant(
+        "an embedding without its scale",
+        "exporter/hidden_drafts/checkpoint.py",
+        'getattr(theirs, "embed_scale", 1)',
+        "1",
+        OF_MODULE,
+    ),
     Mutant("the anchor's slot drafts", BLOCK, "size - self.form.slots :]", ": self.form.slots]", OF_MODULE),
     Mutant("no gate", BLOCK, "if self.gate_proj is not None:", "if False:", OF_MODULE),
     Mutant(
@@ -44,7 +55,27 @@ BLOCKS = (
         "ids",
         OF_MODULE,
     ),
-    Mutant("an order that flags deny", FORMATS, 'not keys.get("sliding_window_non_causal")', "True", OF_MODULE),
+    Mutant(
+        "an order that flags deny",
+        FORMATS,
+        'if keys.get("sliding_window_non_causal") else []',
+        "if False else []",
+        OF_MODULE,
+    ),
+    Mutant("an order that the config denies", FORMATS, "if keys.get(key) is not None]", "if False]", OF_MODULE),
+    Mutant("neighbours turned as halves", FORMATS, "config.get(key) is False", "False", OF_MODULE),
+    Mutant(
+        "heads whose rows are not moved apart",
+        "exporter/hidden_drafts/checkpoint.py",
+        ".transpose(1, 2).reshape(rows.shape)",
+        ".reshape(rows.shape)",
+        OF_MODULE,
+    ),
+    Mutant("no sinks", BLOCK, "if not self.form.sinks:", "if True:", OF_MODULE),
+    Mutant("no sinks in a graph", GRAPHS, "if form.sinks:", "if False:", OF_GRAPHS),
+    Mutant("windows in full layers", FORMATS, 'if keys.get("use_swa") and', "if False and", OF_MODULE),
+    Mutant("a window of another layout", FORMATS, 'keys.get("swa_window_size") or', "", OF_MODULE),
+    Mutant("ModelOpt's confidence", "exporter/hidden_drafts/fit.py", '"confidence_proj."', '"confidence."', OF_MODULE),
     Mutant(
         "a mask beyond the vocabulary", FORMATS, 'numbers["mask_token_id"] >= target.vocab_size', "False", OF_MODULE
     ),
@@ -56,6 +87,8 @@ BLOCKS = (
         "0.0",
         ("tests/runtime/policy/test_cost_model.py",),
     ),
+    Mutant("Domino is read as DFlash", KINDS, 'inner.get("projector_type") == "domino"', "False", OF_KINDS),
+    Mutant("DFlare is read as DFlash", KINDS, 'if "DFlare" in architectures:', "if False:", OF_KINDS),
     Mutant("DFlash 2 is read as DFlash", KINDS, 'if "DFlash2" in architectures:', "if False:", OF_KINDS),
     Mutant(
         "a graph sees rows of the past's rest",
@@ -98,10 +131,11 @@ BLOCKS = (
     Mutant(
         "windows of a graph are ignored",
         GRAPHS,
-        "columns >= position - window",
-        "columns >= 0",
+        "position - window if window else 0",
+        "0",
         OF_GRAPHS,
     ),
+    Mutant("a graph without order", GRAPHS, "if window or causal:", "if window:", OF_GRAPHS),
     Mutant("the same slot again", ENGINE, "self._slot += 1", "pass", OF_GRAPHS),
     Mutant(
         "a chain that stays at the anchor",

@@ -29,6 +29,18 @@ READING = (
         "input_ids",
         OF_FORMATS,
     ),
+    Mutant("AngelSlim's base as its config has it", FORMATS, '"Eagle3LlamaForCausalLM"', '"none"', OF_FORMATS),
+    Mutant(
+        "quantized weights as another key",
+        KEYS,
+        'in ("quantization_config", "compression_config")',
+        "in ()",
+        OF_FORMATS,
+    ),
+    Mutant("the target's layers as the head's", FORMATS, '"num_hidden_layers": count', '"layers": count', OF_FORMATS),
+    Mutant("NeMo's names unread", FIT, 'name.removeprefix("model.")', "name", OF_FORMATS),
+    Mutant("one base for all forms", EAGLE3, "turned(self.config, form)", "self.config", OF_MEASURED),
+    Mutant("a base that is not kept", CHECKPOINT, "turned(description.config, form)", "description.config", OF_FORMATS),
     Mutant("hidden states of the layer after", BASE, "states[tap]", "states[tap + (tap >= 0)]", OF_FORMATS),
     Mutant(
         "normed feedback",
@@ -103,7 +115,7 @@ READING = (
         "torch.cat([before, *[before] * step], 1)",
         OF_MEASURED,
     ),
-    Mutant("the draft is exported as it was measured last", MEASURED, "model.form = own", "", OF_MEASURED),
+    Mutant("the draft is exported as it was measured last", MEASURED, "model.read_as(own)", "pass", OF_MEASURED),
     Mutant(
         "any other reading is called better", MEASURED, "SURE * float(gains.std())", "-float(gains.std())", OF_MEASURED
     ),
@@ -163,7 +175,7 @@ READING = (
     Mutant(
         "an unknown key",
         KEYS,
-        "key not in read and key not in HARMLESS and key not in _of_any_model() and value",
+        "key not in read | HARMLESS | _of_any_model()",
         "False",
         OF_FORMATS,
     ),

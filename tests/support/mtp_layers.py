@@ -79,6 +79,14 @@ FAMILIES = {
         tuple(f"model.mtp_layers.0.{name}" for name in MIMO),
         hidden_first=True,
     ),
+    # whose block is dense, and ends in the model's own norm
+    "ERNIE": Family(
+        "ernie4_5_moe",
+        PLAIN | EXPERTS | dict(moe_num_experts=4, moe_k=2, moe_layer_start_index=1),
+        (0,),
+        "model.mtp_block.",
+        ("model.mtp_emb_norm.0", "model.mtp_hidden_norm.0", "model.mtp_linear_proj.0", "model.norm"),
+    ),
     "Nemotron-H": Family(
         "nemotron_h",
         PLAIN

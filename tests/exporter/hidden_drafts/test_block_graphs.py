@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from specexport.bundle import Contract, ModelSpec, Reads
 from specexport.engines.onnxruntime.blocks import OrtBlockDecoder
 from specexport.engines.onnxruntime.graphs import open_graph
@@ -28,7 +29,7 @@ from specexport.exporter.weights.recipe import Recipe
 from specexport.runtime.proofs.confidence_parity import measure_confidences
 from specexport.runtime.proofs.parity import ReferenceStep, measure_decoder
 from specexport.runtime.proofs.reference_file import load_reference, save_reference
-from support.block_drafts import FORMS, RECORDED, save_block, save_block_target
+from support.block_drafts import FORMS, RECORDED, save_block, save_block_target, tensors_of
 from support.refusals import refused
 
 CONTRACT = Contract(capacity=20, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
@@ -147,6 +148,20 @@ def test_confidences_are_proved(made: Any, opened: OrtBlockDecoder, tmp_path: Pa
     assert proof(opened.confidence).rows == rows.rows > CONTRACT.max_draft_tokens
     for other in (lambda: 0.0, None):  # one that no graph writes to, and none
         assert not proof(other).passed
+
+
+@pytest.mark.parametrize("ignored", [{}, dict(causal=(True, False)), dict(cap=None), dict(sinks=False)], ids=str)
+def test_orders_and_caps_are_proved(ignored: dict[str, Any], tmp_path: Path) -> None:
+    target = find_checkpoint(str(save_block_target(tmp_path / "target")))
+    draft = save_block(tmp_path / "head", "dflash, windows", is_causal=True, final_logit_softcapping=2.0)
+    sinks = {f"layers.{index}.self_attn.attention_sink_bias": torch.arange(4.0) - 2 for index in range(2)}
+    save_file(tensors_of("dflash, windows") | sinks, draft / "model.safetensors")
+    model: Any = find_draft(str(draft), target).load("fp32")
+    save_reference(tmp_path / "r.npz", record_reference(model, CONTRACT, 24))
+    model.form = replace(model.form, **ignored)
+    found = decoder(exported(model, "ort", tmp_path), tmp_path)
+    reference = load_reference(tmp_path / "r.npz")
+    assert measure_decoder(found, reference, "onnxruntime", "ort", "draft", "fp32", found).passed is not bool(ignored)
 
 
 @pytest.mark.parametrize("ignored", [False, True])

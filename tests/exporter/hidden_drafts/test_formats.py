@@ -15,6 +15,7 @@ from specexport.exporter.hidden_drafts.base import tapped
 from specexport.exporter.hidden_drafts.checkpoint import HiddenDraftCheckpoint, find_draft
 from specexport.exporter.hidden_drafts.eagle3 import Eagle3Draft
 from specexport.exporter.hidden_drafts.fit import Said
+from specexport.exporter.hidden_drafts.folder import refuse_as_target
 from support.hidden_drafts import (
     FORMATS,
     KEPT,
@@ -146,6 +147,24 @@ def test_an_original_head_whose_norm_output_could_mean_both(
     assert len(measured) == 1
 
 
+def test_the_rotary_embeddings_of_angelslim(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name: Any = dict(architectures=["Eagle3LlamaForCausalLM"])
+    right = found(save_original(tmp_path / "right", **name, rope_theta=10000), target).load("fp32")
+    monkeypatch.setattr(
+        checkpoint,
+        "acceptance",
+        lambda model, texts, forms: [torch.full((2, 9), (one.theta or 1) / 1e5) for one in forms],
+    )
+    draft = found(save_original(tmp_path / "named", **name), target)
+    model = draft.load("fp32")
+    assert torch.equal(model(IDS[None]).logits, right(IDS[None]).logits)
+    assert model.config.rope_parameters["rope_theta"] == 10000
+    assert "rope_theta 10000" in draft.warnings[-1]
+    other = found(save_original(tmp_path / "other"), target)
+    assert not other.warnings
+    assert not torch.allclose(other.load("fp32")(IDS[None]).logits, right(IDS[None]).logits, atol=1e-3)
+
+
 @pytest.mark.parametrize(
     ("save", "changes", "several"),
     [
@@ -199,6 +218,16 @@ def test_several_layers_that_all_read_the_embedding(target: Path, tmp_path: Path
     weights = tensors(5, layers=2, joining=2, kept=VOCAB, norms_of_heads=True)
     folder = save_deepspec(tmp_path, weights, num_hidden_layers=2, layer_types=["full_attention"] * 2)
     agree(loaded(folder, target), weights, (1, 2, 4, 5, 7), joining=2)
+
+
+def test_nemos_names_and_a_number_of_layers_that_is_the_targets(target: Path, tmp_path: Path) -> None:
+    weights = tensors()
+    named = {name if name.startswith("lm_head") else f"model.{name}": it for name, it in weights.items()} | tables()
+    changes: dict[str, Any] = dict(num_hidden_layers=TARGET_LAYERS, partial_rotary_factor=1.0)
+    folder = save_modelopt(tmp_path, named, architectures=["LlamaEagle3DraftModel"], **changes)
+    agree(loaded(folder, target), weights)
+    with refused(CheckpointError, "--draft", field="target"):
+        refuse_as_target(str(folder), folder)
 
 
 def test_biases_are_where_tensors_are(target: Path, tmp_path: Path) -> None:
@@ -338,7 +367,8 @@ def test_other_layers_give_other_logits(target: Path, tmp_path: Path) -> None:
         (save_modelopt, dict(eagle_config=dict(use_aux_hidden_state=False)), "use_aux_hidden_state"),
         (save_modelopt, dict(eagle_config=dict(use_mtp_layernorm=True)), "use_mtp_layernorm"),
         (save_modelopt, dict(eagle_config=dict(parallel_draft_step=4)), "parallel_draft_step"),
-        (save_original, dict(tie_word_embeddings=True), "tie_word_embeddings"),
+        (save_original, dict(mask_token_id=7), "mask_token_id"),
+        (save_modelopt, dict(quantization_config=dict(quant_method="modelopt")), "choose the draft in one of them"),
         (save_speculators, dict(layer=dict(layer_types=["sliding_attention"])), "sliding_attention"),
     ],
 )
@@ -349,6 +379,7 @@ def test_keys_that_are_not_read(save: Any, changes: dict[str, Any], key: str, ta
 
 def test_keys_that_change_nothing(target: Path, tmp_path: Path) -> None:
     changes = dict(use_gate=False, logit_scale=None, temperature=0.7, id2label={"0": "a"}, sliding_window=512)
+    changes |= dict(tie_word_embeddings=True, image_token_id=7, use_qk_norm=True)
     assert found(save_original(tmp_path, **changes), target).taps == TAPS
 
 
@@ -360,7 +391,6 @@ def test_keys_that_change_nothing(target: Path, tmp_path: Path) -> None:
         (save_original, dict(hidden_size=None), ("hidden_size",)),
         (save_original, dict(hidden_size=64), (64, "norm.weight of 32", "export or download both again")),
         (save_original, dict(intermediate_size=40), ("mlp",)),
-        (save_original, dict(num_hidden_layers=2), ("layers.1",)),
         (save_deepspec, dict(num_target_layers=36), (36, TARGET_LAYERS)),
         (save_speculators, dict(transformer_layer_config=None), ("transformer_layer_config",)),
     ],

@@ -23,6 +23,9 @@ LAYER = dict(model_type="qwen3") | SIZES
     [
         (dict(speculators_model_type="dflash2"), (), "DFlash 2"),
         (dict(architectures=["DFlash2DraftModel"], dflash_config=dict(mask_token_id=5)), (), "DFlash 2"),
+        (dict(architectures=["DominoDraftModel"]), (), "Domino"),
+        (dict(architectures=["DFlashDraftModel"], dflash_config=dict(projector_type="domino")), (), "Domino"),
+        (dict(architectures=["QwenDFlareDraftModel"], dflash_config=dict(mask_token_id=5)), (), "DFlare"),
         (dict(speculators_model_type="peagle"), (), "P-EAGLE"),
         (dict(architectures=["LlamaForCausalLMEagle3"], ptd_token_id=7, draft_vocab_size=64), (), "P-EAGLE"),
         (dict(architectures=["PEagleDraftModel"]), (), "P-EAGLE"),

@@ -59,7 +59,7 @@ def trained(model: Any, form: Eagle3Form) -> Tensor:
 
 def drafted(model: Eagle3Draft, form: Eagle3Form) -> list[list[Tensor]]:
     """The distributions of two tokens of each place, one pass after the other."""
-    model.form = form
+    model.read_as(form)
     fused = model.fuse(torch.cat([STATES[tap] for tap in form.taps], -1))
     found = []
     for row in range(LENGTH - 2):
@@ -72,7 +72,7 @@ def drafted(model: Eagle3Draft, form: Eagle3Form) -> list[list[Tensor]]:
 
 def test_kept_tokens_of_each_form(model: Any) -> None:
     form = model.form
-    forms = [form, replace(form, feedback="post"), replace(form, taps=(3, 5, 6))]
+    forms = [form, replace(form, feedback="post"), replace(form, taps=(3, 5, 6)), replace(form, theta=10.0)]
     target_says(model, logits := torch.randn(1, LENGTH, VOCAB, generator=torch.Generator().manual_seed(6)))
     probs = logits[0].softmax(-1)[:, model.target_ids]
     expected = [
@@ -84,10 +84,10 @@ def test_kept_tokens_of_each_form(model: Any) -> None:
         ).T
         for one in forms
     ]
-    model.form = form
+    model.read_as(form)
     found = acceptance(model, [TEXT], forms)
     assert model.form == form
-    assert len({float(one.mean()) for one in found}) == 3
+    assert len({float(one.mean()) for one in found}) == 4
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 

@@ -16,13 +16,16 @@ from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.hidden_drafts.mtp import Mtp, mtp_checkpoint
 from support.mtp_layers import (
     DEEPSEEK,
+    EXPERTS,
     FAMILIES,
     LINEAR,
     PLAIN,
+    QWEN,
     QWEN_EXPERTS,
     ROUTED,
     VOCAB,
     WIDTH,
+    Family,
     saved,
 )
 from support.tiny import edit_json, edit_weights, make_tokenizer, save_model
@@ -103,6 +106,17 @@ LAST_ATTENDS = dict(layer_types=["linear_attention", "full_attention"])
 READ = {
     "Qwen3.5": replace(FAMILIES["Qwen3.5"], config=PLAIN | LINEAR | LAST_ATTENDS, like=(1,)),
     "Qwen3-Next": replace(FAMILIES["Qwen3-Next"], config=PLAIN | LINEAR | QWEN_EXPERTS | LAST_ATTENDS, like=(1,)),
+    # Its block is a layer with a window, and an angle of its own, whatever the last of the model is.
+    "Mellum": Family(
+        "mellum",
+        PLAIN
+        | EXPERTS
+        | dict(num_experts=4, num_hidden_layers=2, sliding_window=4, num_mtp_layers=1)
+        | dict(layer_types=["sliding_attention", "full_attention"]),
+        (0,),
+        "mtp.layers.",
+        QWEN,
+    ),
     "GLM-4.5": replace(
         FAMILIES["GLM-4.5"],
         config=PLAIN | ROUTED | dict(num_hidden_layers=46),
@@ -118,7 +132,7 @@ def test_two_steps_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     checkpoint = find_checkpoint(str(folder))
     theirs = AutoModelForCausalLM.from_pretrained(folder).eval()
     theirs.config.num_mtp_layers = 1
-    if getattr(theirs.config, "layer_types", None):
+    if getattr(theirs.config, "layer_types", None) and not hasattr(theirs.config, "mtp_layer_types"):
         theirs.config.mtp_layer_types = ["full_attention"]
     layer, kept = MtpModel.from_pretrained(theirs).eval(), MtpCache(config=theirs.config.get_mtp_config())
     with torch.no_grad():
