@@ -10,7 +10,6 @@ __all__ = ["main"]
 
 for command in (
     bench.bench,
-    build.add_draft,
     build.build,
     calibrate.calibrate,
     chat.chat,
@@ -20,7 +19,6 @@ for command in (
     generate.generate,
     bundle.inspect,
     bundle.push,
-    bundle.remove_draft,
     serve.serve,
     tune.tune,
     bundle.verify,

@@ -1,10 +1,9 @@
-"""`specexport build` and `add-draft`."""
+"""`specexport build`."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -13,12 +12,11 @@ import click
 
 from .doctor import require_packages
 from .group import command_line
-from .options import BUNDLE, CACHE, FILE, MIN_OVERLAP, compile_options, compiling, output_option
+from .options import FILE, compile_options, compiling, output_option
 from .progress import time_lines
 
 if TYPE_CHECKING:
     from ..bundle import Bundle
-    from ..editing.progress import StageTime
 
 
 def _taps(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -43,7 +41,12 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
     "own MTP layer; lookup for none. Repeatable, the first is the default. [default: prompt lookup]",
 )
 @output_option("Bundle folder to create.")
-@MIN_OVERLAP
+@click.option(
+    "--min-overlap",
+    type=float,
+    default=0.5,
+    help="Draft with another tokenizer: minimum share of the calibration texts' tokens that it must know.",
+)
 @click.option(
     "--max-seq-len",
     type=int,
@@ -115,7 +118,7 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
 )
 @compiling
 @click.option("--force", is_flag=True, help="Overwrite an existing bundle; take a draft of another target.")
-@CACHE
+@click.option("--cache", type=FILE, help="Build cache. [default: specexport in $XDG_CACHE_HOME or ~/.cache]")
 def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str, ...], **options: Any) -> None:
     """Build a proven bundle of target and draft.
 
@@ -128,6 +131,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     from ..editing.progress import Silent, Timed
     from ..exporter.options import BuildOptions, parse_drafts
     from ..exporter.sources import check_sources, look_on_hub
+    from ..runtime.describe import describe, summary
 
     # Before the display and the slow imports, so that a wrong option is refused at once.
     plans = compile_options(options)
@@ -144,75 +148,10 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
             from ..exporter.build import build as run
 
         report = run(target, named, output, chosen, display, command_line(sys.argv[1:]))
-    _echo_built(report.bundle, (*timed.times, *report.times), perf_counter() - start)
+    lines = time_lines((*timed.times, *report.times), perf_counter() - start)
+    click.echo("\n".join([*lines, "", summary(describe(report.bundle)), ""]), err=True)
     click.echo(_next_steps(report.bundle, shlex.quote(str(output))), err=True)
     click.echo(str(output))
-
-
-@click.command("add-draft")
-@BUNDLE
-@click.option(
-    "--draft",
-    required=True,
-    metavar="[NAME=]MODEL",
-    help="Draft model: a checkpoint folder, a GGUF file, or either on the hub; none that reads the target's hidden "
-    "states. NAME is what requests call it, by default the last part of the path.",
-)
-@click.option("--draft-precision", "precision", help="Weight precision. [default: as the first draft, else the target]")
-@MIN_OVERLAP
-@click.option(
-    "--calibration-prompts",
-    "calibration_texts",
-    type=FILE,
-    help="int8, int4: calibration data, JSONL of prompts, at least 512 tokens. [default: a built-in set]",
-)
-@CACHE
-def add_draft(bundle: Path, draft: str, **options: Any) -> None:
-    """Add a draft to a bundle.
-
-    Replaces a draft of the same name. Exports and proves only this draft. Requests choose it with --drafter NAME,
-    and specexport calibrate measures it with the others.
-    """
-    start = perf_counter()
-    require_packages()
-    from ..bundle import Bundle
-    from ..editing.display import BuildDisplay
-    from ..editing.progress import Timed
-    from ..exporter.hidden_drafts.folder import refuse_to_add
-    from ..exporter.options import LOOKUP, UNNAMED, parse_draft
-    from ..exporter.sources import look_on_hub
-
-    if draft == LOOKUP:
-        raise click.UsageError(
-            "--draft is lookup, which is no model: every bundle can draft by lookups; use --drafter ngram"
-        )
-    named = parse_draft(draft)
-    refuse_to_add(named.source)
-    look_on_hub([named.source])
-    if named.name == UNNAMED and named.source == draft and Path(draft).name != UNNAMED:
-        raise click.UsageError(
-            f"the path {draft} has no name that a draft can have; give one with --draft NAME={draft}"
-        )
-    with BuildDisplay() as display:
-        timed = Timed(display)
-        with timed.stage("check the bundle", 1):
-            opened = Bundle.open(bundle)
-        with timed.stage("import packages", 1):
-            from ..exporter.additional_drafts import AddOptions
-            from ..exporter.additional_drafts import add_draft as add
-
-        report = add(opened, named, AddOptions(**options), display)
-    _echo_built(report.bundle, (*timed.times, *report.times), perf_counter() - start)
-    drafts = ", ".join(report.bundle.manifest.draft_names)
-    click.echo(f"{bundle} has the drafts {drafts}; specexport calibrate measures where each one pays", err=True)
-    click.echo(str(bundle))
-
-
-def _echo_built(bundle: Bundle, stages: Sequence[StageTime], seconds: float) -> None:
-    """What took how long, and what was built."""
-    from ..runtime.describe import describe, summary
-
-    click.echo("\n".join([*time_lines(stages, seconds), "", summary(describe(bundle)), ""]), err=True)
 
 
 def _next_steps(bundle: Bundle, place: str) -> str:

@@ -110,24 +110,3 @@ def push(bundle: Path, repository: str, private: bool) -> None:
     from ..editing.push import push as upload
 
     click.echo(upload(Bundle.open(bundle), repository, private))
-
-
-@click.command("remove-draft")
-@BUNDLE
-@click.option("--draft", "name", required=True, metavar="NAME", help="Name of the draft.")
-def remove_draft(bundle: Path, name: str) -> None:
-    """Remove a draft from a bundle.
-
-    The first draft cannot be removed. What calibration left in the bundle is removed too.
-    """
-    from ..bundle import Bundle
-    from ..editing.replace_manifest import remove_draft as remove
-    from ..runtime.policy.routes import POLICY
-
-    opened = Bundle.open(bundle)
-    calibrated = opened.path(POLICY).exists()
-    left = remove(opened, name)
-    click.echo(f"removed {name}; left: {', '.join(left.manifest.draft_names)}", err=True)
-    if calibrated:
-        click.echo("the calibration may have used it and was removed; run specexport calibrate again", err=True)
-    click.echo(str(bundle))

@@ -60,13 +60,6 @@ TOP_K = click.option("--top-k", type=int, default=0, help="0 is off.")
 TOP_P = click.option("--top-p", type=float, default=1.0, help="1 is off.")
 SEED = click.option("--seed", type=int, default=0, help="Random seed.")
 CHAT_TEMPLATE = click.option("--chat-template", type=FILE, help="File with a chat template. [default: the bundle's]")
-MIN_OVERLAP = click.option(
-    "--min-overlap",
-    type=float,
-    default=0.5,
-    help="Draft with another tokenizer: minimum share of the calibration texts' tokens that it must know.",
-)
-CACHE = click.option("--cache", type=FILE, help="Build cache. [default: specexport in $XDG_CACHE_HOME or ~/.cache]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 # Of `build` and `compile`, for engines that run plans.

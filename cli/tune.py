@@ -131,7 +131,11 @@ def tune(
             err=True,
         )
         raise SystemExit(130 if report.interrupted else 1)
-    click.echo(f"build with it: specexport build --draft {output} ..., and calibrate again", err=True)
+    click.echo(
+        f"next: specexport build --target {target or 'TARGET'} --draft {output} --force, with the options that the "
+        "bundle was built with (its target is not exported again); then calibrate again",
+        err=True,
+    )
 
 
 def _render(report: TuneReport) -> str:

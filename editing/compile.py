@@ -31,8 +31,9 @@ from ..errors import BundleError, EngineError, ProofError
 from ..runtime.proofs.parity import arithmetic, prove_decoder
 from ..runtime.proofs.reference_file import load_reference
 from .progress import BuildProgress
-from .replace_manifest import ENGINES, UNCHANGED, replace_manifest
+from .replace_manifest import UNCHANGED, replace_manifest
 
+ENGINES = "engines"  # where in a bundle each has the folder of its plans
 SOUND_PROFILES = (10, 8)  # the first version of TensorRT that computes the same with several profiles as with one
 
 

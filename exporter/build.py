@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..bundle import Bundle, Contract, DraftSpec, Role, SharedVocabulary, write_manifest
+from ..bundle import Bundle, Contract, DraftSpec, Role, write_manifest
 from ..bundle.files import require_space_for
 from ..bundle.output import new_folder
 from ..editing.compile import compile_bundle
 from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
 from ..errors import ParameterError
 from ..user_cache import user_cache
-from .additional_drafts import ResolvedDraft, put_draft
-from .bundle_files import Contents, make_manifest, unused_templates, write_kept_tokens, write_maps, write_text
+from .additional_drafts import ResolvedDraft
+from .bundle_files import Contents, make_manifest, unused_templates, write_text, write_vocabulary
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.config import keeps_states
 from .checkpoints.find import find_checkpoint
@@ -166,18 +166,17 @@ def build(
             timed.note(f"warning: {warning}")
         numbers = options.numbers
         exports = resolved.exports(targets, options.engines, numbers, texts)
-        with timed.stage("hash the weights", len(exports)) as step:
-            for role, export in exports.items():
-                step(role)
+        more = [one.export(numbers, texts, targets.dialects) for one in resolved.more]
+        every = (*exports.values(), *more)
+        with timed.stage("hash the weights", len(every)) as step:
+            for export in every:
+                step(export.name or export.role)
                 _ = export.checkpoint.digest  # kept: the keys of stages are made of it
-        sizes = {export.key(context.contract): export.weight_bytes(context.contract) for export in exports.values()}
-        plans = len(targets.compiled) * sum(sizes.values())  # which hold the weights again
+        sizes = {export.key(context.contract): export.weight_bytes(context.contract) for export in every}
+        weights = sum(export.weight_bytes(context.contract) for export in exports.values())
+        plans = len(targets.compiled) * weights  # which hold them again
         require_space_for(sizes, cache, staging_dir, plans)
-        bundle = _write(resolved, drafts, exports, context, options, command)
-        for one in resolved.more:
-            bundle = put_draft(
-                bundle, one, one.export(numbers, texts, targets.dialects), options.min_overlap, cache, timed
-            )
+        bundle = _write(resolved, drafts, exports, more, context, options, command)
         for engine in targets.compiled:
             bundle = compile_bundle(bundle, engine, options.compiling, timed)
     return BuildReport(Bundle(Path(output), bundle.manifest), tuple(timed.times), resolved.warnings)
@@ -187,11 +186,12 @@ def _write(
     resolved: _Models,
     drafts: Sequence[NamedDraft],
     exports: dict[Role, ModelExport],
+    more: Sequence[ModelExport],
     context: BuildContext,
     options: BuildOptions,
     command: str,
 ) -> Bundle:
-    """Export the models, prove the graphs, and write everything but plans."""
+    """Export the models, prove the graphs, and write everything but plans. more: of `resolved.more`."""
     contract, staging_dir, progress = context.contract, context.staging_dir, context.progress
     specs = {role: export_model(export, context) for role, export in exports.items()}
     text = write_text(resolved.models["target"], staging_dir)
@@ -200,12 +200,11 @@ def _write(
     target, first = specs["target"], specs.get("draft")
     made: tuple[DraftSpec, ...] = ()
     if first is not None:
-        kept = resolved.models["draft"].kept_tokens
-        if kept is not None:
-            maps: SharedVocabulary | None = write_kept_tokens(kept, target.vocab_size, staging_dir)
-        else:
-            maps = write_maps(resolved.translation, target, first, options.min_overlap, staging_dir)
+        own, translation = resolved.models["draft"], resolved.translation
+        maps = write_vocabulary(own, translation, target, first, options.min_overlap, staging_dir)
         made = (DraftSpec(drafts[0].name, first, maps),)
+    for one, export in zip(resolved.more, more, strict=True):
+        made += (one.put(export, target, options.min_overlap, context),)
     with progress.stage("write", 1):
         defaults = resolved.models["target"].defaults.within(target.vocab_size)
         contents = Contents(target, made, text, options.engines, defaults)

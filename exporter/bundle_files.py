@@ -118,6 +118,22 @@ def write_kept_tokens(kept: NDArray[np.int64], target_size: int, staging_dir: Pa
     return SharedVocabulary(MAPS, len(kept), target_size, len(kept))
 
 
+def write_vocabulary(
+    draft: Checkpoint,
+    translation: Translation | None,
+    target: ModelSpec,
+    spec: ModelSpec,
+    min_overlap: float,
+    folder: Path,
+) -> SharedVocabulary | None:
+    """The map between the target's ids and those of a draft that has others, into the draft's `folder`. spec: of the
+    draft.
+    """
+    if draft.kept_tokens is not None:
+        return write_kept_tokens(draft.kept_tokens, target.vocab_size, folder)
+    return write_maps(translation, target, spec, min_overlap, folder)
+
+
 def reference_path(role: Role) -> str:
     return f"reference/{role}.npz"
 

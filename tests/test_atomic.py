@@ -101,7 +101,7 @@ def test_all_of_a_folder_is_synced_before_it_replaces_another(tmp_path: Path, mo
     final.mkdir()
 
     def fsync(descriptor: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
         synced.append((path.name, (final / "graphs").exists()))
 
     monkeypatch.setattr("os.fsync", fsync)

@@ -245,7 +245,6 @@ def test_usage_errors(options: tuple[str, ...], run: Run, built: Path) -> None:
         *(f"calibrate {{bundle}} --prompts one --report {file}" for file in (".", "no/x.md", "x.html", "")),
         *(f"build --output out --target {model}" for model in ("./no", "/no/m", "no.gguf", ".", "p", "")),
         *(f"build --target {{target}} --output {place}" for place in (".", "p/out", "")),
-        "add-draft {bundle} --draft ./no",
         "push {bundle} name",
         "serve {bundle} --port {taken}",
         "serve {bundle} --uds no/socket",

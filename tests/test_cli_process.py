@@ -100,9 +100,9 @@ def test_a_draft_that_cannot_be_is_refused_before_torch_is_imported(tmp_path: Pa
         "        print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
     build = ["build", "--target", str(target), "--output", str(tmp_path / "bundle"), "--draft"]
-    calls = [[*build, str(head)], [*build, "mtp"], ["add-draft", str(tmp_path), "--draft", str(head)]]
+    calls = [[*build, str(head)], [*build, "mtp"]]
     result = python(script, calls)
-    assert result.stdout == 3 * "[]\n", result.stderr
+    assert result.stdout == 2 * "[]\n", result.stderr
 
 
 @pytest.mark.slow

@@ -24,9 +24,9 @@ def test_nothing_in_a_bundle_tells_where_it_was_made(pair: Pair, cache: Path, tm
     prompts, bundle = home / "p.jsonl", home / "x.bundle"
     prompts.write_text("".join(f'{{"route": "a", "prompt": "def add{n}(a, b)"}}\n' for n in range(3)))
     draft, where = home / "lr=1" / "d", ("--cache", cache)
+    drafts = (f"--draft={draft}", "--draft", f"more={draft}")
     commands = [
-        ("build", "--target", home / "t", f"--draft={draft}", "--max-seq-len", 64, f"--output={bundle}", *where),
-        ("add-draft", bundle, "--draft", f"more={draft}", *where),
+        ("build", "--target", home / "t", *drafts, "--max-seq-len", 64, f"--output={bundle}", *where),
         ("calibrate", bundle, "--prompts", prompts, "--max-new-tokens", 10),
     ]
     for command in commands:
@@ -38,5 +38,7 @@ def test_nothing_in_a_bundle_tells_where_it_was_made(pair: Pair, cache: Path, tm
     for word in (NAME, str(tmp_path), str(Path(__file__).parents[1]), sys.prefix, os.path.dirname(os.__file__)):  # noqa: PTH120
         assert not [file for file, content in files.items() if word.encode() in content], word
     manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
-    assert manifest["command"].startswith("specexport build --target t --draft=d --max-seq-len 64 --output=x.bundle")
+    assert manifest["command"].startswith(
+        "specexport build --target t --draft=d --draft more=d --max-seq-len 64 --output="
+    )
     assert [model["source"] for model in (manifest["target"], manifest["drafts"][1]["model"])] == ["t", "d"]

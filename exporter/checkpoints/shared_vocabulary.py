@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ...bundle import Bundle
 from ...runtime.text.token_bytes import BYTE_FALLBACK, spelled, token_names
 
 PURPOSES = ("eos_token", "bos_token", "pad_token", "unk_token")
@@ -40,13 +39,6 @@ class Tokens:
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Tokens:
         ids = {purpose: getattr(tokenizer, f"{purpose}_id") for purpose in PURPOSES}
         return cls(json.loads(tokenizer.backend_tokenizer.to_str()), ids)
-
-    @classmethod
-    def of_bundle(cls, bundle: Bundle) -> Tokens:
-        text = bundle.manifest.text
-        tokenizer = Tokenizer.from_file(str(bundle.path(text.tokenizer)))
-        ids = {purpose: tokenizer.token_to_id(text.special_tokens.get(purpose, "")) for purpose in PURPOSES}
-        return cls(json.loads(tokenizer.to_str()), ids)
 
     @cached_property
     def _names(self) -> dict[int, str]:

@@ -30,7 +30,7 @@ from .base import HiddenDraft, copied
 from .block import BlockDraft, BlockForm
 from .eagle3 import Eagle3Draft, Eagle3Form, turned
 from .fit import Said, Target, is_same, made_for, refuse_another
-from .folder import format_of, pickled_named, refuse_reader, refuse_to_add, tensors_of
+from .folder import format_of, pickled_named, tensors_of
 from .formats import Description, absent_keys, describe, describe_blocks
 from .kinds import BlockFormat, Format, is_block, kind_of
 from .measured import acceptance, held_out, options, shares
@@ -267,27 +267,14 @@ def find_draft(source: str, target: Checkpoint, said: Said | None = None, texts:
         from .mtp import mtp_checkpoint
 
         return mtp_checkpoint(target)
-    found, format = _found(source)
+    with pickled_named(source):
+        found = find_checkpoint(source)
+    format = None if isinstance(found, GgufCheckpoint) else format_of(source, found.folder)
     if format is None:
         return found
     draft = HiddenDraftCheckpoint(source, found.folder, target, format, said or Said(), texts)
     draft.check()
     return draft
-
-
-def find_own_draft(source: str) -> Checkpoint:
-    """A draft for a bundle that is there, whose target gives no hidden states. Raises `CheckpointError`."""
-    refuse_to_add(source)
-    found, format = _found(source)
-    refuse_reader(source, format is not None)
-    return found
-
-
-def _found(source: str) -> tuple[Checkpoint, Format | BlockFormat | None]:
-    """A checkpoint, and the format of a draft that reads the target's hidden states. Raises `CheckpointError`."""
-    with pickled_named(source):
-        found = find_checkpoint(source)
-    return found, None if isinstance(found, GgufCheckpoint) else format_of(source, found.folder)
 
 
 def _apart(rows: Tensor, head_dim: int) -> Tensor:

@@ -15,15 +15,12 @@ from ..checkpoints.source import (
     ALIKE,
     OTHER_FORMATS,
     WEIGHTS,
-    find_local,
     find_weights,
-    is_gguf,
     read_config,
     read_headers,
 )
 from .fit import module_name
 from .kinds import BlockFormat, Format, recognize
-from .mtp_tensors import is_mtp
 
 
 def format_of(source: str, folder: Path) -> Format | BlockFormat | None:
@@ -67,13 +64,6 @@ def _pickled(source: str) -> str | None:
     return files[0] if recognize(source, read_config(source, folder, "draft"), ()) else None
 
 
-def refuse_to_add(source: str) -> None:
-    """Raises `CheckpointError` for a draft of these, of which a bundle's target does not give the hidden states."""
-    with pickled_named(source):
-        place = None if is_mtp(source) else find_local(source)
-    refuse_reader(source, is_mtp(source) or bool(place and not is_gguf(source) and format_of(source, place)))
-
-
 def refuse_as_target(source: str, folder: Path) -> None:
     """Raises `CheckpointError` for a draft of these."""
     names = _names(source, folder)
@@ -84,12 +74,3 @@ def refuse_as_target(source: str, folder: Path) -> None:
                 "--target",
                 "target",
             )
-
-
-def refuse_reader(source: str, reads: bool) -> None:
-    if reads:
-        raise CheckpointError(
-            f"{source} reads the target's hidden states, which a bundle's target gives only for the drafts that it was "
-            "built with; build the bundle again with --draft",
-            "draft",
-        )

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...bundle import Bundle, DraftSpec
 from ...engines.base import Engine, OpenedDraft
-from ...errors import ParameterError, SessionClosedError, SpecExportError
+from ...errors import ParameterError, SessionClosedError
 from ..state.cached_decoder import CachedDecoder
 from ..state.context import Context
 from ..state.hidden_rows import HiddenDecoder
@@ -52,8 +52,8 @@ class Drafts:
         """Let the context draft with the model of `drafter` (a name from `check_drafter`), which is opened if
         necessary.
 
-        None for plain decoding. Raises `ParameterError` if the engine runs only the first draft, and if the draft is no
-        longer in the bundle, `SessionClosedError`, and the errors of opening a draft.
+        None for plain decoding. Raises `ParameterError` if the engine runs only the first draft, `SessionClosedError`,
+        and the errors of opening a draft.
         """
         model = model_of(drafter) if drafter is not None else None
         if model is not None:
@@ -82,16 +82,7 @@ class Drafts:
                 "additional drafts run with --engine onnxruntime",
                 "drafter",
             )
-        try:
-            self._add(draft, self.engine.open_draft(draft.model))
-        except (SpecExportError, OSError):
-            if all(self.bundle.path(file).exists() for file in draft.files()):
-                raise
-            raise ParameterError(
-                f"drafter {draft.name!r} is no longer in the bundle: it was removed or replaced after this session "
-                "loaded it; name another drafter, or load the bundle again",
-                "drafter",
-            ) from None
+        self._add(draft, self.engine.open_draft(draft.model))
 
     def _add(self, draft: DraftSpec, opened: OpenedDraft) -> None:
         decoder = draft_decoder(self.bundle, draft, opened.decoder, self.engine.target.vocab_size)

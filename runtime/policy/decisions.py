@@ -10,7 +10,7 @@ from time import perf_counter
 
 from ...bundle import NO_DRAFT
 from ...engines.base import OpenedDraft
-from ...errors import BundleError, ParameterError
+from ...errors import BundleError
 from ..drafting.drafts import Drafts
 from ..drafting.names import model_of
 from ..state.cached_decoder import Cancelled
@@ -38,9 +38,8 @@ class Decisions:
     route is named; requests with a grammar have their own. routed_states: of requests that are routed, by drafter.
     timings: by drafter, on `clock`.
 
-    survivals: of the drafts whose confidence is read while they draft. open_draft: opens one; it raises
-    `ParameterError` if that draft is no longer in the bundle. looks_up: the default drafter looks tokens up
-    before it asks the first draft.
+    survivals: of the drafts whose confidence is read while they draft. open_draft: opens one. looks_up: the default
+    drafter looks tokens up before it asks the first draft.
     """
 
     policy: Policy | None = None
@@ -56,7 +55,6 @@ class Decisions:
     routed_states: dict[str, RouteState] = field(default_factory=dict)
     timings: dict[str, Timing] = field(default_factory=dict)
     _predictors: dict[str, AcceptancePredictor | None] = field(default_factory=dict)
-    _left: set[str] = field(default_factory=set)
 
     @classmethod
     def load(cls, drafts: Drafts, threads: int) -> Decisions:
@@ -181,31 +179,18 @@ class Decisions:
         """
         if self.policy is None or self.routing is None or self.policy.default.mode != "adaptive":
             return None
-        usable = [name for name in self.routing.drafters if self._opens(name)]
-        costs = {name: known for name in usable if (known := self.costs_of(name)) is not None}
+        costs = {name: known for name in self.routing.drafters if (known := self.costs_of(name)) is not None}
         if self.policy.default.verdict == "off" or len(costs) < 2:
             return None
         candidates = {}
         for name, known in costs.items():
+            if self.open_draft is not None and (model := model_of(name)) is not None:
+                self.open_draft(model)
             state = RouteState(alone=True)
             if not seeded:
                 state = self.routed_states.setdefault(name, RouteState(timing=self._timing(name)))
             candidates[name] = Candidate(known, self.acceptance_predictor(name), state)
         return RoutedSchedule(self.routing, prompt, candidates, most)
-
-    def _opens(self, drafter: str) -> bool:
-        """Whether the draft that it uses is still in the bundle; then it is open."""
-        model = model_of(drafter)
-        if self.open_draft is None or model is None:
-            return True
-        try:
-            self.open_draft(model)
-        except ParameterError as error:
-            if model not in self._left:
-                LOG.warning("%s; requests without a route do not use it", error)
-            self._left.add(model)
-            return False
-        return True
 
     def _timing(self, drafter: str) -> Timing | None:
         """The state shared by all routes with this drafter; None for lookups alone, which cost little at any

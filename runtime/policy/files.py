@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from .cost_model import COSTS, Costs
 from .host_identity import bundle_identity, describe_host
 from .routes import POLICY, Policy, RoutePolicy
 from .routing import ROUTING, Routing
-from .survival import SURVIVAL, Survival
+from .survival import Survival
 
 REPORT = "report.md"
 # The folder of those that are not finished.
@@ -129,19 +129,6 @@ def write_decision(bundle: Bundle, value: Policy | Routing | Mapping[str, Costs 
     with _writing(bundle.root):
         text = json.dumps(value, indent=1, ensure_ascii=False, default=asdict) + "\n"
         write_whole(bundle.path(name), text.encode())
-
-
-def forget_decisions(bundle: Bundle) -> None:
-    """Remove what calibration left, journals too, for a bundle that becomes another one. Raises `OutputError`."""
-    # the policy first: without the others it drafts fixed numbers
-    decisions = map(bundle.path, (POLICY, ROUTING, COSTS, SURVIVAL, REPORT))
-    for path in (*decisions, *bundle.path(JOURNALS).glob("*.jsonl")):
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise OutputError(f"{path} cannot be removed: {error.strerror}") from None
-    with suppress(OSError):  # other files may lie there
-        bundle.path(JOURNALS).rmdir()
 
 
 def check_writable(bundle: Bundle) -> None:

@@ -173,13 +173,6 @@ self._graphs[key] = self._device.capture(work)""",
     ),
     Mutant("that a set was forced is kept quiet", KERNELS, "if wanted", "if False", OF_KERNELS),
     Mutant(
-        "a draft is exported for kernels that this host cannot run",
-        "exporter/additional_drafts.py",
-        'if "kernels" in manifest.target.graphs and',
-        'if "kernel" in manifest.target.graphs and',
-        ("tests/exporter/test_additional_drafts.py",),
-    ),
-    Mutant(
         "a package that this host cannot run stops all graphs",
         KERNELS,
         "availability().usable",

@@ -20,18 +20,17 @@ def test_files_then_the_manifest_then_its_name_are_synced(tmp_path: Path, monkey
     before = Bundle.open(root)
     scratch.mkdir()
     (scratch / "new").write_bytes(b"plan")
-    place = root / "drafts/new"
+    place = root / "engines/new"
     steps = list[tuple[str, bool, bytes]]()
 
     def sync(path: Path) -> None:
         steps.append((path.relative_to(root).as_posix(), place.exists(), (root / MANIFEST).read_bytes()))
 
     monkeypatch.setattr(module, "sync", sync)
-    added = {"drafts/new": FileEntry(4, sha256(scratch / "new"))}
+    added = {"engines/new": FileEntry(4, sha256(scratch / "new"))}
     old = (root / MANIFEST).read_bytes()
-    replace_manifest(
-        before, replace(before.manifest, files=before.manifest.files | added), scratch, {scratch / "new": place}
-    )
+    manifest = replace(before.manifest, files=before.manifest.files | added)
+    replace_manifest(before, manifest, scratch, {scratch / "new": place}, "tensorrt")
     new = (root / MANIFEST).read_bytes()
-    assert steps == [("drafts", True, old), (f"scratch/{MANIFEST}", True, old), (".", True, new)]
+    assert steps == [("engines", True, old), (f"scratch/{MANIFEST}", True, old), (".", True, new)]
     assert new != old

@@ -1,31 +1,16 @@
-"""Bundles with several drafts: built, loaded, and changed by `specexport add-draft`."""
+"""Bundles with several drafts: built, loaded, and built again with others."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import specexport
-from specexport.atomic import lock
-from specexport.bundle import MANIFEST, Bundle
-from specexport.editing import replace_manifest
-from specexport.editing.replace_manifest import remove_draft
-from specexport.errors import EngineError, OutputError, ParameterError, ProofError
-from specexport.exporter import additional_drafts
-from specexport.exporter.additional_drafts import AddOptions, add_draft
+from specexport.bundle import Bundle
+from specexport.errors import ParameterError
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions, NamedDraft, parse_draft
 from specexport.runtime.describe import describe, render
-from specexport.runtime.policy.cost_model import COSTS
-from specexport.runtime.policy.routes import POLICY
 from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, verify_session
 from specexport.runtime.proofs.verify import render as render_report
 from support.doubles import proofs_of
@@ -40,33 +25,22 @@ PROMPT = "the quick brown fox"
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Drafts: one of other weights, one of another tokenizer, one whose positions end early."""
+    """Drafts: one of other weights, one of another tokenizer."""
     folder = tmp_path_factory.mktemp("drafts")
     return {
         "small": save_checkpoint(folder / "small", seed=1),  # the target itself, so all that it drafts stands
         "other": save_checkpoint(folder / "other", seed=3, tokenizer=make_tokenizer(272, LINES[:2]), vocab_size=272),
-        "short": save_checkpoint(folder / "short", seed=4, max_position_embeddings=32),
     }
 
 
 @pytest.fixture(scope="module")
 def several(pair: Pair, others: dict[str, Path], cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of three drafts, the last with another tokenizer. Not to be changed."""
-    drafts = [NamedDraft(name, str(path)) for name, path in {"first": pair.draft, **others}.items() if name != "short"]
+    drafts = [NamedDraft(name, str(path)) for name, path in {"first": pair.draft, **others}.items()]
     options = BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache, min_overlap=0.1)
     place = tmp_path_factory.mktemp("several") / "tiny.bundle"
     build(str(pair.target), drafts, place, options)
     return place
-
-
-@pytest.fixture
-def copy(built: Path, tmp_path: Path) -> Path:
-    """A bundle of one draft, to be changed."""
-    return Path(shutil.copytree(built, tmp_path / "copy.bundle"))
-
-
-def state(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(
@@ -144,143 +118,24 @@ def test_verify_proves_every_draft(several: Path) -> None:
     assert f"of {3 * DEFAULT_PROMPTS} runs ({DEFAULT_PROMPTS} prompts x 3 drafters) equal" in render_report(report)
 
 
-def test_add_draft_exports_the_draft_alone(copy: Path, others: dict[str, Path], cache: Path) -> None:
-    before, notes = state(copy), Notes()
-    for name in (POLICY, COSTS):
-        (copy / name).write_text("{}")  # of other drafts, so they stay
-    report = add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache), notes)
-    assert [label for label, _ in notes.stages if "target" in label] == []
-    assert [line for line in report.warnings if "not smaller than the target's" in line]
-    after = state(copy)
-    assert {name: content for name, content in after.items() if name in before and name != "manifest.json"} == {
-        name: content for name, content in before.items() if name != "manifest.json"
-    }
-    assert {POLICY, COSTS} <= set(after)
-    (copy / POLICY).unlink()
-    (copy / COSTS).unlink()
-    assert Bundle.open(copy) == report.bundle
-    with specexport.load(copy) as session:
-        plain = session.generate(PROMPT, speculate=False, max_new_tokens=12)
-        assert session.generate(PROMPT, drafter="small", max_new_tokens=12).tokens == plain.tokens
-
-
-def test_add_draft_replaces_one_of_its_name(copy: Path, others: dict[str, Path], cache: Path) -> None:
-    options = AddOptions(cache=cache, min_overlap=0.1)
-    add_draft(Bundle.open(copy), NamedDraft("x", str(others["small"])), options)
-    first = Bundle.open(copy).manifest
-    add_draft(Bundle.open(copy), NamedDraft("x", str(others["small"])), options)
-    assert Bundle.open(copy).manifest == first  # the same again
-    (copy / POLICY).write_text("{}")
-    add_draft(Bundle.open(copy), NamedDraft("x", str(others["other"])), options)
-    manifest = Bundle.open(copy).manifest
-    assert manifest.draft_names == ("draft", "x")
-    assert manifest.draft_called("x").shared_vocabulary is not None
-    assert len(list((copy / "drafts").iterdir())) == 1
-    assert not (copy / POLICY).exists()  # it was made with the one that went
-    add_draft(Bundle.open(copy), NamedDraft("draft", str(others["small"])), options)
-    manifest = Bundle.open(copy).manifest
-    assert manifest.draft_names == ("draft", "x")
-    assert manifest.drafts
-    assert manifest.drafts[0].model.source == others["small"].name
-    assert not list((copy / "graphs").glob("draft*"))
-    with specexport.load(copy) as session:
-        plain = session.generate(PROMPT, speculate=False, max_new_tokens=12)
-        for drafter in ("model", "x"):
-            assert session.generate(PROMPT, drafter=drafter, max_new_tokens=12).tokens == plain.tokens
-
-
-def test_a_bundle_without_a_draft_gets_its_first(
-    pair: Pair, others: dict[str, Path], cache: Path, tmp_path: Path
+def test_a_bundle_with_other_drafts_exports_only_what_is_new(
+    several: Path, pair: Pair, others: dict[str, Path], cache: Path, tmp_path: Path
 ) -> None:
-    place = tmp_path / "alone.bundle"
-    build(str(pair.target), None, place, BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache))
-    add_draft(Bundle.open(place), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
-    assert Bundle.open(place).manifest.draft_names == ("small",)
-    with specexport.load(place) as session:
-        assert session.generate(PROMPT, num_draft_tokens=3, max_new_tokens=8).statistics.draft_passes > 0
-
-
-@pytest.mark.parametrize(
-    ("module", "place"),
-    [(additional_drafts, "export_model"), (additional_drafts, "prove"), (replace_manifest, "write_manifest")],
-)
-@pytest.mark.parametrize("error", [ProofError("no"), KeyboardInterrupt(), OSError(28, "No space left")])
-def test_an_add_that_fails_leaves_the_bundle_as_it_was(
-    module: ModuleType,
-    place: str,
-    error: BaseException,
-    copy: Path,
-    others: dict[str, Path],
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    before = state(copy)
-
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(module, place, fail)
-    with pytest.raises((ProofError, KeyboardInterrupt, OutputError)):
-        add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
-    assert state(copy) == before
-
-
-def test_a_host_without_the_kernels_is_told_what_to_install(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("specexport_kernels")
-    monkeypatch.setitem(sys.modules, "specexport_kernels", None)
-    with refused(EngineError, "specexport-kernels", "not installed", "pip install", code="engine_unavailable"):
-        add_draft(Bundle.open(bundle), NamedDraft("small", "unread"))
-
-
-def test_of_two_that_add_the_same_the_second_is_refused_and_harms_nothing(
-    copy: Path, others: dict[str, Path], cache: Path
-) -> None:
-    before, named = Bundle.open(copy), NamedDraft("small", str(others["small"]))
-    add_draft(before, named, AddOptions(cache=cache))
-    after = state(copy)
-    with refused(OutputError, "meantime", code="changed_meanwhile"):
-        add_draft(before, named, AddOptions(cache=cache))
-    assert state(copy) == after
-    with lock_of(copy), refused(OutputError, "being", code="changed_meanwhile"):
-        add_draft(Bundle.open(copy), named, AddOptions(cache=cache))
-    assert state(copy) == after
-    Bundle.open(copy)
-
-
-@contextmanager
-def lock_of(folder: Path) -> Iterator[None]:
-    file = os.open(folder, os.O_RDONLY)
-    lock(file)
-    try:
-        yield
-    finally:
-        os.close(file)
-
-
-def test_a_draft_that_is_removed_leaves_nothing(copy: Path, others: dict[str, Path], cache: Path) -> None:
-    before = state(copy)
-    add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
-    (copy / POLICY).write_text("{}")
-    for name in ("draft", "model", "other"):
-        with refused(ParameterError, "small", field="draft"):
-            remove_draft(Bundle.open(copy), name)
-    assert remove_draft(Bundle.open(copy), "small") == Bundle.open(copy)
-    after = state(copy)
-    assert json.loads(after.pop(MANIFEST)) == json.loads(before.pop(MANIFEST))
-    assert after == before
-
-
-def test_drafts_that_cannot_be_added(copy: Path, others: dict[str, Path], cache: Path, tmp_path: Path) -> None:
-    bundle = Bundle.open(copy)
-
-    def add(bundle: Bundle, name: str, source: str, **options: object) -> None:
-        with refused(ParameterError, field=("draft", "draft_precision")):
-            add_draft(bundle, NamedDraft(name, str(others[source])), AddOptions(cache=cache, **options))  # type: ignore[arg-type]
-
-    add(bundle, "short", "short")
-    add(bundle, "small", "small", precision="fp16")
-    add(Bundle(copy, replace(bundle.manifest, engines=("tensorrt",))), "small", "small")
-    add(Bundle(copy, replace(bundle.manifest, engines=("tensorrt", "onnxruntime"))), "draft", "small")
+    """As `docs/drafts.md` says to change the drafts of a bundle: none, more, fewer, in another order."""
+    new = save_checkpoint(tmp_path / "new", seed=5)
+    options = BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache, min_overlap=0.1, force=True)
+    place, drafts = tmp_path / "b.bundle", {"first": pair.draft, **others, "new": new}
+    for names, exported in (
+        (("first", "new"), ["export draft new"]),
+        (("other", "new", "first"), []),
+        (("new",), []),
+        ((), []),
+    ):
+        notes = Notes()
+        build(str(pair.target), [NamedDraft(name, str(drafts[name])) for name in names], place, options, notes)
+        assert [label for label, _ in notes.stages if label.startswith("export")] == exported
+        assert Bundle.open(place).manifest.draft_names == names
+    assert not (place / "drafts").exists()
 
 
 def test_builds_that_cannot_have_several() -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from specexport.bundle import ModelSpec
-from specexport.engines.base import Logits, OpenedDraft
+from specexport.engines.base import Logits
 from specexport.errors import BundleError
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
-from specexport.runtime.policy.files import JOURNALS, REPORT, forget_decisions, write_decision
+from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routed_schedule import RoutedSchedule
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
@@ -136,32 +134,11 @@ def test_a_default_that_is_fixed_or_off_stays_so(default: dict[str, Any], tmp_pa
     assert routed(tmp_path, **default).decisions.routed([5], MOST) is None
 
 
-def test_nothing_is_chosen_where_nobody_knows_costs_or_runs_several(tmp_path: Path) -> None:
+def test_nothing_is_chosen_where_nobody_knows_costs_or_routes(tmp_path: Path) -> None:
     session = routed(tmp_path)
-    alone = Session(session.bundle, replace(session.engine, open_draft=None))
-    assert alone.decisions.routed([5], MOST) is None
     assert Session(session.bundle, session.engine, threads=3).decisions.routed([5], MOST) is None
-    (session.bundle.root / REPORT).touch()
-    (session.bundle.root / JOURNALS).mkdir()
-    (session.bundle.root / JOURNALS / "calibrate-0.jsonl").touch()  # which holds prompts
-    forget_decisions(session.bundle)
-    assert not any((session.bundle.root / name).exists() for name in (ROUTING, REPORT, JOURNALS))
+    session.bundle.path(ROUTING).unlink()
     assert Session(session.bundle, session.engine).decisions.routed([5], MOST) is None
-
-
-def test_a_draft_that_has_left_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    session = routed(tmp_path)
-
-    def gone(spec: ModelSpec) -> OpenedDraft:
-        raise FileNotFoundError
-
-    session.drafts.engine = replace(session.engine, open_draft=gone)
-    for file in session.bundle.manifest.draft_called("b").files():
-        session.bundle.path(file).unlink()
-    with caplog.at_level(logging.WARNING, logger="specexport"):
-        for _ in range(2):
-            assert set(session.generate([5, 7], max_new_tokens=20).statistics.rounds_by_drafter) == {"draft"}
-    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize("name", ["z", "ngram+z", "ngram:model"])

@@ -106,27 +106,7 @@ def test_drafters_that_this_bundle_or_engine_lacks(tmp_path: Path) -> None:
     assert session.generate(PROMPT, max_new_tokens=4).statistics.emitted == 4  # the lock is free
 
 
-def test_a_draft_that_has_left_the_bundle_is_refused(tmp_path: Path) -> None:
-    """Removed or replaced under a session that has not opened it; those that are open go on."""
-    session = make(tmp_path)
-
-    def from_files(spec: ModelSpec) -> OpenedDraft:
-        session.bundle.path(spec.weights).read_bytes()
-        return OpenedDraft(FakeDecoder(seed=1), None)
-
-    session.drafts.engine = replace(session.engine, open_draft=from_files)
-    session.generate(PROMPT, drafter="b", max_new_tokens=4)
-    for name in ("b", "c"):
-        for file in session.bundle.manifest.draft_called(name).files():
-            session.bundle.path(file).unlink()
-    with refused(ParameterError, "loaded", field="drafter"):
-        session.stream(PROMPT, drafter="ngram+c")
-    assert session.generate(PROMPT, drafter="b", max_new_tokens=4).tokens == greedy_tokens(
-        FakeDecoder(seed=1), PROMPT, 4
-    )
-
-
-def test_a_draft_that_is_there_and_fails_is_the_engines_fault(tmp_path: Path) -> None:
+def test_a_draft_that_fails_is_the_engines_fault(tmp_path: Path) -> None:
     session = make(tmp_path)
 
     def fails(spec: ModelSpec) -> OpenedDraft:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from safetensors.torch import load_file, save_file
 from specexport import load
 from specexport.bundle import Bundle
 from specexport.engines.catalogue import ENGINES
-from specexport.errors import BundleError, CheckpointError, ParameterError, ProofError, UnsupportedModelError
-from specexport.exporter.additional_drafts import add_draft
+from specexport.errors import BundleError, ParameterError, ProofError, UnsupportedModelError
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions, NamedDraft
 from specexport.exporter.proving import reading
@@ -272,18 +270,6 @@ def test_what_goes_back_is_proved(target: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(reading, "reading_passes", other_feedback)
     with pytest.raises(ProofError, match="draft"):
         build(str(target), str(tmp_path / "head"), tmp_path / "b", options(tmp_path / "cache"))
-
-
-@pytest.mark.parametrize("save", [save_original, None])
-def test_a_bundle_that_is_there_gives_no_hidden_states(
-    save: Callable[[Path], Any] | None, target: Path, cache: Path, tmp_path: Path
-) -> None:
-    bundle = build(str(target), None, tmp_path / "b", options(cache)).bundle
-    if save is not None:
-        save(tmp_path / "head")
-    source = str(tmp_path / "head") if save is not None else "mtp"
-    with refused(CheckpointError, "hidden states", "--draft", field="draft"):
-        add_draft(bundle, NamedDraft("head", source))
 
 
 def test_engines_that_give_none(target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
