@@ -24,7 +24,7 @@ from ..checkpoints.checkpoint import Checkpoint, for_inference
 from ..checkpoints.find import find_checkpoint
 from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
-from ..checkpoints.source import read_config
+from ..checkpoints.source import first_line, read_config
 from ..weights.texts import read_texts
 from .base import HiddenDraft, copied
 from .block import BlockDraft, BlockForm
@@ -209,12 +209,15 @@ class HiddenDraftCheckpoint(Checkpoint):
         description = self.description
         form = form or description.forms[0]
         model: Eagle3Draft | BlockDraft
-        with torch.device("meta"):
-            if isinstance(form, BlockForm):
-                model = BlockDraft(description.config, form)
-            else:
-                model = Eagle3Draft(turned(description.config, form), form)
-        model.rotary_emb = type(model.rotary_emb)(model.config)
+        try:
+            with torch.device("meta"):
+                if isinstance(form, BlockForm):
+                    model = BlockDraft(description.config, form)
+                else:
+                    model = Eagle3Draft(turned(description.config, form), form)
+            model.rotary_emb = type(model.rotary_emb)(model.config)
+        except Exception as error:  # of values that transformers does not check, each of another type
+            raise self._wrong(f"has a config.json that cannot be used: {first_line(error)}") from None
         return model
 
     def _names(self, model: Eagle3Draft | BlockDraft) -> list[str]:

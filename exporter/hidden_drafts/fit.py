@@ -136,7 +136,7 @@ def made_for(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Name and architecture of the target that it was trained with, where they are written."""
     verifier = _object(_object(config, "speculators_config"), "verifier")
     named = verifier.get("name_or_path") or config.get("target_model_name_or_path")
-    return named, architecture_of(verifier)
+    return str(named) if named else None, architecture_of(verifier)
 
 
 def architecture_of(config: Mapping[str, Any]) -> str | None:

@@ -104,6 +104,11 @@ def describe_blocks(
             f"{source} masks with token {numbers['mask_token_id']}; the target has {target.vocab_size} tokens: {OTHER}",
             "draft",
         )
+    cap = keys.get("final_logit_softcapping")
+    if cap is not None and not (isinstance(cap, int | float) and cap > 0):
+        raise CheckpointError(
+            f"{source}: final_logit_softcapping in config.json is {cap!r}; expected a number above 0", "draft"
+        )
     rank, width = (
         columns(source, shapes, name) for name in ("markov_head.markov_w1.weight", "confidence_head.proj.weight")
     )
@@ -117,7 +122,7 @@ def describe_blocks(
         windows,
         _causal(keys, windows),
         bool(keys.get("sample_from_anchor", keys.get("shift_label", format == "deepspec-blocks" or bool(rank)))),
-        keys.get("final_logit_softcapping"),
+        cap,
         any(name.endswith(".sinks") for name in shapes),
         rank,
         keys.get("markov_head_type") == "gated",

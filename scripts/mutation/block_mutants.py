@@ -71,6 +71,7 @@ BLOCKS = (
         ".reshape(rows.shape)",
         OF_MODULE,
     ),
+    Mutant("a cap of nothing", FORMATS, "and cap > 0", "and cap >= 0", OF_MODULE),
     Mutant("no sinks", BLOCK, "if not self.form.sinks:", "if True:", OF_MODULE),
     Mutant("no sinks in a graph", GRAPHS, "if form.sinks:", "if False:", OF_GRAPHS),
     Mutant("windows in full layers", FORMATS, 'if keys.get("use_swa") and', "if False and", OF_MODULE),

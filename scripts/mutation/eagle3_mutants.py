@@ -39,6 +39,9 @@ READING = (
     ),
     Mutant("the target's layers as the head's", FORMATS, '"num_hidden_layers": count', '"layers": count', OF_FORMATS),
     Mutant("NeMo's names unread", FIT, 'name.removeprefix("model.")', "name", OF_FORMATS),
+    Mutant(
+        "a config that cannot be used", CHECKPOINT, "except Exception as error", "except OSError as error", OF_FORMATS
+    ),
     Mutant("one base for all forms", EAGLE3, "turned(self.config, form)", "self.config", OF_MEASURED),
     Mutant("a base that is not kept", CHECKPOINT, "turned(description.config, form)", "description.config", OF_FORMATS),
     Mutant("hidden states of the layer after", BASE, "states[tap]", "states[tap + (tap >= 0)]", OF_FORMATS),

@@ -221,6 +221,7 @@ def test_the_user_may_say_the_taps(target: Path, tmp_path: Path) -> None:
         (dict(mask_token_id=None), ("mask_token_id", "None")),
         (dict(mask_token_id=288), ("288",)),
         (dict(block_size=1), ("block_size", "1")),
+        (dict(final_logit_softcapping=0), ("final_logit_softcapping", "0")),
         (dict(markov_head_type="rnn"), ("markov_head_type", "rnn")),
         (dict(projector="other"), ("projector", "other")),
     ],

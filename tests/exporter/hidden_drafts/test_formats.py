@@ -391,6 +391,8 @@ def test_keys_that_change_nothing(target: Path, tmp_path: Path) -> None:
         (save_original, dict(hidden_size=None), ("hidden_size",)),
         (save_original, dict(hidden_size=64), (64, "norm.weight of 32", "export or download both again")),
         (save_original, dict(intermediate_size=40), ("mlp",)),
+        (save_original, dict(hidden_act="x"), ("config.json", "x")),
+        (save_original, dict(rope_theta="x"), ("config.json",)),
         (save_deepspec, dict(num_target_layers=36), (36, TARGET_LAYERS)),
         (save_speculators, dict(transformer_layer_config=None), ("transformer_layer_config",)),
     ],
