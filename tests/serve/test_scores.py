@@ -75,21 +75,13 @@ def test_the_offsets_of_random_bytes(client: Client, ends: dict[str, Any]) -> No
     """Each is where the token's text is, whole and in a stream."""
     for seed, prompt in enumerate([[97], [97, 0xE2], [98, 0xF0, 0x9F], [99]] * 2):
         likely = {str(byte): 4 + 2 * (seed * byte % 3) for byte in b"a\xe2\x82\xac\xf0\x9f\xff\xc3\xa9"}
-        fields = {
-            "prompt": prompt[:1] if "guided_regex" in ends else prompt,
-            "logprobs": 0,
-            "logit_bias": likely,
-            **ends,
-        }
-        whole = ask(client, **fields, max_tokens=40)["choices"][0]
+        fields = {"temperature": 0, "max_tokens": 40, "logprobs": 0, "logit_bias": likely, **ends}
+        fields["prompt"] = prompt[:1] if "guided_regex" in ends else prompt
+        whole = ask(client, **fields)["choices"][0]
         found, text = whole["logprobs"], whole["text"]
-        parts = [
-            chunk["choices"][0]["logprobs"]
-            for chunk in client.events(TEXT, {"temperature": 0, "max_tokens": 40, **fields})
-        ]
-        assert [place for part in parts for place in (part or {"text_offset": []})["text_offset"]] == found[
-            "text_offset"
-        ]
+        parts = [chunk["choices"][0]["logprobs"] for chunk in client.events(TEXT, fields)]
+        streamed = [place for part in parts if part for place in part["text_offset"]]
+        assert streamed == found["text_offset"]
         for name, place in zip(found["tokens"], found["text_offset"], strict=True):
             assert text[place : place + 1] == name or name.startswith(("bytes:", "<")), (text, found)
 
