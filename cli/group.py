@@ -11,7 +11,8 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import Any
 
@@ -33,29 +34,42 @@ SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_
 
 
 class WrongOptionError(click.ClickException):
-    """In one line, unlike click's own `UsageError`."""
-
     exit_code = 2
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """What click refuses, for which it has four lines."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        kind = error.param.type if isinstance(error, click.BadParameter) and error.param else None
+        message = error.format_message().removesuffix(".")
+        if isinstance(kind, click.IntRange | click.FloatRange):
+            # click would say "a valid integer range".
+            what = "an integer" if isinstance(kind, click.IntRange) else "a number"
+            most = f"to {kind.max}" if kind.max is not None else "on"
+            message = message.replace(f"a valid {kind.name}", f"{what} from {kind.min} {most}")
+        if error.ctx is not None and isinstance(error, click.NoSuchOption | click.MissingParameter):
+            message += f"; see {error.ctx.command_path} --help"
+        raise WrongOptionError(message) from None
 
 
 class Commands(click.Group):
     """Ends a user's mistake in one line on stderr and exit code 1 or 2, and an interrupt with 130: no traceback."""
 
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        with _in_one_line():
+            return super().make_context(*arguments, **options)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with warnings.catch_warnings():
+            with _in_one_line(), warnings.catch_warnings():
                 # Of one library to another: nothing that a user could do.
                 warnings.filterwarnings("ignore", ".* is deprecated and will be removed in version", FutureWarning)
                 return super().invoke(ctx)
-        except click.BadParameter as error:
-            kind = error.param.type if error.param else None
-            if not isinstance(kind, click.IntRange | click.FloatRange):
-                raise
-            # click would say "a valid integer range".
-            what = "an integer" if isinstance(kind, click.IntRange) else "a number"
-            most = f"to {kind.max}" if kind.max is not None else "on"
-            message = error.message.replace(f"a valid {kind.name}", f"{what} from {kind.min} {most}")
-            raise click.BadParameter(message, error.ctx, error.param) from None
         except SpecExportError as error:
             raise refusal(error, self.commands.get(ctx.invoked_subcommand or "")) from None
         except ImportError as error:
@@ -100,7 +114,7 @@ def refusal(error: SpecExportError, command: click.Command | None) -> click.Clic
     return click.ClickException(message)
 
 
-@click.group(cls=Commands, context_settings=SETTINGS)
+@click.group("specexport", cls=Commands, context_settings=SETTINGS)
 @click.version_option(VERSION, prog_name="specexport")
 def main() -> None:
     """Compiled speculative decoding at batch 1."""

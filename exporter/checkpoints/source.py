@@ -169,7 +169,7 @@ def find_local(source: str) -> Path | None:
 def download(source: str, wanted: list[str]) -> Path:
     """The folder of a hub id, with the files that `wanted` names. Raises `CheckpointError`."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
     disable_progress_bars()  # the build shows its own
     try:

@@ -55,12 +55,10 @@ LinearSettings::LinearSettings(const ort::KernelInfo* info, ort::Type type)
 }
 
 void multiply_rows(const LinearSettings& settings, Format format, ort::Type type, ort::KernelContext* c) {
-  auto given = [&](size_t i, ort::Type its = ort::float32) {
-    return settings.constants[i] ? settings.constants[i] : input(c, i, its);
-  };
-  const Tensor x = needed(c, 0), weights = given(1, type), scales = given(2), bias = given(3), gain = given(4);
-  const Tensor skip = input(c, 5);
-  require(bool(weights), "an input is absent that is needed");
+  const auto& known = settings.constants;
+  const Tensor x = needed(c, 0), weights = needed(c, 1, type, known[1]), skip = input(c, 5);
+  const Tensor scales = input(c, 2, ort::float32, known[2]), bias = input(c, 3, ort::float32, known[3]);
+  const Tensor gain = input(c, 4, ort::float32, known[4]);
   require(x.rank >= 1, "the input has no dimensions");
   const int64_t inputs64 = x.sizes[x.rank - 1], rows64 = count_of(x, x.rank - 1);
   require(inputs64 > 0 && inputs64 <= MOST_INPUTS, "the input's last dimension is not within 1 to 2^17");

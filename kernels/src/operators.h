@@ -69,13 +69,15 @@ inline Tensor tensor_of(const ort::Value* value, ort::Type type) {
   if (!t.data) t.data = &nothing;  // an empty tensor may have no memory
   return t;
 }
-inline Tensor input(const ort::KernelContext* c, size_t i, ort::Type type = ort::float32) {
+// known: a constant, which was looked at once; or none.
+inline Tensor input(const ort::KernelContext* c, size_t i, ort::Type type = ort::float32, const Tensor& known = {}) {
+  if (known) return known;
   const ort::Value* value = nullptr;
   check(api->input(c, i, &value));
   return tensor_of(value, type);
 }
-inline Tensor needed(const ort::KernelContext* c, size_t i, ort::Type type = ort::float32) {
-  const Tensor t = input(c, i, type);
+inline Tensor needed(const ort::KernelContext* c, size_t i, ort::Type type = ort::float32, const Tensor& known = {}) {
+  const Tensor t = input(c, i, type, known);
   require(bool(t), "an input is absent that is needed");
   return t;
 }

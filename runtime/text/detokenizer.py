@@ -81,6 +81,8 @@ class Detokenizer:
         if now == before and not self._tokenizer.decode(2 * self._tokens[self._emitted : end]):
             # Special tokens, which every later one would decode again. A space in front of a text has none at first.
             del self._tokens[self._emitted : end]
+        if not now.startswith(before):  # SentencePiece's: with bytes of no character, none of a run's is one
+            now = before + self._tokenizer.decode(self._tokens[self._emitted : end])
         if len(now) <= len(before):
             return ""
         self._start, self._emitted = self._emitted, end

@@ -183,6 +183,13 @@ COMMANDS = (
         "False",
         OF_CLI,
     ),
+    Mutant(
+        "what click refuses before a command has four lines",
+        f"{CLI}group.py",
+        "with _in_one_line():\n    return super().make_context(*arguments, **options)",
+        "return super().make_context(*arguments, **options)",
+        OF_CLI,
+    ),
     Mutant("an empty path is the current folder", "cli/options.py", "if not str(value):", "if False:", OF_CLI),
     Mutant(
         "a report in HTML is Markdown",

@@ -383,6 +383,13 @@ WIRE = (
         STOPS,
     ),
     Mutant(
+        "bytes of no character are text for those before them too",
+        "runtime/text/detokenizer.py",
+        "if not now.startswith(before):",
+        "if False:",
+        STOPS,
+    ),
+    Mutant(
         "of stop strings that end together the shortest counts",
         "runtime/text/detokenizer.py",
         "sorted({*map(len, self._stops)}, reverse=True)",

@@ -70,6 +70,22 @@ def test_the_offsets_of_an_echo(client: Client) -> None:
     assert found["text"] == "é<bos>b<eos>"
 
 
+@pytest.mark.parametrize("ends", [{}, {"stop": ["a", "\ufffd\ufffd"]}, {"guided_regex": "[a-zé€]{3,12}"}])
+def test_the_offsets_of_random_bytes(client: Client, ends: dict[str, Any]) -> None:
+    """Each is where the token's text is, whole and in a stream."""
+    for seed, prompt in enumerate([[97], [97, 0xE2], [98, 0xF0, 0x9F], [99]] * 2):
+        likely = {str(byte): 4 + 2 * (seed * byte % 3) for byte in b"a\xe2\x82\xac\xf0\x9f\xff\xc3\xa9"}
+        fields = {"temperature": 0, "max_tokens": 40, "logprobs": 0, "logit_bias": likely, **ends}
+        fields["prompt"] = prompt[:1] if "guided_regex" in ends else prompt
+        whole = ask(client, **fields)["choices"][0]
+        found, text = whole["logprobs"], whole["text"]
+        parts = [chunk["choices"][0]["logprobs"] for chunk in client.events(TEXT, fields)]
+        streamed = [place for part in parts if part for place in part["text_offset"]]
+        assert streamed == found["text_offset"]
+        for name, place in zip(found["tokens"], found["text_offset"], strict=True):
+            assert text[place : place + 1] == name or name.startswith(("bytes:", "<")), (text, found)
+
+
 @pytest.mark.parametrize("echo", [False, True])
 def test_the_offsets_behind_a_prompt_that_ends_within_a_character(client: Client, echo: bool) -> None:
     """Its text begins with U+FFFD for that character, also in a stream."""

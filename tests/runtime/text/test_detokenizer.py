@@ -151,6 +151,16 @@ def test_a_character_that_is_cut_off_ends_in_a_replacement_character(tokenizer: 
     assert detokenizer.flush() == REPLACED
 
 
+@pytest.mark.parametrize("data", [b"\xff", b"\xf0\x9f", b"\xe2\x82\xff"])
+def test_bytes_of_no_character_take_nothing_back(data: bytes) -> None:
+    """Behind a whole character, in whose run a byte of SentencePiece's is."""
+    tokenizer = metaspace_tokenizer("sequence")
+    detokenizer = Detokenizer(tokenizer, [tokenizer.token_to_id("b")])
+    run = [tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in "🎉".encode() + data]
+    text = "".join(map(detokenizer.add, [*run, tokenizer.token_to_id("!")])) + detokenizer.flush()
+    assert text == f"🎉{REPLACED * len(data)}!"
+
+
 class Counts:
     """A tokenizer that remembers the most tokens it was asked to decode at once."""
 
