@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..bundle import NO_DRAFT
-from ..errors import BundleError, MissingPackageError
+from ..errors import MissingPackageError
 from ..runtime.costs.meter import CostMeter
 from ..runtime.hub import bundle_name
 from ..runtime.policy.cost_model import COSTS, Costs
-from ..runtime.policy.files import JOURNALS, check_writable, read_by_draft, write_decision
+from ..runtime.policy.files import JOURNALS, check_writable, write_decision
 from ..runtime.policy.host_identity import bundle_identity, describe_host
 from ..runtime.policy.routes import POLICY, POLICY_VERSION, Policy
 from ..runtime.policy.routing import ROUTING
@@ -30,7 +30,7 @@ from .measuring.prompts import Progress, Request, silent
 from .measuring.record import Record
 from .options import CalibrateOptions, drafters_of, models_of
 from .statistics.results import Analysis, SignalQuality
-from .steps import VISITS, measure, visits
+from .steps import measure
 from .survival.fit import MIN_TOKENS, fit_survival
 from .verdicts.route_analysis import analyze_route
 from .verdicts.routing import choose_routing
@@ -41,27 +41,6 @@ def check_packages() -> None:
     """Check for scikit-learn before a long run, not after it. Raises `MissingPackageError`."""
     if find_spec("sklearn") is None:
         raise MissingPackageError("scikit-learn", "calibrate")
-
-
-def measure_only(session: Session, options: CalibrateOptions, progress: Progress = silent) -> dict[str, Costs]:
-    """Measure the costs, by draft, and write costs.json; the policy stays, and so do other drafts' costs at these
-    contexts. Resumes an interrupted run. Returns what is written. Raises `ParameterError`, `OutputError`.
-    """
-    with _opened(session, (), options) as journal:
-        known = _known_costs(session)
-        contexts = next(map(_contexts_of, known.values()), None)
-        meters = {model: CostMeter(session, contexts, draft=model) for model in models_of(session, options)}
-        # As between requests, where the capacity, which takes longest, is measured once.
-        steps = list(visits(meters, 0, VISITS * options.bursts, journal, most=session.capacity // 2))
-        steps += visits(meters, 1, options.bursts, journal, least=session.capacity // 2 + 1)
-        journal.take(steps, progress)
-        session.reset()
-        measured = {model: meter.costs() for model, meter in meters.items()}
-        there = _contexts_of(next(iter(measured.values())))
-        kept = {name: one for name, one in known.items() if name not in measured and _contexts_of(one) == there}
-        costs = normalized(measured | kept)
-        write_decision(session.bundle, costs, COSTS)
-    return costs
 
 
 def calibrate(
@@ -95,7 +74,6 @@ def calibrate(
 
 
 def journal_path(session: Session, requests: Sequence[Request], options: CalibrateOptions) -> Path:
-    """Of `calibrate`, and without requests of `measure_only`."""
     return own_path(session.bundle.path(JOURNALS), "calibrate", _header(session, requests, options))
 
 
@@ -109,17 +87,6 @@ def _opened(session: Session, requests: Sequence[Request], options: CalibrateOpt
         journal.remove()
     with suppress(OSError):  # the folder may still hold other journals
         session.bundle.path(JOURNALS).rmdir()
-
-
-def _known_costs(session: Session) -> dict[str, Costs]:
-    """Those of costs.json, whose contexts fit the requests that it was made from, by draft."""
-    with suppress(BundleError):
-        return read_by_draft(session.bundle, Costs, COSTS)
-    return {}
-
-
-def _contexts_of(costs: Costs) -> list[int]:
-    return [point.context for point in costs.points]
 
 
 def _contexts(session: Session, requests: Sequence[Request]) -> list[int]:

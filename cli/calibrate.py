@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from .group import command_line
-from .options import BUNDLE, FILE, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, flag_of, running
+from .options import BUNDLE, FILE, JSON, LIMIT, MAX_NEW_TOKENS, PROMPTS, SEED, SKIP_INVALID, TOP_K, TOP_P, running
 from .progress import bar, note_busy_host, requests_of
-
-OF_PROMPTS = (
-    *("report", "details", "fixed", "floor", "limit", "skip_invalid"),
-    *("temperature", "top_k", "top_p", "seed", "max_new_tokens"),
-)
 
 
 @click.command()
 @BUNDLE
-@click.option(
-    "--prompts",
-    type=FILE,
-    help="JSONL file of requests, as for bench. Without it, only costs are measured.",
-)
+@PROMPTS
 @SKIP_INVALID
 @LIMIT
 @MAX_NEW_TOKENS
@@ -64,7 +52,7 @@ OF_PROMPTS = (
 @JSON
 def calibrate(
     bundle: Path,
-    prompts: Path | None,
+    prompts: Path,
     skip_invalid: bool,
     limit: int | None,
     max_new_tokens: int,
@@ -78,16 +66,14 @@ def calibrate(
     """Decide per route whether to speculate.
 
     Measures costs and acceptance on this host with your prompts. Writes into the bundle costs.json, policy.json and
-    what else sessions follow, and a report. An interrupted run resumes where it stopped. Without --prompts it writes
-    costs.json alone, at the contexts of an earlier one.
+    what else sessions follow, and a report. An interrupted run resumes where it stopped.
     """
     from ..calibration.calibrate import calibrate as run
-    from ..calibration.calibrate import check_packages, journal_path, measure_only
+    from ..calibration.calibrate import check_packages, journal_path
     from ..calibration.measuring.prompts import choose
     from ..calibration.options import CalibrateOptions, drafters_of, models_of
     from ..calibration.report import answer, check_report, render, verdicts, write_report
     from ..runtime.policy.files import REPORT
-    from ..runtime.policy.routes import POLICY
     from ..runtime.text.prompt_file import read_prompt_lines
     from .progress import load
 
@@ -95,25 +81,6 @@ def calibrate(
     chosen = CalibrateOptions(mode="fixed" if fixed else "adaptive", **options)
     if report is not None:
         check_report(report)
-    if prompts is None:
-        source = click.get_current_context().get_parameter_source
-        for name in OF_PROMPTS:
-            if source(name) is ParameterSource.COMMANDLINE:
-                raise click.UsageError(f"{flag_of(name)} needs --prompts: without them only costs are measured")
-        session = load(bundle, **where, policy=False)
-        note_busy_host()
-        with _resumable(journal_path(session, (), chosen)), bar("calibrate, costs", percent=True) as advance:
-            costs = measure_only(session, chosen, advance)
-        click.echo(json.dumps(costs, default=asdict) if as_json else str(session.bundle.root / "costs.json"))
-        if not session.bundle.path(POLICY).exists():
-            place = shlex.quote(str(session.bundle.root))
-            click.echo(
-                "sessions choose the number of draft tokens by these costs; to decide per route, from your prompts: "
-                f"specexport calibrate {place} --prompts FILE",
-                err=True,
-            )
-        note_busy_host(perf_counter() - start)
-        return
     check_packages()
     read = read_prompt_lines(prompts, skip_invalid)
     session = load(bundle, **where, policy=False)

@@ -26,6 +26,7 @@ from .policy.cost_model import COSTS, Costs
 from .policy.files import read_by_draft, read_policy, stale
 from .policy.routes import UNBOUNDED, Policy, RoutePolicy
 
+MEASURED = "a host's first session measures them, about half a second, and keeps them in the user's cache"
 NO_MODEL = f"draft      none: {LOOKUP} looks drafts up in the text"
 
 
@@ -238,10 +239,7 @@ def _decisions(description: Description) -> list[str]:
             for name, entry in [*policy.routes.items(), ("other requests", policy.default)]
         ]
     if not description.costs:
-        without = "routes that adapt draft their fixed numbers; specexport calibrate measures them"
-        if policy is None:
-            without = "a host's first session measures them, about half a second, and keeps them in the user's cache"
-        lines.append(f"costs      none: {without}")
+        lines.append(f"costs      none: {MEASURED}")
     for draft, costs in description.costs.items():
         lines.append(
             f"costs      {draft}: {costs.engine}, "
@@ -253,7 +251,7 @@ def _decisions(description: Description) -> list[str]:
             context = _counted(point.context, "token")
             lines.append(f"           with {context}, a round of 0, 1, ... draft tokens: {rounds} ms")
         if reason := _stale(description.manifest, costs):
-            lines.append(f"           not used here: {reason}; run specexport calibrate on this host")
+            lines.append(f"           not used here: {reason}; {MEASURED}")
     return lines
 
 

@@ -54,6 +54,6 @@ def load(
     except BaseException:
         loaded.close()
         raise
-    if policy and session.decisions.policy is None:
+    if policy:
         session.adapt()
     return session

@@ -79,9 +79,9 @@ class Session:
         self._released = False  # the engine was released
 
     def adapt(self) -> None:
-        """Draft as much as pays here, although the bundle is not calibrated: the costs of rounds are those of its
-        costs.json or of the user's cache, or measured in about half a second, when a request first leaves the number of
-        draft tokens open, or at `prepare`.
+        """Draft as much as pays here, wherever the bundle was calibrated, if at all: the costs of rounds are those of
+        this host in its costs.json or in the user's cache, or measured in about half a second, when a request first
+        needs them, or at `prepare`.
         """
         measure = weakref.WeakMethod(self._measure)  # else the session would hold a reference to itself
         self.decisions.looks_up = self.engine.rounds is None  # which the device runs only for a draft alone
@@ -157,9 +157,9 @@ class Session:
         return self._encoder.thinking(prompt, variables, tools)
 
     def prepare(self) -> None:
-        """Do now what the first request would wait for: read the weights from the disk; open the policy's drafts, or,
-        if the bundle is not calibrated, and neither it nor the user's cache has costs of this host, measure for half a
-        second. Cached rows may be lost.
+        """Do now what the first request would wait for: read the weights from the disk; open the policy's drafts;
+        measure for half a second where neither the bundle nor the user's cache has costs of this host. Cached rows may
+        be lost.
 
         Raises `SessionBusyError` while a stream of the session is open, `SessionClosedError`.
         """

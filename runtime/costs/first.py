@@ -1,4 +1,4 @@
-"""Costs for uncalibrated sessions: a short measurement at the first request, kept in the user's cache.
+"""Costs where a bundle has none of this host: a short measurement at the first request, kept in the user's cache.
 
 A schedule needs only the cost of rounds relative to a plain one, and every k takes turns. So a busy host, which slows
 whole turns down, changes little.

@@ -99,12 +99,12 @@ class CostMeter:
     def __init__(
         self,
         session: Metered,
-        contexts: Sequence[int] | None = None,
+        contexts: Sequence[int],
         burst: int = BURST,
         longest: float = MAX_SECONDS,
         draft: str | None = None,
     ) -> None:
-        """contexts: tokens in the caches, by default three up to the capacity. burst: timed rounds per generation.
+        """contexts: tokens in the caches. burst: timed rounds per generation.
 
         longest: seconds at one context after which no further burst begins. draft: the one that drafts the rounds, by
         default the bundle's first. Raises `ParameterError`.
@@ -118,8 +118,7 @@ class CostMeter:
                 f"a capacity of {session.capacity} tokens is too small to measure costs in; "
                 "build with a larger --max-seq-len"
             )
-        wanted = contexts or [session.capacity // 16, session.capacity // 4, session.capacity]
-        self.contexts = sorted({max(2, min(context, room)) for context in wanted})
+        self.contexts = sorted({max(2, min(context, room)) for context in contexts})
         self._times: list[Times] = []
         self._spent = self._pace = 0.0
         self._order = random.Random(SEED)

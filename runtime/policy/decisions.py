@@ -33,9 +33,9 @@ class Decisions:
 
     routing: chooses the draft where no route is named, None where the default's drafter does.
 
-    measure: called for the costs of a draft that has none, None to draft the maximum. first_draft: the bundle's, whose
-    costs those of lookups alone are. states: of this session, by route, or by drafter where there is no policy or no
-    route is named; requests with a grammar have their own. routed_states: of requests that are routed, by drafter.
+    measure: called for the costs of a draft that has none, None to draft a fixed number. first_draft: the bundle's,
+    whose costs those of lookups alone are. states: of this session, by route, or by drafter where there is no policy or
+    no route is named; requests with a grammar have their own. routed_states: of requests that are routed, by drafter.
     timings: by drafter, on `clock`.
 
     survivals: of the drafts whose confidence is read while they draft. open_draft: opens one. looks_up: the default
@@ -88,17 +88,6 @@ class Decisions:
             policy = None
         if policy is None:
             return cls(costs=used, first_draft=first)
-        known = costs.get(first)
-        reason = stale(bundle.manifest, known, *host)
-        entries = (policy.default, *policy.routes.values())
-        if reason and any(entry.mode == "adaptive" or (known and entry.verdict != "off") for entry in entries):
-            LOG.warning(
-                "%s; until specexport calibrate %s%s is run here, its policy drafts fixed numbers of tokens",
-                reason,
-                bundle.root,
-                (f" --engine {engine.name}" if known and known.engine != engine.name else "")
-                + (f" --threads {threads}" if threads else ""),
-            )
         survivals = read_by_draft(bundle, Survival, SURVIVAL)
         made = cls(policy, used, read_routing(bundle), first, survivals=survivals, open_draft=drafts.open)
         for name in drafts.opened:
@@ -107,17 +96,31 @@ class Decisions:
 
     def prepare(self) -> None:
         """Get the costs now, not at the first request that needs them."""
-        self.costs_of(self.first_draft)
+        if self.policy is None:
+            self.costs_of(self.first_draft)
+        for drafter in (*(entry.drafter for entry in self._entries if entry.mode == "adaptive"), *self._routed):
+            self.costs_of(drafter)
+
+    @property
+    def _entries(self) -> tuple[RoutePolicy, ...]:
+        return () if self.policy is None else (self.policy.default, *self.policy.routes.values())
+
+    @property
+    def _routed(self) -> tuple[str, ...]:
+        """The drafters that are chosen among where no route is named, none where the default's drafter decides."""
+        if self.policy is None or self.routing is None:
+            return ()
+        default = self.policy.default
+        return tuple(self.routing.drafters) if default.mode == "adaptive" and default.verdict != "off" else ()
 
     @property
     def drafts(self) -> list[str]:
         """The drafts that the policy uses."""
-        entries = () if self.policy is None else (self.policy.default, *self.policy.routes.values())
-        drafters = [entry.drafter for entry in entries] + list(self.routing.drafters if self.routing else ())
+        drafters = (*(entry.drafter for entry in self._entries), *self._routed)
         return list(dict.fromkeys(model for model in map(model_of, drafters) if model is not None))
 
     def costs_of(self, drafter: str) -> Costs | None:
-        """Costs of rounds with the draft; None where unknown. For an uncalibrated session they may be measured now."""
+        """Costs of rounds with the draft, which may be measured now; None where that is impossible."""
         model = model_of(drafter) or self.first_draft
         if model not in self.costs and self.measure is not None:
             with suppress(Cancelled):  # the next request measures, then
@@ -177,10 +180,8 @@ class Decisions:
 
         prompt: token ids. most, seeded: as in `schedule`.
         """
-        if self.policy is None or self.routing is None or self.policy.default.mode != "adaptive":
-            return None
-        costs = {name: known for name in self.routing.drafters if (known := self.costs_of(name)) is not None}
-        if self.policy.default.verdict == "off" or len(costs) < 2:
+        costs = {name: known for name in self._routed if (known := self.costs_of(name)) is not None}
+        if self.routing is None or len(costs) < 2:
             return None
         candidates = {}
         for name, known in costs.items():

@@ -59,10 +59,8 @@ def _parsed(bundle: Bundle, kind: type[T], raw: Any, where: str, draft: str | No
     return value
 
 
-def stale(manifest: Manifest, costs: Costs | None, engine: str, threads: int, device: int = 0) -> str | None:
+def stale(manifest: Manifest, costs: Costs, engine: str, threads: int, device: int = 0) -> str | None:
     """Why costs say nothing about this engine on this host, None where they do. manifest: of their bundle."""
-    if costs is None:
-        return f"there is no {COSTS}"
     for context, theirs, ours in (
         ("with --engine", costs.engine, engine),
         ("with", _threads(costs.threads), _threads(threads)),

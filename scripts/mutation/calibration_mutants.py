@@ -23,13 +23,6 @@ METER, IN_METER = "runtime/costs/meter.py", ("tests/runtime/costs/test_meter.py"
 HOST, IN_DECISIONS = "runtime/policy/host_identity.py", ("tests/runtime/policy/test_decisions.py",)
 CALIBRATION = (
     Mutant(
-        "costs of one draft alone drop those of others",
-        CALIBRATE,
-        "normalized(measured | kept)",
-        "normalized(measured)",
-        (f"{TESTS}test_calibrate_several.py",),
-    ),
-    Mutant(
         "a 95 % interval has two tails of 5 %", INTERVALS, "[tail, 1 - tail]", "[2 * tail, 1 - 2 * tail]", IN_INTERVALS
     ),
     Mutant(
@@ -248,13 +241,6 @@ CALIBRATION = (
         "if burst * rounds * self._pace > self._longest:",
         "if False:",
         IN_METER,
-    ),
-    Mutant(
-        "costs alone forget the contexts of requests",
-        CALIBRATE,
-        "next(map(_contexts_of, known.values()), None)",
-        "None",
-        IN_CALIBRATE,
     ),
     Mutant(
         "a visit is over by what earlier ones took",
@@ -523,6 +509,13 @@ CALIBRATION = (
         "runtime/policy/decisions.py",
         "cls(costs=used, first_draft=first)",
         "cls(first_draft=first)",
+        IN_DECISIONS,
+    ),
+    Mutant(
+        "a policy of another host drafts fixed numbers",
+        "runtime/load.py",
+        "if policy:",
+        "if policy and session.decisions.policy is None:",
         IN_DECISIONS,
     ),
     Mutant("the calibrated threads are not taken", "runtime/load.py", "policy and not threads", "False", IN_DECISIONS),

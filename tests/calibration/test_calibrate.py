@@ -11,7 +11,7 @@ import pytest
 from specexport.bundle import Contract
 from specexport.calibration import calibrate as module
 from specexport.calibration import steps
-from specexport.calibration.calibrate import calibrate, journal_path, measure_only
+from specexport.calibration.calibrate import calibrate, journal_path
 from specexport.calibration.measuring.judged_tokens import judged_tokens
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import record
@@ -147,21 +147,18 @@ def timed_contexts(monkeypatch: pytest.MonkeyPatch, most: int = 1000) -> list[in
 
 
 def test_costs_are_kept_by_burst(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = replace(OPTIONS, bursts=2)
+    with monkeypatch.context() as patch:
+        whole = timed_contexts(patch)
+        calibrate(session, requests(2), options, "x")
     with monkeypatch.context() as patch:
         first = timed_contexts(patch, 5)
         with pytest.raises(StopError):
-            measure_only(session, CalibrateOptions(bursts=2))
-        with pytest.raises(StopError):  # which leaves the other's journal alone
-            calibrate(session, requests(2), OPTIONS, "x")
-    session = Session(session.bundle, session.engine)  # as of another process
+            calibrate(session, requests(2), options, "x")
     then = timed_contexts(monkeypatch)
-    costs = measure_only(session, CalibrateOptions(bursts=2))["draft"]
-    contexts = [point.context for point in costs.points]
-    assert first + then == [contexts[0]] * 8 + [contexts[1]] * 8 + [contexts[2]] * 2
-    assert len(then) == 2 * 8 + 2 - 5  # at the capacity once
-    assert [path.name for path in session.bundle.path("calibration").iterdir()] == [
-        journal_path(session, requests(2), OPTIONS).name
-    ]
+    calibrate(session, requests(2), options, "x")
+    assert first + then == whole
+    assert whole.count(296) == 2  # at the capacity, which is visited once
 
 
 @pytest.mark.parametrize("other", ["settings", "host"])
@@ -179,6 +176,7 @@ def test_what_is_another_run_starts_over(
         patch.setattr(steps, "record", broken)
         with pytest.raises(StopError):
             calibrate(session, requests(6, ["code"]), OPTIONS, "x")
+    others = journal_path(session, requests(6, ["code"]), OPTIONS)
     ran: list[int] = []
     monkeypatch.setattr(
         steps, "record", lambda s, request, *rest, **o: (ran.append(request.line), real(s, request, *rest, **o))[1]
@@ -187,6 +185,7 @@ def test_what_is_another_run_starts_over(
         monkeypatch.setattr(module, "describe_host", lambda *_: "another host")
     calibrate(session, requests(6, ["code"]), replace(OPTIONS, temperature=float(other == "settings")), "x")
     assert ran == [1, 2, 3, 4, 5, 6]
+    assert others.exists()
 
 
 def test_a_bundle_that_cannot_be_written_is_told_before_the_run(
@@ -239,26 +238,6 @@ def test_a_bundle_that_only_looks_up(tmp_path: Path, prices: list[float]) -> Non
     assert route.policy.verdict == "on"
     assert route.measured.predicted > 1
     assert Session(session.bundle, session.engine).generate([5, 6, 5, 6], max_new_tokens=24).statistics.looked_up > 0
-
-
-def test_costs_alone_leave_the_policy(session: Session, prices: list[float]) -> None:
-    calibrate(session, requests(6), OPTIONS, "x")
-    policy = session.bundle.path(POLICY).read_text()
-    session.bundle.path(COSTS).unlink()
-    costs = measure_only(session, OPTIONS)
-    assert session.bundle.path(POLICY).read_text() == policy
-    assert read_by_draft(session.bundle, Costs, COSTS) == costs
-
-
-def test_costs_alone_keep_the_contexts_of_requests(session: Session) -> None:
-    def contexts(costs: Costs) -> list[int]:
-        return [point.context for point in costs.points]
-
-    of_requests = contexts(calibrate(session, requests(6), OPTIONS, "x").costs)
-    assert of_requests[0] == 6
-    assert contexts(measure_only(session, OPTIONS)["draft"]) == of_requests
-    session.bundle.path(COSTS).write_text("damaged")
-    assert contexts(measure_only(session, OPTIONS)["draft"]) == [20, 80, 296]
 
 
 @pytest.mark.parametrize("floor", [-1.0, 2.1, float("nan")])

@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 from specexport.bundle import Bundle, Contract, FileEntry
 from specexport.calibration import steps
-from specexport.calibration.calibrate import _header, calibrate, measure_only
+from specexport.calibration.calibrate import _header, calibrate
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.options import CalibrateOptions
 from specexport.engines.base import Logits
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.policy.cost_model import COSTS, Costs
-from specexport.runtime.policy.files import read_by_draft, read_decision, write_decision
+from specexport.runtime.policy.files import read_by_draft, read_decision
 from specexport.runtime.policy.routes import POLICY, Policy
 from specexport.runtime.policy.routing import ROUTING, Routing
 from specexport.runtime.session import Session
@@ -105,27 +105,10 @@ def test_only_drafts_to_choose_from_are_run(session: Session, monkeypatch: pytes
     assert set(asked) == {"draft"}
     calibrate(session, routed(4), replace(OPTIONS, drafters=("ngram+b",)), "x")
     assert asked.count("b") == 4
-    costs = measure_only(session, replace(OPTIONS, drafters=()))
+    costs = read_by_draft(session.bundle, Costs, COSTS)
     assert list(costs) == ["draft", "b"]
-    again = measure_only(session, replace(OPTIONS, drafters=("model",)))
-    assert list(again) == ["draft", "b"]
-    assert read_by_draft(session.bundle, Costs, COSTS) == again
-    for kept, of_draft in zip(again["b"].points, again["draft"].points, strict=True):  # at the same level
-        assert kept.rounds[0].median == pytest.approx(of_draft.rounds[0].median)
-
-
-def test_costs_of_a_draft_without_any_are_measured_where_those_of_others_were(session: Session) -> None:
-    def contexts(costs: Costs) -> list[int]:
-        return [point.context for point in costs.points]
-
-    calibrate(session, routed(4), replace(OPTIONS, drafters=("model",)), "x")
-    assert list(read_by_draft(session.bundle, Costs, COSTS)) == ["draft"]
-    costs = measure_only(session, replace(OPTIONS, drafters=("b",)))
-    assert contexts(costs["b"]) == contexts(costs["draft"])
-    assert len(contexts(costs["b"])) > 1
-    elsewhere = {"draft": costs["draft"], "b": replace(costs["b"], points=costs["b"].points[1:])}
-    write_decision(session.bundle, elsewhere, COSTS)
-    assert list(measure_only(session, replace(OPTIONS, drafters=("model",)))) == ["draft"]
+    for of_b, of_draft in zip(costs["b"].points, costs["draft"].points, strict=True):  # at the same level
+        assert of_b.rounds[0].median == pytest.approx(of_draft.rounds[0].median)
 
 
 def test_a_run_of_several_drafts_goes_on_where_it_stopped(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,10 @@ def test_a_default_that_is_fixed_or_off_stays_so(default: dict[str, Any], tmp_pa
 
 def test_nothing_is_chosen_where_nobody_knows_costs_or_routes(tmp_path: Path) -> None:
     session = routed(tmp_path)
-    assert Session(session.bundle, session.engine, threads=3).decisions.routed([5], MOST) is None
+    elsewhere = Session(session.bundle, session.engine, threads=3).decisions
+    assert elsewhere.routed([5], MOST) is None
+    elsewhere.measure = session.decisions.costs.get
+    assert isinstance(elsewhere.routed([5], MOST), RoutedSchedule)
     session.bundle.path(ROUTING).unlink()
     assert Session(session.bundle, session.engine).decisions.routed([5], MOST) is None
 

@@ -197,3 +197,15 @@ def test_costs_of_a_draft_are_measured_when_it_is_first_asked_for() -> None:
     for drafter in ("ngram", "first", "b", "ngram+b", "b"):
         assert decisions.costs_of(drafter) == costs
     assert asked == ["first", "b"]
+
+
+@pytest.mark.usefixtures("host")
+def test_costs_are_measured_for_whom_the_policy_lets_adapt(tmp_path: Path) -> None:
+    session, asked = decided(make(tmp_path)), list[str]()
+    session.decisions.costs.clear()  # as on another host
+    costs = costs_of(session.bundle, 0.5, "draft")
+    session.decisions.measure = lambda draft: asked.append(draft) or costs  # type: ignore[func-returns-value]
+    session.prepare()
+    assert asked == ["draft", "b"]
+    session.generate(PROMPT, route="b", max_new_tokens=4)
+    assert asked == ["draft", "b"]

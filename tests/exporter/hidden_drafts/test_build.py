@@ -410,7 +410,7 @@ def test_the_cost_of_a_prompt_counts_what_fuses(target: Path, cache: Path, tmp_p
     assert reader is not None
     read = reader.read
     reader.read = lambda hidden: (rows.append(len(hidden)), read(hidden))[1]  # type: ignore[method-assign]
-    CostMeter(session)._read(list(range(3, 23)))
+    CostMeter(session, [20])._read(list(range(3, 23)))
     assert sum(rows) == 20
     # And the prompt is read once, for rounds without a draft too.
     target, fed = session.engine.target, list[int]()

@@ -94,7 +94,7 @@ def test_without_a_policy_and_costs_the_maximum_is_drafted(bundle: Bundle) -> No
 def test_costs_without_a_policy_are_taken_where_they_were_measured(
     bundle: Bundle, changes: dict[str, Any], known: bool
 ) -> None:
-    """As `specexport calibrate` without prompts leaves them; elsewhere the session measures its own."""
+    """As for a bundle whose policy was deleted; elsewhere the session measures its own."""
     costs = replace(costs_of(bundle), **changes)
     write_decision(bundle, {"draft": costs}, COSTS)
     decisions = Decisions.load(Drafts(bundle, engine()), 0)
@@ -183,23 +183,26 @@ def test_the_drafts_own_confidence_is_read(bundle: Bundle) -> None:
         ("with --threads 2, not with the engine's own number of threads", {"threads": 2}),
     ],
 )
-def test_costs_of_another_host_make_the_policy_fixed(
+def test_a_policy_adapts_to_what_this_host_costs(
     bundle: Bundle, told: str, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_policy(bundle, ADAPTIVE)
-    write_decision(bundle, {"draft": replace(costs_of(bundle), **changes)}, COSTS)
+    costs, asked = replace(costs_of(bundle), **changes), list[str]()
+    assert f"costs.json was measured {told}" in str(stale(bundle.manifest, costs, "onnxruntime", 0))
+    write_policy(bundle, ADAPTIVE, plain=replace(OFF, mode="adaptive"))
+    write_decision(bundle, {"draft": costs}, COSTS)
     with caplog.at_level(logging.WARNING):
         decisions = Decisions.load(Drafts(bundle, engine()), 0)
-    assert f"costs.json was measured {told}" in caplog.text
-    assert "specexport calibrate" in caplog.text
-    schedule = decisions.schedule(None, 4)[1]
-    assert isinstance(schedule, FixedSchedule)
-    assert ask(schedule, 10, 2) == 2
+    assert not caplog.text
+    assert isinstance(decisions.schedule(None, 4)[1], FixedSchedule), "where nothing can be measured"
+    decisions.measure = lambda draft: asked.append(draft) or costs_of(bundle)  # type: ignore[func-returns-value]
+    for route in (None, "plain"):
+        assert isinstance(decisions.schedule(route, 4)[1], AdaptiveSchedule)
+    assert asked == ["draft"]
 
 
 @pytest.mark.slow
 def test_sessions_take_the_threads_that_were_calibrated(
-    built: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    built: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = Bundle.open(shutil.copytree(built, tmp_path / "tiny.bundle"))
     assert calibrated_threads(bundle, None, 0) == 0
@@ -211,9 +214,11 @@ def test_sessions_take_the_threads_that_were_calibrated(
         assert session.threads == 1
         assert isinstance(session.decisions.schedule(None, 4)[1], AdaptiveSchedule)
     assert not caplog.text
+    monkeypatch.setattr("specexport.runtime.session.first_costs", lambda *_: replace(costs_of(bundle), threads=2))
     with specexport.load(bundle.root, threads=2) as session:
         assert session.threads == 2
-    assert "specexport calibrate" in caplog.text
+        assert not session.decisions.costs
+        assert isinstance(session.decisions.schedule(None, 4)[1], AdaptiveSchedule), "by its own costs"
     with specexport.load(bundle.root, policy=False) as session:  # calibrate's own
         assert session.threads == 0
     assert calibrated_threads(bundle, "tensorrt", 0) == 0
@@ -221,11 +226,12 @@ def test_sessions_take_the_threads_that_were_calibrated(
     assert calibrated_threads(bundle, None, 0) == 0
 
 
-def test_no_costs_at_all(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
-    assert stale(bundle.manifest, None, "onnxruntime", 0) == "there is no costs.json"
-    write_policy(bundle, ON)
-    Decisions.load(Drafts(bundle, engine()), 0)
-    assert not caplog.text  # a fixed policy needs none
+def test_a_fixed_policy_needs_no_costs(bundle: Bundle) -> None:
+    write_policy(bundle, ON, off=OFF)
+    decisions = Decisions.load(Drafts(bundle, engine()), 0)
+    decisions.measure = lambda draft: pytest.fail(draft)
+    decisions.prepare()
+    assert [ask(decisions.schedule(route, 4)[1], 10, 2) for route in (None, "off")] == [2, 0]
     assert stale(bundle.manifest, costs_of(bundle), "onnxruntime", 0) is None
 
 
@@ -378,13 +384,6 @@ def test_plain_rounds_leave_the_draft_behind_and_it_catches_up(tmp_path: Path) -
     assert all(behind <= 4 for behind in late.behind[11:])
     session.reset()
     assert tokens == session.generate(prompt, max_new_tokens=24, speculate=False).tokens
-
-
-def test_a_fixed_policy_of_another_host_is_told_too(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
-    write_policy(bundle, ON)
-    write_decision(bundle, {"draft": replace(costs_of(bundle), host="another")}, COSTS)
-    Decisions.load(Drafts(bundle, engine()), 0)
-    assert "measured on another, not on " in caplog.text
 
 
 def test_costs_of_fewer_draft_tokens_are_refused(bundle: Bundle) -> None:
