@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
-from transformers.masking_utils import create_causal_mask
+from transformers.masking_utils import create_causal_mask, sliding_window_overlay
 
 from ...bundle import HiddenDraftKind
 
@@ -71,7 +71,8 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
         """`(what the output embedding reads, feedback)`, `[1, T, H]` each.
 
         embedded, hidden: `[1, T, H]`, of the tokens after the rows and what `fuse` gives, or the feedback. attention:
-        `attention_mask`, `position_ids [1, T]` and `past_key_values`, as the layers of transformers take them.
+        `position_ids [1, T]` and `past_key_values`, as the layers of transformers take them, and `mask`, which gives
+        theirs for a window in rows, 0 for none.
         """
         raise NotImplementedError
 
@@ -96,14 +97,13 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
         start = past_key_values.get_seq_length() if past_key_values is not None else 0
         if position_ids is None:
             position_ids = (start + torch.arange(input_ids.shape[1]))[None]
-        mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=embedded,
-            attention_mask=None,
-            position_ids=position_ids,
-            **{CACHE: past_key_values},
-        )
-        attention = dict(attention_mask=mask, position_ids=position_ids, past_key_values=past_key_values)
+        causal: dict[str, Any] = dict(config=self.config, inputs_embeds=embedded, attention_mask=None)
+        causal |= {"position_ids": position_ids, CACHE: past_key_values}
+
+        def mask(window: int) -> Any:
+            return create_causal_mask(**causal, and_mask_function=sliding_window_overlay(window) if window else None)
+
+        attention = dict(mask=mask, position_ids=position_ids, past_key_values=past_key_values)
         read, feedback = self.run(embedded, hidden.to(embedded.dtype), **attention)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else logits_to_keep
         rows = read if isinstance(kept, int) else read[:, kept]

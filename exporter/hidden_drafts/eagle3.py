@@ -13,12 +13,14 @@ of transformers' Llama and Qwen3. Row i has position i; libraries that count fro
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
+from transformers import DynamicCache, PreTrainedConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
 
@@ -37,7 +39,8 @@ class Eagle3Form:
 
     taps: as of `HiddenDraft`. target_width: of each. draft_vocab: m, the rows of its output embedding. joining: how
     many layers, from the first, read the embedding beside the hidden states. theta: of the rotary embeddings, None as
-    the config has it. biased: which of its linear layers have a bias, by the ends of their names.
+    the config has it. biased: which of its linear layers have a bias, by the ends of their names. windows: by layer how
+    many rows a row sees, itself among them, 0 for all; none where all see all.
     """
 
     taps: tuple[int, ...]
@@ -50,6 +53,7 @@ class Eagle3Form:
     joining: int = 1
     theta: float | None = None
     biased: frozenset[str] = frozenset()
+    windows: tuple[int, ...] = ()
 
 
 def turned(config: PreTrainedConfig, form: Eagle3Form) -> PreTrainedConfig:
@@ -96,6 +100,7 @@ class Eagle3Draft(HiddenDraft):
         self.input_norm = self._norm(fused) if form.norm_before_fc else None
         self.fc_norm = nn.ModuleList(self._norm(form.target_width) for _ in form.taps) if form.fc_norm else None
         self.fc = nn.Linear(fused, width, "fc" in form.biased)
+        self.windows = form.windows or (0,) * config.num_hidden_layers
         self.layers = nn.ModuleList(self._layer(index) for index in range(config.num_hidden_layers))
         self.read_as(form)
         self.norm = self._norm(width)
@@ -114,6 +119,8 @@ class Eagle3Draft(HiddenDraft):
         for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
             old = getattr(layer.self_attn, name)
             setattr(layer.self_attn, name, nn.Linear(old.in_features, old.out_features, name in self.form.biased))
+        if hasattr(layer.self_attn, "sliding_window"):  # Qwen3's; Llama's passes on what `run` gives it
+            layer.self_attn.sliding_window = self.windows[index] or None
         return JoiningLayer(layer, self.config, self.form) if index < self.form.joining else layer
 
     def fuse(self, hidden: Tensor) -> Tensor:
@@ -128,8 +135,36 @@ class Eagle3Draft(HiddenDraft):
     def run(self, embedded: Tensor, hidden: Tensor, **attention: Any) -> tuple[Tensor, Tensor]:
         attention[CACHE] = attention.pop("past_key_values")
         attention["position_embeddings"] = self.rotary_emb(embedded, attention["position_ids"])
-        for index, layer in enumerate(self.layers):
+        mask = attention.pop("mask")
+        masks = {window: mask(window) for window in {*self.windows}}
+        for index, (layer, window) in enumerate(zip(self.layers, self.windows, strict=True)):
             joined = (embedded,) if index < self.form.joining else ()
-            hidden = layer(*joined, hidden, **attention)
+            own = {} if hasattr(layer.self_attn, "sliding_window") else {"sliding_window": window or None}
+            hidden = layer(*joined, hidden, attention_mask=masks[window], **own, **attention)
         normed = self.norm(hidden)
         return normed, normed if self.form.feedback == "post" else hidden
+
+    def drafted(self, tokens: Tensor, hidden: Tensor, steps: int) -> Iterator[Tensor]:
+        """Of each step what the output embedding reads, `[B, T, H]`, drafted from every row at once.
+
+        Step j of row i reads token i + j of `tokens [B, T + steps - 1]` and what its step j - 1 gave back, at first
+        `hidden [B, T, H]`, as `fuse` gives it. It sees the true rows up to i, and what row i has drafted.
+        """
+        rows, cache = torch.arange(hidden.shape[1], device=tokens.device), DynamicCache()
+        age = (rows[:, None] - rows).int()  # [T, T], of a true row to one after it
+        true, itself = age >= 0, age == 0
+        for step in range(steps):
+            seen = torch.cat([true, *[itself] * step], 1)
+            ages = torch.cat([age + step - column for column in range(step + 1)], 1)
+            read, hidden = self.run(
+                self.embed_tokens(tokens[:, step : step + len(rows)]),
+                hidden,
+                mask=partial(_within, seen, ages),
+                position_ids=(rows + step)[None],
+                past_key_values=cache,
+            )
+            yield read
+
+
+def _within(seen: Tensor, ages: Tensor, window: int) -> Tensor:
+    return (seen & (ages < window) if window else seen)[None, None]

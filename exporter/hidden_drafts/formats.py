@@ -42,8 +42,10 @@ def describe(
     """
     # Some configs have the number of the target's layers (EAGLE for Vicuna 13B, NeMo): the tensors tell.
     count = len({name.split(".")[1] for name in shapes if name.startswith("layers.")})
-    layers = layer_config(source, {**check_keys(source, format, config), "num_hidden_layers": count}, shapes)
+    layer = check_keys(source, format, config)
+    layers = layer_config(source, {**layer, "num_hidden_layers": count}, shapes)
     taps = find_taps(source, format, config, shapes, target, said)
+    windows = _windows(source, layer, {}, count) if format == "speculators" else ()
     feedbacks = (said.feedback,) if said.feedback else _feedbacks(format, config)
     form = Eagle3Form(
         taps[0],
@@ -52,6 +54,7 @@ def describe(
         feedbacks[0],
         joining=layers.num_hidden_layers if format == "deepspec" else 1,
         biased=frozenset(name.split(".")[-2] for name in shapes if name.endswith(".bias")),
+        windows=windows if any(windows) else (),
         **{flag: bool(config.get(flag)) for flag in FLAGS},
     )
     # AngelSlim trains all of its heads with 10000, whatever their configs have of the target.

@@ -73,7 +73,7 @@ def check_keys(source: str, format: Format, config: Mapping[str, Any]) -> Mappin
     _check(source, config, READ[format])
     _check(source, inner, {IDS})
     if layer is not config:
-        _check(source, layer, LAYERS | ROTARY)
+        _check(source, layer, LAYERS | ROTARY | WINDOWS)
     return layer
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache
 
 from ...bundle import KEEPS, LAST, WARNING
 from ..weights.fidelity import BATCH_TOKENS, calibration_tokens, split
@@ -55,8 +54,9 @@ def acceptance(model: HiddenDraft, texts: Sequence[Tensor], forms: Sequence[Form
 def _kept(model: HiddenDraft, text: Tensor, hidden: Tensor, target_probs: Tensor) -> Tensor:
     """`[positions, places]` of one text."""
     if isinstance(model, Eagle3Draft):
-        steps = enumerate(_steps(model, text, hidden))
-        return torch.stack([_overlap(logits, target_probs[step : step + len(logits)]) for step, logits in steps])
+        rows = max(text.shape[1] - POSITIONS, 0)
+        steps = enumerate(model.lm_head(read)[0] for read in model.drafted(text, hidden[:, :rows], POSITIONS))
+        return torch.stack([_overlap(logits, target_probs[step : step + rows]) for step, logits in steps])
     shares = _overlap(model(text, hidden).logits[0, :-1], target_probs)
     slots = model.form.slots if isinstance(model, BlockDraft) else 1
     return shares[: len(shares) // slots * slots].view(-1, slots).T
@@ -64,24 +64,6 @@ def _kept(model: HiddenDraft, text: Tensor, hidden: Tensor, target_probs: Tensor
 
 def _overlap(logits: Tensor, target_probs: Tensor) -> Tensor:
     return torch.minimum(torch.softmax(logits.float(), -1), target_probs).sum(-1)
-
-
-def _steps(model: Eagle3Draft, text: Tensor, hidden: Tensor) -> Iterator[Tensor]:
-    """Logits `[places, m]` of the first draft token of each place, and of the second after the text's own."""
-    rows = max(text.shape[1] - POSITIONS, 0)
-    before = torch.full((rows, rows), -math.inf, dtype=hidden.dtype).triu(1)
-    itself = torch.full((rows, rows), -math.inf, dtype=hidden.dtype).fill_diagonal_(0)
-    cache, hidden = DynamicCache(), hidden[:, :rows]
-    for step in range(POSITIONS):
-        # A drafted row sees the true ones before it, and itself.
-        read, hidden = model.run(
-            model.embed_tokens(text[:, step : step + rows]),
-            hidden,
-            attention_mask=torch.cat([before, *[itself] * step], 1)[None, None],
-            position_ids=torch.arange(step, step + rows)[None],
-            past_key_values=cache,
-        )
-        yield model.lm_head(read)[0]
 
 
 def acceptance_notes(model: HiddenDraft, texts: Sequence[Tensor]) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def cached_passes(model: PreTrainedModel, steps: Sequence[Step], **options: Any)
 def reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[int]) -> list[ReferenceStep]:
     """Of a draft that reads hidden states: the target's own at every step, and then of drafted tokens.
 
-    Without what comes far out, since the hidden states are part of the bundle.
+    Far out only what windows need, since the hidden states are part of the bundle.
     """
     widest = contract.widest_step
     chunk, capacity = min(contract.prompt_chunk, 4 * widest), min(contract.capacity, 16 * widest)
@@ -88,19 +88,19 @@ def reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[int
         drafted = [Step(draw.integers(0, size, 1), end + index, 1) for index in range(drafted_tokens)]
         steps += drafted
     with cached_as(contract):
+        steps += _beyond_windows(model, steps, contract.capacity)
         if block:
-            steps += _beyond_windows(block, steps, contract.capacity)
             return [ReferenceStep(step, *found) for step, found in zip(steps, _block_passes(block, steps), strict=True)]
         return [ReferenceStep(step, logits) for step, logits in zip(steps, reading_passes(model, steps), strict=True)]
 
 
-def _beyond_windows(model: BlockDraft, steps: Sequence[Step], capacity: int) -> Iterator[Step]:
-    """Rows until a block stands behind twice its largest window, and this block, where no step of `steps` does.
+def _beyond_windows(model: HiddenDraft, steps: Sequence[Step], capacity: int) -> Iterator[Step]:
+    """Rows until the last, or a block, stands behind twice its largest window, where no step of `steps` does.
 
     Their hidden states are those of the first two steps again, so that they cost no pass of the target and no room: the
     second's within the window, the first's before it.
     """
-    window, position = max(model.form.windows), 0
+    window, position = max(getattr(model.form, "windows", ()), default=0), 0
     if not max(step.end for step in steps) <= window < capacity:
         return
     end = min(2 * window, capacity)
@@ -123,9 +123,12 @@ def reading_passes(model: HiddenDraft, steps: Sequence[Step]) -> Iterator[Floats
             new = model.fuse(torch.from_numpy(step.hidden)[None])[0] if step.hidden is not None else last
             tokens = torch.cat([tokens[: step.position], torch.from_numpy(step.tokens)])
             hidden = torch.cat([hidden[: step.position], new]) if step.position else new
-            output = model(input_ids=tokens[None], hidden=hidden[None])
+            if not step.rows:
+                yield np.zeros((0, model.lm_head.out_features), np.float32)
+                continue
+            output = model(input_ids=tokens[None], hidden=hidden[None], logits_to_keep=step.rows)
             last = output.feedback[0, -1:]
-            yield output.logits[0, len(tokens) - step.rows :].float().numpy().copy()
+            yield output.logits[0].float().numpy().copy()
 
 
 def _block_passes(model: BlockDraft, steps: Sequence[Step]) -> Iterator[tuple[Floats, Floats | None]]:

@@ -137,7 +137,7 @@ def group_query_attention(query: Tensor, key: Tensor, value: Tensor, layer: Laye
     last = layer.position.to(torch.int32) + (length - 1)
     attributes: dict[str, Any] = dict(num_heads=heads, kv_num_heads=kv_heads, scale=layer.scale)
     capacity = layer.past[0].shape[2]
-    if layer.window and (layer.tree is None or layer.window < capacity):
+    if layer.window:
         if layer.tree is not None:  # the operator's window counts rows of the cache, and rows of a tree lie elsewhere
             raise UnsupportedModelError(
                 f"a window of {layer.window} tokens hides rows of a cache of {capacity}, which trees cannot have on "
@@ -287,6 +287,7 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
             raise UnsupportedModelError(f"layer {layer} attends twice in one pass; a cache holds one attention a layer")
         if layer not in cache.past:
             raise UnsupportedModelError(f"layer {layer} attends, but kept no keys and values of two tokens")
+        window = window if window < cache.past[layer][0].shape[2] else 0
         attending = Layer(cache.past[layer], cache.position, cache.columns, scale, window, softcap, sinks, cache.tree)
         width = attending.past[0].shape[-1]
         wide = (padded(query, width), padded(key, width), padded(value, width))

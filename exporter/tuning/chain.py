@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
-from transformers.cache_utils import DynamicCache
 
 from ...calibration.measuring.prompts import Progress
 from .heads import Head, Lesson
@@ -54,20 +53,8 @@ class Lessons:
 
     def drafted(self, head: Head, steps: int, dropout: float) -> Iterator[Tensor]:
         """Of each step what the output layer reads, `[B, n - 1, H]`."""
-        model, rows = head.model, self.states.shape[1]
-        tokens = functional.pad(self.tokens, (0, steps))
-        before = torch.ones(rows, rows, dtype=torch.bool, device=tokens.device).tril()
-        itself = torch.eye(rows, dtype=torch.bool, device=tokens.device)
-        hidden, cache = model.fuse(functional.dropout(self.states, dropout, dropout > 0)), DynamicCache()
-        for step in range(steps):
-            read, hidden = model.run(
-                model.embed_tokens(tokens[:, step + 1 : step + 1 + rows]),
-                hidden,
-                attention_mask=torch.cat([before, *[itself] * step], 1)[None, None],
-                position_ids=torch.arange(step, step + rows, device=tokens.device)[None],
-                past_key_values=cache,
-            )
-            yield read
+        hidden = head.model.fuse(functional.dropout(self.states, dropout, dropout > 0))
+        return head.model.drafted(functional.pad(self.tokens[:, 1:], (0, steps)), hidden, steps)
 
 
 def train_head(head: Head, lessons: Sequence[Lesson], options: TuneOptions, progress: Progress) -> bool:

@@ -33,6 +33,7 @@ from ..hidden_drafts.base import tapped
 from ..hidden_drafts.checkpoint import EMBEDDING, HiddenDraftCheckpoint, find_draft
 from ..hidden_drafts.eagle3 import Eagle3Draft, Eagle3Form
 from ..hidden_drafts.fit import IDS, LAYER
+from ..hidden_drafts.formats import SLIDING
 from ..hidden_drafts.keys import LAYERS
 from ..hidden_drafts.vocabulary import most_frequent
 from .answers import Answer
@@ -213,7 +214,10 @@ def save_head(head: Head, output: Path) -> None:
 def _config(head: Head) -> dict[str, Any]:
     model, form = head.model, head.model.form
     layers = head.target.config.get_text_config().num_hidden_layers
-    rope = {"rope_parameters": model.config.rope_parameters, "model_type": model.config.model_type}
+    beside = {"rope_parameters": model.config.rope_parameters, "model_type": model.config.model_type}
+    if form.windows:
+        kinds = [SLIDING if window else "full_attention" for window in form.windows]
+        beside |= dict(layer_types=kinds, sliding_window=max(form.windows), use_sliding_window=True)
     proposal = {"proposal_type": "greedy", "speculative_tokens": 3, "verifier_accept_k": 1, "accept_tolerance": 0.0}
     return {
         "architectures": ["Eagle3DraftModel"],
@@ -229,7 +233,7 @@ def _config(head: Head) -> dict[str, Any]:
         "embed_requires_grad": False,
         "target_hidden_size": None,
         "tie_word_embeddings": False,
-        LAYER: {**{name: getattr(model.config, name) for name in sorted(LAYERS)}, **rope},
+        LAYER: {**{name: getattr(model.config, name) for name in sorted(LAYERS)}, **beside},
         "speculators_config": {
             "algorithm": "eagle3",
             "default_proposal_method": "greedy",

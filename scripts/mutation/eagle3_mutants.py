@@ -8,6 +8,8 @@ BASE, EAGLE3, FIT, FORMATS, KEYS, KINDS, VOCABULARY, CHECKPOINT, MEASURED = (
     f"exporter/hidden_drafts/{name}.py"
     for name in ("base", "eagle3", "fit", "formats", "keys", "kinds", "vocabulary", "checkpoint", "measured")
 )
+ATTENTION, PROVING = "exporter/tracing/attention.py", "exporter/proving/reading.py"
+OF_WINDOWS = ("tests/exporter/hidden_drafts/test_windows.py",)
 SOURCES, OF_SOURCES = "exporter/sources.py", ("tests/exporter/test_sources.py",)
 OF_MODULE, OF_FORMATS, OF_KINDS, OF_VOCABULARY, OF_CHECKPOINT, OF_MEASURED, OF_PADDED = (
     (f"tests/exporter/hidden_drafts/test_{name}.py",)
@@ -107,15 +109,15 @@ READING = (
     Mutant(
         "a draft token is judged by the token after",
         MEASURED,
-        "target_probs[step : step + len(logits)]",
-        "target_probs[step + 1 :][: len(logits)]",
+        "target_probs[step : step + rows]",
+        "target_probs[step + 1 :][:rows]",
         OF_MEASURED,
     ),
     Mutant(
         "a drafted row sees true rows after it",
-        MEASURED,
-        "torch.cat([before, *[itself] * step], 1)",
-        "torch.cat([before, *[before] * step], 1)",
+        EAGLE3,
+        "torch.cat([true, *[itself] * step], 1)",
+        "torch.cat([true, *[true] * step], 1)",
         OF_MEASURED,
     ),
     Mutant("the draft is exported as it was measured last", MEASURED, "model.read_as(own)", "pass", OF_MEASURED),
@@ -128,6 +130,52 @@ READING = (
         "max(better, key=lambda other: float(better[other].mean()), default=None)",
         "min(better, key=lambda other: float(better[other].mean()), default=None)",
         OF_MEASURED,
+    ),
+    Mutant("heads have no windows", FORMATS, 'format == "speculators"', "False", OF_WINDOWS, within="describe"),
+    Mutant(
+        "a form of full attention differs from none",
+        FORMATS,
+        "windows if any(windows) else ()",
+        "windows",
+        OF_WINDOWS,
+    ),
+    Mutant(
+        "a window of one row more",
+        BASE,
+        "sliding_window_overlay(window)",
+        "sliding_window_overlay(window + 1)",
+        OF_WINDOWS,
+    ),
+    Mutant("a Qwen3's graph without its window", EAGLE3, "self.windows[index] or None", "None", OF_WINDOWS),
+    Mutant(
+        "a Llama's graph without its window", EAGLE3, "window or None", "None", OF_WINDOWS, within="Eagle3Draft.run"
+    ),
+    Mutant("one mask for all layers", EAGLE3, "masks[window]", "masks[max(masks)]", OF_WINDOWS),
+    Mutant("a drafted row sees as far as the true one", EAGLE3, "age + step - column", "age - column", OF_MEASURED),
+    Mutant("a drafted row is as old as a true one", EAGLE3, "age + step - column", "age + step", OF_MEASURED),
+    Mutant(
+        "a draft is measured without windows", EAGLE3, "seen & (ages < window) if window else seen", "seen", OF_MEASURED
+    ),
+    Mutant(
+        "long windows of heads are not proved",
+        PROVING,
+        "max(getattr(model.form, 'windows', ()), default=0)",
+        "0",
+        OF_WINDOWS,
+    ),
+    Mutant(
+        "windows longer than the cache in graphs",
+        ATTENTION,
+        "window if window < cache.past[layer][0].shape[2] else 0",
+        "window",
+        OF_WINDOWS,
+    ),
+    Mutant(
+        "windows of one row less than the cache are left out",
+        ATTENTION,
+        "window if window < cache.past[layer][0].shape[2] else 0",
+        "window if window < cache.past[layer][0].shape[2] - 1 else 0",
+        OF_WINDOWS,
     ),
     Mutant("slots of a block are put together", MEASURED, "view(-1, slots).T", "view(slots, -1)", OF_MEASURED),
     Mutant("layers after the last are tried", MEASURED, "max(one) < layers", "True", OF_MEASURED),

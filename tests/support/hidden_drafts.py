@@ -138,18 +138,27 @@ FORMATS = dict(original=save_original, modelopt=save_modelopt, deepspec=save_dee
 
 
 def computed(
-    weights: dict[str, Tensor], embedding: Tensor, ids: Tensor, fused: Tensor, residual: bool = False, joining: int = 1
+    weights: dict[str, Tensor],
+    embedding: Tensor,
+    ids: Tensor,
+    fused: Tensor,
+    residual: bool = False,
+    joining: int = 1,
+    windows: tuple[int, ...] = (0, 0, 0),
 ) -> tuple[Tensor, Tensor]:
-    """Logits `[T, m]` and what the last layer gives `[T, H]`, of ids `[T]` and what `fuse` gives `[T, H]`."""
+    """Logits `[T, m]` and what the last layer gives `[T, H]`, of ids `[T]` and what `fuse` gives `[T, H]`.
+
+    windows: by layer how many rows a row sees, 0 for all before it.
+    """
     embedded, hidden = embedding[ids], fused
     for index in range(sum(name.endswith("mlp.up_proj.weight") for name in weights)):
         layer = {name.removeprefix(f"layers.{index}."): weight for name, weight in weights.items()}
         if index < joining:
             normed = _norm(hidden, layer["hidden_norm.weight"])
             reads = torch.cat([_norm(embedded, layer["input_layernorm.weight"]), normed], -1)
-            hidden = (normed if residual else hidden) + _attention(reads, layer)
+            hidden = (normed if residual else hidden) + _attention(reads, layer, windows[index])
         else:
-            hidden = hidden + _attention(_norm(hidden, layer["input_layernorm.weight"]), layer)
+            hidden = hidden + _attention(_norm(hidden, layer["input_layernorm.weight"]), layer, windows[index])
         normed = _norm(hidden, layer["post_attention_layernorm.weight"])
         gated = functional.silu(normed @ layer["mlp.gate_proj.weight"].T) * (normed @ layer["mlp.up_proj.weight"].T)
         hidden = hidden + gated @ layer["mlp.down_proj.weight"].T
@@ -170,7 +179,7 @@ def _norm(rows: Tensor, weight: Tensor) -> Tensor:
     return functional.rms_norm(rows, weight.shape, weight, SIZES["rms_norm_eps"])
 
 
-def _attention(reads: Tensor, layer: dict[str, Tensor]) -> Tensor:
+def _attention(reads: Tensor, layer: dict[str, Tensor], window: int) -> Tensor:
     length = len(reads)
     query, key, value = (
         functional.linear(reads, layer[f"self_attn.{name}.weight"], layer.get(f"self_attn.{name}.bias"))
@@ -186,8 +195,13 @@ def _attention(reads: Tensor, layer: dict[str, Tensor]) -> Tensor:
     turn = torch.polar(torch.ones_like(angles), angles)
     query, key = (_turned(half, turn) for half in (query, key))
     shared = (part.repeat_interleave(HEADS // KV_HEADS, 0) for part in (key, value))
-    output = functional.scaled_dot_product_attention(query[None], *(part[None] for part in shared), is_causal=True)
-    return output[0].transpose(0, 1).reshape(length, -1) @ layer["self_attn.o_proj.weight"].T
+    key, value = shared
+    scores = query @ key.transpose(1, 2) * DIM**-0.5
+    for row in range(length):
+        scores[:, row, row + 1 :] = -torch.inf
+        scores[:, row, : max(row + 1 - window, 0) if window else 0] = -torch.inf
+    output = scores.softmax(-1) @ value
+    return output.transpose(0, 1).reshape(length, -1) @ layer["self_attn.o_proj.weight"].T
 
 
 def _turned(rows: Tensor, turn: Tensor) -> Tensor:

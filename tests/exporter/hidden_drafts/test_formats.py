@@ -369,7 +369,10 @@ def test_other_layers_give_other_logits(target: Path, tmp_path: Path) -> None:
         (save_modelopt, dict(eagle_config=dict(parallel_draft_step=4)), "parallel_draft_step"),
         (save_original, dict(mask_token_id=7), "mask_token_id"),
         (save_modelopt, dict(quantization_config=dict(quant_method="modelopt")), "choose the draft in one of them"),
-        (save_speculators, dict(layer=dict(layer_types=["sliding_attention"])), "sliding_attention"),
+        (save_deepspec, dict(layer_types=["sliding_attention"], sliding_window=4), "sliding_attention"),
+        (save_deepspec, dict(use_sliding_window=True), "use_sliding_window"),
+        (save_speculators, dict(layer=dict(layer_types=["linear_attention"])), "linear_attention"),
+        (save_speculators, dict(layer=dict(layer_types=["full_attention"] * 2)), "layer_types"),
     ],
 )
 def test_keys_that_are_not_read(save: Any, changes: dict[str, Any], key: str, target: Path, tmp_path: Path) -> None:
@@ -395,6 +398,8 @@ def test_keys_that_change_nothing(target: Path, tmp_path: Path) -> None:
         (save_original, dict(rope_theta="x"), ("config.json",)),
         (save_deepspec, dict(num_target_layers=36), (36, TARGET_LAYERS)),
         (save_speculators, dict(transformer_layer_config=None), ("transformer_layer_config",)),
+        (save_speculators, dict(layer=dict(layer_types=["sliding_attention"])), ("sliding_window",)),
+        (save_speculators, dict(layer=dict(use_sliding_window=True, sliding_window=4)), ("layer_types",)),
     ],
 )
 def test_configs_of_another_draft(

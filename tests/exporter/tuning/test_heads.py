@@ -76,9 +76,10 @@ def test_states_that_do_not_fit_on_the_disk(
         pass
 
 
-@pytest.mark.parametrize("place", [3, 20])
-def test_steps_of_all_places_are_those_of_a_session(head: Head, lessons: list[Lesson], place: int) -> None:
+@pytest.mark.parametrize(("place", "window"), [(3, 0), (20, 0), (20, 2)])
+def test_steps_of_all_places_are_those_of_a_session(head: Head, lessons: list[Lesson], place: int, window: int) -> None:
     """True rows up to a place with a cache, then drafted ones, which read what the row before gave back."""
+    head.model.windows = (window,)
     one = max(lessons, key=len)
     batch = Lessons.of(head, [min(lessons, key=len), one])  # beside a shorter one
     at_once = list(batch.drafted(head, STEPS, 0.0))
