@@ -46,14 +46,14 @@ def _in_one_line() -> Iterator[None]:
         raise
     except click.UsageError as error:
         kind = error.param.type if isinstance(error, click.BadParameter) and error.param else None
-        message = error.format_message().removesuffix(".")
+        message = " ".join(error.format_message().split()).removesuffix(".")
         if isinstance(kind, click.IntRange | click.FloatRange):
             # click would say "a valid integer range".
             what = "an integer" if isinstance(kind, click.IntRange) else "a number"
             most = f"to {kind.max}" if kind.max is not None else "on"
             message = message.replace(f"a valid {kind.name}", f"{what} from {kind.min} {most}")
         if error.ctx is not None and isinstance(error, click.NoSuchOption | click.MissingParameter):
-            message += f"; see {error.ctx.command_path} --help"
+            message += f" (see {error.ctx.command_path} --help)"
         raise WrongOptionError(message) from None
 
 

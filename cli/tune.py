@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,8 +133,9 @@ def tune(
         )
         raise SystemExit(130 if report.interrupted else 1)
     click.echo(
-        f"next: specexport build --target {target or 'TARGET'} --draft {output} --force, with the options that the "
-        "bundle was built with (its target is not exported again); then calibrate again",
+        f"next: specexport build --target {shlex.quote(target or 'TARGET')} --draft {shlex.quote(str(output))} "
+        "--output BUNDLE --force, with the options that the bundle was built with (its target is not exported again); "
+        "then calibrate again",
         err=True,
     )
 

@@ -257,6 +257,7 @@ def test_usage_errors(options: tuple[str, ...], run: Run, built: Path) -> None:
         "build --output out",
         "--nope",
         "nope",
+        "completion",
     ],
 )
 def test_a_wrong_command_line_has_one_exit_code(

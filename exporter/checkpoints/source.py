@@ -114,10 +114,11 @@ def check_length(called: str, positions: int | None, max_seq_len: int | None) ->
 
 def stated_positions(config: Mapping[str, Any]) -> int | None:
     """What config.json alone says of `max_positions`: None where rotary embeddings may stretch them."""
-    text = config.get("text_config") or config
+    text = config.get("text_config")
+    text = text if isinstance(text, Mapping) else config
     if "factor" in str([text.get("rope_scaling"), text.get("rope_parameters")]):
         return None
-    return next((text[name] for name in LENGTHS if isinstance(text.get(name), int)), None)
+    return next((text[name] for name in LENGTHS if type(text.get(name)) is int and text[name] > 0), None)
 
 
 def _refuse_another(name: str, first: Path, second: Path) -> None:

@@ -102,9 +102,9 @@ class HiddenDraftCheckpoint(Checkpoint):
         both = ", or ".join(f"{shares(kept)} with {options(form)}" for form, kept in zip(forms, found, strict=True))
         said = f"{self.source} can be read in {len(forms)} ways, and the target keeps this much of its tokens: {both}"
         means = [float(kept.mean()) for kept in found]
-        if means.count(best := max(means)) > 1:
+        form, *others = (form for form, mean in zip(forms, means, strict=True) if mean == max(means))
+        if any((one.taps, one.feedback) != (form.taps, form.feedback) for one in others):
             raise CheckpointError(f"{said}; give --draft-taps (indices of hidden_states) and --draft-feedback", "draft")
-        form = forms[means.index(best)]
         return form, (f"{said}; it is read with {options(form)}",)
 
     @cached_property

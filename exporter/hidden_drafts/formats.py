@@ -40,12 +40,12 @@ def describe(
 
     Raises `CheckpointError` for a config that cannot be read in one way alone, and for a draft of another target.
     """
-    # Some configs have the number of the target's layers (EAGLE for Vicuna 13B, NeMo): the tensors tell.
-    count = len({name.split(".")[1] for name in shapes if name.startswith("layers.")})
     layer = check_keys(source, format, config)
-    layers = layer_config(source, {**layer, "num_hidden_layers": count}, shapes)
+    if layer.get("num_hidden_layers") == target.layers:  # as for Vicuna 13B, and NeMo's: the tensors tell its own
+        layer = {**layer, "num_hidden_layers": len({name.split(".")[1] for name in shapes if name[:7] == "layers."})}
+    layers = layer_config(source, layer, shapes)
     taps = find_taps(source, format, config, shapes, target, said)
-    windows = _windows(source, layer, {}, count) if format == "speculators" else ()
+    windows = _windows(source, layer, {}, layers.num_hidden_layers) if format == "speculators" else ()
     feedbacks = (said.feedback,) if said.feedback else _feedbacks(format, config)
     form = Eagle3Form(
         taps[0],
@@ -65,7 +65,7 @@ def describe(
         for feedback in feedbacks
         for theta in ((None, BASE) if mine else (None,))
     )
-    return Description(forms, layers, _turns_neighbours(config))
+    return Description(forms, layers, _turns_neighbours({**layer, **config}))
 
 
 def _turns_neighbours(config: Mapping[str, Any]) -> bool:
@@ -132,7 +132,7 @@ def describe_blocks(
         None if not width else "markov" if rank and width == layers.hidden_size + rank else "hidden",
         frozenset(name.split(".")[-2] for name in shapes if name.endswith("_proj.bias") or name == "fc.bias"),
     )
-    return Description((form,), layers, _turns_neighbours(keys))
+    return Description((form,), layers, _turns_neighbours({**layer, **keys}))
 
 
 def _causal(keys: Mapping[str, Any], windows: tuple[int, ...]) -> tuple[bool, ...]:

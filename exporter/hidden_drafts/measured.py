@@ -100,7 +100,8 @@ def options(form: Form) -> str:
     taps = f"--draft-taps {','.join(map(str, form.taps))}"
     if not isinstance(form, Eagle3Form):
         return taps
-    return f"{taps} --draft-feedback {form.feedback}" + (f" and rope_theta {form.theta:g}" if form.theta else "")
+    base = f" and rope_theta {form.theta:g} in config.json" if form.theta else ""
+    return f"{taps} --draft-feedback {form.feedback}{base}"
 
 
 def neighbours(form: Form, layers: int) -> tuple[Form, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...bundle import Bundle, DraftSpec
 from ...engines.base import Engine, OpenedDraft
-from ...errors import ParameterError, SessionClosedError
+from ...errors import ParameterError, SessionClosedError, SpecExportError
 from ..state.cached_decoder import CachedDecoder
 from ..state.context import Context
 from ..state.hidden_rows import HiddenDecoder
@@ -82,7 +82,16 @@ class Drafts:
                 "additional drafts run with --engine onnxruntime",
                 "drafter",
             )
-        self._add(draft, self.engine.open_draft(draft.model))
+        try:
+            self._add(draft, self.engine.open_draft(draft.model))
+        except (SpecExportError, OSError):
+            if all(self.bundle.path(file).exists() for file in draft.files()):
+                raise
+            raise ParameterError(
+                f"drafter {draft.name!r} is no longer in the bundle, which was replaced after this session loaded it; "
+                "load the bundle again",
+                "drafter",
+            ) from None
 
     def _add(self, draft: DraftSpec, opened: OpenedDraft) -> None:
         decoder = draft_decoder(self.bundle, draft, opened.decoder, self.engine.target.vocab_size)

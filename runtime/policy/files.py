@@ -1,4 +1,4 @@
-"""The files that calibration leaves in a bundle: read and checked, written atomically, and removed together.
+"""The files that calibration leaves in a bundle: read and checked, and written atomically.
 
 They are of one bundle; costs are also of one host, engine and number of threads.
 """

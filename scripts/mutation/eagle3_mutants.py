@@ -39,7 +39,20 @@ READING = (
         "in ()",
         OF_FORMATS,
     ),
-    Mutant("the target's layers as the head's", FORMATS, '"num_hidden_layers": count', '"layers": count', OF_FORMATS),
+    Mutant(
+        "the target's layers as the head's",
+        FORMATS,
+        'if layer.get("num_hidden_layers") == target.layers:',
+        "if False:",
+        OF_FORMATS,
+    ),
+    Mutant(
+        "a head that lacks a layer is built without it",
+        FORMATS,
+        'if layer.get("num_hidden_layers") == target.layers:',
+        "if True:",
+        OF_FORMATS,
+    ),
     Mutant("NeMo's names unread", FIT, 'name.removeprefix("model.")', "name", OF_FORMATS),
     Mutant(
         "a config that cannot be used", CHECKPOINT, "except Exception as error", "except OSError as error", OF_FORMATS
@@ -105,7 +118,7 @@ READING = (
         'return ("post",)',
         OF_FORMATS,
     ),
-    Mutant("the worst of several readings", CHECKPOINT, "best := max(means)", "best := min(means)", OF_FORMATS),
+    Mutant("the worst of several readings", CHECKPOINT, "mean == max(means)", "mean == min(means)", OF_FORMATS),
     Mutant(
         "a draft token is judged by the token after",
         MEASURED,

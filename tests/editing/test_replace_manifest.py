@@ -6,21 +6,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from specexport.atomic import locked
 from specexport.bundle import MANIFEST, Bundle, FileEntry, list_files, sha256, write_manifest
 from specexport.editing import replace_manifest as module
 from specexport.editing.replace_manifest import replace_manifest
+from specexport.errors import OutputError
 from support.doubles import write_bundle
+from support.refusals import refused
+
+
+def _with_a_plan(folder: Path) -> tuple[Bundle, Path, Path]:
+    """A bundle, a folder in it with the new file, and where that is to go."""
+    root, scratch = folder / "a.bundle", folder / "a.bundle/scratch"
+    made = write_bundle(root)
+    write_manifest(root, replace(made.manifest, files=list_files(root)))
+    scratch.mkdir()
+    (scratch / "new").write_bytes(b"plan")
+    return Bundle.open(root), scratch, root / "engines/new"
 
 
 def test_files_then_the_manifest_then_its_name_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root, scratch = tmp_path / "a.bundle", tmp_path / "a.bundle/scratch"
-    made = write_bundle(root)
-    manifest = replace(made.manifest, files=list_files(root))
-    write_manifest(root, manifest)
-    before = Bundle.open(root)
-    scratch.mkdir()
-    (scratch / "new").write_bytes(b"plan")
-    place = root / "engines/new"
+    before, scratch, place = _with_a_plan(tmp_path)
+    root = before.root
     steps = list[tuple[str, bool, bytes]]()
 
     def sync(path: Path) -> None:
@@ -34,3 +41,15 @@ def test_files_then_the_manifest_then_its_name_are_synced(tmp_path: Path, monkey
     new = (root / MANIFEST).read_bytes()
     assert steps == [("engines", True, old), (f"scratch/{MANIFEST}", True, old), (".", True, new)]
     assert new != old
+
+
+def test_what_another_command_changes_or_changed_is_left_as_it_is(tmp_path: Path) -> None:
+    before, scratch, place = _with_a_plan(tmp_path)
+    added = {"engines/new": FileEntry(4, sha256(scratch / "new"))}
+    manifest = replace(before.manifest, files=before.manifest.files | added)
+    with locked(before.root), refused(OutputError, "being changed", code="changed_meanwhile"):
+        replace_manifest(before, manifest, scratch, {}, "tensorrt")
+    replace_manifest(before, manifest, scratch, {scratch / "new": place}, "tensorrt")
+    with refused(OutputError, "meantime", code="changed_meanwhile"):
+        replace_manifest(before, before.manifest, scratch, {}, "tensorrt")
+    assert place.exists()

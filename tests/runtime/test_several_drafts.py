@@ -88,7 +88,7 @@ def test_logits_that_are_no_numbers_name_the_graph_of_the_draft_that_gave_them(t
             return np.full(self.vocab_size, np.nan, np.float32)
 
     session = several_session(tmp_path, FakeDecoder(), FakeDecoder(), {"b": Broken()})
-    with refused(EngineError, "numbers"):
+    with refused(EngineError, "non-finite"):
         session.generate(PROMPT, drafter="b", max_new_tokens=4)
     assert session.generate(PROMPT, max_new_tokens=4).tokens == greedy_tokens(FakeDecoder(), PROMPT, 4)
 
@@ -104,6 +104,25 @@ def test_drafters_that_this_bundle_or_engine_lacks(tmp_path: Path) -> None:
     with refused(ParameterError, "'draft', not 'b'", field="drafter"):
         session.stream(PROMPT, drafter="b")
     assert session.generate(PROMPT, max_new_tokens=4).statistics.emitted == 4  # the lock is free
+
+
+def test_a_draft_of_a_bundle_that_was_replaced_is_refused(tmp_path: Path) -> None:
+    """Under a session that has not opened it; those that are open go on."""
+    session = make(tmp_path)
+
+    def from_files(spec: ModelSpec) -> OpenedDraft:
+        session.bundle.path(spec.weights).read_bytes()
+        return OpenedDraft(FakeDecoder(seed=1), None)
+
+    session.drafts.engine = replace(session.engine, open_draft=from_files)
+    session.generate(PROMPT, drafter="b", max_new_tokens=4)
+    for name in ("b", "c"):
+        for file in session.bundle.manifest.draft_called(name).files():
+            session.bundle.path(file).unlink()
+    with refused(ParameterError, "loaded", field="drafter"):
+        session.stream(PROMPT, drafter="ngram+c")
+    expected = greedy_tokens(FakeDecoder(seed=1), PROMPT, 4)
+    assert session.generate(PROMPT, drafter="b", max_new_tokens=4).tokens == expected
 
 
 def test_a_draft_that_fails_is_the_engines_fault(tmp_path: Path) -> None:

@@ -46,6 +46,11 @@ def test_the_end_of_the_positions(rope: dict[str, Any], length: int, expected: i
     assert stated is None or stated >= expected, "it refuses what can be built"
 
 
+@pytest.mark.parametrize("text", [{}, {"text_config": "x"}, {"text_config": {"n_positions": 64}}])
+def test_lengths_that_are_none_are_passed_over(text: dict[str, Any]) -> None:
+    assert stated_positions({"max_position_embeddings": -1, "n_positions": 64} | text) == 64
+
+
 @pytest.mark.parametrize(
     ("full", "sliding", "expected"), [(LINEAR, PLAIN, 64), (LINEAR, LINEAR, 128), (LINEAR, YARN, 128)]
 )

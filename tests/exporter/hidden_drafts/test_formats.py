@@ -230,6 +230,12 @@ def test_nemos_names_and_a_number_of_layers_that_is_the_targets(target: Path, tm
         refuse_as_target(str(folder), folder)
 
 
+def test_a_head_that_lacks_a_layer(target: Path, tmp_path: Path) -> None:
+    folder = save_speculators(tmp_path, tables() | tensors(), layer=dict(num_hidden_layers=2))
+    with refused(CheckpointError, "lacks", field="draft"):
+        loaded(folder, target)
+
+
 def test_biases_are_where_tensors_are(target: Path, tmp_path: Path) -> None:
     weights = tensors(bias=True)
     agree(loaded(save_speculators(tmp_path, tables() | weights, layer=dict(attention_bias=True)), target), weights)
