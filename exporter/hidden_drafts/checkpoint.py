@@ -39,7 +39,7 @@ from .vocabulary import TABLES, read_tables, read_target_ids
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 # Whose rows rotary embeddings turn.
-TURNED = re.compile(r"\.[qk]_(proj|norm)\.")
+TURNED = re.compile(r"\.(q|k)_(proj|norm)\.")
 # What `BlockLayer` holds a second time.
 CONTEXT = ".context."
 # Of the target, which training reads.
