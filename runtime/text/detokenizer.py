@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from tokenizers import Tokenizer
-
-from .token_bytes import BYTE_ALPHABET
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # a tokenizer's text for half a character
 # A UTF-8 character has at most four bytes, so an unfinished one has at most this many tokens.
 UNFINISHED = 3
 # Most tokens that are held back, so that little has to be decoded for each new one.
 HELD = 16
-# One of these finishes any character of which the first bytes are there.
-_FINISHING = (b"\x80", b"\xa0", b"\x80\x80", b"\xa0\x80", b"\x80\x80\x80", b"\xa0\x80\x80")
-_NAMES = {byte: (f"<0x{byte:02X}>", letter) for letter, byte in BYTE_ALPHABET.items()}
 
 
 class Detokenizer:
@@ -39,11 +34,11 @@ class Detokenizer:
         self._tokens = list(prompt[-size:])
         self._prompt = len(self._tokens)
         self._start = self._emitted = 0
-        boundary = self._boundary() if whole else None
-        if boundary is not None:
+        boundary = self._boundary()
+        if whole and boundary is not None:
             del self._tokens[boundary:]
             self._prompt = boundary
-        self._emitted = self._prompt if whole else self._unfinished()
+        self._emitted = self._prompt if boundary is None else boundary
 
     def add(self, token: int) -> str:
         if token in self._shown:
@@ -80,29 +75,6 @@ class Detokenizer:
             if place == self._emitted or not self._text(place).endswith(REPLACEMENT):
                 return place
         return None
-
-    def _unfinished(self) -> int:
-        """Where the tokens begin of a last character that the next ones may finish; the end if there is none: U+FFFD is
-        then the prompt's own.
-        """
-        end = len(self._tokens)
-        text = self._text(end)
-        if not text.endswith(REPLACEMENT):
-            return end
-        for suffix in self._finishing():
-            if self._tokenizer.decode(self._tokens + suffix).count(REPLACEMENT) < text.count(REPLACEMENT):
-                for place in range(end - 1, max(end - UNFINISHED, 0) - 1, -1):
-                    if REPLACEMENT not in self._tokenizer.decode(self._tokens[place:] + suffix):
-                        return place
-        return end
-
-    def _finishing(self) -> Iterator[list[int]]:
-        """Tokens of bytes, as tokenizers with byte fallback name them, or those with GPT-2's alphabet."""
-        for data in _FINISHING:
-            for names in zip(*(_NAMES[byte] for byte in data), strict=True):
-                tokens = [self._tokenizer.token_to_id(name) for name in names]
-                if None not in tokens:
-                    yield [token for token in tokens if token is not None]
 
     def _emit(self, end: int, now: str) -> str:
         before = self._text(self._emitted)

@@ -28,13 +28,6 @@ def spelled(tokenizer: Mapping[str, Any]) -> dict[int, bytes]:
     return spellings | {entry["id"]: _bytes(entry["content"], spaces) for entry in tokenizer.get("added_tokens") or ()}
 
 
-def fallback_tokens(tokenizer: Mapping[str, Any]) -> frozenset[int]:
-    """The ids of single bytes that the decoder of a parsed `tokenizer.json` joins to characters (`ByteFallback`)."""
-    if all(part["type"] != "ByteFallback" for part in _flat(tokenizer.get("decoder"))):
-        return frozenset()
-    return frozenset(token for token, name in token_names(tokenizer).items() if BYTE_FALLBACK.fullmatch(name))
-
-
 def token_names(tokenizer: Mapping[str, Any]) -> dict[int, str]:
     """The model's tokens in their written form, without the added ones."""
     vocabulary = tokenizer["model"].get("vocab", {})

@@ -55,29 +55,6 @@ def test_a_prompt_cut_within_a_character_gives_that_character_and_no_prompt(toke
     assert "".join(detokenizer.add(token) for token in [*character[given:], *b" on"]) == "🎉 on"
 
 
-@pytest.mark.parametrize("make", [byte_tokenizer, lambda: metaspace_tokenizer("sequence")])
-@pytest.mark.parametrize("prompt", [b"\xff", "\ufffd".encode(), b"\x82", b"\xe2\x82\xff", b"\xf5\x80"])
-def test_a_replacement_character_of_the_prompt_is_not_repeated(make: Callable[[], Tokenizer], prompt: bytes) -> None:
-    tokenizer = make()
-    names = tokenizer.token_to_id("<0x00>")
-    given = [byte + (names or 0) for byte in prompt]
-    detokenizer = Detokenizer(tokenizer, [*tokenizer.encode("a").ids, *given])
-    b = tokenizer.token_to_id("b")
-    assert detokenizer.add(b) + detokenizer.add(b) + detokenizer.flush() == "bb"
-
-
-@pytest.mark.parametrize("make", [byte_tokenizer, lambda: metaspace_tokenizer("sequence")])
-def test_any_character_that_the_prompt_leaves_unfinished_is_finished(make: Callable[[], Tokenizer]) -> None:
-    """Also where its first byte bounds the second."""
-    tokenizer = make()
-    names = tokenizer.token_to_id("<0x00>")
-    for character in "\x80߿ࠀ࿿က\ud7ff\ue000\uffef\U00010000\U0003ffff\U00040000\U0010ffff":
-        data = [byte + (names or 0) for byte in character.encode()]
-        for cut in range(1, len(data)):
-            detokenizer = Detokenizer(tokenizer, [*tokenizer.encode("a").ids, *data[:cut]])
-            assert "".join(map(detokenizer.add, data[cut:])) == character, (character, cut)
-
-
 @pytest.mark.parametrize("given", [1, 2, 3])
 def test_a_whole_text_does_not_begin_with_what_the_prompt_leaves_unfinished(tokenizer: Tokenizer, given: int) -> None:
     detokenizer = Detokenizer(tokenizer, [*b"a prompt", *"🎉".encode()[:given]], whole=True)
