@@ -129,8 +129,8 @@ class Characters:
 class CompletionEntries:
     """The log-probabilities of one completion, part by part. characters: of its output."""
 
-    def __init__(self, texts: TokenTexts, characters: Characters | None = None) -> None:
-        self._texts, self._characters = texts, characters or Characters(texts)
+    def __init__(self, texts: TokenTexts, characters: Characters) -> None:
+        self._texts, self._characters = texts, characters
 
     def add(self, entries: Iterable[TokenLogprobs]) -> CompletionLogprobs:
         """The offset of a token that begins inside a character is that character's."""

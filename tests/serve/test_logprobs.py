@@ -52,7 +52,7 @@ def test_names(texts: TokenTexts) -> None:
 def test_the_entries_of_a_position(
     texts: TokenTexts, token: int, likeliest: tuple[int, ...], wanted: dict[str, float]
 ) -> None:
-    found = CompletionEntries(texts).add([entry(token, *likeliest)])
+    found = CompletionEntries(texts, Characters(texts)).add([entry(token, *likeliest)])
     assert found.top_logprobs == [wanted]
     assert found.top_logprobs[0][found.tokens[0]] == found.token_logprobs[0]
 
@@ -60,9 +60,9 @@ def test_the_entries_of_a_position(
 def test_offsets_are_those_of_whole_characters(texts: TokenTexts) -> None:
     """Of "a€b€ a", in which the first € is three tokens; wherever a chunk ends."""
     tokens = [0, 3, 4, 5, 1, 6, 7, 0]
-    whole = CompletionEntries(texts).add([entry(token) for token in tokens]).text_offset
+    whole = CompletionEntries(texts, Characters(texts)).add([entry(token) for token in tokens]).text_offset
     assert whole == [0, 1, 1, 1, 2, 2, 3, 5]  # the special "b" has no text
-    parts = CompletionEntries(texts)
+    parts = CompletionEntries(texts, Characters(texts))
     assert [parts.add([entry(token)]).text_offset[0] for token in tokens] == whole
 
 

@@ -14,7 +14,7 @@ from specexport.bundle import Contract
 from specexport.runtime.sampling.logprobs import TokenLogprobs
 from specexport.runtime.session import Session
 from specexport.serve.wire import translate
-from specexport.serve.wire.logprobs import CompletionEntries, TokenTexts
+from specexport.serve.wire.logprobs import Characters, CompletionEntries, TokenTexts
 from support.doubles import BOS, EOS, FakeDecoder, byte_tokenizer, fake_session
 from support.serving import CHAT as TEMPLATE
 from support.serving import Client, served, slow_session
@@ -106,7 +106,7 @@ def test_the_offsets_behind_a_prompt_that_ends_within_a_character(client: Client
 def test_offsets_beside_what_a_tokenizer_adds() -> None:
     """A start token that the text does not spell, and what follows the prompt."""
     entries, texts = [TokenLogprobs(98, -1.0, (), 1)], TokenTexts(byte_tokenizer())
-    rest = CompletionEntries(texts)
+    rest = CompletionEntries(texts, Characters(texts))
     echoed = rest.echo([BOS, 97, 98], [TokenLogprobs(97, -1.0, (), 1), *entries], "ab", 0)
     assert echoed.text_offset == [0, 0, 1]
     assert rest.add(entries).text_offset == [2]
