@@ -132,6 +132,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     from ..exporter.options import BuildOptions, parse_drafts
     from ..exporter.sources import check_sources, look_on_hub
     from ..runtime.describe import describe, summary
+    from ..runtime.policy.routes import POLICY
 
     # Before the display and the slow imports, so that a wrong option is refused at once.
     plans = compile_options(options)
@@ -141,6 +142,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     check_sources(target, named, chosen)
     chosen.check(named, str(output))
     check_free(output, chosen.force)
+    calibrated = (output / POLICY).is_file()
     look_on_hub([target, *(one.source for one in named)])
     timed = Timed(Silent())  # a package that cannot be imported is one line, with no stage before it
     with BuildDisplay() as display:
@@ -150,6 +152,8 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
         report = run(target, named, output, chosen, display, command_line(sys.argv[1:]))
     lines = time_lines((*timed.times, *report.times), perf_counter() - start)
     click.echo("\n".join([*lines, "", summary(describe(report.bundle)), ""]), err=True)
+    if calibrated:
+        click.echo("warning: the bundle that this replaces was calibrated; calibrate the new one", err=True)
     click.echo(_next_steps(report.bundle, shlex.quote(str(output))), err=True)
     click.echo(str(output))
 

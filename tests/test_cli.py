@@ -92,7 +92,10 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..
     for line in ("import packages ", "hash the weights ", "everything else "):
         assert line in result.stderr
     check(cause(build()), "--output", "--force", code="output_exists")
-    assert build("--force").exit_code == 0
+    assert "calibrated" not in result.stderr
+    (tmp_path / "out.bundle/policy.json").write_text("{}")
+    again = build("--force")
+    assert (again.exit_code, "was calibrated; calibrate the new one" in again.stderr) == (0, True)
 
 
 @pytest.mark.slow

@@ -114,7 +114,7 @@ def choose_routing(
     gain, among = alone[names[0]] / sum(routed(stream, vocab)[0]), ", ".join(stream.drafters)
     finding = f"Without a route: choosing among {among} by prompt and rounds is {gain:.3f}x as fast as {names[0]} alone"
     if gain < BETTER_BY:
-        return None, f"{finding}, which is too little; the default drafts."
+        return None, f"{finding}, too little to be worth it; the default drafter drafts."
     return known(stream, vocab, bundle, made), f"{finding}; sessions choose."
 
 

@@ -256,8 +256,8 @@ def in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: f
         if clear := on_these(policy, chosen, floor):
             return f"{clear} on these requests: {expected}. {more} {answers} would settle it; {meanwhile}."
         return (
-            f"A verdict needs {MIN_REQUESTS} requests with answers {long} and has {policy.evidence.requests}; "
-            f"{meanwhile}, {expected}. Add at least {more}."
+            f"A verdict needs {MIN_REQUESTS} or more requests with answers {long} and has {policy.evidence.requests}; "
+            f"{meanwhile}, {expected}. About {more} would decide."
         )
     why = "P10 is near the floor" if speedup.low > 1 else "The interval includes 1"
     return f"{why}; {meanwhile}, {expected}. About {more} {answers} would decide."

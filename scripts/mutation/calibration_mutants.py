@@ -249,7 +249,13 @@ CALIBRATION = (
         "self._spent",
         IN_METER,
     ),
-    Mutant("plain goes first in all of a calibration", STEPS, "number % 2 == 0", "True", IN_CALIBRATE),
+    Mutant(
+        "plain goes first in all of a calibration",
+        STEPS,
+        "number % 2 == 0",
+        "True",
+        (f"{TESTS}test_calibrate_several.py",),
+    ),
     Mutant(
         "tokens per second are called seconds per token",
         RECORD,

@@ -94,15 +94,18 @@ def test_nothing_is_learnt_for_nothing(session: Session) -> None:
 
 def test_only_drafts_to_choose_from_are_run(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str | None] = []
+    turns: list[bool] = []
     real = steps.record
 
     def noted(s: Session, request: Request, sampling: Any, plain_first: bool) -> Any:
         asked.append(sampling.drafter)
+        turns.append(plain_first)
         return real(s, request, sampling, plain_first)
 
     monkeypatch.setattr(steps, "record", noted)
     calibrate(session, routed(4), replace(OPTIONS, drafters=("model",)), "x")
     assert set(asked) == {"draft"}
+    assert turns[:4] == [True, False, True, False]
     calibrate(session, routed(4), replace(OPTIONS, drafters=("ngram+b",)), "x")
     assert asked.count("b") == 4
     costs = read_by_draft(session.bundle, Costs, COSTS)
