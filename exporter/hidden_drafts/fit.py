@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...bundle import LAST
-from ...errors import CheckpointError, PairError
+from ...errors import CheckpointError, PairError, ParameterError
 from ...runtime.hub import name_of
 from .kinds import FIRST, MIDDLE, BlockFormat, Format, is_block
 
@@ -106,6 +106,9 @@ def find_taps(
         raise _wrong(
             f"{source} is a draft for a vocabulary of {words} tokens; the target's is {target.vocab_size}: {OTHER}"
         )
+    if any(tap != LAST and not 0 <= tap <= target.layers for tap in said.taps):
+        given = ",".join(map(str, said.taps))
+        raise ParameterError(f"--draft-taps is {given}; the target has 0 to {target.layers}", "draft_taps")
     taps = (_checked(source, said.taps, target),) if said.taps else _taps(source, format, config, inner, target)
     width = config.get("target_hidden_size") or layer.get("hidden_size")
     _check_width(source, columns(source, shapes, "fc.weight"), len(taps[0]), width, target.width)

@@ -110,7 +110,9 @@ READING = (
         "outside == gives",
         OF_FORMATS,
     ),
-    Mutant("a tap beyond the last layer", FIT, "0 <= tap <= target.layers", "tap >= 0", OF_FORMATS),
+    Mutant(
+        "a tap beyond the last layer", FIT, "tap != LAST and not 0 <= tap <= target.layers for", "False for", OF_FORMATS
+    ),
     Mutant(
         "SpecForge's norm_output",
         FORMATS,

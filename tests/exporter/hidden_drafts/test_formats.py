@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from specexport.bundle import LAST
-from specexport.errors import CheckpointError, UnsupportedModelError
+from specexport.errors import CheckpointError, ParameterError, UnsupportedModelError
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.hidden_drafts import checkpoint
 from specexport.exporter.hidden_drafts.base import tapped
@@ -348,7 +348,7 @@ def test_the_last_hidden_states_have_two_numbers(target: Path, tmp_path: Path) -
         model = loaded(folder, target, taps=(2, 4, last))
         assert model.taps == (2, 4, LAST)
         agree(model, tensors(), (2, 4, LAST))
-    with refused(CheckpointError, 9, TARGET_LAYERS, "--draft-taps", field="draft"):
+    with refused(ParameterError, "2,4,9", TARGET_LAYERS, "--draft-taps", field="draft_taps"):
         found(folder, target, taps=(2, 4, 9))
     with refused(CheckpointError, "--draft-taps", field="draft"):
         found(folder, target, taps=(2, 4))
