@@ -92,8 +92,8 @@ def _check_attention(network: Any, trt: Any, spec: ModelSpec) -> Iterator[str]:
     attending = len(layers)
     if attending < expected:  # with sinks or capped scores, attention is made of plain operators, with nothing to check
         attending = min(expected, attending + sum(layer.type.name == "SOFTMAX" for layer in _layers(network)))
-    if attending != expected:
-        yield f"found {attending} attention layers, expected {expected}"
+    if attending < expected:  # there are more where layers share the rows of others
+        yield f"found {attending} attention layers, expected {expected} or more"
     for layer in layers:
         attention = layer.attention
         if attention.causal or getattr(getattr(attention, "causal_kind", None), "name", "NONE") != "NONE":

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import pattern
+from onnxscript.rewriter._ir_utils import get_singleton_value
 from onnxscript.rewriter.ort_fusions.skip_normalization import SkipRmsNormFusion
 
 
@@ -39,6 +40,20 @@ RULES = pattern.RewriteRuleSet(
         SameTypeSkipFusion.rule("SkipRmsNorm"),
     ]
 )
+
+
+def write_roots_out(model: ir.Model) -> int:
+    """`Pow(x, -0.5)`, as Gemma 4 writes its norms, becomes `Reciprocal(Sqrt(x))`, which the fusions know."""
+    graph = model.graph
+    powers = [node for node in graph if node.op_type == "Pow" and get_singleton_value(node.inputs[1]) == -0.5]
+    for node in powers:
+        root = ir.node("Sqrt", [node.inputs[0]])
+        inverse = ir.node("Reciprocal", root.outputs)
+        for value in (*root.outputs, *inverse.outputs):
+            value.type, value.shape = node.outputs[0].type, node.outputs[0].shape
+        inverse.outputs[0].name = node.outputs[0].name
+        ir.convenience.replace_nodes_and_values(graph, node, [node], [root, inverse], node.outputs, inverse.outputs)
+    return len(powers)
 
 
 def fuse_skip_rms_normalization(model: ir.Model) -> int:

@@ -16,7 +16,12 @@ from onnxscript.rewriter.rules import common as rules
 from ..dialects import ORT_DIALECTS, Dialect
 from .clean_up import CLEAN_UP, PREFIX, adopt_constants, name_nodes
 from .cuda_graphs import keep_counts_on_host, keep_lengths_on_device, narrow_splits
-from .fusions import expand_rms_normalization, fuse_skip_rms_normalization, fuse_transpose_into_matmul
+from .fusions import (
+    expand_rms_normalization,
+    fuse_skip_rms_normalization,
+    fuse_transpose_into_matmul,
+    write_roots_out,
+)
 
 # Tensors from this size on live in the weights file.
 EXTERNAL_BYTES = 1024
@@ -49,6 +54,7 @@ def optimize(model: ir.Model, dialect: Dialect) -> None:
     _fold(model)
     if dialect in ORT_DIALECTS:
         fuses = (
+            write_roots_out,
             fuse_rms_normalization,
             fuse_skip_rms_normalization,
             fuse_skip_layer_normalization,

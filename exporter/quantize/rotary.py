@@ -80,7 +80,9 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
         places = PLACES.get((node.domain, node.op_type))
         if places is None or any(node.inputs[places.cosines : places.cosines + 2]):
             continue
-        query, key = _rotated(node.inputs[0]), _rotated(node.inputs[places.keys])
+        reads = node.attributes.get_int("reads", 0)  # the keys of another layer, which that one turned
+        query = _rotated(node.inputs[0])
+        key = query if reads else _rotated(node.inputs[places.keys])
         if query is None or key is None or query.way != key.way:
             continue
         if node.op_type == ATTENTION and (not query.half or query.turned or _has_bias(node)):
@@ -92,7 +94,7 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
         made = tables[query.way]
         if made is None:
             continue
-        for index, rotated in ((0, query), (places.keys, key)):
+        for index, rotated in ((0, query), *(() if reads else ((places.keys, key),))):
             node.replace_input_with(index, _flat(graph, node, rotated.view))
         node.resize_inputs(max(len(node.inputs), places.cosines + 2))
         for index, table in enumerate(made, start=places.cosines):
@@ -103,6 +105,10 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
             node.attributes["neighbours"] = ir.AttrInt64("neighbours", 1)
         changed += 1
     return changed
+
+
+def _has(node: ir.Node, inputs: tuple[int, ...]) -> bool:
+    return all(index < len(node.inputs) and node.inputs[index] is not None for index in inputs)
 
 
 def _has_bias(attention: ir.Node) -> bool:
@@ -300,7 +306,7 @@ def attention_parts(model: ir.Model) -> list[list[ir.Value]]:
     for node in model.graph:
         places = PLACES.get((node.domain, node.op_type))
         inputs = (0, places.keys, places.keys + 1) if places is not None else ()
-        if inputs and all(node.inputs[index] is not None for index in inputs):
+        if inputs and _has(node, inputs):
             parts = [_part(node.inputs[index]) for index in inputs]  # type: ignore[arg-type]
             if _only_used(parts, node):
                 found.append([part for part, _ in parts])
@@ -317,7 +323,7 @@ def pack_attention(model: ir.Model) -> int:
     for node in list(graph):
         places = PLACES.get((node.domain, node.op_type))
         inputs = (0, places.keys, places.keys + 1) if places is not None else ()
-        if not inputs or any(node.inputs[index] is None for index in inputs):
+        if not inputs or not _has(node, inputs):
             continue
         parts = [_part(node.inputs[index]) for index in inputs]  # type: ignore[arg-type]
         splits = {part.producer() for part, _ in parts}

@@ -50,7 +50,8 @@ class StaticCache:
     position: `[1] int64`, rows of the cache in use. past: by layer that attends, `capacity` rows. columns: `[C] int64`,
     0 to C - 1, the rows that attention looks at, for the dialects that have a choice. tree: how the rows of a pass hang
     together, None where they are always a chain. written: by layer what the graph gives back, the cache after this
-    pass, or in the dialect `rows` its T new rows. updated: the layer that brought its keys and values last.
+    pass, or in the dialect `rows` its T new rows. brought: by layer the keys and values that it brought, so that one
+    which is given the same (cross-layer sharing, as in Gemma 3n and 4) is known to read that layer's rows.
     """
 
     position: Tensor
@@ -58,7 +59,7 @@ class StaticCache:
     columns: Tensor | None = None
     tree: Tree | None = None
     written: dict[int, KeyValue] = field(default_factory=dict)
-    updated: int = -1
+    brought: dict[int, KeyValue] = field(default_factory=dict)
     is_compileable: bool = False
     # transformers reads these for hybrid caches; here every layer holds every row.
     is_sliding: list[bool] = field(default_factory=list)
@@ -69,8 +70,17 @@ class StaticCache:
         )
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> KeyValue:
-        self.updated = layer_idx
+        self.brought[layer_idx] = key, value
         return key, value
+
+    def layer_of(self, module: torch.nn.Module, key: Tensor, value: Tensor) -> tuple[int, bool]:
+        """Whose rows a module attends to that is given these keys and values, and whether it shares them."""
+        layer = int(getattr(module, "layer_idx", len(self.written)))
+        if layer in self.past and layer not in self.written:
+            return layer, False
+        same = [place for place, pair in self.brought.items() if pair[0] is key and pair[1] is value]
+        layer = [layer, *self.brought, *same][-1]  # a module that several layers share has no number of its own
+        return layer, bool(same) and layer in self.written
 
     def get_seq_length(self, layer_idx: int = 0) -> Tensor:
         return self.position[0]
@@ -106,17 +116,22 @@ class Layer:
 
 def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, KeyValue]:
     """The `onnx` dialect: query `[1, H, T, D]`, key, value `[1, H_kv, T, D]` -> result `[1, H, T, D]`, the cache."""
-    columns = layer.columns
-    assert columns is not None
     key_all, value_all = (
         symbolic(
             "TensorScatter", (rows, new, layer.position), dict(axis=2), dtype=rows.dtype, shape=rows.shape, version=24
         )
         for rows, new in zip(layer.past, (key, value), strict=True)
     )
+    return attend_to_scattered(query, key_all, value_all, layer), (key_all, value_all)
+
+
+def attend_to_scattered(query: Tensor, key_all: Tensor, value_all: Tensor, layer: Layer) -> Tensor:
+    """The `onnx` dialect over rows that are in the cache: `[1, H_kv, capacity, D]` -> `[1, H, T, D]`."""
+    columns = layer.columns
+    assert columns is not None
     seen = [half[:, :, : columns.shape[0]] for half in (key_all, value_all)]
     if layer.softcap or layer.sinks is not None:  # an attribute that TensorRT refuses; what Attention has no input for
-        return _attend(query, seen[:1], seen[1:], columns, layer), (key_all, value_all)
+        return _attend(query, seen[:1], seen[1:], columns, layer)
     if layer.tree is not None:
         mask = layer.tree.visible(columns, layer.position, layer.window)[None, None]
     else:
@@ -124,10 +139,10 @@ def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) 
         # In four dimensions from the start: after an Unsqueeze, TensorRT-RTX 1.7 trips over names of its own where C
         # is fixed.
         mask = _visible(columns[None, None], rows[None, None], layer.window)
-    output = symbolic(
+    output: Tensor = symbolic(
         "Attention", (query, *seen, mask), dict(scale=layer.scale), dtype=query.dtype, shape=query.shape, version=24
     )
-    return output, (key_all, value_all)
+    return output
 
 
 def group_query_attention(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, KeyValue]:
@@ -162,35 +177,61 @@ def group_query_attention(query: Tensor, key: Tensor, value: Tensor, layer: Laye
     return output.view(1, length, heads, -1).transpose(1, 2), (key_all, value_all)
 
 
+def attend_to_all(query: Tensor, key_all: Tensor, value_all: Tensor, layer: Layer) -> Tensor:
+    """The `ort` dialect over rows that are in the cache, whose operator cannot leave them alone: all of the capacity,
+    in plain operators.
+    """
+    return _attend(query, [key_all], [value_all], torch.arange(key_all.shape[2]), layer)
+
+
 def kernel_attention(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, KeyValue]:
     """The dialect `kernels` (kernels/src/attend.h); shapes as in `scatter_and_attend`. Rows are written in place."""
-    heads, length, kv_heads = query.shape[1], query.shape[2], key.shape[1]
-    packed, new_key, new_value = (tensor.transpose(1, 2).reshape(1, length, -1) for tensor in (query, key, value))
+    rows = [part.transpose(1, 2).reshape(1, part.shape[2], -1) for part in (key, value)]
+    output, key_all, value_all = _kernel(query, layer.past, rows, layer)
+    return output, (key_all, value_all)
+
+
+def read_by_kernel(query: Tensor, key_all: Tensor, value_all: Tensor, layer: Layer) -> Tensor:
+    """The dialect `kernels` over rows that are in the cache."""
+    return _kernel(query, (key_all, value_all), [], layer)[0]
+
+
+def _kernel(query: Tensor, cached: KeyValue, rows: list[Tensor], layer: Layer) -> list[Tensor]:
+    """The result `[1, H, T, D]`, and the cache if there are rows to write."""
+    heads, length, kv_heads = query.shape[1], query.shape[2], cached[0].shape[1]
+    packed = query.transpose(1, 2).reshape(1, length, -1)
     attributes: dict[str, Any] = dict(heads=heads, kv_heads=kv_heads, scale=layer.scale)
+    if not rows:
+        attributes["reads"] = 1
     if layer.window:
         attributes["window"] = layer.window
     if layer.softcap:
         attributes["soft_cap"] = layer.softcap
-    cache = layer.past[0].dtype
+    cache = cached[0].dtype
     half = cache == torch.float16
     ancestors = layer.tree.ancestor if layer.tree is not None else None
     sinks = layer.sinks.float() if layer.sinks is not None else None
     optional = [None, None, sinks, ancestors]  # without tables of a rotary embedding
     while optional and optional[-1] is None:
         optional.pop()
-    output, key_all, value_all = symbolic_multi_out(
+    output, *written = symbolic_multi_out(
         "specexport::AttentionHalf" if half else "specexport::Attention",
-        (packed, *layer.past, layer.position, new_key, new_value, *optional),
+        (packed, *cached, layer.position, *(rows or (None, None)), *optional),
         attributes,
-        dtypes=(query.dtype, cache, cache),
-        shapes=(packed.shape, layer.past[0].shape, layer.past[1].shape),
+        dtypes=(query.dtype, *(2 * [cache] if rows else [])),
+        shapes=(packed.shape, *(part.shape for part in cached if rows)),
         version=1,
     )
-    return output.view(1, length, heads, -1).transpose(1, 2), (key_all, value_all)
+    return [output.view(1, length, heads, -1).transpose(1, 2), *written]
 
 
 def attend_to_both(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, KeyValue]:
     """The `rows` dialect; shapes as in `scatter_and_attend`, but it returns the new rows."""
+    return attend_to_parts(query, key, value, layer), (key, value)
+
+
+def attend_to_parts(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> Tensor:
+    """The `rows` dialect: the cache before this pass, and its rows."""
     (past_key, past_value), position, columns = layer.past, layer.position, layer.columns
     assert columns is not None
     span = columns.shape[0]
@@ -198,7 +239,7 @@ def attend_to_both(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> t
     places = torch.cat(
         [torch.where(columns < position, columns, past_key.shape[2]), position + torch.arange(key.shape[2])]
     )
-    return _attend(query, [past_key[:, :, :span], key], [past_value[:, :, :span], value], places, layer), (key, value)
+    return _attend(query, [past_key[:, :, :span], key], [past_value[:, :, :span], value], places, layer)
 
 
 def _attend(query: Tensor, keys: list[Tensor], values: list[Tensor], places: Tensor, layer: Layer) -> Tensor:
@@ -244,6 +285,13 @@ EMITTERS = {
     "ort": group_query_attention,
     "rows": attend_to_both,
 }
+# Of layers that share the rows of another, which are written.
+READERS = {
+    "kernels": read_by_kernel,
+    "onnx": attend_to_scattered,
+    "ort": attend_to_all,
+    "rows": attend_to_parts,
+}
 
 
 @contextmanager
@@ -261,9 +309,7 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
         attention_mask: Tensor | None,
         **options: Any,
     ) -> tuple[Tensor, None]:
-        layer = int(getattr(module, "layer_idx", len(cache.written)))
-        if layer not in cache.past:  # a module that several layers share has no number of its own
-            layer = cache.updated
+        layer, shares = cache.layer_of(module, key, value)
         scale = float(options.pop("scaling", None) or query.shape[-1] ** -0.5)
         window = int(options.pop("sliding_window", None) or 0)
         softcap = float(options.pop("softcap", None) or 0.0)
@@ -283,15 +329,18 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
             raise UnsupportedModelError(
                 f"layer {layer} brings a mask of its own; only causal and sliding-window masks are known"
             )
-        if layer in cache.written:
+        if layer in cache.written and not shares:
             raise UnsupportedModelError(f"layer {layer} attends twice in one pass; a cache holds one attention a layer")
         if layer not in cache.past:
             raise UnsupportedModelError(f"layer {layer} attends, but kept no keys and values of two tokens")
         window = window if window < cache.past[layer][0].shape[2] else 0
         attending = Layer(cache.past[layer], cache.position, cache.columns, scale, window, softcap, sinks, cache.tree)
         width = attending.past[0].shape[-1]
-        wide = (padded(query, width), padded(key, width), padded(value, width))
-        output, cache.written[layer] = EMITTERS[dialect](*wide, attending)
+        if shares:
+            output = READERS[dialect](padded(query, width), *cache.written[layer], attending)
+        else:
+            wide = (padded(query, width), padded(key, width), padded(value, width))
+            output, cache.written[layer] = EMITTERS[dialect](*wide, attending)
         return output[..., : value.shape[-1]].transpose(1, 2), None
 
     with attention_by(model, attention):

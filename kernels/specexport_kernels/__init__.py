@@ -8,7 +8,7 @@ from pathlib import Path
 __all__ = ["OPERATORS", "instruction_set", "library"]
 
 # The version of the operators' domain: a graph that asks for a newer one needs a newer package.
-OPERATORS = 1
+OPERATORS = 2
 
 
 def library() -> str:

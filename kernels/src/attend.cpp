@@ -23,7 +23,7 @@ struct Branch {
 struct Call {
   int heads, kv_heads, group, size, capacity, rows, position, window, turned;
   float scale, soft_cap;
-  bool neighbours, half;
+  bool neighbours, half, reads;
   const float *queries, *keys, *values, *cosines, *sines, *sinks;
   size_t query_stride, key_stride;
   char *cached_keys, *cached_values;
@@ -99,10 +99,11 @@ Call checked(const AttentionSettings& s, ort::Type cache, ort::KernelContext* c)
           "the head size is not a multiple of 16 up to 1024, or there is no capacity");
   require(past_values.has({1, s.kv_heads, capacity, size}), "past values are not of the keys' shape");
   require(queries.rank == 3 && queries.sizes[0] == 1, "queries are not [1, T, ...]");
-  const int64_t rows = queries.sizes[1], all = (s.heads + (keys ? 0 : 2 * s.kv_heads)) * size;
+  const int64_t rows = queries.sizes[1], all = (s.heads + (keys || s.reads ? 0 : 2 * s.kv_heads)) * size;
   require(queries.sizes[2] == all, "queries are not of heads * size, or (heads + 2 kv_heads) * size");
   require(rows <= INT32_MAX / all, "the pass is too large");
   require(bool(keys) == bool(values), "keys and values come together");
+  require(!s.reads || !keys, "a layer that reads the rows of another has no keys and values");
   require(!keys || (keys.has({1, rows, s.kv_heads * size}) && values.has({1, rows, s.kv_heads * size})),
           "keys or values are not [1, T, kv_heads * size]");
   require(position.has({1}), "position is not [1]");
@@ -133,6 +134,7 @@ Call checked(const AttentionSettings& s, ort::Type cache, ort::KernelContext* c)
   call.soft_cap = s.soft_cap;
   call.neighbours = s.neighbours != 0;
   call.half = cache == ort::float16;
+  call.reads = s.reads != 0;
   call.queries = queries.as<float>();
   call.query_stride = static_cast<size_t>(all);
   call.keys = keys ? keys.as<float>() : call.queries + s.heads * size;
@@ -147,8 +149,14 @@ Call checked(const AttentionSettings& s, ort::Type cache, ort::KernelContext* c)
   Tensor shape = queries;
   shape.sizes[2] = s.heads * size;
   call.y = output(c, 0, shape).as<float>();
+  if (s.reads) {
+    call.cached_keys = past_keys.as<char>();
+    call.cached_values = past_values.as<char>();
+    return call;
+  }
   const Tensor present_keys = output(c, 1, past_keys, cache), present_values = output(c, 2, past_values, cache);
   const size_t bytes = static_cast<size_t>(s.kv_heads * capacity * size) * call.bytes();
+  require(present_keys && present_values, "an output is absent that is needed");
   require(!overlap(present_keys, present_values, bytes) && !overlap(present_keys, past_values, bytes) &&
               !overlap(present_values, past_keys, bytes),
           "keys and values are in the same memory");
@@ -162,7 +170,7 @@ Call checked(const AttentionSettings& s, ort::Type cache, ort::KernelContext* c)
   return call;
 }
 
-// Writes the i-th row's keys and values into the cache, and its turned queries to [kv_heads][rows * group][size].
+// Writes the i-th row's keys and values into the cache, if it has any, and its turned queries to [kv_heads][rows * group][size].
 void place(const Call& call, int i, float* queries) {
   const int t = call.row(i);
   const size_t size = static_cast<size_t>(call.size), slot = static_cast<size_t>(call.position + t);
@@ -175,6 +183,7 @@ void place(const Call& call, int i, float* queries) {
     kernels->rotate(row + static_cast<size_t>(h) * size, cosines, sines, call.turned, call.neighbours, call.scale,
                     call.size, queries + to * size);
   }
+  if (call.reads) return;
   float turned[MOST_SIZE];
   for (int h = 0; h < call.kv_heads; ++h) {
     const size_t from = static_cast<size_t>(t) * call.key_stride + static_cast<size_t>(h) * size;
@@ -320,6 +329,7 @@ AttentionSettings::AttentionSettings(const ort::KernelInfo* info)
       kv_heads(attribute<int64_t>(info, "kv_heads", 0)),
       neighbours(attribute<int64_t>(info, "neighbours", 0)),
       window(attribute<int64_t>(info, "window", 0)),
+      reads(attribute<int64_t>(info, "reads", 0)),
       scale(attribute<float>(info, "scale", 0.0f)),
       soft_cap(attribute<float>(info, "soft_cap", 0.0f)) {
   require(kv_heads > 0 && heads >= kv_heads && heads <= 1024 && heads % kv_heads == 0,

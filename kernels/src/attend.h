@@ -6,7 +6,8 @@
 //            ancestors [T, T] bool or absent
 //   outputs  y [1, T, heads * size], keys, values [1, kv_heads, capacity, size]: the same memory as the past's
 //   attributes  heads, kv_heads, scale, neighbours (rotary pairs: 1 for (0, 1), 0 for (0, turned / 2)), window (0, or how
-//            many positions a row sees, its own included), soft_cap (0 for none)
+//            many positions a row sees, its own included), soft_cap (0 for none), reads (1: the rows are in the cache
+//            already, as another layer's; there are no keys, values or outputs but y)
 //
 // With `ancestors` the rows are a tree (SpecInfer: Miao et al. 2023, arXiv 2305.09781): row t sees the past and those
 // rows j that ancestors[t, j] says: itself, its parent, and what its parent sees. Its text is the past and these rows in
@@ -19,7 +20,7 @@ namespace specexport {
 extern const Kernels* kernels;
 
 struct AttentionSettings {
-  int64_t heads, kv_heads, neighbours, window;
+  int64_t heads, kv_heads, neighbours, window, reads;
   float scale, soft_cap;
   explicit AttentionSettings(const ort::KernelInfo* info);
 };

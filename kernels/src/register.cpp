@@ -26,9 +26,9 @@ ort::Status* make_domain(ort::Domain** domain) {
   SPX_EMBEDDING(BFloat16, Format::bf16, bfloat16);
   SPX_EMBEDDING(Float16, Format::fp16, float16);
   SPX_EMBEDDING(Float, Format::fp32, float32);
-  static const Operator<Attention<float32>> attention("Attention", {f, f, f, int64, f, f, f, f, f, boolean}, 4, 3, 3);
+  static const Operator<Attention<float32>> attention("Attention", {f, f, f, int64, f, f, f, f, f, boolean}, 4, 3, 1);
   constexpr Type h = float16;
-  static const Operator<Attention<h>> half("AttentionHalf", {f, h, h, int64, f, f, f, f, f, boolean}, 4, 3, 3, h);
+  static const Operator<Attention<h>> half("AttentionHalf", {f, h, h, int64, f, f, f, f, f, boolean}, 4, 3, 1, h);
   static const CustomOp* const operators[] = {&Int8,       &Int4,       &BFloat16,       &Float16,       &Float,
                                               &table_Int8, &table_Int4, &table_BFloat16, &table_Float16, &table_Float,
                                               &attention,  &half};

@@ -177,6 +177,35 @@ def test_bounds_of_the_cache(position: int, widths: list[int], says: str) -> Non
         Attention(CASES[0]).run(widths, position)
 
 
+@pytest.mark.parametrize("case", [CASES[0], CASES[5]], ids=str)
+def test_reading_the_rows_of_another_layer(case: Case) -> None:
+    """The bits of the pass that wrote them; nothing is written."""
+    writes = Attention(case)
+    cache = writes.cache()
+    whole = [writes.one_pass(range(256), 0, cache), writes.one_pass(range(256, 300), 256, cache)]
+    kept = [half.copy() for half in cache]
+    kinds = {"q": (FLOAT, [1, "T", case.heads * case.size]), "position": (INT64, [1])}
+    half = (HALF if case.half else FLOAT, [1, case.kv_heads, case.capacity, case.size])
+    tables = [np.cos(writes.angles).astype(np.float32), np.sin(writes.angles).astype(np.float32)]
+    inputs = {"q": kinds["q"], "past_k": half, "past_v": half, "position": kinds["position"], "k": None, "v": None}
+    reads = session(
+        "AttentionHalf" if case.half else "Attention",
+        {**inputs, "cos": tables[0], "sin": tables[1], "sinks": writes.sinks if case.sinks else None},
+        {"y": FLOAT},
+        heads=case.heads,
+        kv_heads=case.kv_heads,
+        scale=case.size**-0.5,
+        window=case.window,
+        soft_cap=case.soft_cap,
+        reads=1,
+    )
+    for start, wanted in ((0, whole[0]), (256, whole[1])):
+        rows = writes.tokens[:, start : start + wanted.shape[1], : case.heads * case.size]
+        feeds = {"q": np.ascontiguousarray(rows), "past_k": cache[0], "past_v": cache[1], "position": np.array([start])}
+        assert same_bits(reads.run(None, feeds)[0], wanted)
+    assert all(same_bits(one, other) for one, other in zip(cache, kept, strict=True))
+
+
 def random_tree(rows: int, random: np.random.Generator) -> np.ndarray:
     """Ancestors `[T, T]` of rows whose parents are random rows before them; some have none."""
     ancestors = np.eye(rows, dtype=bool)

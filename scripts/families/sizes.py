@@ -78,6 +78,10 @@ def one_of_each(kinds: Iterable[str]) -> list[str]:
 SHARED: dict[str, Any] = dict(num_hidden_layers=4, num_key_value_heads=HEADS) | dict.fromkeys(
     ("layer_types", "layers_block_type"), ["linear_attention", "hybrid"] * 2
 )
+# The last layers read the rows of those of their kind before them, as in the checkpoints that are published.
+ROWS: dict[str, Any] = dict(
+    num_hidden_layers=4, num_kv_shared_layers=2, layer_types=["sliding_attention", "full_attention"] * 2
+) | dict(hidden_size_per_layer_input=HEAD, vocab_size_per_layer_input=VOCAB)
 # Attention that reads the keys which an indexer of its own selects.
 INDEXED: dict[str, Any] = dict(
     indexer_n_heads=HEADS, indexer_kv_heads=1, indexer_head_dim=HEAD, indexer_budget=8, indexer_compress_ratio=4
@@ -98,7 +102,9 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         attn_config=dict(kv_n_heads=KV_HEADS, rope_theta=1e4, clip_qkv=8.0),
         ffn_config=dict(ffn_hidden_size=INNER, moe_num_experts=4, moe_top_k=2),
     ),
-    "gemma3n_text": dict(num_kv_shared_layers=0, hidden_size_per_layer_input=HEAD, vocab_size_per_layer_input=VOCAB),
+    "gemma3n_text": ROWS,
+    "gemma4_text": ROWS,
+    "gemma4_unified_text": ROWS,
     "lfm2": dict(layer_types=["conv", "full_attention"]),
     "lfm2_moe": dict(layer_types=["conv", "full_attention"]),
     "gpt_neo": dict(attention_types=[[["global", "local"], 1]], window_size=8),

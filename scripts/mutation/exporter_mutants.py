@@ -66,6 +66,20 @@ EXPORTER = (
         FAMILIES,
     ),
     Mutant(
+        "layers that share rows read those of the last layer",
+        ATTENTION,
+        "layer = [layer, *self.brought, *same][-1]",
+        "layer = [layer, *self.brought][-1]",
+        ("tests/exporter/test_attention_variants.py",),
+    ),
+    Mutant(
+        "what shares a layer's keys alone shares its rows",
+        ATTENTION,
+        "if pair[0] is key and pair[1] is value]",
+        "if pair[0] is key]",
+        ("tests/exporter/test_attention_variants.py",),
+    ),
+    Mutant(
         "lint passes causal attention",
         LINT,
         'if node.attributes.get_int("is_causal", 0):',

@@ -1,5 +1,5 @@
-"""Sinks, latent attention and rotary embeddings in complex numbers: every dialect against the Hugging Face model,
-mutants that must not pass, TensorRT-RTX's builder, and a pair of them through a session.
+"""Sinks, latent attention, rotary embeddings in complex numbers, layers that read the rows of others: every dialect
+against the Hugging Face model, mutants that must not pass, TensorRT-RTX's builder, and pairs of them through a session.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from specexport.exporter.build import build
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.tracing import attention, complex_numbers
-from specexport.exporter.tracing.attention import Layer
+from specexport.exporter.tracing.attention import Layer, StaticCache
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
 from support.tiny import CONTRACT, DIALECTS, LLAMA, Exported, export, export_cached, make_tokenizer, save_model
 from torch.nn import functional
@@ -33,6 +33,10 @@ KINDS = ["sliding_attention", "full_attention"]
 LATENT = LLAMA | dict(num_key_value_heads=4, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=4)
 LATENT |= dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=1)
 LATENT |= dict(topk_group=1, first_k_dense_replace=1)
+# As in E2B and E4B: the last two layers read the rows of the last ones of their kind before them.
+SHARED = LLAMA | dict(num_hidden_layers=5, layer_types=[KINDS[0], *KINDS, *KINDS], num_kv_shared_layers=2)
+SHARED |= dict(head_dim=8, global_head_dim=16, sliding_window=8, num_key_value_heads=1, use_double_wide_mlp=True)
+SHARED |= dict(hidden_size_per_layer_input=8, vocab_size_per_layer_input=LLAMA["vocab_size"])
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "sinks": (
         "gpt_oss",
@@ -40,6 +44,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "latent, complex": ("deepseek_v2", LATENT | dict(q_lora_rank=None)),
     "softcap": ("gemma2", LLAMA | dict(head_dim=8, attn_logit_softcapping=2.0)),
+    "shared rows": ("gemma4_text", SHARED),
 }
 
 
@@ -60,7 +65,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 Checkpoints = Callable[[str], Path]
 
 
-@pytest.mark.parametrize("family", ["sinks", "latent, complex"])
+@pytest.mark.parametrize("family", ["sinks", "latent, complex", "shared rows"])
 def test_every_dialect_gives_the_logits_of_hugging_face(family: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
     exported = export_cached(checkpoints(family), tmp_path / "graphs")
     assert {dialect: exported.error(dialect) <= TOL / 10 for dialect in DIALECTS} == dict.fromkeys(DIALECTS, True)
@@ -90,11 +95,33 @@ def _turned_backwards(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(complex_numbers, "polar", lambda length, angle: right(length, -angle))
 
 
+def _reads(change: Callable[[Any], Any]) -> Callable[[pytest.MonkeyPatch], None]:
+    """What a layer that reads the rows of another is given, changed."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        for dialect, read in list(attention.READERS.items()):
+
+            def wrong(query: Any, key: Any, value: Any, layer: Layer, read: Any = read) -> Any:
+                return read(query, key, value, change(layer))
+
+            patch.setitem(attention.READERS, dialect, wrong)
+
+    return plant
+
+
+def _before_this_pass(patch: pytest.MonkeyPatch) -> None:
+    read = attention.READERS["onnx"]
+    patch.setitem(attention.READERS, "onnx", lambda query, key, value, layer: read(query, *layer.past, layer))
+
+
 WRONG: list[tuple[str, Dialect, Callable[[pytest.MonkeyPatch], None]]] = [
     ("sinks", "ort", _sinks(lambda sinks: None)),
     ("sinks", "onnx", _sinks(lambda sinks: sinks.roll(1))),  # of the head beside it
     ("latent, complex", "ort", _padded_in_front),
     ("latent, complex", "rows", _turned_backwards),
+    ("shared rows", "kernels", _reads(lambda layer: replace(layer, window=0))),
+    ("shared rows", "ort", _reads(lambda layer: replace(layer, position=layer.position + 1))),
+    ("shared rows", "onnx", _before_this_pass),
 ]
 
 
@@ -111,11 +138,28 @@ def test_a_wrong_graph_fails_the_proof_by_far(
     assert export(checkpoints(family), tmp_path / "graphs", (dialect,)).error(dialect) > 10 * TOL
 
 
+def test_other_values_beside_the_same_keys_are_refused() -> None:
+    """As of layers that attend twice, with two halves of their values (diffllama)."""
+    cache = StaticCache(torch.zeros(1, dtype=torch.int64), {0: (torch.zeros(1), torch.zeros(1))})
+    key, value = cache.update(torch.ones(1), torch.ones(1), 0)
+    cache.written = dict(cache.past)
+    module = torch.nn.Module()
+    assert cache.layer_of(module, key, value) == (0, True)
+    assert cache.layer_of(module, key, value.clone()) == (0, False)
+
+
 def test_a_pair_of_both_kinds_through_a_session(checkpoints: Checkpoints, tmp_path: Path) -> None:
     """Sinks in the target, latent attention in the draft: speculative output is the target's own."""
+    _through_a_session("sinks", "latent, complex", checkpoints, tmp_path)
+
+
+def test_a_pair_that_shares_rows_through_a_session(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    _through_a_session("shared rows", "shared rows", checkpoints, tmp_path)
+
+
+def _through_a_session(target: str, draft: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
     options = BuildOptions(max_seq_len=64, max_draft_tokens=3, engines=("onnxruntime",), precision="fp32")
-    target, draft = str(checkpoints("sinks")), str(checkpoints("latent, complex"))
-    build(target, draft, tmp_path / "bundle", options)
+    build(str(checkpoints(target)), str(checkpoints(draft)), tmp_path / "bundle", options)
     with load(tmp_path / "bundle") as session:
         for seed in range(4):
             prompt = np.random.default_rng(seed).integers(2, LLAMA["vocab_size"], 5 + 3 * seed).tolist()
@@ -123,11 +167,13 @@ def test_a_pair_of_both_kinds_through_a_session(checkpoints: Checkpoints, tmp_pa
             plain = session.generate(prompt, speculate=False, **wanted)
             speculative = session.generate(prompt, num_draft_tokens=3, **wanted)
             assert speculative.tokens == plain.tokens
-            assert speculative.statistics.drafted > speculative.statistics.accepted
+            assert speculative.statistics.drafted > speculative.statistics.accepted * (target != draft)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("family", ["sinks", "latent, complex", "softcap"])  # each kind of attention and rotation once
+@pytest.mark.parametrize(
+    "family", ["sinks", "latent, complex", "softcap", "shared rows"]
+)  # each kind of attention and rotation once
 def test_tensorrt_rtx_builds_them(family: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
     trt = pytest.importorskip("tensorrt_rtx")
     contract = replace(CONTRACT, precision="fp16")

@@ -99,7 +99,7 @@ PLAIN = BODY.replace(
 def test_attention_by_plain_operators(tmp_path: Path) -> None:
     assert problems(ENDS + PLAIN, tmp_path) == []
     twice = dataclasses.replace(SPEC, layers=SPEC.layers * 2)
-    assert "found 1 attention layers, expected 2" in problems(ENDS + PLAIN, tmp_path, spec=twice)
+    assert "found 1 attention layers, expected 2 or more" in problems(ENDS + PLAIN, tmp_path, spec=twice)
 
 
 SWAPPED = BODY.replace("past.0.key", "past").replace("past.0.value", "past.0.key").replace("(past,", "(past.0.value,")
@@ -130,7 +130,7 @@ UNALIASED = BODY.replace(
         (RENAMED, "present.0.key is no output of the network"),
         (
             ENDS + BODY.replace("Attention (x, present.0.key, present.0.value, mask)", "Neg (x)"),
-            "found 0 attention layers, expected 1",
+            "found 0 attention layers, expected 1 or more",
         ),
     ],
 )
