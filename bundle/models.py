@@ -130,7 +130,7 @@ class Fidelity:
         return f"{self.tokens} held-out tokens of {source}"
 
 
-HiddenDraftKind = Literal["eagle3", "mtp", "dflash", "dspark"]
+HiddenDraftKind = Literal["eagle3", "mtp", "dflash", "dspark", "assistant"]
 # Of a block: published ones have up to 16.
 MOST_SLOTS = 64
 # Of notes that a build repeats at its end: how those begin that say what a target keeps of a draft, and what somebody
@@ -147,7 +147,8 @@ class Reads:
     taps: which, as `ModelSpec.taps`; its columns are read in this order. width: H, of what a row of the draft reads.
     fuse: by dialect, the path of the graph that makes those H numbers of the taps' F; none where they are the same. Of
     a block draft, it writes the caches too. slots: how many tokens a block has, 0 for a draft of one token a pass.
-    chain: by dialect, the path of a block draft's graph that continues from the token before a slot.
+    chain: by dialect, the path of a block draft's graph that continues from the token before a slot. caches: of a draft
+    that has no cache and attends to the target's, which of the target's layers its own `layers` are.
     """
 
     kind: HiddenDraftKind
@@ -156,11 +157,14 @@ class Reads:
     fuse: dict[str, str]
     slots: int = field(default=0, metadata=OPTIONAL)
     chain: dict[str, str] = field(default_factory=dict, metadata=OPTIONAL)
+    caches: tuple[int, ...] = field(default=(), metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         fewest, most = (1, MOST_SLOTS) if self.kind in ("dflash", "dspark") else (0, 0)
         if not fewest <= self.slots <= most or bool(self.chain) != (self.kind == "dspark"):
             raise ValueError(f"{self.kind} does not go with {self.slots} slots and {len(self.chain)} graphs of a chain")
+        if bool(self.caches) != (self.kind == "assistant"):
+            raise ValueError(f"{self.kind} does not go with {len(self.caches)} layers of the target's cache")
 
 
 @dataclass(frozen=True)
@@ -237,7 +241,9 @@ class ModelSpec:
                 yield f"{side}.{index}.{state.name}", state
 
     def row_bytes(self, contract: Contract) -> int:
-        """Bytes of one row of keys and values, over all layers."""
+        """Bytes of one row of keys and values, over all layers; 0 where they are another model's."""
+        if self.reads is not None and self.reads.caches:
+            return 0
         return 2 * ELEMENT_BYTES[contract.caches] * sum(x.num_kv_heads * x.head_dim for x in self.layers)
 
     def state_bytes(self, contract: Contract) -> int:

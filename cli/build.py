@@ -37,8 +37,9 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
     "drafts",
     multiple=True,
     metavar="[NAME=]MODEL",
-    help="Draft: a smaller model, as for --target, or an EAGLE-3, DFlash or DSpark draft of the target; mtp for its "
-    "own MTP layer; lookup for none. Repeatable, the first is the default. [default: prompt lookup]",
+    help="Draft: a smaller model, as for --target, or an EAGLE-3, DFlash or DSpark draft of the target, or Gemma 4's "
+    "assistant; mtp for its own MTP layer; lookup for none. Repeatable, the first is the default. "
+    "[default: prompt lookup]",
 )
 @output_option("Bundle folder to create.")
 @click.option(
@@ -92,7 +93,8 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
 @click.option(
     "--draft-vocabulary",
     type=int,
-    help="MTP: how many tokens the draft proposes, the most frequent of the calibration prompts. [default: all]",
+    help="MTP, assistants: how many tokens the draft proposes, the most frequent of the calibration prompts. "
+    "[default: all]",
 )
 @click.option(
     "--cache-precision",

@@ -59,7 +59,7 @@ ENGINES = {
         ("fp32", "fp16", "int8", "int4"),
         on_gpu=False,
         states=("fp32", "fp16"),
-        hidden_drafts=("eagle3", "mtp", "dflash", "dspark"),
+        hidden_drafts=("eagle3", "mtp", "dflash", "dspark", "assistant"),
         kernels=True,
         trees=True,
     ),

@@ -24,6 +24,7 @@ from .checkpoints.shared_vocabulary import Tokens, Translation
 from .checkpoints.source import is_gguf
 from .dialects import Dialect, refuse_engines
 from .export_model import ModelExport, export_model
+from .hidden_drafts.assistant import AssistantCheckpoint
 from .hidden_drafts.checkpoint import find_draft
 from .hidden_drafts.folder import refuse_as_target
 from .hidden_drafts.mtp import MtpCheckpoint
@@ -109,7 +110,7 @@ def _find_draft(named: NamedDraft, target: Checkpoint, options: BuildOptions) ->
     draft = find_draft(named.source, target, said(options), options.texts.texts)
     check_engines(named.source, draft.kind, options)
     size = options.draft_vocabulary
-    if size is None or not isinstance(draft, MtpCheckpoint):
+    if size is None or not isinstance(draft, MtpCheckpoint | AssistantCheckpoint):
         return draft
     check_vocabulary(size, draft.vocab_size)
     batches = calibration_tokens(draft.tokenizer, options.texts.texts)

@@ -20,6 +20,7 @@ from ..strict import parse, read_json
 from .bundle_files import reference_path
 from .checkpoints.checkpoint import Checkpoint
 from .dialects import ORT_DIALECTS, Dialect, refuse_engines
+from .hidden_drafts.assistant import Assistant
 from .hidden_drafts.base import HiddenDraft
 from .hidden_drafts.block import BlockDraft
 from .hidden_drafts.measured import acceptance_notes, held_out
@@ -157,9 +158,14 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     step("load")
     checkpoint, contract = export.checkpoint, context.contract.of(export.role)
     model, left_out = checkpoint.load_noted(contract.precision)
-    layers = block_layers(model) if isinstance(model, BlockDraft) else probe_cache(model)
+    if isinstance(model, BlockDraft):
+        layers = block_layers(model)
+    else:
+        layers = model.layers if isinstance(model, Assistant) else probe_cache(model)
     if "kernels" in export.dialects:
         layers = whole_vectors(layers)
+    if isinstance(model, Assistant):
+        model.layers = layers
     export.check_states(layers, contract.precision)
     dialects, has_states = export.dialects, any(layer.states for layer in layers)
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), checkpoint.own_parameters(model)
@@ -273,4 +279,4 @@ def _reads(model: HiddenDraft, dialects: Sequence[Dialect], paths: Mapping[str, 
         for kind in ("fuse", "chain")
     )
     slots = model.form.slots if isinstance(model, BlockDraft) else 0
-    return Reads(model.kind, model.taps, model.lm_head.in_features, fuse, slots, chain)
+    return Reads(model.kind, model.taps, model.row_width, fuse, slots, chain, model.caches)

@@ -131,8 +131,8 @@ class BuildOptions:
 
     For drafts that read the target's hidden states. draft_taps: of which layers, as `hidden_states[i]` of transformers,
     where the checkpoint does not say or says it wrongly. draft_feedback: `pre` or `post`, whether a drafted row reads
-    the one before it as it is or after the last norm. draft_vocabulary: how many tokens an MTP layer proposes, the most
-    frequent ones of the calibration texts; None for all.
+    the one before it as it is or after the last norm. draft_vocabulary: how many tokens an MTP layer or an
+    assistant proposes, the most frequent ones of the calibration texts; None for all.
     """
 
     max_seq_len: int | None = None

@@ -23,7 +23,7 @@ from .checkpoints.source import (
 )
 from .hidden_drafts.fit import Said, Target, architecture_of, draft_vocab, find_taps, refuse_another
 from .hidden_drafts.folder import format_of, pickled_named, refuse_as_target, tensors_of
-from .hidden_drafts.kinds import BlockFormat, Format, kind_of
+from .hidden_drafts.kinds import BlockFormat, Format, is_assistant, kind_of
 from .hidden_drafts.mtp_tensors import find_stored, is_mtp, of_gguf
 from .hidden_drafts.vocabulary import read_tables, read_target_ids
 from .options import BuildOptions, NamedDraft
@@ -51,12 +51,15 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
                 kinds.append(None)
                 known = False
                 continue
+            config = {} if is_gguf(named.source) else read_config(named.source, folder, "draft")
             format = None if is_gguf(named.source) else format_of(named.source, folder)
-            if format:
+            if is_assistant(config):
+                kind = "assistant"
+            elif format:
                 kind = kind_of(format, tensors_of(find_weights(named.source, folder)))
                 readers.append((named.source, folder, format))
             elif not is_gguf(named.source):
-                positions = stated_positions(read_config(named.source, folder, "draft"))
+                positions = stated_positions(config)
                 check_length(f"draft {named.name}", positions, options.max_seq_len)
         check_engines(named.source, kind, options)
         kinds.append(kind)
@@ -106,7 +109,12 @@ def check_overrules(kinds: Mapping[str, HiddenDraftKind | None], options: BuildO
     for option, given, taking, meant in (
         ("draft-taps", options.draft_taps, ("eagle3", "dflash", "dspark"), "EAGLE-3, DFlash and DSpark drafts"),
         ("draft-feedback", options.draft_feedback, ("eagle3",), "EAGLE-3 heads"),
-        ("draft-vocabulary", options.draft_vocabulary is not None, ("mtp",), "--draft mtp, whose head is the target's"),
+        (
+            "draft-vocabulary",
+            options.draft_vocabulary is not None,
+            ("mtp", "assistant"),
+            "MTP layers and Gemma 4's assistants",
+        ),
     ):
         if not given or not kinds:
             continue

@@ -10,6 +10,7 @@ from ...bundle import Bundle, ModelSpec
 from ...errors import BundleError, EngineError
 from ..base import Availability, Engine, OpenedDraft
 from ..catalogue import dotted, version_numbers
+from .assistant import OrtAssistant
 from .blocks import OrtBlockDecoder
 from .decoder import DecoderOptions, OrtDecoder
 from .graphs import DIALECTS, OrtGraph, open_graph
@@ -64,6 +65,9 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
         if reads is not None and dialect in reads.fuse:
             fuse = open_one(bundle.path(reads.fuse[dialect]))
             fuse.check(fuse_signatures(reads, manifest.target.tap_width))
+        if reads is not None and reads.caches:
+            options = DecoderOptions(threads, caches=target.caches_of(reads.caches))
+            return OrtAssistant(bundle.path(spec.graphs[dialect]), spec, contract, dialect, options)
         options = DecoderOptions(threads, keeps_open=drafts, fuse=fuse)
         return OrtDecoder(bundle.path(spec.graphs[dialect]), spec, contract, dialect, options)
 
@@ -83,9 +87,10 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
         for part in (*graphs, target):
             part.close()
 
+    opened = decoder(manifest.target, drafts=False)
+    assert isinstance(opened, OrtDecoder)
+    target = opened
     draft = open_draft(manifest.drafts[0].model) if manifest.drafts else None
-    target = decoder(manifest.target, drafts=False)
-    assert isinstance(target, OrtDecoder)
     trees = target if manifest.contract.tree_rows else None
     dialect = _dialect(bundle, manifest.target)
 

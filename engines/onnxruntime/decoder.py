@@ -43,13 +43,14 @@ class _Binding:
 class DecoderOptions:
     """threads: 0 for one per core within the CPU limit. keeps_open: whether states can be rolled back over several
     passes, as a draft's must be (`OpenRows`). fuse_quantized: see `open_session`. fuse: runs the graph that fuses the
-    hidden states that the model reads, where it has one.
+    hidden states that the model reads, where it has one. caches: another decoder's, that the graph reads.
     """
 
     threads: int = 0
     keeps_open: bool = False
     fuse_quantized: bool = True
     fuse: RunGraph | None = None
+    caches: Sequence[CacheRows] = ()
 
 
 class OrtDecoder:
@@ -60,6 +61,7 @@ class OrtDecoder:
     """
 
     confidence: Callable[[], float] | None = None  # see `OpenedDraft`
+    writes = True  # whether the graph gives its caches back
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class OrtDecoder:
         self._dtype = NUMPY_DTYPES[contract.caches]
         self._places_rows = dialect == "rows"
         self.taps = OrtTaps(len(spec.taps) * spec.tap_width, contract) if spec.taps else None
-        self.reader = OrtReader(spec.reads, contract, options.fuse) if spec.reads is not None else None
+        self.reader = self._open_reader(options.fuse)
         # How many cache rows a pass may read; the operators of ONNX Runtime's dialects need no such input.
         self._spans = () if dialect in DIALECTS else contract.spans
         self._session: ort.InferenceSession | None = open_session(path, options.threads, options.fuse_quantized)
@@ -94,7 +96,8 @@ class OrtDecoder:
         self._tokens = np.zeros(contract.capacity, np.int64)
         self._columns = np.arange(contract.capacity)
         self._logits = np.zeros((contract.widest_step, spec.vocab_size), np.float32)
-        self._caches = [self._rows(layer, contract.capacity) for _, layer in spec.cache_names("past")]
+        own = [self._rows(layer, contract.capacity) for _, layer in spec.cache_names("past") if not options.caches]
+        self._caches = [*options.caches, *own]
         self._cache_values = [self._value(array) for array in self._caches]
         self._trees = OrtTrees() if contract.tree_rows else None
         self._states = None
@@ -105,6 +108,14 @@ class OrtDecoder:
             (width, span): self._bind(width, span) for width in contract.widths for span in self._spans or (0,)
         }
         self._other = (0, 0)  # width and span of the binding that is not the contract's
+
+    def _open_reader(self, fuse: RunGraph | None) -> OrtReader | None:
+        return OrtReader(self.spec.reads, self._contract, fuse) if self.spec.reads is not None else None
+
+    def caches_of(self, layers: Sequence[int]) -> list[CacheRows]:
+        """Keys and values of these layers, as `DecoderOptions.caches` takes them."""
+        by_name = {name: rows for (name, _), rows in zip(self.spec.cache_names("past"), self._caches, strict=True)}
+        return [by_name[f"past.{layer}.{half}"] for layer in layers for half in ("key", "value")]
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         return self._run(tokens, position, False)
@@ -209,8 +220,9 @@ class OrtDecoder:
         written = [self._value(array) for array in new] or self._cache_values
         for (past, _), value in zip(self.spec.cache_names("past"), self._cache_values, strict=True):
             io.bind_ortvalue_input(past, value)
-        for (name, _), value in zip(self.spec.cache_names(self._side), written, strict=True):
-            io.bind_ortvalue_output(name, value)
+        if self.writes:
+            for (name, _), value in zip(self.spec.cache_names(self._side), written, strict=True):
+                io.bind_ortvalue_output(name, value)
         if self._states is not None:
             self._states.bind(io)
         return _Binding(io, tokens, logits, new)
@@ -229,7 +241,7 @@ class OrtDecoder:
             expected["columns"] = None
         if self._contract.tree_rows:
             expected |= dict.fromkeys((DEPTH, ANCESTOR))
-        sides: tuple[Literal["past", "new", "present"], ...] = ("past", self._side)
+        sides: tuple[Literal["past", "new", "present"], ...] = ("past", self._side) if self.writes else ("past",)
         for side in sides:
             rows = None if side == "new" else contract.capacity  # None: the number of tokens of the pass
             for name, layer in spec.cache_names(side):

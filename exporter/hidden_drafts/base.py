@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,9 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
     for what the output embedding reads. tap_width: the columns of each, the target's width. target_ids: `[m] int64`,
     the target's id of each of its own, None where they are the same. embed_tokens, lm_head: its own, or copies of the
     target's. fusing: names of the parameters that only `fuse` reads, which are not quantized: once a round, they are a
-    small part of what a pass of the target reads. form: how it reads, where drafts of its kind differ in that.
+    small part of what a pass of the target reads. form: how it reads, where drafts of its kind differ in that. caches:
+    which of the target's layers it attends to, of a draft without keys and values of its own. windows: how many rows
+    its layers see, 0 for all.
     """
 
     kind: HiddenDraftKind
@@ -60,8 +62,16 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
     lm_head: nn.Linear
     fusing: tuple[str, ...] = ()
     form: Any = None
+    caches: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
+    watching: ClassVar[dict[str, Any]] = {"output_hidden_states": True, "use_cache": False}  # passes of the target
     _supports_sdpa = True
     _supports_attention_backend = True
+
+    @property
+    def row_width(self) -> int:
+        """H, of what a row reads."""
+        return int(self.config.get_text_config().hidden_size)
 
     def fuse(self, hidden: Tensor) -> Tensor:
         """`[1, T, F]`, the taps side by side in their order, to what a row reads `[1, T, H]`."""
@@ -129,7 +139,17 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
         known = self._known.get(input_ids.numpy().tobytes())
         if known is not None:
             return known
-        return self._keep(input_ids, tapped(self.__dict__["_target"], _before(input_ids), self.taps))
+        return self._keep(input_ids, self.tap_target(_before(input_ids)))
+
+    def tap_target(self, tokens: Tensor) -> Tensor:
+        """`[1, T, F]`: what is read of the target after `tokens [1, T]`."""
+        target = self.__dict__["_target"]
+        with torch.no_grad():
+            return self.tapped_of(target(input_ids=tokens, **self.watching, **last_logits(target)))
+
+    def tapped_of(self, output: Any) -> Tensor:
+        """The same of a pass with `watching`."""
+        return torch.cat([output.hidden_states[tap] for tap in self.taps], -1)
 
     def watch_target(self, input_ids: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         """All hidden states, by tap, and logits of the target at the tokens before each of `input_ids [1, T]`.
@@ -137,8 +157,8 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
         `read_target` then has what it needs of them.
         """
         with torch.no_grad():
-            output = self.__dict__["_target"](input_ids=_before(input_ids), output_hidden_states=True, use_cache=False)
-        self._keep(input_ids, torch.cat([output.hidden_states[tap] for tap in self.taps], -1))
+            output = self.__dict__["_target"](input_ids=_before(input_ids), **self.watching)
+        self._keep(input_ids, self.tapped_of(output))
         return output.hidden_states, output.logits
 
     def _keep(self, input_ids: Tensor, states: Tensor) -> Tensor:

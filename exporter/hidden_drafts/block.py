@@ -131,6 +131,7 @@ class BlockDraft(HiddenDraft):
         """config: of its layers, a Qwen3's; `vocab_size` is the target's."""
         super().__init__(config)
         self.form, self.taps, self.tap_width = form, form.taps, form.target_width
+        self.windows = form.windows
         self.kind = "dspark" if form.markov_rank or form.confidence else "dflash"
         width = config.hidden_size
         self.embed_tokens = nn.Embedding(config.vocab_size, width)

@@ -26,13 +26,14 @@ from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import first_line, read_config
 from ..weights.texts import read_texts
+from .assistant import AssistantCheckpoint
 from .base import HiddenDraft, copied
 from .block import BlockDraft, BlockForm
 from .eagle3 import Eagle3Draft, Eagle3Form, turned
 from .fit import Said, Target, is_same, made_for, refuse_another
 from .folder import format_of, pickled_named, tensors_of
 from .formats import Description, absent_keys, describe, describe_blocks
-from .kinds import BlockFormat, Format, is_block, kind_of
+from .kinds import BlockFormat, Format, is_assistant, is_block, kind_of
 from .measured import acceptance, held_out, options, shares
 from .mtp_tensors import is_mtp
 from .vocabulary import TABLES, read_tables, read_target_ids
@@ -272,7 +273,13 @@ def find_draft(source: str, target: Checkpoint, said: Said | None = None, texts:
         return mtp_checkpoint(target)
     with pickled_named(source):
         found = find_checkpoint(source)
-    format = None if isinstance(found, GgufCheckpoint) else format_of(source, found.folder)
+    if isinstance(found, GgufCheckpoint):
+        return found
+    if is_assistant(read_config(source, found.folder, "draft")):
+        assistant = AssistantCheckpoint(source, found.folder, target)
+        assistant.check()
+        return assistant
+    format = format_of(source, found.folder)
     if format is None:
         return found
     draft = HiddenDraftCheckpoint(source, found.folder, target, format, said or Said(), texts)

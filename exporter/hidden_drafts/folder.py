@@ -20,7 +20,7 @@ from ..checkpoints.source import (
     read_headers,
 )
 from .fit import module_name
-from .kinds import BlockFormat, Format, recognize
+from .kinds import BlockFormat, Format, is_assistant, recognize
 
 
 def format_of(source: str, folder: Path) -> Format | BlockFormat | None:
@@ -66,9 +66,9 @@ def _pickled(source: str) -> str | None:
 
 def refuse_as_target(source: str, folder: Path) -> None:
     """Raises `CheckpointError` for a draft of these."""
-    names = _names(source, folder)
+    names, config = _names(source, folder), read_config(source, folder)
     with suppress(UnsupportedModelError):  # of kinds that are no drafts here, some are whole models
-        if recognize(source, read_config(source, folder), names):
+        if is_assistant(config) or recognize(source, config, names):
             raise CheckpointError(
                 f"{source} is a draft that reads a target's hidden states; give it as --draft, and its target as "
                 "--target",

@@ -31,7 +31,6 @@ REFUSED = {
     "eagle": f"an EAGLE draft of version 1 or 2, which is not supported; {INSTEAD}",
     "mtp": "an MTP layer in a checkpoint of its own, which is not read; give a target that has it and --draft mtp",
     "xpress": f"an XPress draft, which is not supported; {INSTEAD}",
-    "gemma": "an assistant that reads the target's caches, which is not supported; use a draft with caches of its own",
     "latent": f"an EAGLE-3 draft with latent attention, which is not supported; {INSTEAD}",
     "gemma4": "an EAGLE-3 draft of Gemma's layers, which is not supported; use one of Llama's or Qwen3's layers",
 }
@@ -41,6 +40,11 @@ MIDDLE = "midlayer."
 
 def is_block(format: Format | BlockFormat) -> TypeIs[BlockFormat]:
     return format in ("zlab", "deepspec-blocks", "speculators-blocks")
+
+
+def is_assistant(config: Mapping[str, Any]) -> bool:
+    """Whether it is a draft that attends to the target's caches."""
+    return config.get("model_type") in ("gemma4_assistant", "gemma4_unified_assistant")
 
 
 def kind_of(format: Format | BlockFormat, names: Collection[str]) -> HiddenDraftKind:
@@ -93,8 +97,6 @@ def _other_kind(config: Mapping[str, Any], names: Collection[str]) -> str | None
         return "peagle"
     if "Medusa" in architectures or "medusa_num_heads" in config:
         return "medusa"
-    if str(config.get("model_type", "")).endswith("_assistant") and "gemma" in str(config["model_type"]):
-        return "gemma"
     if "Eagle3DeepseekV2" in architectures:
         return "latent"
     if "Gemma4Eagle3" in architectures:

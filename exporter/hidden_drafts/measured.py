@@ -45,7 +45,8 @@ def acceptance(model: HiddenDraft, texts: Sequence[Tensor], forms: Sequence[Form
         for found, form in zip(kept, forms or (own,), strict=True):
             model.read_as(form)
             taps = model.taps if form is None else form.taps
-            hidden = model.fuse(torch.cat([states[tap] for tap in taps], -1).to(model.dtype))
+            read = model.read_target(text) if model.caches else torch.cat([states[tap] for tap in taps], -1)
+            hidden = model.fuse(read.to(model.dtype))
             found.append(_kept(model, text, hidden, target_probs))
     model.read_as(own)
     return [torch.cat(found, 1) for found in kept]

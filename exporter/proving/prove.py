@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from ...bundle import Contract, ModelSpec, Proof, Role
+from ...engines.onnxruntime.assistant import OrtAssistant
 from ...engines.onnxruntime.blocks import OrtBlockDecoder
 from ...engines.onnxruntime.cpu import NAME
 from ...engines.onnxruntime.decoder import DecoderOptions, OrtDecoder
@@ -198,6 +199,8 @@ def open_decoder(
         with widened(beside) if wide and dialect != "kernels" else nullcontext(beside) as fusing:
             run = open_graph(fusing)
     options = DecoderOptions(fuse_quantized=not wide, fuse=run)
+    if reads is not None and reads.caches:
+        return OrtAssistant(path, spec, contract, dialect, options)
     return OrtDecoder(path, spec, contract, dialect=dialect, options=options)
 
 

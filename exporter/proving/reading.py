@@ -18,6 +18,7 @@ from ...engines.onnxruntime.decoder import OrtDecoder
 from ...errors import ProofError
 from ...runtime.proofs.parity import LOGIT_TOLERANCE, Exact, ReferenceStep, Step, contexts, schedule
 from ..checkpoints.half_precision import cached_as, fp32_arithmetic
+from ..hidden_drafts.assistant import Assistant
 from ..hidden_drafts.base import HiddenDraft, hidden_states, last_logits
 from ..hidden_drafts.block import BlockDraft
 from ..tracing.probe import cache_argument
@@ -78,6 +79,8 @@ def reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[int
 
     def read(context: NDArray[np.int64], group: list[Step]) -> Iterator[Step]:
         hidden = model.read_target(torch.from_numpy(context)[None])[0].float().numpy()
+        if model.caches and contract.caches == "fp16":
+            hidden[:, model.tap_width :] = hidden[:, model.tap_width :].astype(np.float16)
         for step in group:
             rows = min(step.rows, 1) if block else step.rows
             yield replace(step, rows=rows, hidden=hidden[step.position : step.end].copy())
@@ -100,7 +103,7 @@ def _beyond_windows(model: HiddenDraft, steps: Sequence[Step], capacity: int) ->
     Their hidden states are those of the first two steps again, so that they cost no pass of the target and no room: the
     second's within the window, the first's before it.
     """
-    window, position = max(getattr(model.form, "windows", ()), default=0), 0
+    window, position = max(model.windows, default=0), 0
     if not max(step.end for step in steps) <= window < capacity:
         return
     end = min(2 * window, capacity)
@@ -120,6 +123,11 @@ def reading_passes(model: HiddenDraft, steps: Sequence[Step]) -> Iterator[Floats
     tokens, hidden, last = torch.zeros(0, dtype=torch.int64), torch.zeros(0, 0), torch.zeros(0, 0)
     with torch.no_grad(), fp32_arithmetic(model):
         for step in steps:
+            if isinstance(model, Assistant) and step.hidden is None:
+                output = model.drafted(torch.from_numpy(step.tokens)[None], last[None], hidden[None])
+                last = output.feedback[0, -1:]
+                yield output.logits[0].float().numpy().copy()
+                continue
             new = model.fuse(torch.from_numpy(step.hidden)[None])[0] if step.hidden is not None else last
             tokens = torch.cat([tokens[: step.position], torch.from_numpy(step.tokens)])
             hidden = torch.cat([hidden[: step.position], new]) if step.position else new

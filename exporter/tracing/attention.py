@@ -341,7 +341,9 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
         else:
             wide = (padded(query, width), padded(key, width), padded(value, width))
             output, cache.written[layer] = EMITTERS[dialect](*wide, attending)
-        return output[..., : value.shape[-1]].transpose(1, 2), None
+        # A cache that was there before may have wider heads than the layer.
+        width = query.shape[-1] if value is cache.past[layer][1] else value.shape[-1]
+        return output[..., :width].transpose(1, 2), None
 
     with attention_by(model, attention):
         yield

@@ -129,10 +129,11 @@ def trace(
     written = "new" if dialect == "rows" else "present"
     reads = isinstance(model, HiddenDraft)
     if reads:
-        inputs[HIDDEN] = torch.zeros(1, 3, model.config.get_text_config().hidden_size, dtype=torch.float32)
+        inputs[HIDDEN] = torch.zeros(1, 3, model.row_width, dtype=torch.float32)
         dynamic[HIDDEN] = {1: dynamic["tokens"][1]}
     by_row = ("logits", *((FEEDBACK,) if reads else ()))
-    outputs = [*by_row, *((HIDDEN,) if taps else ()), *(f"{written}.{name}" for name in (*names, *states))]
+    ends = () if reads and model.caches else (*names, *states)  # the caches of another model are not given back
+    outputs = [*by_row, *((HIDDEN,) if taps else ()), *(f"{written}.{name}" for name in ends)]
     decoder = StaticDecoder(model, layers, dialect, contract, taps, undo)
     try:
         graph = export_graph(decoder, inputs, outputs, dynamic, dialect)
@@ -186,6 +187,7 @@ class StaticDecoder(torch.nn.Module):
         self.taps = taps
         self.undo = undo or Undo()
         self.reads = isinstance(model, HiddenDraft)
+        self.writes = not (isinstance(model, HiddenDraft) and model.caches)
         self.takes_trees = contract.tree_rows > 0
         self.accepted = inspect.signature(model.forward).parameters
 
@@ -206,6 +208,8 @@ class StaticDecoder(torch.nn.Module):
             by_row = self._logits(tokens, position, cache)
         if len(cache.written) != len(cache.past):
             raise UnsupportedModelError(custom_attention_reason(len(cache.past) - len(cache.written), len(cache.past)))
+        if not self.writes:
+            return by_row
         states = cache.states.in_order(self.layers) if cache.states is not None else []
         return *by_row, *(half for _, pair in sorted(cache.written.items()) for half in pair), *states
 
@@ -216,7 +220,8 @@ class StaticDecoder(torch.nn.Module):
         past, rest = rest[: 2 * len(attending)], rest[2 * len(attending) :]
         pairs = dict(zip(attending, zip(past[::2], past[1::2], strict=True), strict=True))
         states = OpenStates.of(self.layers, self.contract, counts, rest) if has_states else None
-        return StateCache(position, pairs, columns, states=states)
+        there = {} if self.writes else pairs
+        return StateCache(position, pairs, columns, written=dict(there), brought=dict(there), states=states)
 
     def _logits(self, tokens: Tensor, position: Tensor, cache: StateCache) -> tuple[Tensor]:
         rows = kept_rows(tokens, self.widest_step, OPSETS[self.dialect])

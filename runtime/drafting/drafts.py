@@ -104,7 +104,7 @@ class Drafts:
             cached = HiddenDecoder(
                 decoder,
                 contract.prompt_chunk,
-                widest=contract.of("draft").widest_step,
+                widest=1 if reads.caches else contract.of("draft").widest_step,  # it writes no rows
                 columns=some,
                 reader=opened.reader,
                 width=width,

@@ -95,7 +95,8 @@ LIBRARIES = {
 def test_a_library_that_cannot_be_loaded(case: str, installed: Path) -> None:
     path, error = LIBRARIES[case]
     loads = (
-        f"import ctypes\nOPERATORS = 1\ndef instruction_set(): return ctypes.CDLL({path}).specexport_kernels_set()\n"
+        f"import ctypes\nOPERATORS = {OLDEST_OPERATORS}\n"
+        f"def instruction_set(): return ctypes.CDLL({path}).specexport_kernels_set()\n"
         "def library(): return '/there/specexport_kernels.so'\n"
     )
     installed.write_text(loads, encoding="utf-8")

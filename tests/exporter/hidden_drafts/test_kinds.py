@@ -32,7 +32,6 @@ LAYER = dict(model_type="qwen3") | SIZES
         (dict(architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=64), ("mask_hidden",), "P-EAGLE"),
         (dict(medusa_num_heads=2, medusa_num_layers=1), (), "Medusa"),
         (dict(architectures=["MedusaModel"]), (), "Medusa"),
-        (dict(model_type="gemma4_assistant", architectures=["Gemma4AssistantForCausalLM"]), (), "caches"),
         (dict(architectures=["Eagle3DeepseekV2ForCausalLM"]), (), "latent attention"),
         (dict(architectures=["Gemma4Eagle3Model"]), (), "Gemma"),
         (dict(speculators_model_type="mtp"), (), "--draft mtp"),

@@ -32,9 +32,9 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Any]:
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """What the target reads."""
-    read, seen = base.tapped, list[Tensor]()
+    read, seen = base.HiddenDraft.tap_target, list[Tensor]()
     monkeypatch.setattr(
-        base, "tapped", lambda target, tokens, taps: (seen.append(tokens), read(target, tokens, taps))[1]
+        base.HiddenDraft, "tap_target", lambda draft, tokens: (seen.append(tokens), read(draft, tokens))[1]
     )
     return seen
 
