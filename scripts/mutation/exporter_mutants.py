@@ -96,8 +96,8 @@ EXPORTER = (
     Mutant(
         "rows scaled by their largest value, not magnitude",
         ROWS,
-        'ir.node("Abs", [values])',
-        'ir.node("Relu", [values])',
+        'tape.op("Abs", [values])',
+        'tape.op("Relu", [values])',
         QUANTIZE,
     ),
     Mutant(
