@@ -373,8 +373,8 @@ EXPORTER = (
     Mutant(
         "keys that another node reads are joined with queries",
         PARTED,
-        "if _only_used(parts, node):",
-        "if parts:",
+        "[[part for part, _ in parts] for node, _, parts in _apart(model) if _only_used(parts, node)]",
+        "[[part for part, _ in parts] for node, _, parts in _apart(model)]",
         OF_PACKED,
     ),
     Mutant(
