@@ -24,7 +24,7 @@ from specexport.exporter.weights.fidelity import calibration_tokens, measure_fid
 from specexport.exporter.weights.gptq import DAMPING
 from specexport.exporter.weights.mixing import BUDGET, bytes_of
 from specexport.exporter.weights.recipe import Recipe
-from specexport.exporter.weights.sensitivity import Candidates, divergences
+from specexport.exporter.weights.sensitivity import divergences
 from specexport.exporter.weights.texts import read_texts
 from torch import Tensor
 
@@ -72,8 +72,8 @@ def compare(model: torch.nn.Module, recipe: Recipe, texts: Sequence[Tensor], cou
     ]
     taken = groups[:: max(1, len(groups) // count)]
     names = [[layer.weight for layer in group.layers] for group in taken]
-    candidates = Candidates({name: {"int4": recipe.weights[name]} for group in names for name in group}, {})
-    estimated = divergences(model, texts, candidates)
+    candidates: Any = {name: {"int4": recipe.weights[name]} for group in names for name in group}
+    estimated = divergences(model, texts, candidates, {})
     for group in names:
         alone = Recipe({name: recipe.weights[name] for name in group})
         true = measure_fidelity(model, alone, texts, own_texts=False).divergence

@@ -63,14 +63,11 @@ class Contract:
         if self.capacity < smallest:
             raise ValueError(
                 f"a capacity of {self.capacity} is too small; "
-                f"{self.max_draft_tokens} draft tokens{self._and_tree_rows} need {smallest} or more"
+                f"{self.max_draft_tokens} draft tokens{f' and {self.tree_rows} tree rows' * bool(self.tree_rows)} need "
+                f"{smallest} or more"
             )
         if self.prompt_chunk < 1:
             raise ValueError(f"prompt_chunk is {self.prompt_chunk}; it must be at least 1")
-
-    @property
-    def _and_tree_rows(self) -> str:
-        return f" and {self.tree_rows} tree rows" if self.tree_rows else ""
 
     @property
     def caches(self) -> Precision:

@@ -25,9 +25,8 @@ from ..runtime.session import Session
 from .drafted import Drafted, normalized
 from .measuring.confidence import read_confidence
 from .measuring.journal import Journal, own_path
-from .measuring.judged_tokens import judged_tokens
 from .measuring.prompts import Progress, Request, silent
-from .measuring.record import Record
+from .measuring.record import Record, judged_tokens
 from .options import CalibrateOptions, drafters_of, models_of
 from .statistics.results import Analysis, SignalQuality
 from .steps import measure

@@ -17,7 +17,6 @@ from ..bundle.files import clone_or_copy, require_space
 from ..runtime.hub import name_of
 from ..runtime.proofs.reference_file import save_reference
 from ..strict import parse, read_json
-from .bundle_files import reference_path
 from .checkpoints.checkpoint import Checkpoint
 from .dialects import ORT_DIALECTS, Dialect, refuse_engines
 from .hidden_drafts.assistant import Assistant
@@ -31,13 +30,7 @@ from .options import BuildContext
 from .passes.accumulate import accumulate_in_fp32
 from .passes.lint import refuse_traps
 from .passes.optimize import optimize, save
-from .proving.prove import (
-    continued_logits,
-    open_decoder,
-    record_reference,
-    widened,
-    widened_decoder,
-)
+from .proving.prove import continued_logits, opened, record_reference
 from .proving.prove_layers import ReferenceLogits, prove_layers
 from .proving.quantized_graph import Subject
 from .proving.reading import prove_taps
@@ -235,7 +228,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         format=export.format,
         notes=left_out,
         fidelity=None,
-        reference=reference_path(export.role),
+        reference=f"reference/{export.role}.npz",
         taps=export.taps,
         tap_width=tap_width,
         reads=_reads(reads, dialects, paths) if reads is not None else None,
@@ -243,13 +236,9 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     if undo is not None and chosen is None:
         steps = [entry.step for entry in reference]
         for dialect in dialects:
-            path, precision = folder / paths[dialect], contract.precision
-            if precision == "fp32" or (precision == "fp16" and dialect == "ort"):
-                prove_taps(open_decoder(path, spec, contract, dialect), model, undo, steps, contract)
-                continue
-            with widened(path) as wide:
-                decoder = widened_decoder(wide, spec, contract, dialect)
-                prove_taps(decoder, model, undo, steps, contract, "widened")
+            wide = contract.precision == "bf16" or (contract.precision == "fp16" and dialect != "ort")
+            with opened(folder / paths[dialect], spec, contract, dialect, wide) as decoder:
+                prove_taps(decoder, model, undo, steps, contract, "widened" if wide else None)
     if chosen is not None:
         subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract, undo)
         proofs = []

@@ -36,32 +36,18 @@ MEMINFO = Path("/proc/meminfo")
 GROUP = Path("/sys/fs/cgroup")
 
 
-def export_bytes(
-    parameters: int, precision: Precision, quantized: bool, vocabulary: int = 0, folded: bool = False
-) -> int:
-    """The most memory that exporting a model takes. vocabulary: entries of its output layer. folded: for TensorRT."""
-    needed = BASE + parameters * ELEMENT_BYTES[precision]
-    restored = FOLDED_BYTES if folded else RESTORED_BYTES
-    return needed + (parameters * restored + vocabulary * 4 * LOGIT_ROWS if quantized else 0)
-
-
 def require_memory(
-    parameters: int,
-    precision: Precision,
-    quantized: bool,
-    vocabulary: int = 0,
-    folded: bool = False,
-    beside: int = 0,
+    parameters: int, precision: Precision, quantized: bool, vocabulary: int, folded: bool = False, beside: int = 0
 ) -> None:
-    """Raises `OutputError` where exporting a model of `parameters` weights needs more memory than is free. beside:
-    bytes of another model that is loaded with it.
+    """Raises `OutputError` where exporting a model of `parameters` weights needs more memory than is free. vocabulary:
+    entries of its output layer. folded: for TensorRT. beside: bytes of another model that is loaded with it.
     """
-    remedy = "on a larger host"
+    remedy, needed = "on a larger host", BASE + parameters * ELEMENT_BYTES[precision] + beside
     if quantized:
+        needed += parameters * (FOLDED_BYTES if folded else RESTORED_BYTES) + vocabulary * 4 * LOGIT_ROWS
         remedy = f"with --precision and --draft-precision fp32, fp16 or bf16, or {remedy}"
     elif precision == "fp32":
         remedy = f"with --precision fp16, or {remedy}"
-    needed = export_bytes(parameters, precision, quantized, vocabulary, folded) + beside
     _require(needed, f"exporting {parameters / 1e9:.1f} billion weights", remedy)
 
 

@@ -20,6 +20,7 @@ from .dialects import Dialect
 ELEMENT: dict[Family, Precision] = {"onnxruntime": "fp32", "onnxruntime-cuda": "fp16", "tensorrt": "fp16"}
 GPU_DRAFT = "int4"
 OPTIONS: dict[Role, str] = {"target": "--precision", "draft": "--draft-precision"}
+FIELDS: dict[Role, str] = {"target": "precision", "draft": "draft_precision"}
 NAMES: tuple[str, ...] = (*PRECISIONS, *(name for name in FORMATS if name != "float"))
 
 
@@ -47,12 +48,9 @@ class PrecisionPlan:
 def choose_precision_plan(engines: tuple[str, ...], precision: str, draft_precision: str | None) -> PrecisionPlan:
     """Raises `ParameterError` for unknown names, and for two that do not go together, `EngineError` for no engine's."""
     named: dict[Role, str] = {"target": precision, "draft": draft_precision or precision}
-    for option, name in (("--precision", named["target"]), ("--draft-precision", named["draft"])):
+    for role, name in named.items():
         if name not in NAMES:
-            raise ParameterError(
-                f"{option} is {name}; it must be one of {', '.join(NAMES)}",
-                option.removeprefix("--").replace("-", "_"),
-            )
+            raise _wrong(role, f"{name}; it must be one of {', '.join(NAMES)}")
     families = {engine: info_of(engine).family for engine in engines}
     first = next((engine for engine in engines if engine in LIBRARIES), engines[0])
     family = families[first]
@@ -60,27 +58,26 @@ def choose_precision_plan(engines: tuple[str, ...], precision: str, draft_precis
     numbers = PrecisionPlan(ELEMENT[family], formats, family)
     if not numbers.quantized:
         if named["draft"] != precision:
-            raise ParameterError(
-                f"--draft-precision is {named['draft']}, --precision {precision}; "
-                "they must be equal unless one is quantized",
-                "draft_precision",
-            )
+            pair = f"{named['draft']}, --precision {precision}"
+            raise _wrong("draft", f"{pair}; they must be equal unless one is quantized")
         return PrecisionPlan(cast(Precision, precision), formats, family)
     for role, name in named.items():
         if name in PRECISIONS and name != numbers.precision:
             raise ParameterError(
                 f"the {role}'s precision is {name}; next to a quantized model on {', '.join(engines)} "
                 f"it must be {numbers.precision}, or quantized too",
-                "precision" if role == "target" else "draft_precision",
+                FIELDS[role],
             )
     if other := next((engine for engine, its in families.items() if its != family), ""):
         role = "draft" if formats["target"] == "float" else "target"
-        raise ParameterError(
-            f"{OPTIONS[role]} is {named[role]}: {first} and {other} round differently and would give different text; "
-            "build one bundle for each",
-            OPTIONS[role].removeprefix("--").replace("-", "_"),
-        )
+        both = f"{first} and {other} round differently and would give different text"
+        raise _wrong(role, f"{named[role]}: {both}; build one bundle for each")
     return numbers
+
+
+def _wrong(role: Role, text: str) -> ParameterError:
+    """Of the option that says how the role's weights are stored."""
+    return ParameterError(f"{OPTIONS[role]} is {text}", FIELDS[role])
 
 
 def default_draft_precision(
@@ -195,11 +192,8 @@ def choose_build_targets(
             )
             notes.append(f"tensorrt: no plans are made here: {problem}; on the device, run: {command}{older}")
     if "rows" in wanted and "int4" in numbers.formats.values():
-        option = OPTIONS["target" if numbers.formats["target"] == "int4" else "draft"]
-        raise ParameterError(
-            f"{option} is int4, which TensorRT before 10.15 is not known to read; use int8, or a newer TensorRT",
-            option.removeprefix("--").replace("-", "_"),
-        )
+        asked: Role = "target" if numbers.formats["target"] == "int4" else "draft"
+        raise _wrong(asked, "int4, which TensorRT before 10.15 is not known to read; use int8, or a newer TensorRT")
     dialects = tuple(dialect for dialect in get_args(Dialect) if dialect in wanted)
     return BuildTargets(dialects, tuple(engine for engine in engines if engine in compiled), tuple(notes))
 
@@ -216,7 +210,7 @@ def _check_precision(engines: tuple[str, ...], numbers: PrecisionPlan, capabilit
         for role, option in OPTIONS.items():
             for capability in (None, *map(capability_of, capabilities if engine in LIBRARIES else ())):
                 if problem := refusal(engine, numbers.name(role), capability, option):
-                    raise ParameterError(problem, option.removeprefix("--").replace("-", "_"))
+                    raise ParameterError(problem, FIELDS[role])
 
 
 def _misfit(installed: tuple[int, ...], wanted: tuple[int, ...] | None) -> str:

@@ -16,15 +16,13 @@ from .hidden_drafts.base import HiddenDraft
 from .options import CalibrationTexts
 from .precision import PrecisionPlan
 from .weights.choose import RecipeOptions, choose
-from .weights.fidelity import calibration_tokens, measure_fidelity, split
+from .weights.fidelity import BATCH_TOKENS, calibration_tokens, measure_fidelity, split
 from .weights.recipe import LARGEST_LIMIT, SATURATING_LIMIT, Recipe, WeightRecipe
 
 SLOW_ELSEWHERE = (
     f"weights use int8 up to {LARGEST_LIMIT}: without specexport-kernels, CPUs without VNNI (x86) or dot products "
     "(ARM) run them by slower kernels, with the same results"
 )
-# Tokens of a calibration text that the model reads at once.
-LONGEST = 256
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def choose_recipe(
 
     step: what is announced while it works.
     """
-    longest = min(LONGEST, checkpoint.max_positions or LONGEST)
+    longest = min(BATCH_TOKENS, checkpoint.max_positions or BATCH_TOKENS)
     with fp32_arithmetic(model):
         used, held = split(calibration_tokens(checkpoint.tokenizer, quantizing.texts.texts, longest))
         # What a draft that reads hidden states gives back must stay what it was; its logits do not show that.

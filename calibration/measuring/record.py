@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...engines.base import Logits
 from ...runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from ...runtime.policy.survival import top_logit
@@ -123,14 +126,12 @@ class Recorder:
         self.rounds.append(RecordedRound(outcome.num_drafted, outcome.num_accepted, *read, self._last_choice))
 
 
-def record(
-    session: Session, request: Request, sampling: SamplingParameters, plain_first: bool, timed: bool = True
-) -> Record:
+def record(session: Session, request: Request, sampling: SamplingParameters, plain_first: bool) -> Record:
     """The record of `request`.
 
     Every run starts from an empty cache. The draft's tokens are recorded in a third run, so that the times do not
-    include recording. timed: whether to run the other two, whose times are 0 otherwise. sampling: temperature, top_k,
-    top_p and seed, and the draft model as the drafter, None for the first.
+    include recording. sampling: temperature, top_k, top_p and seed, and the draft model as the drafter, None for the
+    first.
     """
     confidence = session.drafts.confidence(sampling.drafter)
     recorder = Recorder(session.max_draft_tokens, confidence, session.engine.target.vocab_size)
@@ -139,8 +140,8 @@ def record(
         "plain": replace(params, speculate=False),
         "speculative": replace(params, num_draft_tokens=session.max_draft_tokens),
     }
-    timings = dict.fromkeys(ways, Timing(0.0, 0.0, 0))
-    for name in list(ways)[:: 1 if plain_first else -1] if timed else ():
+    timings = {}
+    for name in list(ways)[:: 1 if plain_first else -1]:
         session.reset()
         timings[name] = Timing.of(session.generate(request.tokens, ways[name]).statistics)
     session.reset()
@@ -180,3 +181,41 @@ def agreement(rounds: Sequence[RecordedRound], output: Sequence[int], greedy: bo
                 agrees[place + index] = index < round.num_accepted
         place += round.num_accepted + 1
     return agrees
+
+
+@dataclass(frozen=True)
+class JudgedTokens:
+    """n draft tokens in the order in which they were drafted, each preceded by accepted ones only.
+
+    request `[n] int64`. round `[n] int64`, unique over all requests. index `[n] int64`: position in the draft, from 0.
+    probability `[n] float32`: `top_logit` of the draft's row. confidence `[n] float32`: the draft's own, NaN
+    without one. accepted `[n] bool`.
+    """
+
+    request: NDArray[np.int64]
+    round: NDArray[np.int64]
+    index: NDArray[np.int64]
+    probability: NDArray[np.float32]
+    confidence: NDArray[np.float32]
+    accepted: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.request)
+
+    def of(self, chosen: NDArray[np.bool_]) -> JudgedTokens:
+        """The tokens where `chosen` `[n]` holds."""
+        return JudgedTokens(*(array[chosen] for array in vars(self).values()))
+
+
+def judged_tokens(records: Sequence[Record]) -> JudgedTokens:
+    """The judged tokens of all requests, in order."""
+    numbers = [(place, item) for place, one in enumerate(records) for item in one.judged]
+    rounds: dict[tuple[int, int], int] = {}
+    return JudgedTokens(
+        request=np.array([place for place, _ in numbers], np.int64),
+        round=np.array([rounds.setdefault((place, item.round), len(rounds)) for place, item in numbers], np.int64),
+        index=np.array([item.index for _, item in numbers], np.int64),
+        probability=np.array([item.probability for _, item in numbers], np.float32),
+        confidence=np.array([item.confidence for _, item in numbers], np.float32),
+        accepted=np.array([item.accepted for _, item in numbers], np.bool_),
+    )

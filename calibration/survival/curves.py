@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...runtime.policy.survival import Curve
-from ..measuring.judged_tokens import JudgedTokens
+from ..measuring.record import JudgedTokens
 from .quality import Bools, Floats, Integers, equal_count_bins, scikit_learn
 
 # Points of a curve, at most, and tokens for each of them, at least.

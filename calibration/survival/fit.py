@@ -6,7 +6,7 @@ import numpy as np
 
 from ...errors import ParameterError
 from ...runtime.policy.survival import SURVIVAL_VERSION, Survival
-from ..measuring.judged_tokens import JudgedTokens
+from ..measuring.record import JudgedTokens
 from ..statistics.results import SignalQuality
 from .curves import cross_val_probs, fit_curves, log_loss
 from .quality import Floats, Integers, judge

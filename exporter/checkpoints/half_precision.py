@@ -12,6 +12,7 @@ from torch.nn import Conv1d, Module
 from transformers import AttentionInterface
 
 from ...bundle import Contract, Precision
+from ..weights.layers import hooked
 
 TORCH_DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -37,16 +38,12 @@ def fp32_arithmetic(model: Module) -> Iterator[None]:
         for tensor, data in calls.pop():
             tensor.data = data
 
-    hooks = []
-    for module in model.modules():
-        if any(tensor.dtype != torch.float32 for tensor in _needed(module)):
-            hooks.append(module.register_forward_pre_hook(widen))
-            hooks.append(module.register_forward_hook(restore, always_call=True))
-    try:
+    narrow = [module for module in model.modules() if any(tensor.dtype != torch.float32 for tensor in _needed(module))]
+    with (
+        hooked(module.register_forward_pre_hook(widen) for module in narrow),
+        hooked(module.register_forward_hook(restore, always_call=True) for module in narrow),
+    ):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _needed(module: Module) -> Iterator[Tensor]:

@@ -15,20 +15,12 @@ from ..passes.fusions import expand_rms_normalization
 from ..quantize.apply import check_stored
 from ..quantize.batch_invariant import look_angles_up, spell_softplus_out
 from ..quantize.for_onnxruntime import stored
-from ..quantize.linears import FLOATS, Group, Linear, constant, is_table, linears, matrix, name_of, put_in_place
+from ..quantize.linears import Group, Linear, constant, is_table, linears, matrix, name_of, picked_tables, put_in_place
 from ..quantize.picked_weights import quantize_expert_rows, quantize_tables
 from ..quantize.rotary import absorb_rotary, pack_attention
 from ..weights.recipe import Recipe
 from .fuse import DOMAIN, fuse_around_products, turn_size
-from .layouts import (
-    BLOCK,
-    FLOAT_FORMATS,
-    float_format,
-    floats_in_panels,
-    int4_panels,
-    int8_panels,
-    scale_panels,
-)
+from .layouts import BLOCK, FLOAT_FORMATS, float_format, floats_in_panels, int4_panels, int8_panels, scale_panels
 
 OPERATORS = {"int8": "Int8", "int4": "Int4"} | {form: name for form, (name, _) in FLOAT_FORMATS.items()}
 
@@ -72,17 +64,22 @@ def use_products(model: ir.Model, recipe: Recipe) -> int:
         module = linear.name if alone else ".".join(linear.name.split(".")[:-2])
         groups.setdefault((linear.input, form, module), []).append(linear)
     read_as_stored = {linear.weight for group in groups.values() for linear in group if not linear.transposed}
-    tables = [table for table in _tables(graph) if table.weight not in read_as_stored]
+    picked = [table for table in picked_tables(graph) if table.index.dtype == ir.DataType.INT64]
+    tables = [table for table in picked if table.weight not in read_as_stored]
     for (_, form, _), group in groups.items():
         outputs = sum(linear.size[0] for linear in group)
         inputs = [group[0].input, *_weights(graph, group, form, recipe)]
-        node = ir.node(f"Linear{OPERATORS[form]}", inputs, {"num_outputs": outputs}, domain=DOMAIN)
-        put_in_place(graph, group, [node])
+        tape = ir.tape.Tape()
+        product = tape.op(f"Linear{OPERATORS[form]}", inputs, {"num_outputs": outputs}, domain=DOMAIN)
+        put_in_place(graph, group, tape, product)
     count = sum(map(len, groups.values()))
     for table in tables:
         form = forms.get(table.weight) or _table_form(table, recipe)
         if form:
-            _pick(graph, table, _weights(graph, [table], form, recipe), form)
+            inputs = [table.index, *_weights(graph, [table], form, recipe)]
+            attributes, tape = {"num_inputs": table.size[1], "num_outputs": table.size[0]}, ir.tape.Tape()
+            rows = tape.op(f"Embedding{OPERATORS[form]}", inputs, attributes, domain=DOMAIN)
+            put_in_place(graph, [table], tape, rows)
             count += 1
     return count
 
@@ -101,26 +98,6 @@ def _table_form(table: Linear, recipe: Recipe) -> str:
         return form if form != "fp32" else ""
     served = chosen.block == (BLOCK if chosen.format == "int4" else 0)
     return chosen.format if served else ""
-
-
-def _tables(graph: ir.Graph) -> list[Linear]:
-    """The matrices whose rows are picked, as products with a node that is a Gather."""
-    return [
-        Linear(node, weight, transposed=True)
-        for node in graph
-        if node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0
-        if (weight := node.inputs[0]) is not None and weight.is_initializer() and weight.dtype in FLOATS
-        if weight.const_value is not None and len(weight.const_value.shape) == 2
-        if node.inputs[1] is not None and node.inputs[1].dtype == ir.DataType.INT64
-    ]
-
-
-def _pick(graph: ir.Graph, table: Linear, weights: list[ir.Value], form: str) -> None:
-    attributes = {"num_inputs": table.size[1], "num_outputs": table.size[0]}
-    node = ir.node(f"Embedding{OPERATORS[form]}", [table.node.inputs[1], *weights], attributes, domain=DOMAIN)
-    old, new = table.output, node.outputs[0]
-    new.name, new.type, new.shape = old.name, old.type, old.shape
-    ir.convenience.replace_nodes_and_values(graph, table.node, [table.node], [node], [old], [new])
 
 
 def _weights(graph: ir.Graph, group: Group, form: str, recipe: Recipe) -> list[ir.Value]:

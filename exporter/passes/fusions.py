@@ -74,8 +74,6 @@ def fuse_transpose_into_matmul(model: ir.Model) -> int:
         if weight is None or not weight.is_initializer() or list(transpose.attributes["perm"].as_ints()) != [1, 0]:
             continue
         matmul = ir.node("FusedMatMul", [node.inputs[0], weight], {"transB": 1}, domain="com.microsoft", name=node.name)
-        output = matmul.outputs[0]
-        output.name, output.type, output.shape = node.outputs[0].name, node.outputs[0].type, node.outputs[0].shape
         ir.convenience.replace_nodes_and_values(model.graph, node, [node], [matmul], node.outputs, matmul.outputs)
         if not transpose.outputs[0].uses() and not transpose.outputs[0].is_graph_output():
             model.graph.remove(transpose, safe=True)
@@ -113,7 +111,6 @@ def _expand(graph: ir.Graph, node: ir.Node) -> None:
     result = tape.op("Mul", [normed, scale])
     if transpose is not None:
         result = tape.op("Transpose", [result], {"perm": transpose.attributes["perm"].as_ints()})
-    result.name, result.type, result.shape = output.name, output.type, output.shape
     for value in tape.initializers:
         graph.register_initializer(value)
     ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, [output], [result])

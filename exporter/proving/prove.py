@@ -145,20 +145,15 @@ def prove(
         path = staging_dir / graph
         kind = arithmetic(spec, contract)
         by_ort = dialect == "ort" and NAME in engines and (spec.format != "float" or kind == "fp16")
-        if kind == "fp32" or dialect == "kernels" or by_ort:
-            decoder = open_decoder(path, spec, kept, dialect)
-            proofs += _proved(decoder, reference, (NAME, dialect), role, kind)
+        wide = not (kind == "fp32" or dialect == "kernels" or by_ort)
+        where = (f"{NAME}, widened" if wide else NAME, dialect)
+        of_trees = kind = "widened" if wide else kind
+        if wide and spec.rounding is not None and _rounds(path):
+            kind = Rounding(spec.rounding, "fp32" if contract.precision == "fp32" else "widened")
+        with opened(path, spec, kept, dialect, wide) as decoder:
+            proofs += _proved(decoder, reference, where, role, kind)
             if kept.tree_rows and isinstance(decoder, OrtDecoder):
-                proofs.append(prove_trees(decoder, reference, kept, (NAME, dialect), kind))
-        else:
-            with widened(path) as wide:
-                decoder = widened_decoder(wide, spec, kept, dialect)
-                rounded: Arithmetic = "widened"
-                if spec.rounding is not None and _rounds(path):
-                    rounded = Rounding(spec.rounding, "fp32" if contract.precision == "fp32" else "widened")
-                proofs += _proved(decoder, reference, (f"{NAME}, widened", dialect), role, rounded)
-                if kept.tree_rows and isinstance(decoder, OrtDecoder):
-                    proofs.append(prove_trees(decoder, reference, kept, (f"{NAME}, widened", dialect), "widened"))
+                proofs.append(prove_trees(decoder, reference, kept, where, of_trees))
         del decoder  # its memory, before the next one asks for as much
     return replace(spec, proofs=tuple(proofs))
 
@@ -181,12 +176,23 @@ def _rounds(path: Path) -> bool:
     return any(node.op_type == "QuantizeLinear" for node in ir.load(path).graph)
 
 
+@contextmanager
+def opened(
+    path: Path, spec: ModelSpec, contract: Contract, dialect: str, wide: bool
+) -> Iterator[OrtDecoder | OrtBlockDecoder]:
+    """Of the graph at `path` as it is, or where it is to be wide in fp32 (`widened`)."""
+    with widened(path) if wide else nullcontext(path) as run:
+        yield open_decoder(run, spec, contract, dialect, wide)
+
+
 def open_decoder(
     path: Path, spec: ModelSpec, contract: Contract, dialect: str, wide: bool = False
 ) -> OrtDecoder | OrtBlockDecoder:
-    """Of the graph at `path`, beside which the others lie that a draft has which reads hidden states. wide: as of
-    `widened_decoder`.
+    """Beside the graph at `path` lie the others that a draft has which reads hidden states. wide: it is a widened one,
+    whose products compute in fp32 whatever is quantized.
     """
+    if wide:
+        contract = replace(contract, precision="fp32")
     reads = spec.reads
     if reads is not None and reads.slots:
         paths = {"block": path, "context": path.with_name(Path(reads.fuse[dialect]).name)}
@@ -202,11 +208,6 @@ def open_decoder(
     if reads is not None and reads.caches:
         return OrtAssistant(path, spec, contract, dialect, options)
     return OrtDecoder(path, spec, contract, dialect=dialect, options=options)
-
-
-def widened_decoder(path: Path, spec: ModelSpec, contract: Contract, dialect: str) -> OrtDecoder | OrtBlockDecoder:
-    """Of a widened graph, whose products compute in fp32 whatever is quantized."""
-    return open_decoder(path, spec, replace(contract, precision="fp32"), dialect, wide=True)
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from ..dialects import Dialect
 from ..weights.fake_quant import fake_quantized
 from ..weights.recipe import Recipe
 from .layer_arithmetic import REPORT, ROUNDING, ROUNDINGS, layer_error
-from .prove import continued_logits, open_decoder, widened, widened_decoder
+from .prove import continued_logits, open_decoder, opened
 from .quantized_graph import NBITS, QuantizedGraph, Subject
 from .quantized_ops import QuantizedOp, Table
 from .reading import prove_taps
@@ -74,7 +74,8 @@ def prove_layers(subject: Subject, dialect: Dialect, path: Path, recorded: Refer
         errors.append(error)
         as_run = as_run and by_host
     restored_error, tolerance = _restored_error(subject, graph, dialect, [entry.step for entry in recorded.reference])
-    ours = _answers(subject, dialect, path, list(recorded.reference))
+    with opened(path, subject.spec, subject.contract, dialect, wide=subject.contract.precision != "fp32") as decoder:
+        ours = list(logits_of(decoder, list(recorded.reference), decoder.reader))
     rounded = divergence(zip((entry.logits for entry in recorded.reference), ours, strict=True))
     before = divergence(zip(recorded.exact, ours, strict=True))
     return LayerProof(
@@ -90,15 +91,6 @@ def prove_layers(subject: Subject, dialect: Dialect, path: Path, recorded: Refer
         exact_divergence=before.nats,
         exact_agreement=before.agreement,
     )
-
-
-def _answers(subject: Subject, dialect: Dialect, path: Path, reference: list[ReferenceStep]) -> list[Logits]:
-    if subject.contract.precision == "fp32":
-        decoder = open_decoder(path, subject.spec, subject.contract, dialect)
-        return list(logits_of(decoder, reference, decoder.reader))
-    with widened(path) as wide:
-        decoder = widened_decoder(wide, subject.spec, subject.contract, dialect)
-        return list(logits_of(decoder, reference, decoder.reader))
 
 
 def _product_error(subject: str, graph: QuantizedGraph, op: QuantizedOp) -> tuple[float, bool]:
@@ -197,7 +189,7 @@ def _restored_error(
             if subject.contract.caches != subject.contract.precision:
                 # Keys and values at the edge of a step of fp16 may fall to either side, as far apart as two roundings.
                 tolerance += largest_error(reference, continued_logits(subject.model, steps, subject.spec.has_states))
-            decoder = widened_decoder(path, subject.spec, subject.contract, dialect)
+            decoder = open_decoder(path, subject.spec, subject.contract, dialect, wide=True)
             if subject.undo is not None:
                 prove_taps(decoder, subject.model, subject.undo, steps, subject.contract)
         error = max_error(decoder, reference, decoder.reader)

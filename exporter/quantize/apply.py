@@ -9,6 +9,7 @@ from ...bundle import Family
 from ...errors import UnsupportedModelError
 from ..dialects import Dialect
 from ..passes.clean_up import CLEAN_UP, parameter_name
+from ..weights.layers import parameter_names
 from ..weights.recipe import Recipe
 from .batch_invariant import attend_over_two_rows, look_angles_up, spell_softplus_out
 from .for_onnxruntime import quantize_nbits, quantize_rows
@@ -69,14 +70,10 @@ def check_stored(model: ir.Model, recipe: Recipe) -> None:
 
 def by_every_name(recipe: Recipe, model: Module) -> Recipe:
     """A recipe with each parameter's entry under all its names: in graphs, a tied weight has the last of them."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
+    names = parameter_names(model)
     weights = {
         alias: recipe.weights[name]
-        for same in names.values()
-        for name in same
-        if name in recipe.weights
-        for alias in same
+        for alias, parameter in model.named_parameters(remove_duplicate=False)
+        if (name := names[id(parameter)]) in recipe.weights
     }
     return Recipe(weights, recipe.notes)

@@ -34,27 +34,30 @@ def attend_over_two_rows(model: ir.Model) -> int:
     if not layers:
         return 0
     tokens = next(value for value in graph.inputs if value.name == "tokens")
-    width = _placed(graph, layers[0], ir.node("Shape", [tokens], {"start": 1}))
-    alone = _placed(graph, layers[0], ir.node("Equal", [width, constant(graph, "exact.one", np.array([1]))]))
-    more = _placed(graph, layers[0], ir.node("Cast", [alone], {"to": ir.DataType.INT64}))
-    narrow = _placed(graph, layers[0], ir.node("Cast", [alone], {"to": ir.DataType.INT32}))
+    tape = ir.tape.Tape()
+    width = tape.op("Shape", [tokens], {"start": 1})
+    alone = tape.op("Equal", [width, constant(graph, "exact.one", np.array([1]))])
+    more, narrow = (tape.op("Cast", [alone], {"to": kind}) for kind in (ir.DataType.INT64, ir.DataType.INT32))
     zeros = [constant(graph, f"exact.zeros{count}", np.zeros(count, np.int64)) for count in (4, 1)]
-    pads = _placed(graph, layers[0], ir.node("Concat", [zeros[0], more, zeros[1]], {"axis": 0}))
+    pads = tape.op("Concat", [zeros[0], more, zeros[1]], {"axis": 0})
+    graph.insert_before(layers[0], tape.nodes)
     axis = constant(graph, "exact.axis", np.array([1]))
     longer: dict[ir.Value, ir.Value] = {}
     for node in layers:
+        tape = ir.tape.Tape()
         last, total = node.inputs[5:7]
         assert last is not None
         assert total is not None
         # the capacity, by `passes/cuda_graphs.py`; were it the length, it would have to grow too
         assert total.is_initializer()
         if last not in longer:
-            longer[last] = _placed(graph, node, ir.node("Add", [last, narrow]), last)
+            longer[last] = tape.op("Add", [last, narrow])
         node.replace_input_with(5, longer[last])
         for index in range(3):
             rows = node.inputs[index]
             if rows is not None:
-                node.replace_input_with(index, _placed(graph, node, ir.node("Pad", [rows, pads]), rows))
+                node.replace_input_with(index, tape.op("Pad", [rows, pads]))
+        graph.insert_before(node, tape.nodes)
         output = node.outputs[0]
         uses = list(output.uses())
         real = ir.node("Slice", [output, zeros[1], width, axis])
@@ -63,13 +66,6 @@ def attend_over_two_rows(model: ir.Model) -> int:
         for use in uses:
             use.node.replace_input_with(use.idx, real.outputs[0])
     return len(layers)
-
-
-def _placed(graph: ir.Graph, before: ir.Node, node: ir.Node, like: ir.Value | None = None) -> ir.Value:
-    if like is not None:
-        node.outputs[0].type = like.type
-    graph.insert_before(before, node)
-    return node.outputs[0]
 
 
 ANGLES = ("Cos", "Sin")
@@ -125,18 +121,15 @@ def _angles(graph: ir.Graph) -> Iterator[ir.Value]:
 
 def _positions(graph: ir.Graph) -> ir.Value:
     """Of the tokens of a pass, `[T]`."""
-    inputs = {value.name: value for value in graph.inputs}
-    if "depth" in inputs:  # the rows of a tree
-        add = ir.node("Add", [inputs["depth"], inputs["position"]])
-        graph.insert_before(graph[0], add)
-        return add.outputs[0]
-    zero, one = (constant(graph, f"angles.{name}", np.array(name == "one", np.int64)) for name in ("zero", "one"))
-    width = ir.node("Shape", [inputs["tokens"]], {"start": 1, "end": 2})
-    count = ir.node("Squeeze", [width.outputs[0]])
-    rows = ir.node("Range", [zero, count.outputs[0], one])
-    places = ir.node("Add", [rows.outputs[0], inputs["position"]])
-    graph.insert_before(graph[0], [width, count, rows, places])
-    return places.outputs[0]
+    inputs, tape = {value.name: value for value in graph.inputs}, ir.tape.Tape()
+    rows = inputs.get("depth")  # of a tree
+    if rows is None:
+        zero, one = (constant(graph, f"angles.{name}", np.array(name == "one", np.int64)) for name in ("zero", "one"))
+        count = tape.op("Squeeze", [tape.op("Shape", [inputs["tokens"]], {"start": 1, "end": 2})])
+        rows = tape.op("Range", [zero, count, one])
+    places = tape.op("Add", [rows, inputs["position"]])
+    graph.insert_before(graph[0], tape.nodes)
+    return places
 
 
 def _pick(graph: ir.Graph, value: ir.Value, table: ir.Value, places: ir.Value, axis: int) -> None:
@@ -154,19 +147,10 @@ def spell_softplus_out(model: ir.Model) -> int:
     graph = model.graph
     softplus = [node for node in graph if node.op_type == "Softplus"]
     for node in softplus:
-        value, old = node.inputs[0], node.outputs[0]
+        value, tape = node.inputs[0], ir.tape.Tape()
         two = constant(graph, "softplus.two", np.array(2, np.float32))
-        size = ir.node("Abs", [value])
-        away = ir.node("Neg", [size.outputs[0]])
-        power = ir.node("Exp", [away.outputs[0]])
-        below = ir.node("Add", [power.outputs[0], two])
-        part = ir.node("Div", [power.outputs[0], below.outputs[0]])
-        area = ir.node("Atanh", [part.outputs[0]])
-        logarithm = ir.node("Mul", [area.outputs[0], two])
-        linear = ir.node("Relu", [value])
-        result = ir.node("Add", [linear.outputs[0], logarithm.outputs[0]])
-        nodes = [size, away, power, below, part, area, logarithm, linear, result]
-        for new in nodes:
-            new.outputs[0].type, new.outputs[0].shape = old.type, old.shape
-        ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, [old], [result.outputs[0]])
+        power = tape.op("Exp", [tape.op("Neg", [tape.op("Abs", [value])])])
+        area = tape.op("Atanh", [tape.op("Div", [power, tape.op("Add", [power, two])])])
+        result = tape.op("Add", [tape.op("Relu", [value]), tape.op("Mul", [area, two])])
+        ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [result])
     return len(softplus)

@@ -26,7 +26,8 @@ def use_packed_attention(model: ir.Model, capacity: int, join: bool = True) -> i
     for parts in attention_parts(model) if join else ():
         group = [by_output[part] for part in parts if part in by_output]
         if len(group) == len(parts) and _are_one(group):
-            put_in_place(model.graph, group, [_product(model.graph, group)])
+            tape = ir.tape.Tape()
+            put_in_place(model.graph, group, tape, _product(model.graph, tape, group))
     changed = pack_attention(model)
     CLEAN_UP(model)
     return changed
@@ -44,7 +45,7 @@ def _are_one(group: Group) -> bool:
     return alike and all(linear.bias is None and len(linear.weight.uses()) == 1 for linear in group)
 
 
-def _product(graph: ir.Graph, group: Group) -> ir.Node:
+def _product(graph: ir.Graph, tape: ir.tape.Tape, group: Group) -> ir.Value:
     name = name_of(group)
     shape = ir.Shape([sum(linear.size[0] for linear in group), group[0].size[1]])
     dtype = group[0].weight.dtype
@@ -52,7 +53,7 @@ def _product(graph: ir.Graph, group: Group) -> ir.Node:
     tensor = ir.LazyTensor(lambda: _joined(group, name), dtype=dtype, shape=shape, name=name)
     weight = ir.val(name, dtype, shape, const_value=tensor)
     graph.register_initializer(weight)
-    return ir.node("FusedMatMul", [group[0].input, weight], {"transB": 1}, domain=MICROSOFT)
+    return tape.op("FusedMatMul", [group[0].input, weight], {"transB": 1}, domain=MICROSOFT)
 
 
 def _joined(group: Group, name: str) -> ir.TensorProtocol:

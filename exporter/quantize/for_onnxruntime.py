@@ -30,44 +30,38 @@ def quantize_rows(model: ir.Model, recipe: Recipe) -> int:
     rounded: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
     changed = 0
     for group, _ in list(groups(graph, recipe, "int8")):
-        nodes: list[ir.Node] = []
-        values = group[0].input
+        tape, values = ir.tape.Tape(), group[0].input
         if values not in rounded:
-            nodes, rounded[values] = rounded_rows(graph, values)
-        put_in_place(graph, group, [*nodes, *_product(graph, group, recipe, *rounded[values])])
+            rounded[values] = rounded_rows(graph, tape, values)
+        put_in_place(graph, group, tape, _product(graph, tape, group, recipe, *rounded[values]))
         changed += len(group)
     return changed
 
 
-def rounded_rows(graph: ir.Graph, values: ir.Value) -> tuple[list[ir.Node], tuple[ir.Value, ir.Value]]:
+def rounded_rows(graph: ir.Graph, tape: ir.tape.Tape, values: ir.Value) -> tuple[ir.Value, ir.Value]:
     """`values [..., K]` as uint8, and the largest magnitude of each row, `[..., 1]`.
 
     A row of zeros is divided by 0; what its NaN is rounded to is multiplied by 0 again.
     """
-    magnitudes = ir.node("Abs", [values])
     axis = constant(graph, "rows.axis", np.array([-1]))
-    largest = ir.node("ReduceMax", [magnitudes.outputs[0], axis], {"keepdims": 1})
-    unit = ir.node("Div", [values, largest.outputs[0]])
+    largest = tape.op("ReduceMax", [tape.op("Abs", [values]), axis], {"keepdims": 1})
+    unit = tape.op("Div", [values, largest])
     step = constant(graph, "rows.step", np.array(1 / STEPS_OF_ONE, np.float32))
-    rounding = ir.node("QuantizeLinear", [unit.outputs[0], step, constant(graph, "rows.zero", np.array(ZERO))])
-    return [magnitudes, largest, unit, rounding], (rounding.outputs[0], largest.outputs[0])
+    return tape.op("QuantizeLinear", [unit, step, constant(graph, "rows.zero", np.array(ZERO))]), largest
 
 
 def _product(
-    graph: ir.Graph, group: Group, recipe: Recipe, activations: ir.Value, row_scale: ir.Value
-) -> list[ir.Node]:
+    graph: ir.Graph, tape: ir.tape.Tape, group: Group, recipe: Recipe, activations: ir.Value, row_scale: ir.Value
+) -> ir.Value:
     values, scales = stored(group, recipe)
     name = name_of(group)
-    nodes = []
     if is_table(group[0].weight):  # stored as the rows that are picked from it
         table = constant(graph, f"{name}.int8", values)
-        nodes.append(ir.node("Transpose", [table], {"perm": [1, 0]}))  # once, when the graph is loaded
-        weight = nodes[0].outputs[0]
+        weight = tape.op("Transpose", [table], {"perm": [1, 0]})  # once, when the graph is loaded
     else:
         weight = constant(graph, f"{name}.int8", np.ascontiguousarray(values.T))
     outputs = constant(graph, f"{name}.scales", output_steps(scales))
-    nodes.append(integer_product(graph, activations, weight))
-    return [*nodes, *scaled(nodes[-1].outputs[0], row_scale, outputs)]
+    return scaled(tape, integer_product(graph, tape, activations, weight), row_scale, outputs)
 
 
 def stored(group: Group, recipe: Recipe) -> tuple[np.ndarray, np.ndarray]:
@@ -81,19 +75,18 @@ def output_steps(scales: np.ndarray) -> np.ndarray:
     return (scales * np.float32(1 / STEPS_OF_ONE)).astype(np.float32)
 
 
-def integer_product(graph: ir.Graph, activations: ir.Value, weight: ir.Value) -> ir.Node:
+def integer_product(graph: ir.Graph, tape: ir.tape.Tape, activations: ir.Value, weight: ir.Value) -> ir.Value:
     """activations: as `rounded_rows` gives them. weight: int8."""
-    return ir.node("MatMulInteger", [activations, weight, constant(graph, "rows.zero", np.array(ZERO))])
+    return tape.op("MatMulInteger", [activations, weight, constant(graph, "rows.zero", np.array(ZERO))])
 
 
-def scaled(product: ir.Value, row_scale: ir.Value, outputs: ir.Value) -> list[ir.Node]:
+def scaled(tape: ir.tape.Tape, product: ir.Value, row_scale: ir.Value, outputs: ir.Value) -> ir.Value:
     """Sums of integers as floats. outputs: of `output_steps`.
 
     The row first: the other way round, ONNX Runtime would fuse all of it again.
     """
-    wide = ir.node("Cast", [product], {"to": ir.DataType.FLOAT})
-    by_row = ir.node("Mul", [wide.outputs[0], row_scale])
-    return [wide, by_row, ir.node("Mul", [by_row.outputs[0], outputs])]
+    wide = tape.op("Cast", [product], {"to": ir.DataType.FLOAT})
+    return tape.op("Mul", [tape.op("Mul", [wide, row_scale]), outputs])
 
 
 # The kernels that are fast on CPUs round the activations to int8 by blocks as they go.
@@ -111,14 +104,13 @@ def quantize_nbits(model: ir.Model, recipe: Recipe) -> int:
         name = name_of(group)
         # Rows of blocks, as the operator wants it; a table is stored as its rows, and shaped when the graph is loaded.
         shape = constant(graph, f"{name}.blocks", np.array([outputs, inputs // block, block // 2]))
-        blocks = ir.node("Reshape", [constant(graph, f"{name}.int4", packed(values)), shape])
+        tape = ir.tape.Tape()
+        blocks = tape.op("Reshape", [constant(graph, f"{name}.int4", packed(values)), shape])
         by_block = constant(graph, f"{name}.scales", block_scales(values, scales))
-        spread = ir.node("Reshape", [by_block, constant(graph, "nbits.flat", np.array([-1]))])
+        spread = tape.op("Reshape", [by_block, constant(graph, "nbits.flat", np.array([-1]))])
         attributes = dict(K=inputs, N=outputs, bits=4, block_size=block, accuracy_level=ACCURACY_LEVEL)
-        product = ir.node(
-            "MatMulNBits", [group[0].input, blocks.outputs[0], spread.outputs[0]], attributes, domain=MICROSOFT
-        )
-        put_in_place(graph, group, [blocks, spread, product])
+        product = tape.op("MatMulNBits", [group[0].input, blocks, spread], attributes, domain=MICROSOFT)
+        put_in_place(graph, group, tape, product)
         changed += len(group)
     return changed
 

@@ -49,6 +49,13 @@ class Linear:
         return value
 
     @property
+    def index(self) -> ir.Value:
+        """Of a table, which rows are picked."""
+        value = self.node.inputs[1]
+        assert value is not None
+        return value
+
+    @property
     def output(self) -> ir.Value:
         return self.node.outputs[0]
 
@@ -99,19 +106,23 @@ def matrices(
 ) -> Iterator[tuple[ir.Value, bool, WeightRecipe]]:
     """Each once: the weight, whether it is stored `[N, K]`, and what is done to it. A table is `[rows, K]`."""
     layouts = {linear.weight: linear.transposed for linear in linears(graph)}
-    for node in graph:
-        if node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0 and _is_matrix(node.inputs[0]):
-            assert node.inputs[0] is not None
-            layouts.setdefault(node.inputs[0], True)
+    for table in picked_tables(graph):
+        layouts.setdefault(table.weight, True)
     for weight, transposed in layouts.items():
         weight_recipe = recipe.weights.get(parameter_name(weight))
         if weight_recipe is not None and weight_recipe.format in formats:
             yield weight, transposed, weight_recipe
 
 
-def _is_matrix(value: ir.Value | None) -> bool:
-    tensor = value.const_value if value is not None and value.is_initializer() else None
-    return tensor is not None and len(tensor.shape) == 2 and tensor.dtype in FLOATS
+def picked_tables(graph: ir.Graph) -> list[Linear]:
+    """The matrices whose rows are picked, as layers whose node is a Gather."""
+    return [
+        Linear(node, weight, transposed=True)
+        for node in graph
+        if node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0
+        if (weight := node.inputs[0]) is not None and weight.is_initializer() and weight.dtype in FLOATS
+        if weight.const_value is not None and len(weight.const_value.shape) == 2
+    ]
 
 
 Group = list[Linear]
@@ -158,20 +169,17 @@ def name_of(group: Group) -> str:
     return "+".join(linear.name for linear in group)
 
 
-def put_in_place(graph: ir.Graph, group: Group, nodes: list[ir.Node]) -> None:
-    """`nodes`, the last of which gives all the group's outputs one after another, instead of the group's own nodes."""
-    first, bias = group[0].node, group[0].bias
-    if bias is not None:
-        nodes = [*nodes, ir.node("Add", [nodes[-1].outputs[0], bias])]
-    merged = nodes[-1].outputs[0]
+def put_in_place(graph: ir.Graph, group: Group, tape: ir.tape.Tape, merged: ir.Value) -> None:
+    """The nodes on `tape`, of which `merged` has all the group's outputs one after another, instead of the group's own
+    nodes.
+    """
+    if group[0].bias is not None:
+        merged = tape.op("Add", [merged, group[0].bias])
     merged.type = group[0].output.type
     results = [merged]
     if len(group) > 1:
         sizes = constant(graph, f"{name_of(group)}.sizes", np.array([linear.size[0] for linear in group], np.int64))
-        split = ir.node("Split", [merged, sizes], {"axis": -1}, num_outputs=len(group))
-        nodes, results = [*nodes, split], list(split.outputs)
-    olds = [linear.output for linear in group]
-    for old, new in zip(olds, results, strict=True):
-        new.name, new.type, new.shape = old.name, old.type, old.shape
+        results = list(tape.op_multi_out("Split", [merged, sizes], {"axis": -1}, num_outputs=len(group)))
     # All of them read one value, so the place of the first is good for all.
-    ir.convenience.replace_nodes_and_values(graph, first, [linear.node for linear in group], nodes, olds, results)
+    nodes, olds = [linear.node for linear in group], [linear.output for linear in group]
+    ir.convenience.replace_nodes_and_values(graph, nodes[0], nodes, tape.nodes, olds, results)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ..passes.clean_up import parameter_name
 from ..weights.formats import Values
 from ..weights.recipe import Format, Recipe
 from .for_cuda import use_packed_attention
 from .for_onnxruntime import packed, stored
-from .linears import FLOATS, MICROSOFT, Group, constant, groups, is_table, name_of, put_in_place
+from .linears import MICROSOFT, Group, constant, groups, is_table, name_of, picked_tables, put_in_place
 from .rotary import attention_parts, pack_attention
 
 BITS: dict[Format, int] = {"int4": 4, "int8": 8}
@@ -33,49 +32,42 @@ def quantize_for_cuda(model: ir.Model, recipe: Recipe, capacity: int) -> int:
             # The outputs of others, were they one product, would be copied apart.
             together = {linear.output for linear in group} in attended
             for part in [group] if together else [[linear] for linear in group]:
-                put_in_place(graph, part, _product(graph, part, recipe, form))
+                tape = ir.tape.Tape()
+                put_in_place(graph, part, tape, _product(graph, tape, part, recipe, form))
             changed += len(group)
     changed += _pick_rows(graph, recipe)
     pack_attention(model)
     return changed
 
 
-def _product(graph: ir.Graph, group: Group, recipe: Recipe, form: Format) -> list[ir.Node]:
+def _product(graph: ir.Graph, tape: ir.tape.Tape, group: Group, recipe: Recipe, form: Format) -> ir.Value:
     block, name = recipe.weights[group[0].name].block, name_of(group)
     values, scales = stored(group, recipe)
     outputs, inputs = values.shape
-    nodes, rows, shape = [], _in_bits(values, form), np.array([outputs, inputs // block, block * BITS[form] // 8])
+    rows, shape = _in_bits(values, form), np.array([outputs, inputs // block, block * BITS[form] // 8])
     if is_table(group[0].weight):  # stored as the rows that are picked from it, and shaped when the graph is loaded
         table = constant(graph, f"{name}.{form}", rows)
-        nodes = [ir.node("Reshape", [table, constant(graph, f"{name}.blocks", shape)])]
-        weight = nodes[0].outputs[0]
+        weight = tape.op("Reshape", [table, constant(graph, f"{name}.blocks", shape)])
     else:
         weight = constant(graph, f"{name}.{form}", rows.reshape(shape))
     given = [group[0].input, weight, _scales(graph, name, scales, group[0].weight)]
     attributes = dict(K=inputs, N=outputs, bits=BITS[form], block_size=block)
-    return [*nodes, ir.node("MatMulNBits", given, attributes, domain=MICROSOFT)]
+    return tape.op("MatMulNBits", given, attributes, domain=MICROSOFT)
 
 
 def _pick_rows(graph: ir.Graph, recipe: Recipe) -> int:
     """Returns the number of tables."""
     changed = 0
-    for node in list(graph):
-        table = node.inputs[0] if node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0 else None
-        if table is None or table.const_value is None or table.dtype not in FLOATS:
-            continue
-        name = parameter_name(table)
-        weight = recipe.weights.get(name)
+    for table in picked_tables(graph):
+        weight, name = recipe.weights.get(table.name), table.name
         if weight is None or weight.format not in BITS:
             continue
-        form, bits = weight.format, BITS[weight.format]
-        values, scales = weight.quantize(table.const_value.numpy().astype(np.float32, copy=False))
+        form, tape = weight.format, ir.tape.Tape()
+        values, scales = stored([table], recipe)
         rows = constant(graph, f"{name}.{form}", _in_bits(values, form))
-        given = [rows, node.inputs[1], _scales(graph, name, scales, table)]
-        attributes = dict(gather_axis=0, quantize_axis=1, block_size=weight.block, bits=bits)
-        picking = ir.node("GatherBlockQuantized", given, attributes, domain=MICROSOFT)
-        old, new = node.outputs[0], picking.outputs[0]
-        new.name, new.type, new.shape = old.name, old.type, old.shape
-        ir.convenience.replace_nodes_and_values(graph, node, [node], [picking], [old], [new])
+        given = [rows, table.index, _scales(graph, name, scales, table.weight)]
+        attributes = dict(gather_axis=0, quantize_axis=1, block_size=weight.block, bits=BITS[form])
+        put_in_place(graph, [table], tape, tape.op("GatherBlockQuantized", given, attributes, domain=MICROSOFT))
         changed += 1
     return changed
 

@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from ..passes.clean_up import parameter_name
 from ..weights.recipe import Recipe, WeightRecipe
-from .for_onnxruntime import block_scales, integer_product, output_steps, packed, rounded_rows, scaled
-from .linears import FLOATS, MICROSOFT, constant
+from .for_onnxruntime import block_scales, integer_product, output_steps, packed, rounded_rows, scaled, stored
+from .linears import FLOATS, MICROSOFT, Linear, constant, picked_tables, put_in_place
 
 
 def quantize_tables(model: ir.Model, recipe: Recipe) -> int:
@@ -26,53 +26,37 @@ def quantize_tables(model: ir.Model, recipe: Recipe) -> int:
     """
     graph = model.graph
     changed = 0
-    for node in list(graph):
-        if node.op_type != "Gather" or node.attributes.get_int("axis", 0) != 0:
-            continue
-        weight, tokens = node.inputs[0], node.inputs[1]
-        if weight is None or weight.const_value is None or tokens is None or weight.dtype not in FLOATS:
-            continue
-        weight_recipe = recipe.weights.get(parameter_name(weight))
+    for table in picked_tables(graph):
+        weight_recipe, tape = recipe.weights.get(table.name), ir.tape.Tape()
         if weight_recipe is None or weight_recipe.format not in ("int8", "int4"):
             continue
-        name = parameter_name(weight)
-        values, scales = weight_recipe.quantize(weight.const_value.numpy().astype(np.float32, copy=False))
-        if weight_recipe.format == "int8":
-            nodes = _int8(graph, name, tokens, values, scales)
-        else:
-            nodes = _int4(graph, name, tokens, values, scales, weight_recipe.block or values.shape[1])
-        output = nodes[-1].outputs[0]
-        output.name, output.type, output.shape = node.outputs[0].name, node.outputs[0].type, node.outputs[0].shape
-        ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, [output])
+        values, scales = stored([table], recipe)
+        rows = _int8_rows if weight_recipe.format == "int8" else _int4_rows
+        put_in_place(graph, [table], tape, rows(graph, tape, table, values, scales))
         changed += 1
     return changed
 
 
-def _int8(graph: ir.Graph, name: str, tokens: ir.Value, values: np.ndarray, scales: np.ndarray) -> list[ir.Node]:
+def _int8_rows(graph: ir.Graph, tape: ir.tape.Tape, table: Linear, values: np.ndarray, scales: np.ndarray) -> ir.Value:
     """scales: `[N]`, or `[N, K / block]`, for which a row is parted into its blocks."""
-    rows = ir.node("Gather", [constant(graph, f"{name}.int8", values), tokens])
-    nodes = [rows, ir.node("Cast", [rows.outputs[0]], {"to": int(ir.DataType.FLOAT)})]
-    blocks = scales.ndim == 2
+    name, tokens, blocks = table.name, table.index, scales.ndim == 2
+    picked = tape.op("Gather", [constant(graph, f"{name}.int8", values), tokens])
+    rows = tape.op("Cast", [picked], {"to": int(ir.DataType.FLOAT)})
     if blocks:
         count = scales.shape[1]
         parted = constant(graph, f"{name}.blocks", np.array([0, 0, count, values.shape[1] // count]))
-        nodes.append(ir.node("Reshape", [nodes[-1].outputs[0], parted]))
-    wide = nodes[-1].outputs[0]
-    scale = ir.node("Gather", [constant(graph, f"{name}.row_scales", scales[..., None]), tokens])
-    nodes += [scale, ir.node("Mul", [wide, scale.outputs[0]])]
-    if blocks:
-        whole = constant(graph, "tables.whole", np.array([0, 0, -1]))
-        nodes.append(ir.node("Reshape", [nodes[-1].outputs[0], whole]))
-    return nodes
+        rows = tape.op("Reshape", [rows, parted])
+    scale = tape.op("Gather", [constant(graph, f"{name}.row_scales", scales[..., None]), tokens])
+    rows = tape.op("Mul", [rows, scale])
+    return tape.op("Reshape", [rows, constant(graph, "tables.whole", np.array([0, 0, -1]))]) if blocks else rows
 
 
-def _int4(
-    graph: ir.Graph, name: str, tokens: ir.Value, values: np.ndarray, scales: np.ndarray, block: int
-) -> list[ir.Node]:
-    stored = constant(graph, f"{name}.int4", packed(values))
-    attributes = {"gather_axis": 0, "quantize_axis": 1, "block_size": block, "bits": 4}
-    inputs = [stored, tokens, constant(graph, f"{name}.scales", block_scales(values, scales))]
-    return [ir.node("GatherBlockQuantized", inputs, attributes, domain=MICROSOFT)]
+def _int4_rows(graph: ir.Graph, tape: ir.tape.Tape, table: Linear, values: np.ndarray, scales: np.ndarray) -> ir.Value:
+    by_block = block_scales(values, scales)
+    attributes = {"gather_axis": 0, "quantize_axis": 1, "block_size": values.shape[1] // by_block.shape[1], "bits": 4}
+    rows = constant(graph, f"{table.name}.int4", packed(values))
+    inputs = [rows, table.index, constant(graph, f"{table.name}.scales", by_block)]
+    return tape.op("GatherBlockQuantized", inputs, attributes, domain=MICROSOFT)
 
 
 @dataclass(frozen=True)
@@ -117,7 +101,7 @@ def quantize_expert_rows(model: ir.Model, recipe: Recipe) -> int:
     changed = 0
     for stack, weight_recipe in chosen_stacks(model.graph, recipe):
         assert weight_recipe.format == "int8", "ONNX Runtime computes stacks of experts in int8"
-        _put(model.graph, stack, _integer_product(model.graph, stack, weight_recipe))
+        _integer_product(model.graph, stack, weight_recipe)
         changed += 1
     return changed
 
@@ -129,30 +113,24 @@ def chosen_stacks(graph: ir.Graph, recipe: Recipe) -> Iterator[tuple[Stack, Weig
             yield stack, weight_recipe
 
 
-def _integer_product(graph: ir.Graph, stack: Stack, weight_recipe: WeightRecipe) -> list[ir.Node]:
+def _integer_product(graph: ir.Graph, stack: Stack, weight_recipe: WeightRecipe) -> None:
+    """In place of the stack's own."""
     assert stack.weight.const_value is not None
     weight = stack.weight.const_value.numpy().astype(np.float32, copy=False)
     experts, outputs, inputs = weight.shape
     values, scales = weight_recipe.quantize(np.ascontiguousarray(weight.reshape(-1, inputs)))
     by_input = values.reshape(experts, outputs, inputs).transpose(0, 2, 1)
     steps = output_steps(scales.reshape(experts, outputs))
-    stored = constant(graph, f"{stack.name}.int8", np.ascontiguousarray(by_input))  # [E, K, N]
-    axis = constant(graph, "experts.axis", np.array([1]))
-    rounding, (activations, row_scale) = rounded_rows(graph, stack.input)
-    spread = ir.node("Unsqueeze", [activations, axis])  # [S, 1, K]
-    picked = ir.node("Gather", [stored, stack.experts])  # [S, K, N]
-    product = integer_product(graph, spread.outputs[0], picked.outputs[0])
-    flat = ir.node("Squeeze", [product.outputs[0], axis])
-    scale = ir.node("Gather", [constant(graph, f"{stack.name}.scales", steps), stack.experts])
-    nodes = [*rounding, spread, picked, product, flat, scale]
-    return [*nodes, *scaled(flat.outputs[0], row_scale, scale.outputs[0])]
-
-
-def _put(graph: ir.Graph, stack: Stack, nodes: list[ir.Node]) -> None:
-    old, new = stack.output, nodes[-1].outputs[0]
-    new.name, new.type, new.shape = old.name, old.type, old.shape
-    picking, spreading, product, squeezing = stack.nodes
-    ir.convenience.replace_nodes_and_values(graph, squeezing, [squeezing], nodes, [old], [new])
-    for node in (product, spreading, picking):
+    whole = constant(graph, f"{stack.name}.int8", np.ascontiguousarray(by_input))  # [E, K, N]
+    axis, tape = constant(graph, "experts.axis", np.array([1])), ir.tape.Tape()
+    activations, row_scale = rounded_rows(graph, tape, stack.input)
+    spread = tape.op("Unsqueeze", [activations, axis])  # [S, 1, K]
+    picked = tape.op("Gather", [whole, stack.experts])  # [S, K, N]
+    flat = tape.op("Squeeze", [integer_product(graph, tape, spread, picked), axis])
+    scale = tape.op("Gather", [constant(graph, f"{stack.name}.scales", steps), stack.experts])
+    result = scaled(tape, flat, row_scale, scale)
+    *others, last = stack.nodes
+    ir.convenience.replace_nodes_and_values(graph, last, [last], tape.nodes, [stack.output], [result])
+    for node in reversed(others):
         if not any(output.uses() for output in node.outputs):
             graph.remove(node, safe=True)

@@ -9,6 +9,7 @@ Queries, keys and values that one product gives go to the operator as they come,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,10 +106,6 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
             node.attributes["neighbours"] = ir.AttrInt64("neighbours", 1)
         changed += 1
     return changed
-
-
-def _has(node: ir.Node, inputs: tuple[int, ...]) -> bool:
-    return all(index < len(node.inputs) and node.inputs[index] is not None for index in inputs)
 
 
 def _has_bias(attention: ir.Node) -> bool:
@@ -302,15 +299,7 @@ def attention_parts(model: ir.Model) -> list[list[ir.Value]]:
     """Of each attention layer, what its queries, keys and values are made of, where nothing else reads that: the
     outputs of products, before their biases are added.
     """
-    found = []
-    for node in model.graph:
-        places = PLACES.get((node.domain, node.op_type))
-        inputs = (0, places.keys, places.keys + 1) if places is not None else ()
-        if inputs and _has(node, inputs):
-            parts = [_part(node.inputs[index]) for index in inputs]  # type: ignore[arg-type]
-            if _only_used(parts, node):
-                found.append([part for part, _ in parts])
-    return found
+    return [[part for part, _ in parts] for node, _, parts in _apart(model) if _only_used(parts, node)]
 
 
 def pack_attention(model: ir.Model) -> int:
@@ -320,12 +309,7 @@ def pack_attention(model: ir.Model) -> int:
     """
     graph = model.graph
     changed = 0
-    for node in list(graph):
-        places = PLACES.get((node.domain, node.op_type))
-        inputs = (0, places.keys, places.keys + 1) if places is not None else ()
-        if not inputs or not _has(node, inputs):
-            continue
-        parts = [_part(node.inputs[index]) for index in inputs]  # type: ignore[arg-type]
+    for node, inputs, parts in _apart(model):
         splits = {part.producer() for part, _ in parts}
         split = splits.pop()
         if splits or split is None or split.op_type != "Split" or list(split.outputs) != [part for part, _ in parts]:
@@ -348,6 +332,17 @@ def pack_attention(model: ir.Model) -> int:
             node.replace_input_with(index, packed)
         changed += 1
     return changed
+
+
+def _apart(model: ir.Model) -> Iterator[tuple[ir.Node, tuple[int, ...], list[tuple[ir.Value, ir.Value | None]]]]:
+    """Attention layers whose queries, keys and values are three inputs: which these are, and what they are made of."""
+    for node in list(model.graph):
+        if (places := PLACES.get((node.domain, node.op_type))) is not None:
+            inputs = (0, places.keys, places.keys + 1)
+            given = (node.inputs[0], *node.inputs[places.keys : places.keys + 2])  # one that reads has no more
+            parts = [_part(value) for value in given if value is not None]
+            if len(parts) == len(inputs):
+                yield node, inputs, parts
 
 
 def _part(value: ir.Value) -> tuple[ir.Value, ir.Value | None]:

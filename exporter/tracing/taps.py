@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from ...bundle import LAST
 from ...errors import UnsupportedModelError
+from ..weights.layers import hooked
 from ..weights.rotation import Rotation
 
 # Tokens by which it is seen how quantization changed a model, and how far two equal states may be apart, in standard
@@ -47,11 +48,8 @@ def taps_seen(model: PreTrainedModel, taps: tuple[int, ...]) -> Iterator[dict[in
     hooks = [layers[tap].register_forward_pre_hook(before(tap), with_kwargs=True) for tap in taps if tap != LAST]
     if LAST in taps:
         hooks.append(decoder.register_forward_hook(after))
-    try:
+    with hooked(hooks):
         yield seen
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _layers(model: PreTrainedModel, decoder: nn.Module) -> nn.ModuleList:

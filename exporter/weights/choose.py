@@ -241,7 +241,7 @@ class _Choice:
 
     def mix(self) -> None:
         """Raise the layers that cost most in int4 to int8, and round these again."""
-        mixed = mix(
+        mixed, notes = mix(
             self.model,
             self.groups,
             self.token_batches,
@@ -250,9 +250,9 @@ class _Choice:
             self.options.budget,
             turning=self.family == "onnxruntime",
         )
-        self.weights |= mixed.weights
-        self.choose_integers(mixed.weights)
-        self.notes += mixed.notes
+        self.weights |= mixed
+        self.choose_integers(mixed)
+        self.notes += notes
 
     def choose_integers(self, recipes: Mapping[str, WeightRecipe]) -> None:
         """Round by GPTQ, except tables and what several places use: a lookup's error depends only on its own row."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .fake_quant import INT8_HIGH, rounded_activations
 from .formats import LARGEST, cast_scales
-from .layers import LinearLayer, linear_layers, stopped_at_head, tables
+from .layers import LinearLayer, hooked, linear_layers, stopped_at_head, tables
 from .recipe import WeightRecipe
 
 # Bounds on the number of input rows kept per group, which aims at a million elements.
@@ -50,15 +50,11 @@ def observe(model: nn.Module, token_batches: Sequence[Tensor]) -> list[InputGrou
     unless the caller wraps this in an fp32 context.
     """
     watcher = _Watcher(sum(batch.shape[-1] for batch in token_batches))
-    hooks = [layer.module.register_forward_pre_hook(watcher.hook(layer)) for layer in linear_layers(model)]
-    try:
-        with stopped_at_head(model) as run:
-            for batch in token_batches:
-                watcher.last.clear()
-                run(batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    hooks = (layer.module.register_forward_pre_hook(watcher.hook(layer)) for layer in linear_layers(model))
+    with hooked(hooks), stopped_at_head(model) as run:
+        for batch in token_batches:
+            watcher.last.clear()
+            run(batch)
     return [_group(sums, len(token_batches)) for sums in watcher.sums]
 
 
@@ -109,10 +105,7 @@ class _Watcher:
         self.last: dict[int, tuple[weakref.ref[Tensor], _Sums]] = {}
 
     def hook(self, layer: LinearLayer) -> Any:
-        def watch(module: nn.Module, args: tuple[Any, ...]) -> None:
-            self.read(layer, args[0])
-
-        return watch
+        return lambda module, args: self.read(layer, args[0])
 
     def read(self, layer: LinearLayer, tensor: Tensor) -> None:
         known = self.last.get(id(tensor))

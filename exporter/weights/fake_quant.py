@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .experts import ExpertLayer, expert_layers
 from .formats import LARGEST
-from .layers import LinearLayer, linear_layers
+from .layers import LinearLayer, hooked, linear_layers
 from .recipe import Recipe, WeightRecipe
 
 INT8_LOW, INT8_HIGH = -128, 127
@@ -51,25 +51,23 @@ def fake_quantized(model: nn.Module, recipe: Recipe) -> Iterator[None]:
     """
     parameters = dict(model.named_parameters())
     layers = linear_layers(model)
-    stacks = expert_layers(model)
     transposed = {layer.weight for layer in layers if layer.transposed}
     kept: dict[str, Tensor] = {}
-    hooks = []
+    every: list[LinearLayer | ExpertLayer] = [*layers, *expert_layers(model)]
+    rounding = (
+        layer.module.register_forward_pre_hook(_rounding(recipe.weights[layer.weight]))
+        for layer in every
+        if layer.weight in recipe.weights and recipe.weights[layer.weight].format in ("int8", "fp8")
+    )
     try:
         for name, of_weight in recipe.weights.items():
             if of_weight.format != "float":
                 parameter = parameters[name]
                 kept[name] = parameter.data
                 parameter.data = restored(parameter.data, of_weight, name in transposed)
-        rounding: list[LinearLayer | ExpertLayer] = [*layers, *stacks]
-        for layer in rounding:
-            of_layer = recipe.weights.get(layer.weight)
-            if of_layer is not None and of_layer.format in ("int8", "fp8"):
-                hooks.append(layer.module.register_forward_pre_hook(_rounding(of_layer)))
-        yield
+        with hooked(rounding):
+            yield
     finally:
-        for hook in hooks:
-            hook.remove()
         for name, data in kept.items():
             parameters[name].data = data
 
@@ -101,7 +99,4 @@ def sampled_outputs(layer: LinearLayer) -> Tensor:
 
 
 def _rounding(recipe: WeightRecipe) -> Any:
-    def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return rounded_activations(args[0], recipe), *args[1:]
-
-    return hook
+    return lambda module, args: (rounded_activations(args[0], recipe), *args[1:])

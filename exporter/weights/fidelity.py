@@ -49,16 +49,16 @@ def calibration_tokens(
             "calibration_prompts",
         )
     followed = [piece for piece in pieces if len(piece) > 1]  # a single token has no next token to predict
-    return [torch.tensor([piece]) for piece in _evenly(followed or pieces, MAX_CALIBRATION_TOKENS)]
+    return evenly([torch.tensor([piece]) for piece in followed or pieces], MAX_CALIBRATION_TOKENS)
 
 
-def _evenly(pieces: list[list[int]], most: int) -> list[list[int]]:
-    """Every nth piece, with the smallest n that keeps the tokens within `most`; at least the first piece."""
-    for step in range(1, len(pieces) + 1):
-        chosen = pieces[::step]
-        if sum(map(len, chosen)) <= most:
-            return chosen
-    return pieces[:1]
+def evenly(batches: Sequence[Tensor], most: int) -> list[Tensor]:
+    """Every nth batch [1, T], with the smallest n that keeps the tokens within `most`; at least the first batch."""
+    for step in range(1, len(batches) + 1):
+        chosen = batches[::step]
+        if sum(batch.shape[-1] for batch in chosen) <= most:
+            return list(chosen)
+    return list(batches[:1])
 
 
 # One batch in this many is held out of calibration.

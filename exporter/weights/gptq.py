@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from .experts import ExpertLayer, expert_layers
 from .formats import Float32, Int8
-from .layers import LinearLayer, linear_layers, stopped_at_head
+from .layers import LinearLayer, hooked, linear_layers, stopped_at_head
 from .recipe import WeightRecipe
 
 # What is added to the diagonal, relative to its mean. The paper has 0.01, for 262 144 tokens; with a hundredth of them,
@@ -134,12 +134,8 @@ def choose_integers(
     state = _State(torch.arange(tokens.shape[1])[None] < lengths[:, None], recipes, damping)
     hooks = [layer.module.register_forward_pre_hook(_hook(state.choose, layer)) for layer in layers]
     hooks += [layer.module.register_forward_pre_hook(_hook(state.choose_for_stack, layer)) for layer in stacks]
-    try:
-        with stopped_at_head(model) as run:
-            run(tokens)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with hooked(hooks), stopped_at_head(model) as run:
+        run(tokens)
     return GptqResult(state.weights, state.fitted, sum(len(layer.module.weight) for layer in stacks))
 
 

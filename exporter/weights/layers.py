@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ...errors import CheckpointError
 
@@ -62,6 +63,15 @@ def parameter_names(model: nn.Module) -> dict[int, str]:
     return {id(parameter): name for name, parameter in model.named_parameters()}
 
 
+@contextmanager
+def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """The hooks of `handles` are there while the context lasts."""
+    with ExitStack() as stack:
+        for handle in handles:
+            stack.enter_context(handle)
+        yield
+
+
 class HeadReachedError(Exception):
     """Raised when a pass under `stopped_at_head` reaches the head."""
 
@@ -84,12 +94,8 @@ def stopped_at_head(model: nn.Module) -> Iterator[Callable[[Tensor], None]]:
         except HeadReachedError:
             pass
 
-    hook = head.register_forward_pre_hook(stop) if head is not None else None
-    try:
+    with hooked([head.register_forward_pre_hook(stop)] if head is not None else []):
         yield run
-    finally:
-        if hook is not None:
-            hook.remove()
 
 
 def check_finite(model: nn.Module) -> None:

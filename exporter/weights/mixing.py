@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from ...bundle import ELEMENT_BYTES, MIXED
+from ...bundle import ELEMENT_BYTES, MIXED, Format
 from .collect_activations import InputGroup, rewritable
 from .experts import bare_stacks, expert_layers
 from .layers import LinearLayer, linear_layers
 from .recipe import WeightRecipe
-from .sensitivity import Candidates, Divergences, divergences
+from .sensitivity import Divergences, divergences
 from .turning import turned, worthwhile_turns
 
 # The default budget, as a share of the bytes that all weights take in fp32. It follows from the requirement (0.22 with
@@ -51,14 +51,6 @@ def choose_upgrades(upgrades: Sequence[Upgrade], bytes_left: float, divergence: 
     return chosen
 
 
-@dataclass(frozen=True, eq=False)
-class Mixed:
-    """weights: recipes of the weights that are raised. notes: what was done."""
-
-    weights: dict[str, WeightRecipe]
-    notes: tuple[str, ...]
-
-
 def mix(
     model: nn.Module,
     groups: Sequence[InputGroup],
@@ -67,8 +59,9 @@ def mix(
     raised: Callable[[InputGroup, LinearLayer], WeightRecipe],
     budget: float = BUDGET,
     turning: bool = True,
-) -> Mixed:
+) -> tuple[dict[str, WeightRecipe], list[str]]:
     """Raise layers of an int4 model to int8, within the budget, which is a share of the bytes of all weights in fp32.
+    Returns the recipes of the weights that are raised, and notes of what was done.
 
     Stacks of experts that are not in int4 count neither for the budget nor for what is used of it. weights: the recipes
     of all weights. raised: a layer's recipe in int8. turning: turn inputs of raised layers in place (`turning.py`),
@@ -85,11 +78,11 @@ def mix(
     if not any(_more_bytes(group, weights, int8) <= bytes_left for group in groups):
         groups, int8 = [], {}  # none of them fits, so their savings need not be estimated
     turns = worthwhile_turns(groups) if turning and groups else {}
-    candidates = Candidates(
-        {name: {"int4": weights[name], "int8": recipe} for name, recipe in int8.items()},
-        {group.layers[0].weight: turn for group, turn in turns.items()},
-    )
-    estimates = divergences(model, token_batches, candidates) if int8 else {}
+    candidates: dict[str, dict[Format, WeightRecipe]] = {
+        name: {"int4": weights[name], "int8": recipe} for name, recipe in int8.items()
+    }
+    by_weight = {group.layers[0].weight: turn for group, turn in turns.items()}
+    estimates = divergences(model, token_batches, candidates, by_weight) if int8 else {}
     upgrades = [_upgrade(group, weights, int8, estimates) for group in groups]
     before = sum(nats["int4"] for nats in estimates.values())
     taken = {name for upgrade in choose_upgrades(upgrades, bytes_left, before, ENOUGH) for name in upgrade.weights}
@@ -108,7 +101,7 @@ def mix(
         for group, turn in chosen.items():
             turned(group, turn)
         notes.append(f"of these, {len(chosen)} rotate their inputs by Hadamard matrices at run time")
-    return Mixed(mixed, tuple(notes))
+    return mixed, notes
 
 
 def _stacks_not_in_int4(model: nn.Module, weights: Mapping[str, WeightRecipe]) -> set[str]:

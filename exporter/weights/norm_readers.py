@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .layers import LinearLayer, linear_layers
+from .layers import LinearLayer, hooked, linear_layers
 
 
 class NormReaders:
@@ -26,11 +26,8 @@ class NormReaders:
         self.outputs: list[Tensor] = []  # kept, so that no address is used again
         hooks = [layer.module.register_forward_pre_hook(self._before(layer)) for layer in linear_layers(model)]
         hooks += [module.register_forward_hook(self._after) for module in model.modules() if _is_norm(module)]
-        try:
+        with hooked(hooks):
             logits_of(model, tokens)
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def _before(self, layer: LinearLayer) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .layers import LinearLayer, parameter_names
+from .layers import LinearLayer, hooked, parameter_names
 from .norm_readers import NormReaders, logits_of
 
 # Largest Hadamard factor: products with several small ones are cheaper than with a large one.
@@ -231,10 +231,9 @@ def _as_if(stream: Stream, rotation: Rotation) -> Iterator[None]:
         hooks += [layer.module.register_forward_pre_hook(_read(rotation, gain)) for layer in norm.readers]
         norm.parameter.data = torch.full_like(norm.parameter.data, norm.unit)
     try:
-        yield
+        with hooked(hooks):
+            yield
     finally:
-        for hook in hooks:
-            hook.remove()
         for norm, data in zip(stream.norms, kept, strict=True):
             norm.parameter.data = data
 

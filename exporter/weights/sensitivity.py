@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from .fake_quant import rounded_activations
+from .fidelity import evenly
 from .formats import Float32, Values, restore
-from .layers import LinearLayer, linear_layers
+from .layers import LinearLayer, hooked, linear_layers
 from .recipe import Format, WeightRecipe
 from .turning import Turn
 
@@ -35,43 +35,34 @@ ROWS = 32
 Divergences = dict[str, dict[Format, float]]
 
 
-@dataclass(frozen=True, eq=False)
-class Candidates:
-    """recipes: candidate recipes by the weight's name and format. turns: by the weight's name, how its inputs are
-    turned in int8.
-    """
-
-    recipes: Mapping[str, Mapping[Format, WeightRecipe]]
-    turns: Mapping[str, Turn]
-
-
-def divergences(model: nn.Module, token_batches: Sequence[Tensor], candidates: Candidates) -> Divergences:
+def divergences(
+    model: nn.Module,
+    token_batches: Sequence[Tensor],
+    candidates: Mapping[str, Mapping[Format, WeightRecipe]],
+    turns: Mapping[str, Turn],
+) -> Divergences:
     """Mean KL divergence in nats per token, by weight and format, if only that weight were rounded.
 
     token_batches: each [1, T] int64, of which about TOKENS tokens are read. The same arguments give the same estimate.
-    Weights that no text reaches are missing.
+    Weights that no text reaches are missing. candidates: by the weight's name and format. turns: by the weight's name,
+    how its inputs are turned in int8.
     """
-    state = _State(candidates)
+    state, read = _State(candidates, turns), evenly(token_batches, TOKENS)
     generator = torch.Generator().manual_seed(SEED)
-    layers = [layer for layer in linear_layers(model) if layer.weight in candidates.recipes]
-    with _gradients_of_activations(model):
-        hooks = [layer.module.register_forward_hook(state.hook(layer)) for layer in layers]
-        try:
-            for tokens in _some(token_batches):
-                logits = model(input_ids=tokens, use_cache=False).logits[0]  # [T, vocab]
-                logits.backward(_of_drawn_tokens(logits.detach().float(), generator).to(logits.dtype))
-                state.tokens += tokens.shape[1]
-        finally:
-            for hook in hooks:
-                hook.remove()
-    return {name: {form: total / 2 / state.tokens for form, total in sums.items()} for name, sums in state.sums.items()}
+    layers = [layer for layer in linear_layers(model) if layer.weight in candidates]
+    hooks = (layer.module.register_forward_hook(state.hook(layer)) for layer in layers)
+    with _gradients_of_activations(model), hooked(hooks):
+        for tokens in read:
+            logits = model(input_ids=tokens, use_cache=False).logits[0]  # [T, vocab]
+            logits.backward(_of_drawn_tokens(logits.detach().float(), generator).to(logits.dtype))
+    count = sum(tokens.shape[1] for tokens in read)
+    return {name: {form: total / 2 / count for form, total in sums.items()} for name, sums in state.sums.items()}
 
 
 class _State:
-    def __init__(self, candidates: Candidates) -> None:
-        self.candidates = candidates
+    def __init__(self, candidates: Mapping[str, Mapping[Format, WeightRecipe]], turns: Mapping[str, Turn]) -> None:
+        self.candidates, self.turns = candidates, turns
         self.sums: defaultdict[str, defaultdict[Format, float]] = defaultdict(lambda: defaultdict(float))
-        self.tokens = 0
         # By weight and format: a weight is rounded once, however many texts are read, and kept in few bits to fit in
         # memory.
         self.rounded: dict[tuple[str, Format], tuple[Values, Float32]] = {}
@@ -91,8 +82,8 @@ class _State:
         weight = layer.matrix.float()
         exact = rows @ weight.T
         gradient = gradient.reshape(exact.shape).float()
-        for form, recipe in self.candidates.recipes[layer.weight].items():
-            turn = self.candidates.turns.get(layer.weight) if form == "int8" else None
+        for form, recipe in self.candidates[layer.weight].items():
+            turn = self.turns.get(layer.weight) if form == "int8" else None
             if (layer.weight, form) not in self.rounded:
                 matrix = turn.apply(weight) if turn else weight
                 self.rounded[layer.weight, form] = recipe.quantize(np.ascontiguousarray(matrix.numpy()))
@@ -109,15 +100,6 @@ def _of_drawn_tokens(logits: Tensor, generator: torch.Generator) -> Tensor:
     return probs.neg_().scatter_add_(1, drawn, torch.ones_like(drawn, dtype=probs.dtype))
 
 
-def _some(token_batches: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Every nth batch, with the smallest n that stays within TOKENS; at least one batch."""
-    for step in range(1, len(token_batches) + 1):
-        taken = token_batches[::step]
-        if sum(batch.shape[-1] for batch in taken) <= TOKENS:
-            return taken
-    return token_batches[:1]
-
-
 @contextmanager
 def _gradients_of_activations(model: nn.Module) -> Iterator[None]:
     """Within the context, gradients reach back to the output of the token embeddings, and none are made for weights.
@@ -131,14 +113,13 @@ def _gradients_of_activations(model: nn.Module) -> Iterator[None]:
     def begin(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         return output.detach().requires_grad_().clone()  # a clone, since a model may change it in place
 
-    hook = known.get_input_embeddings().register_forward_hook(begin)
+    detached = torch.autograd.graph.saved_tensors_hooks(Tensor.detach, lambda saved: saved)
     try:
         for parameter in wanted:
             parameter.requires_grad_(False)
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(Tensor.detach, lambda saved: saved):
+        with known.get_input_embeddings().register_forward_hook(begin), torch.enable_grad(), detached:
             yield
     finally:
-        hook.remove()
         for parameter in wanted:
             parameter.requires_grad_()
 

@@ -110,8 +110,8 @@ EXPORTER = (
     Mutant(
         "rows scaled by their largest value, not magnitude",
         ROWS,
-        'ir.node("Abs", [values])',
-        'ir.node("Relu", [values])',
+        'tape.op("Abs", [values])',
+        'tape.op("Relu", [values])',
         QUANTIZE,
     ),
     Mutant(
@@ -387,8 +387,8 @@ EXPORTER = (
     Mutant(
         "keys that another node reads are joined with queries",
         PARTED,
-        "if _only_used(parts, node):",
-        "if parts:",
+        "[[part for part, _ in parts] for node, _, parts in _apart(model) if _only_used(parts, node)]",
+        "[[part for part, _ in parts] for node, _, parts in _apart(model)]",
         OF_PACKED,
     ),
     Mutant(

@@ -12,9 +12,8 @@ from specexport.bundle import Contract
 from specexport.calibration import calibrate as module
 from specexport.calibration import steps
 from specexport.calibration.calibrate import calibrate, journal_path
-from specexport.calibration.measuring.judged_tokens import judged_tokens
 from specexport.calibration.measuring.prompts import Request
-from specexport.calibration.measuring.record import record
+from specexport.calibration.measuring.record import judged_tokens, record
 from specexport.calibration.options import CalibrateOptions, possible_drafters
 from specexport.calibration.verdicts.verdict import Criteria
 from specexport.engines.base import Logits

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specexport.calibration.measuring.judged_tokens import JudgedTokens
+from specexport.calibration.measuring.record import JudgedTokens
 from specexport.calibration.statistics.results import SignalQuality
 from specexport.calibration.survival.curves import MIN_CHANCE, POINTS, PRIOR_TOKENS
 from specexport.calibration.survival.fit import fit_survival

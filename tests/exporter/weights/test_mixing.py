@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,6 @@ from specexport.exporter.weights.experts import expert_layers, stack_experts
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.mixing import Upgrade, bytes_of, choose_upgrades
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
-from specexport.exporter.weights.sensitivity import Candidates
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -93,10 +93,8 @@ def test_it_is_nearer_than_int4_and_than_what_is_raised_at_random(
     mixed = off(options)
     assert mixed < 0.8 * off(replace(options, mixing=False))
 
-    def backwards(model: nn.Module, tokens: list[Tensor], candidates: Candidates) -> dict[str, dict[str, float]]:
-        return {
-            name: {"int4": 1 / own["int4"], "int8": 0.0} for name, own in estimated(model, tokens, candidates).items()
-        }
+    def backwards(model: nn.Module, tokens: list[Tensor], *given: Any) -> dict[str, dict[str, float]]:
+        return {name: {"int4": 1 / own["int4"], "int8": 0.0} for name, own in estimated(model, tokens, *given).items()}
 
     estimated = mixing.divergences
     monkeypatch.setattr(mixing, "divergences", backwards)

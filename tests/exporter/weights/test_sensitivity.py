@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from specexport.exporter.weights.fake_quant import fake_quantized
 from specexport.exporter.weights.layers import linear_layers
 from specexport.exporter.weights.recipe import Recipe, WeightRecipe
-from specexport.exporter.weights.sensitivity import Candidates, divergences, lm_head_divergence
+from specexport.exporter.weights.sensitivity import divergences, lm_head_divergence
 from specexport.exporter.weights.turning import Turn
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -41,10 +41,8 @@ def calm(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def both(model: PreTrainedModel) -> Candidates:
-    return Candidates(
-        {layer.weight: {"int4": stored(layer.matrix), "int8": INT8} for layer in linear_layers(model)}, {}
-    )
+def both(model: PreTrainedModel) -> dict[str, Any]:
+    return {layer.weight: {"int4": stored(layer.matrix), "int8": INT8} for layer in linear_layers(model)}
 
 
 def moved(model: PreTrainedModel, weights: dict[str, WeightRecipe], batches: list[Tensor]) -> float:
@@ -61,10 +59,10 @@ def test_it_is_near_the_true_divergence_of_each_layer(make: Make, family: str) -
     """But for scatter, and for rows that are not independent. A missing half would be 2 everywhere."""
     model = calm(make(family, tie_word_embeddings=False))
     candidates = both(model)
-    found = divergences(model, texts(), candidates)
+    found = divergences(model, texts(), candidates, {})
     ratios = []
     for layer in linear_layers(model):
-        for form, recipe in candidates.recipes[layer.weight].items():
+        for form, recipe in candidates[layer.weight].items():
             true = moved(model, {layer.weight: recipe}, texts())
             ratios.append(found[layer.weight][form] / true)
     assert min(ratios) > 0.25
@@ -76,7 +74,7 @@ def test_a_turn_is_of_int8_only_and_changes_nothing_else(make: Make) -> None:
     model = make("llama")
     turn = Turn(16)
     weight = model.get_parameter(DOWN).detach()
-    plain, turned = (divergences(model, texts(), replace(both(model), turns=turns)) for turns in ({}, {DOWN: turn}))
+    plain, turned = (divergences(model, texts(), both(model), turns) for turns in ({}, {DOWN: turn}))
     assert plain[QUERY] == turned[QUERY]
     assert plain[DOWN]["int4"] == turned[DOWN]["int4"]
     assert plain[DOWN]["int8"] != turned[DOWN]["int8"]
@@ -85,7 +83,7 @@ def test_a_turn_is_of_int8_only_and_changes_nothing_else(make: Make) -> None:
         before = weight.clone()
         layer.register_forward_pre_hook(turn)
         model.get_parameter(DOWN).copy_(turn.apply(before))
-    assert divergences(model, texts(), both(model))[DOWN]["int8"] == pytest.approx(turned[DOWN]["int8"], rel=1e-2)
+    assert divergences(model, texts(), both(model), {})[DOWN]["int8"] == pytest.approx(turned[DOWN]["int8"], rel=1e-2)
 
 
 def test_the_model_is_as_it_was_and_the_estimate_repeats(make: Make) -> None:
@@ -94,7 +92,7 @@ def test_the_model_is_as_it_was_and_the_estimate_repeats(make: Make) -> None:
     wanted = [parameter.requires_grad for parameter in model.parameters()]
     with torch.no_grad():
         before = model(input_ids=texts()[0]).logits
-        one, two = (divergences(model, texts(), both(model)) for _ in range(2))
+        one, two = (divergences(model, texts(), both(model), {}) for _ in range(2))
         assert torch.equal(model(input_ids=texts()[0]).logits, before)
     assert one == two
     assert [parameter.requires_grad for parameter in model.parameters()] == wanted
@@ -105,7 +103,7 @@ def test_the_model_is_as_it_was_and_the_estimate_repeats(make: Make) -> None:
 def test_experts_and_layers_that_no_text_reaches(make: Make) -> None:
     model = make("mixtral")
     model.idle = torch.nn.Linear(32, 32)
-    found = divergences(model, texts()[:2], both(model))
+    found = divergences(model, texts()[:2], both(model), {})
     assert "idle.weight" not in found
     assert QUERY in found
 
