@@ -27,6 +27,7 @@ from .hidden_drafts.kinds import BlockFormat, Format, kind_of
 from .hidden_drafts.mtp_tensors import find_stored, is_mtp, of_gguf
 from .hidden_drafts.vocabulary import read_tables, read_target_ids
 from .options import BuildOptions, NamedDraft
+from .weights.texts import require_length
 
 
 def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptions) -> None:
@@ -61,6 +62,8 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
         check_engines(named.source, kind, options)
         kinds.append(kind)
     check_tree_rows(kinds, options.tree_rows)
+    if options.texts.own:
+        require_length(options.texts.texts, (place or Path(target)) / "tokenizer.json")
     if known:
         check_overrules({named.source: kind for named, kind in zip(drafts, kinds, strict=True)}, options)
     for reader in readers:

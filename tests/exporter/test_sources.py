@@ -64,6 +64,24 @@ def test_longer_than_the_positions(target: Path, tmp_path: Path) -> None:
         check(target, draft, max_seq_len=64)
 
 
+def test_too_few_calibration_prompts(target: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "few.jsonl"
+    prompts.write_text('{"prompt": "few"}')
+    with refused(ParameterError, 512, field="calibration_prompts"):
+        check_sources(str(target), (), BuildOptions(precision="int8", calibration_texts=prompts))
+
+
+def test_a_cache_that_cannot_be_made_is_told_before_the_imports(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "specexport.exporter.build", None)
+    (tmp_path / "file").touch()
+    given = ["--target", str(target), "--output", str(tmp_path / "none.bundle"), "--cache", str(tmp_path / "file")]
+    found = CliRunner().invoke(main, ["build", *given])
+    says(found.stderr.splitlines()[-1], "--cache")
+    assert found.exit_code == 2
+
+
 def test_a_name_that_the_hub_lacks(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
