@@ -117,7 +117,7 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
     help="TensorRT version on the device that will run the bundle. [default: this host's, else 10.15]",
 )
 @compiling
-@click.option("--force", is_flag=True, help="Overwrite an existing bundle; take a draft of another target.")
+@click.option("--force", is_flag=True, help="Overwrite an existing bundle.")
 @click.option("--cache", type=FILE, help="Build cache. [default: specexport in $XDG_CACHE_HOME or ~/.cache]")
 def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str, ...], **options: Any) -> None:
     """Build a proven bundle of target and draft.

@@ -26,8 +26,8 @@ def calibration_tokens(
     """Batches [1, T] int64, T <= length, of at most MAX_CALIBRATION_TOKENS in all, taken evenly from the texts.
 
     tokenizer: Hugging Face's. Every batch begins with the tokenizer's leading special token, as prompts do, so that
-    channels that only the first token makes large are seen. Raises `ParameterError` for fewer than `MIN_TOKENS`, and for
-    tokens from `vocab_size` on.
+    channels that only the first token makes large are seen. Raises `ParameterError` for fewer than `MIN_TOKENS`, and
+    for tokens from `vocab_size` on.
     """
     pieces: list[list[int]] = []
     for text in texts:

@@ -138,8 +138,8 @@ class Decisions:
         return self._predictors[model]
 
     def uncalibrated(self, drafter: str, most: int, seeded: bool, constrained: bool = False) -> Schedule:
-        """The schedule of a request where there is no policy, or that names a drafter: adaptive, starting from a guess or
-        from earlier requests.
+        """The schedule of a request that names a drafter, or where there is no policy: adaptive, starting from a guess
+        or from earlier requests.
 
         most: draft tokens per round. seeded: the request samples with a seed, so it learns nothing from others: it must
         be reproducible, and what others with its seed accepted reveals the noise that judges it. constrained: by a

@@ -339,6 +339,13 @@ COMMANDS = (
         ("tests/exporter/test_sources.py",),
     ),
     Mutant(
+        "a lookup that has a name is asked for on the hub",
+        "exporter/options.py",
+        "(source or text) in (LOOKUP, DRAFTER)",
+        "text in (LOOKUP, DRAFTER)",
+        ("tests/exporter/test_additional_drafts.py",),
+    ),
+    Mutant(
         "a cache that cannot be written is told once torch is imported",
         f"{CLI}build.py",
         "    open_cache(chosen.cache or user_cache())\n",

@@ -14,7 +14,6 @@ from specexport.cli import main
 from specexport.errors import (
     CheckpointError,
     EngineError,
-    PairError,
     ParameterError,
     SpecExportError,
     UnsupportedModelError,
@@ -144,16 +143,6 @@ def test_an_eagle3_draft_that_cannot_be(
     change(folder)
     with refused(kind, folder, *facts, field={"draft", None}):
         check(target, folder)
-
-
-def test_a_draft_of_another_target(target: Path, tmp_path: Path) -> None:
-    draft = save_speculators(tmp_path / "draft")
-    with refused(PairError, "tiny/target", "some/other", field="draft"):
-        check("some/other", draft)
-    edit_json(target / "config.json", architectures=["Qwen3ForCausalLM"])
-    with refused(PairError, "LlamaForCausalLM", "Qwen3ForCausalLM", field="draft"):
-        check(target, draft)
-    check(target, draft, force=True)
 
 
 @pytest.mark.parametrize("name", FORMATS)
