@@ -106,6 +106,27 @@ COMMANDS = (
         'self.messages.append({"role": "user", "content": line}) or [*self.messages]',
         CHAT,
     ),
+    Mutant(
+        "an answer that fills the bundle is told as one at its limit",
+        "cli/chat.py",
+        '"full" if full else ended',
+        "ended",
+        CHAT,
+    ),
+    Mutant(
+        "every end at a limit is told as the capacity's",
+        f"{CLI}generate.py",
+        'finish_reason == "length" and len(tokens) < parameters.max_new_tokens',
+        'finish_reason == "length"',
+        OF_GENERATING,
+    ),
+    Mutant(
+        "a line's own number of new tokens is not looked at",
+        "cli/progress.py",
+        "line.max_new_tokens or max_new_tokens",
+        "max_new_tokens",
+        ("tests/test_cli_bench.py",),
+    ),
     Mutant("notes are part of piped output", "cli/chat.py", "self.notes.print", "self.console.print", CHAT),
     Mutant(
         "a cache of MiB has as many KiB",
