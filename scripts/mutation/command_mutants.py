@@ -364,7 +364,7 @@ COMMANDS = (
         "exporter/options.py",
         "(source or text) in (LOOKUP, DRAFTER)",
         "text in (LOOKUP, DRAFTER)",
-        ("tests/exporter/test_additional_drafts.py",),
+        ("tests/exporter/test_sources.py",),
     ),
     Mutant(
         "a cache that cannot be written is told once torch is imported",

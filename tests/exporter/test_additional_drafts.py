@@ -80,15 +80,6 @@ def test_what_exists_is_a_path_whatever_its_characters(
     assert parse_draft(given) == NamedDraft(name, source)
 
 
-@pytest.mark.parametrize("given", ["name=lookup", "name=ngram", "ngram"])
-def test_a_lookup_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    with refused(ParameterError, given, "leave it out", field="draft"):
-        parse_draft(given)
-    (tmp_path / given.removeprefix("name=")).mkdir()
-    assert parse_draft(given).source == given.removeprefix("name=")
-
-
 def test_a_bundle_of_several_drafts(several: Path, built: Path) -> None:
     bundle = Bundle.open(several)
     assert bundle.manifest.draft_names == ("first", "small", "other")

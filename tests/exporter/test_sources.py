@@ -18,7 +18,7 @@ from specexport.errors import (
     SpecExportError,
     UnsupportedModelError,
 )
-from specexport.exporter.options import BuildOptions, NamedDraft
+from specexport.exporter.options import BuildOptions, NamedDraft, parse_draft
 from specexport.exporter.sources import check_sources, look_on_hub
 from support.block_drafts import save_block, save_block_target
 from support.hidden_drafts import FORMATS, WIDTH, save_original, save_speculators, save_target, tables, tensors
@@ -79,6 +79,15 @@ def test_a_cache_that_cannot_be_made_is_told_before_the_imports(
     found = CliRunner().invoke(main, ["build", *given])
     says(found.stderr.splitlines()[-1], "--cache")
     assert found.exit_code == 2
+
+
+@pytest.mark.parametrize("given", ["name=lookup", "name=ngram", "ngram"])
+def test_a_lookup_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with refused(ParameterError, given, "leave it out", field="draft"):
+        parse_draft(given)
+    (tmp_path / given.removeprefix("name=")).mkdir()
+    assert parse_draft(given).source == given.removeprefix("name=")
 
 
 def test_a_name_that_the_hub_lacks(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
