@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from ..atomic import FULL, output_errors, swap, temporary_folder
+from ..atomic import FULL, output_errors, swap, temporary_file, temporary_folder
 from ..errors import OutputError
 from .manifest import MANIFEST
 
@@ -38,6 +38,8 @@ def new_folder(final: Path, force: bool | None) -> Iterator[Path]:
 
 def check_free(final: Path, force: bool | None) -> None:
     """Raises `OutputError` where nothing can be put at `final`. force: as of `new_folder`."""
+    if final.name in ("", ".."):
+        raise OutputError(f"{final} cannot be replaced; give the new folder a name in --output", "output")
     with _usable(final):
         for parent in final.parents:
             if parent.exists() and not parent.is_dir():
@@ -51,6 +53,9 @@ def check_free(final: Path, force: bool | None) -> None:
                     f"{final} exists and is not a bundle (it has no {MANIFEST}); --force replaces bundles only",
                     code="output_exists",
                 )
+        there = next(parent for parent in final.parents if parent.exists())
+        with temporary_file(there / final.name, b""):  # whether anything can be written there
+            pass
 
 
 @contextmanager

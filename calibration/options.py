@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ..bundle import NO_DRAFT
+from ..bundle.drafts import LOOKUP
 from ..errors import ParameterError
 from ..runtime.drafting.names import all_drafters, check_drafter, model_of
 from ..runtime.policy.routes import Mode
@@ -66,13 +67,14 @@ def drafters_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
 
 
 def possible_drafters(session: Session) -> tuple[str, ...]:
-    """The drafters that the session can run, the draft first. If the device runs whole rounds, only the model, since
-    lookups run on the host.
+    """The drafters that the session can run, first the one that drafts without a policy. If the device runs whole
+    rounds, only the model, since lookups run on the host.
     """
     names = session.drafts.names
     if names and session.engine.rounds is not None:
         return names[:1]
-    return all_drafters(names)
+    usual = f"{LOOKUP}+{names[0]}" if names else LOOKUP
+    return (usual, *(name for name in all_drafters(names) if name != usual))
 
 
 def models_of(session: Session, options: CalibrateOptions) -> list[str]:

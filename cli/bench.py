@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 @click.option(
     "--num-draft-tokens",
     type=click.IntRange(1),
-    help="Draft tokens per round. [default: the bundle's policy, or with --drafter its maximum; without a policy as "
-    "many as pay]",
+    help="Draft tokens per round. [default: the bundle's policy; without one, or with --drafter, as many as pay]",
 )
 @DRAFTER
 @MAX_NEW_TOKENS

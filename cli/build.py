@@ -119,7 +119,7 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
     help="TensorRT version on the device that will run the bundle. [default: this host's, else 10.15]",
 )
 @compiling
-@click.option("--force", is_flag=True, help="Overwrite an existing bundle; take a draft of another target.")
+@click.option("--force", is_flag=True, help="Overwrite an existing bundle.")
 @click.option("--cache", type=FILE, help="Build cache. [default: specexport in $XDG_CACHE_HOME or ~/.cache]")
 def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str, ...], **options: Any) -> None:
     """Build a proven bundle of target and draft.
@@ -133,8 +133,10 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     from ..editing.progress import Silent, Timed
     from ..exporter.options import BuildOptions, parse_drafts
     from ..exporter.sources import check_sources, look_on_hub
+    from ..exporter.stage_cache import open_cache
     from ..runtime.describe import describe, summary
     from ..runtime.policy.routes import POLICY
+    from ..user_cache import user_cache
 
     # Before the display and the slow imports, so that a wrong option is refused at once.
     plans = compile_options(options)
@@ -144,6 +146,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     check_sources(target, named, chosen)
     chosen.check(named, str(output))
     check_free(output, chosen.force)
+    open_cache(chosen.cache or user_cache())
     calibrated = (output / POLICY).is_file()
     look_on_hub([target, *(one.source for one in named)])
     timed = Timed(Silent())  # a package that cannot be imported is one line, with no stage before it

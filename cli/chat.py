@@ -175,7 +175,9 @@ class Conversation:
         self.messages = [*messages, {"role": "assistant", "content": text}]
         self.console.print()
         if last is not None:
-            self.say(status(last.statistics, str(last.finish_reason)))
+            ended = str(last.finish_reason)
+            full = ended == "length" and last.statistics.emitted < self.parameters["max_new_tokens"]
+            self.say(status(last.statistics, "full" if full else ended))
 
     def show(self, chunk: Chunk) -> None:
         for place, piece in enumerate(chunk.pieces):
@@ -207,7 +209,9 @@ class Conversation:
 
 
 def status(statistics: Statistics, finish_reason: str) -> str:
+    """finish_reason: or `full`, of a bundle whose capacity ended it."""
     ends = {"stop": "", "length": "; stopped at its limit", "cancelled": "; stopped"}
+    ends["full"] = "; stopped at the bundle's --max-seq-len"
     return ", ".join(brief(statistics)) + ends[finish_reason]
 
 

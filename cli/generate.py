@@ -101,6 +101,12 @@ def generate(
         click.echo()
         if statistics:
             click.echo(f"[{finish_reason}] {summary(statistics)}", err=True)
+    if finish_reason == "length" and len(tokens) < parameters.max_new_tokens:
+        click.echo(
+            f"stopped before --max-new-tokens {parameters.max_new_tokens}, at the {session.capacity} tokens that the "
+            "bundle holds, the prompt included (build --max-seq-len)",
+            err=True,
+        )
     if finish_reason == "cancelled":
         raise SystemExit(130)
 

@@ -121,4 +121,11 @@ def requests_of(
     requests, refused = fit(session, lines, max_new_tokens, skip_invalid)
     for message in (*broken, *refused):
         click.echo(f"skipped: {message}", err=True)
+    wanted = {line.line: line.max_new_tokens or max_new_tokens for line in lines}
+    if cut := sum(request.max_new_tokens < wanted[request.line] for request in requests):
+        click.echo(
+            f"{cut} of {len(requests)} requests get fewer new tokens than asked for: the bundle holds "
+            f"{session.capacity} tokens, the prompt included (build --max-seq-len)",
+            err=True,
+        )
     return requests

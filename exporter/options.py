@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..bundle import RESERVED, Contract, Precision, check_name
+from ..bundle.drafts import LOOKUP as DRAFTER
 from ..editing.progress import Timed
 from ..engines.catalogue import ENGINES, LIBRARIES, info_of
 from ..engines.onnxruntime import kernels
@@ -55,6 +56,11 @@ def parse_draft(text: str) -> NamedDraft:
     Without a name, it is the last word of the path. Raises `ParameterError`.
     """
     before, equals, source = text.partition("=")
+    if (source or text) in (LOOKUP, DRAFTER) and not _exists(source or text):
+        raise ParameterError(
+            f"--draft is {text}; {source or text} is no model: drafts are looked up with every bundle, so leave it out",
+            "draft",
+        )
     if not equals or "/" in before or not before or _exists(text):
         return NamedDraft(_usual_name(text), text)
     if not source:

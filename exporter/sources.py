@@ -21,12 +21,13 @@ from .checkpoints.source import (
     read_headers,
     stated_positions,
 )
-from .hidden_drafts.fit import Said, Target, architecture_of, draft_vocab, find_taps, refuse_another
+from .hidden_drafts.fit import Said, Target, draft_vocab, find_taps
 from .hidden_drafts.folder import format_of, pickled_named, refuse_as_target, tensors_of
 from .hidden_drafts.kinds import BlockFormat, Format, is_assistant, kind_of
 from .hidden_drafts.mtp_tensors import find_stored, is_mtp, of_gguf
 from .hidden_drafts.vocabulary import read_tables, read_target_ids
 from .options import BuildOptions, NamedDraft
+from .weights.texts import require_length
 
 
 def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptions) -> None:
@@ -64,6 +65,8 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
         check_engines(named.source, kind, options)
         kinds.append(kind)
     check_tree_rows(kinds, options.tree_rows)
+    if options.texts.own:
+        require_length(options.texts.texts, (place or Path(target)) / "tokenizer.json")
     if known:
         check_overrules({named.source: kind for named, kind in zip(drafts, kinds, strict=True)}, options)
     for reader in readers:
@@ -88,7 +91,7 @@ def check_tree_rows(kinds: Sequence[HiddenDraftKind | None], tree_rows: int) -> 
 
 
 def said(options: BuildOptions) -> Said:
-    return Said(options.draft_taps, options.draft_feedback, options.force)
+    return Said(options.draft_taps, options.draft_feedback)
 
 
 def check_engines(source: str, kind: HiddenDraftKind | None, options: BuildOptions) -> None:
@@ -155,5 +158,3 @@ def _check_reader(
         find_taps(source, format, config, {name: shape for name, (_, _, shape) in stored.items()}, size, said)
         tables = read_tables(source, stored)
         read_target_ids(source, tables, draft_vocab(source, config, size), size.vocab_size)
-    if not said.copy:
-        refuse_another(source, config, target, architecture_of(theirs))

@@ -98,17 +98,18 @@ def _schedule(
         raise ParameterError(
             f"schedule is {schedule!r}; it must implement Schedule; for a number use num_draft_tokens", "schedule"
         )
-    if schedule is None and (k is not None or (parameters.drafter is not None and decisions.policy is not None)):
-        schedule = FixedSchedule(most if k is None else k)
+    if schedule is None and k is not None:
+        schedule = FixedSchedule(k)
     if schedule is not None:
         return (name,), WithForcedTokens(schedule, rule, most) if rule.constrained else schedule
     seeded = parameters.seed is not None and not parameters.greedy
     named = decisions.policy is not None and parameters.route in decisions.policy.routes
-    if not (named or rule.constrained or parameters.prediction or rule.candidates is not None):
+    asked = parameters.drafter is not None
+    if not (named or asked or rule.constrained or parameters.prediction or rule.candidates is not None):
         routed = decisions.routed(prompt, most, seeded)
         if routed is not None:
             return tuple(routed.schedules), routed
-    if decisions.policy is None:
+    if decisions.policy is None or asked:
         decided, chosen = name, decisions.uncalibrated(name, most, seeded, rule.constrained)
     else:
         decided, chosen = decisions.schedule(parameters.route, most, rule.constrained, seeded)

@@ -113,6 +113,12 @@ def test_json_is_one_object_and_nothing_else(run: Run) -> None:
     assert all(pair["speculative"]["emitted"] <= (3 if pair["line"] == 3 else 6) for pair in row["pairs"])
 
 
+def test_requests_that_the_capacity_shortens_are_counted(run: Run) -> None:
+    result = run("--max-new-tokens", 60)  # of 64 tokens; a line of its own says 3
+    assert result.exit_code == 0
+    says(result.stderr, "3 of 4", 64, "--max-seq-len")
+
+
 def test_options_reach_the_run(run: Run) -> None:
     row = found(
         run("--json", "--route", "code", "--route", "chat", "--limit", 1, "--num-draft-tokens", 2, "--repeats", 2)

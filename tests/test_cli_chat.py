@@ -184,6 +184,11 @@ def test_a_long_conversation_leaves_out_its_oldest_turns(session: Session, monke
     assert len(terminal.conversation._fitting([{}] * 5)) == 1  # an answer needs room
 
 
+def test_an_answer_says_what_its_end_was(session: Session) -> None:
+    for tokens, told in ((8, "stopped at its limit"), (100, "stopped at the bundle's --max-seq-len")):
+        assert Terminal(session, max_new_tokens=tokens).type("print").strip().endswith(told)
+
+
 def test_piped_output_has_only_answers(built: Path) -> None:
     options = ["--max-new-tokens", "8", "--temperature", "0"]
     result = CliRunner().invoke(main, ["chat", str(built), *options], input="print\n/plain\n/reset\n/nonsense\nagain\n")

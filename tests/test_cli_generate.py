@@ -142,6 +142,14 @@ def test_a_route_that_has_no_effect_is_said(run: Run) -> None:
     assert found.stderr.startswith("--route code has no effect: the session follows no policy; ")
 
 
+def test_an_end_at_the_capacity_is_said(run: Run) -> None:
+    given = ("--prompt", "def add", "--ban-token", 1)  # a full bundle of 64 tokens
+    for json_ in ((), ("--json",)):
+        told = run(*given, "--max-new-tokens", 100, *json_).stderr.splitlines()[-1]
+        says(told, "--max-new-tokens 100", 64, "--max-seq-len")
+    assert "--max-seq-len" not in run(*given, "--max-new-tokens", 12).stderr
+
+
 def test_a_prediction_comes_from_a_file(run: Run, tmp_path: Path) -> None:
     arguments = ("--prompt", "def add(a):\n", "--max-new-tokens", 24)
     plain, file = run(*arguments, "--plain"), tmp_path / "expected.txt"

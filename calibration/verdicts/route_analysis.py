@@ -13,7 +13,7 @@ from ..measuring.session_replay import start_of
 from ..measuring.traces import cached
 from ..statistics.intervals import quantiles, ratio_interval
 from ..statistics.results import MeasuredRuns, RouteAnalysis
-from .verdict import Criteria, Replayed, best, decide, in_words, missing, replay_adaptive, replay_candidates
+from .verdict import Criteria, Replayed, best, decide, doubted, in_words, missing, replay_adaptive, replay_candidates
 
 
 def analyze_route(route: str, drafted: Sequence[Drafted], criteria: Criteria) -> RouteAnalysis:
@@ -44,7 +44,7 @@ def analyze_route(route: str, drafted: Sequence[Drafted], criteria: Criteria) ->
         tokens=sum(one.trace.output_tokens for one in records),
         rounds=len(rounds),
         policy=policy,
-        words=in_words(policy, candidate, lacking, criteria.floor),
+        words=in_words(policy, candidate, lacking, criteria.floor) + doubted(adaptive or replayed, criteria.drafters),
         missing=lacking,
         recorded_drafter=drafted[0].drafter,
         candidates=tuple(one.candidate for one in replayed),

@@ -23,13 +23,13 @@ from ..measuring.replay import plain_seconds, replay_fixed
 from ..measuring.session_replay import Priced, adaptive_seconds, start_of
 from ..measuring.traces import Trace, cached
 from ..statistics.intervals import UNBOUNDED, quantile_bound, ratio_interval
-from ..statistics.results import DraftCandidate
+from ..statistics.results import DraftCandidate, Interval
 
 # Fewer requests give no verdict: their p10 would depend on one or two requests.
 MIN_REQUESTS = 20
 # In tokens. Shorter responses end after a round or two and do not count for the p10 speedup.
 SHORTEST_RESPONSE = 8
-# A drafter other than the preferred one must be faster by this factor to be chosen.
+# A drafter other than the preferred one must be faster by this factor to be chosen, and the interval be above 1.
 BETTER_BY = 1.02
 
 
@@ -47,13 +47,14 @@ class Criteria:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A candidate and its speedups by request, in the order of the traces.
+    """A candidate, its speedups by request, and its seconds, in the order of the traces.
 
-    Responses shorter than `SHORTEST_RESPONSE` are left out, unless all are.
+    The speedups of responses shorter than `SHORTEST_RESPONSE` are left out, unless all are.
     """
 
     candidate: DraftCandidate
     speedups: tuple[float, ...]
+    seconds: tuple[float, ...]
 
 
 def replay_candidates(traces: Sequence[Trace], costs: Costs, drafters: Sequence[str]) -> list[Replayed]:
@@ -140,11 +141,28 @@ def _replayed(
         slower=sum(value < 1 for value in speedups) / len(speedups),
         adapts=adapts,
     )
-    return Replayed(candidate, speedups)
+    return Replayed(candidate, speedups, tuple(seconds))
 
 
 def best(replayed: Sequence[Replayed], drafters: Sequence[str]) -> Replayed:
-    """The fastest candidate of the first of `drafters`, unless another drafter's is faster by `BETTER_BY`."""
+    """The fastest candidate of the first of `drafters`, unless another drafter's is faster by `BETTER_BY`, and surely
+    faster.
+    """
+    first, other, gain = _compared(replayed, drafters)
+    return other if gain.value > BETTER_BY and gain.low > 1 else first
+
+
+def doubted(replayed: Sequence[Replayed], drafters: Sequence[str]) -> str:
+    """The sentence on a drafter that looks better and is not chosen, empty without one."""
+    first, other, gain = _compared(replayed, drafters)
+    if gain.value <= BETTER_BY or gain.low > 1:
+        return ""
+    kept, looks = first.candidate.drafter, other.candidate.drafter
+    return f" {kept} stays the drafter: {looks} was {gain.value:.2f}x as fast, which these requests leave in doubt."
+
+
+def _compared(replayed: Sequence[Replayed], drafters: Sequence[str]) -> tuple[Replayed, Replayed, Interval]:
+    """The fastest candidate of the first of `drafters`, that of all, and how many times as fast this one is."""
     allowed = [one for one in replayed if one.candidate.drafter in drafters]
 
     def speedup(one: Replayed) -> float:
@@ -152,7 +170,7 @@ def best(replayed: Sequence[Replayed], drafters: Sequence[str]) -> Replayed:
 
     first = max((one for one in allowed if one.candidate.drafter == drafters[0]), key=speedup)
     other = max(allowed, key=speedup)
-    return other if speedup(other) > BETTER_BY * speedup(first) else first
+    return first, other, ratio_interval(first.seconds, other.seconds)
 
 
 def judge(replayed: Replayed, floor: float) -> Verdict:

@@ -30,7 +30,7 @@ from .assistant import AssistantCheckpoint
 from .base import HiddenDraft, copied
 from .block import BlockDraft, BlockForm
 from .eagle3 import Eagle3Draft, Eagle3Form, turned
-from .fit import Said, Target, is_same, made_for, refuse_another
+from .fit import Said, Target, made_for, note_of_another
 from .folder import format_of, pickled_named, tensors_of
 from .formats import Description, absent_keys, describe, describe_blocks
 from .kinds import BlockFormat, Format, is_assistant, is_block, kind_of
@@ -156,20 +156,13 @@ class HiddenDraftCheckpoint(Checkpoint):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        named = self.trained_with
-        if self.said.copy or named is None or is_same(named, self.target.source):
-            return self._chosen[1]
-        note = f"{self.source} was made for {named}; that {self.target.source} is a copy of it is not checked"
-        return (note, *self._chosen[1])
+        note = note_of_another(self.source, self._config, self.target.source, self.target.architecture)
+        return (*note, *self._chosen[1])
 
     def check(self) -> None:
-        """Raises `CheckpointError` and `PairError` for what `load` would refuse, before anything is loaded, and for a
-        draft that was made for another target, where its name is written.
-        """
+        """Raises `CheckpointError` for what `load` would refuse, before anything is loaded."""
         self._names(self._empty())
         self._target_ids()
-        if not self.said.copy:
-            refuse_another(self.source, self._config, self.target.source, self.target.architecture)
 
     def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
         """The draft, which reads the target that is loaded with it; and notes of what they share, and of keys that

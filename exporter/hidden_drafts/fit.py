@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from ...bundle import LAST
-from ...errors import CheckpointError, PairError, ParameterError
+from ...errors import CheckpointError, ParameterError
 from ...runtime.hub import name_of
 from .kinds import FIRST, MIDDLE, BlockFormat, Format, is_block
 
@@ -54,13 +53,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Said:
-    """What the user says of a draft, against its config. taps: as of `HiddenDraft`, none as the config has them. copy:
-    the target is a copy of the one that the draft was made for, whatever its name.
-    """
+    """What the user says of a draft, against its config. taps: as of `HiddenDraft`, none as the config has them."""
 
     taps: tuple[int, ...] = ()
     feedback: Feedback | None = None
-    copy: bool = False
 
 
 def module_name(name: str) -> str:
@@ -160,17 +156,14 @@ def _object(place: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value if isinstance(value := place.get(key), Mapping) else {}
 
 
-def refuse_another(source: str, config: Mapping[str, Any], target: str, architecture: str | None) -> None:
-    """Raises `PairError` for a draft of another target. architecture: None where it is not known."""
+def note_of_another(source: str, config: Mapping[str, Any], target: str, architecture: str) -> tuple[str, ...]:
+    """Of a draft that may be of another target. It changes no text, and the build measures what the target keeps."""
     named, theirs = made_for(config)
-    on_hub = name_of(target) == target and not Path(target).exists()
-    if named is not None and on_hub and not is_same(named, target):
-        raise PairError(f"{source} was made for {named}, the target is {target}; add --force if it is a copy", "draft")
-    if theirs is not None and architecture is not None and theirs != architecture:
-        raise PairError(
-            f"{source} was made for a {theirs} ({named}), the target is a {architecture}; add --force if it is a copy",
-            "draft",
-        )
+    if theirs is not None and theirs != architecture:
+        return (f"{source} was made for a {theirs} ({named}), and {target} is a {architecture}",)
+    if named is not None and not is_same(named, target):
+        return (f"{source} was made for {named}; that {target} is a copy of it is not checked",)
+    return ()
 
 
 def is_same(made_for: str, target: str) -> bool:

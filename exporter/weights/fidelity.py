@@ -13,9 +13,9 @@ from ...bundle import Fidelity
 from ...errors import ParameterError
 from .fake_quant import fake_quantized
 from .recipe import Recipe
+from .texts import require_tokens
 
-# Fewer tokens do not show which channels are large. More change nothing measurable and take minutes on large models.
-MIN_TOKENS = 512
+# More tokens change nothing measurable and take minutes on large models.
 MAX_CALIBRATION_TOKENS = 8192
 BATCH_TOKENS = 256
 
@@ -26,8 +26,8 @@ def calibration_tokens(
     """Batches [1, T] int64, T <= length, of at most MAX_CALIBRATION_TOKENS in all, taken evenly from the texts.
 
     tokenizer: Hugging Face's. Every batch begins with the tokenizer's leading special token, as prompts do, so that
-    channels that only the first token makes large are seen. Raises `ParameterError` for fewer than MIN_TOKENS, and for
-    tokens from `vocab_size` on.
+    channels that only the first token makes large are seen. Raises `ParameterError` for fewer than `MIN_TOKENS`, and
+    for tokens from `vocab_size` on.
     """
     pieces: list[list[int]] = []
     for text in texts:
@@ -42,12 +42,7 @@ def calibration_tokens(
             "leave out the text that makes it",
             "calibration_prompts",
         )
-    if count < MIN_TOKENS:
-        raise ParameterError(
-            f"the calibration prompts have {count} tokens, expected at least {MIN_TOKENS}; "
-            "give more or longer ones, or leave out --calibration-prompts to use the built-in set",
-            "calibration_prompts",
-        )
+    require_tokens(count)
     followed = [piece for piece in pieces if len(piece) > 1]  # a single token has no next token to predict
     return evenly([torch.tensor([piece]) for piece in followed or pieces], MAX_CALIBRATION_TOKENS)
 

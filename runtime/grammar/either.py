@@ -11,6 +11,9 @@ from .guided import GuidedMatcher
 class EitherMatcher:
     """Not one grammar of both, as a lexer cannot go back: after `{"` it would read on for a call's `{"name": "`, and a
     schema's `{"age"` would be lost.
+
+    A way that fails, such as at a limit, ends the request even if the text fits the other one too: left out, it would
+    have the model go where it may not have wanted to.
     """
 
     def __init__(self, ways: Sequence[GuidedMatcher], begun: Sequence[GuidedMatcher] = ()) -> None:

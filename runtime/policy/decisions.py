@@ -34,8 +34,8 @@ class Decisions:
     routing: chooses the draft where no route is named, None where the default's drafter does.
 
     measure: called for the costs of a draft that has none, None to draft a fixed number. first_draft: the bundle's,
-    whose costs those of lookups alone are. states: of this session, by route, or by drafter where there is no policy or
-    no route is named; requests with a grammar have their own. routed_states: of requests that are routed, by drafter.
+    whose costs those of lookups alone are. states: of this session, by route, or by drafter where the policy does not
+    choose it; requests with a grammar have their own. routed_states: of requests that are routed, by drafter.
     timings: by drafter, on `clock`.
 
     survivals: of the drafts whose confidence is read while they draft. open_draft: opens one. looks_up: the default
@@ -138,7 +138,8 @@ class Decisions:
         return self._predictors[model]
 
     def uncalibrated(self, drafter: str, most: int, seeded: bool, constrained: bool = False) -> Schedule:
-        """The schedule of a request where there is no policy: adaptive, starting from a guess or from earlier requests.
+        """The schedule of a request that names a drafter, or where there is no policy: adaptive, starting from a guess
+        or from earlier requests.
 
         most: draft tokens per round. seeded: the request samples with a seed, so it learns nothing from others: it must
         be reproducible, and what others with its seed accepted reveals the noise that judges it. constrained: by a

@@ -110,8 +110,8 @@ class SamplingParameters:
     num_draft_tokens: int | None = option(
         Whole(
             optional=True,
-            help="Draft tokens per round, 0 for none. [default: the bundle's policy, or with --drafter its maximum; "
-            "without a policy as many as pay]",
+            help="Draft tokens per round, 0 for none. [default: the bundle's policy; without one, or with "
+            "--drafter, as many as pay]",
         )
     )
     num_candidates: int | None = option(

@@ -345,9 +345,23 @@ CALIBRATION = (
     Mutant(
         "noise changes the drafter",
         VERDICT,
-        "speedup(other) > BETTER_BY * speedup(first)",
-        "speedup(other) > speedup(first)",
+        "gain.value > BETTER_BY and gain.low > 1 else",
+        "gain.value > 1 and gain.low > 1 else",
         IN_VERDICT,
+    ),
+    Mutant(
+        "two requests change the drafter",
+        VERDICT,
+        "gain.value > BETTER_BY and gain.low > 1 else",
+        "gain.value > BETTER_BY else",
+        IN_VERDICT,
+    ),
+    Mutant(
+        "a calibration begins with another drafter than sessions do",
+        "calibration/options.py",
+        "return (usual, *(name for name in all_drafters(names) if name != usual))",
+        "return all_drafters(names)",
+        ("tests/calibration/test_options.py",),
     ),
     Mutant(
         "a route that does not pay drafts",

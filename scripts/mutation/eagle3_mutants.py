@@ -267,9 +267,11 @@ READING = (
     ),
     Mutant("a draft of another target", FIT, "not is_same(named, target)", "False", OF_CHECKPOINT),
     Mutant(
+        "a draft of another architecture", FIT, "theirs is not None and theirs != architecture", "False", OF_CHECKPOINT
+    ),
+    Mutant(
         "a draft of another target is refused late", SOURCES, "if size := Target.of(theirs):", "if False:", OF_SOURCES
     ),
-    Mutant("a copy of the target is refused early", SOURCES, "not said.copy", "True", OF_SOURCES),
     Mutant(
         "engines that run no such drafts", SOURCES, "kind not in ENGINES[engine].hidden_drafts", "False", OF_SOURCES
     ),

@@ -74,6 +74,22 @@ LOOP = (
         ("tests/runtime/policy/test_decisions.py",),
     ),
     Mutant(
+        "who names a drafter is drafted for by the policy's",
+        REQUEST,
+        "if decisions.policy is None or asked:",
+        "if decisions.policy is None:",
+        ("tests/runtime/policy/test_decisions.py",),
+    ),
+    Mutant(
+        "who names a drafter on a calibrated bundle drafts the maximum",
+        REQUEST,
+        "        schedule = FixedSchedule(k)",
+        """        schedule = FixedSchedule(k)
+    elif schedule is None and parameters.drafter is not None and decisions.policy is not None:
+        schedule = FixedSchedule(most)""",
+        ("tests/runtime/policy/test_decisions.py",),
+    ),
+    Mutant(
         "a request is not cancelled while its draft is opened",
         "runtime/session.py",
         "if self._cancels != cancels:",

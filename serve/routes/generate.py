@@ -328,7 +328,7 @@ def _unknown_route(service: Service, request: ChatRequest | CompletionRequest) -
 def note_ignored(service: Service, exchange: Exchange, ignored: list[str]) -> None:
     if ignored:
         service.metrics.ignored(len(ignored))
-        exchange.headers[IGNORED_HEADER] = _listed(ignored)
+        exchange.headers[IGNORED_HEADER] = exchange.notes["ignored"] = _listed(ignored)
 
 
 def _listed(names: list[str]) -> str:

@@ -224,7 +224,7 @@ class Common(Sampling, kw_only=True):
 
     max_tokens: Annotated[
         Limit | None,
-        Meta(description="default: the remaining context; 16 for completions. 0 only to score a prompt"),
+        Meta(description="default and most: the remaining context; completions: 16. 0 only to score a prompt"),
     ] = None
     n: Annotated[
         Annotated[int, Meta(ge=1, le=16)] | None,

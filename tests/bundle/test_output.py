@@ -128,6 +128,23 @@ def test_a_folder_that_may_not_be_entered(tmp_path: Path, monkeypatch: pytest.Mo
         check_free(tmp_path / "out", False)
 
 
+def test_a_place_that_cannot_be_written_to_is_told_before_the_work(tmp_path: Path) -> None:
+    unwritable = Path("/proc")  # for every user, root too
+    with refused(OutputError, unwritable, "choose another --output", field="output"):
+        check_free(unwritable / "out", False)
+    check_free(tmp_path / "new" / "out", False)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("place", [".", ".."])
+def test_a_bundle_that_has_no_name_there(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = make_bundle(tmp_path / "out") / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside.parent if place == "." else inside)
+    with refused(OutputError, place, "--output", field="output"), new_folder(Path(place), True):
+        pass
+
+
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
 def test_force_keeps_what_is_no_bundle_and_came_during_the_build(make: Callable[[Path], None], tmp_path: Path) -> None:
     final = tmp_path / "out"

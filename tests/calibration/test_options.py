@@ -32,8 +32,8 @@ def test_the_first_draft_is_recorded_too(session: Session) -> None:
 
 
 def test_nothing_is_offered_that_the_engine_cannot_run(session: Session) -> None:
-    assert possible_drafters(session) == ("draft", "ngram", "ngram+draft", "small", "ngram+small")
+    assert possible_drafters(session) == ("ngram+draft", "draft", "ngram", "small", "ngram+small")
     alone = Session(session.bundle, replace(session.engine, open_draft=None))
-    assert possible_drafters(alone) == ("draft", "ngram", "ngram+draft")
+    assert possible_drafters(alone) == ("ngram+draft", "draft", "ngram")
     whole = Session(session.bundle, replace(session.engine, rounds=object()))  # type: ignore[arg-type]
     assert possible_drafters(whole) == ("draft",)

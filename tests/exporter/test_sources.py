@@ -14,12 +14,11 @@ from specexport.cli import main
 from specexport.errors import (
     CheckpointError,
     EngineError,
-    PairError,
     ParameterError,
     SpecExportError,
     UnsupportedModelError,
 )
-from specexport.exporter.options import BuildOptions, NamedDraft
+from specexport.exporter.options import BuildOptions, NamedDraft, parse_draft
 from specexport.exporter.sources import check_sources, look_on_hub
 from support.block_drafts import save_block, save_block_target
 from support.hidden_drafts import FORMATS, WIDTH, save_original, save_speculators, save_target, tables, tensors
@@ -62,6 +61,33 @@ def test_longer_than_the_positions(target: Path, tmp_path: Path) -> None:
             check(target, draft, max_seq_len=64)
         edit_json(folder / "config.json", rope_scaling={"rope_type": "linear", "factor": 2.0})
         check(target, draft, max_seq_len=64)
+
+
+def test_too_few_calibration_prompts(target: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "few.jsonl"
+    prompts.write_text('{"prompt": "few"}')
+    with refused(ParameterError, 512, field="calibration_prompts"):
+        check_sources(str(target), (), BuildOptions(precision="int8", calibration_texts=prompts))
+
+
+def test_a_cache_that_cannot_be_made_is_told_before_the_imports(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "specexport.exporter.build", None)
+    (tmp_path / "file").touch()
+    given = ["--target", str(target), "--output", str(tmp_path / "none.bundle"), "--cache", str(tmp_path / "file")]
+    found = CliRunner().invoke(main, ["build", *given])
+    says(found.stderr.splitlines()[-1], "--cache")
+    assert found.exit_code == 2
+
+
+@pytest.mark.parametrize("given", ["name=lookup", "name=ngram", "ngram"])
+def test_a_lookup_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with refused(ParameterError, given, "leave it out", field="draft"):
+        parse_draft(given)
+    (tmp_path / given.removeprefix("name=")).mkdir()
+    assert parse_draft(given).source == given.removeprefix("name=")
 
 
 def test_a_name_that_the_hub_lacks(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,16 +152,6 @@ def test_an_eagle3_draft_that_cannot_be(
     change(folder)
     with refused(kind, folder, *facts, field={"draft", None}):
         check(target, folder)
-
-
-def test_a_draft_of_another_target(target: Path, tmp_path: Path) -> None:
-    draft = save_speculators(tmp_path / "draft")
-    with refused(PairError, "tiny/target", "some/other", field="draft"):
-        check("some/other", draft)
-    edit_json(target / "config.json", architectures=["Qwen3ForCausalLM"])
-    with refused(PairError, "LlamaForCausalLM", "Qwen3ForCausalLM", field="draft"):
-        check(target, draft)
-    check(target, draft, force=True)
 
 
 @pytest.mark.parametrize("name", FORMATS)

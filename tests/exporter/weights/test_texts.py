@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from specexport.errors import ParameterError
-from specexport.exporter.weights.fidelity import MIN_TOKENS, calibration_tokens
-from specexport.exporter.weights.texts import DEFAULT, read_texts
+from specexport.exporter.weights.fidelity import calibration_tokens
+from specexport.exporter.weights.texts import DEFAULT, MIN_TOKENS, read_texts, require_length
 from support.refusals import refused
 from support.tiny import make_tokenizer
 
@@ -63,6 +63,23 @@ def test_too_few_tokens_are_told() -> None:
         "the calibration prompts have 150 tokens, expected at least 512; give more or longer ones"
     )
     assert sum(batch.numel() for batch in calibration_tokens(tokenizer, ["xy" * (MIN_TOKENS // 2)])) == MIN_TOKENS
+
+
+def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
+    for line in ({"prompt": "\ud800"}, {"messages": [{"role": "user", "content": "\ud800"}]}):
+        with refused(ParameterError, "line 1", field="prompt"):
+            read_texts(written(tmp_path, line))
+
+
+def test_too_little_text_is_told_without_loading_a_model(tmp_path: Path) -> None:
+    """By the tokenizer's file, whatever it cuts off, or else at most a token for each byte."""
+    tokenizer = make_tokenizer().backend_tokenizer  # a token for each character
+    tokenizer.enable_truncation(3)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    for file in ("tokenizer.json", "none"):
+        require_length(["x" * (MIN_TOKENS - 2)], tmp_path / file)
+        with refused(ParameterError, MIN_TOKENS - 1, MIN_TOKENS, field="calibration_prompts"):
+            require_length(["x" * (MIN_TOKENS - 3)], tmp_path / file)
 
 
 def test_every_piece_begins_as_a_prompt_does() -> None:

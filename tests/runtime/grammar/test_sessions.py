@@ -236,6 +236,11 @@ def test_a_grammar_that_outgrows_the_limits_is_an_error_and_no_end(make_session:
     with refused(GrammarError, "6007", code="grammar_failed"):
         session.generate(PROMPT, grammar=grammar, max_new_tokens=60, temperature=1.0, seed=1)
     assert session.generate(PROMPT, grammar=Grammar.regex("ab")).text == "ab"
+    # With another way to go on too: to leave out the one that fails would make the model go that way.
+    for way, other in ((grammar, r"\[17,x{9}"), (Grammar.regex(r"\[17,x{9}"), grammar)):
+        answer = other if isinstance(other, Grammar) else Grammar.regex(other)
+        with refused(GrammarError, "Too many items", code="grammar_failed"):
+            session.generate(PROMPT, grammar=way.otherwise(answer, "<"), max_new_tokens=60, temperature=1.0, seed=1)
 
 
 def test_what_the_grammar_took_is_counted_by_request(make_session: MakeSession) -> None:

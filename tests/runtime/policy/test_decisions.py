@@ -346,11 +346,20 @@ def test_the_session_follows_its_policy(tmp_path: Path) -> None:
     assert set(numbered.rounds_by_drafter) == {"ngram"}  # the policy's: only the number was named
     scheduled = session.generate(prompt, max_new_tokens=24, route="lookup", schedule=FixedSchedule(3))
     assert "ngram" not in scheduled.statistics.rounds_by_drafter
-    named = session.generate(prompt, max_new_tokens=24, route="code", drafter="model").statistics
-    assert len(named.drafted_by_position) == 4  # the maximum
     assert session.generate(prompt, max_new_tokens=24, route="code", speculate=False).statistics.drafted == 0
     with refused(ParameterError, "5", field="route"):
         session.generate(prompt, route=5)  # type: ignore[arg-type]
+
+
+def test_who_names_a_drafter_drafts_as_many_as_pay(tmp_path: Path) -> None:
+    """Whatever the policy says of the route, and with what the session learns."""
+    session = session_with(tmp_path, ON, off=OFF)
+    first, *_, last = (
+        session.generate([place] * 9, max_new_tokens=24, route="off", drafter="model").statistics for place in range(8)
+    )
+    assert len(first.drafted_by_position) == 3  # of 4: by the costs and the guess
+    assert first.drafted > last.drafted  # the draft is hardly ever right
+    assert {key for key, _ in session.decisions.states} == {"draft"}
 
 
 def test_a_proof_drafts_with_the_draft_whatever_the_policy_says(tmp_path: Path) -> None:
