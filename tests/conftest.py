@@ -15,7 +15,26 @@ from support.pair import Pair
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_WAIT_POLICY"] = "passive"  # torch's waiting threads would take the cores from the other workers
+KEPT_BYTES = 2 << 30
 Once = Callable[[str, Callable[[Path], object]], Path]
+
+
+def stages_folder(config: pytest.Config) -> Path:
+    """TEST_STAGES: a folder that outlives this checkout."""
+    return Path(os.environ.get("TEST_STAGES") or config.cache.mkdir("stages"))  # type: ignore[union-attr]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before the workers start: keep the stages used last. Those of older sources are never used again, and a real
+    checkpoint's take 0.7 GB each time.
+    """
+    if not hasattr(config, "workerinput"):
+        stages = [path.parent for path in stages_folder(config).glob("specexport/*/stage.json")]
+        size = 0
+        for stage in sorted(stages, key=lambda stage: stage.stat().st_mtime, reverse=True):
+            size += sum(path.stat().st_size for path in stage.iterdir())
+            if size > KEPT_BYTES:
+                shutil.rmtree(stage)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,10 +67,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def cache(pytestconfig: pytest.Config) -> Iterator[Path]:
     """The stages of this run and of earlier ones, never the user's own. Their keys hash the exporter's sources.
 
-    Tests about reuse take a folder of their own. TEST_STAGES: a folder that outlives this checkout.
+    Tests about reuse take a folder of their own.
     """
     with pytest.MonkeyPatch.context() as patch:
-        base = Path(os.environ.get("TEST_STAGES") or pytestconfig.cache.mkdir("stages"))
+        base = stages_folder(pytestconfig)
         patch.setenv("XDG_CACHE_HOME", str(base))
         yield base / "specexport"
 
