@@ -15,26 +15,7 @@ from support.pair import Pair
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_WAIT_POLICY"] = "passive"  # torch's waiting threads would take the cores from the other workers
-KEPT_BYTES = 2 << 30
 Once = Callable[[str, Callable[[Path], object]], Path]
-
-
-def stages_folder(config: pytest.Config) -> Path:
-    """TEST_STAGES: a folder that outlives this checkout."""
-    return Path(os.environ.get("TEST_STAGES") or config.cache.mkdir("stages"))  # type: ignore[union-attr]
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Before the workers start: keep the stages used last. Those of older sources are never used again, and a real
-    checkpoint's take 0.7 GB each time.
-    """
-    if not hasattr(config, "workerinput"):
-        stages = [path.parent for path in stages_folder(config).glob("specexport/*/stage.json")]
-        size = 0
-        for stage in sorted(stages, key=lambda stage: stage.stat().st_mtime, reverse=True):
-            size += sum(path.stat().st_size for path in stage.iterdir())
-            if size > KEPT_BYTES:
-                shutil.rmtree(stage)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,10 +48,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def cache(pytestconfig: pytest.Config) -> Iterator[Path]:
     """The stages of this run and of earlier ones, never the user's own. Their keys hash the exporter's sources.
 
-    Tests about reuse take a folder of their own.
+    Tests about reuse take a folder of their own. TEST_STAGES: a folder that outlives this checkout.
     """
     with pytest.MonkeyPatch.context() as patch:
-        base = stages_folder(pytestconfig)
+        base = Path(os.environ.get("TEST_STAGES") or pytestconfig.cache.mkdir("stages"))
         patch.setenv("XDG_CACHE_HOME", str(base))
         yield base / "specexport"
 
@@ -197,7 +178,7 @@ def bundle(built: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def smollm2_bundle(cache: Path, once: Once) -> Path:
+def smollm2_bundle(once: Once) -> Path:
     """SmolLM2-135M-Instruct in fp32 with the EAGLE-3 head that is shipped for it; for tests that are marked `real`."""
     from support.real import HEAD, missing, smollm2_gguf
 
@@ -209,7 +190,8 @@ def smollm2_bundle(cache: Path, once: Once) -> Path:
         from specexport.exporter.options import BuildOptions
 
         folder.mkdir(exist_ok=True)
-        options = BuildOptions(max_seq_len=256, max_draft_tokens=8, cache=cache)
+        options = BuildOptions(max_seq_len=256, max_draft_tokens=8, cache=folder / "stages")
         build(str(smollm2_gguf()), str(HEAD), folder / "smol.bundle", options)
+        shutil.rmtree(folder / "stages")  # 0.7 GB for each state of the exporter's sources, if they were kept
 
     return once("smollm2-bundle", make) / "smol.bundle"
