@@ -81,9 +81,8 @@ BEYOND = [
 
 @pytest.mark.parametrize(("fields", "name"), BEYOND, ids=[name + str(at) for at, (_, name) in enumerate(BEYOND)])
 def test_a_value_beyond_its_bounds_is_told_with_them(fields: dict[str, Any], name: str) -> None:
-    with refused(ApiError, name, field=name) as caught:
+    with refused(ApiError, name, field=name):
         ignored(**fields)
-    assert caught.value.param == name
 
 
 def test_reading_a_large_body_costs_a_few_calls_for_each_of_its_parts() -> None:

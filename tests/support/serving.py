@@ -59,6 +59,17 @@ class Client:
         assert status == 200, body
         return json.loads(body)
 
+    def refused(
+        self, path: str, fields: Any, code: str | None = None, param: str | None = None, status: int = 400
+    ) -> dict[str, Any]:
+        """The error that a POST ends with. code, param: None for any."""
+        found, _, body = self.ask("POST", path, fields)
+        error: dict[str, Any] = json.loads(body)["error"]
+        expected = (status, code or error["code"], param or error["param"])
+        assert (found, error["code"], error["param"]) == expected, error
+        assert len(error["message"].splitlines()) == 1
+        return error
+
     def events(self, path: str, fields: dict[str, Any]) -> list[Any]:
         """The parsed chunks of a stream, which ends as it must."""
         status, headers, body = self.ask("POST", path, {**fields, "stream": True})
