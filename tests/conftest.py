@@ -107,19 +107,20 @@ def pair(once: Once) -> Pair:
     return Pair(base / "target", base / "draft")
 
 
+def build_in(folder: Path, target: object, draft: object, name: str = "tiny.bundle", **options: Any) -> Path:
+    """The bundle's folder. Imported here: tests of the runtime have no exporter."""
+    from specexport.exporter.build import build
+    from specexport.exporter.options import BuildOptions
+
+    folder.mkdir(exist_ok=True)  # a worker before this one may have failed
+    return build(str(target), str(draft), folder / name, BuildOptions(**options)).bundle.root
+
+
 @pytest.fixture(scope="session")
 def built(pair: Pair, cache: Path, once: Once) -> Path:
     """A bundle of the pair, built once. Not to be changed: `bundle` is a copy for that."""
-
-    def make(folder: Path) -> None:
-        from specexport.exporter.build import build
-        from specexport.exporter.options import BuildOptions
-
-        folder.mkdir(exist_ok=True)  # a worker before this one may have failed
-        options = BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache)
-        build(str(pair.target), str(pair.draft), folder / "tiny.bundle", options)
-
-    return once("built", make) / "tiny.bundle"
+    size = dict(max_seq_len=64, prompt_chunk=16, cache=cache)
+    return once("built", lambda folder: build_in(folder, pair.target, pair.draft, **size)) / "tiny.bundle"
 
 
 @pytest.fixture(scope="session")
@@ -127,14 +128,11 @@ def compilable(pair: Pair, cache: Path, once: Once) -> Path:
     """The pair for the CPU, with the graphs that TensorRT compiles, as older builds had them. Not to be changed."""
 
     def make(folder: Path) -> None:
-        from specexport.bundle import write_manifest
-        from specexport.exporter.build import build
-        from specexport.exporter.options import BuildOptions
+        from specexport.bundle import Bundle, write_manifest
 
-        folder.mkdir(exist_ok=True)
-        options = BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache, engines=("onnxruntime", "tensorrt"))
-        bundle = build(str(pair.target), str(pair.draft), folder / "tiny.bundle", options).bundle
-        write_manifest(bundle.root, replace(bundle.manifest, engines=("onnxruntime",)))
+        size = dict(max_seq_len=64, prompt_chunk=16, cache=cache)
+        root = build_in(folder, pair.target, pair.draft, engines=("onnxruntime", "tensorrt"), **size)
+        write_manifest(root, replace(Bundle.open(root).manifest, engines=("onnxruntime",)))
 
     return once("compilable", make) / "tiny.bundle"
 
@@ -142,14 +140,10 @@ def compilable(pair: Pair, cache: Path, once: Once) -> Path:
 @pytest.fixture(scope="session")
 def demo_bundle(cache: Path, once: Once) -> Path:
     """The committed demo pair as `make demo` builds it. Not to be changed."""
+    pair = Path(__file__).parent.parent / "examples/demo_pair"
 
     def make(folder: Path) -> None:
-        from specexport.exporter.build import build
-        from specexport.exporter.options import BuildOptions
-
-        folder.mkdir(exist_ok=True)
-        pair = Path(__file__).parent.parent / "examples/demo_pair"
-        build(str(pair / "target"), str(pair / "draft"), folder / "demo.bundle", BuildOptions(cache=cache))
+        build_in(folder, pair / "target", pair / "draft", "demo.bundle", cache=cache)
 
     return once("demo-bundle", make) / "demo.bundle"
 
@@ -159,15 +153,12 @@ def served_bundle(cache: Path, once: Callable[..., Path]) -> Path:
     """A tiny pair with room for 1200 tokens and a chat template. Its random text is full of halves of characters."""
 
     def make(folder: Path) -> None:
-        from specexport.exporter.build import build
-        from specexport.exporter.options import BuildOptions
         from support.tiny import save_checkpoint
 
         size: dict[str, Any] = {"max_position_embeddings": 2048}
-        save_checkpoint(folder / "target", seed=1, **size)
-        save_checkpoint(folder / "draft", seed=1, num_hidden_layers=1, **size)
-        options = BuildOptions(max_seq_len=1200, prompt_chunk=64, cache=cache)
-        build(str(folder / "target"), str(folder / "draft"), folder / "tiny.bundle", options)
+        target = save_checkpoint(folder / "target", seed=1, **size)
+        draft = save_checkpoint(folder / "draft", seed=1, num_hidden_layers=1, **size)
+        build_in(folder, target, draft, max_seq_len=1200, prompt_chunk=64, cache=cache)
 
     return once("served", make) / "tiny.bundle"
 
@@ -178,7 +169,7 @@ def bundle(built: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def smollm2_bundle(cache: Path, once: Once) -> Path:
+def smollm2_bundle(once: Once) -> Path:
     """SmolLM2-135M-Instruct in fp32 with the EAGLE-3 head that is shipped for it; for tests that are marked `real`."""
     from support.real import HEAD, missing, smollm2_gguf
 
@@ -186,11 +177,8 @@ def smollm2_bundle(cache: Path, once: Once) -> Path:
         pytest.skip(f"needs {', '.join(lacking)}")
 
     def make(folder: Path) -> None:
-        from specexport.exporter.build import build
-        from specexport.exporter.options import BuildOptions
-
-        folder.mkdir(exist_ok=True)
-        options = BuildOptions(max_seq_len=256, max_draft_tokens=8, cache=cache)
-        build(str(smollm2_gguf()), str(HEAD), folder / "smol.bundle", options)
+        options: dict[str, Any] = dict(max_seq_len=256, max_draft_tokens=8, cache=folder / "stages")
+        build_in(folder, smollm2_gguf(), HEAD, "smol.bundle", **options)
+        shutil.rmtree(folder / "stages")  # 0.7 GB for each state of the exporter's sources, if they were kept
 
     return once("smollm2-bundle", make) / "smol.bundle"

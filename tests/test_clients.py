@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import environments
 import harness
 import pytest
-from clients import Client
 from harness import UnexpectedError, outcome, refused_with
 from results import Result, read
 from servers import NAMES, environment
-from support.refusals import refused
 
 FOLDER = environments.HERE
 
@@ -59,22 +56,6 @@ def test_a_wanted_refusal_has_a_type_and_words() -> None:
         raise KeyError
 
 
-@pytest.mark.parametrize(("counts", "leaves"), [([1, 1, 2], True), ([1, 1, 1], False)])
-def test_leaving_ends_once_the_server_has_noticed(
-    monkeypatch: pytest.MonkeyPatch, counts: list[int], leaves: bool
-) -> None:
-    seen = iter(counts)
-    monkeypatch.setattr(harness, "aborted", lambda: next(seen, counts[-1]))
-    monkeypatch.setattr(harness.time, "sleep", lambda seconds: None)
-
-    def check() -> None:
-        with harness.Leaves():
-            pass
-
-    assert (outcome(check)["outcome"] == "ok") == leaves
-    assert next(seen, None) is None
-
-
 def line(check: str, outcome: str = "ok", reason: str = "") -> str:
     return json.dumps({"check": check, "outcome": outcome, "reason": reason})
 
@@ -85,32 +66,6 @@ def test_a_script_that_did_not_end_well_fails_whatever_it_had_done() -> None:
     ]
     assert read(line("chat"), None, "")[1:] == [Result("script", "fails", "ran too long: it said nothing")]
     assert [one.check for one in read("", 0, "")] == ["script"]
-
-
-def test_an_environment_is_made_once_for_its_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    ran: list[list[str]] = []
-
-    class Done:
-        returncode = 0
-
-    def run(command: list[str], **_: Any) -> type[Done]:
-        ran.append(command)
-        return Done
-
-    monkeypatch.setattr(environments.subprocess, "run", run)
-    monkeypatch.setenv("SPECEXPORT_CLIENTS", str(tmp_path))
-    first, other = (Client("try_openai.py", (f"openai=={version}",), {}) for version in (1, 2))
-    for client, steps in ((first, 2), (first, 2), (other, 4)):
-        assert environments.make("it", client) == [str(tmp_path / "it/bin/python"), str(FOLDER / "try_openai.py")]
-        assert len(ran) == steps
-    Done.returncode = 1
-    monkeypatch.setattr(environments.sys, "executable", "python")
-    with refused(environments.SetupError):
-        environments.make("failed", first)
-    assert not (tmp_path / "failed/ready").exists()
-    monkeypatch.setattr(environments.shutil, "which", lambda name: None)
-    with refused(environments.SetupError):
-        environments.make("node", Client("try_ai.mjs", ("ai@6",), {}))
 
 
 def test_a_script_finds_its_servers_and_nothing_of_the_callers_accounts(

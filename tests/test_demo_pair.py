@@ -13,8 +13,9 @@ from specexport.calibration.measuring.replay import replay_fixed
 from specexport.calibration.measuring.session_replay import start_of
 from specexport.calibration.measuring.traces import Trace
 from specexport.calibration.verdicts.verdict import Criteria, decide, replay_candidates
-from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import Costs
 from specexport.runtime.proofs.equality import check_equality
+from support.costs import costs_at, flat_point
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("drafts_the_maximum")]
 
@@ -79,14 +80,8 @@ def test_a_fixed_sample_is_repeated(session: Session) -> None:
 
 def typical_costs(session: Session) -> Costs:
     """In plain passes, about what two cores measure; a test must not hang on this machine's load."""
-
-    def time(seconds: float) -> MeasuredTime:
-        return MeasuredTime(seconds, seconds, seconds)
-
-    verify = [1 + 0.085 * k for k in range(session.max_draft_tokens + 1)]
-    rounds = tuple(time(0.05 + 0.12 * k + passes) for k, passes in enumerate(verify))
-    point = CostPoint(64, rounds, time(0.12), tuple(map(time, verify)), (time(0.05),) * len(rounds))
-    return Costs(COSTS_VERSION, "", "", "onnxruntime", 0, "", 0.04, 0.005, (point,))
+    point = flat_point(0.12, 0.085, 0.05, session.max_draft_tokens, context=64)
+    return costs_at(point, target_prefill=0.04, draft_prefill=0.005)
 
 
 @pytest.mark.parametrize(("route", "verdict"), [("code", "on"), ("random", "off")])

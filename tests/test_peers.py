@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,44 +86,3 @@ def test_a_text_that_differs_from_the_own_plain_run_is_counted() -> None:
     )
     assert row.same == 1
     assert row.against is None
-
-
-@pytest.mark.nightly
-def test_the_driver_runs_specexport_end_to_end(bundle: Path, pair: Any, tmp_path: Path) -> None:
-    script = Path(__file__).parent.parent / "benchmarks/peers/compare.py"
-    out = tmp_path / "figures.json"
-    options = [
-        "--bundle",
-        f"fp32={bundle}",
-        "--peers",
-        "transformers",
-        "--requests",
-        "2",
-        "--new-tokens",
-        "8",
-        "--prompt-tokens",
-        "12",
-        "--journal",
-        tmp_path / "journal.jsonl",
-        "--json",
-        out,
-    ]
-    done = subprocess.run(
-        [sys.executable, script, pair.target, pair.draft, *options, "--threads", "1", "--context", "32"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(out.read_text())
-    assert [(row["name"], row["speculative"]) for row in found["rows"]] == [
-        (name, mode) for mode in (False, True) for name in ("specexport fp32", "transformers")
-    ]
-    assert [row["against"] for row in found["rows"] if row["name"] == "specexport fp32"] == [1.0, 1.0]
-    assert found["rows"][2]["same"] == 2
-    # fp32 graphs, through the engine that answers: as near as their proof demands
-    assert found["divergences"]["specexport fp32"]["nats"] < 1e-6
-    assert found["divergences"]["specexport fp32"]["agreement"] == 1
-    keys = [json.loads(line).get("key", "") for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
-    assert {"request 0", "request 1", "widths of specexport fp32", "divergence of transformers"} <= set(keys)
-    assert set(found["widths"]["specexport fp32"]) == {"1", "2", "3", "5", "8"}

@@ -42,15 +42,12 @@ def as_logits(probs: Probabilities) -> Row:
 
 @dataclass(frozen=True)
 class TreeRound:
-    """A round by the rule that sessions use. candidate_rows: the model that the candidates' rows are of, if not the
-    target.
-    """
+    """A round by the rule that sessions use."""
 
     target: Chain
     draft: Chain
     k: int
     num_candidates: int
-    candidate_rows: Chain | None = None
 
     def play(self, uniforms: Sequence[float]) -> tuple[Tokens, int, Tokens]:
         """(everything drawn, num_accepted, the tokens that follow); the draft's tokens are drawn first."""
@@ -68,8 +65,7 @@ class TreeRound:
         others = [token for drawn in rule.candidates.others for token in drawn]
         candidates = rule.candidates.take(self.num_candidates)
         rows = [self.target.after(draft_tokens[:i]) for i in range(self.k + 1)]
-        after = self.candidate_rows or self.target
-        rows += [after.after((*draft_tokens[: one.place], one.token)) for one in candidates]
+        rows += [self.target.after((*draft_tokens[: one.place], one.token)) for one in candidates]
         count, following = rule.accept_tree(np.stack(list(map(as_logits, rows))), draft_tokens, candidates)
         return (*draft_tokens, *others), count, tuple(following)
 

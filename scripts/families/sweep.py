@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -70,7 +70,10 @@ def read(path: Path) -> Results:
 
 
 def _write(path: Path, results: Results) -> None:
+    """A family to a line."""
+    families = sorted(results.families.items())
+    lines = ",\n".join(f"{json.dumps(family)}: {json.dumps(asdict(outcome))}" for family, outcome in families)
     partial = path.with_suffix(".partial")
-    ordered = replace(results, families=dict(sorted(results.families.items())))
-    partial.write_text(json.dumps(asdict(ordered), indent=1) + "\n", encoding="utf-8")
+    version = json.dumps(results.transformers)
+    partial.write_text(f'{{"transformers": {version}, "families": {{\n{lines}\n}}}}\n', encoding="utf-8")
     partial.replace(path)

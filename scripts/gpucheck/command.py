@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .report import Report
     from .timing import Spread
 
-CPU_ENGINE = "onnxruntime"
 GPU_ENGINES = tuple(name for name, info in ENGINES.items() if info.on_gpu)
 SHAPE_NAMES = ("tiny", "hybrid", "small", "demo", "1b", "8b")
 NUMBERS = (*PRECISIONS, *(name for name in FORMATS if name != "float"))

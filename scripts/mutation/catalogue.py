@@ -1,45 +1,41 @@
-"""All mutants, by the part of the tree that they are in."""
+"""All mutants. `faults/` has them, by the part of the tree that they are in:
+
+    exporter/memory.py tests/exporter/test_memory.py
+      a fault's name @ Function.that_has_it
+        old piece => new piece
+      another fault's name
+      - old piece, which is long or has several lines
+      + new piece
+
+The tests are those likeliest to catch the faults; a long list goes on in the next line. `@` is for pieces that others
+have too. With nothing behind `=>` or no `+`, the piece is removed.
+"""
 
 from __future__ import annotations
 
-from .block_mutants import BLOCKS
-from .bundle_mutants import BUNDLE
-from .calibration_mutants import CALIBRATION
-from .command_mutants import COMMANDS
-from .eagle3_mutants import READING
-from .engine_mutants import ENGINES
-from .exporter_mutants import EXPORTER
-from .grammar_mutants import GRAMMAR
-from .hidden_mutants import HIDDEN
-from .hidden_round_mutants import HIDDEN_ROUNDS
-from .kernel_mutants import KERNELS
-from .loop_mutants import LOOP
-from .mtp_mutants import PREDICTING
-from .proof_mutants import PROOFS
-from .rule_kernel_mutants import RULE_KERNELS
-from .sampling_mutants import SAMPLING
-from .serve_mutants import SERVE
-from .state_mutants import STATES
-from .wire_mutants import WIRE
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
-MUTANTS = (
-    *SAMPLING,
-    *LOOP,
-    *GRAMMAR,
-    *PREDICTING,
-    *PROOFS,
-    *BUNDLE,
-    *EXPORTER,
-    *READING,
-    *BLOCKS,
-    *HIDDEN,
-    *KERNELS,
-    *ENGINES,
-    *HIDDEN_ROUNDS,
-    *RULE_KERNELS,
-    *SERVE,
-    *STATES,
-    *WIRE,
-    *CALIBRATION,
-    *COMMANDS,
-)
+from .mutant import Mutant
+
+
+def parsed(text: str) -> Iterator[Mutant]:
+    """The mutants of a file of `faults/`. Raises ValueError for a line that is none of these."""
+    for group in text.split("\n\n")[1:]:  # the first says what the file is about
+        heading, *faults = re.split(r"\n  (?![-+ ](?:[ \n]|$))", group)
+        file, *tests = heading.split()
+        for fault in faults:
+            name, *lines = fault.splitlines()
+            old, new = ([line[4:] for line in lines if line.startswith(mark)] for mark in ("  -", "  +"))
+            if not old:
+                ((left, right),) = (line.split("=>") for line in lines)
+                old, new = [left.strip()], [right.strip()]
+            elif len(old) + len(new) != len(lines):
+                raise ValueError(f"{name}: expected lines that begin with - or +, found {lines}")
+            name, _, within = name.partition(" @ ")
+            yield Mutant(name, file, "\n".join(old), "\n".join(new), tuple(tests), within)
+
+
+FAULTS = sorted((Path(__file__).parent / "faults").glob("*.txt"))
+MUTANTS = tuple(mutant for path in FAULTS for mutant in parsed(path.read_text(encoding="utf-8")))

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from specexport.engines.base import Logits
 from specexport.errors import BundleError
-from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import COSTS
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routed_schedule import RoutedSchedule
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.policy.routing import ROUTING, ROUTING_VERSION, KnownDraft, KnownRoute, Routing
 from specexport.runtime.session import Session
+from support.costs import costs_at, flat_point
 from support.doubles import CONTRACT, FakeDecoder, check_invariant, greedy_tokens
 from support.refusals import refused
 from support.several import several_session
@@ -33,15 +34,6 @@ class Knows(FakeDecoder):
     def logits_after(self, context: Any) -> Logits:
         right = bool(context[0] % 2) == self.odd
         return super().logits_after(context) if right else self.wrong.logits_after(context)
-
-
-def point() -> CostPoint:
-    def time(seconds: float) -> MeasuredTime:
-        return MeasuredTime(seconds, seconds, seconds)
-
-    verify = tuple(time(1.0 + 0.05 * k) for k in range(MOST + 1))
-    rounds = tuple(time(one.median + 0.05 * k) for k, one in enumerate(verify))
-    return CostPoint(64, rounds, time(0.05), verify, (time(0.0),) * (MOST + 1))
 
 
 def routing_of(identity: str, drafters: tuple[str, str]) -> Routing:
@@ -66,7 +58,8 @@ def routed(root: Path, drafters: tuple[str, str] = ("model", "b"), **default: An
     policy = Policy(POLICY_VERSION, identity, "fake", "", 0.0, 0.9, replace(entry, **default), {"odd": entry})
     write_decision(bundle, policy, POLICY)
     names = ("draft", "b")
-    costs = [Costs(1, bundle_identity(bundle, name), "a host", "fake", 0, "", 0.0, 0.0, (point(),)) for name in names]
+    same = costs_at(flat_point(0.05, 0.05, most=MOST), host="a host", engine="fake")
+    costs = [replace(same, bundle=bundle_identity(bundle, name)) for name in names]
     write_decision(bundle, dict(zip(names, costs, strict=True)), COSTS)
     write_decision(bundle, routing_of(identity, drafters), ROUTING)
     found = Session(bundle, session.engine)

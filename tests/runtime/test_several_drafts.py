@@ -12,7 +12,7 @@ from specexport.engines.base import Logits, OpenedDraft
 from specexport.errors import BundleError, EngineError, ParameterError, SessionClosedError
 from specexport.runtime.drafting.names import all_drafters, check_drafter, drafters_of, model_of
 from specexport.runtime.policy.controller import AdaptiveSchedule
-from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs
 from specexport.runtime.policy.decisions import Decisions
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
@@ -20,6 +20,7 @@ from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, Rou
 from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.session import Session
 from specexport.runtime.stream import holds
+from support.costs import costs_at, flat_point
 from support.doubles import CONTRACT, FakeDecoder, check_invariant, greedy_tokens
 from support.refusals import refused
 from support.several import several_session
@@ -152,14 +153,8 @@ def test_no_draft_is_opened_beside_a_pass_or_behind_the_end(tmp_path: Path) -> N
     assert held == [True]
 
 
-def time(seconds: float) -> MeasuredTime:
-    return MeasuredTime(seconds, seconds, seconds)
-
-
 def point(draft: float) -> CostPoint:
-    verify = tuple(time(1.0 + 0.05 * k) for k in range(CONTRACT.max_draft_tokens + 1))
-    rounds = tuple(time(one.median + k * draft) for k, one in enumerate(verify))
-    return CostPoint(64, rounds, time(draft), verify, (time(0.0),) * len(rounds))
+    return flat_point(draft, 0.05, most=CONTRACT.max_draft_tokens)
 
 
 def decided(session: Session, like: str = "b") -> Session:
@@ -176,7 +171,7 @@ def decided(session: Session, like: str = "b") -> Session:
 
 
 def costs_of(bundle: Bundle, draft_pass: float, draft: str) -> Costs:
-    return Costs(1, bundle_identity(bundle, draft), "a host", "fake", 0, "", 0.0, 0.0, (point(draft_pass),))
+    return costs_at(point(draft_pass), bundle=bundle_identity(bundle, draft), host="a host", engine="fake")
 
 
 @pytest.fixture
@@ -210,7 +205,7 @@ def test_damaged_costs_are_named(tmp_path: Path, content: str) -> None:
 
 
 def test_costs_of_a_draft_are_measured_when_it_is_first_asked_for() -> None:
-    costs = Costs(1, "", "a host", "fake", 0, "", 0.0, 0.0, (point(0.5),))
+    costs = costs_at(point(0.5))
     asked: list[str] = []
     decisions = Decisions(first_draft="first", measure=lambda draft: asked.append(draft) or costs)  # type: ignore[func-returns-value]
     for drafter in ("ngram", "first", "b", "ngram+b", "b"):

@@ -22,7 +22,7 @@ def access_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 def test_the_log_says_why_a_request_was_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture, stream: bool) -> None:
     caplog.set_level(logging.INFO, "specexport.access")
     with slow_server(tmp_path, max_queue=1) as (client, decoder):
-        sessions = client.app.state.service.sessions  # type: ignore[attr-defined]
+        sessions = client.app.state.service.sessions
         patient = sessions.queue_timeout
 
         def ask(path: str = "/v1/chat/completions", **fields: Any) -> int:

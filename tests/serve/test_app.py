@@ -135,9 +135,7 @@ def test_a_model_without_a_template(tmp_path: Path) -> None:
     with served(fake_session(tmp_path, FakeDecoder(), None)) as client:
         messages = [{"role": "user", "content": "Hello"}]
         for path in ("/v1/chat/completions", "/tokenize"):
-            status, _, body = client.ask("POST", path, {"messages": messages})
-            error = json.loads(body)["error"]
-            assert (status, error["code"], error["param"]) == (400, "unsupported_parameter", "messages")
+            client.refused(path, {"messages": messages}, "unsupported_parameter", "messages")
         assert client.ask("POST", "/v1/completions", {"prompt": "Hello", "max_tokens": 2})[0] == 200
 
 

@@ -104,12 +104,10 @@ def test_a_full_queue_refuses_at_once(tmp_path: Path) -> None:
         waiting = [sessions.submit([1, 2], max_new_tokens=2, key="a") for _ in range(2)]
         with refused(QueueError, code="too_many_requests") as caught:
             sessions.submit([1], key="a")
-        assert caught.value.code == "too_many_requests"
         assert 1 <= caught.value.retry_after <= 60
         waiting.append(sessions.submit([1, 2], max_new_tokens=2, key="b"))
-        with refused(QueueError, "3") as caught:
+        with refused(QueueError, "3", code="queue_full"):
             sessions.submit([1], key="c")
-        assert caught.value.code == "queue_full"
         decoder.gate.set()
         for job in (running, *waiting):
             assert [chunk.finish_reason async for chunk in job.chunks()][-1] == "length"
@@ -124,9 +122,8 @@ def test_a_burst_that_finds_nothing_running(tmp_path: Path) -> None:
         for _ in range(20):
             decoder.gate.clear()
             jobs = [sessions.submit([1, 2], max_new_tokens=2) for _ in range(2)]
-            with pytest.raises(QueueError) as caught:
+            with refused(QueueError, code="queue_full"):
                 sessions.submit([1])
-            assert caught.value.code == "queue_full"
             decoder.gate.set()
             for job in jobs:
                 assert [chunk.finish_reason async for chunk in job.chunks()][-1] == "length"
@@ -203,9 +200,8 @@ def test_who_waits_too_long_is_refused(tmp_path: Path) -> None:
         await until(lambda: sessions.thread.running == 1)
         sessions.queue_timeout = 0.05  # not before: on a busy host the first one may wait as long
         sessions.thread.starts_in = lambda job=None: 0.0  # type: ignore[method-assign]
-        with refused(QueueError, "0.05", code="queue_timeout") as caught:
+        with refused(QueueError, "0.05", code="queue_timeout"):
             await sessions.generate("second", max_new_tokens=2)
-        assert caught.value.code == "queue_timeout"
         job = sessions.submit("third", max_new_tokens=2)
         job.created -= 1.0
         with pytest.raises(QueueError):
@@ -324,9 +320,8 @@ def test_drain_takes_nothing_new_and_lets_the_rest_end(tmp_path: Path) -> None:
         await until(lambda: sessions.thread.running == 1 and sessions.thread.waiting == 2)
         drained = asyncio.create_task(sessions.drain(20))
         await until(lambda: sessions.thread.draining)
-        with refused(QueueError, code="shutting_down") as caught:
+        with refused(QueueError, code="shutting_down"):
             await sessions.generate("late")
-        assert caught.value.code == "shutting_down"
         decoder.gate.set()
         assert await drained
         assert [len(task.result().tokens) for task in tasks] == [20, 20, 20]

@@ -64,7 +64,7 @@ def test_a_slip_in_the_servers_own_object_is_refused_by_name(strict: bool, value
 
 
 BEYOND = [
-    ({"temperature": 3.0}, "temperature"),
+    ({"temperature": 2.1}, "temperature"),
     ({"top_p": -0.1}, "top_p"),
     ({"max_tokens": -1}, "max_tokens"),
     ({"stop_token_ids": [1, -1]}, "stop_token_ids[1]"),
@@ -74,16 +74,15 @@ BEYOND = [
     ({"logit_bias": {"[0]": 1000}}, "logit_bias.[0]"),
     ({"logit_bias": {"[x]": "1"}}, "logit_bias.[x]"),
     ({"chat_template_kwargs": {"[x]": [1]}}, "chat_template_kwargs.[x]"),
-    ({"seed": 10**30}, "seed"),
+    ({"seed": 2**63}, "seed"),
     ({"temperature": "hot"}, "temperature"),
 ]
 
 
 @pytest.mark.parametrize(("fields", "name"), BEYOND, ids=[name + str(at) for at, (_, name) in enumerate(BEYOND)])
 def test_a_value_beyond_its_bounds_is_told_with_them(fields: dict[str, Any], name: str) -> None:
-    with refused(ApiError, name, field=name) as caught:
+    with refused(ApiError, name, field=name):
         ignored(**fields)
-    assert caught.value.param == name
 
 
 def test_reading_a_large_body_costs_a_few_calls_for_each_of_its_parts() -> None:

@@ -126,9 +126,7 @@ def test_the_answer_is_the_rest_of_the_message(client: Client, speculate: bool) 
 )
 def test_what_is_refused(client: Client, path: str, fields: dict[str, Any], code: str, param: str) -> None:
     body = {"messages": BEGUN, **fields} if path == CHAT else fields
-    status, _, answer = client.ask("POST", path, body)
-    error = json.loads(answer)["error"]
-    assert (status, error["code"], error["param"]) == (400, code, param)
+    client.refused(path, body, code, param)
 
 
 @pytest.mark.parametrize(

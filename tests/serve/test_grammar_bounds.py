@@ -73,7 +73,7 @@ def test_while_a_compiler_hangs(client: Client, monkeypatch: pytest.MonkeyPatch)
         assert (status, answer["error"]["code"], headers["retry-after"]) == (503, "grammar_busy", "2")
     assert ask(client, KNOWN)[0] == ask(client, None)[0] == 200
     assert client.ask("GET", "/ready")[0] == client.ask("GET", "/health")[0] == 200
-    service = client.app.state.service  # type: ignore[attr-defined]
+    service = client.app.state.service
     service.settings = replace(service.settings, stall_timeout=0.01)
     wait_for(lambda: client.ask("GET", "/health")[0] == client.ask("GET", "/ready")[0] == 503)
     assert "a grammar" in json.loads(client.ask("GET", "/health")[2])["error"]["message"]

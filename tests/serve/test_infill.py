@@ -72,13 +72,9 @@ def test_several_prompts_and_answers(client: Client) -> None:
     ],
 )
 def test_what_is_refused(client: Client, fields: dict[str, Any], param: str, code: str) -> None:
-    status, _, body = client.ask("POST", TEXT, {"suffix": "z", **fields})
-    error = json.loads(body)["error"]
-    assert (status, error["param"], error["code"]) == (400, param, code)
+    client.refused(TEXT, {"suffix": "z", **fields}, code, param)
 
 
 def test_a_model_without_such_tokens(tmp_path: Path) -> None:
     with served(fake_session(tmp_path, FakeDecoder(), None, (EOS,))) as client:
-        status, _, body = client.ask("POST", TEXT, {"prompt": "x", "suffix": "y"})
-        error = json.loads(body)["error"]
-        assert (status, error["param"], error["code"]) == (400, "suffix", "unsupported_parameter")
+        client.refused(TEXT, {"prompt": "x", "suffix": "y"}, "unsupported_parameter", "suffix")

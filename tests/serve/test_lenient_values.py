@@ -67,8 +67,7 @@ def test_a_refusal_is_what_the_assistant_said(server: ServerProcess, refusing: d
 
 def test_a_refusal_without_its_text(server: ServerProcess) -> None:
     message = {"role": "assistant", "content": [{"type": "refusal", "text": "No."}]}
-    status, _, body = server.ask("POST", CHAT, {"messages": [message]})
-    assert (status, json.loads(body)["error"]["param"]) == (400, "messages[0].content[0].refusal")
+    server.refused(CHAT, {"messages": [message]}, param="messages[0].content[0].refusal")
 
 
 def test_thoughts_that_were_cut_off_are_all_that_was_said(server: ServerProcess) -> None:

@@ -61,7 +61,5 @@ def test_one_name_stays_the_text_that_it_was() -> None:
 )
 def test_a_path_of_another_api_is_told_ours(tmp_path: Path, path: str, instead: str) -> None:
     with served(slow_session(tmp_path, CONTRACT)[0]) as client:
-        status, _, body = client.ask("POST", path, {})
-        error = json.loads(body)["error"]
-        assert (status, error["code"]) == (404, "not_found")
+        error = client.refused(path, {}, "not_found", status=404)
         assert error["message"].endswith(instead)

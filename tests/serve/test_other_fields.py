@@ -72,9 +72,8 @@ def test_names_that_must_be_in_the_table(name: str) -> None:
 
 @pytest.mark.parametrize(("fields", "name"), NESTED, ids=[name for _, name in NESTED])
 def test_in_other_objects_too(fields: dict[str, Any], name: str) -> None:
-    with refused(ApiError, code="unsupported_parameter", field=name) as caught:
+    with refused(ApiError, code="unsupported_parameter", field=name):
         chat(**fields)
-    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +172,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_errors_name_the_field_as_it_was_given(fields: dict[str, Any], name: str) -> None:
     with refused(ApiError, name, field=name) as caught:
         chat(**fields)
-    assert caught.value.param == name
     assert str(caught.value).startswith(name)
 
 

@@ -67,7 +67,7 @@ def test_too_many_are_refused_and_retries_end_well(tmp_path: Path) -> None:
         assert client.metrics()["specexport:request_rejected_total"] == 2
         threading.Timer(0.3, decoder.gate.set).start()
         with client.openai(retries=4) as patient:
-            name = client.app.state.service.name  # type: ignore[attr-defined]
+            name = client.app.state.service.name
             found = patient.chat.completions.create(model=name, messages=MESSAGES, max_tokens=2)  # type: ignore
             assert found.usage.completion_tokens == 2
         for one in (first, *others):
@@ -85,7 +85,7 @@ def test_a_list_of_prompts_that_was_taken_is_answered_to_its_end(tmp_path: Path,
         thread = threading.Thread(target=lambda: answers.append(client.ask("POST", "/v1/completions", asked)))
         thread.start()
         wait_for(lambda: running(client) == 1)
-        client.app.state.service.sessions.thread._queue._most = -1  # type: ignore[attr-defined]
+        client.app.state.service.sessions.thread._queue._most = -1
         assert client.ask("POST", "/v1/completions", {"prompt": "d"})[0] == 429
         decoder.gate.set()
         thread.join()
@@ -109,7 +109,7 @@ def test_a_stream_that_cannot_start_in_time_is_refused_before_its_headers(tmp_pa
         decoder.gate.clear()
         first = raw(client, max_tokens=2)
         wait_for(lambda: running(client) == 1)
-        sessions = client.app.state.service.sessions  # type: ignore[attr-defined]
+        sessions = client.app.state.service.sessions
         sessions.queue_timeout = 0.1 if when == "its time is over" else 30.0
         expected = iter([100.0, 100.0] if when == "at once" else [0.0, 45.0])
         sessions.thread.starts_in = lambda job=None: next(expected)
@@ -129,7 +129,7 @@ def test_a_stream_that_has_its_status_is_answered_however_long_it_waits(tmp_path
         wait_for(lambda: running(client) == 1)
         second = raw(client, max_tokens=2, stream=True)
         found = second.recv(1000)
-        sessions = client.app.state.service.sessions  # type: ignore[attr-defined]
+        sessions = client.app.state.service.sessions
         sessions.queue_timeout, sessions.thread.starts_in = 0.0, lambda job=None: 1000.0
         while found.count(b": ping\n\n") < 3:
             found += (part := second.recv(1000))
@@ -202,7 +202,7 @@ def test_no_more_requests_than_allowed_are_open(tmp_path: Path) -> None:
         decoder.gate.clear()
         open_ones = [raw(client, max_tokens=2) for _ in range(2)]
         wait_for(lambda: running(client) + waiting(client) == 2)
-        client.app.state.service.sessions.thread.starts_in = lambda job=None: 7.5  # type: ignore[attr-defined]
+        client.app.state.service.sessions.thread.starts_in = lambda job=None: 7.5
         status, headers, body = client.ask("POST", "/tokenize", {"prompt": "a"}, {"Origin": PAGE})
         assert headers["retry-after"] == "8"
         assert (status, json.loads(body)["error"]["code"]) == (429, "queue_full")

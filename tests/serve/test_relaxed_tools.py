@@ -35,7 +35,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     else:
         session = scripted_session(root, parameter_templates.QWEN_CODER, "Hello<A>", atoms=atoms, capacity=8192)
     with served(session) as found:
-        found.session, found.form = session, request.param  # type: ignore[attr-defined]
+        found.form = request.param  # type: ignore[attr-defined]
         yield found
 
 
@@ -78,7 +78,7 @@ def test_what_can_be_kept_of_a_tool_is(client: Client) -> None:
     call += "</function>\n</tool_call>"
     tools = [tool("f", code={"type": "string", "minLength": 9}, n={"type": "integer", "minimum": 3})]
     for wanted, given in (("5", {"code": "12", "n": 5}), ("2", None)):
-        tell(client.session, call.format(wanted))  # type: ignore[attr-defined]
+        tell(client.session, call.format(wanted))
         status, headers, answer = ask(client, tools, max_tokens=200)
         assert (status, headers[RELAXED]) == (200, "f")
         arguments = answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
@@ -176,7 +176,7 @@ def test_a_stream_pings_while_nothing_can_be_told(client: Client, monkeypatch: p
     clock = count(0.0, 20.0)  # every look at it is later than the interval of pings
     monkeypatch.setattr(exchange, "monotonic", lambda: next(clock))
     call = "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"
-    tell(client.session, call.format("x" * 40))  # type: ignore[attr-defined]
+    tell(client.session, call.format("x" * 40))
     fields = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0, "max_tokens": 200, "stream": True}
     fields |= {"tools": [tool("f", a={})], "specexport": {"num_draft_tokens": 0}}
     status, _, body = client.ask("POST", CHAT, fields)

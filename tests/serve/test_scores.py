@@ -190,8 +190,7 @@ def test_what_all_scores_take_has_a_bound(client: Client, monkeypatch: pytest.Mo
     most = 2 * 2 * 6 * 3 // (4 * tokens) - 1
     ask(client, **fields, logprobs=most)
     for more, param in (({"logprobs": most + 1}, "prompt"), ({"prompt_logprobs": 20}, "prompt")):
-        status, _, body = client.ask("POST", TEXT, {**fields, **more})
-        assert (status, json.loads(body)["error"]["param"]) == (400, param)
+        client.refused(TEXT, {**fields, **more}, param=param)
     ask(client, prompt="Hello" * 8, logprobs=20, max_tokens=1)  # of the answer alone
 
 
@@ -226,8 +225,7 @@ def test_speculation_changes_nothing(client: Client) -> None:
     ],
 )
 def test_what_is_refused(client: Client, fields: dict[str, Any], param: str) -> None:
-    status, _, body = client.ask("POST", TEXT, {"prompt": "Hello", **fields})
-    assert (status, json.loads(body)["error"]["param"]) == (400, param)
+    client.refused(TEXT, {"prompt": "Hello", **fields}, param=param)
 
 
 def test_leaving_while_a_prompt_is_scored(tmp_path: Path) -> None:

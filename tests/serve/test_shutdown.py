@@ -28,7 +28,7 @@ def test_a_drain_ends_streams_and_refuses_what_is_new(tmp_path: Path) -> None:
         idle = client.connection()
         idle.request("GET", "/ready")
         assert idle.getresponse().read()
-        client.app.state.service.sessions.thread.drain()  # type: ignore[attr-defined]
+        client.app.state.service.sessions.thread.drain()
         idle.request("GET", "/ready")
         answer = idle.getresponse()
         error = json.loads(answer.read())["error"]
@@ -57,10 +57,10 @@ def test_a_second_signal_ends_a_pass_that_hangs(tmp_path: Path, monkeypatch: pyt
         stream = raw(client, max_tokens=2, stream=True)
         wait_for(lambda: client.metrics()["specexport:num_requests_running"] == 1)
         for _ in range(2):
-            client.loop.call_soon_threadsafe(client.listener.stop)  # type: ignore[attr-defined]
-        wait_for(lambda: client.listener.hung)  # type: ignore[attr-defined]
+            client.loop.call_soon_threadsafe(client.listener.stop)
+        wait_for(lambda: client.listener.hung)
         decoder.gate.set()
-        client.app.state.service.sessions.thread.stop()  # type: ignore[attr-defined]  # the command's ends with it
+        client.app.state.service.sessions.thread.stop()  # the command's ends with it
         stream.close()
 
 

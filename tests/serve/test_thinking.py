@@ -40,18 +40,18 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         opened = "<think>\n" if request.param == "opened" else ""
         session = scripted_session(root, template, f"assistant\n{opened}", atoms=MARKERS)
     with served(session) as client:
-        client.session, (client.thinks, client.call) = session, MODELS[request.param]  # type: ignore[attr-defined]
+        client.thinks, client.call = MODELS[request.param]  # type: ignore[attr-defined]
         yield client
 
 
 def written(client: Client, thoughts: str, answer: str) -> str:
     text = client.thinks.replace("{T}", thoughts) + answer  # type: ignore[attr-defined]
-    tell(client.session, text)  # type: ignore[attr-defined]
+    tell(client.session, text)
     return text
 
 
 def tokens_of(client: Client, text: str) -> int:
-    return len(client.session.tokenizer.encode(text, add_special_tokens=False).ids)  # type: ignore[attr-defined]
+    return len(client.session.tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def ask(client: Client, k: int = 4, **fields: Any) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def test_tools_that_are_not_called_change_nothing(model: Client) -> None:
     assert (alone["message"]["content"], alone["message"]["reasoning_content"]) == ("No.", THOUGHTS.strip())
     for k in (0, 4):
         assert ask(model, k, **TOOLS)["message"] == alone["message"]
-    tell(model.session, text.partition("{")[0])  # type: ignore[attr-defined]
+    tell(model.session, text.partition("{")[0])
     unfinished = ask(model)
     assert (unfinished["message"]["content"], unfinished["message"]["reasoning_content"]) == ("", "If")
     assert ask(model, **TOOLS)["message"] == unfinished["message"]
@@ -153,7 +153,7 @@ def test_thoughts_of_a_history_are_the_templates(model: Client) -> None:
     status, headers, body = model.ask("POST", "/tokenize", {"messages": messages})
     assert status == 200, body
     assert "x-specexport-ignored" not in headers
-    text = model.session.tokenizer.decode(json.loads(body)["tokens"], skip_special_tokens=False)  # type: ignore[attr-defined]
+    text = model.session.tokenizer.decode(json.loads(body)["tokens"], skip_special_tokens=False)
     assert ("Hm <think>" in text) == ("[THINK]" not in model.thinks)  # type: ignore[attr-defined]
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 from specexport.calibration.measuring.prompts import Request
-from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import Costs
+
+from .costs import costs_at, flat_point
 
 
 def requests(count: int, routes: Sequence[str] = ("code", "prose")) -> list[Request]:
@@ -32,12 +34,4 @@ def priced(costs: Costs, draft: float = 0.1) -> Costs:
 
 
 def flat_costs(draft: float, row: float = 0.0, most: int = 4) -> Costs:
-    """Plain rounds of a second: a draft pass takes `draft`, a row more of the target's `row`."""
-
-    def time(seconds: float) -> MeasuredTime:
-        return MeasuredTime(seconds, seconds, seconds)
-
-    verify = tuple(time(1 + row * k) for k in range(most + 1))
-    rounds = tuple(time(k * draft + 1 + row * k) for k in range(most + 1))
-    point = CostPoint(16, rounds, time(draft), verify, (time(0.0),) * (most + 1))
-    return Costs(1, "b", "h", "e", 0, "", 0.01, 0.0, (point,))
+    return costs_at(flat_point(draft, row, most=most))

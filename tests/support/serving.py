@@ -28,7 +28,12 @@ PATIENCE = 60.0  # for what has to come; nothing waits so long where all is well
 
 
 class Client:
-    """Plain HTTP to a port, and the openai client."""
+    """Plain HTTP to a port, and the openai client. session, app, listener, loop: of `served`."""
+
+    session: Session
+    app: Any
+    listener: Listener
+    loop: asyncio.AbstractEventLoop
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -58,6 +63,17 @@ class Client:
         status, _, body = self.ask("POST", "/v1/chat/completions", fields)
         assert status == 200, body
         return json.loads(body)
+
+    def refused(
+        self, path: str, fields: Any, code: str | None = None, param: str | None = None, status: int = 400
+    ) -> dict[str, Any]:
+        """The error that a POST ends with. code, param: None for any."""
+        found, _, body = self.ask("POST", path, fields)
+        error: dict[str, Any] = json.loads(body)["error"]
+        expected = (status, code or error["code"], param or error["param"])
+        assert (found, error["code"], error["param"]) == expected, error
+        assert len(error["message"].splitlines()) == 1
+        return error
 
     def events(self, path: str, fields: dict[str, Any]) -> list[Any]:
         """The parsed chunks of a stream, which ends as it must."""
@@ -133,7 +149,7 @@ class ServerProcess(Client):
 def served(
     session: Session, settings: ServerSettings | None = None, drain_timeout: float = 5.0, **where: Any
 ) -> Iterator[Client]:
-    """An app behind a socket, on an event loop in a thread. The client has `app`, `listener` and `loop`."""
+    """An app behind a socket, on an event loop in a thread."""
     app = create_app(session, settings)
     ready, ports = threading.Event(), []
 
@@ -151,12 +167,12 @@ def served(
     thread.start()
     assert ready.wait(PATIENCE)
     client = Client(ports[0])
-    client.app, client.listener, client.loop = app, *found[0]  # type: ignore[attr-defined]
+    client.session, client.app, client.listener, client.loop = session, app, *found[0]
     try:
         yield client
     finally:
-        if thread.is_alive() and not client.listener._stops:  # type: ignore[attr-defined]
-            found[0][1].call_soon_threadsafe(client.listener.stop)  # type: ignore[attr-defined]
+        if thread.is_alive() and not client.listener._stops:
+            found[0][1].call_soon_threadsafe(client.listener.stop)
         thread.join(PATIENCE)
         assert not thread.is_alive(), "the server did not end"
         session.close()

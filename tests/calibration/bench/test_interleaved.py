@@ -278,7 +278,7 @@ def test_what_a_run_records(session: Session) -> None:
     parts = (run.draft_seconds, run.target_seconds, run.host_seconds)
     assert all(part > 0 for part in parts)
     assert sum(parts) == pytest.approx(run.decode_seconds)
-    assert 0 < run.prefill_seconds < run.first_token_seconds < run.prefill_seconds + run.decode_seconds
+    assert 0 < run.prefill_seconds < run.first_token_seconds
 
 
 def test_stop_tokens_are_honoured(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from specexport.calibration.verdicts.verdict import (
     replay_candidates,
     sides_of,
 )
-from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import Costs
 from specexport.runtime.policy.routes import Evidence, RoutePolicy
+from support.costs import costs_at, flat_point, time
 
 
 def START(drafter: str) -> tuple[float, ...]:  # noqa: N802
@@ -32,15 +33,10 @@ def START(drafter: str) -> tuple[float, ...]:  # noqa: N802
 FIXED, ADAPTIVE = Criteria(("model",), 0.9, "fixed"), Criteria(("model",), 0.9, "adaptive")
 
 
-def time(seconds: float) -> MeasuredTime:
-    return MeasuredTime(seconds, seconds, seconds)
-
-
 def costs(draft: float = 0.1, row: float = 0.0, host: float = 0.0, most: int = 3) -> Costs:
-    verify = tuple(time(1 + row * k) for k in range(most + 1))
-    rounds = tuple(time(k * draft + 1 + row * k + (host if k else 0)) for k in range(most + 1))
-    point = CostPoint(16, rounds, time(draft), verify, (time(0), *[time(host)] * most))
-    return Costs(1, "b", "h", "onnxruntime", 0, "", 0.01, 0.0, (point,))
+    """Plain rounds have no part of the host's."""
+    point = flat_point(draft, row, host, most)
+    return costs_at(replace(point, rounds=(time(1), *point.rounds[1:]), host=(time(0), *point.host[1:])))
 
 
 def trace(agrees: str, line: int = 1) -> Trace:
@@ -146,22 +142,14 @@ def test_the_entry_off_drafts_nothing_and_says_why() -> None:
 
 
 def test_costs_are_those_of_the_place_in_the_sequence() -> None:
-    def at(context: int, scale: float) -> CostPoint:
-        verify = tuple(time(scale * (1 + 0.1 * k)) for k in range(4))
-        return CostPoint(
-            context, tuple(time(scale * (1 + 0.3 * k)) for k in range(4)), time(0.2 * scale), verify, (time(0),) * 4
-        )
-
-    table = Costs(1, "b", "h", "onnxruntime", 0, "", 0.01, 0.0, (at(16, 1.0), at(512, 10.0)))
+    table = costs_at(flat_point(0.2, 0.1, most=3), flat_point(0.2, 0.1, most=3, context=512).scaled(10.0))
     short = Trace(1, "code", 16, tuple(range(26)), (True,) * 10, 10)
     long = Trace(1, "code", 512, tuple(range(522)), (True,) * 10, 10)
-    costs_at = cached(table)
-    assert plain_seconds(short, costs_at) == pytest.approx(10, rel=0.05)
-    assert plain_seconds(long, costs_at) == pytest.approx(100, rel=0.05)
+    prices = cached(table)
+    assert plain_seconds(short, prices) == pytest.approx(10, rel=0.05)
+    assert plain_seconds(long, prices) == pytest.approx(100, rel=0.05)
     for one, scale in ((short, 1), (long, 10)):
-        assert sum(r.seconds(costs_at) for r in replay_fixed(one, "model", 1)) == pytest.approx(
-            5 * 1.3 * scale, rel=0.05
-        )
+        assert sum(r.seconds(prices) for r in replay_fixed(one, "model", 1)) == pytest.approx(5 * 1.3 * scale, rel=0.05)
 
 
 def test_a_model_behind_lookups_pays_for_what_it_missed() -> None:
@@ -171,7 +159,7 @@ def test_a_model_behind_lookups_pays_for_what_it_missed() -> None:
     rounds = list(replay_fixed(one, "ngram+model", 3))
     assert [r.looked_up for r in rounds] == [True, False]
     assert [r.missing_rows for r in rounds] == [0, 3]
-    table = cached(Costs(1, "b", "h", "e", 0, "", 0.01, 0.5, costs().points))
+    table = cached(replace(costs(), draft_prefill=0.5))
     free = cached(costs())
     assert rounds[1].seconds(table) == pytest.approx(rounds[1].seconds(free) + 3 * 0.5)
 

@@ -6,17 +6,13 @@ The definition is written once more, by itself, in `support/bounded.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
-from specexport.errors import GrammarError
 from specexport.runtime.drafting.drafters import Drafter
 from specexport.runtime.drafting.rounds import RoundPlan, Source
-from specexport.runtime.grammar.constraint import Constraint
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, Enumeration, enumerate_rounds
-from specexport.runtime.sampling import rules
-from specexport.runtime.sampling.rules import Rule, SamplingRule
+from specexport.runtime.sampling.rules import Rule
 from specexport.runtime.state.statistics import Statistics
 from support.bounded import Bounded, judged, rule_of, with_a_model
 from support.toy_grammar import ToyMatcher
@@ -141,79 +137,3 @@ def test_what_is_forced_leaves_the_distribution_alone(verification: str) -> None
         assert count == 0 or result.length >= 1 + count - 1e-12  # what is forced stands
         drafted += count
     assert drafted > 3
-
-
-def worst(vocab: int, k: int) -> float:
-    return max(with_a_model(*models(vocab, seed), k, "block").error(models(vocab, seed)[0]) for seed in range(5))
-
-
-def mask_behind_the_truncation(monkeypatch: pytest.MonkeyPatch) -> None:
-    def distribution(self: SamplingRule, role: Any, row: np.ndarray, index: int) -> Any:
-        free = original(self, role, rows[-1], index)
-        probs = np.zeros(len(row))
-        for token, probability in free.items():
-            probs[token] = probability if row[token] > -np.inf else 0.0
-        return type(free)(probs / probs.sum()) if probs.sum() else original(self, role, row, index)
-
-    def mask(self: Constraint, logits: np.ndarray, drafted: Sequence[int]) -> np.ndarray:
-        rows.append(logits)
-        return masked(self, logits, drafted)
-
-    rows: list[np.ndarray] = []
-    original, masked = SamplingRule._distribution, Constraint.mask
-    monkeypatch.setattr(SamplingRule, "_distribution", distribution)
-    monkeypatch.setattr(Constraint, "mask", mask)
-
-
-def rows_of_the_rounds_first_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    masked = Constraint.mask
-    monkeypatch.setattr(Constraint, "mask", lambda self, logits, drafted: masked(self, logits, []))
-
-
-def bonus_row_unmasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def row(self: SamplingRule, logits: np.ndarray, drafted: Sequence[int]) -> np.ndarray:
-        return logits if len(drafted) == 2 else original(self, logits, drafted)
-
-    original = rules.Rule._target_row
-    monkeypatch.setattr(rules.Rule, "_target_row", row)
-
-
-@pytest.mark.parametrize(
-    ("mutant", "vocab", "k"),
-    [(mask_behind_the_truncation, 5, 1), (rows_of_the_rounds_first_state, 3, 2), (bonus_row_unmasked, 3, 2)],
-)
-def test_mutants_are_found_out(
-    monkeypatch: pytest.MonkeyPatch, mutant: Callable[[pytest.MonkeyPatch], None], vocab: int, k: int
-) -> None:
-    assert worst(vocab, k) <= PROBABILITY_TOLERANCE
-    mutant(monkeypatch)
-    try:
-        error = worst(vocab, k)
-    except (GrammarError, AssertionError, IndexError):
-        return  # a draft that could not be drawn, or a state that no output comes to
-    assert error > 1e-3
-
-
-def test_forced_tokens_that_nobody_verifies_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grammar that takes a likely token for a forced one: verified, it does no harm."""
-
-    def guessed(self: ToyMatcher) -> list[int]:
-        return [int(np.flatnonzero(self.allowed())[0])]
-
-    monkeypatch.setattr(ToyMatcher, "forced", guessed)
-    for seed in range(8):
-        target, _ = models(4, seed)
-        assert without_a_model(target, 2, "token", forced(2))[0].error(target) <= PROBABILITY_TOLERANCE
-
-    def appended(self: SamplingRule, logits: np.ndarray, draft_tokens: Sequence[int]) -> tuple[int, int]:
-        self._draft_probs = []
-        row = self._target_row(logits[len(draft_tokens)], draft_tokens)
-        probs = self._distribution("target", row, 0)
-        return len(draft_tokens), probs.draw(self._target_noise.random(len(draft_tokens) + 1)[-1])
-
-    monkeypatch.setattr(SamplingRule, "accept", appended)
-    errors = []
-    for seed in range(8):
-        target, _ = models(4, seed)
-        errors.append(without_a_model(target, 2, "token", forced(2))[0].error(target))
-    assert max(errors) > 0.1

@@ -15,12 +15,13 @@ from specexport.errors import EngineError
 from specexport.runtime.loop.device_rounds import device_rounds
 from specexport.runtime.policy.confidence import ConfidentSchedule
 from specexport.runtime.policy.controller import RouteState
-from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import CostPoint
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
+from support.costs import costs_at, time
 from support.doubles import CONTRACT, FakeDecoder, check_invariant, fake_session, greedy_tokens
 from support.refusals import refused
 
@@ -227,9 +228,8 @@ def test_an_adaptive_schedule_launches_the_best_number_and_asks_nobody_in_betwee
 ) -> None:
     """Whoever drafts the maximum and stops early cannot stop on the device."""
     _, device, rounds = pair
-    time = [MeasuredTime(seconds, seconds, seconds) for seconds in (1.0, 1.1, 1.6, 2.4, 3.4)]
-    point = CostPoint(8, tuple(time), MeasuredTime(0.0, 0.0, 0.0), tuple(time), (MeasuredTime(0.0, 0.0, 0.0),) * 5)
-    costs = Costs(1, "b", "h", "e", 0, "", 0.1, 0.0, (point,))
+    rounds_of = tuple(map(time, (1.0, 1.1, 1.6, 2.4, 3.4)))
+    costs = costs_at(CostPoint(8, rounds_of, time(0.0), rounds_of, (time(0.0),) * 5))
     entry = RoutePolicy("on", "model", 1, "adaptive", (0.6, 0.2), None)
 
     def chance(index: int, logits: Any) -> float:

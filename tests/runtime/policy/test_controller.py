@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from specexport.runtime.policy.confidence import ConfidentSchedule, adaptive_schedule
 from specexport.runtime.policy.controller import PLAIN, AdaptiveSchedule, RouteState
-from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime, RoundCosts
+from specexport.runtime.policy.cost_model import CostPoint, Costs, RoundCosts
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, Enumeration, integrate
@@ -19,21 +19,14 @@ from specexport.runtime.sampling.acceptance import VERIFY
 from specexport.runtime.sampling.distribution import Distribution
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.rules import SamplingRule
+from support.costs import costs_at, flat_point, time
 from support.rounds import ask, sequence, tell
 
 NO_LOGITS = np.zeros((1, 2), np.float32)
 
 
-def costs(draft: float = 0.1, row: float = 0.05, host: float = 0.0, prefill: float = 0.0, most: int = 4) -> Costs:
-    """t1 = 1 second, every further row of a verify pass `row`."""
-
-    def time(seconds: float) -> MeasuredTime:
-        return MeasuredTime(seconds, seconds, seconds)
-
-    verify = [1.0 + row * index for index in range(most + 1)]
-    rounds = tuple(time(host + k * draft + verify[k]) for k in range(most + 1))
-    point = CostPoint(16, rounds, time(draft), tuple(map(time, verify)), (time(host),) * (most + 1))
-    return Costs(1, "bundle", "host", "onnxruntime", 0, "", 0.01, prefill, (point,))
+def costs(draft: float = 0.1, row: float = 0.05, host: float = 0.0, prefill: float = 0.0) -> Costs:
+    return costs_at(flat_point(draft, row, host), draft_prefill=prefill)
 
 
 def adaptive(
@@ -187,9 +180,7 @@ def test_the_route_remembers_less_than_the_request() -> None:
 
 
 def test_costs_follow_the_length_of_the_sequence() -> None:
-    short, long = costs(draft=0.1).points[0], costs(draft=5.0).points[0]
-    points = (CostPoint(16, *list(vars(short).values())[1:]), CostPoint(1000, *list(vars(long).values())[1:]))
-    table = Costs(1, "bundle", "host", "onnxruntime", 0, "", 0.01, 0.0, points)
+    table = costs_at(flat_point(0.1, 0.05), flat_point(5.0, 0.05, context=1000))
     entry = RoutePolicy("on", "model", 1, "adaptive", (0.9,), None)
     schedule = AdaptiveSchedule(entry, table, RouteState(), 4)
     assert ask(schedule, 16, 2) > 0
@@ -256,12 +247,8 @@ def test_off_is_plain_until_probes_say_otherwise() -> None:
 
 def test_what_may_follow_can_be_worth_a_token_that_is_not() -> None:
     """If two tokens cost a pass as much as five, a doubtful one pays with sure ones behind it, and not alone."""
-
-    def time(seconds: float) -> MeasuredTime:
-        return MeasuredTime(seconds, seconds, seconds)
-
     verify = tuple(map(time, (1.0, 1.3, 1.3, 1.3, 1.3)))
-    table = Costs(1, "b", "h", "e", 0, "", 0.01, 0.0, (CostPoint(16, verify, time(0.0), verify, (time(0.0),) * 5),))
+    table = costs_at(CostPoint(16, verify, time(0.0), verify, (time(0.0),) * 5))
     for behind, included in ((0.99, True), (0.01, False)):
         entry = RoutePolicy("on", "model", 1, "adaptive", (0.6, behind), None)
         schedule = ConfidentSchedule(entry, table, RouteState(), 4, lambda index, logits: 0.3)

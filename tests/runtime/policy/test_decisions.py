@@ -21,7 +21,7 @@ from specexport.runtime.drafting.drafts import Drafts
 from specexport.runtime.drafting.rounds import RoundPlan, SequenceState
 from specexport.runtime.policy import host_identity
 from specexport.runtime.policy.controller import AdaptiveSchedule
-from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import COSTS, Costs
 from specexport.runtime.policy.decisions import Decisions
 from specexport.runtime.policy.files import calibrated_threads, read_by_draft, stale, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity, describe_host
@@ -30,6 +30,7 @@ from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.policy.survival import SURVIVAL, SURVIVAL_VERSION, Curve, Survival
 from specexport.runtime.proofs.equality import check_equality
 from specexport.runtime.session import Session
+from support.costs import costs_at, flat_point
 from support.doubles import FakeDecoder, fake_session, write_bundle
 from support.refusals import refused
 from support.rounds import ask, sequence, tell
@@ -53,27 +54,9 @@ def write_policy(bundle: Bundle, default: RoutePolicy = ON, **routes: RoutePolic
 
 
 def costs_of(bundle: Bundle) -> Costs:
-    def time(seconds: float) -> MeasuredTime:
-        return MeasuredTime(seconds, seconds, seconds)
-
-    point = CostPoint(
-        16,
-        tuple(time(1 + 0.1 * k) for k in range(5)),
-        time(0.05),
-        tuple(time(1 + 0.05 * m) for m in range(5)),
-        (time(0),) * 5,
-    )
-    return Costs(
-        1,
-        bundle_identity(bundle),
-        describe_host(bundle.manifest, "onnxruntime"),
-        "onnxruntime",
-        0,
-        "now",
-        0.1,
-        0.01,
-        (point,),
-    )
+    host = describe_host(bundle.manifest, "onnxruntime")
+    told = dict(bundle=bundle_identity(bundle), host=host, engine="onnxruntime", draft_prefill=0.01)
+    return costs_at(flat_point(0.05, 0.05), **told)
 
 
 def survival_of(bundle: Bundle) -> Survival:

@@ -11,24 +11,16 @@ import numpy as np
 import pytest
 from specexport.runtime.policy.confidence import adaptive_schedule
 from specexport.runtime.policy.controller import FARTHEST, PLAIN, AdaptiveSchedule, RouteState, Timing
-from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import Costs
 from specexport.runtime.policy.routes import RoutePolicy, Verdict
+from support.costs import costs_at, flat_point
 from support.rounds import ask, sequence, tell
 
 NO_LOGITS = np.zeros((1, 2), np.float32)
 
 
-def costs(draft: float = 0.15, row: float = 0.1, most: int = 8) -> Costs:
-    """A plain round takes 1 second."""
-
-    def time(seconds: float) -> MeasuredTime:
-        return MeasuredTime(seconds, seconds, seconds)
-
-    verify = tuple(time(1.0 + row * k) for k in range(most + 1))
-    rounds = tuple(time(k * draft + 1.0 + row * k) for k in range(most + 1))
-    return Costs(
-        1, "b", "h", "e", 0, "", 0.01, 0.0, (CostPoint(16, rounds, time(draft), verify, (time(0.0),) * (most + 1)),)
-    )
+def costs(draft: float = 0.15, row: float = 0.1) -> Costs:
+    return costs_at(flat_point(draft, row, most=8))
 
 
 def schedule(

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from specexport.runtime.drafting.rounds import RoundPlan, SequenceState, Source
 from specexport.runtime.policy.controller import RouteState
-from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import Costs
 from specexport.runtime.policy.routed_schedule import HORIZON, MAX_GAP, Candidate, RoutedSchedule
 from specexport.runtime.policy.routing import ROUTING_VERSION, KnownDraft, KnownRoute, RoutePosterior, Routing
 from specexport.runtime.policy.schedule import Schedule
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, Enumeration, integrate
 from specexport.runtime.sampling.acceptance import VERIFY
 from specexport.runtime.sampling.distribution import Distribution
+from support.costs import costs_at, flat_point
 from support.rounds import outcome
 
 MOST = 2
@@ -24,17 +25,7 @@ PREFILL = 0.01
 
 
 def costs(prefill: float = PREFILL) -> Costs:
-    """Plain rounds take a second, a draft pass a tenth, a row of the verify pass a tenth."""
-
-    def time(seconds: float) -> MeasuredTime:
-        return MeasuredTime(seconds, seconds, seconds)
-
-    rounds, verify = (
-        tuple(time(1 + 0.2 * k) for k in range(MOST + 1)),
-        tuple(time(1 + 0.1 * k) for k in range(MOST + 1)),
-    )
-    point = CostPoint(1, rounds, time(0.1), verify, (time(0.0),) * (MOST + 1))
-    return Costs(1, "", "", "", 0, "", 0.0, prefill, (point,))
+    return costs_at(flat_point(0.1, 0.1, most=MOST), draft_prefill=prefill)
 
 
 def routing(low: float = 0.3, high: float = 0.9, names: tuple[str, str] = ("model", "b")) -> Routing:

@@ -9,24 +9,17 @@ from itertools import count
 
 import pytest
 from specexport.runtime.policy.controller import DRAFTING, MAX_EXTRA, START, AdaptiveSchedule, RouteState, Timing
-from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import Costs
 from specexport.runtime.policy.decisions import Decisions
 from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
+from support.costs import costs_at, flat_point
 from support.rounds import ask, outcome, tell
 
 STEADY = lambda place: 1.0  # noqa: E731
 
 
-def costs(draft: float, row: float = 0.1, most: int = 4) -> Costs:
-    """A plain round takes 1 second, a draft pass `draft`, a further row of a verify pass `row`."""
-
-    def time(seconds: float) -> MeasuredTime:
-        return MeasuredTime(seconds, seconds, seconds)
-
-    verify = [1.0 + row * index for index in range(most + 1)]
-    rounds = tuple(time(k * draft + verify[k]) for k in range(most + 1))
-    point = CostPoint(16, rounds, time(draft), tuple(map(time, verify)), (time(0.0),) * (most + 1))
-    return Costs(1, "bundle", "host", "onnxruntime", 0, "", 0.0, 0.0, (point,))
+def costs(draft: float, row: float = 0.1) -> Costs:
+    return costs_at(flat_point(draft, row))
 
 
 @dataclass

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -16,11 +15,9 @@ import pytest
 from specexport import Grammar
 from specexport.errors import GrammarError
 from specexport.runtime.grammar.compiler import GrammarCompiler
-from specexport.runtime.grammar.constraint import Constraint, Matcher
+from specexport.runtime.grammar.constraint import Matcher
 from specexport.runtime.grammar.thinking import Thinking
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE
-from specexport.runtime.sampling import rules
-from specexport.runtime.sampling.rules import SamplingRule
 from specexport.runtime.tools.bounds import _start
 from support.bounded import Bounded, with_a_model
 from support.tool_forms import HERMES
@@ -115,41 +112,3 @@ def test_a_trigger_in_mid_round_leaves_the_output_the_targets_own(
     assert result.error(target) <= PROBABILITY_TOLERANCE
     behind = sum(share for tokens, share in result.joint.items() if tokens[:2] in ((0, 1), (0, 2)))
     assert behind > 1e-2  # there are rounds in which the draft completes the trigger
-
-
-def rows_of_the_rounds_first_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    masked = Constraint.mask
-    monkeypatch.setattr(Constraint, "mask", lambda self, logits, drafted: masked(self, logits, []))
-
-
-def rows_behind_the_trigger_unmasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = rules.Rule._target_row
-
-    def row(self: SamplingRule, logits: np.ndarray, drafted: tuple[int, ...]) -> np.ndarray:
-        behind = "tu" in "".join(TOKENS[token] for token in drafted)
-        return logits if behind else original(self, logits, drafted)
-
-    monkeypatch.setattr(rules.Rule, "_target_row", row)
-
-
-@pytest.mark.parametrize("mutant", [rows_of_the_rounds_first_state, rows_behind_the_trigger_unmasked])
-@both
-def test_mutants_are_found_out(
-    monkeypatch: pytest.MonkeyPatch, grammar: Grammar, mutant: Callable[[pytest.MonkeyPatch], None]
-) -> None:
-    mutant(monkeypatch)
-    try:
-        error = with_a_model(*pair(grammar), 2, "block").error(pair(grammar)[0])
-    except (GrammarError, AssertionError):
-        return  # a state that no output comes to
-    assert error > 1e-4
-
-
-def test_a_trigger_that_is_no_lazy_one_is_found_out() -> None:
-    """Text that may hold the trigger: then nothing is bounded behind it."""
-    target, draft = pair(replace(TOOLS, text=TOOLS.text.replace("_end[lazy]", "_end")))
-    try:
-        error = with_a_model(target, draft, 2, "block").error(target)
-    except (GrammarError, AssertionError):
-        return
-    assert error > 1e-4
