@@ -202,11 +202,13 @@ class _Choice:
                     )
 
     def decide_table(self) -> None:
-        """Decide on the token embeddings, unless they are the LM head too. A lookup rounds no activations."""
+        """Decide on the token embeddings, unless they are the LM head too, and on what else has a row for each token
+        (Gemma 3n's and 4's per-layer embeddings, half of the weights). A lookup rounds no activations.
+        """
         model: Any = self.model
-        of_tokens = model.get_input_embeddings().weight
+        tokens = len(model.get_input_embeddings().weight)
         for name, table in tables(self.model).items():
-            if table is not of_tokens or name in self.weights or self.format == "fp8":
+            if len(table) != tokens or name in self.weights or self.format == "fp8":
                 continue  # in fp8, a lookup of one row has nothing to gain
             recipe = self.of_shape(table.shape[1], self.format)
             if recipe.format == "float":

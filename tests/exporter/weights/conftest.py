@@ -41,6 +41,7 @@ FAMILIES: dict[str, dict[str, Any]] = dict(
     llama=LLAMA,
     qwen3=LLAMA | dict(head_dim=8, num_hidden_layers=1),
     gemma=LLAMA | dict(head_dim=8, num_hidden_layers=1),
+    gemma4_text=LLAMA | dict(head_dim=8, global_head_dim=8, layer_types=2 * ["full_attention"]),
     gpt2=GPT2,
     phi3=LLAMA | dict(num_hidden_layers=1),
     opt=OPT | dict(max_position_embeddings=64, num_hidden_layers=1),

@@ -145,6 +145,15 @@ def test_others_are_not_rotated(
     assert (recipe.weights[QUERY].stored is not None) == (form != "fp8")
 
 
+def test_all_tables_with_a_row_for_each_token_are_rounded(make: Make, batches: list[Tensor]) -> None:
+    """Per-layer embeddings too, which are half of the weights of Gemma 4 E2B; not those of positions."""
+    gemma = make("gemma4_text", hidden_size_per_layer_input=16, vocab_size_per_layer_input=96)
+    assert (
+        choose(gemma, batches, "int8", "onnxruntime", PLAIN).weights["model.embed_tokens_per_layer.weight"].block == 32
+    )
+    assert "transformer.wpe.weight" not in choose(make("gpt2"), batches, "int8", "onnxruntime", PLAIN).weights
+
+
 def test_what_was_done_is_noted_and_tables_are_rounded_to_nearest(make: Make, batches: list[Tensor]) -> None:
     model = make("llama", tie_word_embeddings=False)
     recipe = choose(model, batches, "int8", "onnxruntime", RecipeOptions(limit=127))
