@@ -53,7 +53,7 @@ class Assistant(HiddenDraft):
         self.tap_width = int(self.post_projection.out_features)
         self.embed_tokens = copy.deepcopy(target.get_input_embeddings())
         self.decoder.set_input_embeddings(None)
-        self.kinds, self.caches, self.layers = _shared(target, set(self.config.layer_types))
+        self.kinds, self.caches, self.layers = shared(target, set(self.config.layer_types))
         self.windows = tuple(self.config.sliding_window if kind == "sliding_attention" else 0 for kind in self.kinds)
         self.head_dims = tuple(layer.head_dim for layer in self.layers)
 
@@ -136,9 +136,7 @@ class Assistant(HiddenDraft):
         return HiddenDraftOutput(self.lm_head(read[:, kept]), self.post_projection(read))
 
 
-def _shared(
-    target: PreTrainedModel, kinds: set[str]
-) -> tuple[tuple[str, ...], tuple[int, ...], tuple[CacheLayer, ...]]:
+def shared(target: PreTrainedModel, kinds: set[str]) -> tuple[tuple[str, ...], tuple[int, ...], tuple[CacheLayer, ...]]:
     """What layers of these kinds see: by kind the target's layer that gives its rows, and the shape of its cache.
 
     Raises `CheckpointError` where the target gives none.

@@ -11,7 +11,7 @@ from specexport import Session, load
 from specexport.errors import CheckpointError, ParameterError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.hidden_drafts.assistant import Assistant, AssistantCheckpoint
+from specexport.exporter.hidden_drafts.assistant import Assistant, AssistantCheckpoint, shared
 from specexport.exporter.hidden_drafts.checkpoint import find_draft
 from specexport.exporter.options import BuildOptions
 from support.refusals import refused
@@ -24,11 +24,11 @@ KINDS = ["sliding_attention", "full_attention"]
 GEMMA = LLAMA | dict(num_key_value_heads=1, head_dim=8, global_head_dim=16, sliding_window=WINDOW)
 
 
-def save_target(folder: Path) -> Path:
+def save_target(folder: Path, **changes: Any) -> Path:
     """Of its five layers the last two read the rows of the second and the third."""
     own = dict(num_hidden_layers=5, layer_types=[KINDS[0], *KINDS, *KINDS], num_kv_shared_layers=2)
     own |= dict(hidden_size_per_layer_input=8, vocab_size_per_layer_input=VOCAB)
-    save_model(folder, "gemma4_text", config=GEMMA | own)
+    save_model(folder, "gemma4_text", config=GEMMA | own | changes)
     make_tokenizer().save_pretrained(folder)
     return folder
 
@@ -103,6 +103,11 @@ def test_it_is_transformers_own(length: int, draft: Assistant, assistant: Path) 
         back = output.feedback
 
 
+def test_which_layers_it_reads(tmp_path: Path) -> None:
+    alike = find_checkpoint(str(save_target(tmp_path / "alike", global_head_dim=8))).load("fp32")
+    assert shared(alike, set(KINDS))[:2] == (tuple(KINDS), (1, 2))
+
+
 def test_centroids_leave_the_scores_as_they_are(target: Path, tmp_path: Path) -> None:
     """transformers scores the tokens of some; here all are scored."""
     folder = save_assistant(tmp_path / "ordered", ordered=True)
@@ -115,8 +120,10 @@ def test_centroids_leave_the_scores_as_they_are(target: Path, tmp_path: Path) ->
     assert torch.allclose(draft(text, logits_to_keep=1).logits[0, -1][scored], wanted[scored], atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [dict(), dict(precision="int8"), dict(portable=True)], ids=str)
-@pytest.mark.slow
+MORE = [pytest.param(more, marks=pytest.mark.slow) for more in (dict(precision="int8"), dict(portable=True))]
+
+
+@pytest.mark.parametrize("options", [dict(), *MORE], ids=str)
 def test_sessions_draft_what_it_drafts(
     options: dict[str, Any], target: Path, assistant: Path, draft: Assistant, tmp_path: Path
 ) -> None:
