@@ -9,6 +9,13 @@ TESTS = ("tests/test_bundle.py",)
 SEVERAL = ("tests/runtime/test_several_drafts.py",)
 BUNDLE = (
     Mutant(
+        "of a key that appears twice, the last is taken",
+        STRICT,
+        ", object_pairs_hook=_unique",
+        "",
+        ("tests/test_strict.py",),
+    ),
+    Mutant(
         "two drafts may have one name",
         "bundle/manifest.py",
         "if len(set(self.draft_names)) < len(self.drafts):",
