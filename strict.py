@@ -19,17 +19,26 @@ OPTIONAL = {"optional": True}
 
 
 def read_json(path: Path, remedy: str = "build the bundle again") -> Any:
-    """The parsed content of a JSON file. Raises `BundleError` if it is missing or is not JSON; `remedy` says in the
-    latter message what to do.
+    """The parsed content of a JSON file. Raises `BundleError` if it is missing or is not JSON, or an object has a key
+    twice; `remedy` says in the latter messages what to do.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
     except FileNotFoundError:
         raise BundleError(
             f"{path} is missing; a bundle is a folder made by 'specexport build'", code="bundle_not_found"
         ) from None
     except (OSError, ValueError, RecursionError) as error:  # also: not UTF-8, numbers too long, nesting too deep
         raise BundleError(f"{path} cannot be read as JSON: {error}; {remedy}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} appears twice")
+        found[key] = value
+    return found
 
 
 def parse(kind: type[T], value: Any, where: str) -> T:

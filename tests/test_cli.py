@@ -212,7 +212,7 @@ def test_a_value_that_an_option_cannot_have(options: tuple[str, object], run: Ru
         "generate {bundle} --prompt x --prediction p",
         "generate {bundle} --prompt x --json-schema p",
         "generate {bundle} --prompt x --engine tensorrt",
-        "bench {bundle} --prompts one --journal .",
+        "bench {bundle} --prompts one --max-new-tokens 9 --journal .",
         *(f"calibrate {{bundle}} --prompts one --report {file}" for file in (".", "no/x.md", "x.html", "")),
         *(f"build --output out --target {model}" for model in ("./no", "/no/m", "no.gguf", ".", "p", "")),
         *(f"build --target {{target}} --output {place}" for place in (".", "p/out", "")),

@@ -127,6 +127,13 @@ def test_read_json_names_a_file_that_is_not_json(tmp_path: Path, content: bytes)
     assert "\n" not in str(caught.value)
 
 
+def test_a_key_that_appears_twice(tmp_path: Path) -> None:
+    """As of a route that was copied in policy.json and kept its name."""
+    (tmp_path / "policy.json").write_text('{"routes": {"code": 1, "prose": 2, "code": 3}}')
+    with refused(BundleError, "policy.json", "'code'", "delete it"):
+        read_json(tmp_path / "policy.json", "delete it")
+
+
 def test_read_json_of_a_folder(tmp_path: Path) -> None:
     with refused(BundleError, "21"):
         read_json(tmp_path)
