@@ -113,7 +113,9 @@ def open_head(
         return Head(made, model, name_of(target.source), f"a new head for {target.source}", False, NEW_RATE)
     made, _ = draft.load_noted("fp32")
     trained_with = draft.trained_with or name_of(target.source)
-    return Head(made, made.__dict__["_target"], trained_with, draft.source, EMBEDDING in draft.stored, TUNED_RATE)
+    return Head(
+        made, made.__dict__["_target"], trained_with, draft.source, EMBEDDING in draft.published.tensors, TUNED_RATE
+    )
 
 
 def new_head(

@@ -89,8 +89,8 @@ BLOCKS = (
         ("tests/runtime/policy/test_cost_model.py",),
     ),
     Mutant("Domino is read as DFlash", KINDS, 'inner.get("projector_type") == "domino"', "False", OF_KINDS),
-    Mutant("DFlare is read as DFlash", KINDS, 'if "DFlare" in architectures:', "if False:", OF_KINDS),
-    Mutant("DFlash 2 is read as DFlash", KINDS, 'if "DFlash2" in architectures:', "if False:", OF_KINDS),
+    Mutant("DFlare is read as DFlash", KINDS, '"DFlare"', '"none"', OF_KINDS),
+    Mutant("DFlash 2 is read as DFlash", KINDS, '"DFlash2"', '"none"', OF_KINDS),
     Mutant(
         "a graph sees rows of the past's rest",
         GRAPHS,

@@ -362,8 +362,8 @@ COMMANDS = (
     Mutant(
         "a head is tuned as a model of its own",
         "exporter/tuning/drafts.py",
-        "checkpoint and (format := format_of(source, checkpoint.folder))",
-        "(format := None)",
+        "checkpoint and (reader := published(source, checkpoint.folder))",
+        "(reader := None)",
         ("tests/exporter/tuning/test_tune.py",),
     ),
     Mutant(
