@@ -94,22 +94,22 @@ BLOCKS = (
     Mutant(
         "a graph sees rows of the past's rest",
         GRAPHS,
-        "half[:, :, : columns.shape[0], :width]",
-        "half[..., :width]",
+        'given[f"past.{index}.{half}"][:, :, : columns.shape[0], :width]',
+        'given[f"past.{index}.{half}"][..., :width]',
         OF_GRAPHS,
     ),
     Mutant(
         "rows one place late",
         GRAPHS,
-        "self.model.context(fused, position)",
-        "self.model.context(fused, position + 1)",
+        'model.context(model.fuse(given[HIDDEN].to(model.dtype)), given["position"])',
+        'model.context(model.fuse(given[HIDDEN].to(model.dtype)), given["position"] + 1)',
         OF_GRAPHS,
     ),
     Mutant(
         "a block one place late",
         GRAPHS,
-        "self.model.block(tokens, position + slot, attend)",
-        "self.model.block(tokens, position + 1 + slot, attend)",
+        'model.block(given["tokens"], position + slot, partial(_attend, model, given))',
+        'model.block(given["tokens"], position + 1 + slot, partial(_attend, model, given))',
         OF_GRAPHS,
     ),
     Mutant(
@@ -132,7 +132,7 @@ BLOCKS = (
     Mutant(
         "windows of a graph are ignored",
         GRAPHS,
-        "position - window if window else 0",
+        'given["position"] - window if window else 0',
         "0",
         OF_GRAPHS,
     ),
