@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ..bundle import DraftSpec, ModelSpec
+from ..bundle import DraftSpec, ModelSpec, Role
 from ..engines.onnxruntime.cpu import NAME
 from .bundle_files import write_vocabulary
 from .checkpoints.checkpoint import Checkpoint
-from .checkpoints.pair import too_large, translate
-from .checkpoints.shared_vocabulary import Tokens, Translation
+from .checkpoints.pair import check_models
+from .checkpoints.shared_vocabulary import Translation
 from .dialects import ORT_DIALECTS
 from .export_model import ModelExport, export_model
 from .options import BuildContext, CalibrationTexts
@@ -34,21 +34,11 @@ class ResolvedDraft:
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        checkpoint: Checkpoint,
-        target: Tokens,
-        target_bytes: int,
-        min_overlap: float,
-        texts: CalibrationTexts,
+        cls, name: str, checkpoint: Checkpoint, target: Checkpoint, min_overlap: float, texts: CalibrationTexts
     ) -> ResolvedDraft:
-        """target_bytes: of its weights in fp32. Raises `CheckpointError`, and `PairError` for a draft of too many other
-        tokens.
-        """
-        translation, warnings = None, list[str]()
-        if not checkpoint.taps:
-            translation, warnings = translate(target, checkpoint, min_overlap, texts.texts)
-            warnings += too_large(checkpoint, target_bytes)
+        """Raises `CheckpointError`, and `PairError` for a draft of too many other tokens."""
+        models: dict[Role, Checkpoint] = {"target": target, "draft": checkpoint}
+        translation, warnings = check_models(models, min_overlap, texts.texts)
         lines = tuple(f"draft {name}: {line}" for line in (*checkpoint.warnings, *warnings))
         return cls(name, checkpoint, translation, lines)
 
@@ -68,7 +58,8 @@ class ResolvedDraft:
         inside = f"{DRAFTS}/{self.name}-{export.key(contract)[:8]}"
         folder = context.staging_dir / inside
         spec = export_model(export, replace(context, staging_dir=folder))
-        maps = write_vocabulary(self.checkpoint, self.translation, target, spec, min_overlap, folder)
+        sizes = target.vocab_size, spec.vocab_size
+        maps = write_vocabulary(self.checkpoint, self.translation, *sizes, min_overlap, folder)
         with context.progress.stage(f"prove {self.name}", len(spec.graphs)) as step:
             spec = prove(folder, "draft", spec, contract, (NAME,), step)
         return DraftSpec(self.name, spec, maps).inside(inside)

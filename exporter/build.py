@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 
-from ..bundle import Bundle, Contract, DraftSpec, Role, write_manifest
+from ..bundle import SCHEMA_VERSION, Bundle, Contract, DraftSpec, Manifest, Role, list_files, write_manifest
 from ..bundle.files import require_space_for
 from ..bundle.output import new_folder
 from ..editing.compile import compile_bundle
@@ -15,12 +16,12 @@ from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
 from ..errors import ParameterError
 from ..user_cache import user_cache
 from .additional_drafts import ResolvedDraft
-from .bundle_files import Contents, make_manifest, unused_templates, write_text, write_vocabulary
+from .bundle_files import unused_templates, write_text, write_vocabulary
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.config import keeps_states
 from .checkpoints.find import find_checkpoint
 from .checkpoints.pair import check_capacity, check_models
-from .checkpoints.shared_vocabulary import Tokens, Translation
+from .checkpoints.shared_vocabulary import Translation
 from .checkpoints.source import is_gguf
 from .dialects import Dialect, refuse_engines
 from .export_model import ModelExport, export_model
@@ -35,7 +36,7 @@ from .precision import BuildTargets, PrecisionPlan
 from .proving.prove import prove
 from .recipe_choice import Quantizing
 from .sources import check_engines, check_overrules, check_sources, check_tree_rows, check_vocabulary, said
-from .stage_cache import open_cache
+from .stage_cache import open_cache, package_versions
 from .tracing.trees import refuse_trees
 from .weights.fidelity import calibration_tokens
 
@@ -71,9 +72,8 @@ class _Models:
         check_overrules({named.source: draft.kind for named, draft in zip(drafts, found, strict=True)}, options)
         refuse_states(models, options, dialects)
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
-        ours = Tokens.of(models["target"].tokenizer)
         more = tuple(
-            ResolvedDraft.of(named.name, checkpoint, ours, models["target"].fp32_bytes, options.min_overlap, texts)
+            ResolvedDraft.of(named.name, checkpoint, models["target"], options.min_overlap, texts)
             for named, checkpoint in zip(drafts[1:], found[1:], strict=True)
         )
         lines = [line for model in models.values() for line in model.warnings]
@@ -202,14 +202,27 @@ def _write(
     made: tuple[DraftSpec, ...] = ()
     if first is not None:
         own, translation = resolved.models["draft"], resolved.translation
-        maps = write_vocabulary(own, translation, target, first, options.min_overlap, staging_dir)
+        sizes = target.vocab_size, first.vocab_size
+        maps = write_vocabulary(own, translation, *sizes, options.min_overlap, staging_dir)
         made = (DraftSpec(drafts[0].name, first, maps),)
     for one, export in zip(resolved.more, more, strict=True):
         made += (one.put(export, target, options.min_overlap, context),)
     with progress.stage("write", 1):
-        defaults = resolved.models["target"].defaults.within(target.vocab_size)
-        contents = Contents(target, made, text, options.engines, defaults)
-        write_manifest(staging_dir, make_manifest(contents, contract, staging_dir, command))
+        manifest = Manifest(
+            schema_version=SCHEMA_VERSION,
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            command=command,
+            packages=package_versions(),
+            contract=contract,
+            target=target,
+            drafts=made,
+            text=text,
+            engines=options.engines,
+            plans=(),
+            files=list_files(staging_dir),
+            defaults=resolved.models["target"].defaults.within(target.vocab_size),
+        )
+        write_manifest(staging_dir, manifest)
         return Bundle.open(staging_dir, check_digests=False)  # what was written must be readable
 
 

@@ -1,34 +1,17 @@
-"""A bundle's files other than graphs: the tokenizer with its chat templates, a map between vocabularies, and the
-manifest over all of it.
-"""
+"""A bundle's files other than graphs: the tokenizer with its chat templates, and maps between vocabularies."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ..bundle import (
-    SCHEMA_VERSION,
-    Contract,
-    Defaults,
-    DraftSpec,
-    Manifest,
-    ModelSpec,
-    Role,
-    SharedVocabulary,
-    TextSpec,
-    list_files,
-)
+from ..bundle import SharedVocabulary, TextSpec
 from ..errors import PairError
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.shared_vocabulary import Translation
-from .stage_cache import package_versions
 
 MAPS = "tokenizer/shared_vocabulary.npz"
 # The chat templates that a bundle has, as transformers chooses them by itself: the second for messages with tools.
@@ -88,76 +71,32 @@ def unused_templates(tokenizer: PreTrainedTokenizerBase) -> str | None:
     return f"{note}; to use another one, load the bundle with --chat-template FILE"
 
 
-def write_maps(
-    translation: Translation | None, target: ModelSpec, draft: ModelSpec, min_overlap: float, staging_dir: Path
-) -> SharedVocabulary | None:
-    """The draft's translation, where it has one, as wide as the logits turned out to be."""
-    if translation is None:
-        return None
-    target_size, draft_size = target.vocab_size, draft.vocab_size
-    to_draft, shared = translation.maps(target_size, draft_size)
-    overlap = translation.overlap_of(shared[0].tolist())
-    if not shared.size or overlap < min_overlap:  # ids beyond the logits cannot be proposed
-        raise PairError(
-            f"the models can give {overlap:.1%} of the tokens in the calibration texts, fewer than their tokenizers; "
-            f"--min-overlap asks for {min_overlap:.1%}; choose a draft of the target's family, "
-            "or leave out --draft to use prompt lookup"
-        )
-    (staging_dir / MAPS).parent.mkdir(exist_ok=True)
-    np.savez(staging_dir / MAPS, allow_pickle=False, to_draft=to_draft, shared=shared)
-    return SharedVocabulary(
-        MAPS, shared.shape[1], translation.target.count(target_size), translation.draft.count(draft_size)
-    )
-
-
-def write_kept_tokens(kept: NDArray[np.int64], target_size: int, staging_dir: Path) -> SharedVocabulary:
-    """For a draft that reads all of the target's ids and proposes the tokens `kept [m]`, in the order of its logits."""
-    shared = np.stack([kept, np.arange(len(kept))])
-    (staging_dir / MAPS).parent.mkdir(exist_ok=True)
-    np.savez(staging_dir / MAPS, allow_pickle=False, to_draft=np.arange(target_size), shared=shared)
-    return SharedVocabulary(MAPS, len(kept), target_size, len(kept))
-
-
 def write_vocabulary(
     draft: Checkpoint,
     translation: Translation | None,
-    target: ModelSpec,
-    spec: ModelSpec,
+    target_size: int,
+    draft_size: int,
     min_overlap: float,
     folder: Path,
 ) -> SharedVocabulary | None:
-    """The map between the target's ids and those of a draft that has others, into the draft's `folder`. spec: of the
-    draft.
+    """The map between the target's ids and those of a draft that has others, into the draft's `folder`. The sizes: of
+    the logits, as they turned out to be.
     """
-    if draft.kept_tokens is not None:
-        return write_kept_tokens(draft.kept_tokens, target.vocab_size, folder)
-    return write_maps(translation, target, spec, min_overlap, folder)
-
-
-def reference_path(role: Role) -> str:
-    return f"reference/{role}.npz"
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What was made for a bundle. engines: that it is built for."""
-
-    target: ModelSpec
-    drafts: tuple[DraftSpec, ...]
-    text: TextSpec
-    engines: tuple[str, ...]
-    defaults: Defaults = field(default_factory=Defaults)
-
-
-def make_manifest(contents: Contents, contract: Contract, staging_dir: Path, command: str) -> Manifest:
-    """staging_dir: the folder with all files of the bundle but the manifest."""
-    return Manifest(
-        schema_version=SCHEMA_VERSION,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        command=command,
-        packages=package_versions(),
-        contract=contract,
-        plans=(),
-        files=list_files(staging_dir),
-        **vars(contents),
-    )
+    if draft.kept_tokens is not None:  # it reads all of the target's ids, and its logits are in the order of these
+        kept = np.arange(len(draft.kept_tokens))
+        to_draft, shared, counts = np.arange(target_size), np.stack([draft.kept_tokens, kept]), (target_size, len(kept))
+    elif translation is not None:
+        to_draft, shared = translation.maps(target_size, draft_size)
+        overlap = translation.overlap_of(shared[0].tolist())
+        if not shared.size or overlap < min_overlap:  # ids beyond the logits cannot be proposed
+            raise PairError(
+                f"the models can give {overlap:.1%} of the tokens in the calibration texts, fewer than their "
+                f"tokenizers; --min-overlap asks for {min_overlap:.1%}; choose a draft of the target's family, "
+                "or leave out --draft to use prompt lookup"
+            )
+        counts = translation.target.count(target_size), translation.draft.count(draft_size)
+    else:
+        return None
+    (folder / MAPS).parent.mkdir(exist_ok=True)
+    np.savez(folder / MAPS, allow_pickle=False, to_draft=to_draft, shared=shared)
+    return SharedVocabulary(MAPS, shared.shape[1], *counts)

@@ -21,9 +21,9 @@ from .checkpoints.source import (
     read_headers,
     stated_positions,
 )
-from .hidden_drafts.fit import Said, Target, draft_vocab, find_taps
-from .hidden_drafts.folder import format_of, pickled_named, refuse_as_target, tensors_of
-from .hidden_drafts.kinds import BlockFormat, Format, is_assistant, kind_of
+from .hidden_drafts.fit import Published, Said, Target, find_taps
+from .hidden_drafts.folder import pickled_named, published, refuse_as_target
+from .hidden_drafts.kinds import is_assistant
 from .hidden_drafts.mtp_tensors import find_stored, is_mtp, of_gguf
 from .hidden_drafts.vocabulary import read_tables, read_target_ids
 from .options import BuildOptions, NamedDraft
@@ -39,7 +39,7 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
     if place and not is_gguf(target):
         refuse_as_target(target, place)
         check_length("target", stated_positions(read_config(target, place)), options.max_seq_len)
-    readers = list[tuple[str, Path, Format | BlockFormat]]()
+    readers = list[Published]()
     for named in drafts:
         kind: HiddenDraftKind | None = None
         if is_mtp(named.source):
@@ -53,12 +53,12 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
                 known = False
                 continue
             config = {} if is_gguf(named.source) else read_config(named.source, folder, "draft")
-            format = None if is_gguf(named.source) else format_of(named.source, folder)
+            reader = None if is_gguf(named.source) else published(named.source, folder)
             if is_assistant(config):
                 kind = "assistant"
-            elif format:
-                kind = kind_of(format, tensors_of(find_weights(named.source, folder)))
-                readers.append((named.source, folder, format))
+            elif reader:
+                kind = reader.kind
+                readers.append(reader)
             elif not is_gguf(named.source):
                 positions = stated_positions(config)
                 check_length(f"draft {named.name}", positions, options.max_seq_len)
@@ -70,7 +70,7 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
     if known:
         check_overrules({named.source: kind for named, kind in zip(drafts, kinds, strict=True)}, options)
     for reader in readers:
-        _check_reader(*reader, target, place, said(options))
+        _check_reader(reader, target, place, said(options))
 
 
 def look_on_hub(sources: Sequence[str]) -> None:
@@ -148,13 +148,9 @@ def _check_mtp(target: str, place: Path | None, vocabulary: int | None) -> None:
         find_stored(target, read_headers(find_weights(target, place)), size.layers, size.width)
 
 
-def _check_reader(
-    source: str, folder: Path, format: Format | BlockFormat, target: str, place: Path | None, said: Said
-) -> None:
-    config = read_config(source, folder, "draft")
+def _check_reader(draft: Published, target: str, place: Path | None, said: Said) -> None:
     theirs = read_config(target, place) if place and not is_gguf(target) else {}
-    stored = tensors_of(find_weights(source, folder))
     if size := Target.of(theirs):
-        find_taps(source, format, config, {name: shape for name, (_, _, shape) in stored.items()}, size, said)
-        tables = read_tables(source, stored)
-        read_target_ids(source, tables, draft_vocab(source, config, size), size.vocab_size)
+        find_taps(draft, size, said)
+        tables = read_tables(draft.source, draft.tensors)
+        read_target_ids(draft.source, tables, draft.vocab_size(size), size.vocab_size)

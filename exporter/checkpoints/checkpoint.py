@@ -196,15 +196,21 @@ class Checkpoint:
 
     def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
         """The same, and notes of the weights that were left out."""
-        options: dict[str, Any] = dict(config=self.config, dtype=TORCH_DTYPES[precision], output_loading_info=True)
-        options |= dict(experts_implementation="batched_mm", use_safetensors=True, trust_remote_code=False)
-        try:
-            # Sizes that do not match are refused below: transformers' error does not name them.
-            model, info = AutoModelForCausalLM.from_pretrained(self.folder, ignore_mismatched_sizes=True, **options)
-        except Exception as error:
-            raise CheckpointError(f"{self.source}: the weights cannot be loaded: {first_line(error)}") from None
+        model, info = self._load(precision, use_safetensors=True)
         notes = check_all_read(self.source, model, self.config, info, self.weights)
         return for_inference(self.source, model, info), notes
+
+    def _load(self, precision: Precision, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
+        """And what transformers says of the loading. Raises `CheckpointError`."""
+        options |= dict(config=self.config, dtype=TORCH_DTYPES[precision], experts_implementation="batched_mm")
+        options |= dict(output_loading_info=True, trust_remote_code=False)
+        # Refused by the caller: transformers' error does not name them.
+        options["ignore_mismatched_sizes"] = True
+        try:
+            model, info = AutoModelForCausalLM.from_pretrained(self.folder, **options)
+        except Exception as error:
+            raise CheckpointError(f"{self.source}: the weights cannot be loaded: {first_line(error)}") from None
+        return model, info
 
 
 def for_inference(source: str, model: PreTrainedModel, info: dict[str, Any]) -> PreTrainedModel:

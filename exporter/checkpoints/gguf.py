@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -31,7 +30,6 @@ from ...errors import CheckpointError, SpecExportError, UnsupportedModelError
 from .checkpoint import Checkpoint, check_decoder, for_inference
 from .gguf_keys import apply_header
 from .gguf_tokenizer import SUPPORTED_TOKENIZERS, read_tokenizer
-from .half_precision import TORCH_DTYPES
 from .left_out import check_shapes
 from .source import INSTEAD, first_line
 
@@ -143,15 +141,9 @@ class GgufCheckpoint(Checkpoint):
         return self.weights
 
     def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
-        config = self.config
-        options: dict[str, Any] = dict(config=config, dtype=TORCH_DTYPES[precision], output_loading_info=True)
-        options |= dict(experts_implementation="batched_mm", trust_remote_code=False)
-        options["ignore_mismatched_sizes"] = True  # refused below: transformers' error does not name them
-        try:
-            with self._quick_loader():
-                model, info = AutoModelForCausalLM.from_pretrained(self.folder, gguf_file=self.file, **options)
-        except Exception as error:
-            raise CheckpointError(f"{self.source}: the weights cannot be loaded: {first_line(error)}") from None
+        _ = self.config  # refused as such
+        with self._quick_loader():
+            model, info = self._load(precision, gguf_file=self.file)
         check_shapes(self.source, info, "its header")
         self._check_all_read(model)
         for tensor in self.header.tensors:

@@ -31,19 +31,13 @@ def check_models(
         model.check_tokens()
     if draft is None or draft.taps:  # which reads the target's tokens
         return None, []
-    translation, differences = translate(Tokens.of(target.tokenizer), draft, min_overlap, texts)
-    large = [f"{line} Are the two swapped?" for line in too_large(draft, target.fp32_bytes)]
-    return translation, [*differences, *large]
-
-
-def too_large(draft: Checkpoint, target_bytes: int) -> list[str]:
-    """A warning about a draft that is not smaller than its target. target_bytes: of its weights in fp32."""
-    if draft.fp32_bytes < target_bytes:
-        return []
-    return [
-        f"the draft's weights ({draft.fp32_bytes / 1e6:.1f} MB) are not smaller than the target's "
-        f"({target_bytes / 1e6:.1f} MB in fp32): speculation is unlikely to pay."
-    ]
+    translation, warnings = _translate(target, draft, min_overlap, texts)
+    if draft.fp32_bytes >= target.fp32_bytes:
+        warnings.append(
+            f"the draft's weights ({draft.fp32_bytes / 1e6:.1f} MB) are not smaller than the target's "
+            f"({target.fp32_bytes / 1e6:.1f} MB in fp32): speculation is unlikely to pay. Are the two swapped?"
+        )
+    return translation, warnings
 
 
 def check_capacity(models: Mapping[str, Checkpoint], max_seq_len: int | None) -> int:
@@ -86,15 +80,15 @@ def tokenizer_differences(target: Mapping[str, Any], draft: Mapping[str, Any]) -
             yield f"the {part} differs"
 
 
-def translate(
-    target: Tokens, draft: Checkpoint, min_overlap: float, texts: Sequence[str]
+def _translate(
+    target: Checkpoint, draft: Checkpoint, min_overlap: float, texts: Sequence[str]
 ) -> tuple[Translation | None, list[str]]:
     """None where the draft reads the target's ids as they are; and warnings. As `check_models`."""
-    other = Tokens.of(draft.tokenizer)
-    difference = next(tokenizer_differences(target.tokenizer, other.tokenizer), None)
+    ours, theirs = Tokens.of(target.tokenizer), Tokens.of(draft.tokenizer)
+    difference = next(tokenizer_differences(ours.tokenizer, theirs.tokenizer), None)
     if difference is None:
         return None, []
-    translation = Translation.between(target, other, texts or read_texts(None))
+    translation = Translation.between(ours, theirs, texts or read_texts(None))
     if translation.is_identity:
         return None, [
             f"target and draft have the same tokens, but {difference}: the draft reads texts as the target splits them"

@@ -93,6 +93,12 @@ def read_headers(files: Sequence[Path]) -> dict[str, tuple[Path, list[int]]]:
     return found
 
 
+def read_tensor(path: Path, name: str) -> Any:
+    """Of torch."""
+    with safe_open(path, "pt") as file:
+        return file.get_tensor(name)
+
+
 def read_config(source: str, folder: Path, field: str | None = None) -> Mapping[str, Any]:
     """What config.json holds. Raises `CheckpointError`."""
     try:
@@ -122,8 +128,7 @@ def stated_positions(config: Mapping[str, Any]) -> int | None:
 
 
 def _refuse_another(name: str, first: Path, second: Path) -> None:
-    with safe_open(first, "pt") as one, safe_open(second, "pt") as other:
-        ours, theirs = one.get_tensor(name), other.get_tensor(name)
+    ours, theirs = read_tensor(first, name), read_tensor(second, name)
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype or not bool((ours == theirs).all()):
         raise CheckpointError(
             f"{first} and {second.name} both hold {name}, with different values; expected each weight once, download "

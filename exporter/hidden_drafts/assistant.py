@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from ...bundle import ELEMENT_BYTES, LAST, CacheLayer, Precision
+from ...bundle import LAST, CacheLayer, Precision
 from ...errors import CheckpointError
-from ..checkpoints.checkpoint import Checkpoint, for_inference
+from ..checkpoints.checkpoint import for_inference
 from ..checkpoints.source import first_line
-from .base import CACHE, HiddenDraft, HiddenDraftOutput, copied, cut_head
+from .base import CACHE, HiddenDraft, HiddenDraftOutput, ReadingCheckpoint, copied, cut_head
 
 KeyValue = tuple[Tensor, Tensor]
 # The cache of each kind of layer, as transformers' models of Gemma 4 give and take them.
@@ -161,10 +161,9 @@ def shared(target: PreTrainedModel, kinds: set[str]) -> tuple[tuple[str, ...], t
 
 
 @dataclass(frozen=True)
-class AssistantCheckpoint(Checkpoint):
+class AssistantCheckpoint(ReadingCheckpoint):
     """kept: as of `MtpCheckpoint`."""
 
-    target: Checkpoint
     kept: tuple[int, ...] = ()
 
     kind = "assistant"
@@ -177,14 +176,6 @@ class AssistantCheckpoint(Checkpoint):
     def kept_tokens(self) -> NDArray[np.int64] | None:
         return np.array(self.kept, np.int64) if self.kept else None
 
-    @cached_property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        return self.target.tokenizer
-
-    @cached_property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        return self.target.stop_token_ids
-
     @property
     def max_positions(self) -> int | None:
         return None  # those of the target
@@ -193,10 +184,6 @@ class AssistantCheckpoint(Checkpoint):
     def fp32_bytes(self) -> int:
         """With the embedding of the target, which it has a copy of."""
         return super().fp32_bytes + 4 * self.target.vocab_size * int(self.config.backbone_hidden_size)
-
-    @property
-    def loaded_beside(self) -> int:
-        return self.target.fp32_bytes // ELEMENT_BYTES["fp32"]
 
     @cached_property
     def digest(self) -> str:

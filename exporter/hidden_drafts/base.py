@@ -11,15 +11,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.masking_utils import create_causal_mask, sliding_window_overlay
 
-from ...bundle import HiddenDraftKind
+from ...bundle import ELEMENT_BYTES, Defaults, HiddenDraftKind
+from ..checkpoints.checkpoint import Checkpoint
 
 # What transformers calls a cache, before 5.24 and from then on.
 CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
@@ -29,6 +31,29 @@ KEPT = 1 << 29  # bytes of hidden states that a build keeps: 10 thousand tokens 
 def copied(part: str, weight: Tensor) -> str:
     """The note of a draft that has a copy of `weight`."""
     return f"the {part} is the target's: {weight.numel() / 1e6:.1f} M parameters more"
+
+
+@dataclass(frozen=True)
+class ReadingCheckpoint(Checkpoint):
+    """Of a draft that reads hidden states of `target`: the tokenizer, and what it says of texts, are the target's."""
+
+    target: Checkpoint
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self.target.tokenizer
+
+    @cached_property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        return self.target.stop_token_ids
+
+    @cached_property
+    def defaults(self) -> Defaults:
+        return self.target.defaults
+
+    @property
+    def loaded_beside(self) -> int:
+        return self.target.fp32_bytes // ELEMENT_BYTES["fp32"]
 
 
 @dataclass

@@ -5,35 +5,32 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from ...bundle import ELEMENT_BYTES, WARNING, Defaults, HiddenDraftKind, Precision
+from ...bundle import WARNING, HiddenDraftKind, Precision
 from ...errors import CheckpointError
 from ..checkpoints.checkpoint import Checkpoint, for_inference
 from ..checkpoints.find import find_checkpoint
 from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
-from ..checkpoints.source import first_line, read_config
+from ..checkpoints.source import first_line, read_config, read_tensor
 from ..weights.texts import read_texts
 from .assistant import AssistantCheckpoint
-from .base import HiddenDraft, copied
+from .base import HiddenDraft, ReadingCheckpoint, copied
 from .block import BlockDraft, BlockForm
 from .eagle3 import Eagle3Draft, Eagle3Form, turned
-from .fit import Said, Target, made_for, note_of_another
-from .folder import format_of, pickled_named, tensors_of
-from .formats import Description, absent_keys, describe, describe_blocks
-from .kinds import BlockFormat, Format, is_assistant, is_block, kind_of
+from .fit import Published, Said, Target, made_for, note_of_another
+from .folder import pickled_named, published
+from .formats import Description, absent_keys, describe
+from .kinds import is_assistant
 from .measured import acceptance, held_out, options, shares
 from .mtp_tensors import is_mtp
 from .vocabulary import TABLES, read_tables, read_target_ids
@@ -48,42 +45,29 @@ LEFT_OUT = ("verifier_norm.weight", "verifier_lm_head.weight")
 
 
 @dataclass(frozen=True)
-class HiddenDraftCheckpoint(Checkpoint):
-    """A local folder with `config.json` and safetensors weights; the tokenizer is the target's.
+class HiddenDraftCheckpoint(ReadingCheckpoint):
+    """A local folder with `config.json` and safetensors weights.
 
     texts: what acceptance is measured on where it could be read in several ways, by default the built-in ones.
     """
 
-    target: Checkpoint
-    format: Format | BlockFormat
+    published: Published
     said: Said
     texts: tuple[str, ...] = ()
 
     @property
     def kind(self) -> HiddenDraftKind:
-        return kind_of(self.format, self.stored)
+        return self.published.kind
 
     @property
     def taps(self) -> tuple[int, ...]:
         return self.form.taps
 
     @cached_property
-    def stored(self) -> dict[str, tuple[Path, str, list[int]]]:
-        """As `tensors_of`."""
-        return tensors_of(self.weights)
-
-    @cached_property
-    def _config(self) -> Mapping[str, Any]:
-        return read_config(self.source, self.folder, "draft")
-
-    @cached_property
     def description(self) -> Description:
         text = self.target.config.get_text_config()
         target = Target(text.num_hidden_layers, text.hidden_size, self.target.vocab_size)
-        shapes = {name: shape for name, (_, _, shape) in self.stored.items()}
-        if is_block(self.format):
-            return describe_blocks(self.source, self.format, self._config, shapes, target, self.said)
-        return describe(self.source, self.format, self._config, shapes, target, self.said)
+        return describe(self.published, target, self.said)
 
     @property
     def form(self) -> Eagle3Form | BlockForm:
@@ -121,28 +105,12 @@ class HiddenDraftCheckpoint(Checkpoint):
         return None  # rotary embeddings have no end; published drafts name the length that they were trained on
 
     @cached_property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        return self.target.tokenizer
-
-    @cached_property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        return self.target.stop_token_ids
-
-    @cached_property
-    def defaults(self) -> Defaults:
-        return self.target.defaults
-
-    @cached_property
     def fp32_bytes(self) -> int:
         """With what it shares with the target."""
         return sum(4 * int(parameter.numel()) for parameter in self._empty().parameters())
 
     def own_parameters(self, model: PreTrainedModel) -> int:
-        return sum(math.prod(self.stored[name][2]) for name in self._names(self._empty()))
-
-    @property
-    def loaded_beside(self) -> int:
-        return self.target.fp32_bytes // ELEMENT_BYTES["fp32"]
+        return sum(math.prod(self.published.shape(name)) for name in self._names(self._empty()))
 
     @cached_property
     def digest(self) -> str:
@@ -152,17 +120,17 @@ class HiddenDraftCheckpoint(Checkpoint):
     @property
     def trained_with(self) -> str | None:
         """The target that it was made for, where that is written."""
-        return made_for(self._config)[0]
+        return made_for(self.published.config)[0]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        note = note_of_another(self.source, self._config, self.target.source, self.target.architecture)
+        note = note_of_another(self.published, self.target.source, self.target.architecture)
         return (*note, *self._chosen[1])
 
     def check(self) -> None:
         """Raises `CheckpointError` for what `load` would refuse, before anything is loaded."""
         self._names(self._empty())
-        self._target_ids()
+        _ = self.kept_tokens
 
     def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
         """The draft, which reads the target that is loaded with it; and notes of what they share, and of keys that
@@ -171,20 +139,20 @@ class HiddenDraftCheckpoint(Checkpoint):
         Raises `CheckpointError` for weights that are missing, unreadable, of another shape, or no part of the draft.
         """
         model, notes = self._filled(self.target.load(precision), TORCH_DTYPES[precision], self.form)
-        described, target = self.description, self.target.config.get_text_config()
-        absent = ", ".join(absent_keys(self.source, self.format, self._config, described, self.said, target))
+        target = self.target.config.get_text_config()
+        absent = ", ".join(absent_keys(self.published, self.description, self.said, target))
         return model, (*notes, f"{WARNING}not in config.json, so by default: {absent}") if absent else notes
 
     def _filled(
         self, target: PreTrainedModel, dtype: torch.dtype, form: Eagle3Form | BlockForm
     ) -> tuple[PreTrainedModel, tuple[str, ...]]:
         model = self._empty(form)
-        state = {name: self._read(name).to(dtype) for name in self._names(model)}
+        state = {name: read_tensor(*self.published.tensors[name][:2]).to(dtype) for name in self._names(model)}
         if self.description.neighbours:
             state |= {name: _apart(state[name], model.config.head_dim) for name in state if TURNED.search(name)}
         again = {name: name.replace(CONTEXT, ".self_attn.") for name in model.state_dict() if CONTEXT in name}
         state |= {name: state[own].clone() for name, own in again.items()}
-        ids = self._target_ids()
+        ids = None if self.kept_tokens is None else torch.from_numpy(self.kept_tokens)
         notes = []
         if EMBEDDING not in state:
             theirs = target.get_input_embeddings()
@@ -217,7 +185,11 @@ class HiddenDraftCheckpoint(Checkpoint):
     def _names(self, model: Eagle3Draft | BlockDraft) -> list[str]:
         """Of the weights that are stored. Raises `CheckpointError` unless they are the model's, in its shapes."""
         ours = {name: list(value.shape) for name, value in model.state_dict().items() if CONTEXT not in name}
-        names = [name for name in self.stored if name not in (*TABLES, *LEFT_OUT) and not name.endswith("inv_freq")]
+        names = [
+            name
+            for name in self.published.tensors
+            if name not in (*TABLES, *LEFT_OUT) and not name.endswith("inv_freq")
+        ]
         if other := sorted(set(names) - ours.keys()):
             raise self._wrong(
                 f"has {len(other)} weights that the draft of config.json has no place for, the first is {other[0]}; "
@@ -229,26 +201,15 @@ class HiddenDraftCheckpoint(Checkpoint):
         if missing := sorted(ours.keys() - {*names} - shared):
             raise self._wrong(f"lacks {len(missing)} weights of the draft of config.json, the first is {missing[0]}")
         for name in names:
-            if self.stored[name][2] != ours[name]:
-                raise self._wrong(f"has {name} of {self.stored[name][2]}; expected {ours[name]}, as config.json says")
+            if (there := self.published.shape(name)) != ours[name]:
+                raise self._wrong(f"has {name} of {there}; expected {ours[name]}, as config.json says")
         return names
-
-    def _read(self, name: str) -> Tensor:
-        path, stored, _ = self.stored[name]
-        with safe_open(path, "pt") as file:
-            tensor: Tensor = file.get_tensor(stored)
-        return tensor
 
     @cached_property
     def kept_tokens(self) -> NDArray[np.int64] | None:
         """Raises `CheckpointError` for tables that do not fit."""
-        ids = self._target_ids()
-        return None if ids is None else ids.numpy()
-
-    def _target_ids(self) -> Tensor | None:
-        size = self.description.forms[0].draft_vocab
-        ids = read_target_ids(self.source, read_tables(self.source, self.stored), size, self.vocab_size)
-        return None if ids is None else torch.from_numpy(ids)
+        size, tables = self.description.forms[0].draft_vocab, read_tables(self.source, self.published.tensors)
+        return read_target_ids(self.source, tables, size, self.vocab_size)
 
     def _wrong(self, what: str) -> CheckpointError:
         return CheckpointError(f"{self.source} {what}; export or download it again", "draft")
@@ -272,10 +233,10 @@ def find_draft(source: str, target: Checkpoint, said: Said | None = None, texts:
         assistant = AssistantCheckpoint(source, found.folder, target)
         assistant.check()
         return assistant
-    format = format_of(source, found.folder)
-    if format is None:
+    reader = published(source, found.folder)
+    if reader is None:
         return found
-    draft = HiddenDraftCheckpoint(source, found.folder, target, format, said or Said(), texts)
+    draft = HiddenDraftCheckpoint(source, found.folder, target, reader, said or Said(), texts)
     draft.check()
     return draft
 

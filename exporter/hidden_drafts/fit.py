@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from ...bundle import LAST
+from ...bundle import LAST, HiddenDraftKind
 from ...errors import CheckpointError, ParameterError
 from ...runtime.hub import name_of
-from .kinds import FIRST, MIDDLE, BlockFormat, Format, is_block
+from .kinds import FIRST, MIDDLE, Format
 
 # What a drafted row reads of the row before: the last layer's output as it is, or after the last norm.
 Feedback = Literal["pre", "post"]
@@ -22,7 +23,7 @@ Feedback = Literal["pre", "post"]
 IDS, DEEPSPEC_IDS = "eagle_aux_hidden_state_layer_ids", "target_layer_ids"
 INNER, LAYER = "eagle_config", "transformer_layer_config"
 BLOCK_INNER = "dflash_config"
-BLOCK_IDS: dict[BlockFormat, str] = {
+BLOCK_IDS: dict[str, str] = {
     "zlab": DEEPSPEC_IDS,
     "deepspec-blocks": DEEPSPEC_IDS,
     "speculators-blocks": "aux_hidden_state_layer_ids",
@@ -59,76 +60,103 @@ class Said:
     feedback: Feedback | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Published:
+    """A draft that reads the target, as a folder has it. config: what config.json holds. tensors: by the module's name
+    of each its file, its name there and its shape.
+    """
+
+    source: str
+    format: Format
+    config: Mapping[str, Any]
+    tensors: Mapping[str, tuple[Path, str, list[int]]]
+
+    def __str__(self) -> str:
+        return self.source
+
+    @property
+    def is_block(self) -> bool:
+        return self.format in BLOCK_IDS
+
+    @property
+    def kind(self) -> HiddenDraftKind:
+        if not self.is_block:
+            return "eagle3"
+        heads = ("markov_head.", "confidence_head.")
+        return "dspark" if any(name.startswith(heads) for name in self.tensors) else "dflash"
+
+    @property
+    def parts(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Of the config, those that describe the layers, and in ModelOpt's form the head, in z-lab's blocks."""
+        layer = self.config.get(LAYER) if self.format in ("speculators", "speculators-blocks") else self.config
+        key = BLOCK_INNER if self.is_block else INNER
+        inner = (self.config.get(key) if self.format not in ("deepspec", "speculators") else None) or {}
+        for place, name in ((layer, LAYER), (inner, key)):
+            if not isinstance(place, Mapping):
+                raise _wrong(
+                    f"{self}: {name} in config.json is {place!r}; expected an object, export or download it again"
+                )
+        assert layer is not None
+        return layer, inner
+
+    def shape(self, name: str) -> list[int]:
+        """Of a tensor, empty where there is none."""
+        return self.tensors[name][2] if name in self.tensors else []
+
+    def columns(self, name: str) -> int:
+        """Of the matrix `name`, 0 where there is none. Raises `CheckpointError` for what is no matrix."""
+        shape = self.shape(name) or [0, 0]
+        if len(shape) != 2:
+            raise _wrong(f"{self} has a {name} of {shape}; expected a matrix")
+        return shape[1]
+
+    def vocab_size(self, target: Target) -> int:
+        """m. Raises `CheckpointError`."""
+        inner = _object(self.config, BLOCK_INNER)
+        size = self.config.get("draft_vocab_size") or inner.get("draft_vocab_size") or target.vocab_size
+        if type(size) is not int:
+            raise _wrong(f"{self}: draft_vocab_size in config.json is {size!r}; expected a number of tokens")
+        return size
+
+
 def module_name(name: str) -> str:
     """What `Eagle3Draft` and `BlockDraft` call a tensor."""
     name = name.removeprefix("model.").removeprefix("logit_head.").replace("attention_sink_bias", "sinks")
     return next((own + name.removeprefix(theirs) for theirs, own in NAMES.items() if name.startswith(theirs)), name)
 
 
-def parts(
-    source: str, format: Format | BlockFormat, config: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Of what config.json holds, those that describe the layers, and in ModelOpt's form the head, in z-lab's blocks."""
-    layer = config.get(LAYER) if format in ("speculators", "speculators-blocks") else config
-    key = BLOCK_INNER if is_block(format) else INNER
-    inner = (config.get(key) if format not in ("deepspec", "speculators") else None) or {}
-    for place, name in ((layer, LAYER), (inner, key)):
-        if not isinstance(place, Mapping):
-            raise _wrong(
-                f"{source}: {name} in config.json is {place!r}; expected an object, export or download it again"
-            )
-    assert layer is not None
-    return layer, inner
-
-
-def find_taps(
-    source: str,
-    format: Format | BlockFormat,
-    config: Mapping[str, Any],
-    shapes: Mapping[str, list[int]],
-    target: Target,
-    said: Said,
-) -> tuple[tuple[int, ...], ...]:
-    """What it may tap, several where libraries read ids in two ways. config: what config.json holds. shapes: of the
-    tensors, by the module's names.
+def find_taps(draft: Published, target: Target, said: Said) -> tuple[tuple[int, ...], ...]:
+    """What it may tap, several where libraries read ids in two ways.
 
     Raises `CheckpointError` for a draft of another target.
     """
-    layer, inner = parts(source, format, config)
+    (layer, inner), config = draft.parts, draft.config
     declared, words = config.get("num_target_layers") or target.layers, layer.get("vocab_size", target.vocab_size)
     if declared != target.layers:
-        raise _wrong(f"{source} is a draft of a target of {declared} layers; the target has {target.layers}: {OTHER}")
+        raise _wrong(f"{draft} is a draft of a target of {declared} layers; the target has {target.layers}: {OTHER}")
     if words != target.vocab_size:
         raise _wrong(
-            f"{source} is a draft for a vocabulary of {words} tokens; the target's is {target.vocab_size}: {OTHER}"
+            f"{draft} is a draft for a vocabulary of {words} tokens; the target's is {target.vocab_size}: {OTHER}"
         )
     if any(tap != LAST and not 0 <= tap <= target.layers for tap in said.taps):
         given = ",".join(map(str, said.taps))
         raise ParameterError(f"--draft-taps is {given}; the target has 0 to {target.layers}", "draft_taps")
-    taps = (_checked(source, said.taps, target),) if said.taps else _taps(source, format, config, inner, target)
-    width = config.get("target_hidden_size") or layer.get("hidden_size")
-    _check_width(source, columns(source, shapes, "fc.weight"), len(taps[0]), width, target.width)
-    norm, own = shapes.get("norm.weight"), layer.get("hidden_size")
+    taps = (_checked(draft, said.taps, target),) if said.taps else _taps(draft, inner, target)
+    own = layer.get("hidden_size")
+    _check_width(draft, len(taps[0]), config.get("target_hidden_size") or own, target.width)
+    norm = draft.shape("norm.weight")
     if norm and type(own) is int and norm != [own]:
         raise _wrong(
-            f"{source} has a norm.weight of {norm[0]} numbers, and config.json says {own} (hidden_size); they are of "
+            f"{draft} has a norm.weight of {norm[0]} numbers, and config.json says {own} (hidden_size); they are of "
             "two drafts, export or download both again"
         )
-    stored, named = shapes.get("lm_head.weight"), draft_vocab(source, config, target)
-    if columns(source, shapes, "lm_head.weight") and stored and stored[0] != named:
+    stored, named = draft.shape("lm_head.weight"), draft.vocab_size(target)
+    if draft.columns("lm_head.weight") and stored[0] != named:
         raise _wrong(
-            f"{source} has an output embedding of {stored[0]} tokens, and config.json says {named} (draft_vocab_size); "
+            f"{draft} has an output embedding of {stored[0]} tokens, and config.json says {named} (draft_vocab_size); "
             "they are of two drafts, export or download both again"
         )
     return taps
-
-
-def draft_vocab(source: str, config: Mapping[str, Any], target: Target) -> int:
-    """m. Raises `CheckpointError`."""
-    size = config.get("draft_vocab_size") or _object(config, BLOCK_INNER).get("draft_vocab_size") or target.vocab_size
-    if type(size) is not int:
-        raise _wrong(f"{source}: draft_vocab_size in config.json is {size!r}; expected a number of tokens")
-    return size
 
 
 def made_for(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
@@ -144,25 +172,17 @@ def architecture_of(config: Mapping[str, Any]) -> str | None:
     return str(named[0]) if isinstance(named, list) and named else None
 
 
-def columns(source: str, shapes: Mapping[str, list[int]], name: str) -> int:
-    """Of the matrix `name`, 0 where there is none. Raises `CheckpointError` for what is no matrix."""
-    shape = shapes.get(name, [0, 0])
-    if len(shape) != 2:
-        raise _wrong(f"{source} has a {name} of {shape}; expected a matrix")
-    return shape[1]
-
-
 def _object(place: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value if isinstance(value := place.get(key), Mapping) else {}
 
 
-def note_of_another(source: str, config: Mapping[str, Any], target: str, architecture: str) -> tuple[str, ...]:
+def note_of_another(draft: Published, target: str, architecture: str) -> tuple[str, ...]:
     """Of a draft that may be of another target. It changes no text, and the build measures what the target keeps."""
-    named, theirs = made_for(config)
+    named, theirs = made_for(draft.config)
     if theirs is not None and theirs != architecture:
-        return (f"{source} was made for a {theirs} ({named}), and {target} is a {architecture}",)
+        return (f"{draft} was made for a {theirs} ({named}), and {target} is a {architecture}",)
     if named is not None and not is_same(named, target):
-        return (f"{source} was made for {named}; that {target} is a copy of it is not checked",)
+        return (f"{draft} was made for {named}; that {target} is a copy of it is not checked",)
     return ()
 
 
@@ -176,39 +196,37 @@ def _own_name(source: str) -> str:
     return re.sub(r"([.-](i?q\d\w*|b?f16|f32))?\.gguf$", "", source.split("/")[-1].lower())
 
 
-def _taps(
-    source: str, format: Format | BlockFormat, config: Mapping[str, Any], inner: Mapping[str, Any], target: Target
-) -> tuple[tuple[int, ...], ...]:
+def _taps(draft: Published, inner: Mapping[str, Any], target: Target) -> tuple[tuple[int, ...], ...]:
     """Indices of `hidden_states`: ids count what a layer reads or, one less, what it gives.
 
     The former at the top level (EAGLE, vLLM, speculators), the latter in `eagle_config` (SGLang, SpecForge, ModelOpt)
     and in DeepSpec's. By default a layer near the beginning, the middle and the end. Both where ids are in both places
     and do not agree, or are the defaults of the other count. Of blocks the latter, in speculators' format the former.
     """
-    if is_block(format):
-        ids = _ids(source, {**config, **inner}, BLOCK_IDS[format])
+    format, config, count = draft.format, draft.config, target.layers
+    if draft.is_block:
+        ids = _ids(draft, {**config, **inner}, BLOCK_IDS[format])
         if not ids:
-            raise _wrong(f"{source}: {BLOCK_IDS[format]} is missing in config.json; {GIVE_TAPS}")
-        return (_checked(source, ids if format == "speculators-blocks" else _after(ids), target),)
-    count = target.layers
+            raise _wrong(f"{draft}: {BLOCK_IDS[format]} is missing in config.json; {GIVE_TAPS}")
+        return (_checked(draft, ids if format == "speculators-blocks" else _after(ids), target),)
     reads, gives = (2, count // 2, count - 3), (1, count // 2 - 1, count - 4)  # the defaults of both
     outside: tuple[int, ...] = ()
     if format == "deepspec":
-        inside = _ids(source, config, DEEPSPEC_IDS)
+        inside = _ids(draft, config, DEEPSPEC_IDS)
         if not inside:
-            raise _wrong(f"{source}: {DEEPSPEC_IDS} is missing in config.json; {GIVE_TAPS}")
+            raise _wrong(f"{draft}: {DEEPSPEC_IDS} is missing in config.json; {GIVE_TAPS}")
     else:
-        outside, inside = _ids(source, config, IDS), _ids(source, inner, IDS)
+        outside, inside = _ids(draft, config, IDS), _ids(draft, inner, IDS)
     found = [ids for ids in (outside, _after(inside)) if ids] or [reads]
     if format != "deepspec" and inside == reads:
         found.append(inside)
     if format != "speculators" and outside == gives:
         found.append(_after(outside))
     if len({*map(len, found)}) > 1:
-        raise _wrong(f"{source} has {IDS} twice, of {len(found[0])} layers and of {len(found[1])}; {GIVE_TAPS}")
-    taps = tuple(dict.fromkeys(_checked(source, ids, target) for ids in found))
+        raise _wrong(f"{draft} has {IDS} twice, of {len(found[0])} layers and of {len(found[1])}; {GIVE_TAPS}")
+    taps = tuple(dict.fromkeys(_checked(draft, ids, target) for ids in found))
     if any(LAST in one for one in taps):
-        raise _wrong(f"{source} taps layer {count} of {count}, where libraries disagree on the norm; {GIVE_TAPS}")
+        raise _wrong(f"{draft} taps layer {count} of {count}, where libraries disagree on the norm; {GIVE_TAPS}")
     return taps
 
 
@@ -216,28 +234,29 @@ def _after(ids: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(one + 1 for one in ids)
 
 
-def _ids(source: str, place: Mapping[str, Any], key: str) -> tuple[int, ...]:
+def _ids(draft: Published, place: Mapping[str, Any], key: str) -> tuple[int, ...]:
     ids = place.get(key) or ()
     if not isinstance(ids, Sequence) or not all(type(one) is int for one in ids):
-        raise _wrong(f"{source}: {key} in config.json is {ids!r}; expected a list of layers")
+        raise _wrong(f"{draft}: {key} in config.json is {ids!r}; expected a list of layers")
     return tuple(ids)
 
 
-def _checked(source: str, taps: tuple[int, ...], target: Target) -> tuple[int, ...]:
+def _checked(draft: Published, taps: tuple[int, ...], target: Target) -> tuple[int, ...]:
     wrong = next((tap for tap in taps if tap != LAST and not 0 <= tap <= target.layers), None)
     if wrong is not None:
-        raise _wrong(f"{source} taps layer {wrong}; the target has {target.layers}: {OTHER}, or {GIVE_TAPS}")
+        raise _wrong(f"{draft} taps layer {wrong}; the target has {target.layers}: {OTHER}, or {GIVE_TAPS}")
     return tuple(LAST if tap == target.layers else tap for tap in taps)
 
 
-def _check_width(source: str, fused: int, taps: int, named: object, width: int) -> None:
-    """fused: how many numbers of the target it reads. named: the width of its target, by its config."""
+def _check_width(draft: Published, taps: int, named: object, width: int) -> None:
+    """named: the width of its target, by its config."""
+    fused = draft.columns("fc.weight")  # numbers of the target that it reads
     if fused == taps * width:
         return
     if fused % width == 0 and fused / taps != named:
         count = fused // width
-        raise _wrong(f"{source} reads {count} layers of the target, and {taps} are named; {GIVE_TAPS}, {count} of them")
-    raise _wrong(f"{source} is a draft of width {fused // taps}; the target's is {width}: {OTHER}")
+        raise _wrong(f"{draft} reads {count} layers of the target, and {taps} are named; {GIVE_TAPS}, {count} of them")
+    raise _wrong(f"{draft} is a draft of width {fused // taps}; the target's is {width}: {OTHER}")
 
 
 def _wrong(message: str) -> CheckpointError:

@@ -11,21 +11,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ...errors import CheckpointError, UnsupportedModelError
-from ..checkpoints.source import (
-    ALIKE,
-    OTHER_FORMATS,
-    WEIGHTS,
-    find_weights,
-    read_config,
-    read_headers,
-)
-from .fit import module_name
-from .kinds import BlockFormat, Format, is_assistant, recognize
+from ..checkpoints.source import ALIKE, OTHER_FORMATS, WEIGHTS, find_weights, read_config, read_headers
+from .fit import Published, module_name
+from .kinds import is_assistant, recognize
 
 
-def format_of(source: str, folder: Path) -> Format | BlockFormat | None:
-    """Of a draft that reads the target's hidden states. Raises `CheckpointError`."""
-    return recognize(source, read_config(source, folder, "draft"), _names(source, folder))
+def published(source: str, folder: Path) -> Published | None:
+    """The draft in `folder`, where it is one that reads the target's hidden states. Raises `CheckpointError`."""
+    config, names = read_config(source, folder, "draft"), _names(source, folder)
+    format = recognize(source, config, names)
+    return Published(source, format, config, tensors_of(find_weights(source, folder))) if format else None
 
 
 def _names(source: str, folder: Path) -> tuple[str, ...]:

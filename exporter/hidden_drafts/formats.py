@@ -14,9 +14,8 @@ from ...bundle import MOST_SLOTS
 from ...errors import CheckpointError, UnsupportedModelError
 from .block import BlockForm
 from .eagle3 import Eagle3Form
-from .fit import IDS, OTHER, Feedback, Said, Target, architecture_of, columns, draft_vocab, find_taps, parts
+from .fit import IDS, OTHER, Feedback, Published, Said, Target, architecture_of, find_taps
 from .keys import FLAGS, NEOX, READ, ROTARY, check_block_keys, check_keys, layer_config
-from .kinds import BlockFormat, Format, is_block
 
 SLIDING = "sliding_attention"
 BASE = 10_000.0  # of rotary embeddings, by default
@@ -33,27 +32,26 @@ class Description:
     neighbours: bool
 
 
-def describe(
-    source: str, format: Format, config: Mapping[str, Any], shapes: Mapping[str, list[int]], target: Target, said: Said
-) -> Description:
-    """config: what config.json holds. shapes: of the tensors, by the module's names.
-
-    Raises `CheckpointError` for a config that cannot be read in one way alone, and for a draft of another target.
-    """
-    layer = check_keys(source, format, config)
+def describe(draft: Published, target: Target, said: Said) -> Description:
+    """Raises `CheckpointError` for a config that cannot be read in one way alone, and for a draft of another target."""
+    if draft.is_block:
+        return _describe_blocks(draft, target, said)
+    layer, config, format = check_keys(draft), draft.config, draft.format
     if layer.get("num_hidden_layers") == target.layers:  # as for Vicuna 13B, and NeMo's: the tensors tell its own
-        layer = {**layer, "num_hidden_layers": len({name.split(".")[1] for name in shapes if name[:7] == "layers."})}
-    layers = layer_config(source, layer, shapes)
-    taps = find_taps(source, format, config, shapes, target, said)
-    windows = _windows(source, layer, {}, layers.num_hidden_layers) if format == "speculators" else ()
+        layer = {
+            **layer,
+            "num_hidden_layers": len({name.split(".")[1] for name in draft.tensors if name[:7] == "layers."}),
+        }
+    layers, taps = layer_config(draft, layer), find_taps(draft, target, said)
+    windows = _windows(draft, layer, {}, layers.num_hidden_layers) if format == "speculators" else ()
     feedbacks = (said.feedback,) if said.feedback else _feedbacks(format, config)
     form = Eagle3Form(
         taps[0],
         target.width,
-        draft_vocab(source, config, target),
+        draft.vocab_size(target),
         feedbacks[0],
         joining=layers.num_hidden_layers if format == "deepspec" else 1,
-        biased=frozenset(name.split(".")[-2] for name in shapes if name.endswith(".bias")),
+        biased=frozenset(name.split(".")[-2] for name in draft.tensors if name.endswith(".bias")),
         windows=windows if any(windows) else (),
         **{flag: bool(config.get(flag)) for flag in FLAGS},
     )
@@ -72,7 +70,7 @@ def _turns_neighbours(config: Mapping[str, Any]) -> bool:
     return any(config.get(key) is False for key in NEOX)
 
 
-def _feedbacks(format: Format, config: Mapping[str, Any]) -> tuple[Feedback, ...]:
+def _feedbacks(format: str, config: Mapping[str, Any]) -> tuple[Feedback, ...]:
     """speculators' `norm_output` says what goes back, and vLLM reads every draft so; SpecForge's, whose drafts have the
     original form, only says that the output embedding reads the norm.
     """
@@ -81,56 +79,47 @@ def _feedbacks(format: Format, config: Mapping[str, Any]) -> tuple[Feedback, ...
     return ("post",) if format == "speculators" else ("post", "pre")
 
 
-def describe_blocks(
-    source: str,
-    format: BlockFormat,
-    config: Mapping[str, Any],
-    shapes: Mapping[str, list[int]],
-    target: Target,
-    said: Said,
-) -> Description:
-    """As `describe`, for DFlash and DSpark."""
-    layer, keys = check_block_keys(source, format, config)
-    layers = layer_config(source, layer, shapes)
+def _describe_blocks(draft: Published, target: Target, said: Said) -> Description:
+    """Of DFlash and DSpark."""
+    layer, keys = check_block_keys(draft)
+    layers = layer_config(draft, layer)
     if layers.model_type != "qwen3":
-        raise UnsupportedModelError(f"{source} has no norms of queries and keys; expected the layers of Qwen3", "draft")
-    (taps,) = find_taps(source, format, config, shapes, target, said)
+        raise UnsupportedModelError(f"{draft} has no norms of queries and keys; expected the layers of Qwen3", "draft")
+    (taps,) = find_taps(draft, target, said)
     numbers = {}
     for key, least, most in (("block_size", 2, MOST_SLOTS), ("mask_token_id", 0, 2**31)):
         if type(number := keys.get(key)) is not int or not least <= number <= most:
             raise CheckpointError(
-                f"{source}: {key} in config.json is {number!r}; expected a whole number from {least} to {most}", "draft"
+                f"{draft}: {key} in config.json is {number!r}; expected a whole number from {least} to {most}", "draft"
             )
         numbers[key] = number
     if numbers["mask_token_id"] >= target.vocab_size:
         raise CheckpointError(
-            f"{source} masks with token {numbers['mask_token_id']}; the target has {target.vocab_size} tokens: {OTHER}",
+            f"{draft} masks with token {numbers['mask_token_id']}; the target has {target.vocab_size} tokens: {OTHER}",
             "draft",
         )
     cap = keys.get("final_logit_softcapping")
     if cap is not None and not (isinstance(cap, int | float) and cap > 0):
         raise CheckpointError(
-            f"{source}: final_logit_softcapping in config.json is {cap!r}; expected a number above 0", "draft"
+            f"{draft}: final_logit_softcapping in config.json is {cap!r}; expected a number above 0", "draft"
         )
-    rank, width = (
-        columns(source, shapes, name) for name in ("markov_head.markov_w1.weight", "confidence_head.proj.weight")
-    )
-    windows = _windows(source, layer, keys, layers.num_hidden_layers)
+    rank, width = map(draft.columns, ("markov_head.markov_w1.weight", "confidence_head.proj.weight"))
+    windows = _windows(draft, layer, keys, layers.num_hidden_layers)
     form = BlockForm(
         taps,
         target.width,
-        draft_vocab(source, config, target),
+        draft.vocab_size(target),
         numbers["block_size"],
         numbers["mask_token_id"],
         windows,
         _causal(keys, windows),
-        bool(keys.get("sample_from_anchor", keys.get("shift_label", format == "deepspec-blocks" or bool(rank)))),
+        bool(keys.get("sample_from_anchor", keys.get("shift_label", draft.format == "deepspec-blocks" or bool(rank)))),
         cap,
-        any(name.endswith(".sinks") for name in shapes),
+        any(name.endswith(".sinks") for name in draft.tensors),
         rank,
         keys.get("markov_head_type") == "gated",
         None if not width else "markov" if rank and width == layers.hidden_size + rank else "hidden",
-        frozenset(name.split(".")[-2] for name in shapes if name.endswith("_proj.bias") or name == "fc.bias"),
+        frozenset(name.split(".")[-2] for name in draft.tensors if name.endswith("_proj.bias") or name == "fc.bias"),
     )
     return Description((form,), layers, _turns_neighbours({**layer, **keys}))
 
@@ -144,40 +133,31 @@ def _causal(keys: Mapping[str, Any], windows: tuple[int, ...]) -> tuple[bool, ..
     return tuple(bool(said[0] if said else window) for window in windows)
 
 
-def _windows(source: str, layer: Mapping[str, Any], keys: Mapping[str, Any], count: int) -> tuple[int, ...]:
+def _windows(draft: Published, layer: Mapping[str, Any], keys: Mapping[str, Any], count: int) -> tuple[int, ...]:
     kinds = layer.get("layer_types") or ["full_attention"] * count
     if keys.get("use_swa") and isinstance(kinds, list) and SLIDING not in kinds:  # ModelOpt's and MiMo's: every layer
         kinds = [SLIDING] * len(kinds)
     if layer.get("use_sliding_window") and not layer.get("layer_types"):
-        raise CheckpointError(f"{source}: use_sliding_window in config.json is true; expected its layer_types", "draft")
+        raise CheckpointError(f"{draft}: use_sliding_window in config.json is true; expected its layer_types", "draft")
     if (
         not isinstance(kinds, list)
         or len(kinds) != count
         or any(kind not in ("full_attention", SLIDING) for kind in kinds)
     ):
         raise UnsupportedModelError(
-            f"{source}: layer_types in config.json is {kinds!r}; expected {count} of full_attention and {SLIDING}",
+            f"{draft}: layer_types in config.json is {kinds!r}; expected {count} of full_attention and {SLIDING}",
             "draft",
         )
     window = keys.get("swa_window_size") or layer.get("sliding_window")
     if SLIDING in kinds and (type(window) is not int or window < 1):
-        raise CheckpointError(f"{source}: sliding_window in config.json is {window!r}; expected its rows", "draft")
+        raise CheckpointError(f"{draft}: sliding_window in config.json is {window!r}; expected its rows", "draft")
     return tuple(int(window or 0) if kind == SLIDING else 0 for kind in kinds)
 
 
-def absent_keys(
-    source: str,
-    format: Format | BlockFormat,
-    config: Mapping[str, Any],
-    description: Description,
-    said: Said,
-    target: PreTrainedConfig,
-) -> Iterator[str]:
-    """Keys that config.json lacks, each with its default; not those that the tensors tell. config: what it holds. said:
-    what needs no key.
-    """
-    layer, inner = parts(source, format, config)
-    read = set[str]() if is_block(format) else READ[format]
+def absent_keys(draft: Published, description: Description, said: Said, target: PreTrainedConfig) -> Iterator[str]:
+    """Keys that config.json lacks, each with its default; not those that the tensors tell. said: what needs no key."""
+    (layer, inner), config = draft.parts, draft.config
+    read = READ.get(draft.format, set())
     if IDS in read and not (said.taps or config.get(IDS) or inner.get(IDS)):
         yield f"{IDS} {','.join(map(str, description.forms[0].taps))}"
     for flag in ("norm_before_residual", "norm_output"):

@@ -10,8 +10,7 @@ from transformers import GenerationConfig, LlamaConfig, PreTrainedConfig, Qwen3C
 
 from ...errors import CheckpointError, UnsupportedModelError
 from ..checkpoints.source import first_line
-from .fit import BLOCK_IDS, BLOCK_INNER, DEEPSPEC_IDS, IDS, INNER, LAYER, parts
-from .kinds import BlockFormat, Format
+from .fit import BLOCK_IDS, BLOCK_INNER, DEEPSPEC_IDS, IDS, INNER, LAYER, Published
 
 # Of the layers, as transformers' configs have them.
 LAYERS = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"}
@@ -21,7 +20,7 @@ ROTARY = {"rope_theta", "rope_scaling", "rope_parameters"}
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm")
 HEAD = {*FLAGS, IDS, "norm_output", "target_hidden_size", "draft_vocab_size"}
 FLAT = HEAD | LAYERS | ROTARY | {INNER}
-READ: dict[Format, set[str]] = {
+READ: dict[str, set[str]] = {
     "original": FLAT,
     "modelopt": FLAT,
     "deepspec": LAYERS | ROTARY | {DEEPSPEC_IDS, "num_target_layers", "target_model_name_or_path"},
@@ -30,15 +29,8 @@ READ: dict[Format, set[str]] = {
 # Of DFlash and DSpark, where the same keys may also stand in an object of their own.
 BLOCK = {"block_size", "mask_token_id", "sample_from_anchor", "markov_rank", "markov_head_type"}
 BLOCK |= {"enable_confidence_head", "confidence_head_with_markov", "sliding_window_non_causal", "draft_vocab_size"}
-BLOCK |= {
-    "num_target_layers",
-    "shift_label",
-    "is_causal",
-    "causal",
-    "use_swa",
-    "swa_window_size",
-    "final_logit_softcapping",
-}
+BLOCK |= {"num_target_layers", "shift_label", "is_causal", "causal", "use_swa", "swa_window_size"}
+BLOCK |= {"final_logit_softcapping"}
 WINDOWS = {"layer_types", "sliding_window", "use_sliding_window", "max_window_layers"}
 BLOCK_HARMLESS = {"num_anchors", "projector_type", "confidence_head_alpha", "loss_decay_gamma", "ce_loss_alpha"}
 BLOCK_HARMLESS |= {"attention_sink_bias", "l1_loss_alpha", "target_hidden_size", "use_confidence_head"}
@@ -64,56 +56,54 @@ ROTATION_KEYS |= {"original_max_position_embeddings", "beta_fast", "beta_slow", 
 ROTATION_KEYS |= {"attention_factor", "mrope_section", "mrope_interleaved"}
 
 
-def check_keys(source: str, format: Format, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part that describes the layers. config: what config.json holds.
+def check_keys(draft: Published) -> Mapping[str, Any]:
+    """The part of its config that describes the layers.
 
     Raises `CheckpointError` for a key that is not known, and one of another value than is built.
     """
-    layer, inner = parts(source, format, config)
-    _check(source, config, READ[format])
-    _check(source, inner, {IDS})
-    if layer is not config:
-        _check(source, layer, LAYERS | ROTARY | WINDOWS)
+    layer, inner = draft.parts
+    _check(draft, draft.config, READ[draft.format])
+    _check(draft, inner, {IDS})
+    if layer is not draft.config:
+        _check(draft, layer, LAYERS | ROTARY | WINDOWS)
     return layer
 
 
-def check_block_keys(
-    source: str, format: BlockFormat, config: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def check_block_keys(draft: Published) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The parts that describe the layers, and the blocks. Raises as `check_keys`."""
-    layer, inner = parts(source, format, config)
-    block, described = BLOCK | BLOCK_HARMLESS | {BLOCK_IDS[format]}, LAYERS | ROTARY | WINDOWS
-    _check(source, inner, block)
-    if layer is not config:
-        _check(source, layer, described)
-        _check(source, config, block | {"speculators_model_type", "speculators_config", LAYER})
+    layer, inner = draft.parts
+    block, described = BLOCK | BLOCK_HARMLESS | {BLOCK_IDS[draft.format]}, LAYERS | ROTARY | WINDOWS
+    _check(draft, inner, block)
+    if layer is not draft.config:
+        _check(draft, layer, described)
+        _check(draft, draft.config, block | {"speculators_model_type", "speculators_config", LAYER})
     else:
-        _check(source, config, block | described | {BLOCK_INNER, "target_model_name_or_path"})
-    keys = {**config, **inner}
+        _check(draft, draft.config, block | described | {BLOCK_INNER, "target_model_name_or_path"})
+    keys = {**draft.config, **inner}
     if (kind := keys.get("markov_head_type")) not in (None, "vanilla", "gated"):
         raise UnsupportedModelError(
-            f"{source}: markov_head_type in config.json is {kind!r}; expected vanilla or gated", "draft"
+            f"{draft}: markov_head_type in config.json is {kind!r}; expected vanilla or gated", "draft"
         )
     return layer, keys
 
 
-def _check(source: str, config: Mapping[str, Any], read: set[str]) -> None:
+def _check(draft: Published, config: Mapping[str, Any], read: set[str]) -> None:
     for key, value in config.items():
         if key in WINDOWS & read:
             continue
         if key in ("quantization_config", "compression_config") and value:
             raise UnsupportedModelError(
-                f"{source} stores quantized weights ({key} in config.json); expected bf16, fp16 or fp32: choose the "
+                f"{draft} stores quantized weights ({key} in config.json); expected bf16, fp16 or fp32: choose the "
                 "draft in one of them",
                 "draft",
             )
         if key == "layer_types":
             if other := sorted({*map(str, value or ())} - {"full_attention"}):
-                raise UnsupportedModelError(f"{source} has a layer of {other[0]}; expected full_attention", "draft")
+                raise UnsupportedModelError(f"{draft} has a layer of {other[0]}; expected full_attention", "draft")
         elif key in EXPECTED:
             if value is not None and value != EXPECTED[key]:
                 raise UnsupportedModelError(
-                    f"{source}: {key} in config.json is {value!r}; only {EXPECTED[key]!r} is supported", "draft"
+                    f"{draft}: {key} in config.json is {value!r}; only {EXPECTED[key]!r} is supported", "draft"
                 )
         elif (
             key not in read | HARMLESS | _of_any_model()
@@ -121,7 +111,7 @@ def _check(source: str, config: Mapping[str, Any], read: set[str]) -> None:
             and (not key.endswith("_id") or key == "mask_token_id")
         ):
             raise UnsupportedModelError(
-                f"{source}: the key {key} in config.json ({value!r}) is not read, and may change what the draft "
+                f"{draft}: the key {key} in config.json ({value!r}) is not read, and may change what the draft "
                 "computes; remove it if it does not",
                 "draft",
             )
@@ -133,39 +123,37 @@ def _of_any_model() -> frozenset[str]:
     return frozenset({*PreTrainedConfig().to_dict(), *GenerationConfig().to_dict()})
 
 
-def layer_config(source: str, layer: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> PreTrainedConfig:
+def layer_config(draft: Published, layer: Mapping[str, Any]) -> PreTrainedConfig:
     """Of a Llama; with norms of queries and keys of a Qwen3: the tensors tell. Raises `CheckpointError`."""
     options = {key: layer[key] for key in (*LAYERS, *ROTARY) if layer.get(key) is not None}
     if missing := [key for key in NEEDED if key not in options]:
         raise CheckpointError(
-            f"{source}: {missing[0]} is missing in config.json; expected what describes the draft's layers, export or "
+            f"{draft}: {missing[0]} is missing in config.json; expected what describes the draft's layers, export or "
             "download it again",
             "draft",
         )
     options.setdefault("num_hidden_layers", 1)
     options.setdefault("num_key_value_heads", options["num_attention_heads"])
     for name in ROTARY - {"rope_theta"} & options.keys():
-        options[name] = _rotation(source, options[name])
-    qwen = any(name.endswith("q_norm.weight") for name in shapes)
+        options[name] = _rotation(draft, options[name])
+    qwen = any(name.endswith("q_norm.weight") for name in draft.tensors)
     try:
         config: PreTrainedConfig = (Qwen3Config if qwen else LlamaConfig)(**options, tie_word_embeddings=False)
         config.head_dim = options.get("head_dim") or config.hidden_size // config.num_attention_heads
     except Exception as error:  # of values that transformers checks, each of another type
-        raise CheckpointError(f"{source}: config.json cannot be used: {first_line(error)}", "draft") from None
+        raise CheckpointError(f"{draft}: config.json cannot be used: {first_line(error)}", "draft") from None
     return config
 
 
-def _rotation(source: str, rope: Any) -> dict[str, Any]:
+def _rotation(draft: Published, rope: Any) -> dict[str, Any]:
     if isinstance(rope, Mapping) and isinstance(rope.get("full_attention"), Mapping):
         rope = rope["full_attention"]
     kind = (rope.get("rope_type") or rope.get("type") or "default") if isinstance(rope, Mapping) else rope
     if kind not in ROTATIONS:
         raise UnsupportedModelError(
-            f"{source} has rotary embeddings of the type {kind!r}; expected one of {', '.join(ROTATIONS)}", "draft"
+            f"{draft} has rotary embeddings of the type {kind!r}; expected one of {', '.join(ROTATIONS)}", "draft"
         )
     for key, value in rope.items():
         if key not in ROTATION_KEYS and value and not (key == "partial_rotary_factor" and value == 1):
-            raise UnsupportedModelError(
-                f"{source}: the key {key} of rotary embeddings ({value!r}) is not read", "draft"
-            )
+            raise UnsupportedModelError(f"{draft}: the key {key} of rotary embeddings ({value!r}) is not read", "draft")
     return {**rope, "rope_type": "default" if kind == "mrope" else kind}

@@ -16,17 +16,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from ...bundle import ELEMENT_BYTES, LAST, Precision
+from ...bundle import LAST, Precision
 from ..checkpoints.checkpoint import Checkpoint, for_inference
 from ..checkpoints.config import keeps_states
 from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
-from ..checkpoints.source import first_line, read_headers
-from .base import CACHE, HiddenDraft, copied, cut_head
+from ..checkpoints.source import first_line, read_headers, read_tensor
+from .base import CACHE, HiddenDraft, ReadingCheckpoint, copied, cut_head
 from .mtp_tensors import Stored, find_stored, of_gguf, refused, several
 
 
@@ -68,13 +67,12 @@ def norm_name(decoder: PreTrainedModel) -> str:
 
 
 @dataclass(frozen=True)
-class MtpCheckpoint(Checkpoint):
+class MtpCheckpoint(ReadingCheckpoint):
     """The MTP layer of `target` as a checkpoint, with the embedding and the head of the target.
 
     kept: the target's ids that it proposes, all where there are none.
     """
 
-    target: Checkpoint
     stored: Stored
     kept: tuple[int, ...] = ()
 
@@ -101,24 +99,12 @@ class MtpCheckpoint(Checkpoint):
         return self.target.architecture
 
     @cached_property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        return self.target.tokenizer
-
-    @cached_property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        return self.target.stop_token_ids
-
-    @cached_property
     def fp32_bytes(self) -> int:
         rows = self.vocab_size + (len(self.kept) if self.kept or self.config.tie_word_embeddings else self.vocab_size)
         return 4 * (self.stored.elements + rows * int(self.config.hidden_size))
 
     def own_parameters(self, model: PreTrainedModel) -> int:
         return self.stored.elements
-
-    @property
-    def loaded_beside(self) -> int:
-        return self.target.fp32_bytes // ELEMENT_BYTES["fp32"]
 
     @cached_property
     def digest(self) -> str:
@@ -195,14 +181,8 @@ def load_layer(checkpoint: Checkpoint, stored: Stored, target: PreTrainedModel, 
     decoder = load_decoder(checkpoint, stored, dtype)
     model = Mtp(decoder, target.get_input_embeddings(), target.get_output_embeddings(), stored.hidden_first)
     for part in ("enorm", "hnorm", "eh_proj"):
-        getattr(model, part).weight.data.copy_(_read(stored, stored.parts[part]))
+        getattr(model, part).weight.data.copy_(read_tensor(stored.files[stored.parts[part]], stored.parts[part]))
     return model
-
-
-def _read(stored: Stored, name: str) -> Tensor:
-    with safe_open(stored.files[name], "pt") as file:
-        tensor: Tensor = file.get_tensor(name)
-    return tensor
 
 
 def load_decoder(checkpoint: Checkpoint, stored: Stored, dtype: torch.dtype) -> PreTrainedModel:
@@ -213,7 +193,7 @@ def load_decoder(checkpoint: Checkpoint, stored: Stored, dtype: torch.dtype) -> 
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config).get_decoder()
     names = {**stored.block, f"{norm_name(empty)}.weight": stored.parts["norm"]}
-    weights = {ours: _read(stored, name) for ours, name in names.items()}
+    weights = {ours: read_tensor(stored.files[name], name) for ours, name in names.items()}
     options: dict[str, Any] = dict(config=config, state_dict=weights, dtype=dtype, output_loading_info=True)
     options |= dict(experts_implementation="batched_mm", ignore_mismatched_sizes=True)
     try:

@@ -37,7 +37,7 @@ from ..weights.recipe import Recipe
 from .layer_arithmetic import REPORT, ROUNDING, ROUNDINGS, layer_error
 from .prove import continued_logits, open_decoder, opened
 from .quantized_graph import NBITS, QuantizedGraph, Subject
-from .quantized_ops import QuantizedOp, Table
+from .quantized_ops import TABLE, QuantizedOp
 from .reading import prove_taps
 
 # Rows that a product is run on: one in a pass of its own, since kernels for a single row differ from those for several.
@@ -68,9 +68,10 @@ def prove_layers(subject: Subject, dialect: Dialect, path: Path, recorded: Refer
     Raises `ProofError` that names the layer that is wrong, or says that the layers are put together wrongly.
     """
     graph = QuantizedGraph.of(subject, dialect, path)
-    errors, as_run = [_table_error(subject.name, graph, table) for table in graph.tables], True
-    for op in graph.products:
-        error, by_host = _product_error(subject.name, graph, op)
+    errors, as_run = list[float](), True
+    for op in graph.ops:
+        prove_op = _table_error if op.form == TABLE else _product_error
+        error, by_host = prove_op(subject.name, graph, op)
         errors.append(error)
         as_run = as_run and by_host
     restored_error, tolerance = _restored_error(subject, graph, dialect, [entry.step for entry in recorded.reference])
@@ -151,22 +152,22 @@ def _errors(graph: QuantizedGraph, op: QuantizedOp, fp32_kernels: bool) -> Itera
         start += len(matrix)
 
 
-def _table_error(subject: str, graph: QuantizedGraph, table: Table) -> float:
+def _table_error(subject: str, graph: QuantizedGraph, table: QuantizedOp) -> tuple[float, bool]:
     """The same, of every row of a table. Raises `ProofError` if it is more than 1."""
-    weight, worst = graph.weights[table.weight], 0.0
+    weight, worst = graph.weights[table.weights[0]], 0.0
     restored = weight.restored
-    with graph.alone({table.index: ir.DataType.INT64}, table.output) as pick:
+    with graph.alone({table.input: ir.DataType.INT64}, table.output) as pick:
         for start in range(0, len(restored), PICKED):
             wanted = restored[start : start + PICKED]
-            actual = pick({table.index: np.arange(start, start + len(wanted))[None]})[table.output]
+            actual = pick({table.input: np.arange(start, start + len(wanted))[None]})[table.output]
             allowed = ROUNDINGS * ROUNDING * np.abs(wanted) + np.finfo(np.float32).tiny
             off = np.abs(actual.reshape(len(wanted), -1).astype(np.float32) - wanted) / allowed
             worst = max(worst, float(off.max()))
     if not worst <= 1:
         raise ProofError(
-            f"{subject}: the table {table.weight} in {weight.recipe.format} does not match its recipe; {REPORT}"
+            f"{subject}: the table {table.weights[0]} in {weight.recipe.format} does not match its recipe; {REPORT}"
         )
-    return worst
+    return worst, True
 
 
 def _restored_error(

@@ -30,7 +30,7 @@ from ..weights.formats import LARGEST, Float32
 from ..weights.layers import linear_layers, parameter_names
 from ..weights.recipe import Recipe, WeightRecipe
 from .layer_arithmetic import REPORT
-from .quantized_ops import STORED, QuantizedOp, Table, quantized_ops, tables
+from .quantized_ops import STORED, TABLE, QuantizedOp, quantized_ops
 from .widen import widen
 
 NBITS = "MatMulNBits"
@@ -98,16 +98,15 @@ class QuantizedGraph:
 
     path: Path
     model: ir.Model
-    products: list[QuantizedOp]
-    tables: list[Table]
+    ops: list[QuantizedOp]
     weights: Mapping[str, QuantizedWeight]
 
     @classmethod
     def of(cls, subject: Subject, dialect: Dialect, path: Path) -> QuantizedGraph:
         """Raises `ProofError` where not just those weights are stored in few bits that the recipe quantizes."""
         model = ir.load(path)
-        products, picked = quantized_ops(model.graph), tables(model.graph)
-        claimed = [*(name for op in products for name in op.weights), *(table.weight for table in picked)]
+        ops = quantized_ops(model.graph)
+        claimed = [name for op in ops for name in op.weights]
         weights = _weights(subject)
         for name in claimed:
             if name not in weights:
@@ -118,7 +117,7 @@ class QuantizedGraph:
                 raise ProofError(f"{name} is missing among the graph's quantized products; {REPORT}")
         if subject.contract.precision != "fp32":
             widen(model)
-        return cls(path, model, products, picked, weights)
+        return cls(path, model, ops, weights)
 
     @property
     def values(self) -> dict[str | None, ir.Value]:
@@ -153,8 +152,7 @@ class QuantizedGraph:
         Raises `ProofError` where anything else computes with stored integers.
         """
         graph, values = self.model.graph, self.values
-        replaced: list[QuantizedOp | Table] = [*self.products, *self.tables]
-        for number, op in enumerate(replaced):
+        for number, op in enumerate(self.ops):
             old, tape = values[op.output], ir.tape.Tape()
             node = old.producer()
             assert node is not None
@@ -179,12 +177,12 @@ class QuantizedGraph:
                 raise ProofError(f"the graph computes with {name} in a way that is not known; {REPORT}")
 
     def _restored(
-        self, op: QuantizedOp | Table, node: ir.Node, values: dict[str | None, ir.Value], tape: ir.tape.Tape, name: str
+        self, op: QuantizedOp, node: ir.Node, values: dict[str | None, ir.Value], tape: ir.tape.Tape, name: str
     ) -> ir.Value:
         """What takes the place of the output of `node`."""
-        if isinstance(op, Table):
-            return tape.op("Gather", [tape.initializer(self._tensor(name, op.weight)), values[op.index]])
         weight = tape.initializer(self._tensor(name, *op.weights))
+        if op.form == TABLE:
+            return tape.op("Gather", [weight, values[op.input]])
         if op.experts:
             axis = tape.initializer(ir.tensor([-1], name=f"{name}.axis"))
             column = tape.op("Unsqueeze", [values[op.input], axis])
@@ -193,14 +191,13 @@ class QuantizedGraph:
         product = tape.op("FusedMatMul", [values[op.input], weight], {"transB": 1}, domain="com.microsoft")
         return tape.op("Add", [product, node.inputs[2]]) if op.biased else product
 
-    def _restore_kernel(self, op: QuantizedOp | Table, node: ir.Node, name: str) -> None:
+    def _restore_kernel(self, op: QuantizedOp, node: ir.Node, name: str) -> None:
         """The operator of fp32 weights, with the same norm, turn and gate."""
-        weights = op.weights if isinstance(op, QuantizedOp) else (op.weight,)
-        restored = self._tensor(name, *weights)
+        restored = self._tensor(name, *op.weights)
         outputs, inputs = restored.shape.numpy()
         value = floats_in_panels(name, restored.numpy, (outputs, inputs), "fp32")
         self.model.graph.register_initializer(value)
-        node.op_type = "LinearFloat" if isinstance(op, QuantizedOp) else "EmbeddingFloat"
+        node.op_type = "EmbeddingFloat" if op.form == TABLE else "LinearFloat"
         node.replace_input_with(1, value)
         node.replace_input_with(2, None)
 

@@ -14,17 +14,17 @@ import onnx_ir as ir
 from ...errors import ProofError
 
 STORED = (".int8", ".int4", ".fp8")
-EMBEDDINGS = ("EmbeddingInt8", "EmbeddingInt4")
+TABLE = "table"
 
 
 @dataclass(frozen=True)
 class QuantizedOp:
-    """A product of quantized weights.
+    """A product of quantized weights, or a table that rows are picked from.
 
-    form: the operator that computes it. weights: as the graph calls them, those of one product one after another in its
-    outputs. input: the value that is multiplied, before it is rounded. output: the product with all its scales; with
-    the bias where `biased`, else whatever follows adds it. experts: of a stack, the value that says which expert each
-    row goes to; else empty.
+    form: the operator that computes it, or `TABLE`. weights: as the graph calls them, those of one product one after
+    another in its outputs. input: the value that is multiplied, before it is rounded; which rows are picked. output:
+    the product, or the rows, with all scales; with the bias where `biased`, else whatever follows adds it. experts: of
+    a stack, the value that says which expert each row goes to; else empty.
     """
 
     form: str
@@ -35,23 +35,9 @@ class QuantizedOp:
     experts: str = ""
 
 
-@dataclass(frozen=True)
-class Table:
-    """A quantized table. index: the rows that are picked. output: these rows, with their scales."""
-
-    weight: str
-    index: str
-    output: str
-
-
 def quantized_ops(graph: ir.Graph) -> list[QuantizedOp]:
     """In the order of the graph."""
     return [op for node in graph if node.op_type in FORMS for op in FORMS[node.op_type](node)]
-
-
-def tables(graph: ir.Graph) -> list[Table]:
-    """Those that rows are picked from, in the order of the graph."""
-    return [table for node in graph for table in _table(node)]
 
 
 def _integers(node: ir.Node) -> Iterator[QuantizedOp]:
@@ -138,6 +124,25 @@ def _kernel(node: ir.Node) -> Iterator[QuantizedOp]:
         yield QuantizedOp(node.op_type, stored[1], _name(node.inputs[0]), _name(node.outputs[0]), biased)
 
 
+def _embedding(node: ir.Node) -> Iterator[QuantizedOp]:
+    """`kernels/products.py`."""
+    stored = _stored(node.inputs[1])
+    if stored is not None:
+        yield QuantizedOp(TABLE, stored[1], _name(node.inputs[0]), _name(node.outputs[0]))
+
+
+def _picked_rows(node: ir.Node) -> Iterator[QuantizedOp]:
+    """`quantize/picked_weights.py`, and in Q/DQ a Gather of a DequantizeLinear."""
+    restored = _through(node.inputs[0], "DequantizeLinear")
+    stored = _stored(restored)
+    if stored is None or _is_stack(restored):
+        return
+    output = node.outputs[0]
+    if restored is node.inputs[0] and node.op_type == "Gather":
+        output = _scaled(_after(output, "Cast"))
+    yield QuantizedOp(TABLE, stored[1], _name(node.inputs[1]), _name(output))
+
+
 # A new way to compute a quantized product: how to find it here, and what it gives in `layer_arithmetic.py`.
 FORMS: Mapping[str, Callable[[ir.Node], Iterator[QuantizedOp]]] = {
     "LinearInt8": _kernel,
@@ -147,26 +152,11 @@ FORMS: Mapping[str, Callable[[ir.Node], Iterator[QuantizedOp]]] = {
     "MatMul": _dequantized,
     "FusedMatMul": _dequantized,
     "Gemm": _dequantized,
+    "EmbeddingInt8": _embedding,
+    "EmbeddingInt4": _embedding,
+    "Gather": _picked_rows,
+    "GatherBlockQuantized": _picked_rows,
 }
-
-
-def _table(node: ir.Node) -> Iterator[Table]:
-    """`quantize/picked_weights.py`, `kernels/products.py`, and in Q/DQ a Gather of a DequantizeLinear."""
-    if node.op_type in EMBEDDINGS:
-        stored = _stored(node.inputs[1])
-        if stored is not None:
-            yield Table(stored[1][0], _name(node.inputs[0]), _name(node.outputs[0]))
-        return
-    if node.op_type not in ("Gather", "GatherBlockQuantized"):
-        return
-    restored = _through(node.inputs[0], "DequantizeLinear")
-    stored = _stored(restored)
-    if stored is None or _is_stack(restored):
-        return
-    output = node.outputs[0]
-    if restored is node.inputs[0] and node.op_type == "Gather":
-        output = _scaled(_after(output, "Cast"))
-    yield Table(stored[1][0], _name(node.inputs[1]), _name(output))
 
 
 def _is_stack(value: ir.Value | None) -> bool:

@@ -20,21 +20,15 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from ...errors import UnsupportedModelError
 from ..dialects import Dialect
+from .recurrences import OpenStates, StateIndex
 from .trees import HIDDEN, Tree
 
 IMPLEMENTATION = "specexport"
 
 # Keyword arguments of attention functions that change nothing at inference, or are handled below.
 HARMLESS = {"dropout", "position_ids", "position_embeddings", "use_cache", "output_attentions", "output_hidden_states"}
-HARMLESS |= {
-    "cu_seq_lens_q",
-    "cu_seq_lens_k",
-    "max_length_q",
-    "max_length_k",
-    "return_dict",
-    "cache_position",
-    "logits_to_keep",
-}
+HARMLESS |= {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "return_dict", "cache_position"}
+HARMLESS |= {"logits_to_keep"}
 
 KeyValue = tuple[Tensor, Tensor]  # key and value, [1, num_kv_heads, rows, head_dim] each, of one width
 
@@ -52,12 +46,18 @@ class StaticCache:
     together, None where they are always a chain. written: by layer what the graph gives back, the cache after this
     pass, or in the dialect `rows` its T new rows. brought: by layer the keys and values that it brought, so that one
     which is given the same (cross-layer sharing, as in Gemma 3n and 4) is known to read that layer's rows.
+
+    states: of the layers that keep some. Such a layer is told that it has none yet: it then takes the one path that any
+    number of tokens fits. Its functions are ours (`states.py`), and know the state. convolving, recurring: whose.
     """
 
     position: Tensor
     past: dict[int, KeyValue]
     columns: Tensor | None = None
     tree: Tree | None = None
+    states: OpenStates | None = None
+    convolving: StateIndex | None = None
+    recurring: StateIndex | None = None
     written: dict[int, KeyValue] = field(default_factory=dict)
     brought: dict[int, KeyValue] = field(default_factory=dict)
     is_compileable: bool = False
@@ -93,6 +93,19 @@ class StaticCache:
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int:
         return max((int(key.shape[2]) for key, _ in self.past.values()), default=-1)
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        return None
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        self.recurring = (layer_idx, state_idx)
+
+    def update_conv_state(self, inputs: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Tensor:
+        self.convolving = (layer_idx, state_idx)
+        return inputs
+
+    def update_recurrent_state(self, state: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Tensor:
+        return state
 
 
 @dataclass(frozen=True)
@@ -163,9 +176,7 @@ def group_query_attention(query: Tensor, key: Tensor, value: Tensor, layer: Laye
         attributes["softcap"] = layer.softcap
     bias = layer.tree.bias(capacity, layer.position, query.dtype) if layer.tree is not None else None
     sinks = layer.sinks.to(query.dtype) if layer.sinks is not None else None
-    optional = [None, None, None, bias, sinks]  # without tables of a rotary embedding, and places
-    while optional and optional[-1] is None:
-        optional.pop()
+    optional = _to_the_last(None, None, None, bias, sinks)  # without tables of a rotary embedding, and places
     output, key_all, value_all = symbolic_multi_out(
         "com.microsoft::GroupQueryAttention",
         (*packed, *layer.past, last, (last + 1)[0], *optional),
@@ -211,9 +222,7 @@ def _kernel(query: Tensor, cached: KeyValue, rows: list[Tensor], layer: Layer) -
     half = cache == torch.float16
     ancestors = layer.tree.ancestor if layer.tree is not None else None
     sinks = layer.sinks.float() if layer.sinks is not None else None
-    optional = [None, None, sinks, ancestors]  # without tables of a rotary embedding
-    while optional and optional[-1] is None:
-        optional.pop()
+    optional = _to_the_last(None, None, sinks, ancestors)  # without tables of a rotary embedding
     output, *written = symbolic_multi_out(
         "specexport::AttentionHalf" if half else "specexport::Attention",
         (packed, *cached, layer.position, *(rows or (None, None)), *optional),
@@ -223,6 +232,11 @@ def _kernel(query: Tensor, cached: KeyValue, rows: list[Tensor], layer: Layer) -
         version=1,
     )
     return [output.view(1, length, heads, -1).transpose(1, 2), *written]
+
+
+def _to_the_last(*inputs: Tensor | None) -> list[Tensor | None]:
+    """That is given: a node says so of those after it by having no place for them."""
+    return list(inputs[: max((place for place, one in enumerate(inputs, 1) if one is not None), default=0)])
 
 
 def attend_to_both(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, KeyValue]:

@@ -9,12 +9,13 @@ A block sees the rows 0 to C - 1 of the caches and itself, and writes nothing. I
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import Dim
 
 from ...bundle import CONFIDENCE, HIDDEN, CacheLayer, Contract
@@ -34,98 +35,82 @@ def block_layers(model: BlockDraft) -> tuple[CacheLayer, ...]:
 
 
 def trace_context(model: BlockDraft, layers: Sequence[CacheLayer], dialect: Dialect, contract: Contract) -> ir.Model:
-    inputs = {HIDDEN: torch.zeros(1, 3, len(model.taps) * model.tap_width), "position": torch.zeros(1).long()}
-    names, past = _caches(layers, contract)
+    past = _caches(layers, contract)
+    inputs = {HIDDEN: torch.zeros(1, 3, len(model.taps) * model.tap_width), "position": torch.zeros(1).long()} | past
     shapes = {HIDDEN: {1: Dim("width", min=1, max=contract.capacity)}}
-    outputs = [f"present.{name}" for name in names]
-    return export_graph(_Context(model, dialect), inputs | past, outputs, shapes, dialect)
+
+    def write(given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """The rows attend to nothing but themselves: attention is what writes rows in place."""
+        written: list[Tensor] = []
+        rows = model.context(model.fuse(given[HIDDEN].to(model.dtype)), given["position"])
+        for index, pair in enumerate(rows):
+            cache = given[f"past.{index}.key"], given[f"past.{index}.value"]
+            key, value = (padded(half, cache[0].shape[-1]) for half in pair)
+            layer = Layer(cache, given["position"], None, 1.0, 1, 0.0)
+            written += EMITTERS[dialect](key, key, value, layer)[1]
+        return tuple(written)
+
+    outputs = [name.replace("past", "present") for name in past]
+    return export_graph(model, write, inputs, outputs, shapes, dialect)
 
 
 def trace_block(model: BlockDraft, layers: Sequence[CacheLayer], dialect: Dialect, contract: Contract) -> ir.Model:
-    _, past = _caches(layers, contract)
     inputs = {"tokens": torch.zeros(1).long(), "position": torch.full((1,), 3), "columns": torch.arange(3)}
     shapes = {"columns": {0: Dim("span", min=1, max=contract.capacity)}}
     outputs = ["logits", STATES] if model.kind == "dspark" else ["logits"]
-    return export_graph(_Block(model), inputs | past, outputs, shapes, dialect)
+
+    def block(given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        position, slot = given["position"], torch.arange(model.form.block_size)
+        logits, states = model.block(given["tokens"], position + slot, partial(_attend, model, given))
+        return (logits.float(), states.float())[: len(outputs)]
+
+    return export_graph(model, block, inputs | _caches(layers, contract), outputs, shapes, dialect)
 
 
 def trace_chain(model: BlockDraft, dialect: Dialect) -> ir.Model:
     inputs = {"tokens": torch.zeros(1).long(), STATES: torch.zeros(1, model.lm_head.in_features)}
     inputs["logits"] = torch.zeros(1, model.lm_head.out_features)
     outputs = [CHAINED, CONFIDENCE] if model.confidence_head is not None else [CHAINED]
-    return export_graph(_Chain(model), inputs, outputs, {}, dialect)
+
+    def chain(given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        chained = model.chain(given["tokens"], *(given[name].to(model.dtype) for name in (STATES, "logits")))
+        return tuple(part.float() for part in chained if part is not None)
+
+    return export_graph(model, chain, inputs, outputs, {}, dialect)
 
 
-def _caches(layers: Sequence[CacheLayer], contract: Contract) -> tuple[list[str], dict[str, Tensor]]:
-    names = [f"{index}.{half}" for index in range(len(layers)) for half in ("key", "value")]
+def _caches(layers: Sequence[CacheLayer], contract: Contract) -> dict[str, Tensor]:
     dtype = TORCH_DTYPES[contract.caches]
-    past = {
-        f"past.{name}": torch.zeros(1, layer.num_kv_heads, contract.capacity, layer.head_dim, dtype=dtype)
-        for name, layer in zip(names, (layer for layer in layers for _ in "kv"), strict=True)
+    return {
+        f"past.{index}.{half}": torch.zeros(1, layer.num_kv_heads, contract.capacity, layer.head_dim, dtype=dtype)
+        for index, layer in enumerate(layers)
+        for half in ("key", "value")
     }
-    return names, past
 
 
-class _Context(nn.Module):
-    def __init__(self, model: BlockDraft, dialect: Dialect) -> None:
-        super().__init__()
-        self.model, self.dialect = model, dialect
-
-    def forward(self, hidden: Tensor, position: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
-        """The rows attend to nothing but themselves: attention is what writes rows in place."""
-        written: list[Tensor] = []
-        fused = self.model.fuse(hidden.to(self.model.dtype))
-        rows = self.model.context(fused, position)
-        for (key, value), *cache in zip(rows, past[::2], past[1::2], strict=True):
-            width = cache[0].shape[-1]
-            key, value = padded(key, width), padded(value, width)
-            layer = Layer((cache[0], cache[1]), position, None, 1.0, 1, 0.0)
-            written += EMITTERS[self.dialect](key, key, value, layer)[1]
-        return tuple(written)
-
-
-class _Block(nn.Module):
-    def __init__(self, model: BlockDraft) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: Tensor, position: Tensor, columns: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
-        form, slot = self.model.form, torch.arange(self.model.form.block_size)
-
-        def attend(index: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            """In plain operators: one that writes caches would see no slots after its own."""
-            width = query.shape[-1]
-            cache = [half[:, :, : columns.shape[0], :width] for half in past[2 * index : 2 * index + 2]]
-            # As the context's keys and values are rounded, so are the block's: its reference rounds all.
-            key, value = (
-                torch.cat([seen.to(own.dtype), own.to(seen.dtype).to(own.dtype)], 2)
-                for seen, own in zip(cache, (key, value), strict=True)
-            )
-            groups = query.shape[1] // key.shape[1]
-            rows = (query * width**-0.5).reshape(1, key.shape[1], groups * form.block_size, width)
-            scores = (rows @ key.transpose(2, 3)).float()
-            window, causal = form.windows[index], form.causal[index]
-            if window or causal:
-                own = slot <= slot[:, None] if causal else slot.new_ones(len(slot), len(slot)).bool()
-                near = (columns >= (position - window if window else 0))[None].expand(len(slot), -1)
-                scores = torch.where(torch.cat([near, own], 1).repeat(groups, 1), scores, UNSEEN)
-            if form.sinks:
-                layer: Any = self.model.layers[index]
-                sinks = layer.self_attn.sinks.float().view(1, key.shape[1], groups, 1)
-                scores = torch.cat([scores, sinks.repeat_interleave(form.block_size, 2)], -1)
-            output = torch.softmax(scores, -1)[..., : key.shape[2]].to(value.dtype) @ value
-            return output.reshape(1, query.shape[1], form.block_size, width).transpose(1, 2)
-
-        logits, states = self.model.block(tokens, position + slot, attend)
-        return (logits.float(), states.float()) if self.model.kind == "dspark" else (logits.float(),)
-
-
-class _Chain(nn.Module):
-    def __init__(self, model: BlockDraft) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: Tensor, states: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
-        dtype = self.model.dtype
-        chained, confidence = self.model.chain(tokens, states.to(dtype), logits.to(dtype))
-        return (chained.float(),) if confidence is None else (chained.float(), confidence.float())
+def _attend(
+    model: BlockDraft, given: Mapping[str, Tensor], index: int, query: Tensor, key: Tensor, value: Tensor
+) -> Tensor:
+    """In plain operators: one that writes caches would see no slots after its own."""
+    form, width, columns = model.form, query.shape[-1], given["columns"]
+    slot = torch.arange(form.block_size)
+    cache = [given[f"past.{index}.{half}"][:, :, : columns.shape[0], :width] for half in ("key", "value")]
+    # As the context's keys and values are rounded, so are the block's: its reference rounds all.
+    key, value = (
+        torch.cat([seen.to(own.dtype), own.to(seen.dtype).to(own.dtype)], 2)
+        for seen, own in zip(cache, (key, value), strict=True)
+    )
+    groups = query.shape[1] // key.shape[1]
+    rows = (query * width**-0.5).reshape(1, key.shape[1], groups * form.block_size, width)
+    scores = (rows @ key.transpose(2, 3)).float()
+    window, causal = form.windows[index], form.causal[index]
+    if window or causal:
+        own = slot <= slot[:, None] if causal else slot.new_ones(len(slot), len(slot)).bool()
+        near = (columns >= (given["position"] - window if window else 0))[None].expand(len(slot), -1)
+        scores = torch.where(torch.cat([near, own], 1).repeat(groups, 1), scores, UNSEEN)
+    if form.sinks:
+        layer: Any = model.layers[index]
+        sinks = layer.self_attn.sinks.float().view(1, key.shape[1], groups, 1)
+        scores = torch.cat([scores, sinks.repeat_interleave(form.block_size, 2)], -1)
+    output = torch.softmax(scores, -1)[..., : key.shape[2]].to(value.dtype) @ value
+    return output.reshape(1, query.shape[1], form.block_size, width).transpose(1, 2)

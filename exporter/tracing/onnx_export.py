@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,25 +18,37 @@ from ..dialects import OPSETS, Dialect
 ROWS_IR_VERSION = 8
 
 
+# From inputs by name to outputs in their order.
+Forward = Callable[[dict[str, Tensor]], tuple[Tensor, ...]]
+
+
+class _Traced(nn.Module):
+    def __init__(self, model: nn.Module, names: Sequence[str], forward: Forward) -> None:
+        super().__init__()
+        self.model, self._names, self._forward = model, names, forward
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return self._forward(dict(zip(self._names, inputs, strict=True)))
+
+
 def export_graph(
-    module: nn.Module,
+    model: nn.Module,
+    forward: Forward,
     inputs: Mapping[str, Tensor],
     outputs: Sequence[str],
     dynamic: Mapping[str, Mapping[int, Any]],
     dialect: Dialect,
 ) -> ir.Model:
-    """Its weights are the module's. inputs: in the order of `forward`. dynamic: by input, the axes that may vary."""
-    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
-    named = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    shapes = [dynamic.get(name, {}) for name in inputs]
-    rest = (tuple(shapes[named:]),) if len(shapes) > named else ()  # `forward` has them as `*rest`
+    """The graph of `forward`, which calls `model`: its weights are the model's. dynamic: by input, the axes that may
+    vary.
+    """
     with torch.no_grad(), _quiet():
         program = torch.onnx.export(
-            module.eval(),
+            _Traced(model, list(inputs), forward).eval(),
             tuple(inputs.values()),
             input_names=list(inputs),
             output_names=list(outputs),
-            dynamic_shapes=(*shapes[:named], *rest),
+            dynamic_shapes=(tuple(dynamic.get(name, {}) for name in inputs),),
             opset_version=OPSETS[dialect],
             dynamo=True,
             optimize=False,

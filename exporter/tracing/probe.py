@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from typing import Any
@@ -35,20 +34,6 @@ def cache_of(output: Any) -> Any:
     return fields.get(NEW, fields.get(OLD))
 
 
-@dataclass
-class SeenByAttention:
-    """By layer the keys and values that the model's attention is given for `tokens [1, T]`.
-
-    They are `[1, num_kv_heads, T, width]`, each of its own width; a cache of transformers may hold them compressed.
-    The number is the layer's own, which may differ from its place in the cache. A layer with code of its own is not
-    among them. whole: whether the pass came to its end; if not, as with code that fails without a mask, the layers that
-    come later are missing too.
-    """
-
-    layers: dict[int, KeyValue] = field(default_factory=dict)
-    whole: bool = False
-
-
 def custom_attention_reason(layers: int, of: int) -> str:
     """Why a model is refused."""
     which = "its layers compute" if layers == of else f"{layers} of its {of} layers compute"
@@ -58,20 +43,26 @@ def custom_attention_reason(layers: int, of: int) -> str:
     )
 
 
-def seen_by_attention(model: PreTrainedModel, tokens: Tensor) -> SeenByAttention:
-    """Run the model once, and note what its attention is given."""
-    seen = SeenByAttention()
+def seen_by_attention(model: PreTrainedModel, tokens: Tensor) -> tuple[dict[int, KeyValue], bool]:
+    """By layer the keys and values that the model's attention is given for `tokens [1, T]`; whether the pass came to
+    its end: if not, as with code that fails without a mask, the layers that come later are missing.
+
+    They are `[1, num_kv_heads, T, width]`, each of its own width; a cache of transformers may hold them compressed.
+    The number is the layer's own, which may differ from its place in the cache. A layer with code of its own is not
+    among them.
+    """
+    seen, whole = dict[int, KeyValue](), False
 
     def attention(
         module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any
     ) -> Any:
-        seen.layers[int(getattr(module, "layer_idx", len(seen.layers)))] = key, value
+        seen[int(getattr(module, "layer_idx", len(seen)))] = key, value
         return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
     with torch.no_grad(), attention_by(model, attention), suppress(Exception):  # the trace tells what is wrong
         model(input_ids=tokens, use_cache=True)
-        seen.whole = True
-    return seen
+        whole = True
+    return seen, whole
 
 
 def probe_states(model: PreTrainedModel, tokens: Tensor) -> tuple[Any, dict[int, tuple[State, ...]]]:

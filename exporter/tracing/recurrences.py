@@ -6,7 +6,7 @@ S^T q: what ONNX Runtime's `LinearAttention` computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...bundle import CacheLayer, Contract
+from ...bundle import COUNTS, CacheLayer, Contract
 from ...errors import UnsupportedModelError
 
 StateIndex = tuple[int, int]  # a layer, and which of its states of one kind
@@ -37,21 +37,18 @@ class OpenStates:
     order: Any = None
 
     @classmethod
-    def of(
-        cls, layers: tuple[CacheLayer, ...], contract: Contract, counts: tuple[Tensor, ...], states: tuple[Tensor, ...]
-    ) -> OpenStates:
-        """counts: pending and certain. states: in the order of `ModelSpec.state_names`."""
+    def of(cls, layers: tuple[CacheLayer, ...], contract: Contract, inputs: Mapping[str, Tensor]) -> OpenStates:
+        """inputs: of the graph, by name."""
         past: dict[StateIndex, dict[str, Tensor]] = {}
-        rest = iter(states)
         for index, layer in enumerate(layers):
             for state in layer.states:
-                past.setdefault((index, state.index), {})[state.part] = next(rest)
-        pending, certain = counts
+                past.setdefault((index, state.index), {})[state.part] = inputs[f"past.{index}.{state.name}"]
+        pending, certain = (inputs[name] for name in COUNTS)
         window = contract.widest_step
         return cls(pending, certain, window, max(window, contract.prompt_chunk), past)
 
     def in_order(self, layers: tuple[CacheLayer, ...]) -> list[Tensor]:
-        """What the graph gives back, in the same order. Raises `UnsupportedModelError` where something is missing."""
+        """What the graph gives back, by layer and state. Raises `UnsupportedModelError` where something is missing."""
         present = []
         for index, layer in enumerate(layers):
             for state in layer.states:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -26,41 +25,15 @@ from ...errors import UnsupportedModelError
 from ..dialects import Dialect
 from . import ort_states, standard_states
 from .attention import StaticCache
-from .recurrences import RECURRENCES, OpenStates, Recurrence, StateIndex
+from .recurrences import RECURRENCES, Recurrence
 
 # What emits `convolve` and `advance` in a dialect.
 EMITTERS: dict[Dialect, ModuleType] = {"kernels": ort_states, "onnx": standard_states, "ort": ort_states}
 FUSED = ("silu", "swish")  # the activation of a convolution that ONNX Runtime's operator has
 
 
-@dataclass
-class StateCache(StaticCache):
-    """A `StaticCache` of layers of which some keep states.
-
-    A layer is told that it has no state yet: it then takes the one path that any number of tokens fits. Its functions
-    are ours, and know the state. convolving, recurring: whose.
-    """
-
-    states: OpenStates | None = None
-    convolving: StateIndex | None = None
-    recurring: StateIndex | None = None
-
-    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
-        return None
-
-    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
-        self.recurring = (layer_idx, state_idx)
-
-    def update_conv_state(self, inputs: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Tensor:
-        self.convolving = (layer_idx, state_idx)
-        return inputs
-
-    def update_recurrent_state(self, state: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Tensor:
-        return state
-
-
 def convolve(
-    cache: StateCache,
+    cache: StaticCache,
     dialect: Dialect,
     inputs: Tensor,
     weight: Tensor,
@@ -83,7 +56,7 @@ def convolve(
     return result if fused or activation is None else ACT2FN[activation](result)
 
 
-def advance(cache: StateCache, dialect: Dialect, recurrence: Recurrence) -> Tensor:
+def advance(cache: StaticCache, dialect: Dialect, recurrence: Recurrence) -> Tensor:
     """Outputs `[1, T, heads * value_dim]` fp32 of the new rows; the state takes in those rows that are certain."""
     states, place = cache.states, cache.recurring
     if states is None or place is None or "state" not in states.past.get(place, {}):
@@ -112,7 +85,7 @@ def functions_of(model: PreTrainedModel, replacements: dict[str, Callable[..., A
 
 
 @contextmanager
-def static_states(model: PreTrainedModel, cache: StateCache, dialect: Dialect) -> Iterator[None]:
+def static_states(model: PreTrainedModel, cache: StaticCache, dialect: Dialect) -> Iterator[None]:
     """Route the model's convolutions and recurrences through `dialect` and `cache` while the context lasts."""
 
     def convolution(replaced: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:

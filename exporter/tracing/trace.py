@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -20,12 +23,12 @@ from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import first_line
 from ..dialects import OPSETS, ORT_DIALECTS, Dialect
 from ..hidden_drafts.base import HiddenDraft
-from .attention import static_cache_attention
+from .attention import StaticCache, static_cache_attention
 from .complex_numbers import complex_as_pairs
 from .onnx_export import export_graph
 from .probe import cache_argument, cache_of, custom_attention_reason, probe_states, seen_by_attention, state_tensors
 from .recurrences import OpenStates
-from .states import EMITTERS, StateCache, static_states
+from .states import EMITTERS, static_states
 from .taps import Undo, taps_seen
 from .trees import ANCESTOR, DEPTH, Tree, refuse_trees
 
@@ -44,7 +47,7 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
     except Exception as error:
         raise UnsupportedModelError(f"{name} cannot continue two tokens: {first_line(error)}") from error
     cache = cache_of(output)
-    seen = seen_by_attention(model, tokens)
+    seen, whole = seen_by_attention(model, tokens)
     layers, dummy = [], getattr(cache, "is_dummy", None) or [False] * len(getattr(cache, "layers", ()))
     for index, layer in enumerate(getattr(cache, "layers", ())):
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
@@ -59,12 +62,12 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
             raise UnsupportedModelError(
                 f"{name}: layer {index} keeps a state that is no key-value cache ({type(layer).__name__})"
             )
-        keys, values = seen.layers.get(index, (keys, values))
+        keys, values = seen.get(index, (keys, values))
         layers.append(CacheLayer(int(keys.shape[1]), int(max(keys.shape[3], values.shape[3])), states.get(index, ())))
     attending = sum(layer.num_kv_heads > 0 for layer in layers)
     if not any(layer.num_kv_heads or layer.states for layer in layers):
         raise UnsupportedModelError(f"{name} returns no key-value cache, so there is nothing to make static")
-    if seen.whole and not seen.layers and attending:  # of some layers the trace tells, after much more work
+    if whole and not seen and attending:  # of some layers the trace tells, after much more work
         raise UnsupportedModelError(f"{name} cannot be exported: {custom_attention_reason(attending, attending)}")
     if "position_ids" in inspect.signature(model.forward).parameters:
         _refuse_other_positions(model, tokens, output.logits)
@@ -134,9 +137,9 @@ def trace(
     by_row = ("logits", *((FEEDBACK,) if reads else ()))
     ends = () if reads and model.caches else (*names, *states)  # the caches of another model are not given back
     outputs = [*by_row, *((HIDDEN,) if taps else ()), *(f"{written}.{name}" for name in ends)]
-    decoder = StaticDecoder(model, layers, dialect, contract, taps, undo)
+    forward = partial(_static_pass, model, layers, dialect, contract, taps, undo or Undo())
     try:
-        graph = export_graph(decoder, inputs, outputs, dynamic, dialect)
+        graph = export_graph(model, forward, inputs, outputs, dynamic, dialect)
     except Exception as error:
         raise _reason(model, error) from error
     for output in graph.graph.outputs[: len(by_row)]:
@@ -149,107 +152,59 @@ def trace_fuse(model: HiddenDraft, dialect: Dialect) -> ir.Model:
     """The graph that makes `fused [1, T, H]` of the target's hidden states `hidden [1, T, F]`, both fp32."""
     width = len(model.taps) * model.tap_width
     inputs, dynamic = {HIDDEN: torch.zeros(1, 3, width)}, {HIDDEN: {1: Dim("width", min=1)}}
-    return export_graph(Fuse(model), inputs, [FUSED], dynamic, dialect)
+
+    def fuse(given: Mapping[str, Tensor]) -> tuple[Tensor]:
+        return (model.fuse(given[HIDDEN].to(model.dtype)).float(),)
+
+    return export_graph(model, fuse, inputs, [FUSED], dynamic, dialect)
 
 
-class Fuse(torch.nn.Module):
-    def __init__(self, model: HiddenDraft) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.model.fuse(hidden.to(self.model.dtype)).float()
-
-
-class StaticDecoder(torch.nn.Module):
-    """Any `AutoModelForCausalLM` over a static cache.
-
-    `(tokens, position, columns unless for ONNX Runtime, depth and ancestor if trees, pending and certain if any, *past,
-    *states, hidden if it is a draft that reads the target's)
-    -> (logits, feedback of such a draft, hidden if there are taps, *written, *states)`
+def _static_pass(
+    model: PreTrainedModel,
+    layers: tuple[CacheLayer, ...],
+    dialect: Dialect,
+    contract: Contract,
+    taps: tuple[int, ...],
+    undo: Undo,
+    given: Mapping[str, Tensor],
+) -> tuple[Tensor, ...]:
+    """A pass over a static cache, from the graph's inputs by name to `(logits, feedback of a draft that reads the
+    target, hidden if there are taps, *written, *states)`.
     """
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        layers: tuple[CacheLayer, ...],
-        dialect: Dialect,
-        contract: Contract,
-        taps: tuple[int, ...] = (),
-        undo: Undo | None = None,
-    ) -> None:
-        super().__init__()
-        self.model = model
-        self.layers = layers
-        self.dialect = dialect
-        self.contract = contract
-        self.widest_step = contract.widest_step
-        self.taps = taps
-        self.undo = undo or Undo()
-        self.reads = isinstance(model, HiddenDraft)
-        self.writes = not (isinstance(model, HiddenDraft) and model.caches)
-        self.takes_trees = contract.tree_rows > 0
-        self.accepted = inspect.signature(model.forward).parameters
-
-    def forward(self, tokens: Tensor, position: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        columns, rest = (None, rest) if self.dialect in ORT_DIALECTS else (rest[0], rest[1:])
-        tree, rest = (Tree(*rest[:2]), rest[2:]) if self.takes_trees else (None, rest)
-        hidden, rest = (rest[-1], rest[:-1]) if self.reads else (None, rest)
-        cache = self._cache(position, columns, rest)
-        cache.tree = tree
-        by_row: tuple[Tensor, ...]
-        if hidden is not None:
-            by_row = self._with_feedback(tokens, position, cache, hidden)
-        elif self.taps:
-            with taps_seen(self.model, self.taps) as seen:
-                by_row = self._logits(tokens, position, cache)
-            by_row = (*by_row, torch.cat([self.undo(tap, seen[tap]) for tap in self.taps], -1))
-        else:
-            by_row = self._logits(tokens, position, cache)
-        if len(cache.written) != len(cache.past):
-            raise UnsupportedModelError(custom_attention_reason(len(cache.past) - len(cache.written), len(cache.past)))
-        if not self.writes:
-            return by_row
-        states = cache.states.in_order(self.layers) if cache.states is not None else []
-        return *by_row, *(half for _, pair in sorted(cache.written.items()) for half in pair), *states
-
-    def _cache(self, position: Tensor, columns: Tensor | None, rest: tuple[Tensor, ...]) -> StateCache:
-        attending = [index for index, layer in enumerate(self.layers) if layer.num_kv_heads]
-        has_states = any(layer.states for layer in self.layers)
-        counts, rest = (rest[:2], rest[2:]) if has_states else (rest[:0], rest)
-        past, rest = rest[: 2 * len(attending)], rest[2 * len(attending) :]
-        pairs = dict(zip(attending, zip(past[::2], past[1::2], strict=True), strict=True))
-        states = OpenStates.of(self.layers, self.contract, counts, rest) if has_states else None
-        there = {} if self.writes else pairs
-        return StateCache(position, pairs, columns, written=dict(there), brought=dict(there), states=states)
-
-    def _logits(self, tokens: Tensor, position: Tensor, cache: StateCache) -> tuple[Tensor]:
-        rows = kept_rows(tokens, self.widest_step, OPSETS[self.dialect])
-        some = "logits_to_keep" in self.accepted
-        logits = self._run(tokens, position, cache, {"logits_to_keep": rows} if some else {})
-        return (logits if some else logits[:, rows],)
-
-    def _with_feedback(
-        self, tokens: Tensor, position: Tensor, cache: StateCache, hidden: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Of a draft that reads hidden states; `feedback` of the rows of the logits."""
-        rows = kept_rows(tokens, self.widest_step, OPSETS[self.dialect])
-        output = self._pass(tokens, position, cache, {"logits_to_keep": rows, HIDDEN: hidden})
-        feedback = only_kept(output.feedback.float(), tokens, self.widest_step, OPSETS[self.dialect])
-        return output.logits.float(), feedback
-
-    def _run(self, tokens: Tensor, position: Tensor, cache: StateCache, options: dict[str, Tensor]) -> Tensor:
-        logits: Tensor = self._pass(tokens, position, cache, options).logits
-        return logits.float()
-
-    def _pass(self, tokens: Tensor, position: Tensor, cache: StateCache, options: dict[str, Tensor]) -> Any:
-        if "position_ids" in self.accepted:
-            depth = torch.arange(tokens.shape[1]) if cache.tree is None else cache.tree.depth
-            options["position_ids"] = (position + depth)[None]
-        attention = static_cache_attention(self.model, cache, self.dialect)
-        with attention, static_states(self.model, cache, self.dialect), complex_as_pairs():
-            keywords: dict[str, Any] = {cache_argument(self.model): cache, **options}
-            return self.model(input_ids=tokens, use_cache=True, **keywords)
+    tokens, position, reads = given["tokens"], given["position"], isinstance(model, HiddenDraft)
+    past = {
+        index: (given[f"past.{index}.key"], given[f"past.{index}.value"])
+        for index, layer in enumerate(layers)
+        if layer.num_kv_heads
+    }
+    tree = Tree(given[DEPTH], given[ANCESTOR]) if contract.tree_rows else None
+    states = OpenStates.of(layers, contract, given) if any(layer.states for layer in layers) else None
+    there = past if isinstance(model, HiddenDraft) and model.caches else {}  # of another model: read, and not written
+    cache = StaticCache(
+        position, past, given.get("columns"), tree, states=states, written=dict(there), brought=dict(there)
+    )
+    accepted, opset = inspect.signature(model.forward).parameters, OPSETS[dialect]
+    rows, some = kept_rows(tokens, contract.widest_step, opset), "logits_to_keep" in accepted
+    options: dict[str, Any] = {cache_argument(model): cache}
+    options |= {"logits_to_keep": rows} if some else {}
+    options |= {HIDDEN: given[HIDDEN]} if reads else {}
+    if "position_ids" in accepted:
+        depth = torch.arange(tokens.shape[1]) if tree is None else tree.depth
+        options["position_ids"] = (position + depth)[None]
+    watching: AbstractContextManager[dict[int, Tensor]] = taps_seen(model, taps) if taps else nullcontext({})
+    attention = static_cache_attention(model, cache, dialect)
+    with attention, static_states(model, cache, dialect), complex_as_pairs(), watching as seen:
+        output = model(input_ids=tokens, use_cache=True, **options)
+    if len(cache.written) != len(past):
+        raise UnsupportedModelError(custom_attention_reason(len(past) - len(cache.written), len(past)))
+    logits = output.logits.float()
+    by_row = [logits if some else logits[:, rows]]
+    if reads:
+        by_row.append(only_kept(output.feedback.float(), tokens, contract.widest_step, opset))
+    if taps:
+        by_row.append(torch.cat([undo(tap, seen[tap]) for tap in taps], -1))
+    written = (half for _, pair in sorted(cache.written.items()) for half in pair if not there)
+    return *by_row, *written, *(states.in_order(layers) if states is not None else ())
 
 
 def kept_rows(tokens: Tensor, widest_step: int, opset: int) -> Tensor:

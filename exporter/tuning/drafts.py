@@ -10,10 +10,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...bundle import Bundle, HiddenDraftKind
 from ...bundle.output import new_folder
@@ -22,8 +19,7 @@ from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.find import find_checkpoint
 from ..checkpoints.pair import tokenizer_differences
 from ..checkpoints.source import is_gguf
-from ..hidden_drafts.folder import format_of, pickled_named, tensors_of
-from ..hidden_drafts.kinds import kind_of
+from ..hidden_drafts.folder import pickled_named, published
 from ..hidden_drafts.mtp_tensors import is_mtp
 
 # Up to this many weights a draft learns as the demo draft did (examples/train_demo_pair.py); larger ones are mostly
@@ -57,8 +53,8 @@ def load_draft(bundle: Bundle, source: str) -> Draft:
         raise wrong_kind(source, "mtp")
     with pickled_named(source):
         checkpoint = None if is_gguf(source) else find_checkpoint(source)
-    if checkpoint and (format := format_of(source, checkpoint.folder)):
-        raise wrong_kind(source, kind_of(format, tensors_of(checkpoint.weights)))
+    if checkpoint and (reader := published(source, checkpoint.folder)):
+        raise wrong_kind(source, reader.kind)
     if checkpoint is None or getattr(checkpoint.config, "quantization_config", None) is not None:
         raise CheckpointError(f"{source} is quantized; give --draft the checkpoint that it was made from")
     check_tokenizer(bundle, checkpoint, "and cannot learn its tokens; give a draft of the target's family")

@@ -39,7 +39,7 @@ from ..hidden_drafts.vocabulary import most_frequent
 from .answers import Answer
 from .drafts import check_tokenizer, checkpoint_folder, wrong_kind
 from .options import TuneOptions
-from .train import AT_ONCE, autocast
+from .train import AT_ONCE, autocast, in_batches
 
 # What transformers' families call a cap or a factor on the logits, which the output layer alone does not tell.
 AFTER_OUTPUT = re.compile(r"(final_)?logits?_(soft|scal|mup)|(lm_head|output)_multiplier")
@@ -113,7 +113,9 @@ def open_head(
         return Head(made, model, name_of(target.source), f"a new head for {target.source}", False, NEW_RATE)
     made, _ = draft.load_noted("fp32")
     trained_with = draft.trained_with or name_of(target.source)
-    return Head(made, made.__dict__["_target"], trained_with, draft.source, EMBEDDING in draft.stored, TUNED_RATE)
+    return Head(
+        made, made.__dict__["_target"], trained_with, draft.source, EMBEDDING in draft.published.tensors, TUNED_RATE
+    )
 
 
 def new_head(
@@ -179,12 +181,7 @@ def read_states(head: Head, answers: Sequence[Answer], place: Path, progress: Pr
 
 
 def fill(head: Head, lessons: Sequence[Lesson], progress: Progress) -> None:
-    batches: list[list[Lesson]] = [[]]
-    for one in sorted(lessons, key=len):
-        if (len(batches[-1]) + 1) * len(one) > AT_ONCE:
-            batches.append([])
-        batches[-1].append(one)
-    device = head.target.device
+    batches, device = in_batches(lessons, AT_ONCE), head.target.device
     for number, batch in enumerate(batches):
         progress(number, len(batches))
         tokens = torch.nn.utils.rnn.pad_sequence(

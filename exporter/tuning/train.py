@@ -77,12 +77,7 @@ def learn(
 
 def epoch(answers: Sequence[Learned], tokens: int, rng: random.Random) -> list[Step[Learned]]:
     """All answers in a random order, as steps of about `tokens` tokens. A batch has answers of about one length."""
-    shuffled = rng.sample(answers, len(answers))
-    batches: Step[Learned] = [[]]
-    for one in sorted(shuffled, key=len):
-        if batches[-1] and (len(batches[-1]) + 1) * len(one) > min(AT_ONCE, tokens):
-            batches.append([])
-        batches[-1].append(one)
+    batches = in_batches(rng.sample(answers, len(answers)), min(AT_ONCE, tokens))
     rng.shuffle(batches)
     steps: list[Step[Learned]] = []
     left = 0
@@ -93,6 +88,16 @@ def epoch(answers: Sequence[Learned], tokens: int, rng: random.Random) -> list[S
         steps[-1].append(batch)
         left -= sum(map(len, batch))
     return steps
+
+
+def in_batches(answers: Sequence[Learned], tokens: int) -> Step[Learned]:
+    """Of about one length each, and padded at most so many tokens, unless one answer has more."""
+    batches: Step[Learned] = [[]]
+    for one in sorted(answers, key=len):
+        if batches[-1] and (len(batches[-1]) + 1) * len(one) > tokens:
+            batches.append([])
+        batches[-1].append(one)
+    return batches
 
 
 def optimizers(model: PreTrainedModel, rate: float, small: bool) -> list[torch.optim.Optimizer]:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from specexport.bundle import Bundle
 from specexport.errors import CheckpointError
+from specexport.exporter.additional_drafts import ResolvedDraft
 from specexport.exporter.bundle_files import unused_templates, write_text
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.checkpoints.pair import check_models
+from specexport.exporter.options import CalibrationTexts
 from specexport.runtime.text.encode import PromptEncoder
 from specexport.runtime.tools.tool import Tool
 from support.refusals import refused
@@ -97,3 +99,5 @@ def test_a_start_token_beyond_the_embeddings_is_refused(tmp_path: Path) -> None:
     found.tokenizer.backend_tokenizer.post_processor = start
     with refused(CheckpointError, 288):
         check_models({"target": found}, 0.5)
+    with refused(CheckpointError, 288):  # also of an additional draft
+        ResolvedDraft.of("more", found, checkpoint(tmp_path / "u", None), 0.5, CalibrationTexts())

@@ -74,7 +74,7 @@ def agree(model: Eagle3Draft, weights: dict[str, Tensor], taps: tuple[int, ...] 
 @pytest.mark.parametrize("format", FORMATS)
 def test_each_format(format: str, target: Path, tmp_path: Path) -> None:
     draft = found(FORMATS[format](tmp_path), target)
-    assert draft.format == format
+    assert draft.published.format == format
     model = draft.load("fp32")
     if format == "deepspec":
         weights = tensors(5, kept=VOCAB, norms_of_heads=True, embedding=True)

@@ -131,7 +131,7 @@ def test_training_leaves_the_targets_tables_and_the_head_is_read_again(
     saved = find_draft(str(tmp_path / "head"), target)
     assert isinstance(saved, HiddenDraftCheckpoint)
     assert not saved.warnings
-    assert "embed_tokens.weight" not in saved.stored
+    assert "embed_tokens.weight" not in saved.published.tensors
     again = open_head(target, saved, answers.training, OPTIONS)
     assert (again.model.form, again.rate) == (head.model.form, TUNED_RATE)
     assert judge_head(again, lessons) == judged

@@ -195,3 +195,8 @@ def test_interrupted_after_the_answers(
     assert shown.exit_code == 130, shown.output
     assert "interrupted" in shown.output
     assert "tuned.answers.jsonl" in shown.stderr
+
+
+def test_an_answer_longer_than_a_batch_has_its_own() -> None:
+    assert training.in_batches([range(7), range(5), range(2), range(2)], 4) == [[range(2)] * 2, [range(5)], [range(7)]]
+    assert training.in_batches([range(7), range(5)], 4) == [[range(5)], [range(7)]]
