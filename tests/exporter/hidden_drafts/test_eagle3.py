@@ -100,9 +100,9 @@ def test_the_token_of_a_row_is_the_one_after_its_hidden_states(model: Any) -> No
 
 
 def test_all_layers_attend_through_the_interface(model: Any) -> None:
-    seen = seen_by_attention(model, torch.zeros(1, 2, dtype=torch.int64))
-    assert seen.whole
-    assert [*seen.layers] == [0, 1]
+    layers, whole = seen_by_attention(model, torch.zeros(1, 2, dtype=torch.int64))
+    assert whole
+    assert [*layers] == [0, 1]
     assert [layer.num_kv_heads for layer in probe_cache(model)] == [2, 2]
 
 
