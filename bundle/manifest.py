@@ -119,8 +119,9 @@ class Manifest:
                 not {*reads.taps} <= {*self.target.taps}
                 or (not reads.fuse and reads.width != len(reads.taps) * self.target.tap_width)
                 or (reads.fuse and reads.fuse.keys() != model.graphs.keys())
+                or (reads.caches and model.layers != self.target.layers_at(reads.caches))
             ):
-                raise ValueError(f"the {label} reads other hidden states than the target gives")
+                raise ValueError(f"the {label} reads other hidden states, or other caches, than the target gives")
 
     @property
     def draft_names(self) -> tuple[str, ...]:

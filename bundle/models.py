@@ -219,6 +219,10 @@ class ModelSpec:
         starts = [self.taps.index(tap) * self.tap_width for tap in taps]
         return [column for start in starts for column in range(start, start + self.tap_width)]
 
+    def layers_at(self, places: tuple[int, ...]) -> tuple[CacheLayer, ...]:
+        """Those of its layers that there are."""
+        return tuple(self.layers[place] for place in places if 0 <= place < len(self.layers))
+
     def inside(self, folder: str) -> ModelSpec:
         """A copy whose paths are all in `folder`."""
         graphs = {dialect: f"{folder}/{graph}" for dialect, graph in self.graphs.items()}

@@ -47,7 +47,7 @@ class Criteria:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A candidate, its speedups by request, and its seconds, in the order of the traces.
+    """A candidate, its speedups by request, and its seconds and those without drafts, in the order of the traces.
 
     The speedups of responses shorter than `SHORTEST_RESPONSE` are left out, unless all are.
     """
@@ -55,6 +55,7 @@ class Replayed:
     candidate: DraftCandidate
     speedups: tuple[float, ...]
     seconds: tuple[float, ...]
+    plain: tuple[float, ...]
 
 
 def replay_candidates(traces: Sequence[Trace], costs: Costs, drafters: Sequence[str]) -> list[Replayed]:
@@ -141,7 +142,7 @@ def _replayed(
         slower=sum(value < 1 for value in speedups) / len(speedups),
         adapts=adapts,
     )
-    return Replayed(candidate, speedups, tuple(seconds))
+    return Replayed(candidate, speedups, tuple(seconds), tuple(plain))
 
 
 def best(replayed: Sequence[Replayed], drafters: Sequence[str]) -> Replayed:
@@ -170,7 +171,9 @@ def _compared(replayed: Sequence[Replayed], drafters: Sequence[str]) -> tuple[Re
 
     first = max((one for one in allowed if one.candidate.drafter == drafters[0]), key=speedup)
     other = max(allowed, key=speedup)
-    return first, other, ratio_interval(first.seconds, other.seconds)
+    # Sampled answers of two drafts differ in length: as if the other's were as long.
+    of_other = zip(other.seconds, first.plain, other.plain, strict=True)
+    return first, other, ratio_interval(first.seconds, [time * ours / theirs for time, ours, theirs in of_other])
 
 
 def judge(replayed: Replayed, floor: float) -> Verdict:

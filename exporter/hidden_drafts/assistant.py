@@ -104,7 +104,7 @@ class Assistant(HiddenDraft):
         """Keys and values `[B, H_kv, T, D]` by layer, and masks by kind, of `rows [B, T, F]`."""
         place, pairs, masks = torch.arange(rows.shape[1]), list[KeyValue](), dict[str, Tensor]()
         sizes = [layer.num_kv_heads * layer.head_dim for layer in self.layers for _ in "kv"]
-        halves = iter(torch.split(rows[..., self.tap_width :].to(self.dtype), sizes, -1))
+        halves = iter(torch.split(rows[..., self.tap_width :], sizes, -1))
         for kind, layer, width, window in zip(self.kinds, self.layers, self.head_dims, self.windows, strict=True):
             heads = (*rows.shape[:2], layer.num_kv_heads, layer.head_dim)
             key, value = (next(halves).reshape(heads).transpose(1, 2)[..., :width] for _ in "kv")
@@ -112,9 +112,8 @@ class Assistant(HiddenDraft):
             seen = place <= place[:, None]
             if window:
                 seen = seen & (place > place[:, None] - window)
-            masks[kind] = torch.zeros(len(place), len(place), dtype=self.dtype).masked_fill_(
-                ~seen, torch.finfo(self.dtype).min
-            )[None, None]
+            hidden = torch.finfo(rows.dtype).min
+            masks[kind] = torch.zeros(len(place), len(place), dtype=rows.dtype).masked_fill_(~seen, hidden)[None, None]
         return pairs, masks
 
     def _run(

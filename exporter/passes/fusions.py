@@ -49,9 +49,7 @@ def write_roots_out(model: ir.Model) -> int:
     for node in powers:
         root = ir.node("Sqrt", [node.inputs[0]])
         inverse = ir.node("Reciprocal", root.outputs)
-        for value in (*root.outputs, *inverse.outputs):
-            value.type, value.shape = node.outputs[0].type, node.outputs[0].shape
-        inverse.outputs[0].name = node.outputs[0].name
+        root.outputs[0].type, root.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape
         ir.convenience.replace_nodes_and_values(graph, node, [node], [root, inverse], node.outputs, inverse.outputs)
     return len(powers)
 

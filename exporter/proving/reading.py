@@ -79,8 +79,6 @@ def reading_reference(model: HiddenDraft, contract: Contract, text: Sequence[int
 
     def read(context: NDArray[np.int64], group: list[Step]) -> Iterator[Step]:
         hidden = model.read_target(torch.from_numpy(context)[None])[0].float().numpy()
-        if model.caches and contract.caches == "fp16":
-            hidden[:, model.tap_width :] = hidden[:, model.tap_width :].astype(np.float16)
         for step in group:
             rows = min(step.rows, 1) if block else step.rows
             yield replace(step, rows=rows, hidden=hidden[step.position : step.end].copy())

@@ -5,6 +5,7 @@ round more: plain decoding, in passes of one row, would stray from verification.
 
 - Attention over one row multiplies in another order than over more; among two and more, all orders are the same. So a
   single row is followed by a row of zeros. It is written into the cache where the next pass writes, and no row sees it.
+  (Layers that read the rows of another multiply one row for each query head that shares a key head: several.)
 - ONNX Runtime's kernels of `Cos`, `Sin`, `Softplus` and `Log` give the last elements of an array other bits than the
   rest. Cosines and sines of a rotary embedding are looked up by position, and Softplus is written by `Exp` and `Atanh`:
 

@@ -54,10 +54,12 @@ class HiddenDecoder(CachedDecoder):
         new = hidden[max(0, self.reach - position) :]
         if position > self.reach or not len(new):
             return
-        if self._count + len(new) > len(self._waiting):
-            self.catch_up(tokens, self.reach)
-        self._waiting[self._count : self._count + len(new)] = new
-        self._count += len(new)
+        for start in range(0, len(new), len(self._waiting)):  # a verify pass may be wider than a prompt chunk
+            part = new[start : start + len(self._waiting)]
+            if self._count + len(part) > len(self._waiting):
+                self.catch_up(tokens, self.reach)
+            self._waiting[self._count : self._count + len(part)] = part
+            self._count += len(part)
 
     def prefill(self, tokens: Sequence[int], end: int) -> None:
         """Write the rows up to `end` whose hidden states are there."""

@@ -67,6 +67,16 @@ def test_what_cannot_end_in_time_ends_with_an_error(served_bundle: Path, tmp_pat
     assert process.left() == 1
 
 
+def test_an_address_that_is_taken(served_bundle: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "specexport", "serve", str(served_bundle), "--port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"Error: cannot listen on 127.0.0.1 port {port}: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_beyond_loopback_only_with_a_key() -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
         with refused(ParameterError, "--no-auth", field="host"):

@@ -66,7 +66,7 @@ def test_the_rule_charges_every_pass() -> None:
 
 
 def judged(one: DraftCandidate, requests: int, speedups: tuple[float, ...] | None = None) -> Replayed:
-    return Replayed(one, speedups or (one.p10,) * requests, (1.0 / one.speedup.value,) * requests)
+    return Replayed(one, speedups or (one.p10,) * requests, (1.0 / one.speedup.value,) * requests, (1.0,) * requests)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_short_responses_are_not_the_slowest_tenth() -> None:
 
 def test_another_drafter_must_be_clearly_better() -> None:
     def replayed(value: float, drafter: str, k: int = 2) -> Replayed:
-        return Replayed(candidate(1.0, value, 3.0, drafter=drafter, k=k), (), (1 / value,) * 2)
+        return Replayed(candidate(1.0, value, 3.0, drafter=drafter, k=k), (), (1 / value,) * 2, (1.0,) * 2)
 
     rows = [replayed(1.5, "model"), replayed(1.6, "model", 3), replayed(1.62, "ngram"), replayed(1.7, "ngram+model")]
     assert best(rows[:3], ("model", "ngram")).candidate.num_draft_tokens == 3
@@ -120,11 +120,12 @@ def test_another_drafter_must_be_clearly_better() -> None:
     ("seconds", "sure"), [((0.5,), False), ((0.5, 0.7), False), ((0.6, 0.61), True), ((0.5, 0.7) * 4, True)]
 )
 def test_another_drafter_must_be_surely_faster(seconds: tuple[float, ...], sure: bool) -> None:
-    """Of one request or two that differ, nobody knows."""
+    """Of one request or two that differ, nobody knows. The other's answers are twice as long, which changes nothing."""
+    twice = (2.0).__mul__
     drafters, speedup = ("model", "ngram"), len(seconds) / sum(seconds)
     rows = [
-        Replayed(candidate(1.0, 1.0, 3.0), (), (1.0,) * len(seconds)),
-        Replayed(candidate(1.0, speedup, 3.0, drafter="ngram"), (), seconds),
+        Replayed(candidate(1.0, 1.0, 3.0), (), (1.0,) * len(seconds), (1.0,) * len(seconds)),
+        Replayed(candidate(1.0, speedup, 3.0, drafter="ngram"), (), tuple(map(twice, seconds)), (2.0,) * len(seconds)),
     ]
     assert best(rows, drafters).candidate.drafter == drafters[sure]
     said = doubted(rows, drafters)

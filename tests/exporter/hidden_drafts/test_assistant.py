@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from specexport import Session, load
-from specexport.errors import CheckpointError, ParameterError
+from specexport.errors import CheckpointError, ParameterError, UnsupportedModelError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.hidden_drafts.assistant import Assistant, AssistantCheckpoint, shared
 from specexport.exporter.hidden_drafts.checkpoint import find_draft
 from specexport.exporter.options import BuildOptions
+from specexport.exporter.tuning.drafts import load_draft
 from support.refusals import refused
 from support.tiny import LLAMA, edit_json, make_tokenizer, save_model
 from torch import Tensor
@@ -120,7 +121,7 @@ def test_centroids_leave_the_scores_as_they_are(target: Path, tmp_path: Path) ->
     assert torch.allclose(draft(text, logits_to_keep=1).logits[0, -1][scored], wanted[scored], atol=1e-5)
 
 
-MORE = [pytest.param(more, marks=pytest.mark.slow) for more in (dict(precision="int8"), dict(portable=True))]
+MORE = [pytest.param(more, marks=pytest.mark.slow) for more in (dict(precision="int8"), dict(precision="fp16"))]
 
 
 @pytest.mark.parametrize("options", [dict(), *MORE], ids=str)
@@ -129,7 +130,7 @@ def test_sessions_draft_what_it_drafts(
 ) -> None:
     """Also after a prompt of which the target has rows, and after rejected drafts."""
     options = dict(precision="fp32") | options
-    made = BuildOptions(max_seq_len=64, max_draft_tokens=3, prompt_chunk=16, engines=("onnxruntime",), **options)
+    made = BuildOptions(max_seq_len=64, max_draft_tokens=3, prompt_chunk=2, engines=("onnxruntime",), **options)
     build(str(target), str(assistant), tmp_path / "bundle", made)
     own = Gemma4AssistantForCausalLM.from_pretrained(assistant).eval()
     with load(tmp_path / "bundle") as session:
@@ -165,6 +166,11 @@ def test_a_draft_of_another_target_is_refused(target: Path, tmp_path: Path) -> N
     found = find_draft(str(save_assistant(tmp_path / "narrow")), find_checkpoint(str(llama)))
     with refused(CheckpointError, "full_attention", "choose the draft made for this target", field="draft"):
         found.load("fp32")
+
+
+def test_it_cannot_be_tuned(target: Path, assistant: Path) -> None:
+    with refused(UnsupportedModelError, assistant, "assistant", field="draft"):
+        load_draft(None, str(assistant))  # type: ignore[arg-type]  # refused before the bundle is looked at
 
 
 def test_as_a_target_and_on_other_engines(target: Path, assistant: Path, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_others_are_not_rotated(
 
 def test_all_tables_with_a_row_for_each_token_are_rounded(make: Make, batches: list[Tensor]) -> None:
     """Per-layer embeddings too, which are half of the weights of Gemma 4 E2B; not those of positions."""
-    gemma = make("gemma4_text", hidden_size_per_layer_input=16, vocab_size_per_layer_input=96)
+    gemma = make("gemma4_text", vocab_size=100, hidden_size_per_layer_input=16, vocab_size_per_layer_input=96)
     assert (
         choose(gemma, batches, "int8", "onnxruntime", PLAIN).weights["model.embed_tokens_per_layer.weight"].block == 32
     )
