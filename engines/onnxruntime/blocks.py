@@ -40,7 +40,6 @@ class OrtBlockDecoder:
         contract: Contract,
         chain: OrtGraph | None,
         threads: int = 0,
-        fuse_quantized: bool = True,
     ) -> None:
         """Raises `EngineError` for a graph that cannot be loaded, `BundleError` for one that does not fit."""
         import onnxruntime as ort
@@ -65,7 +64,7 @@ class OrtBlockDecoder:
         self._hidden = np.zeros((0, 0), np.float32)
         self._slot, self._goes_on = 0, False
         self._sessions: dict[str, ort.InferenceSession | None] = {
-            kind: open_session(path, threads, fuse_quantized) for kind, path in graphs.items()
+            kind: open_session(path, threads) for kind, path in graphs.items()
         }
         self._check()
         if chain is not None:

@@ -42,13 +42,12 @@ class _Binding:
 @dataclass(frozen=True)
 class DecoderOptions:
     """threads: 0 for one per core within the CPU limit. keeps_open: whether states can be rolled back over several
-    passes, as a draft's must be (`OpenRows`). fuse_quantized: see `open_session`. fuse: runs the graph that fuses the
-    hidden states that the model reads, where it has one. caches: another decoder's, that the graph reads.
+    passes, as a draft's must be (`OpenRows`). fuse: runs the graph that fuses the hidden states that the model reads,
+    where it has one. caches: another decoder's, that the graph reads.
     """
 
     threads: int = 0
     keeps_open: bool = False
-    fuse_quantized: bool = True
     fuse: RunGraph | None = None
     caches: Sequence[CacheRows] = ()
 
@@ -86,7 +85,7 @@ class OrtDecoder:
         self.reader = self._open_reader(options.fuse)
         # How many cache rows a pass may read; the operators of ONNX Runtime's dialects need no such input.
         self._spans = () if dialect in DIALECTS else contract.spans
-        self._session: ort.InferenceSession | None = open_session(path, options.threads, options.fuse_quantized)
+        self._session: ort.InferenceSession | None = open_session(path, options.threads)
         self._check(self._session)
         import onnxruntime as ort
 

@@ -188,23 +188,21 @@ def opened(
 def open_decoder(
     path: Path, spec: ModelSpec, contract: Contract, dialect: str, wide: bool = False
 ) -> OrtDecoder | OrtBlockDecoder:
-    """Beside the graph at `path` lie the others that a draft has which reads hidden states. wide: it is a widened one,
-    whose products compute in fp32 whatever is quantized.
-    """
+    """Beside the graph at `path` lie the others that a draft has which reads hidden states. wide: it is widened."""
     if wide:
         contract = replace(contract, precision="fp32")
     reads = spec.reads
     if reads is not None and reads.slots:
         paths = {"block": path, "context": path.with_name(Path(reads.fuse[dialect]).name)}
         chain = open_graph(path.with_name(Path(reads.chain[dialect]).name)) if reads.chain else None
-        return OrtBlockDecoder(paths, spec, contract, chain, fuse_quantized=not wide)
+        return OrtBlockDecoder(paths, spec, contract, chain)
     fuse, run = reads.fuse.get(dialect) if reads is not None else None, None
     if fuse is not None:
         beside = path.with_name(Path(fuse).name)
         # The kernels compute in fp32 whatever their weights are stored in.
         with widened(beside) if wide and dialect != "kernels" else nullcontext(beside) as fusing:
             run = open_graph(fusing)
-    options = DecoderOptions(fuse_quantized=not wide, fuse=run)
+    options = DecoderOptions(fuse=run)
     if reads is not None and reads.caches:
         return OrtAssistant(path, spec, contract, dialect, options)
     return OrtDecoder(path, spec, contract, dialect=dialect, options=options)

@@ -142,7 +142,7 @@ class QuantizedGraph:
         path = self.path.with_name(f"{self.path.stem}-alone.onnx")
         try:
             ir.save(ir.Model(cut, ir_version=self.model.ir_version), path)
-            yield open_graph(path, fuse_quantized=False)
+            yield open_graph(path)
         finally:
             path.unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
 """A graph in half precision to the same in fp32, for proofs on any host.
 
 ONNX Runtime's CPU provider has hardly any kernels in bf16, and where it lacks one in fp16 it keeps the weights in fp32
-as well. QuantizeLinear and DequantizeLinear stay: such graphs are run with `fuse_quantized=False`.
+as well. QuantizeLinear and DequantizeLinear stay.
 """
 
 from __future__ import annotations

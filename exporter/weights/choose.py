@@ -209,7 +209,7 @@ class _Choice:
         text, tokens = model.config.get_text_config(), len(model.get_input_embeddings().weight)
         sizes = {tokens, getattr(text, "vocab_size_per_layer_input", tokens)}  # Gemma 3n's is a little smaller
         for name, table in tables(self.model).items():
-            if len(table) not in sizes or name in self.weights or self.format == "fp8":
+            if len(table) not in sizes or name in {*self.weights, *self.options.floats} or self.format == "fp8":
                 continue  # in fp8, a lookup of one row has nothing to gain
             recipe = self.of_shape(table.shape[1], self.format)
             if recipe.format == "float":

@@ -79,7 +79,7 @@ def run(path: Path, tokens: np.ndarray) -> np.ndarray:
     widen(model)
     wide = path.with_name("wide.onnx")
     ir.save(model, wide)
-    return open_graph(wide, fuse_quantized=False)({"tokens": tokens})["logits"]
+    return open_graph(wide)({"tokens": tokens})["logits"]
 
 
 TOKENS = np.array([[3, 0, 63, 7, 7]])

@@ -152,6 +152,9 @@ def test_all_tables_with_a_row_for_each_token_are_rounded(make: Make, batches: l
         choose(gemma, batches, "int8", "onnxruntime", PLAIN).weights["model.embed_tokens_per_layer.weight"].block == 32
     )
     assert "transformer.wpe.weight" not in choose(make("gpt2"), batches, "int8", "onnxruntime", PLAIN).weights
+    kept = replace(PLAIN, floats=("model.embed_tokens.weight",))  # as of a table that only a graph beside reads
+    untied = make("llama", tie_word_embeddings=False)
+    assert "model.embed_tokens.weight" not in choose(untied, batches, "int8", "onnxruntime", kept).weights
 
 
 def test_what_was_done_is_noted_and_tables_are_rounded_to_nearest(make: Make, batches: list[Tensor]) -> None:
