@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -33,7 +32,7 @@ from .passes.optimize import optimize, save
 from .proving.prove import continued_logits, opened, record_reference
 from .proving.prove_layers import ReferenceLogits, prove_layers
 from .proving.quantized_graph import Subject
-from .proving.reading import prove_taps
+from .proving.reading import prove_taps, tap_states
 from .quantize.apply import by_every_name, quantize
 from .quantize.for_cuda import use_packed_attention
 from .quantize.for_tensorrt import Made
@@ -45,6 +44,7 @@ from .tracing.trace import probe_cache, trace, trace_fuse
 from .weights.choose import recipe_steps
 from .weights.fake_quant import fake_quantized
 from .weights.fidelity import BATCH_TOKENS
+from .weights.host_memory import give_back, move_to_disk
 from .weights.recipe import Recipe
 from .weights.texts import read_texts
 
@@ -129,15 +129,18 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
     if stage is not None:
         context.progress.reused(export.label)
     else:
-        restored = checkpoint.fp32_bytes if export.quantizing else 0  # while the layers are proved
-        require_space(context.cache, export.weight_bytes(contract) + restored)
         parameters = checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"]
         folded, quantized = bool({*export.dialects} - {*ORT_DIALECTS}), export.quantizing is not None
         beside = checkpoint.loaded_beside * ELEMENT_BYTES[contract.precision]
-        require_memory(parameters, contract.precision, quantized, checkpoint.vocab_size, folded, beside)
+        on_disk = require_memory(parameters, contract.precision, quantized, checkpoint.vocab_size, folded, beside)
+        meanwhile = checkpoint.fp32_bytes if quantized else 0  # while the layers are proved
+        meanwhile += checkpoint.weight_bytes(contract.precision) if on_disk else 0
+        require_space(context.cache, export.weight_bytes(contract) + meanwhile)
+        if on_disk:
+            context.progress.note(f"{export.label}: memory is short, so the cache holds the weights meanwhile")
         with context.progress.stage(export.label, export.steps) as step:
-            stage = make_stage(context.cache, key, lambda folder: _export(export, context, folder, step))
-        gc.collect()  # models and graphs refer to each other in cycles, and hold the weights
+            stage = make_stage(context.cache, key, lambda folder: _export(export, context, folder, on_disk, step))
+        give_back()
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": name_of(checkpoint.source)}, SPEC)
     export.check_states(spec.layers, contract.precision)  # a finished stage may be of a build for other engines
     others = (*spec.reads.fuse.values(), *spec.reads.chain.values()) if spec.reads is not None else ()
@@ -147,10 +150,14 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
     return spec
 
 
-def _export(export: ModelExport, context: BuildContext, folder: Path, step: Callable[[str], None]) -> None:
+def _export(
+    export: ModelExport, context: BuildContext, folder: Path, on_disk: bool, step: Callable[[str], None]
+) -> None:
     step("load")
     checkpoint, contract = export.checkpoint, context.contract.of(export.role)
     model, left_out = checkpoint.load_noted(contract.precision)
+    if on_disk:
+        move_to_disk(model, folder)
     if isinstance(model, BlockDraft):
         layers = block_layers(model)
     else:
@@ -214,7 +221,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     step("write")
     paths, weights = save(graphs, folder, export.role)
     del graphs, made
-    gc.collect()  # the graphs' memory, for the proof
+    give_back()
     save_reference(folder / REFERENCE, reference)
     spec = ModelSpec(
         source=name_of(checkpoint.source),
@@ -234,11 +241,11 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
         reads=_reads(reads, dialects, paths) if reads is not None else None,
     )
     if undo is not None and chosen is None:
-        steps = [entry.step for entry in reference]
+        states = tap_states(model, export.taps, undo, [entry.step for entry in reference], contract, has_states)
         for dialect in dialects:
             wide = contract.precision == "bf16" or (contract.precision == "fp16" and dialect != "ort")
             with opened(folder / paths[dialect], spec, contract, dialect, wide) as decoder:
-                prove_taps(decoder, model, undo, steps, contract, "widened" if wide else None)
+                prove_taps(decoder, states, "widened" if wide else contract.precision)
     if chosen is not None:
         subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract, undo)
         proofs = []

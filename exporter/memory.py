@@ -25,8 +25,8 @@ from .weights.fidelity import MAX_HELD_OUT_TOKENS as HELD_OUT_TOKENS
 # Python with torch, and the reference's activations.
 BASE = 700_000_000
 # In addition to the weights, in the precision they are traced in: while they are quantized those that are restored from
-# few bits, in fp32, and the few bits themselves. In the proof of a graph for TensorRT, ONNX Runtime folds what restores
-# them, and packs all that it has folded for its products before it lets the first go.
+# few bits, in fp32, and the few bits themselves; in the proof a graph over the restored ones. Where it is TensorRT's,
+# ONNX Runtime folds what restores them, and packs all that it has folded for its products before it lets the first go.
 RESTORED_BYTES, FOLDED_BYTES = 4 + 1, 4 + 4 + 1
 # Rows of fp32 logits in addition to them: the exact model's on the held-out text, and some copies of one batch of it.
 LOGIT_ROWS = HELD_OUT_TOKENS + 4 * BATCH_TOKENS
@@ -38,17 +38,25 @@ GROUP = Path("/sys/fs/cgroup")
 
 def require_memory(
     parameters: int, precision: Precision, quantized: bool, vocabulary: int, folded: bool = False, beside: int = 0
-) -> None:
-    """Raises `OutputError` where exporting a model of `parameters` weights needs more memory than is free. vocabulary:
-    entries of its output layer. folded: for TensorRT. beside: bytes of another model that is loaded with it.
+) -> bool:
+    """Whether a model of `parameters` weights, once it is loaded, has to be moved to the disk (`host_memory.py`) to
+    be exported with the memory that is free. vocabulary: entries of its output layer. folded: for TensorRT. beside:
+    bytes of another model that is loaded with it.
+
+    Raises `OutputError` where not even that is enough.
     """
-    remedy, needed = "on a larger host", BASE + parameters * ELEMENT_BYTES[precision] + beside
-    if quantized:
-        needed += parameters * (FOLDED_BYTES if folded else RESTORED_BYTES) + vocabulary * 4 * LOGIT_ROWS
-        remedy = f"with --precision and --draft-precision fp32, fp16 or bf16, or {remedy}"
-    elif precision == "fp32":
-        remedy = f"with --precision fp16, or {remedy}"
-    _require(needed, f"exporting {parameters / 1e9:.1f} billion weights", remedy)
+    remedy, weights, base = "on a larger host", parameters * ELEMENT_BYTES[precision], BASE + beside
+    what = f"exporting {parameters / 1e9:.1f} billion weights"
+    if not quantized:
+        _require(base + weights, what, f"with --precision fp16, or {remedy}" if precision == "fp32" else remedy)
+        return False
+    base += vocabulary * 4 * LOGIT_ROWS
+    restored, free = parameters * (FOLDED_BYTES if folded else RESTORED_BYTES), available()
+    if free is None or base + weights + restored <= free:
+        return False
+    remedy = f"with --precision and --draft-precision fp32, fp16 or bf16, or {remedy}"
+    _require(base + restored, what, remedy)  # more than the weights while they are loaded
+    return True
 
 
 def _require(needed: float, what: str, remedy: str) -> None:

@@ -283,12 +283,15 @@ def test_what_a_manifest_says_of_its_models(root: Path) -> None:
         (Reads("eagle3", (2, 3), 8, {"ort": "graphs/fuse.onnx"}), False),  # a tap that the target does not give
         (Reads("eagle3", (2, -1), 8, {"kernels": "graphs/fuse.onnx"}), False),  # no graph that fuses for `ort`
         (Reads("mtp", (-1,), 8, {}), False),  # of another width
+        (Reads("assistant", (-1,), 16, {}, caches=(0,)), True),
+        (Reads("assistant", (-1,), 16, {}, caches=(1,)), False),  # a layer that the target does not have
     ],
 )
 def test_a_draft_reads_hidden_states_that_the_target_gives(reads: Reads, fits: bool, root: Path) -> None:
     manifest = write_bundle(root).manifest
-    draft = replace(manifest.drafts[0], model=replace(manifest.drafts[0].model, reads=reads))
-    target = replace(manifest.target, taps=(-1, 2), tap_width=16)
+    layers = (CacheLayer(2, 8),)
+    draft = replace(manifest.drafts[0], model=replace(manifest.drafts[0].model, reads=reads, layers=layers))
+    target = replace(manifest.target, taps=(-1, 2), tap_width=16, layers=layers)
     with nullcontext() if fits else pytest.raises(ValueError, match="draft reads other hidden states"):
         replace(manifest, target=target, drafts=(draft,))
 

@@ -33,12 +33,13 @@ from ...runtime.proofs.parity import (
 )
 from ..dialects import Dialect
 from ..weights.fake_quant import fake_quantized
+from ..weights.host_memory import give_back
 from ..weights.recipe import Recipe
 from .layer_arithmetic import REPORT, ROUNDING, ROUNDINGS, layer_error
 from .prove import continued_logits, open_decoder, opened
 from .quantized_graph import NBITS, QuantizedGraph, Subject
 from .quantized_ops import TABLE, QuantizedOp
-from .reading import prove_taps
+from .reading import TapStates, prove_taps, tap_states
 
 # Rows that a product is run on: one in a pass of its own, since kernels for a single row differ from those for several.
 ROWS = 32
@@ -190,9 +191,14 @@ def _restored_error(
             if subject.contract.caches != subject.contract.precision:
                 # Keys and values at the edge of a step of fp16 may fall to either side, as far apart as two roundings.
                 tolerance += largest_error(reference, continued_logits(subject.model, steps, subject.spec.has_states))
-            decoder = open_decoder(path, subject.spec, subject.contract, dialect, wide=True)
-            if subject.undo is not None:
-                prove_taps(decoder, subject.model, subject.undo, steps, subject.contract)
+            states: list[TapStates] = []
+            if (undo := subject.undo) is not None:
+                spec = subject.spec
+                states = tap_states(subject.model, spec.taps, undo, steps, subject.contract, spec.has_states)
+        give_back()  # the restored weights of the model: the graph takes as much memory
+        decoder = open_decoder(path, subject.spec, subject.contract, dialect, wide=True)
+        if states:
+            prove_taps(decoder, states, subject.contract.precision)
         error = max_error(decoder, reference, decoder.reader)
     finally:
         path.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, TypeVar
 
@@ -159,22 +159,25 @@ def _block_passes(model: BlockDraft, steps: Sequence[Step]) -> Iterator[tuple[Fl
             yield chained.float().numpy().copy(), None if confidence is None else confidence.float().numpy().copy()
 
 
-def prove_taps(
-    decoder: OrtDecoder | OrtBlockDecoder,
+@dataclass(frozen=True)
+class TapStates:
+    """By tap the hidden states `[T, D]` of a step. exact: what they are without the rounding of caches."""
+
+    step: Step
+    rounded: list[Floats]
+    exact: list[Floats]
+
+
+def tap_states(
     model: PreTrainedModel,
+    taps: Sequence[int],
     undo: Undo,
     steps: Sequence[Step],
     contract: Contract,
-    arithmetic: Exact | None = None,
-) -> None:
-    """Compare the hidden states that the target's graph gives with those that transformers tells of the model, at each
-    of `steps` near the start. undo: as for `trace`. arithmetic: the graph's, by default the contract's.
-
-    Raises `ProofError`.
-    """
-    assert decoder.taps is not None
-    allowed, taps = LOGIT_TOLERANCE[arithmetic or contract.precision], decoder.spec.taps
-    last, has_states = max(TAPPED, steps[0].end), decoder.spec.has_states
+    has_states: bool,
+) -> list[TapStates]:
+    """What transformers tells of the model at each of `steps` near the start. undo: as for `trace`."""
+    last = max(TAPPED, steps[0].end)
     near_start = list(takewhile(lambda step: step.end <= last, steps))
     with fp32_arithmetic(model):
         exact = list(_states_at(model, near_start, taps, undo, has_states))
@@ -182,7 +185,18 @@ def prove_taps(
         if contract.caches != contract.precision:
             with cached_as(contract):
                 rounded = list(_states_at(model, near_start, taps, undo, has_states))
-    for step, wanted, unrounded in zip(near_start, rounded, exact, strict=True):
+    return [TapStates(*one) for one in zip(near_start, rounded, exact, strict=True)]
+
+
+def prove_taps(decoder: OrtDecoder | OrtBlockDecoder, expected: Sequence[TapStates], arithmetic: Exact) -> None:
+    """Compare the hidden states that the target's graph gives with what is expected. Raises `ProofError`.
+
+    arithmetic: the graph's.
+    """
+    assert decoder.taps is not None
+    allowed, taps = LOGIT_TOLERANCE[arithmetic], decoder.spec.taps
+    for one in expected:
+        step, wanted, unrounded = one.step, one.rounded, one.exact
         decoder.step(step.tokens.tolist(), step.position)
         ours = np.split(decoder.taps(), len(taps), axis=1)
         for tap, mine, near, far in zip(taps, ours, wanted, unrounded, strict=True):

@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx
 import pytest
+from specexport.atomic import discard
 from specexport.bundle import Contract, ModelSpec
 from specexport.editing.progress import Timed
 from specexport.errors import UnsupportedModelError
@@ -22,6 +23,8 @@ from specexport.exporter.options import BuildContext, CalibrationTexts
 from specexport.exporter.recipe_choice import Quantizing
 from specexport.exporter.tracing import attention
 from specexport.exporter.tracing.attention import Layer
+from specexport.exporter.weights.host_memory import move_to_disk
+from specexport.exporter.weights.texts import read_texts
 from support.pair import Notes
 from support.refusals import refused
 from support.tiny import CONTRACT, LLAMA, make_tokenizer, save_model
@@ -51,10 +54,30 @@ def exporting(checkpoint: Checkpoint, folder: Path) -> Callable[..., tuple[Model
     return export
 
 
+def test_weights_on_the_disk_give_the_same_bytes(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+    monkeypatch.setattr(model_module, "move_to_disk", lambda model, place: kept.append(move_to_disk(model, place)))
+    export, texts = exporting(checkpoint, tmp_path), CalibrationTexts(read_texts(None))
+    recipe = Quantizing("int8", "onnxruntime", texts)
+    _spec, notes = export(dialects=("kernels",), quantizing=recipe)
+    assert not kept
+    assert not notes.notes
+    monkeypatch.setattr(model_module, "require_memory", lambda *_: True)
+    discard(next((tmp_path / "cache").iterdir()))
+    _spec, notes = export(dialects=("kernels",), quantizing=recipe)
+    assert kept
+    assert notes.notes == ["export draft in int8: memory is short, so the cache holds the weights meanwhile"]
+    one, other = (sorted((tmp_path / place).rglob("*.*")) for place in "01")
+    assert [path.name for path in one] == [path.name for path in other]
+    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
+
+
 def test_a_stage_is_of_one_precision_and_of_its_dialects(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(export: ModelExport, context: BuildContext, folder: Path, step: Any) -> None:
+    def write(export: ModelExport, context: BuildContext, folder: Path, *_: Any) -> None:
         names = {dialect: f"graphs/{export.role}-{dialect}.onnx" for dialect in export.dialects}
         spec = ModelSpec("", "", "", 1, 1, (), dict(names), f"graphs/{export.role}.weights", "float", (), None)
         spec = replace(spec, reference="reference/draft.npz")

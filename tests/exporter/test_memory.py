@@ -34,13 +34,16 @@ def test_the_host_or_its_group_whichever_is_less(host: Path) -> None:
     assert available() == 5030
 
 
-def test_what_does_not_fit_is_refused_before_it_starts(host: Path) -> None:
-    require_memory(1_300_000_000, "fp32", False, 4096)
-    with refused(OutputError, "--precision", "1.3", code="out_of_memory"):
-        require_memory(1_300_000_000, "fp32", True, 4096)
-    require_memory(700_000_000, "fp16", True, 4096)
-    with refused(OutputError, "0.7", code="out_of_memory"):
-        require_memory(700_000_000, "fp16", True, 4096, folded=True)
+def test_what_fits_with_its_weights_on_the_disk_and_what_is_refused_before_it_starts(host: Path) -> None:
+    assert not require_memory(1_300_000_000, "fp32", False, 4096)
+    assert not require_memory(700_000_000, "fp32", True, 4096)
+    assert require_memory(1_300_000_000, "fp32", True, 4096)  # the weights' 5.2 GB on the disk, 6.5 in memory
+    with refused(OutputError, "--precision", "1.5", code="out_of_memory"):
+        require_memory(1_500_000_000, "fp32", True, 4096)
+    assert not require_memory(700_000_000, "fp16", True, 4096)
+    assert require_memory(700_000_000, "fp16", True, 4096, folded=True)
+    with refused(OutputError, "0.9", code="out_of_memory"):
+        require_memory(900_000_000, "fp16", True, 4096, folded=True)
     with refused(OutputError, "2.0", code="out_of_memory"):
         require_memory(2_000_000_000, "fp32", False, 4096)
     with refused(OutputError, "4.0", code="out_of_memory"):

@@ -189,6 +189,14 @@ def test_hidden_states_after_a_gap_are_dropped() -> None:
     assert draft.first([1, 2, 3, 4], 4) is None
 
 
+def test_more_hidden_states_than_may_wait() -> None:
+    """A pass over candidates may be wider than a prompt chunk."""
+    _, draft = hidden_pair()
+    most = len(draft._waiting)
+    draft.take([1] * (2 * most + 2), 0, np.ones((2 * most + 1, WIDTH), np.float32))
+    assert (draft.rows, draft.reach) == (2 * most, 2 * most + 1)
+
+
 def test_rows_from_elsewhere_are_followed_by_none_that_wait() -> None:
     _, draft = hidden_pair()
     draft.take([1, 2, 3, 4], 0, np.ones((2, WIDTH), np.float32))
