@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .linears import constant
-from .rotary import ATTENTION, EQUAL, Table, evaluate
+from .rotary import ATTENTION, EQUAL, Table, evaluate, keeps_rows
 
 
 def attend_over_two_rows(model: ir.Model) -> int:
@@ -110,7 +110,8 @@ def _angles(graph: ir.Graph) -> Iterator[ir.Value]:
     for node in graph:
         read = [value for value in node.inputs if value is not None and not value.is_initializer()]
         shape = node.op_type == "Shape" and read[0].name == "tokens"
-        if (shape or placed.issuperset(read)) and not any(value.is_graph_output() for value in node.outputs):
+        row_by_row = (shape or placed.issuperset(read)) and not keeps_rows(node)
+        if row_by_row and not any(value.is_graph_output() for value in node.outputs):
             placed.update(node.outputs)
             if node.op_type in ANGLES or not turned.isdisjoint(read):
                 turned.update(node.outputs)

@@ -145,8 +145,19 @@ def _rotation(value: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value, int
             continue
         half = _by_halves(crossed.inputs[0], heads)
         if half or _by_neighbours(crossed.inputs[0], heads):
-            return heads, _through(cos, "Unsqueeze") or cos, _through(sin, "Unsqueeze") or sin, half
+            return heads, _angles(cos), _angles(sin), half
     return None
+
+
+def _angles(value: ir.Value) -> ir.Value:
+    """A row of them for each token, of which a layer may read the kept ones."""
+    value = _through(value, "Unsqueeze") or value
+    return _through(value, "Slice") or value if keeps_rows(value.producer()) else value
+
+
+def keeps_rows(node: ir.Node | None) -> bool:
+    """Whether it is a Slice that a pass's number of tokens decides on (`tracing/kept_rows.py`)."""
+    return node is not None and node.op_type == "Slice" and _constant(node.inputs[1]) is None
 
 
 def _by_halves(value: ir.Value | None, heads: ir.Value) -> int:

@@ -29,8 +29,11 @@ def taps_seen(model: PreTrainedModel, taps: tuple[int, ...]) -> Iterator[dict[in
 
     Raises `UnsupportedModelError` for a model whose layers are not found, and for a tap that it does not have.
     """
-    decoder, seen = model.get_decoder(), dict[int, Tensor]()
-    layers = _layers(model, decoder)
+    decoder, seen, layers = model.get_decoder(), dict[int, Tensor](), decoder_layers(model)
+    if layers is None:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} does not keep its layers in one list, so a draft cannot read its hidden states"
+        )
     if beyond := [tap for tap in taps if not LAST <= tap < len(layers)]:
         raise UnsupportedModelError(
             f"{type(model).__name__} has {len(layers)} layers, and the draft reads what layer {beyond[0]} reads"
@@ -52,15 +55,11 @@ def taps_seen(model: PreTrainedModel, taps: tuple[int, ...]) -> Iterator[dict[in
         yield seen
 
 
-def _layers(model: PreTrainedModel, decoder: nn.Module) -> nn.ModuleList:
-    """The decoder's layers. Raises `UnsupportedModelError`."""
+def decoder_layers(model: PreTrainedModel) -> nn.ModuleList | None:
+    """None for a model that does not keep them in one list."""
     count = getattr(model.config.get_text_config(), "num_hidden_layers", None)
-    for module in decoder.children():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return module
-    raise UnsupportedModelError(
-        f"{type(model).__name__} does not keep its {count} layers in one list, so a draft cannot read its hidden states"
-    )
+    lists = (module for module in model.get_decoder().children() if isinstance(module, nn.ModuleList))
+    return next((module for module in lists if len(module) == count), None)
 
 
 @dataclass(frozen=True)

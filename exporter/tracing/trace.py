@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.export import Dim
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.onnx.ops import symbolic
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
@@ -25,6 +24,7 @@ from ..dialects import OPSETS, ORT_DIALECTS, Dialect
 from ..hidden_drafts.base import HiddenDraft
 from .attention import StaticCache, static_cache_attention
 from .complex_numbers import complex_as_pairs
+from .kept_rows import KeptRows, kept_after_last_cache
 from .onnx_export import export_graph
 from .probe import cache_argument, cache_of, custom_attention_reason, probe_states, seen_by_attention, state_tensors
 from .recurrences import OpenStates
@@ -143,7 +143,7 @@ def trace(
     except Exception as error:
         raise _reason(model, error) from error
     for output in graph.graph.outputs[: len(by_row)]:
-        # Traced as T rows; a prefill chunk gives one (see kept_rows). The engine compares the name with the manifest.
+        # Traced as T rows; a chunk gives one (kept_rows.py). The engine compares the name with the manifest.
         output.shape = ir.Shape([1, contract.rows_name, *output.shape[2:]])  # type: ignore[index]
     return graph
 
@@ -183,52 +183,32 @@ def _static_pass(
     cache = StaticCache(
         position, past, given.get("columns"), tree, states=states, written=dict(there), brought=dict(there)
     )
-    accepted, opset = inspect.signature(model.forward).parameters, OPSETS[dialect]
-    rows, some = kept_rows(tokens, contract.widest_step, opset), "logits_to_keep" in accepted
+    accepted = inspect.signature(model.forward).parameters
+    rows = KeptRows(tokens, contract.widest_step, OPSETS[dialect])
+    # Attention of other dialects numbers its rows by the tokens; trees, taps and drafts that read taps need all.
+    early = dialect == "kernels" and not (layers[-1].num_kv_heads or states or tree or taps or reads)
+    some = "logits_to_keep" in accepted and not early
     options: dict[str, Any] = {cache_argument(model): cache}
-    options |= {"logits_to_keep": rows} if some else {}
+    options |= {"logits_to_keep": rows.numbers} if some else {}
     options |= {HIDDEN: given[HIDDEN]} if reads else {}
     if "position_ids" in accepted:
         depth = torch.arange(tokens.shape[1]) if tree is None else tree.depth
         options["position_ids"] = (position + depth)[None]
     watching: AbstractContextManager[dict[int, Tensor]] = taps_seen(model, taps) if taps else nullcontext({})
     attention = static_cache_attention(model, cache, dialect)
-    with attention, static_states(model, cache, dialect), complex_as_pairs(), watching as seen:
+    keeping = kept_after_last_cache(model, cache, rows) if early else nullcontext(())
+    with attention, static_states(model, cache, dialect), complex_as_pairs(), watching as seen, keeping as kept:
         output = model(input_ids=tokens, use_cache=True, **options)
     if len(cache.written) != len(past):
         raise UnsupportedModelError(custom_attention_reason(len(past) - len(cache.written), len(past)))
     logits = output.logits.float()
-    by_row = [logits if some else logits[:, rows]]
+    by_row = [logits if some or kept else logits[:, rows.numbers]]
     if reads:
-        by_row.append(only_kept(output.feedback.float(), tokens, contract.widest_step, opset))
+        by_row.append(rows.of(output.feedback.float()))
     if taps:
         by_row.append(torch.cat([undo(tap, seen[tap]) for tap in taps], -1))
     written = (half for _, pair in sorted(cache.written.items()) for half in pair if not there)
     return *by_row, *written, *(states.in_order(layers) if states is not None else ())
-
-
-def kept_rows(tokens: Tensor, widest_step: int, opset: int) -> Tensor:
-    """Rows whose logits are wanted, `[rows] int64`: all of a step, only the last of a prefill chunk.
-
-    The true number is 1 for a chunk; tracing cannot say so, and takes it for the number of tokens.
-    """
-    width = symbolic("Shape", (tokens,), dict(start=1, end=2), dtype=torch.int64, shape=[1], version=opset)[0]
-    first = torch.where(width > widest_step, width - 1, torch.zeros_like(width))
-    return symbolic(
-        "Range", (first, width, torch.ones_like(width)), dtype=torch.int64, shape=[tokens.shape[1]], version=opset
-    )
-
-
-def only_kept(values: Tensor, tokens: Tensor, widest_step: int, opset: int) -> Tensor:
-    """The `kept_rows` of `values [1, T, n]` by one Slice, whose start stays on the host.
-
-    The same shape, as far as tracing knows.
-    """
-    width = symbolic("Shape", (tokens,), dict(start=1, end=2), dtype=torch.int64, shape=[1], version=opset)
-    first = torch.where(width > widest_step, torch.full_like(width, -1), torch.zeros_like(width))
-    # No steps: given them, the rule that drops slices of the whole would go by the shape.
-    last, axis = torch.tensor([torch.iinfo(torch.int64).max]), torch.tensor([1])
-    return symbolic("Slice", (values, first, last, axis), dtype=values.dtype, shape=values.shape, version=opset)
 
 
 def _reason(model: PreTrainedModel, error: BaseException) -> UnsupportedModelError:
