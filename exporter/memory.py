@@ -7,7 +7,7 @@ products nothing and take memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ def available() -> int | None:
 MAX_BYTES = 1 << 28
 
 
-def prompt_chunk(models: Mapping[Role, Checkpoint], options: BuildOptions) -> int:
+def prompt_chunk(models: Sequence[tuple[Role, Checkpoint]], options: BuildOptions) -> int:
     """Tokens per prefill pass: the requested number, else as many of the default as every model's copies allow.
 
     Never fewer than a verification pass has.
@@ -107,11 +107,11 @@ def prompt_chunk(models: Mapping[Role, Checkpoint], options: BuildOptions) -> in
     return min([options.chunk, *(max(rows, options.max_draft_tokens + 1) for rows in fitting)])
 
 
-def require_memory_for_copies(models: Mapping[Role, Checkpoint], options: BuildOptions, rows: int) -> None:
+def require_memory_for_copies(models: Sequence[tuple[Role, Checkpoint]], options: BuildOptions, rows: int) -> None:
     """Raises `OutputError` where the copies of a pass of so many rows do not fit into memory, in fp32 as the proof of a
     quantized graph runs it.
     """
-    for model in models.values():
+    for _, model in models:
         precision = "fp32" if options.numbers.quantized else options.numbers.precision
         copied = copied_weights(model.config) * ELEMENT_BYTES[precision]
         _require(
@@ -121,13 +121,13 @@ def require_memory_for_copies(models: Mapping[Role, Checkpoint], options: BuildO
         )
 
 
-def _copied_bytes(models: Mapping[Role, Checkpoint], options: BuildOptions) -> Iterator[int]:
+def _copied_bytes(models: Sequence[tuple[Role, Checkpoint]], options: BuildOptions) -> Iterator[int]:
     """Of each mixture, what a row copies for the largest product of its experts.
 
     For TensorRT, weights are restored before they are picked.
     """
     numbers = options.numbers
-    for role, model in models.items():
+    for role, model in models:
         picked_as_stored = numbers.family == "onnxruntime" and numbers.formats[role] != "float"
         size = 1 if picked_as_stored else ELEMENT_BYTES[numbers.precision]
         if copied := copied_weights(model.config):
