@@ -100,10 +100,6 @@ class HiddenDraftCheckpoint(ReadingCheckpoint):
     def architecture(self) -> str:
         return type(self._empty()).__name__
 
-    @property
-    def max_positions(self) -> int | None:
-        return None  # rotary embeddings have no end; published drafts name the length that they were trained on
-
     @cached_property
     def fp32_bytes(self) -> int:
         """With what it shares with the target."""

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -68,23 +66,15 @@ def norm_name(decoder: PreTrainedModel) -> str:
 
 @dataclass(frozen=True)
 class MtpCheckpoint(ReadingCheckpoint):
-    """The MTP layer of `target` as a checkpoint, with the embedding and the head of the target.
-
-    kept: the target's ids that it proposes, all where there are none.
-    """
+    """The MTP layer of `target` as a checkpoint, with the embedding and the head of the target."""
 
     stored: Stored
-    kept: tuple[int, ...] = ()
 
     kind = "mtp"
 
     @property
     def taps(self) -> tuple[int, ...]:
         return Mtp.taps
-
-    @property
-    def kept_tokens(self) -> NDArray[np.int64] | None:
-        return np.array(self.kept, np.int64) if self.kept else None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -123,11 +113,11 @@ class MtpCheckpoint(ReadingCheckpoint):
         return for_inference(self.source, model, {"missing_keys": ()}), tuple(notes)
 
 
-def mtp_checkpoint(target: Checkpoint, kept: tuple[int, ...] = ()) -> MtpCheckpoint:
-    """Raises `CheckpointError` where the target has no MTP layer, or one that is no such draft. kept: as above."""
+def mtp_checkpoint(target: Checkpoint) -> MtpCheckpoint:
+    """Raises `CheckpointError` where the target has no MTP layer, or one that is no such draft."""
     stored = _find(target)
     load_decoder(target, stored, torch.bfloat16)  # one that does not fit is refused before the target is exported
-    return MtpCheckpoint(f"{target.source} mtp", target.folder, target, stored, kept)
+    return MtpCheckpoint(f"{target.source} mtp", target.folder, target, stored)
 
 
 def _find(target: Checkpoint) -> Stored:

@@ -49,7 +49,7 @@ def test_what_the_pipeline_asks_for(target: Checkpoint, tmp_path: Path) -> None:
     assert draft.stop_token_ids == target.stop_token_ids
     assert draft.defaults == target.defaults
     assert (draft.kind, draft.taps, draft.vocab_size, draft.architecture) == ("eagle3", TAPS, VOCAB, "Eagle3Draft")
-    assert draft.max_positions is None
+    assert draft.max_positions == target.max_positions
     model, notes = draft.load_noted("fp32")
     assert 4 * model.num_parameters() == draft.fp32_bytes
     own = sum(weight.numel() for weight in tensors().values())
