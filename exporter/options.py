@@ -290,13 +290,6 @@ class BuildOptions:
             raise _wrong(
                 "draft-precision", self.draft_precision, "there is no --draft that it could be for; leave it out"
             )
-        for option, value in (
-            ("draft-taps", ",".join(map(str, self.draft_taps)) or None),
-            ("draft-feedback", self.draft_feedback),
-            ("draft-vocabulary", self.draft_vocabulary),
-        ):
-            if not drafts and value is not None:
-                raise _wrong(option, value, "there is no --draft that it could be for; leave it out")
         if not drafts and self.tree_rows:
             raise _wrong("tree-rows", self.tree_rows, "there is no --draft to give candidates for them; leave it out")
         if len(drafts) > 1 and "onnxruntime" not in self.engines:

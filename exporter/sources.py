@@ -119,12 +119,13 @@ def check_overrules(kinds: Mapping[str, HiddenDraftKind | None], options: BuildO
             "MTP layers and Gemma 4's assistants",
         ),
     ):
-        if not given or not kinds:
+        if not given:
             continue
         takers = [source for source, kind in kinds.items() if kind in taking]
         field = option.replace("-", "_")
         if not takers:
             none = f"{' and '.join(kinds)} {'is' if len(kinds) == 1 else 'are'} none"
+            none = none if kinds else "there is no --draft"
             raise ParameterError(f"--{option} is for {meant}, and {none}; leave it out", field)
         if len(takers) > 1:
             raise ParameterError(
