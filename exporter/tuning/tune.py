@@ -13,9 +13,8 @@ from .answers import Answers, Stage
 from .chain import judge_head, train_head
 from .drafts import Draft, save_draft
 from .heads import Head, read_states, save_head
-from .judge import ALL, Comparison, Judged, compare, judge
 from .options import TuneOptions
-from .train import train
+from .train import ALL, Comparison, Judged, compare, judge, train
 
 
 @dataclass(frozen=True)

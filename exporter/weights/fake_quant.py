@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from .experts import ExpertLayer, expert_layers
-from .formats import LARGEST
 from .layers import LinearLayer, hooked, linear_layers
-from .recipe import Recipe, WeightRecipe
+from .recipe import LARGEST, Recipe, WeightRecipe
 
 INT8_LOW, INT8_HIGH = -128, 127
 # Outputs of a layer on which its error is judged.

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from .experts import ExpertLayer, expert_layers
-from .formats import Float32, Int8
 from .layers import LinearLayer, hooked, linear_layers, stopped_at_head
-from .recipe import WeightRecipe
+from .recipe import Float32, Int8, WeightRecipe
 
 # What is added to the diagonal, relative to its mean. The paper has 0.01, for 262 144 tokens; with a hundredth of them,
 # that overfits the weights to these few (docs/quantization.md).

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from .fake_quant import rounded_activations
 from .fidelity import evenly
-from .formats import Float32, Values, restore
 from .layers import LinearLayer, hooked, linear_layers
-from .recipe import Format, WeightRecipe
+from .recipe import Float32, Format, Values, WeightRecipe, restore
 from .turning import Turn
 
 # Tokens to read in total. With 270, another mix was chosen for SmolLM2-135M, 9 % further from the exact model.
