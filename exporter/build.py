@@ -34,7 +34,7 @@ from .memory import prompt_chunk, require_memory_for_copies
 from .options import BuildContext, BuildOptions, NamedDraft
 from .proving.prove import prove
 from .recipe_choice import Quantizing
-from .sources import check_engines, check_overrules, check_sources, check_tree_rows, check_vocabulary, said
+from .sources import check_kinds, check_sources, check_vocabulary
 from .stage_cache import open_cache, package_versions
 from .tracing.trees import refuse_trees
 from .weights.fidelity import calibration_tokens
@@ -60,8 +60,7 @@ def _resolve(
     if not is_gguf(source):
         refuse_as_target(source, target.folder)
     found = [(one, _find_draft(one, target, options)) for one in named]
-    check_tree_rows([draft.kind for _, draft in found], options.tree_rows)
-    check_overrules({one.source: draft.kind for one, draft in found}, options)
+    check_kinds({one.source: draft.kind for one, draft in found}, options)
     check_target(target)
     warnings, drafts = list(target.warnings), list[_Draft]()
     if unused := unused_templates(target.tokenizer):
@@ -96,8 +95,7 @@ def _export(
 
 def _find_draft(named: NamedDraft, target: Checkpoint, options: BuildOptions) -> Checkpoint:
     """Raises `CheckpointError`, `PairError`, and `ParameterError` for what does not go with the options."""
-    draft = find_draft(named.source, target, said(options), options.texts.texts)
-    check_engines(named.source, draft.kind, options)
+    draft = find_draft(named.source, target, options.said, options.texts.texts)
     size = options.draft_vocabulary
     if size is None or not isinstance(draft, MtpCheckpoint | AssistantCheckpoint):
         return draft

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 from ..bundle import RESERVED, Contract, Precision, check_name
 from ..bundle.drafts import LOOKUP as DRAFTER
@@ -17,6 +16,7 @@ from ..engines.catalogue import ENGINES, LIBRARIES, info_of
 from ..engines.onnxruntime import kernels
 from ..engines.tensorrt.compile import CompileOptions
 from ..errors import ParameterError
+from .hidden_drafts.fit import Feedback, Said
 from .precision import (
     BuildTargets,
     PrecisionPlan,
@@ -155,7 +155,7 @@ class BuildOptions:
     portable: bool = False
     cache_precision: Precision | None = None
     draft_taps: tuple[int, ...] = ()
-    draft_feedback: Literal["pre", "post"] | None = None
+    draft_feedback: Feedback | None = None
     draft_vocabulary: int | None = None
     force: bool = False
     cache: Path | None = None
@@ -246,6 +246,10 @@ class BuildOptions:
     @property
     def _version(self) -> tuple[int, ...] | None:
         return parse_version(self.tensorrt_version) if self.tensorrt_version else None
+
+    @property
+    def said(self) -> Said:
+        return Said(self.draft_taps, self.draft_feedback)
 
     @property
     def numbers(self) -> PrecisionPlan:
