@@ -7,7 +7,6 @@ Imports nothing slow, so that typing errors show at once.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -71,11 +70,6 @@ def refuse_adapter(source: str, folder: Path) -> None:
         kind = "is an adapter without its base model" if alone else "has an adapter beside its weights"
         merged = "" if alone else f"; if it is merged already, remove {ADAPTER}"
         raise CheckpointError(f"{source} {kind} ({ADAPTER}), which is not read; {MERGE}{merged}")
-
-
-def count_elements(files: Sequence[Path]) -> int:
-    """Numbers in all weights, from the headers of their files. Raises `CheckpointError` for damaged ones."""
-    return sum(math.prod(shape) for _, shape in read_headers(files).values())
 
 
 def read_headers(files: Sequence[Path]) -> Headers:

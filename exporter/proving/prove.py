@@ -61,7 +61,8 @@ def record_reference(
     """
     if isinstance(model, HiddenDraft):
         return reading_reference(model, contract, text)
-    steps = schedule(contract, vocab_size, sliding_window_size(model), spare, text, has_states)
+    window = getattr(model.config.get_text_config(), "sliding_window", None)
+    steps = schedule(contract, vocab_size, window if isinstance(window, int) else 0, spare, text, has_states)
     with cached_as(contract):
         return [ReferenceStep(step, logits) for step, logits in zip(steps, _whole_passes(model, steps), strict=True)]
 
@@ -95,22 +96,14 @@ def continued_logits(
     with cached_as(contract):
         if isinstance(model, HiddenDraft):
             return list(reading_passes(model, steps))
-        return _whole_passes(model, steps) if has_states else _continued_passes(model, steps)
-
-
-def _continued_passes(model: PreTrainedModel, steps: list[Step]) -> list[NDArray[np.float32]]:
-    found = []
-    with fp32_arithmetic(model):
-        for step, output in zip(steps, cached_passes(model, steps), strict=True):
-            logits = output.logits[0]
-            found.append(logits[len(logits) - step.rows :].float().numpy().copy())
-    return found
-
-
-def sliding_window_size(model: PreTrainedModel) -> int:
-    """Tokens that the model's sliding window spans, 0 without one."""
-    window = getattr(model.config.get_text_config(), "sliding_window", None)
-    return window if isinstance(window, int) else 0
+        if has_states:
+            return _whole_passes(model, steps)
+        found = []
+        with fp32_arithmetic(model):
+            for step, output in zip(steps, cached_passes(model, steps), strict=True):
+                logits = output.logits[0]
+                found.append(logits[len(logits) - step.rows :].float().numpy().copy())
+        return found
 
 
 def _logits(model: PreTrainedModel, context: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.float32]:

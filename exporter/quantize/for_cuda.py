@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ..passes.clean_up import CLEAN_UP
 from ..weights.recipe import Recipe
 from .for_onnxruntime import BITS, nbits_product
-from .linears import MICROSOFT, Group, Linear, groups, linears, name_of, put_in_place
+from .linears import MICROSOFT, Group, groups, linears, name_of, put_in_place
 from .picked_weights import quantize_tables
 from .rotary import absorb_rotary, attention_parts, pack_attention
 
@@ -83,11 +83,5 @@ def _product(graph: ir.Graph, tape: ir.tape.Tape, group: Group) -> ir.Value:
 
 
 def _joined(group: Group, name: str) -> ir.TensorProtocol:
-    return ir.tensor(np.concatenate([_values(linear) for linear in group]), dtype=group[0].weight.dtype, name=name)
-
-
-def _values(linear: Linear) -> np.ndarray:
-    tensor = linear.weight.const_value
-    assert tensor is not None
-    values: np.ndarray = tensor.numpy()
-    return values
+    values = [linear.weight.const_value.numpy() for linear in group]  # type: ignore[union-attr]
+    return ir.tensor(np.concatenate(values), dtype=group[0].weight.dtype, name=name)
