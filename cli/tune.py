@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +124,7 @@ def tune(
     except KeyboardInterrupt:
         click.echo(f"interrupted; the answers are kept in {kept}; run the same command again to resume", err=True)
         raise SystemExit(130) from None
-    click.echo(json.dumps(report.as_dict()) if as_json else _render(report))
+    click.echo(json.dumps(asdict(report)) if as_json else _render(report))
     if report.draft is None:
         remedy = "run the same command again" if report.interrupted else "give more prompts or --answers, or --force"
         click.echo(

@@ -39,7 +39,7 @@ from .quantize.for_tensorrt import Made
 from .recipe_choice import Quantizing, choose_recipe
 from .stage_cache import finished_stage, make_stage, stage_key
 from .tracing.blocks import block_layers, trace_block, trace_chain, trace_context
-from .tracing.taps import TapProbe, probe_width
+from .tracing.taps import TapProbe
 from .tracing.trace import probe_cache, trace, trace_fuse
 from .weights.choose import recipe_steps
 from .weights.fake_quant import fake_quantized
@@ -186,7 +186,6 @@ def _export(
         texts = export.quantizing.texts.texts if export.quantizing else read_texts(None)
         held = held_out(checkpoint.tokenizer, texts, checkpoint.vocab_size, min(BATCH_TOKENS, contract.capacity))
         left_out = (*left_out, *acceptance_notes(reads, held))
-    tap_width = probe_width(model, export.taps) if export.taps else 0
     taps_before = TapProbe(model, export.taps) if export.taps else None
     chosen = choose_recipe(export.quantizing, checkpoint, model, contract, step) if export.quantizing else None
     step("reference logits")
@@ -248,7 +247,7 @@ def _export(
         fidelity=None,
         reference=f"reference/{export.role}.npz",
         taps=export.taps,
-        tap_width=tap_width,
+        tap_width=taps_before.width if taps_before is not None else 0,
         reads=_reads(reads, dialects, paths) if reads is not None else None,
     )
     if undo is not None and chosen is None:

@@ -27,7 +27,7 @@ from .assistant import AssistantCheckpoint
 from .base import HiddenDraft, ReadingCheckpoint, copied
 from .block import BlockDraft, BlockForm
 from .eagle3 import Eagle3Draft, Eagle3Form, turned
-from .fit import Published, Said, Target, made_for, note_of_another
+from .fit import Published, Said, Target, note_of_another
 from .folder import pickled_named, published
 from .formats import Description, absent_keys, describe
 from .kinds import is_assistant
@@ -112,11 +112,6 @@ class HiddenDraftCheckpoint(ReadingCheckpoint):
     def digest(self) -> str:
         """Of the target's too, whose embedding and hidden states it reads, and of how it is read."""
         return hashlib.sha256(f"{super().digest} {self.target.digest} {self.form}".encode()).hexdigest()
-
-    @property
-    def trained_with(self) -> str | None:
-        """The target that it was made for, where that is written."""
-        return made_for(self.published.config)[0]
 
     @property
     def warnings(self) -> tuple[str, ...]:

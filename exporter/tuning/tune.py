@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -30,9 +29,6 @@ class TuneReport:
     interrupted: bool
     routes: tuple[Comparison, ...]
     overall: Comparison
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def tune(draft: Draft, answers: Answers, output: Path, options: TuneOptions, force: bool, stage: Stage) -> TuneReport:
