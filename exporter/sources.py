@@ -23,7 +23,6 @@ from .checkpoints.source import (
 )
 from .hidden_drafts.fit import Published, Said, Target, find_taps
 from .hidden_drafts.folder import pickled_named, published, refuse_as_target
-from .hidden_drafts.kinds import is_assistant
 from .hidden_drafts.mtp_tensors import find_stored, is_mtp, of_gguf
 from .hidden_drafts.vocabulary import read_tables, read_target_ids
 from .options import BuildOptions, NamedDraft
@@ -51,19 +50,18 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
         kinds[source], unseen = None, unseen or folder is None
         if folder is None or is_gguf(source):
             continue
-        config = read_config(source, folder, "draft")
-        if is_assistant(config):
-            kinds[source] = "assistant"
-        elif reader := published(source, folder):
+        if reader := published(source, folder):
             kinds[source] = reader.kind
             readers.append(reader)
         else:
-            check_length(f"draft {named.name}", stated_positions(config), options.max_seq_len)
+            positions = stated_positions(read_config(source, folder, "draft"))
+            check_length(f"draft {named.name}", positions, options.max_seq_len)
     check_kinds(kinds, options, unseen)
     if options.texts.own:
         require_length(options.texts.texts, (place or Path(target)) / "tokenizer.json")
     for reader in readers:
-        _check_reader(reader, target, place, options.said)
+        if reader.kind != "assistant":
+            _check_reader(reader, target, place, options.said)
 
 
 def look_on_hub(sources: Sequence[str]) -> None:

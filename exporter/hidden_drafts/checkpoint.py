@@ -21,7 +21,7 @@ from ..checkpoints.checkpoint import Checkpoint, for_inference
 from ..checkpoints.find import find_checkpoint
 from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
-from ..checkpoints.source import first_line, read_config, read_tensor
+from ..checkpoints.source import first_line, read_tensor
 from ..weights.texts import read_texts
 from .assistant import AssistantCheckpoint
 from .base import HiddenDraft, ReadingCheckpoint, copied
@@ -30,7 +30,6 @@ from .eagle3 import Eagle3Draft, Eagle3Form, turned
 from .fit import Published, Said, Target, note_of_another
 from .folder import pickled_named, published
 from .formats import Description, absent_keys, describe
-from .kinds import is_assistant
 from .measured import acceptance, held_out, options, shares
 from .mtp_tensors import is_mtp
 from .vocabulary import TABLES, read_tables, read_target_ids
@@ -220,14 +219,14 @@ def find_draft(source: str, target: Checkpoint, said: Said | None = None, texts:
         found = find_checkpoint(source)
     if isinstance(found, GgufCheckpoint):
         return found
-    if is_assistant(read_config(source, found.folder, "draft")):
-        assistant = AssistantCheckpoint(source, found.folder, target)
-        assistant.check()
-        return assistant
     reader = published(source, found.folder)
     if reader is None:
         return found
-    draft = HiddenDraftCheckpoint(source, found.folder, target, reader, said or Said(), texts)
+    draft: AssistantCheckpoint | HiddenDraftCheckpoint
+    if reader.kind == "assistant":
+        draft = AssistantCheckpoint(source, found.folder, target)
+    else:
+        draft = HiddenDraftCheckpoint(source, found.folder, target, reader, said or Said(), texts)
     draft.check()
     return draft
 

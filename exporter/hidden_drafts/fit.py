@@ -80,6 +80,8 @@ class Published:
 
     @property
     def kind(self) -> HiddenDraftKind:
+        if self.format == "assistant":
+            return "assistant"
         if not self.is_block:
             return "eagle3"
         heads = ("markov_head.", "confidence_head.")
