@@ -72,7 +72,9 @@ class WeightRecipe:
     @property
     def bounds(self) -> tuple[float, float]:
         """The lowest and the highest stored value."""
-        return bounds(self.format, self.limit)
+        if self.format == "int8":
+            return -self.limit, self.limit
+        return (INT4_LOW, INT4_HIGH) if self.format == "int4" else (-LARGEST, LARGEST)
 
     def scales(self, weight: Float32) -> Float32:
         """[N] or [N, K / block] of `scale_type`, in float32. weight: [N, K] float32, finite."""
@@ -80,8 +82,8 @@ class WeightRecipe:
         if self.format == "int4":
             scales = int4_scales(weight, size, self.importance, self.signed)
         else:
-            largest = LARGEST if self.format == "fp8" else self.limit
-            scales = largest_scales(weight.reshape(-1, size), largest).reshape(len(weight), -1)
+            blocks = weight.reshape(len(weight), -1, size)
+            scales = _usable_scales(np.maximum(blocks.max(2), -blocks.min(2)) / np.float32(self.bounds[1]))
         return cast_scales(scales if self.block else scales[:, 0], self.scale_type)
 
     def quantize(self, weight: Float32) -> tuple[Values, Float32]:
@@ -94,7 +96,20 @@ class WeightRecipe:
             assert self.stored[0].shape == weight.shape, "values were chosen for a weight of another shape"
             return self.stored
         scales = self.scales(weight)
-        return round_weight(weight, scales, self.format, self.limit), scales
+        return self._rounded(weight, scales), scales
+
+    def _rounded(self, weight: Float32, scales: Float32) -> Values:
+        """Half to even, as ONNX's QuantizeLinear does."""
+        import ml_dtypes
+
+        values: Values = np.empty(weight.shape, ml_dtypes.float8_e4m3fn if self.format == "fp8" else np.int8)
+        grouped = scales.reshape(len(weight), -1, 1)
+        for rows in row_slices(weight.shape):
+            blocks = weight[rows].reshape(-1, grouped.shape[1], weight.shape[1] // grouped.shape[1]) / grouped[rows]
+            # Clipped first: e4m3fn has no infinity, and values that round above 448 would become NaN.
+            clipped = np.clip(blocks if self.format == "fp8" else np.rint(blocks), *self.bounds)
+            values[rows] = clipped.reshape(-1, weight.shape[1]).astype(values.dtype)
+        return values
 
     def stored_bytes(self, outputs: int, inputs: int) -> float:
         """Bytes of a weight [outputs, inputs], with scales of 4 bytes."""
@@ -116,12 +131,7 @@ class Recipe:
     notes: tuple[str, ...] = ()
 
 
-def largest_scales(weight: Float32, largest: float) -> Float32:
-    """The scales [N] that map each row's largest magnitude to `largest`; 1 for a row of zeros. weight: [N, K]."""
-    return _usable_scales(np.maximum(weight.max(axis=1), -weight.min(axis=1)) / np.float32(largest))
-
-
-def int4_scales(weight: Float32, block: int, importance: Float32 | None = None, signed: bool = False) -> Float32:
+def int4_scales(weight: Float32, block: int, importance: Float32 | None, signed: bool) -> Float32:
     """Scales [N, K / block] for int4. weight: [N, K], finite, K a multiple of block.
 
     importance: [K], the inputs' mean squares. A block's scale is the one of a small grid with the least squared error,
@@ -140,29 +150,6 @@ def int4_scales(weight: Float32, block: int, importance: Float32 | None = None, 
     for rows in row_slices(weight.shape):
         scales[rows] = _search(weight[rows].reshape(-1, count, block), weights_of_errors, signed)
     return scales
-
-
-def round_weight(weight: Float32, scales: Float32, format: Format, limit: int) -> Values:
-    """[N, K]: int8, or fp8 as ml_dtypes.float8_e4m3fn. scales: [N] or [N, K / block]. limit: as of `bounds`.
-
-    Rounds half to even, as ONNX's QuantizeLinear does.
-    """
-    import ml_dtypes
-
-    low, high = bounds(format, limit)
-    values: Values = np.empty(weight.shape, ml_dtypes.float8_e4m3fn if format == "fp8" else np.int8)
-    grouped = scales.reshape(len(weight), -1, 1)
-    for rows in row_slices(weight.shape):
-        blocks = weight[rows].reshape(-1, grouped.shape[1], weight.shape[1] // grouped.shape[1]) / grouped[rows]
-        # Clipped first: e4m3fn has no infinity, and values that round above 448 would become NaN.
-        clipped = np.clip(blocks if format == "fp8" else np.rint(blocks), low, high)
-        values[rows] = clipped.reshape(-1, weight.shape[1]).astype(values.dtype)
-    return values
-
-
-def bounds(format: Format, limit: int) -> tuple[float, float]:
-    """The lowest and the highest stored value. limit: of int8, the largest magnitude."""
-    return {"int8": (-limit, limit), "int4": (INT4_LOW, INT4_HIGH), "fp8": (-LARGEST, LARGEST)}[format]
 
 
 def cast_scales(scales: Float32, precision: Precision) -> Float32:
