@@ -110,17 +110,14 @@ def tune(
             from ..exporter.tuning.drafts import load_draft
             from ..exporter.tuning.heads import find_target, open_head
             from ..exporter.tuning.tune import tune as run
-            from ..exporter.tuning.tune import tune_head
 
             if target is not None:
                 found, head = find_target(session.bundle, target, draft)
             else:
                 made = load_draft(session.bundle, str(draft))
             answers = write_all(session, training, judging, chosen, kept, bar)
-        if target is not None:
-            report = tune_head(open_head(found, head, answers.training, chosen), answers, output, chosen, force, bar)
-        else:
-            report = run(made, answers, output, chosen, force, bar)
+        tuned = made if target is None else open_head(found, head, answers.training, chosen)
+        report = run(tuned, answers, output, chosen, force, bar)
     except KeyboardInterrupt:
         click.echo(f"interrupted; the answers are kept in {kept}; run the same command again to resume", err=True)
         raise SystemExit(130) from None
