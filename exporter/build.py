@@ -83,13 +83,19 @@ def _export(
     name: str = "",
     taps: tuple[int, ...] = (),
 ) -> ModelExport:
-    """name: of a draft other than the first; only engine `onnxruntime` runs those."""
+    """name: of a draft other than the first; only engine `onnxruntime` runs those.
+
+    Raises `UnsupportedModelError` for a model that keeps states, where an engine or a tree cannot have them.
+    """
     engines = options.engines
     if name:
         engines, dialects = (NAME,), tuple(dialect for dialect in ORT_DIALECTS if dialect in dialects)
     quantizing = Quantizing.of(options.numbers, role, options.texts, dialects)
     export = ModelExport(checkpoint, role, dialects, quantizing, engines, name, taps)
-    _refuse_states(export, options)
+    if keeps_states(checkpoint.config):  # by its config alone; what this does not tell is refused at the export
+        export.refuse_states(options.numbers.precision)
+        if role == "target" and options.tree_rows:
+            refuse_trees(checkpoint.architecture, has_states=True)
     return export
 
 
@@ -218,14 +224,3 @@ def _contract(exports: Sequence[ModelExport], options: BuildOptions) -> Contract
         raise ParameterError(
             f"--max-seq-len {capacity} and --max-draft-tokens {options.max_draft_tokens}: {error}", "max_seq_len"
         ) from None
-
-
-def _refuse_states(export: ModelExport, options: BuildOptions) -> None:
-    """Raises `UnsupportedModelError` for a model that keeps states, where an engine or a tree cannot have them.
-
-    By the config alone. What this does not tell is refused when the model is exported.
-    """
-    if keeps_states(export.checkpoint.config):
-        export.refuse_states(options.numbers.precision)
-        if export.role == "target" and options.tree_rows:
-            refuse_trees(export.checkpoint.architecture, has_states=True)

@@ -103,7 +103,11 @@ class MtpCheckpoint(ReadingCheckpoint):
     def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
         """The layer, which follows the target; and notes of what they share."""
         target = self.target.load(precision)
-        model = load_layer(self.target, self.stored, target, TORCH_DTYPES[precision])
+        decoder, stored = load_decoder(self.target, self.stored, TORCH_DTYPES[precision]), self.stored
+        model = Mtp(decoder, target.get_input_embeddings(), target.get_output_embeddings(), stored.hidden_first)
+        for part in ("enorm", "hnorm", "eh_proj"):
+            name = stored.parts[part]
+            getattr(model, part).weight.data.copy_(read_tensor(stored.files[name], name))
         if self.kept:
             cut_head(model, self.kept)
         model.follow(target)
@@ -164,15 +168,6 @@ def block_config(config: Any, dense: bool = False) -> Any:
 
 def _last(types: list[str], kind: str = "full_attention") -> int:
     return max((index for index, one in enumerate(types) if one == kind), default=len(types) - 1)
-
-
-def load_layer(checkpoint: Checkpoint, stored: Stored, target: PreTrainedModel, dtype: torch.dtype) -> Mtp:
-    """The layer as `stored`, over copies of the target's embedding and head. Raises `CheckpointError`."""
-    decoder = load_decoder(checkpoint, stored, dtype)
-    model = Mtp(decoder, target.get_input_embeddings(), target.get_output_embeddings(), stored.hidden_first)
-    for part in ("enorm", "hnorm", "eh_proj"):
-        getattr(model, part).weight.data.copy_(read_tensor(stored.files[stored.parts[part]], stored.parts[part]))
-    return model
 
 
 def load_decoder(checkpoint: Checkpoint, stored: Stored, dtype: torch.dtype) -> PreTrainedModel:

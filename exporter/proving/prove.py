@@ -23,7 +23,6 @@ from ...engines.onnxruntime.graphs import open_graph
 from ...errors import UnsupportedModelError
 from ...runtime.proofs.confidence_parity import measure_confidences
 from ...runtime.proofs.parity import (
-    Arithmetic,
     ReferenceStep,
     Rounding,
     Step,
@@ -144,24 +143,14 @@ def prove(
         if wide and spec.rounding is not None and _rounds(path):
             kind = Rounding(spec.rounding, "fp32" if contract.precision == "fp32" else "widened")
         with opened(path, spec, kept, dialect, wide) as decoder:
-            proofs += _proved(decoder, reference, where, role, kind)
+            reader = decoder.reader
+            proofs.append(prove_decoder(decoder, reference, *where, role, kind, reader))
+            confident = measure_confidences(decoder, reference, where, role, kind, reader, decoder.confidence)
+            proofs += [passed(proof, "confidences") for proof in confident]
             if kept.tree_rows and isinstance(decoder, OrtDecoder):
                 proofs.append(prove_trees(decoder, reference, kept, where, of_trees))
         del decoder  # its memory, before the next one asks for as much
     return replace(spec, proofs=tuple(proofs))
-
-
-def _proved(
-    decoder: OrtDecoder | OrtBlockDecoder,
-    reference: list[ReferenceStep],
-    where: tuple[str, str],
-    role: Role,
-    kind: Arithmetic,
-) -> Iterator[Proof]:
-    """Of the logits, and of confidences where there are some. Raises `ProofError`."""
-    yield prove_decoder(decoder, reference, *where, role, kind, decoder.reader)
-    for proof in measure_confidences(decoder, reference, where, role, kind, decoder.reader, decoder.confidence):
-        yield passed(proof, "confidences")
 
 
 def _rounds(path: Path) -> bool:
