@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,21 +110,18 @@ def tune(
             from ..exporter.tuning.drafts import load_draft
             from ..exporter.tuning.heads import find_target, open_head
             from ..exporter.tuning.tune import tune as run
-            from ..exporter.tuning.tune import tune_head
 
             if target is not None:
                 found, head = find_target(session.bundle, target, draft)
             else:
                 made = load_draft(session.bundle, str(draft))
             answers = write_all(session, training, judging, chosen, kept, bar)
-        if target is not None:
-            report = tune_head(open_head(found, head, answers.training, chosen), answers, output, chosen, force, bar)
-        else:
-            report = run(made, answers, output, chosen, force, bar)
+        tuned = made if target is None else open_head(found, head, answers.training, chosen)
+        report = run(tuned, answers, output, chosen, force, bar)
     except KeyboardInterrupt:
         click.echo(f"interrupted; the answers are kept in {kept}; run the same command again to resume", err=True)
         raise SystemExit(130) from None
-    click.echo(json.dumps(report.as_dict()) if as_json else _render(report))
+    click.echo(json.dumps(asdict(report)) if as_json else _render(report))
     if report.draft is None:
         remedy = "run the same command again" if report.interrupted else "give more prompts or --answers, or --force"
         click.echo(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,17 +13,17 @@ from ..bundle.files import require_space_for
 from ..bundle.output import new_folder
 from ..editing.compile import compile_bundle
 from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
+from ..engines.onnxruntime.cpu import NAME
 from ..errors import ParameterError
 from ..user_cache import user_cache
-from .additional_drafts import ResolvedDraft
 from .bundle_files import unused_templates, write_text, write_vocabulary
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.config import keeps_states
 from .checkpoints.find import find_checkpoint
-from .checkpoints.pair import check_capacity, check_models
+from .checkpoints.pair import check_capacity, check_draft, check_target
 from .checkpoints.shared_vocabulary import Translation
 from .checkpoints.source import is_gguf
-from .dialects import Dialect, refuse_engines
+from .dialects import ORT_DIALECTS, Dialect
 from .export_model import ModelExport, export_model
 from .hidden_drafts.assistant import AssistantCheckpoint
 from .hidden_drafts.checkpoint import find_draft
@@ -31,84 +31,77 @@ from .hidden_drafts.folder import refuse_as_target
 from .hidden_drafts.mtp import MtpCheckpoint
 from .hidden_drafts.vocabulary import most_frequent
 from .memory import prompt_chunk, require_memory_for_copies
-from .options import BuildContext, BuildOptions, CalibrationTexts, NamedDraft
-from .precision import BuildTargets, PrecisionPlan
+from .options import BuildContext, BuildOptions, NamedDraft
 from .proving.prove import prove
 from .recipe_choice import Quantizing
-from .sources import check_engines, check_overrules, check_sources, check_tree_rows, check_vocabulary, said
+from .sources import check_kinds, check_sources, check_vocabulary
 from .stage_cache import open_cache, package_versions
 from .tracing.trees import refuse_trees
 from .weights.fidelity import calibration_tokens
 
 
 @dataclass(frozen=True)
-class _Models:
-    """Target and draft as they are on disk. translation: between their tokens, where they have different ones.
+class _Draft:
+    """translation: between the target's tokens and its own, where these are others."""
 
-    more: drafts in addition to the first.
-    """
-
-    models: dict[Role, Checkpoint]
+    name: str
+    export: ModelExport
     translation: Translation | None
-    warnings: tuple[str, ...]
-    more: tuple[ResolvedDraft, ...] = ()
 
-    @classmethod
-    def find(
-        cls,
-        target: str,
-        drafts: Sequence[NamedDraft],
-        options: BuildOptions,
-        texts: CalibrationTexts,
-        dialects: tuple[Dialect, ...],
-    ) -> _Models:
-        models: dict[Role, Checkpoint] = {"target": find_checkpoint(target)}
-        if not is_gguf(target):
-            refuse_as_target(target, models["target"].folder)
-        found = [_find_draft(named, models["target"], options) for named in drafts]
-        if found:
-            models["draft"] = found[0]
-        check_tree_rows([draft.kind for draft in found], options.tree_rows)
-        check_overrules({named.source: draft.kind for named, draft in zip(drafts, found, strict=True)}, options)
-        refuse_states(models, options, dialects)
-        translation, warnings = check_models(models, options.min_overlap, texts.texts)
-        more = tuple(
-            ResolvedDraft.of(named.name, checkpoint, models["target"], options.min_overlap, texts)
-            for named, checkpoint in zip(drafts[1:], found[1:], strict=True)
-        )
-        lines = [line for model in models.values() for line in model.warnings]
-        if unused := unused_templates(models["target"].tokenizer):
-            lines.append(f"{models['target'].source}: {unused}")
-        lines += warnings
-        return cls(models, translation, (*lines, *(line for one in more for line in one.warnings)), more)
 
-    @property
-    def by_name(self) -> dict[str, Checkpoint]:
-        """All of them, as messages call them."""
-        pair = {str(role): model for role, model in self.models.items()}
-        return pair | {f"draft {one.name}": one.checkpoint for one in self.more}
+def _resolve(
+    source: str, named: Sequence[NamedDraft], options: BuildOptions, dialects: tuple[Dialect, ...]
+) -> tuple[ModelExport, list[_Draft], list[str]]:
+    """The target and its drafts, and warnings about them.
 
-    def exports(
-        self, targets: BuildTargets, engines: tuple[str, ...], numbers: PrecisionPlan, texts: CalibrationTexts
-    ) -> dict[Role, ModelExport]:
-        read = {tap for model in self.by_name.values() for tap in model.taps}
-        return {
-            role: ModelExport(
-                model,
-                role,
-                targets.dialects,
-                Quantizing.of(numbers, role, texts, targets.dialects),
-                engines=engines,
-                taps=tuple(sorted(read)) if role == "target" else (),
-            )
-            for role, model in self.models.items()
-        }
+    Raises `CheckpointError`, `PairError`, and `ParameterError` for what does not go with the options.
+    """
+    target = find_checkpoint(source)
+    if not is_gguf(source):
+        refuse_as_target(source, target.folder)
+    found = [(one, _find_draft(one, target, options)) for one in named]
+    check_kinds({one.source: draft.kind for one, draft in found}, options)
+    check_target(target)
+    warnings, drafts = list(target.warnings), list[_Draft]()
+    if unused := unused_templates(target.tokenizer):
+        warnings.append(f"{target.source}: {unused}")
+    for one, checkpoint in found:
+        translation, notes = check_draft(target, checkpoint, options.min_overlap, options.texts.texts)
+        export = _export(checkpoint, "draft", options, dialects, name=one.name if drafts else "")
+        prefix = f"{export.called}: " if drafts else ""
+        warnings += [prefix + line for line in (*checkpoint.warnings, *notes)]
+        drafts.append(_Draft(one.name, export, translation))
+    taps = tuple(sorted({tap for _, draft in found for tap in draft.taps}))
+    return _export(target, "target", options, dialects, taps=taps), drafts, warnings
+
+
+def _export(
+    checkpoint: Checkpoint,
+    role: Role,
+    options: BuildOptions,
+    dialects: tuple[Dialect, ...],
+    name: str = "",
+    taps: tuple[int, ...] = (),
+) -> ModelExport:
+    """name: of a draft other than the first; only engine `onnxruntime` runs those.
+
+    Raises `UnsupportedModelError` for a model that keeps states, where an engine or a tree cannot have them.
+    """
+    engines = options.engines
+    if name:
+        engines, dialects = (NAME,), tuple(dialect for dialect in ORT_DIALECTS if dialect in dialects)
+    quantizing = Quantizing.of(options.numbers, role, options.texts, dialects)
+    export = ModelExport(checkpoint, role, dialects, quantizing, engines, name, taps)
+    if keeps_states(checkpoint.config):  # by its config alone; what this does not tell is refused at the export
+        export.refuse_states(options.numbers.precision)
+        if role == "target" and options.tree_rows:
+            refuse_trees(checkpoint.architecture, has_states=True)
+    return export
 
 
 def _find_draft(named: NamedDraft, target: Checkpoint, options: BuildOptions) -> Checkpoint:
     """Raises `CheckpointError`, `PairError`, and `ParameterError` for what does not go with the options."""
-    draft = find_draft(named.source, target, said(options), options.texts.texts)
-    check_engines(named.source, draft.kind, options)
+    draft = find_draft(named.source, target, options.said, options.texts.texts)
     size = options.draft_vocabulary
     if size is None or not isinstance(draft, MtpCheckpoint | AssistantCheckpoint):
         return draft
@@ -148,14 +141,14 @@ def build(
             f"the draft is stored in {options.draft_precision}, which a GPU reads faster and cannot change the text; "
             f"--draft-precision {options.precision} stores it as the target"
         )
-    texts = options.texts
     with new_folder(Path(output), options.force) as staging_dir:
         with timed.stage("check the pair", 1):
-            resolved = _Models.find(target, drafts, options, texts, targets.dialects)
-            for model in resolved.models.values() if texts.own else ():
+            first, others, warnings = _resolve(target, drafts, options, targets.dialects)
+            exports = [first, *(draft.export for draft in others)]
+            for model in (export.checkpoint for export in exports if options.texts.own):
                 # too few are reported now, not after an export
-                calibration_tokens(model.tokenizer, texts.texts, vocab_size=model.vocab_size or None)
-            context = BuildContext(_contract(resolved, options), staging_dir, cache, timed)
+                calibration_tokens(model.tokenizer, options.texts.texts, vocab_size=model.vocab_size or None)
+            context = BuildContext(_contract(exports, options), staging_dir, cache, timed)
             if (chunk := context.contract.prompt_chunk) < min(
                 options.chunk, options.longest_chunk(context.contract.capacity)
             ):
@@ -163,50 +156,42 @@ def build(
                     f"prompts are read {chunk} tokens at a time, since each pass copies the experts' weights; see "
                     "--prompt-chunk"
                 )
-        for warning in resolved.warnings:
+        for warning in warnings:
             timed.note(f"warning: {warning}")
-        numbers = options.numbers
-        exports = resolved.exports(targets, options.engines, numbers, texts)
-        more = [one.export(numbers, texts, targets.dialects) for one in resolved.more]
-        every = (*exports.values(), *more)
-        with timed.stage("hash the weights", len(every)) as step:
-            for export in every:
-                step(export.name or export.role)
+        with timed.stage("hash the weights", len(exports)) as step:
+            for export in exports:
+                step(export.called)
                 _ = export.checkpoint.digest  # kept: the keys of stages are made of it
-        sizes = {export.key(context.contract): export.weight_bytes(context.contract) for export in every}
-        weights = sum(export.weight_bytes(context.contract) for export in exports.values())
-        plans = len(targets.compiled) * weights  # which hold them again
-        require_space_for(sizes, cache, staging_dir, plans)
-        bundle = _write(resolved, drafts, exports, more, context, options, command)
+        sizes = {export.key(context.contract): export.weight_bytes(context.contract) for export in exports}
+        planned = sum(export.weight_bytes(context.contract) for export in exports[:2])  # which plans hold again
+        require_space_for(sizes, cache, staging_dir, len(targets.compiled) * planned)
+        bundle = _write(first, others, context, options, command)
         for engine in targets.compiled:
             bundle = compile_bundle(bundle, engine, options.compiling, timed)
-    return BuildReport(Bundle(Path(output), bundle.manifest), tuple(timed.times), resolved.warnings)
+    return BuildReport(Bundle(Path(output), bundle.manifest), tuple(timed.times), tuple(warnings))
 
 
 def _write(
-    resolved: _Models,
-    drafts: Sequence[NamedDraft],
-    exports: dict[Role, ModelExport],
-    more: Sequence[ModelExport],
-    context: BuildContext,
-    options: BuildOptions,
-    command: str,
+    target: ModelExport, drafts: Sequence[_Draft], context: BuildContext, options: BuildOptions, command: str
 ) -> Bundle:
-    """Export the models, prove the graphs, and write everything but plans. more: of `resolved.more`."""
+    """Export the models, prove the graphs, and write everything but plans."""
     contract, staging_dir, progress = context.contract, context.staging_dir, context.progress
-    specs = {role: export_model(export, context) for role, export in exports.items()}
-    text = write_text(resolved.models["target"], staging_dir)
-    with progress.stage("prove", sum(len(spec.graphs) for spec in specs.values())) as step:
-        specs = {role: prove(staging_dir, role, spec, contract, options.engines, step) for role, spec in specs.items()}
-    target, first = specs["target"], specs.get("draft")
-    made: tuple[DraftSpec, ...] = ()
-    if first is not None:
-        own, translation = resolved.models["draft"], resolved.translation
-        sizes = target.vocab_size, first.vocab_size
-        maps = write_vocabulary(own, translation, *sizes, options.min_overlap, staging_dir)
-        made = (DraftSpec(drafts[0].name, first, maps),)
-    for one, export in zip(resolved.more, more, strict=True):
-        made += (one.put(export, target, options.min_overlap, context),)
+    exports = [target, *(draft.export for draft in drafts)]
+    folders = [staging_dir / export.inside(contract) for export in exports]
+    made = [export_model(one, replace(context, staging_dir=at)) for one, at in zip(exports, folders, strict=True)]
+    text = write_text(target.checkpoint, staging_dir)
+    with progress.stage("prove", sum(len(spec.graphs) for spec in made)) as step:
+        proven, *models = [
+            prove(at, one.role, spec, contract, one.engines, step)
+            for one, spec, at in zip(exports, made, folders, strict=True)
+        ]
+    specs = []
+    for draft, model in zip(drafts, models, strict=True):
+        inside, sizes = draft.export.inside(contract), (proven.vocab_size, model.vocab_size)
+        at = staging_dir / inside
+        maps = write_vocabulary(draft.export.checkpoint, draft.translation, *sizes, options.min_overlap, at)
+        spec = DraftSpec(draft.name, model, maps)
+        specs.append(spec.inside(inside) if inside else spec)
     with progress.stage("write", 1):
         manifest = Manifest(
             schema_version=SCHEMA_VERSION,
@@ -214,20 +199,21 @@ def _write(
             command=command,
             packages=package_versions(),
             contract=contract,
-            target=target,
-            drafts=made,
+            target=proven,
+            drafts=tuple(specs),
             text=text,
             engines=options.engines,
             plans=(),
             files=list_files(staging_dir),
-            defaults=resolved.models["target"].defaults.within(target.vocab_size),
+            defaults=target.checkpoint.defaults.within(proven.vocab_size),
         )
         write_manifest(staging_dir, manifest)
         return Bundle.open(staging_dir, check_digests=False)  # what was written must be readable
 
 
-def _contract(resolved: _Models, options: BuildOptions) -> Contract:
-    capacity, models = check_capacity(resolved.by_name, options.max_seq_len), resolved.models
+def _contract(exports: Sequence[ModelExport], options: BuildOptions) -> Contract:
+    capacity = check_capacity({export.called: export.checkpoint for export in exports}, options.max_seq_len)
+    models = [(export.role, export.checkpoint) for export in exports]
     try:
         chunk = min(prompt_chunk(models, options), options.longest_chunk(capacity))
         require_memory_for_copies(models, options, chunk)
@@ -238,15 +224,3 @@ def _contract(resolved: _Models, options: BuildOptions) -> Contract:
         raise ParameterError(
             f"--max-seq-len {capacity} and --max-draft-tokens {options.max_draft_tokens}: {error}", "max_seq_len"
         ) from None
-
-
-def refuse_states(models: Mapping[Role, Checkpoint], options: BuildOptions, dialects: tuple[Dialect, ...]) -> None:
-    """Raises `UnsupportedModelError` for models that keep states, where an engine or a tree cannot have them.
-
-    By the configs alone. What these do not tell is refused when the model is exported.
-    """
-    for role, model in models.items():
-        if keeps_states(model.config):
-            refuse_engines(model.architecture, options.engines, dialects, options.numbers.precision)
-            if role == "target" and options.tree_rows:
-                refuse_trees(model.architecture, has_states=True)

@@ -39,7 +39,7 @@ def write_text(target: Checkpoint, staging_dir: Path) -> TextSpec:
     return TextSpec(
         tokenizer="tokenizer/tokenizer.json",
         chat_template=written("chat_template.jinja", templates.get(DEFAULT)),
-        special_tokens=special_tokens(tokenizer),
+        special_tokens={name: one for name, one in tokenizer.special_tokens_map.items() if isinstance(one, str)},
         stop_token_ids=target.stop_token_ids,
         tools_template=written("tools_template.jinja", templates.get(TOOL_USE)),
     )
@@ -49,11 +49,6 @@ def named_templates(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
     """Jinja sources of the chat templates by name; a single one is the default."""
     templates = tokenizer.chat_template
     return dict(templates) if isinstance(templates, dict) else {DEFAULT: templates} if templates is not None else {}
-
-
-def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """Special tokens by the names that templates have for them, such as `bos_token`."""
-    return {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
 
 
 def unused_templates(tokenizer: PreTrainedTokenizerBase) -> str | None:

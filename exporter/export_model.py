@@ -39,7 +39,7 @@ from .quantize.for_tensorrt import Made
 from .recipe_choice import Quantizing, choose_recipe
 from .stage_cache import finished_stage, make_stage, stage_key
 from .tracing.blocks import block_layers, trace_block, trace_chain, trace_context
-from .tracing.taps import TapProbe, probe_width
+from .tracing.taps import TapProbe
 from .tracing.trace import probe_cache, trace, trace_fuse
 from .weights.choose import recipe_steps
 from .weights.fake_quant import fake_quantized
@@ -50,14 +50,15 @@ from .weights.texts import read_texts
 
 SPEC = "spec.json"
 REFERENCE = "reference.npz"
+DRAFTS = "drafts"
 
 
 @dataclass(frozen=True)
 class ModelExport:
     """One model, and what is to be made of it.
 
-    engines: which are to run it; not all can run a model whose layers keep states. name: of a draft among several,
-    shown with its role. taps: which hidden states of a target its drafts read.
+    engines: which are to run it; not all can run a model whose layers keep states. name: of a draft other than
+    the first. taps: which hidden states of a target its drafts read.
     """
 
     checkpoint: Checkpoint
@@ -73,9 +74,18 @@ class ModelExport:
         return self.quantizing.format if self.quantizing else "float"
 
     @property
+    def called(self) -> str:
+        """What messages call it."""
+        return f"{self.role} {self.name}".rstrip()
+
+    @property
     def label(self) -> str:
-        called = f"{self.role} {self.name}".rstrip()
-        return f"export {called}" + (f" in {self.format}" if self.quantizing else "")
+        return f"export {self.called}" + (f" in {self.format}" if self.quantizing else "")
+
+    def inside(self, contract: Contract) -> str:
+        """Its folder in the bundle: the bundle itself, or one of its own of a draft other than the first."""
+        # by its content: a session of an earlier bundle in this place, which opens a draft late, must not find it
+        return f"{DRAFTS}/{self.name}-{self.key(contract)[:8]}" if self.name else ""
 
     @property
     def exact_widths(self) -> bool:
@@ -103,10 +113,9 @@ class ModelExport:
             inputs |= dict(quantizing=asdict(self.quantizing), tokenizer=tokenizer)
         return stage_key(__file__, role=self.role, dialects=self.dialects, **inputs)
 
-    def check_states(self, layers: tuple[CacheLayer, ...], precision: Precision) -> None:
-        """Raises `UnsupportedModelError` for states that an engine or a proof cannot have."""
-        if any(layer.states for layer in layers):
-            refuse_engines(self.checkpoint.architecture, self.engines, self.dialects, precision)
+    def refuse_states(self, precision: Precision) -> None:
+        """Of a model that keeps states. Raises `UnsupportedModelError` where an engine cannot have them."""
+        refuse_engines(self.checkpoint.architecture, self.engines, self.dialects, precision)
 
     def weight_bytes(self, contract: Contract) -> int:
         """The approximate size of the weights file, in which the kernels have weights of their own."""
@@ -142,7 +151,8 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
             stage = make_stage(context.cache, key, lambda folder: _export(export, context, folder, on_disk, step))
         give_back()
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": name_of(checkpoint.source)}, SPEC)
-    export.check_states(spec.layers, contract.precision)  # a finished stage may be of a build for other engines
+    if spec.has_states:  # a finished stage may be of a build for other engines
+        export.refuse_states(contract.precision)
     others = (*spec.reads.fuse.values(), *spec.reads.chain.values()) if spec.reads is not None else ()
     for name in (*spec.graphs.values(), *others, spec.weights):
         clone_or_copy(stage / Path(name).name, context.staging_dir / name)
@@ -166,8 +176,9 @@ def _export(
         layers = whole_vectors(layers)
     if isinstance(model, Assistant):
         model.layers = layers
-    export.check_states(layers, contract.precision)
     dialects, has_states = export.dialects, any(layer.states for layer in layers)
+    if has_states:
+        export.refuse_states(contract.precision)
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), checkpoint.own_parameters(model)
     reads = model if isinstance(model, HiddenDraft) else None
     if reads is not None:
@@ -175,7 +186,6 @@ def _export(
         texts = export.quantizing.texts.texts if export.quantizing else read_texts(None)
         held = held_out(checkpoint.tokenizer, texts, checkpoint.vocab_size, min(BATCH_TOKENS, contract.capacity))
         left_out = (*left_out, *acceptance_notes(reads, held))
-    tap_width = probe_width(model, export.taps) if export.taps else 0
     taps_before = TapProbe(model, export.taps) if export.taps else None
     chosen = choose_recipe(export.quantizing, checkpoint, model, contract, step) if export.quantizing else None
     step("reference logits")
@@ -237,7 +247,7 @@ def _export(
         fidelity=None,
         reference=f"reference/{export.role}.npz",
         taps=export.taps,
-        tap_width=tap_width,
+        tap_width=taps_before.width if taps_before is not None else 0,
         reads=_reads(reads, dialects, paths) if reads is not None else None,
     )
     if undo is not None and chosen is None:

@@ -7,7 +7,7 @@ products nothing and take memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,22 +96,27 @@ def available() -> int | None:
 MAX_BYTES = 1 << 28
 
 
-def prompt_chunk(models: Mapping[Role, Checkpoint], options: BuildOptions) -> int:
+def prompt_chunk(models: Sequence[tuple[Role, Checkpoint]], options: BuildOptions) -> int:
     """Tokens per prefill pass: the requested number, else as many of the default as every model's copies allow.
 
     Never fewer than a verification pass has.
     """
     if options.prompt_chunk is not None:
         return options.prompt_chunk
-    fitting = [MAX_BYTES // copied for copied in _copied_bytes(models, options)]
-    return min([options.chunk, *(max(rows, options.max_draft_tokens + 1) for rows in fitting)])
+    numbers, chunks = options.numbers, [options.chunk]
+    for role, model in models:
+        # for TensorRT, weights are restored before they are picked
+        picked_as_stored = numbers.family == "onnxruntime" and numbers.formats[role] != "float"
+        if copied := copied_weights(model.config) * (1 if picked_as_stored else ELEMENT_BYTES[numbers.precision]):
+            chunks.append(max(MAX_BYTES // copied, options.max_draft_tokens + 1))
+    return min(chunks)
 
 
-def require_memory_for_copies(models: Mapping[Role, Checkpoint], options: BuildOptions, rows: int) -> None:
+def require_memory_for_copies(models: Sequence[tuple[Role, Checkpoint]], options: BuildOptions, rows: int) -> None:
     """Raises `OutputError` where the copies of a pass of so many rows do not fit into memory, in fp32 as the proof of a
     quantized graph runs it.
     """
-    for model in models.values():
+    for _, model in models:
         precision = "fp32" if options.numbers.quantized else options.numbers.precision
         copied = copied_weights(model.config) * ELEMENT_BYTES[precision]
         _require(
@@ -121,21 +126,8 @@ def require_memory_for_copies(models: Mapping[Role, Checkpoint], options: BuildO
         )
 
 
-def _copied_bytes(models: Mapping[Role, Checkpoint], options: BuildOptions) -> Iterator[int]:
-    """Of each mixture, what a row copies for the largest product of its experts.
-
-    For TensorRT, weights are restored before they are picked.
-    """
-    numbers = options.numbers
-    for role, model in models.items():
-        picked_as_stored = numbers.family == "onnxruntime" and numbers.formats[role] != "float"
-        size = 1 if picked_as_stored else ELEMENT_BYTES[numbers.precision]
-        if copied := copied_weights(model.config):
-            yield copied * size
-
-
 def copied_weights(config: Any) -> int:
-    """0 for a model without stacks. config: the checkpoint's."""
+    """Numbers that a row copies for the largest product of its experts; 0 for a model without stacks."""
     largest = max((weight[0].numel() for weight, _ in _stacks(config)), default=0)
     return config.get_text_config().num_experts_per_tok * largest if largest else 0
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 from ..bundle import RESERVED, Contract, Precision, check_name
 from ..bundle.drafts import LOOKUP as DRAFTER
@@ -17,6 +16,7 @@ from ..engines.catalogue import ENGINES, LIBRARIES, info_of
 from ..engines.onnxruntime import kernels
 from ..engines.tensorrt.compile import CompileOptions
 from ..errors import ParameterError
+from .hidden_drafts.fit import Feedback, Said
 from .precision import (
     BuildTargets,
     PrecisionPlan,
@@ -155,7 +155,7 @@ class BuildOptions:
     portable: bool = False
     cache_precision: Precision | None = None
     draft_taps: tuple[int, ...] = ()
-    draft_feedback: Literal["pre", "post"] | None = None
+    draft_feedback: Feedback | None = None
     draft_vocabulary: int | None = None
     force: bool = False
     cache: Path | None = None
@@ -248,6 +248,10 @@ class BuildOptions:
         return parse_version(self.tensorrt_version) if self.tensorrt_version else None
 
     @property
+    def said(self) -> Said:
+        return Said(self.draft_taps, self.draft_feedback)
+
+    @property
     def numbers(self) -> PrecisionPlan:
         return choose_precision_plan(self.engines, self.precision, self.draft_precision)
 
@@ -290,13 +294,6 @@ class BuildOptions:
             raise _wrong(
                 "draft-precision", self.draft_precision, "there is no --draft that it could be for; leave it out"
             )
-        for option, value in (
-            ("draft-taps", ",".join(map(str, self.draft_taps)) or None),
-            ("draft-feedback", self.draft_feedback),
-            ("draft-vocabulary", self.draft_vocabulary),
-        ):
-            if not drafts and value is not None:
-                raise _wrong(option, value, "there is no --draft that it could be for; leave it out")
         if not drafts and self.tree_rows:
             raise _wrong("tree-rows", self.tree_rows, "there is no --draft to give candidates for them; leave it out")
         if len(drafts) > 1 and "onnxruntime" not in self.engines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from itertools import product
 from typing import cast, get_args
 
 from ..bundle import FORMATS, PRECISIONS, Family, Format, Precision, Role
@@ -152,7 +153,11 @@ def choose_build_targets(
     tensorrt_version: the one on the device, by default that of this host. A plan is made here only if it can be run
     there. portable: whether hosts without specexport-kernels are to run the bundle too.
     """
-    _check_precision(engines, numbers, options.compute_capabilities)
+    for engine, role in product(engines, OPTIONS):
+        capabilities = options.compute_capabilities if engine in LIBRARIES else ()
+        for capability in (None, *map(capability_of, capabilities)):
+            if problem := refusal(engine, numbers.name(role), capability, OPTIONS[role]):
+                raise ParameterError(problem, FIELDS[role])
     usable = proving()
     if not usable.usable:
         raise EngineError(f"the graphs cannot be proved on this host: {usable.detail}; {usable.remedy}")
@@ -176,7 +181,9 @@ def choose_build_targets(
         check_options("tensorrt", options)
         try:
             lib = compiler("tensorrt", options)
-            problem = _misfit(lib.version, tensorrt_version)
+            problem = ""
+            if tensorrt_version is not None and lib.version[: len(tensorrt_version)] != tensorrt_version:
+                problem = f"this host has TensorRT {dotted(lib.version)}, not {dotted(tensorrt_version)}"
         except EngineError as error:
             problem = str(error).partition(";")[0]
         else:
@@ -203,18 +210,3 @@ def parse_version(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+(\.\d+){1,3}", text):
         raise ParameterError(f"--tensorrt-version is {text}; it must look like 10.3", "tensorrt_version")
     return tuple(int(part) for part in text.split("."))
-
-
-def _check_precision(engines: tuple[str, ...], numbers: PrecisionPlan, capabilities: tuple[str, ...]) -> None:
-    for engine in engines:
-        for role, option in OPTIONS.items():
-            for capability in (None, *map(capability_of, capabilities if engine in LIBRARIES else ())):
-                if problem := refusal(engine, numbers.name(role), capability, option):
-                    raise ParameterError(problem, FIELDS[role])
-
-
-def _misfit(installed: tuple[int, ...], wanted: tuple[int, ...] | None) -> str:
-    """Why a plan made here would not run there, empty when it does."""
-    if wanted is None or installed[: len(wanted)] == wanted:
-        return ""
-    return f"this host has TensorRT {dotted(installed)}, not {dotted(wanted)}"

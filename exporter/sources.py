@@ -23,7 +23,6 @@ from .checkpoints.source import (
 )
 from .hidden_drafts.fit import Published, Said, Target, find_taps
 from .hidden_drafts.folder import pickled_named, published, refuse_as_target
-from .hidden_drafts.kinds import is_assistant
 from .hidden_drafts.mtp_tensors import find_stored, is_mtp, of_gguf
 from .hidden_drafts.vocabulary import read_tables, read_target_ids
 from .options import BuildOptions, NamedDraft
@@ -35,42 +34,34 @@ def check_sources(target: str, drafts: Sequence[NamedDraft], options: BuildOptio
 
     Raises `CheckpointError`, `PairError`, `ParameterError`, and `MissingPackageError` where a GGUF file cannot be read.
     """
-    place, kinds, known = find_local(target), list[HiddenDraftKind | None](), True
+    place, kinds, unseen = find_local(target), dict[str, HiddenDraftKind | None](), False
     if place and not is_gguf(target):
         refuse_as_target(target, place)
         check_length("target", stated_positions(read_config(target, place)), options.max_seq_len)
     readers = list[Published]()
     for named in drafts:
-        kind: HiddenDraftKind | None = None
-        if is_mtp(named.source):
-            kind = "mtp"
+        source = named.source
+        if is_mtp(source):
+            kinds[source] = "mtp"
             _check_mtp(target, place, options.draft_vocabulary)
+            continue
+        with pickled_named(source):
+            folder = find_local(source)
+        kinds[source], unseen = None, unseen or folder is None
+        if folder is None or is_gguf(source):
+            continue
+        if reader := published(source, folder):
+            kinds[source] = reader.kind
+            readers.append(reader)
         else:
-            with pickled_named(named.source):
-                folder = find_local(named.source)
-            if folder is None:
-                kinds.append(None)
-                known = False
-                continue
-            config = {} if is_gguf(named.source) else read_config(named.source, folder, "draft")
-            reader = None if is_gguf(named.source) else published(named.source, folder)
-            if is_assistant(config):
-                kind = "assistant"
-            elif reader:
-                kind = reader.kind
-                readers.append(reader)
-            elif not is_gguf(named.source):
-                positions = stated_positions(config)
-                check_length(f"draft {named.name}", positions, options.max_seq_len)
-        check_engines(named.source, kind, options)
-        kinds.append(kind)
-    check_tree_rows(kinds, options.tree_rows)
+            positions = stated_positions(read_config(source, folder, "draft"))
+            check_length(f"draft {named.name}", positions, options.max_seq_len)
+    check_kinds(kinds, options, unseen)
     if options.texts.own:
         require_length(options.texts.texts, (place or Path(target)) / "tokenizer.json")
-    if known:
-        check_overrules({named.source: kind for named, kind in zip(drafts, kinds, strict=True)}, options)
     for reader in readers:
-        _check_reader(reader, target, place, said(options))
+        if reader.kind != "assistant":
+            _check_reader(reader, target, place, options.said)
 
 
 def look_on_hub(sources: Sequence[str]) -> None:
@@ -80,35 +71,25 @@ def look_on_hub(sources: Sequence[str]) -> None:
             download(source.partition(":")[0], ["config.json"])
 
 
-def check_tree_rows(kinds: Sequence[HiddenDraftKind | None], tree_rows: int) -> None:
-    """kinds: of all drafts, None for one that can fill them. Raises `ParameterError` where none does."""
-    if tree_rows and kinds and None not in kinds:
+def check_kinds(kinds: Mapping[str, HiddenDraftKind | None], options: BuildOptions, unseen: bool = False) -> None:
+    """kinds: of all drafts that read the target, by what names them; None for others. unseen: whether some of these are
+    not here yet. Raises `ParameterError` for engines that do not run one, for tree rows that none fills, for an option
+    that none of them takes, and for one that would overrule the configs of several.
+    """
+    for source, kind in kinds.items():
+        without = [engine for engine in options.engines if kind and kind not in ENGINES[engine].hidden_drafts]
+        if without:
+            raise ParameterError(
+                f"--draft {source} reads the target's hidden states, and engine {without[0]} does not run such drafts "
+                f"({kind}); leave that engine out, or choose a draft that reads tokens only",
+                "draft",
+            )
+    if options.tree_rows and kinds and None not in kinds.values():
         raise ParameterError(
-            f"--tree-rows is {tree_rows}, and drafts that read the target's hidden states give no candidates; leave it"
-            " out, or add a draft that reads tokens only",
+            f"--tree-rows is {options.tree_rows}, and drafts that read the target's hidden states give no candidates; "
+            "leave it out, or add a draft that reads tokens only",
             "tree_rows",
         )
-
-
-def said(options: BuildOptions) -> Said:
-    return Said(options.draft_taps, options.draft_feedback)
-
-
-def check_engines(source: str, kind: HiddenDraftKind | None, options: BuildOptions) -> None:
-    """kind: of a draft that reads the target. Raises `ParameterError` for engines that do not run it."""
-    without = [engine for engine in options.engines if kind and kind not in ENGINES[engine].hidden_drafts]
-    if without:
-        raise ParameterError(
-            f"--draft {source} reads the target's hidden states, and engine {without[0]} does not run such drafts "
-            f"({kind}); leave that engine out, or choose a draft that reads tokens only",
-            "draft",
-        )
-
-
-def check_overrules(kinds: Mapping[str, HiddenDraftKind | None], options: BuildOptions) -> None:
-    """kinds: of all drafts, by what names them. Raises `ParameterError` for an option that none of them takes, and for
-    one that would overrule the configs of several.
-    """
     for option, given, taking, meant in (
         ("draft-taps", options.draft_taps, ("eagle3", "dflash", "dspark"), "EAGLE-3, DFlash and DSpark drafts"),
         ("draft-feedback", options.draft_feedback, ("eagle3",), "EAGLE-3 heads"),
@@ -119,12 +100,13 @@ def check_overrules(kinds: Mapping[str, HiddenDraftKind | None], options: BuildO
             "MTP layers and Gemma 4's assistants",
         ),
     ):
-        if not given or not kinds:
+        if not given or unseen:
             continue
         takers = [source for source, kind in kinds.items() if kind in taking]
         field = option.replace("-", "_")
         if not takers:
             none = f"{' and '.join(kinds)} {'is' if len(kinds) == 1 else 'are'} none"
+            none = none if kinds else "there is no --draft"
             raise ParameterError(f"--{option} is for {meant}, and {none}; leave it out", field)
         if len(takers) > 1:
             raise ParameterError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +23,7 @@ from .config import keeps_states_alone, max_positions, rotary
 from .generation_config import GENERATION, defaults_of, read_generation_config
 from .half_precision import TORCH_DTYPES
 from .left_out import check_all_read
-from .source import count_elements, find_weights, first_line
+from .source import find_weights, first_line, read_headers
 
 # Forms of weights that transformers' kernels for GPUs read, as the checkpoints of gpt-oss and DeepSeek-V3 have them.
 PACKED = ("mxfp4", "fp8")
@@ -139,7 +140,7 @@ class Checkpoint:
     @cached_property
     def fp32_bytes(self) -> int:
         """Size of the weights in fp32. Raises `CheckpointError` for damaged files."""
-        return 4 * count_elements(self.weights)
+        return 4 * sum(math.prod(shape) for _, shape in read_headers(self.weights).values())
 
     def weight_bytes(self, precision: Precision) -> int:
         return self.fp32_bytes * ELEMENT_BYTES[precision] // ELEMENT_BYTES["fp32"]

@@ -6,7 +6,6 @@ GGUF specification (docs/gguf.md of the ggml repository), whose header the packa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -134,7 +133,7 @@ class GgufCheckpoint(Checkpoint):
 
     @cached_property
     def fp32_bytes(self) -> int:
-        return 4 * sum(_elements(tensor) for tensor in self.header.tensors)
+        return 4 * sum(int(tensor.n_elements) for tensor in self.header.tensors)
 
     @property
     def _described(self) -> tuple[Path, ...]:
@@ -170,7 +169,7 @@ class GgufCheckpoint(Checkpoint):
 
     def _check_all_read(self, model: PreTrainedModel) -> None:
         """Raises `UnsupportedModelError` where the loader left weights out: it does so silently."""
-        there = sum(_elements(tensor) for tensor in self.header.tensors if tensor.name != ROTARY_DIVISORS)
+        there = sum(int(tensor.n_elements) for tensor in self.header.tensors if tensor.name != ROTARY_DIVISORS)
         read = model.num_parameters()
         if there != read:
             raise UnsupportedModelError(
@@ -201,10 +200,6 @@ class _KeyTrackingDict(dict[str, Any]):
     def get(self, key: str, default: Any = None) -> Any:
         self.read.add(key)
         return super().get(key, default)
-
-
-def _elements(tensor: Any) -> int:
-    return math.prod(int(size) for size in tensor.shape)
 
 
 def _stretch(model: PreTrainedModel, divisors: torch.Tensor) -> None:

@@ -167,13 +167,8 @@ def read_tokenizer(source: str, values: Mapping[str, Any]) -> PreTrainedTokenize
     )
 
 
-def split_name(values: Mapping[str, Any]) -> str:
-    """How text is split: llama.cpp goes by `default` where the file does not say."""
-    return str(values.get("tokenizer.ggml.pre") or "default")
-
-
 def _byte_level(source: str, values: Mapping[str, Any], vocabulary: dict[str, int]) -> tuple[Tokenizer, bool]:
-    name = split_name(values)
+    name = str(values.get("tokenizer.ggml.pre") or "default")  # as llama.cpp has it where the file does not say
     if name not in SPLITS:
         raise UnsupportedModelError(
             f"{source} splits text as {name} (tokenizer.ggml.pre), which is not known; known are "

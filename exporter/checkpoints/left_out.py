@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from transformers import PreTrainedModel
 
 from ...errors import CheckpointError
 from .config import rotary
+from .source import Headers, read_headers, read_tensor
 
 SHOWN = 3
 # Layers for multi-token prediction: modules of this name, or a layer after the last that has this projection.
@@ -44,9 +44,10 @@ def check_all_read(
     """
     check_shapes(source, info, "config.json")
     _check_tied(source, model)
-    _check_frequencies(source, model, config, files)
+    stored = read_headers(files)
+    _check_frequencies(source, model, config, stored)
     unexpected: Collection[str] = info["unexpected_keys"]
-    masks = set(_masks(unexpected, files))
+    masks = _masks(unexpected, stored)
     groups: Counter[str] = Counter()
     wrong = []
     for name in sorted(unexpected):
@@ -108,35 +109,28 @@ def _beyond(name: str, config: Any) -> bool:
     return layer is not None and isinstance(count, int) and int(layer[2]) >= count
 
 
-def _masks(names: Collection[str], files: Sequence[Path]) -> Iterator[str]:
+def _masks(names: Collection[str], stored: Headers) -> set[str]:
     """Those of old checkpoints, which follow from the config."""
     wanted = [name for name in names if MASKS.fullmatch(name)]
-    for path in files if wanted else ():
-        with safe_open(path, "pt") as file:
-            for key in file.keys():  # noqa: SIM118 - no dict
-                # The model's name of a weight may have one more prefix than the file's.
-                same = [name for name in wanted if name.endswith(key) or key.endswith(name)]
-                if same and len(file.get_slice(key).get_shape()) != 1:
-                    yield from same
+    matrices = [key for key, (_, shape) in stored.items() if len(shape) != 1]
+    # The model's name of a weight may have one more prefix than the file's.
+    return {name for name in wanted for key in matrices if name.endswith(key) or key.endswith(name)}
 
 
-def _check_frequencies(source: str, model: PreTrainedModel, config: Any, files: Sequence[Path]) -> None:
+def _check_frequencies(source: str, model: PreTrainedModel, config: Any, stored: Headers) -> None:
     """Raises `CheckpointError` where the checkpoint was trained with other rotary frequencies than its config gives."""
     ours = [buffer.float() for name, buffer in model.named_buffers() if name.endswith(FREQUENCIES)]
     bases = [rope["rope_theta"] for rope in rotary(config.get_text_config()) if rope.get("rope_theta")]
-    for path in files:
-        with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118 - no dict
-                if name.endswith(FREQUENCIES):
-                    stored = file.get_tensor(name).float()
-                    # Those of old checkpoints are without the scaling of positions.
-                    unscaled = [base ** (-torch.arange(len(stored)) / len(stored)) for base in bases]
-                    if not any(_close(stored, other) for other in (*ours, *unscaled)):
-                        raise CheckpointError(
-                            f"{source}: {name} ends in {stored[-1]:.3g}, other rotary frequencies than those of "
-                            f"config.json, which end in {(ours or unscaled or [stored])[0][-1]:.3g}; expected the "
-                            "config that the weights were trained with"
-                        )
+    for name, path in ((name, path) for name, (path, _) in stored.items() if name.endswith(FREQUENCIES)):
+        theirs = read_tensor(path, name).float()
+        # Those of old checkpoints are without the scaling of positions.
+        unscaled = [base ** (-torch.arange(len(theirs)) / len(theirs)) for base in bases]
+        if not any(_close(theirs, other) for other in (*ours, *unscaled)):
+            raise CheckpointError(
+                f"{source}: {name} ends in {theirs[-1]:.3g}, other rotary frequencies than those of config.json, which "
+                f"end in {(ours or unscaled or [theirs])[0][-1]:.3g}; expected the config that the weights were "
+                "trained with"
+            )
 
 
 def _close(one: torch.Tensor, other: torch.Tensor) -> bool:

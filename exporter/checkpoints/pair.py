@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...bundle import Role
 from ...errors import PairError
 from ...runtime.text.token_bytes import token_names
 from ..weights.texts import read_texts
@@ -16,20 +15,22 @@ from .source import check_length
 FALLS_QUICKLY = 0.9  # below this overlap a warning says what it costs
 
 
-def check_models(
-    models: Mapping[Role, Checkpoint], min_overlap: float, texts: Sequence[str] = ()
+def check_target(target: Checkpoint) -> None:
+    """Raises `CheckpointError` for what would be refused when it has been exported."""
+    _ = target.stop_token_ids, target.defaults, target.fp32_bytes
+    target.check_tokens()
+
+
+def check_draft(
+    target: Checkpoint, draft: Checkpoint, min_overlap: float, texts: Sequence[str] = ()
 ) -> tuple[Translation | None, list[str]]:
-    """How a draft of another tokenizer is translated, and warnings about models that work.
+    """How a draft of another tokenizer is translated, and warnings about a draft that works.
 
     texts: what the overlap is counted on, by default the built-in calibration texts. Raises `PairError` for a draft
     that has less than `min_overlap` of the target's tokens in them.
     """
-    target, draft = models["target"], models.get("draft")
-    # Refused here, and not when the models have been exported.
-    _ = target.stop_token_ids, target.defaults, target.fp32_bytes
-    for model in models.values():
-        model.check_tokens()
-    if draft is None or draft.taps:  # which reads the target's tokens
+    draft.check_tokens()
+    if draft.taps:  # it reads the target's tokens
         return None, []
     translation, warnings = _translate(target, draft, min_overlap, texts)
     if draft.fp32_bytes >= target.fp32_bytes:
@@ -83,7 +84,7 @@ def tokenizer_differences(target: Mapping[str, Any], draft: Mapping[str, Any]) -
 def _translate(
     target: Checkpoint, draft: Checkpoint, min_overlap: float, texts: Sequence[str]
 ) -> tuple[Translation | None, list[str]]:
-    """None where the draft reads the target's ids as they are; and warnings. As `check_models`."""
+    """None where the draft reads the target's ids as they are; and warnings. As `check_draft`."""
     ours, theirs = Tokens.of(target.tokenizer), Tokens.of(draft.tokenizer)
     difference = next(tokenizer_differences(ours.tokenizer, theirs.tokenizer), None)
     if difference is None:

@@ -92,17 +92,16 @@ class Tokens:
         """How many tokens a model with `size` logits can give."""
         return sum(token < size for token in self.ids)
 
-    def use_in(self, texts: Iterable[str]) -> Counter[int]:
-        """How often each id comes in the tokenizer's own encodings."""
-        return Counter(token for text in texts for token in self._encoder.encode(text, add_special_tokens=False).ids)
+    def encode(self, text: str) -> list[int]:
+        return list(self._encoder.encode(text, add_special_tokens=False).ids)
 
     def last_of(self, text: str) -> int | None:
         """The last id of the tokenizer's own encoding."""
         try:
-            ids = self._encoder.encode(text, add_special_tokens=False).ids
+            ids = self.encode(text)
         except Exception:  # a bare one, for characters in no token where there is no unknown token
             return None
-        return int(ids[-1]) if ids else None
+        return ids[-1] if ids else None
 
     @cached_property
     def _encoder(self) -> Tokenizer:
@@ -140,7 +139,8 @@ class Translation:
                 case int(token), int(other) if token not in pairs and other not in taken:
                     pairs[token] = other
                     taken.add(other)
-        return cls(target, draft, tuple(sorted(pairs.items())), target.use_in(texts))
+        use = Counter(token for text in texts for token in target.encode(text))
+        return cls(target, draft, tuple(sorted(pairs.items())), use)
 
     @property
     def overlap(self) -> float:

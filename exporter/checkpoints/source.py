@@ -7,12 +7,11 @@ Imports nothing slow, so that typing errors show at once.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from safetensors import SafetensorError, safe_open
 
@@ -28,6 +27,8 @@ UNWANTED = ["consolidated*", "*/*.safetensors"]  # the same weights again, in fo
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
 OTHER_FORMATS = ("pytorch_model*.bin", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 MERGE = "merge it into the weights (PEFT: merge_and_unload, then save_pretrained) and give the folder of the result"
+
+Headers: TypeAlias = dict[str, tuple[Path, list[int]]]  # file and shape by tensor
 
 
 def find_weights(source: str, folder: Path) -> tuple[Path, ...]:
@@ -71,14 +72,9 @@ def refuse_adapter(source: str, folder: Path) -> None:
         raise CheckpointError(f"{source} {kind} ({ADAPTER}), which is not read; {MERGE}{merged}")
 
 
-def count_elements(files: Sequence[Path]) -> int:
-    """Numbers in all weights, from the headers of their files. Raises `CheckpointError` for damaged ones."""
-    return sum(math.prod(shape) for _, shape in read_headers(files).values())
-
-
-def read_headers(files: Sequence[Path]) -> dict[str, tuple[Path, list[int]]]:
+def read_headers(files: Sequence[Path]) -> Headers:
     """File and shape by tensor. Raises `CheckpointError` for damaged files."""
-    found: dict[str, tuple[Path, list[int]]] = {}
+    found: Headers = {}
     for path in files:
         try:
             with safe_open(path, "np") as file:

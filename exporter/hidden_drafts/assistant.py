@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -159,25 +156,12 @@ def shared(target: PreTrainedModel, kinds: set[str]) -> tuple[tuple[str, ...], t
     return tuple(ordered), reads, layers
 
 
-@dataclass(frozen=True)
 class AssistantCheckpoint(ReadingCheckpoint):
-    """kept: as of `MtpCheckpoint`."""
-
-    kept: tuple[int, ...] = ()
-
     kind = "assistant"
 
     @property
     def taps(self) -> tuple[int, ...]:
         return Assistant.taps
-
-    @property
-    def kept_tokens(self) -> NDArray[np.int64] | None:
-        return np.array(self.kept, np.int64) if self.kept else None
-
-    @property
-    def max_positions(self) -> int | None:
-        return None  # those of the target
 
     @cached_property
     def fp32_bytes(self) -> int:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache, DynamicCache
@@ -35,9 +37,13 @@ def copied(part: str, weight: Tensor) -> str:
 
 @dataclass(frozen=True)
 class ReadingCheckpoint(Checkpoint):
-    """Of a draft that reads hidden states of `target`: the tokenizer, and what it says of texts, are the target's."""
+    """Of a draft that reads hidden states of `target`: the tokenizer, and what it says of texts, are the target's.
+
+    kept: the target's ids that it proposes, all where there are none.
+    """
 
     target: Checkpoint
+    kept: tuple[int, ...] = field(default=(), kw_only=True)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -50,6 +56,14 @@ class ReadingCheckpoint(Checkpoint):
     @cached_property
     def defaults(self) -> Defaults:
         return self.target.defaults
+
+    @property
+    def kept_tokens(self) -> NDArray[np.int64] | None:
+        return np.array(self.kept, np.int64) if self.kept else None
+
+    @property
+    def max_positions(self) -> int | None:
+        return self.target.max_positions
 
     @property
     def loaded_beside(self) -> int:

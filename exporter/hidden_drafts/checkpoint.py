@@ -21,16 +21,15 @@ from ..checkpoints.checkpoint import Checkpoint, for_inference
 from ..checkpoints.find import find_checkpoint
 from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
-from ..checkpoints.source import first_line, read_config, read_tensor
+from ..checkpoints.source import first_line, read_tensor
 from ..weights.texts import read_texts
 from .assistant import AssistantCheckpoint
 from .base import HiddenDraft, ReadingCheckpoint, copied
 from .block import BlockDraft, BlockForm
 from .eagle3 import Eagle3Draft, Eagle3Form, turned
-from .fit import Published, Said, Target, made_for, note_of_another
+from .fit import Published, Said, Target, note_of_another
 from .folder import pickled_named, published
 from .formats import Description, absent_keys, describe
-from .kinds import is_assistant
 from .measured import acceptance, held_out, options, shares
 from .mtp_tensors import is_mtp
 from .vocabulary import TABLES, read_tables, read_target_ids
@@ -100,10 +99,6 @@ class HiddenDraftCheckpoint(ReadingCheckpoint):
     def architecture(self) -> str:
         return type(self._empty()).__name__
 
-    @property
-    def max_positions(self) -> int | None:
-        return None  # rotary embeddings have no end; published drafts name the length that they were trained on
-
     @cached_property
     def fp32_bytes(self) -> int:
         """With what it shares with the target."""
@@ -116,11 +111,6 @@ class HiddenDraftCheckpoint(ReadingCheckpoint):
     def digest(self) -> str:
         """Of the target's too, whose embedding and hidden states it reads, and of how it is read."""
         return hashlib.sha256(f"{super().digest} {self.target.digest} {self.form}".encode()).hexdigest()
-
-    @property
-    def trained_with(self) -> str | None:
-        """The target that it was made for, where that is written."""
-        return made_for(self.published.config)[0]
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -229,14 +219,14 @@ def find_draft(source: str, target: Checkpoint, said: Said | None = None, texts:
         found = find_checkpoint(source)
     if isinstance(found, GgufCheckpoint):
         return found
-    if is_assistant(read_config(source, found.folder, "draft")):
-        assistant = AssistantCheckpoint(source, found.folder, target)
-        assistant.check()
-        return assistant
     reader = published(source, found.folder)
     if reader is None:
         return found
-    draft = HiddenDraftCheckpoint(source, found.folder, target, reader, said or Said(), texts)
+    draft: AssistantCheckpoint | HiddenDraftCheckpoint
+    if reader.kind == "assistant":
+        draft = AssistantCheckpoint(source, found.folder, target)
+    else:
+        draft = HiddenDraftCheckpoint(source, found.folder, target, reader, said or Said(), texts)
     draft.check()
     return draft
 

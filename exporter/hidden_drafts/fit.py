@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...bundle import LAST, HiddenDraftKind
-from ...errors import CheckpointError, ParameterError
+from ...errors import CheckpointError, ParameterError, UnsupportedModelError
 from ...runtime.hub import name_of
 from .kinds import FIRST, MIDDLE, Format
 
@@ -80,6 +80,8 @@ class Published:
 
     @property
     def kind(self) -> HiddenDraftKind:
+        if self.format == "assistant":
+            return "assistant"
         if not self.is_block:
             return "eagle3"
         heads = ("markov_head.", "confidence_head.")
@@ -93,9 +95,7 @@ class Published:
         inner = (self.config.get(key) if self.format not in ("deepspec", "speculators") else None) or {}
         for place, name in ((layer, LAYER), (inner, key)):
             if not isinstance(place, Mapping):
-                raise _wrong(
-                    f"{self}: {name} in config.json is {place!r}; expected an object, export or download it again"
-                )
+                raise self.misfit(name, place, "an object, export or download it again")
         assert layer is not None
         return layer, inner
 
@@ -107,7 +107,7 @@ class Published:
         """Of the matrix `name`, 0 where there is none. Raises `CheckpointError` for what is no matrix."""
         shape = self.shape(name) or [0, 0]
         if len(shape) != 2:
-            raise _wrong(f"{self} has a {name} of {shape}; expected a matrix")
+            raise self.wrong(f"has a {name} of {shape}; expected a matrix")
         return shape[1]
 
     def vocab_size(self, target: Target) -> int:
@@ -115,8 +115,20 @@ class Published:
         inner = _object(self.config, BLOCK_INNER)
         size = self.config.get("draft_vocab_size") or inner.get("draft_vocab_size") or target.vocab_size
         if type(size) is not int:
-            raise _wrong(f"{self}: draft_vocab_size in config.json is {size!r}; expected a number of tokens")
+            raise self.misfit("draft_vocab_size", size, "a number of tokens")
         return size
+
+    def wrong(self, what: str) -> CheckpointError:
+        return CheckpointError(f"{self.source} {what}", "draft")
+
+    def unsupported(self, what: str) -> UnsupportedModelError:
+        return UnsupportedModelError(f"{self.source} {what}", "draft")
+
+    def misfit(
+        self, key: str, value: object, expected: str, error: type[CheckpointError] = CheckpointError
+    ) -> CheckpointError:
+        """Of a value in its config."""
+        return error(f"{self.source}: {key} in config.json is {value!r}; expected {expected}", "draft")
 
 
 def module_name(name: str) -> str:
@@ -133,11 +145,9 @@ def find_taps(draft: Published, target: Target, said: Said) -> tuple[tuple[int, 
     (layer, inner), config = draft.parts, draft.config
     declared, words = config.get("num_target_layers") or target.layers, layer.get("vocab_size", target.vocab_size)
     if declared != target.layers:
-        raise _wrong(f"{draft} is a draft of a target of {declared} layers; the target has {target.layers}: {OTHER}")
+        raise draft.wrong(f"is a draft of a target of {declared} layers; the target has {target.layers}: {OTHER}")
     if words != target.vocab_size:
-        raise _wrong(
-            f"{draft} is a draft for a vocabulary of {words} tokens; the target's is {target.vocab_size}: {OTHER}"
-        )
+        raise draft.wrong(f"is for a vocabulary of {words} tokens; the target's is {target.vocab_size}: {OTHER}")
     if any(tap != LAST and not 0 <= tap <= target.layers for tap in said.taps):
         given = ",".join(map(str, said.taps))
         raise ParameterError(f"--draft-taps is {given}; the target has 0 to {target.layers}", "draft_taps")
@@ -146,14 +156,14 @@ def find_taps(draft: Published, target: Target, said: Said) -> tuple[tuple[int, 
     _check_width(draft, len(taps[0]), config.get("target_hidden_size") or own, target.width)
     norm = draft.shape("norm.weight")
     if norm and type(own) is int and norm != [own]:
-        raise _wrong(
-            f"{draft} has a norm.weight of {norm[0]} numbers, and config.json says {own} (hidden_size); they are of "
+        raise draft.wrong(
+            f"has a norm.weight of {norm[0]} numbers, and config.json says {own} (hidden_size); they are of "
             "two drafts, export or download both again"
         )
     stored, named = draft.shape("lm_head.weight"), draft.vocab_size(target)
     if draft.columns("lm_head.weight") and stored[0] != named:
-        raise _wrong(
-            f"{draft} has an output embedding of {stored[0]} tokens, and config.json says {named} (draft_vocab_size); "
+        raise draft.wrong(
+            f"has an output embedding of {stored[0]} tokens, and config.json says {named} (draft_vocab_size); "
             "they are of two drafts, export or download both again"
         )
     return taps
@@ -207,14 +217,14 @@ def _taps(draft: Published, inner: Mapping[str, Any], target: Target) -> tuple[t
     if draft.is_block:
         ids = _ids(draft, {**config, **inner}, BLOCK_IDS[format])
         if not ids:
-            raise _wrong(f"{draft}: {BLOCK_IDS[format]} is missing in config.json; {GIVE_TAPS}")
+            raise draft.wrong(f"has no {BLOCK_IDS[format]} in config.json; {GIVE_TAPS}")
         return (_checked(draft, ids if format == "speculators-blocks" else _after(ids), target),)
     reads, gives = (2, count // 2, count - 3), (1, count // 2 - 1, count - 4)  # the defaults of both
     outside: tuple[int, ...] = ()
     if format == "deepspec":
         inside = _ids(draft, config, DEEPSPEC_IDS)
         if not inside:
-            raise _wrong(f"{draft}: {DEEPSPEC_IDS} is missing in config.json; {GIVE_TAPS}")
+            raise draft.wrong(f"has no {DEEPSPEC_IDS} in config.json; {GIVE_TAPS}")
     else:
         outside, inside = _ids(draft, config, IDS), _ids(draft, inner, IDS)
     found = [ids for ids in (outside, _after(inside)) if ids] or [reads]
@@ -223,10 +233,10 @@ def _taps(draft: Published, inner: Mapping[str, Any], target: Target) -> tuple[t
     if format != "speculators" and outside == gives:
         found.append(_after(outside))
     if len({*map(len, found)}) > 1:
-        raise _wrong(f"{draft} has {IDS} twice, of {len(found[0])} layers and of {len(found[1])}; {GIVE_TAPS}")
+        raise draft.wrong(f"has {IDS} twice, of {len(found[0])} layers and of {len(found[1])}; {GIVE_TAPS}")
     taps = tuple(dict.fromkeys(_checked(draft, ids, target) for ids in found))
     if any(LAST in one for one in taps):
-        raise _wrong(f"{draft} taps layer {count} of {count}, where libraries disagree on the norm; {GIVE_TAPS}")
+        raise draft.wrong(f"taps layer {count} of {count}, where libraries disagree on the norm; {GIVE_TAPS}")
     return taps
 
 
@@ -237,14 +247,14 @@ def _after(ids: tuple[int, ...]) -> tuple[int, ...]:
 def _ids(draft: Published, place: Mapping[str, Any], key: str) -> tuple[int, ...]:
     ids = place.get(key) or ()
     if not isinstance(ids, Sequence) or not all(type(one) is int for one in ids):
-        raise _wrong(f"{draft}: {key} in config.json is {ids!r}; expected a list of layers")
+        raise draft.misfit(key, ids, "a list of layers")
     return tuple(ids)
 
 
 def _checked(draft: Published, taps: tuple[int, ...], target: Target) -> tuple[int, ...]:
     wrong = next((tap for tap in taps if tap != LAST and not 0 <= tap <= target.layers), None)
     if wrong is not None:
-        raise _wrong(f"{draft} taps layer {wrong}; the target has {target.layers}: {OTHER}, or {GIVE_TAPS}")
+        raise draft.wrong(f"taps layer {wrong}; the target has {target.layers}: {OTHER}, or {GIVE_TAPS}")
     return tuple(LAST if tap == target.layers else tap for tap in taps)
 
 
@@ -255,9 +265,5 @@ def _check_width(draft: Published, taps: int, named: object, width: int) -> None
         return
     if fused % width == 0 and fused / taps != named:
         count = fused // width
-        raise _wrong(f"{draft} reads {count} layers of the target, and {taps} are named; {GIVE_TAPS}, {count} of them")
-    raise _wrong(f"{draft} is a draft of width {fused // taps}; the target's is {width}: {OTHER}")
-
-
-def _wrong(message: str) -> CheckpointError:
-    return CheckpointError(message, "draft")
+        raise draft.wrong(f"reads {count} layers of the target, and {taps} are named; {GIVE_TAPS}, {count} of them")
+    raise draft.wrong(f"is a draft of width {fused // taps}; the target's is {width}: {OTHER}")

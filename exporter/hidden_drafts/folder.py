@@ -13,11 +13,11 @@ from pathlib import Path
 from ...errors import CheckpointError, UnsupportedModelError
 from ..checkpoints.source import ALIKE, OTHER_FORMATS, WEIGHTS, find_weights, read_config, read_headers
 from .fit import Published, module_name
-from .kinds import is_assistant, recognize
+from .kinds import recognize
 
 
 def published(source: str, folder: Path) -> Published | None:
-    """The draft in `folder`, where it is one that reads the target's hidden states. Raises `CheckpointError`."""
+    """The draft in `folder`, where it is one that reads the target. Raises `CheckpointError`."""
     config, names = read_config(source, folder, "draft"), _names(source, folder)
     format = recognize(source, config, names)
     return Published(source, format, config, tensors_of(find_weights(source, folder))) if format else None
@@ -63,7 +63,7 @@ def refuse_as_target(source: str, folder: Path) -> None:
     """Raises `CheckpointError` for a draft of these."""
     names, config = _names(source, folder), read_config(source, folder)
     with suppress(UnsupportedModelError):  # of kinds that are no drafts here, some are whole models
-        if is_assistant(config) or recognize(source, config, names):
+        if recognize(source, config, names):
             raise CheckpointError(
                 f"{source} is a draft that reads a target's hidden states; give it as --draft, and its target as "
                 "--target",

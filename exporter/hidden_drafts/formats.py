@@ -11,7 +11,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from ...bundle import MOST_SLOTS
-from ...errors import CheckpointError, UnsupportedModelError
+from ...errors import UnsupportedModelError
 from .block import BlockForm
 from .eagle3 import Eagle3Form
 from .fit import IDS, OTHER, Feedback, Published, Said, Target, architecture_of, find_taps
@@ -84,25 +84,20 @@ def _describe_blocks(draft: Published, target: Target, said: Said) -> Descriptio
     layer, keys = check_block_keys(draft)
     layers = layer_config(draft, layer)
     if layers.model_type != "qwen3":
-        raise UnsupportedModelError(f"{draft} has no norms of queries and keys; expected the layers of Qwen3", "draft")
+        raise draft.unsupported("has no norms of queries and keys; expected the layers of Qwen3")
     (taps,) = find_taps(draft, target, said)
     numbers = {}
     for key, least, most in (("block_size", 2, MOST_SLOTS), ("mask_token_id", 0, 2**31)):
         if type(number := keys.get(key)) is not int or not least <= number <= most:
-            raise CheckpointError(
-                f"{draft}: {key} in config.json is {number!r}; expected a whole number from {least} to {most}", "draft"
-            )
+            raise draft.misfit(key, number, f"a whole number from {least} to {most}")
         numbers[key] = number
     if numbers["mask_token_id"] >= target.vocab_size:
-        raise CheckpointError(
-            f"{draft} masks with token {numbers['mask_token_id']}; the target has {target.vocab_size} tokens: {OTHER}",
-            "draft",
+        raise draft.wrong(
+            f"masks with token {numbers['mask_token_id']}; the target has {target.vocab_size} tokens: {OTHER}"
         )
     cap = keys.get("final_logit_softcapping")
     if cap is not None and not (isinstance(cap, int | float) and cap > 0):
-        raise CheckpointError(
-            f"{draft}: final_logit_softcapping in config.json is {cap!r}; expected a number above 0", "draft"
-        )
+        raise draft.misfit("final_logit_softcapping", cap, "a number above 0")
     rank, width = map(draft.columns, ("markov_head.markov_w1.weight", "confidence_head.proj.weight"))
     windows = _windows(draft, layer, keys, layers.num_hidden_layers)
     form = BlockForm(
@@ -138,19 +133,17 @@ def _windows(draft: Published, layer: Mapping[str, Any], keys: Mapping[str, Any]
     if keys.get("use_swa") and isinstance(kinds, list) and SLIDING not in kinds:  # ModelOpt's and MiMo's: every layer
         kinds = [SLIDING] * len(kinds)
     if layer.get("use_sliding_window") and not layer.get("layer_types"):
-        raise CheckpointError(f"{draft}: use_sliding_window in config.json is true; expected its layer_types", "draft")
+        raise draft.misfit("use_sliding_window", True, "its layer_types")
     if (
         not isinstance(kinds, list)
         or len(kinds) != count
         or any(kind not in ("full_attention", SLIDING) for kind in kinds)
     ):
-        raise UnsupportedModelError(
-            f"{draft}: layer_types in config.json is {kinds!r}; expected {count} of full_attention and {SLIDING}",
-            "draft",
-        )
+        expected = f"{count} of full_attention and {SLIDING}"
+        raise draft.misfit("layer_types", kinds, expected, UnsupportedModelError)
     window = keys.get("swa_window_size") or layer.get("sliding_window")
     if SLIDING in kinds and (type(window) is not int or window < 1):
-        raise CheckpointError(f"{draft}: sliding_window in config.json is {window!r}; expected its rows", "draft")
+        raise draft.misfit("sliding_window", window, "its rows")
     return tuple(int(window or 0) if kind == SLIDING else 0 for kind in kinds)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import GenerationConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
 
-from ...errors import CheckpointError, UnsupportedModelError
+from ...errors import UnsupportedModelError
 from ..checkpoints.source import first_line
 from .fit import BLOCK_IDS, BLOCK_INNER, DEEPSPEC_IDS, IDS, INNER, LAYER, Published
 
@@ -81,9 +81,7 @@ def check_block_keys(draft: Published) -> tuple[Mapping[str, Any], Mapping[str, 
         _check(draft, draft.config, block | described | {BLOCK_INNER, "target_model_name_or_path"})
     keys = {**draft.config, **inner}
     if (kind := keys.get("markov_head_type")) not in (None, "vanilla", "gated"):
-        raise UnsupportedModelError(
-            f"{draft}: markov_head_type in config.json is {kind!r}; expected vanilla or gated", "draft"
-        )
+        raise draft.misfit("markov_head_type", kind, "vanilla or gated", UnsupportedModelError)
     return layer, keys
 
 
@@ -92,28 +90,24 @@ def _check(draft: Published, config: Mapping[str, Any], read: set[str]) -> None:
         if key in WINDOWS & read:
             continue
         if key in ("quantization_config", "compression_config") and value:
-            raise UnsupportedModelError(
-                f"{draft} stores quantized weights ({key} in config.json); expected bf16, fp16 or fp32: choose the "
-                "draft in one of them",
-                "draft",
+            raise draft.unsupported(
+                f"stores quantized weights ({key} in config.json); expected bf16, fp16 or fp32: choose the draft in "
+                "one of them"
             )
         if key == "layer_types":
             if other := sorted({*map(str, value or ())} - {"full_attention"}):
-                raise UnsupportedModelError(f"{draft} has a layer of {other[0]}; expected full_attention", "draft")
+                raise draft.unsupported(f"has a layer of {other[0]}; expected full_attention")
         elif key in EXPECTED:
             if value is not None and value != EXPECTED[key]:
-                raise UnsupportedModelError(
-                    f"{draft}: {key} in config.json is {value!r}; only {EXPECTED[key]!r} is supported", "draft"
-                )
+                raise draft.misfit(key, value, f"{EXPECTED[key]!r}, the only one supported", UnsupportedModelError)
         elif (
             key not in read | HARMLESS | _of_any_model()
             and value
             and (not key.endswith("_id") or key == "mask_token_id")
         ):
-            raise UnsupportedModelError(
-                f"{draft}: the key {key} in config.json ({value!r}) is not read, and may change what the draft "
-                "computes; remove it if it does not",
-                "draft",
+            raise draft.unsupported(
+                f"has the key {key} in config.json ({value!r}), which is not read, and may change what the draft "
+                "computes; remove it if it does not"
             )
 
 
@@ -127,10 +121,8 @@ def layer_config(draft: Published, layer: Mapping[str, Any]) -> PreTrainedConfig
     """Of a Llama; with norms of queries and keys of a Qwen3: the tensors tell. Raises `CheckpointError`."""
     options = {key: layer[key] for key in (*LAYERS, *ROTARY) if layer.get(key) is not None}
     if missing := [key for key in NEEDED if key not in options]:
-        raise CheckpointError(
-            f"{draft}: {missing[0]} is missing in config.json; expected what describes the draft's layers, export or "
-            "download it again",
-            "draft",
+        raise draft.wrong(
+            f"has no {missing[0]} in config.json; expected what describes its layers, export or download it again"
         )
     options.setdefault("num_hidden_layers", 1)
     options.setdefault("num_key_value_heads", options["num_attention_heads"])
@@ -141,7 +133,7 @@ def layer_config(draft: Published, layer: Mapping[str, Any]) -> PreTrainedConfig
         config: PreTrainedConfig = (Qwen3Config if qwen else LlamaConfig)(**options, tie_word_embeddings=False)
         config.head_dim = options.get("head_dim") or config.hidden_size // config.num_attention_heads
     except Exception as error:  # of values that transformers checks, each of another type
-        raise CheckpointError(f"{draft}: config.json cannot be used: {first_line(error)}", "draft") from None
+        raise draft.wrong(f"has a config.json that cannot be used: {first_line(error)}") from None
     return config
 
 
@@ -150,10 +142,8 @@ def _rotation(draft: Published, rope: Any) -> dict[str, Any]:
         rope = rope["full_attention"]
     kind = (rope.get("rope_type") or rope.get("type") or "default") if isinstance(rope, Mapping) else rope
     if kind not in ROTATIONS:
-        raise UnsupportedModelError(
-            f"{draft} has rotary embeddings of the type {kind!r}; expected one of {', '.join(ROTATIONS)}", "draft"
-        )
+        raise draft.unsupported(f"has rotary embeddings of the type {kind!r}; expected one of {', '.join(ROTATIONS)}")
     for key, value in rope.items():
         if key not in ROTATION_KEYS and value and not (key == "partial_rotary_factor" and value == 1):
-            raise UnsupportedModelError(f"{draft}: the key {key} of rotary embeddings ({value!r}) is not read", "draft")
+            raise draft.unsupported(f"has the key {key} of rotary embeddings ({value!r}), which is not read")
     return {**rope, "rope_type": "default" if kind == "mrope" else kind}

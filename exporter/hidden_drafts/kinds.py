@@ -12,7 +12,9 @@ from ...errors import UnsupportedModelError
 
 # Of EAGLE-3, the original form, also SpecForge's; ModelOpt's, which has other names for the same tensors; DeepSpec's;
 # speculators'. Of DFlash and DSpark, its authors'; DeepSpec's; speculators'.
-Format = Literal["original", "modelopt", "deepspec", "speculators", "zlab", "deepspec-blocks", "speculators-blocks"]
+Format = Literal[
+    "original", "modelopt", "deepspec", "speculators", "zlab", "deepspec-blocks", "speculators-blocks", "assistant"
+]
 INSTEAD = "use an EAGLE-3, DFlash or DSpark draft, or --draft mtp"
 # What is refused, by what speculators and others call it, and what to use instead.
 REFUSED = {
@@ -41,17 +43,14 @@ FIRST = "layers.0."
 MIDDLE = "midlayer."
 
 
-def is_assistant(config: Mapping[str, Any]) -> bool:
-    """Whether it is a draft that attends to the target's caches."""
-    return config.get("model_type") in ("gemma4_assistant", "gemma4_unified_assistant")
-
-
 def recognize(source: str, config: Mapping[str, Any], names: Collection[str]) -> Format | None:
-    """The format of an EAGLE-3, DFlash or DSpark checkpoint; None for what is none of these drafts.
+    """The format of an EAGLE-3, DFlash or DSpark checkpoint, or an assistant's; None for what is none of these drafts.
 
     config: what config.json holds. names: of its tensors, none where it has only files of other formats. Raises
     `UnsupportedModelError` for a draft of another kind.
     """
+    if config.get("model_type") in ("gemma4_assistant", "gemma4_unified_assistant"):
+        return "assistant"
     if kind := _other_kind(config, names):
         what, instead = REFUSED[kind]
         raise UnsupportedModelError(f"{source} is {what}, which is not supported; {instead}", "draft")

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -68,23 +66,15 @@ def norm_name(decoder: PreTrainedModel) -> str:
 
 @dataclass(frozen=True)
 class MtpCheckpoint(ReadingCheckpoint):
-    """The MTP layer of `target` as a checkpoint, with the embedding and the head of the target.
-
-    kept: the target's ids that it proposes, all where there are none.
-    """
+    """The MTP layer of `target` as a checkpoint, with the embedding and the head of the target."""
 
     stored: Stored
-    kept: tuple[int, ...] = ()
 
     kind = "mtp"
 
     @property
     def taps(self) -> tuple[int, ...]:
         return Mtp.taps
-
-    @property
-    def kept_tokens(self) -> NDArray[np.int64] | None:
-        return np.array(self.kept, np.int64) if self.kept else None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -113,7 +103,11 @@ class MtpCheckpoint(ReadingCheckpoint):
     def load_noted(self, precision: Precision) -> tuple[PreTrainedModel, tuple[str, ...]]:
         """The layer, which follows the target; and notes of what they share."""
         target = self.target.load(precision)
-        model = load_layer(self.target, self.stored, target, TORCH_DTYPES[precision])
+        decoder, stored = load_decoder(self.target, self.stored, TORCH_DTYPES[precision]), self.stored
+        model = Mtp(decoder, target.get_input_embeddings(), target.get_output_embeddings(), stored.hidden_first)
+        for part in ("enorm", "hnorm", "eh_proj"):
+            name = stored.parts[part]
+            getattr(model, part).weight.data.copy_(read_tensor(stored.files[name], name))
         if self.kept:
             cut_head(model, self.kept)
         model.follow(target)
@@ -123,11 +117,11 @@ class MtpCheckpoint(ReadingCheckpoint):
         return for_inference(self.source, model, {"missing_keys": ()}), tuple(notes)
 
 
-def mtp_checkpoint(target: Checkpoint, kept: tuple[int, ...] = ()) -> MtpCheckpoint:
-    """Raises `CheckpointError` where the target has no MTP layer, or one that is no such draft. kept: as above."""
+def mtp_checkpoint(target: Checkpoint) -> MtpCheckpoint:
+    """Raises `CheckpointError` where the target has no MTP layer, or one that is no such draft."""
     stored = _find(target)
     load_decoder(target, stored, torch.bfloat16)  # one that does not fit is refused before the target is exported
-    return MtpCheckpoint(f"{target.source} mtp", target.folder, target, stored, kept)
+    return MtpCheckpoint(f"{target.source} mtp", target.folder, target, stored)
 
 
 def _find(target: Checkpoint) -> Stored:
@@ -174,15 +168,6 @@ def block_config(config: Any, dense: bool = False) -> Any:
 
 def _last(types: list[str], kind: str = "full_attention") -> int:
     return max((index for index, one in enumerate(types) if one == kind), default=len(types) - 1)
-
-
-def load_layer(checkpoint: Checkpoint, stored: Stored, target: PreTrainedModel, dtype: torch.dtype) -> Mtp:
-    """The layer as `stored`, over copies of the target's embedding and head. Raises `CheckpointError`."""
-    decoder = load_decoder(checkpoint, stored, dtype)
-    model = Mtp(decoder, target.get_input_embeddings(), target.get_output_embeddings(), stored.hidden_first)
-    for part in ("enorm", "hnorm", "eh_proj"):
-        getattr(model, part).weight.data.copy_(read_tensor(stored.files[stored.parts[part]], stored.parts[part]))
-    return model
 
 
 def load_decoder(checkpoint: Checkpoint, stored: Stored, dtype: torch.dtype) -> PreTrainedModel:

@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.layouts import BLOCK
-from ..weights.formats import LARGEST, Float32, row_slices
-from ..weights.recipe import WeightRecipe
+from ..weights.recipe import LARGEST, Float32, WeightRecipe, row_slices
 
 Float64 = NDArray[np.float64]
 REPORT = "report this with the checkpoint's config.json"

@@ -23,7 +23,6 @@ from ...engines.onnxruntime.graphs import open_graph
 from ...errors import UnsupportedModelError
 from ...runtime.proofs.confidence_parity import measure_confidences
 from ...runtime.proofs.parity import (
-    Arithmetic,
     ReferenceStep,
     Rounding,
     Step,
@@ -61,7 +60,8 @@ def record_reference(
     """
     if isinstance(model, HiddenDraft):
         return reading_reference(model, contract, text)
-    steps = schedule(contract, vocab_size, sliding_window_size(model), spare, text, has_states)
+    window = getattr(model.config.get_text_config(), "sliding_window", None)
+    steps = schedule(contract, vocab_size, window if isinstance(window, int) else 0, spare, text, has_states)
     with cached_as(contract):
         return [ReferenceStep(step, logits) for step, logits in zip(steps, _whole_passes(model, steps), strict=True)]
 
@@ -95,22 +95,14 @@ def continued_logits(
     with cached_as(contract):
         if isinstance(model, HiddenDraft):
             return list(reading_passes(model, steps))
-        return _whole_passes(model, steps) if has_states else _continued_passes(model, steps)
-
-
-def _continued_passes(model: PreTrainedModel, steps: list[Step]) -> list[NDArray[np.float32]]:
-    found = []
-    with fp32_arithmetic(model):
-        for step, output in zip(steps, cached_passes(model, steps), strict=True):
-            logits = output.logits[0]
-            found.append(logits[len(logits) - step.rows :].float().numpy().copy())
-    return found
-
-
-def sliding_window_size(model: PreTrainedModel) -> int:
-    """Tokens that the model's sliding window spans, 0 without one."""
-    window = getattr(model.config.get_text_config(), "sliding_window", None)
-    return window if isinstance(window, int) else 0
+        if has_states:
+            return _whole_passes(model, steps)
+        found = []
+        with fp32_arithmetic(model):
+            for step, output in zip(steps, cached_passes(model, steps), strict=True):
+                logits = output.logits[0]
+                found.append(logits[len(logits) - step.rows :].float().numpy().copy())
+        return found
 
 
 def _logits(model: PreTrainedModel, context: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -151,24 +143,14 @@ def prove(
         if wide and spec.rounding is not None and _rounds(path):
             kind = Rounding(spec.rounding, "fp32" if contract.precision == "fp32" else "widened")
         with opened(path, spec, kept, dialect, wide) as decoder:
-            proofs += _proved(decoder, reference, where, role, kind)
+            reader = decoder.reader
+            proofs.append(prove_decoder(decoder, reference, *where, role, kind, reader))
+            confident = measure_confidences(decoder, reference, where, role, kind, reader, decoder.confidence)
+            proofs += [passed(proof, "confidences") for proof in confident]
             if kept.tree_rows and isinstance(decoder, OrtDecoder):
                 proofs.append(prove_trees(decoder, reference, kept, where, of_trees))
         del decoder  # its memory, before the next one asks for as much
     return replace(spec, proofs=tuple(proofs))
-
-
-def _proved(
-    decoder: OrtDecoder | OrtBlockDecoder,
-    reference: list[ReferenceStep],
-    where: tuple[str, str],
-    role: Role,
-    kind: Arithmetic,
-) -> Iterator[Proof]:
-    """Of the logits, and of confidences where there are some. Raises `ProofError`."""
-    yield prove_decoder(decoder, reference, *where, role, kind, decoder.reader)
-    for proof in measure_confidences(decoder, reference, where, role, kind, decoder.reader, decoder.confidence):
-        yield passed(proof, "confidences")
 
 
 def _rounds(path: Path) -> bool:

@@ -26,9 +26,8 @@ from ..kernels.fuse import DOMAIN
 from ..kernels.layouts import floats_in_panels
 from ..passes.clean_up import parameter_name
 from ..tracing.taps import Undo
-from ..weights.formats import LARGEST, Float32
 from ..weights.layers import linear_layers, parameter_names
-from ..weights.recipe import Recipe, WeightRecipe
+from ..weights.recipe import LARGEST, Float32, Recipe, WeightRecipe
 from .layer_arithmetic import REPORT
 from .quantized_ops import STORED, TABLE, QuantizedOp, quantized_ops
 from .widen import widen

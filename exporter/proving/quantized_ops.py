@@ -97,11 +97,13 @@ def _factor(product: ir.Value, value: ir.Value) -> ir.Value | None:
     return node.inputs[node.inputs[0] is value]
 
 
-def _blocks(node: ir.Node) -> Iterator[QuantizedOp]:
-    """`quantize/for_onnxruntime.py`."""
+def _whole(node: ir.Node) -> Iterator[QuantizedOp]:
+    """`MatMulNBits`, and those of `kernels/products.py`, without their norm, turn or gate (`QuantizedGraph.alone`)."""
     stored = _stored(node.inputs[1])
     if stored is not None:
-        yield QuantizedOp(node.op_type, stored[1], _name(node.inputs[0]), _name(node.outputs[0]))
+        form = TABLE if node.op_type.startswith("Embedding") else node.op_type
+        biased = form != TABLE and len(node.inputs) > 3 and node.inputs[3] is not None
+        yield QuantizedOp(form, stored[1], _name(node.inputs[0]), _name(node.outputs[0]), biased)
 
 
 def _dequantized(node: ir.Node) -> Iterator[QuantizedOp]:
@@ -114,21 +116,6 @@ def _dequantized(node: ir.Node) -> Iterator[QuantizedOp]:
         value = _through(_through(node.inputs[0], "DequantizeLinear"), "QuantizeLinear")
         biased = len(node.inputs) > 2 and node.inputs[2] is not None
         yield QuantizedOp("DequantizeLinear", stored[1], _name(value), _name(node.outputs[0]), biased)
-
-
-def _kernel(node: ir.Node) -> Iterator[QuantizedOp]:
-    """`kernels/products.py`: with its norm, turn or gate, of which `QuantizedGraph.alone` frees it."""
-    stored = _stored(node.inputs[1])
-    if stored is not None:
-        biased = len(node.inputs) > 3 and node.inputs[3] is not None
-        yield QuantizedOp(node.op_type, stored[1], _name(node.inputs[0]), _name(node.outputs[0]), biased)
-
-
-def _embedding(node: ir.Node) -> Iterator[QuantizedOp]:
-    """`kernels/products.py`."""
-    stored = _stored(node.inputs[1])
-    if stored is not None:
-        yield QuantizedOp(TABLE, stored[1], _name(node.inputs[0]), _name(node.outputs[0]))
 
 
 def _picked_rows(node: ir.Node) -> Iterator[QuantizedOp]:
@@ -145,15 +132,15 @@ def _picked_rows(node: ir.Node) -> Iterator[QuantizedOp]:
 
 # A new way to compute a quantized product: how to find it here, and what it gives in `layer_arithmetic.py`.
 FORMS: Mapping[str, Callable[[ir.Node], Iterator[QuantizedOp]]] = {
-    "LinearInt8": _kernel,
-    "LinearInt4": _kernel,
+    "LinearInt8": _whole,
+    "LinearInt4": _whole,
     "MatMulInteger": _integers,
-    "MatMulNBits": _blocks,
+    "MatMulNBits": _whole,
     "MatMul": _dequantized,
     "FusedMatMul": _dequantized,
     "Gemm": _dequantized,
-    "EmbeddingInt8": _embedding,
-    "EmbeddingInt4": _embedding,
+    "EmbeddingInt8": _whole,
+    "EmbeddingInt4": _whole,
     "Gather": _picked_rows,
     "GatherBlockQuantized": _picked_rows,
 }

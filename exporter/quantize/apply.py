@@ -12,10 +12,10 @@ from ..passes.clean_up import CLEAN_UP, parameter_name
 from ..weights.layers import parameter_names
 from ..weights.recipe import Recipe
 from .batch_invariant import attend_over_two_rows, look_angles_up, spell_softplus_out
+from .for_cuda import quantize_for_cuda
 from .for_onnxruntime import quantize_nbits, quantize_rows
 from .for_tensorrt import Made, quantize_for_tensorrt
 from .linears import FLOATS
-from .nbits_for_cuda import quantize_for_cuda
 from .picked_weights import quantize_expert_rows, quantize_tables
 from .rotary import absorb_rotary, pack_attention
 

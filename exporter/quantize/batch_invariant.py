@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .linears import constant
-from .rotary import ATTENTION, EQUAL, Table, evaluate, keeps_rows
+from .rotary import ATTENTION, EQUAL, evaluate, keeps_rows
 
 
 def attend_over_two_rows(model: ir.Model) -> int:
@@ -91,16 +91,14 @@ def look_angles_up(model: ir.Model, capacity: int) -> int:
     changed = 0
     for number, (value, table, rows) in enumerate(zip(angles, whole, part, strict=True)):
         axes = [axis for axis, length in enumerate(table.shape) if length != rows.shape[axis]]
-        if len(axes) != 1 or not _same(table.take(range(start, start + count), axes[0]), rows):
+        if len(axes) != 1:
+            continue
+        if not np.allclose(table.take(range(start, start + count), axes[0]), rows, rtol=0, atol=EQUAL):
             continue
         places = places or _positions(graph)
         _pick(graph, value, constant(graph, f"angles.{number}", np.asarray(table, np.float32)), places, axes[0])
         changed += 1
     return changed
-
-
-def _same(table: Table, rows: Table) -> bool:
-    return np.allclose(table, rows, rtol=0, atol=EQUAL)
 
 
 def _angles(graph: ir.Graph) -> Iterator[ir.Value]:

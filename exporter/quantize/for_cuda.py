@@ -1,7 +1,11 @@
-"""Float graphs for ONNX Runtime's CUDA provider: fewer kernels a pass, and larger products.
+"""Graphs for ONNX Runtime's CUDA provider: fewer kernels a pass, and larger products.
 
 Each small operator is a kernel of its own, and a pass at batch 1 has hundreds of them. The attention kernel turns
 queries and keys itself, and takes them packed from one product of queries, keys and values.
+
+Weights in few bits are `MatMulNBits`, tables `GatherBlockQuantized`. Each block of a weight's inputs has a scale in the
+type of the activations, which are not rounded. Blocks of 32 are the ones for which the provider has its kernels for
+several tokens.
 """
 
 from __future__ import annotations
@@ -10,8 +14,30 @@ import numpy as np
 import onnx_ir as ir
 
 from ..passes.clean_up import CLEAN_UP
-from .linears import MICROSOFT, Group, Linear, linears, name_of, put_in_place
+from ..weights.recipe import Recipe
+from .for_onnxruntime import BITS, nbits_product
+from .linears import MICROSOFT, Group, groups, linears, name_of, put_in_place
+from .picked_weights import quantize_tables
 from .rotary import absorb_rotary, attention_parts, pack_attention
+
+
+def quantize_for_cuda(model: ir.Model, recipe: Recipe, capacity: int) -> int:
+    """Returns the number of layers and tables that are in few bits now. capacity: rows of the cache."""
+    use_packed_attention(model, capacity, join=False)
+    graph = model.graph
+    attended = [{*parts} for parts in attention_parts(model)]
+    changed = 0
+    for form in BITS:
+        for group, _ in list(groups(graph, recipe, form)):
+            # The outputs of others, were they one product, would be copied apart.
+            together = {linear.output for linear in group} in attended
+            for part in [group] if together else [[linear] for linear in group]:
+                tape = ir.tape.Tape()
+                put_in_place(graph, part, tape, nbits_product(graph, tape, part, recipe))
+            changed += len(group)
+    changed += quantize_tables(model, recipe, by_block=(*BITS,))
+    pack_attention(model)
+    return changed
 
 
 def use_packed_attention(model: ir.Model, capacity: int, join: bool = True) -> int:
@@ -57,11 +83,5 @@ def _product(graph: ir.Graph, tape: ir.tape.Tape, group: Group) -> ir.Value:
 
 
 def _joined(group: Group, name: str) -> ir.TensorProtocol:
-    return ir.tensor(np.concatenate([_values(linear) for linear in group]), dtype=group[0].weight.dtype, name=name)
-
-
-def _values(linear: Linear) -> np.ndarray:
-    tensor = linear.weight.const_value
-    assert tensor is not None
-    values: np.ndarray = tensor.numpy()
-    return values
+    values = [linear.weight.const_value.numpy() for linear in group]  # type: ignore[union-attr]
+    return ir.tensor(np.concatenate(values), dtype=group[0].weight.dtype, name=name)

@@ -7,7 +7,7 @@ quantization: Yao et al. 2022, arXiv 2206.01861, section 4.1), so that no row de
 product is exact in integers; the scale of the row and those of the outputs follow. (ONNX Runtime's
 `MatMulIntegerToFloat` applies the latter by itself, and is slower than `MatMulInteger`, a cast and a product.)
 
-Weight-only int4 for ONNX Runtime: `MatMulNBits`, symmetric, one scale for each block of inputs of an output.
+Weight-only int4, and int8 on GPUs: `MatMulNBits`, symmetric, one scale for each block of inputs of an output.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ..weights.recipe import Recipe
+from ..weights.recipe import Format, Recipe
 from .linears import MICROSOFT, Group, constant, groups, is_table, matrix, name_of, put_in_place
 
 # From 0 to the largest magnitude of a row.
@@ -89,6 +89,9 @@ def scaled(tape: ir.tape.Tape, product: ir.Value, row_scale: ir.Value, outputs: 
     return tape.op("Mul", [tape.op("Mul", [wide, row_scale]), outputs])
 
 
+BITS: dict[Format, int] = {"int4": 4, "int8": 8}
+# What stands for 0 in int8.
+MIDDLE = 128
 # The kernels that are fast on CPUs round the activations to int8 by blocks as they go.
 ACCURACY_LEVEL = 4
 
@@ -97,33 +100,46 @@ def quantize_nbits(model: ir.Model, recipe: Recipe) -> int:
     """Returns the number of layers in four bits, those counted singly that became one product."""
     graph = model.graph
     changed = 0
-    for group, weight_recipe in list(groups(graph, recipe, "int4")):
-        values, scales = stored(group, recipe)
-        outputs, inputs = values.shape
-        block = weight_recipe.block or inputs
-        name = name_of(group)
-        # Rows of blocks, as the operator wants it; a table is stored as its rows, and shaped when the graph is loaded.
-        shape = constant(graph, f"{name}.blocks", np.array([outputs, inputs // block, block // 2]))
+    for group, _ in list(groups(graph, recipe, "int4")):
         tape = ir.tape.Tape()
-        blocks = tape.op("Reshape", [constant(graph, f"{name}.int4", packed(values)), shape])
-        by_block = constant(graph, f"{name}.scales", block_scales(values, scales))
-        spread = tape.op("Reshape", [by_block, constant(graph, "nbits.flat", np.array([-1]))])
-        attributes = dict(K=inputs, N=outputs, bits=4, block_size=block, accuracy_level=ACCURACY_LEVEL)
-        product = tape.op("MatMulNBits", [group[0].input, blocks, spread], attributes, domain=MICROSOFT)
-        put_in_place(graph, group, tape, product)
+        put_in_place(graph, group, tape, nbits_product(graph, tape, group, recipe, accuracy_level=ACCURACY_LEVEL))
         changed += len(group)
     return changed
 
 
-def block_scales(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """`[N, K / block]` for values `[N, K]`; 0 for a block of zeros, whatever its scale is.
+def nbits_product(graph: ir.Graph, tape: ir.tape.Tape, group: Group, recipe: Recipe, **attributes: int) -> ir.Value:
+    """`MatMulNBits` over the group's layers. attributes: in addition to those that the weights say."""
+    name, weight_recipe = name_of(group), recipe.weights[group[0].name]
+    values, scales = stored(group, recipe)
+    outputs, inputs = values.shape
+    form, block = weight_recipe.format, weight_recipe.block or inputs
+    rows, shape = in_bits(values, form), np.array([outputs, inputs // block, block * BITS[form] // 8])
+    if is_table(group[0].weight):  # stored as the rows that are picked from it, and shaped when the graph is loaded
+        table = constant(graph, f"{name}.{form}", rows)
+        weight = tape.op("Reshape", [table, constant(graph, f"{name}.blocks", shape)])
+    else:
+        weight = constant(graph, f"{name}.{form}", rows.reshape(shape))
+    given = [group[0].input, weight, block_scales(graph, group, values, scales)]
+    attributes |= dict(K=inputs, N=outputs, bits=BITS[form], block_size=block)
+    return tape.op("MatMulNBits", given, attributes, domain=MICROSOFT)
+
+
+def block_scales(graph: ir.Graph, group: Group, values: np.ndarray, scales: np.ndarray) -> ir.Value:
+    """`[N, K / block]` in the weights' type, for values `[N, K]`; 0 for a block of zeros, whatever its scale is.
 
     The kernel sums 4 bits without a sign and takes 8 times the scale off, in fp32: where a table is padded with rows of
     zeros, logits of 1e-5 would be left.
     """
+    dtype = group[0].weight.dtype
+    assert dtype is not None
     by_block = scales.reshape(len(values), -1)
     used = values.reshape(*by_block.shape, -1).any(-1)
-    return np.where(used, by_block, np.zeros_like(by_block))
+    return constant(graph, f"{name_of(group)}.scales", np.where(used, by_block, 0).astype(dtype.numpy()))
+
+
+def in_bits(values: np.ndarray, form: Format) -> np.ndarray:
+    """`[N, K]` as `[N, K * bits / 8] uint8`."""
+    return packed(values) if form == "int4" else (values.astype(np.int16) + MIDDLE).astype(np.uint8)
 
 
 def packed(values: np.ndarray) -> np.ndarray:

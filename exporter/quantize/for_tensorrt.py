@@ -31,19 +31,26 @@ TYPES: dict[Format, ir.DataType] = {"int8": ir.DataType.INT8, "int4": ir.DataTyp
 ZEROS: dict[Format, np.ndarray] = {"int8": np.zeros((), np.int8), "fp8": np.zeros((), ml_dtypes.float8_e4m3fn)}
 
 
-def quantize_for_tensorrt(model: ir.Model, recipe: Recipe, made: Made | None = None) -> int:
-    """Returns the number of weights that are stored in fewer bits now.
+def quantize_for_tensorrt(model: ir.Model, recipe: Recipe, made: Made) -> int:
+    """Returns the number of weights that are stored in fewer bits now, each restored by a `DequantizeLinear`.
 
     recipe: with scales of the graph's type (`scale_type`). made: by weight, what earlier graphs of the model got, and
     what this one adds. An embedding that the output shares stays one table. After `optimize`, which would fold the new
     nodes.
     """
-    made = {} if made is None else made
     graph = model.graph
     _round_inputs(graph, recipe)
     weights = list(matrices(graph, recipe, ("int8", "fp8", "int4")))
     for weight, transposed, weight_recipe in weights:
-        dequantize(graph, weight, transposed, weight_recipe, made)
+        assert weight.const_value is not None
+        restored = _restored(graph, weight, weight.const_value, transposed, weight_recipe, made)
+        if not transposed:
+            turned = ir.node("Transpose", [restored], {"perm": [1, 0]})
+            turned.outputs[0].type = restored.type
+            graph.insert_after(restored.producer(), turned)  # type: ignore[arg-type]
+            restored = turned.outputs[0]
+        weight.replace_all_uses_with(restored)
+        del graph.initializers[str(weight.name)]
     changed = len(weights) + quantize_expert_matrices(model, recipe, made)
     if changed:
         _raise_opset(model)
@@ -77,69 +84,39 @@ def _rounded(graph: ir.Graph, linear: Linear, form: Format, scale: float) -> ir.
     return wide.outputs[0]
 
 
-class Stored:
-    """values: `[N, K]`, named `{weight}.{format}`; scales: `[N]` or `[N, K / block]`, named `{weight}.scale`.
-
-    Lazy tensors: the weight is quantized when its values are asked for, which are not kept, and the scales with them,
-    which are. So that is done once where the values are written first, and no more than one weight is in memory in two
-    forms.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        weight: ir.TensorProtocol,
-        transposed: bool,
-        weight_recipe: WeightRecipe,
-        scale_type: ir.DataType,
-    ) -> None:
-        """transposed: the weight is `[N, K]` as it is stored, else `[K, N]`.
-
-        scale_type: of the graph's other values.
-        """
-        self._weight, self._transposed, self._recipe, self._scale_type = weight, transposed, weight_recipe, scale_type
-        self._known: ir.TensorProtocol | None = None
-        rows, columns = (int(length) for length in weight.shape.numpy())
-        outputs, inputs = (rows, columns) if transposed else (columns, rows)
-        shape = [outputs, inputs // weight_recipe.block] if weight_recipe.block else [outputs]
-        self.values = ir.LazyTensor(
-            self._make_values,
-            TYPES[weight_recipe.format],
-            ir.Shape([outputs, inputs]),
-            name=f"{name}.{weight_recipe.format}",
-        )
-        self.scales = ir.LazyTensor(self._make_scales, scale_type, ir.Shape(shape), name=f"{name}.scale")
-
-    def _make_values(self) -> ir.TensorProtocol:
-        weight = self._weight.numpy().astype(np.float32, copy=False)
-        values, scales = self._recipe.quantize(np.ascontiguousarray(weight if self._transposed else weight.T))
-        assert (scales > 0).all(), f"{self.scales.name} has a scale that is not positive, which TensorRT refuses"
-        self._known = ir.Tensor(scales.astype(self._scale_type.numpy()), dtype=self._scale_type, name=self.scales.name)
-        typed: Any = values.astype(ml_dtypes.int4) if self._recipe.format == "int4" else values
-        return ir.Tensor(typed, dtype=self.values.dtype, name=self.values.name)
-
-    def _make_scales(self) -> ir.TensorProtocol:
-        if self._known is None:
-            self._make_values()
-        assert self._known is not None
-        return self._known
-
-
 # By the weight's name: handed from graph to graph, so that those that share a weight share what it becomes.
-Made = dict[str, Stored]
+Made = dict[str, tuple[ir.LazyTensor, ir.LazyTensor]]
 
 
-def dequantize(graph: ir.Graph, weight: ir.Value, transposed: bool, weight_recipe: WeightRecipe, made: Made) -> None:
-    """Put `DequantizeLinear(values, scales)` in the weight's place, and a Transpose after it if it is `[K, N]`."""
-    assert weight.const_value is not None
-    restored = _restored(graph, weight, weight.const_value, transposed, weight_recipe, made)
-    if not transposed:
-        turned = ir.node("Transpose", [restored], {"perm": [1, 0]})
-        turned.outputs[0].type = restored.type
-        graph.insert_after(restored.producer(), turned)  # type: ignore[arg-type]
-        restored = turned.outputs[0]
-    weight.replace_all_uses_with(restored)
-    del graph.initializers[str(weight.name)]
+def _stored(
+    name: str, weight: ir.TensorProtocol, transposed: bool, weight_recipe: WeightRecipe, scale_type: ir.DataType
+) -> tuple[ir.LazyTensor, ir.LazyTensor]:
+    """Values `[N, K]`, named `{weight}.{format}`, and scales `[N]` or `[N, K / block]`, named `{weight}.scale`, of a
+    weight that is `[N, K]` as it is stored if `transposed`, else `[K, N]`. scale_type: of the graph's other values.
+
+    The weight is quantized when its values are asked for, which are not kept, and the scales with them, which are. So
+    that is done once where the values are written first, and no more than one weight is in memory in two forms.
+    """
+    form, known = weight_recipe.format, list[ir.TensorProtocol]()
+
+    def make_values() -> ir.TensorProtocol:
+        matrix = weight.numpy().astype(np.float32, copy=False)
+        made, steps = weight_recipe.quantize(np.ascontiguousarray(matrix if transposed else matrix.T))
+        assert (steps > 0).all(), f"{name}.scale has a scale that is not positive, which TensorRT refuses"
+        known[:] = [ir.Tensor(steps.astype(scale_type.numpy()), dtype=scale_type, name=f"{name}.scale")]
+        typed: Any = made.astype(ml_dtypes.int4) if form == "int4" else made
+        return ir.Tensor(typed, dtype=TYPES[form], name=f"{name}.{form}")
+
+    def make_scales() -> ir.TensorProtocol:
+        if not known:
+            make_values()
+        return known[0]
+
+    rows, columns = (int(length) for length in weight.shape.numpy())
+    outputs, inputs = (rows, columns) if transposed else (columns, rows)
+    shape = [outputs, inputs // weight_recipe.block] if weight_recipe.block else [outputs]
+    values = ir.LazyTensor(make_values, TYPES[form], ir.Shape([outputs, inputs]), name=f"{name}.{form}")
+    return values, ir.LazyTensor(make_scales, scale_type, ir.Shape(shape), name=f"{name}.scale")
 
 
 def quantize_expert_matrices(model: ir.Model, recipe: Recipe, made: Made) -> int:
@@ -184,8 +161,8 @@ def _restored(
     name = parameter_name(weight)
     assert weight.dtype is not None
     if name not in made:
-        made[name] = Stored(name, matrix, transposed, weight_recipe, weight.dtype)
-    inputs = [_initializer(graph, made[name].values), _initializer(graph, made[name].scales)]
+        made[name] = _stored(name, matrix, transposed, weight_recipe, weight.dtype)
+    inputs = [_initializer(graph, tensor) for tensor in made[name]]
     attributes = {"axis": 1, "block_size": weight_recipe.block} if weight_recipe.block else {"axis": 0}
     node = ir.node("DequantizeLinear", inputs, attributes, name=f"{name}.restored")
     node.outputs[0].dtype = weight.dtype

@@ -14,25 +14,28 @@ import numpy as np
 import onnx_ir as ir
 
 from ..passes.clean_up import parameter_name
-from ..weights.recipe import Recipe, WeightRecipe
-from .for_onnxruntime import block_scales, integer_product, output_steps, packed, rounded_rows, scaled, stored
+from ..weights.recipe import Format, Recipe, WeightRecipe
+from .for_onnxruntime import BITS, block_scales, in_bits, integer_product, output_steps, rounded_rows, scaled, stored
 from .linears import FLOATS, MICROSOFT, Linear, constant, picked_tables, put_in_place
 
 
-def quantize_tables(model: ir.Model, recipe: Recipe) -> int:
-    """Returns the number of tables.
+def quantize_tables(model: ir.Model, recipe: Recipe, by_block: tuple[Format, ...] = ("int4",)) -> int:
+    """Returns the number of tables. by_block: formats whose rows one operator picks and restores.
 
-    Before the linear layers are changed: a table that one of them shares is stored once, by its name.
+    After the linear layers: a table that one of them shares is stored once, by its name.
     """
     graph = model.graph
     changed = 0
     for table in picked_tables(graph):
         weight_recipe, tape = recipe.weights.get(table.name), ir.tape.Tape()
-        if weight_recipe is None or weight_recipe.format not in ("int8", "int4"):
+        if weight_recipe is None or weight_recipe.format not in BITS:
             continue
         values, scales = stored([table], recipe)
-        rows = _int8_rows if weight_recipe.format == "int8" else _int4_rows
-        put_in_place(graph, [table], tape, rows(graph, tape, table, values, scales))
+        if weight_recipe.format in by_block:
+            rows = _restored_rows(graph, tape, table, weight_recipe.format, values, scales)
+        else:
+            rows = _int8_rows(graph, tape, table, values, scales)
+        put_in_place(graph, [table], tape, rows)
         changed += 1
     return changed
 
@@ -51,11 +54,13 @@ def _int8_rows(graph: ir.Graph, tape: ir.tape.Tape, table: Linear, values: np.nd
     return tape.op("Reshape", [rows, constant(graph, "tables.whole", np.array([0, 0, -1]))]) if blocks else rows
 
 
-def _int4_rows(graph: ir.Graph, tape: ir.tape.Tape, table: Linear, values: np.ndarray, scales: np.ndarray) -> ir.Value:
-    by_block = block_scales(values, scales)
-    attributes = {"gather_axis": 0, "quantize_axis": 1, "block_size": values.shape[1] // by_block.shape[1], "bits": 4}
-    rows = constant(graph, f"{table.name}.int4", packed(values))
-    inputs = [rows, table.index, constant(graph, f"{table.name}.scales", by_block)]
+def _restored_rows(
+    graph: ir.Graph, tape: ir.tape.Tape, table: Linear, form: Format, values: np.ndarray, scales: np.ndarray
+) -> ir.Value:
+    by_block = block_scales(graph, [table], values, scales)
+    block = values.shape[1] // scales.reshape(len(values), -1).shape[1]
+    attributes = {"gather_axis": 0, "quantize_axis": 1, "block_size": block, "bits": BITS[form]}
+    inputs = [constant(graph, f"{table.name}.{form}", in_bits(values, form)), table.index, by_block]
     return tape.op("GatherBlockQuantized", inputs, attributes, domain=MICROSOFT)
 
 

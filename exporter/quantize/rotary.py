@@ -86,7 +86,8 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
         key = query if reads else _rotated(node.inputs[places.keys])
         if query is None or key is None or query.way != key.way:
             continue
-        if node.op_type == ATTENTION and (not query.half or query.turned or _has_bias(node)):
+        bias = any(node.inputs[ATTENTION_BIAS:][:1])  # which says what rows see each other, as those of trees do
+        if node.op_type == ATTENTION and (not query.half or query.turned or bias):
             continue
         if query.way not in tables:
             tables[query.way] = _tables(
@@ -106,11 +107,6 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
             node.attributes["neighbours"] = ir.AttrInt64("neighbours", 1)
         changed += 1
     return changed
-
-
-def _has_bias(attention: ir.Node) -> bool:
-    """Whether a bias says which rows see each other, as those of trees do."""
-    return len(attention.inputs) > ATTENTION_BIAS and attention.inputs[ATTENTION_BIAS] is not None
 
 
 def _rotated(value: ir.Value | None) -> Rotated | None:

@@ -78,13 +78,23 @@ class Undo:
 
 
 class TapProbe:
-    """Sees a model's hidden states before it is changed, and tells how to undo the change."""
+    """Sees a model's hidden states before it is changed, and tells how to undo the change. width: D, of each tap.
+
+    Raises `UnsupportedModelError` for a model that does not show them as `[1, T, D]`.
+    """
 
     def __init__(self, model: PreTrainedModel, taps: tuple[int, ...]) -> None:
         self._model, self._taps = model, taps
         size = model.get_input_embeddings().num_embeddings
         self._tokens = torch.randint(0, size, (1, PROBED), generator=torch.Generator().manual_seed(0))
         self._before = self._states()
+        sizes = [state.shape for state in self._before.values()]
+        if len(sizes) < len(taps) or any(size[:-1] != (1, PROBED) or size != sizes[0] for size in sizes):
+            raise UnsupportedModelError(
+                f"{type(model).__name__} does not show its hidden states as [1, tokens, width] at layers "
+                f"{', '.join(map(str, taps))}, so a draft cannot read them"
+            )
+        self.width = sizes[0][-1]
 
     def undo(self) -> Undo:
         """Raises `UnsupportedModelError` for a change of another kind."""
@@ -114,17 +124,3 @@ def _gain(before: Tensor, after: Tensor) -> Tensor:
     place = after[0].abs().argmax(0, keepdim=True)
     largest = after[0].gather(0, place)[0]
     return torch.where(largest == 0, torch.ones_like(largest), before[0].gather(0, place)[0] / largest)
-
-
-def probe_width(model: PreTrainedModel, taps: tuple[int, ...]) -> int:
-    """D, the columns of a tap, found by running two tokens. Raises `UnsupportedModelError`."""
-    with torch.no_grad(), taps_seen(model, taps) as seen:
-        model(input_ids=torch.zeros(1, 2, dtype=torch.int64), use_cache=False)
-    sizes = {tap: list(state.shape) for tap, state in seen.items()}
-    widths = {size[-1] for size in sizes.values() if len(size) == 3 and size[:2] == [1, 2]}
-    if len(sizes) < len(taps) or len(widths) != 1:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} does not show its hidden states as [1, tokens, width] at layers "
-            f"{', '.join(map(str, taps))}, so a draft cannot read them"
-        )
-    return widths.pop()

@@ -17,9 +17,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ...calibration.measuring.prompts import Progress
 from .heads import Head, Lesson
-from .judge import Judged
 from .options import TuneOptions
-from .train import Step, autocast, learn, optimizers
+from .train import Judged, Step, autocast, learn, optimizers
 
 STEPS = 3
 # On the loss of each further step.

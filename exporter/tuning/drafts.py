@@ -18,9 +18,8 @@ from ...errors import CheckpointError, OutputError, PairError, UnsupportedModelE
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.find import find_checkpoint
 from ..checkpoints.pair import tokenizer_differences
-from ..checkpoints.source import is_gguf, read_config
+from ..checkpoints.source import is_gguf
 from ..hidden_drafts.folder import pickled_named, published
-from ..hidden_drafts.kinds import is_assistant
 from ..hidden_drafts.mtp_tensors import is_mtp
 
 # Up to this many weights a draft learns as the demo draft did (examples/train_demo_pair.py); larger ones are mostly
@@ -54,8 +53,6 @@ def load_draft(bundle: Bundle, source: str) -> Draft:
         raise wrong_kind(source, "mtp")
     with pickled_named(source):
         checkpoint = None if is_gguf(source) else find_checkpoint(source)
-    if checkpoint and is_assistant(read_config(source, checkpoint.folder, "draft")):
-        raise wrong_kind(source, "assistant")
     if checkpoint and (reader := published(source, checkpoint.folder)):
         raise wrong_kind(source, reader.kind)
     if checkpoint is None or getattr(checkpoint.config, "quantization_config", None) is not None:

@@ -32,7 +32,7 @@ from ..checkpoints.find import find_checkpoint
 from ..hidden_drafts.base import tapped
 from ..hidden_drafts.checkpoint import EMBEDDING, HiddenDraftCheckpoint, find_draft
 from ..hidden_drafts.eagle3 import Eagle3Draft, Eagle3Form
-from ..hidden_drafts.fit import IDS, LAYER
+from ..hidden_drafts.fit import IDS, LAYER, made_for
 from ..hidden_drafts.formats import SLIDING
 from ..hidden_drafts.keys import LAYERS
 from ..hidden_drafts.vocabulary import most_frequent
@@ -112,7 +112,7 @@ def open_head(
         made = new_head(target, model, answers, options)
         return Head(made, model, name_of(target.source), f"a new head for {target.source}", False, NEW_RATE)
     made, _ = draft.load_noted("fp32")
-    trained_with = draft.trained_with or name_of(target.source)
+    trained_with = made_for(draft.published.config)[0] or name_of(target.source)
     return Head(
         made, made.__dict__["_target"], trained_with, draft.source, EMBEDDING in draft.published.tensors, TUNED_RATE
     )

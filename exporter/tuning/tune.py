@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -13,9 +11,8 @@ from .answers import Answers, Stage
 from .chain import judge_head, train_head
 from .drafts import Draft, save_draft
 from .heads import Head, read_states, save_head
-from .judge import ALL, Comparison, Judged, compare, judge
 from .options import TuneOptions
-from .train import train
+from .train import ALL, Comparison, Judged, compare, judge, train
 
 
 @dataclass(frozen=True)
@@ -32,56 +29,33 @@ class TuneReport:
     routes: tuple[Comparison, ...]
     overall: Comparison
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
-
-def tune(draft: Draft, answers: Answers, output: Path, options: TuneOptions, force: bool, stage: Stage) -> TuneReport:
+def tune(
+    draft: Draft | Head, answers: Answers, output: Path, options: TuneOptions, force: bool, stage: Stage
+) -> TuneReport:
     """Train the draft, judge it, and write it to `output` where the gain's interval lies above 0, or by `force`.
 
     The folder is written completely or not at all. An interrupt while training ends it early. Raises `OutputError`.
     """
-    draft.model.to(_device())
-    before = judge(draft.model, answers.judging, options.temperature)
-    with stage("train") as progress:
-        rate = draft.rate if options.rate is None else options.rate
-        finished = train(draft.model, answers.training, options, rate, progress)
-    draft.model.to(draft.dtype).float()  # judged as it will be read from its checkpoint
-    after = judge(draft.model, answers.judging, options.temperature)
-    return _written(draft, answers, finished, [before], [after], output, force)
-
-
-def tune_head(
-    head: Head, answers: Answers, output: Path, options: TuneOptions, force: bool, stage: Stage
-) -> TuneReport:
-    """As `tune`."""
-    for model in (head.target, head.model):
-        model.to(_device())
-    count = len(answers.training)
-    with stage("hidden states") as progress:
-        with read_states(head, [*answers.training, *answers.judging], output.parent, progress) as lessons:
-            before = judge_head(head, lessons[count:])
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    draft.model.to(device)
+    before: list[list[Judged]]  # by step, as `after`
+    if isinstance(draft, Head):
+        draft.target.to(device)
+        every, count = [*answers.training, *answers.judging], len(answers.training)
+        with stage("hidden states") as progress, read_states(draft, every, output.parent, progress) as lessons:
+            before = judge_head(draft, lessons[count:])
             with stage("train") as progress:
-                finished = train_head(head, lessons[:count], options, progress)
-            head.model.half().float()
-            after = judge_head(head, lessons[count:])
-    return _written(head, answers, finished, before, after, output, force)
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _written(
-    draft: Draft | Head,
-    answers: Answers,
-    finished: bool,
-    before: Sequence[Sequence[Judged]],
-    after: Sequence[Sequence[Judged]],
-    output: Path,
-    force: bool,
-) -> TuneReport:
-    """before, after: by step."""
+                finished = train_head(draft, lessons[:count], options, progress)
+            draft.model.half().float()  # judged as it will be read from its checkpoint
+            after = judge_head(draft, lessons[count:])
+    else:
+        before = [judge(draft.model, answers.judging, options.temperature)]
+        with stage("train") as progress:
+            rate = draft.rate if options.rate is None else options.rate
+            finished = train(draft.model, answers.training, options, rate, progress)
+        draft.model.to(draft.dtype).float()
+        after = [judge(draft.model, answers.judging, options.temperature)]
     pairs = enumerate(zip(before, after, strict=True), 1)
     # Of answers that are all short, later steps have none.
     routes = [one for step, pair in pairs if pair[0] for one in compare(*pair, step)]

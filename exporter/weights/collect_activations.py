@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from .fake_quant import INT8_HIGH, rounded_activations
-from .formats import LARGEST, cast_scales
 from .layers import LinearLayer, hooked, linear_layers, stopped_at_head, tables
-from .recipe import WeightRecipe
+from .recipe import LARGEST, WeightRecipe, cast_scales
 
 # Bounds on the number of input rows kept per group, which aims at a million elements.
 SAMPLED_ROWS = (128, 512)

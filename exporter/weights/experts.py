@@ -7,14 +7,13 @@ linear layers. It runs only the chosen experts, one at a time; tracing would cop
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from .layers import parameter_names
+from .layers import LinearLayer, parameter_names
 
 # The name under which `forward_experts` is registered in transformers, and the implementation for other stacks.
 IMPLEMENTATION = "specexport"
@@ -45,25 +44,22 @@ class ExpertStack(nn.Module):
         return outputs
 
 
-@dataclass(frozen=True, eq=False)
-class ExpertLayer:
-    """A stack in a model. path: the module's name. weight: its parameter's."""
+class ExpertLayer(LinearLayer):
+    """A stack in a model."""
 
-    path: str
     module: ExpertStack
-    weight: str
 
     @property
     def matrix(self) -> Tensor:
         """[E N, K]: one row for each output of each expert."""
-        return self.module.weight.data.flatten(0, 1)
+        return self.parameter.data.flatten(0, 1)
 
 
 def expert_layers(model: nn.Module) -> list[ExpertLayer]:
     """Every `ExpertStack`, in the model's order."""
     names = parameter_names(model)
     return [
-        ExpertLayer(path, module, names[id(module.weight)])
+        ExpertLayer(path, module, names[id(module.weight)], transposed=False)
         for path, module in model.named_modules()
         if isinstance(module, ExpertStack)
     ]

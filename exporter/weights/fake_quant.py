@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .experts import ExpertLayer, expert_layers
-from .formats import LARGEST
+from .experts import expert_layers
 from .layers import LinearLayer, hooked, linear_layers
-from .recipe import Recipe, WeightRecipe
+from .recipe import LARGEST, Recipe, WeightRecipe
 
 INT8_LOW, INT8_HIGH = -128, 127
 # Outputs of a layer on which its error is judged.
@@ -53,7 +52,7 @@ def fake_quantized(model: nn.Module, recipe: Recipe) -> Iterator[None]:
     layers = linear_layers(model)
     transposed = {layer.weight for layer in layers if layer.transposed}
     kept: dict[str, Tensor] = {}
-    every: list[LinearLayer | ExpertLayer] = [*layers, *expert_layers(model)]
+    every: list[LinearLayer] = [*layers, *expert_layers(model)]
     rounding = (
         layer.module.register_forward_pre_hook(_rounding(recipe.weights[layer.weight]))
         for layer in every

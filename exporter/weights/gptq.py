@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from .experts import ExpertLayer, expert_layers
-from .formats import Float32, Int8
 from .layers import LinearLayer, hooked, linear_layers, stopped_at_head
-from .recipe import WeightRecipe
+from .recipe import Float32, Int8, WeightRecipe
 
 # What is added to the diagonal, relative to its mean. The paper has 0.01, for 262 144 tokens; with a hundredth of them,
 # that overfits the weights to these few (docs/quantization.md).
@@ -129,7 +128,7 @@ def choose_integers(
     stacks = [layer for layer in expert_layers(model) if layer.weight in recipes]
     if not layers and not stacks:
         return GptqResult({}, 0, 0)
-    of_all: list[LinearLayer | ExpertLayer] = [*layers, *stacks]
+    of_all: list[LinearLayer] = [*layers, *stacks]
     tokens, lengths = together(token_batches, max(layer.matrix.shape[1] for layer in of_all))
     state = _State(torch.arange(tokens.shape[1])[None] < lengths[:, None], recipes, damping)
     hooks = [layer.module.register_forward_pre_hook(_hook(state.choose, layer)) for layer in layers]
@@ -139,7 +138,7 @@ def choose_integers(
     return GptqResult(state.weights, state.fitted, sum(len(layer.module.weight) for layer in stacks))
 
 
-def _hook(choose: Callable[..., None], layer: LinearLayer | ExpertLayer) -> Any:
+def _hook(choose: Callable[..., None], layer: LinearLayer) -> Any:
     return lambda module, args: choose(layer, *args)
 
 

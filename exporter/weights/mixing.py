@@ -15,7 +15,7 @@ from .collect_activations import InputGroup, rewritable
 from .experts import bare_stacks, expert_layers
 from .layers import LinearLayer, linear_layers
 from .recipe import WeightRecipe
-from .sensitivity import Divergences, divergences
+from .sensitivity import divergences
 from .turning import turned, worthwhile_turns
 
 # The default budget, as a share of the bytes that all weights take in fp32. It follows from the requirement (0.22 with
@@ -75,15 +75,26 @@ def mix(
         if all(weights[layer.weight].format == "int4" for layer in group.layers)
     ]
     int8 = {layer.weight: raised(group, layer) for group in groups for layer in group.layers}
-    if not any(_more_bytes(group, weights, int8) <= bytes_left for group in groups):
-        groups, int8 = [], {}  # none of them fits, so their savings need not be estimated
+    costs = [
+        sum(
+            int8[one.weight].stored_bytes(*one.matrix.shape) - weights[one.weight].stored_bytes(*one.matrix.shape)
+            for one in group.layers
+        )
+        for group in groups
+    ]
+    if min(costs, default=0.0) > bytes_left:
+        groups, int8, costs = [], {}, []  # none of them fits, so their savings need not be estimated
     turns = worthwhile_turns(groups) if turning and groups else {}
     candidates: dict[str, dict[Format, WeightRecipe]] = {
         name: {"int4": weights[name], "int8": recipe} for name, recipe in int8.items()
     }
     by_weight = {group.layers[0].weight: turn for group, turn in turns.items()}
     estimates = divergences(model, token_batches, candidates, by_weight) if int8 else {}
-    upgrades = [_upgrade(group, weights, int8, estimates) for group in groups]
+    saved = {name: nats["int4"] - nats["int8"] for name, nats in estimates.items()}
+    names = [tuple(layer.weight for layer in group.layers) for group in groups]
+    upgrades = [
+        Upgrade(of, sum(saved.get(name, 0.0) for name in of), cost) for of, cost in zip(names, costs, strict=True)
+    ]
     before = sum(nats["int4"] for nats in estimates.values())
     taken = {name for upgrade in choose_upgrades(upgrades, bytes_left, before, ENOUGH) for name in upgrade.weights}
     mixed = {name: int8[name] for name in taken}
@@ -110,21 +121,6 @@ def _stacks_not_in_int4(model: nn.Module, weights: Mapping[str, WeightRecipe]) -
     """
     stacks = {layer.weight for layer in expert_layers(model)} | set(bare_stacks(model))
     return {name for name in stacks if name not in weights or weights[name].format != "int4"}
-
-
-def _upgrade(
-    group: InputGroup, weights: Mapping[str, WeightRecipe], int8: Mapping[str, WeightRecipe], estimates: Divergences
-) -> Upgrade:
-    names = [layer.weight for layer in group.layers]
-    saved = sum(estimates[name]["int4"] - estimates[name]["int8"] for name in names if name in estimates)
-    return Upgrade(tuple(names), saved, _more_bytes(group, weights, int8))
-
-
-def _more_bytes(group: InputGroup, weights: Mapping[str, WeightRecipe], int8: Mapping[str, WeightRecipe]) -> float:
-    return sum(
-        int8[layer.weight].stored_bytes(*layer.matrix.shape) - weights[layer.weight].stored_bytes(*layer.matrix.shape)
-        for layer in group.layers
-    )
 
 
 def bytes_of(model: nn.Module, weights: Mapping[str, WeightRecipe], without: Set[str] = frozenset()) -> float:

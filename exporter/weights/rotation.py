@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .layers import LinearLayer, hooked, parameter_names
-from .norm_readers import NormReaders, logits_of
+from .layers import LinearLayer, NormReaders, hooked, logits_of, parameter_names
 
 # Largest Hadamard factor: products with several small ones are cheaper than with a large one.
 LARGEST_FACTOR = 64

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from .fake_quant import rounded_activations
 from .fidelity import evenly
-from .formats import Float32, Values, restore
 from .layers import LinearLayer, hooked, linear_layers
-from .recipe import Format, WeightRecipe
+from .recipe import Float32, Format, Values, WeightRecipe, restore
 from .turning import Turn
 
 # Tokens to read in total. With 270, another mix was chosen for SmolLM2-135M, 9 % further from the exact model.
@@ -32,65 +31,55 @@ SEED = 0
 TOP = 64
 ROWS = 32
 
-Divergences = dict[str, dict[Format, float]]
-
 
 def divergences(
     model: nn.Module,
     token_batches: Sequence[Tensor],
     candidates: Mapping[str, Mapping[Format, WeightRecipe]],
     turns: Mapping[str, Turn],
-) -> Divergences:
+) -> dict[str, dict[Format, float]]:
     """Mean KL divergence in nats per token, by weight and format, if only that weight were rounded.
 
     token_batches: each [1, T] int64, of which about TOKENS tokens are read. The same arguments give the same estimate.
     Weights that no text reaches are missing. candidates: by the weight's name and format. turns: by the weight's name,
     how its inputs are turned in int8.
     """
-    state, read = _State(candidates, turns), evenly(token_batches, TOKENS)
-    generator = torch.Generator().manual_seed(SEED)
+    read, generator = evenly(token_batches, TOKENS), torch.Generator().manual_seed(SEED)
+    sums: defaultdict[str, defaultdict[Format, float]] = defaultdict(lambda: defaultdict(float))
+    # A weight is rounded once, however many texts are read, and kept in few bits to fit in memory.
+    rounded: dict[tuple[str, Format], tuple[Values, Float32]] = {}
+
+    def add(layer: LinearLayer, rows: Tensor, gradient: Tensor) -> None:
+        """Add one text. rows: [R, K], the layer's inputs. gradient: [..., N], at its outputs."""
+        weight = layer.matrix.float()
+        exact = rows @ weight.T
+        gradient = gradient.reshape(exact.shape).float()
+        for form, recipe in candidates[layer.weight].items():
+            turn = turns.get(layer.weight) if form == "int8" else None
+            if (layer.weight, form) not in rounded:
+                matrix = turn.apply(weight) if turn else weight
+                rounded[layer.weight, form] = recipe.quantize(np.ascontiguousarray(matrix.numpy()))
+            restored = torch.from_numpy(restore(*rounded[layer.weight, form]))
+            inputs = turn.apply(rows) if turn else rows
+            off = rounded_activations(inputs, recipe) @ restored.T - exact
+            sums[layer.weight][form] += float((off * gradient).sum(1).square().sum(dtype=torch.float64))
+
+    def hook(layer: LinearLayer) -> Any:
+        def watch(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            rows = args[0].detach().reshape(-1, args[0].shape[-1])
+            if output.requires_grad:
+                output.register_hook(lambda gradient: add(layer, rows.float(), gradient))
+
+        return watch
+
     layers = [layer for layer in linear_layers(model) if layer.weight in candidates]
-    hooks = (layer.module.register_forward_hook(state.hook(layer)) for layer in layers)
+    hooks = (layer.module.register_forward_hook(hook(layer)) for layer in layers)
     with _gradients_of_activations(model), hooked(hooks):
         for tokens in read:
             logits = model(input_ids=tokens, use_cache=False).logits[0]  # [T, vocab]
             logits.backward(_of_drawn_tokens(logits.detach().float(), generator).to(logits.dtype))
     count = sum(tokens.shape[1] for tokens in read)
-    return {name: {form: total / 2 / count for form, total in sums.items()} for name, sums in state.sums.items()}
-
-
-class _State:
-    def __init__(self, candidates: Mapping[str, Mapping[Format, WeightRecipe]], turns: Mapping[str, Turn]) -> None:
-        self.candidates, self.turns = candidates, turns
-        self.sums: defaultdict[str, defaultdict[Format, float]] = defaultdict(lambda: defaultdict(float))
-        # By weight and format: a weight is rounded once, however many texts are read, and kept in few bits to fit in
-        # memory.
-        self.rounded: dict[tuple[str, Format], tuple[Values, Float32]] = {}
-
-    def hook(self, layer: LinearLayer) -> Any:
-        def watch(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            rows = args[0].detach()
-            rows = rows.reshape(-1, rows.shape[-1])
-            if output.requires_grad:
-                untyped: Any = output
-                untyped.register_hook(lambda gradient: self.add(layer, rows.float(), gradient))
-
-        return watch
-
-    def add(self, layer: LinearLayer, rows: Tensor, gradient: Tensor) -> None:
-        """Add one text. rows: [R, K], the layer's inputs. gradient: [..., N], at its outputs."""
-        weight = layer.matrix.float()
-        exact = rows @ weight.T
-        gradient = gradient.reshape(exact.shape).float()
-        for form, recipe in self.candidates[layer.weight].items():
-            turn = self.turns.get(layer.weight) if form == "int8" else None
-            if (layer.weight, form) not in self.rounded:
-                matrix = turn.apply(weight) if turn else weight
-                self.rounded[layer.weight, form] = recipe.quantize(np.ascontiguousarray(matrix.numpy()))
-            restored = torch.from_numpy(restore(*self.rounded[layer.weight, form]))
-            inputs = turn.apply(rows) if turn else rows
-            off = rounded_activations(inputs, recipe) @ restored.T - exact
-            self.sums[layer.weight][form] += float((off * gradient).sum(1).square().sum(dtype=torch.float64))
+    return {name: {form: total / 2 / count for form, total in of.items()} for name, of in sums.items()}
 
 
 def _of_drawn_tokens(logits: Tensor, generator: torch.Generator) -> Tensor:

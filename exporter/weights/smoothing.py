@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from .collect_activations import InputGroup
 from .fake_quant import output_error, sampled_outputs
-from .layers import LinearLayer, linear_layers
-from .norm_readers import NormReaders, logits_of
+from .layers import LinearLayer, NormReaders, linear_layers, logits_of
 from .recipe import WeightRecipe
 from .turning import relative_rows
 

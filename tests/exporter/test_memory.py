@@ -8,6 +8,7 @@ from specexport.errors import OutputError
 from specexport.exporter import build, memory
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
+from specexport.exporter.export_model import ModelExport
 from specexport.exporter.memory import available, copied_weights, prompt_chunk, quantized_bytes, require_memory
 from specexport.exporter.options import BuildOptions
 from support.refusals import refused
@@ -110,15 +111,15 @@ def test_the_default_chunk_holds_the_copies(
 ) -> None:
     monkeypatch.setattr(memory, "MAX_BYTES", rows * COPIED)
     options = BuildOptions(precision=precision, engines=engines)
-    assert prompt_chunk({"target": mixture}, options) == expected
-    assert build._contract(build._Models({"target": mixture}, None, ()), options).prompt_chunk == min(expected, 128)
+    assert prompt_chunk([("target", mixture)], options) == expected
+    assert build._contract([ModelExport(mixture, "target", ())], options).prompt_chunk == min(expected, 128)
 
 
 def test_a_chunk_whose_copies_do_not_fit_is_refused(mixture: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     options = BuildOptions(prompt_chunk=100, precision="int8")
     needed = memory.BASE + 100 * 4 * COPIED  # the proof copies restored weights
     monkeypatch.setattr(memory, "available", lambda: needed)
-    assert build._contract(build._Models({"target": mixture}, None, ()), options).prompt_chunk == 100
+    assert build._contract([ModelExport(mixture, "target", ())], options).prompt_chunk == 100
     monkeypatch.setattr(memory, "available", lambda: needed - 1)
     with refused(OutputError, "--prompt-chunk", code="out_of_memory"):
-        build._contract(build._Models({"target": mixture}, None, ()), options)
+        build._contract([ModelExport(mixture, "target", ())], options)

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from specexport.bundle import Precision
-from specexport.exporter.weights.formats import cast_scales
-from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from specexport.exporter.weights.recipe import Recipe, WeightRecipe, cast_scales
 
 
 def in_precision(recipe: Recipe, precision: Precision) -> Recipe:

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from specexport.bundle import Bundle
 from specexport.errors import CheckpointError
-from specexport.exporter.additional_drafts import ResolvedDraft
 from specexport.exporter.bundle_files import unused_templates, write_text
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.checkpoints.pair import check_models
-from specexport.exporter.options import CalibrationTexts
+from specexport.exporter.checkpoints.pair import check_draft, check_target
 from specexport.runtime.text.encode import PromptEncoder
 from specexport.runtime.tools.tool import Tool
 from support.refusals import refused
@@ -98,6 +96,6 @@ def test_a_start_token_beyond_the_embeddings_is_refused(tmp_path: Path) -> None:
     start = TemplateProcessing(single="<|user|> $A", special_tokens=[("<|user|>", 288)])
     found.tokenizer.backend_tokenizer.post_processor = start
     with refused(CheckpointError, 288):
-        check_models({"target": found}, 0.5)
-    with refused(CheckpointError, 288):  # also of an additional draft
-        ResolvedDraft.of("more", found, checkpoint(tmp_path / "u", None), 0.5, CalibrationTexts())
+        check_target(found)
+    with refused(CheckpointError, 288):
+        check_draft(checkpoint(tmp_path / "u", None), found, 0.5)

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specexport.bundle import Role
 from specexport.errors import PairError, ParameterError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.checkpoints.pair import check_capacity, check_models, tokenizer_differences
+from specexport.exporter.checkpoints.pair import check_capacity, check_draft, tokenizer_differences
 from specexport.exporter.checkpoints.shared_vocabulary import Translation
 from support.pair import Pair
 from support.refusals import refused
@@ -20,15 +19,14 @@ from support.tiny import LINES, edit_json, make_tokenizer
 Change = Callable[[dict[str, Any]], object]
 
 
-def models(target: Path, draft: Path | None = None) -> dict[Role, Checkpoint]:
-    folders: dict[Role, Path] = {"target": target} | ({} if draft is None else {"draft": draft})
-    return {role: find_checkpoint(str(folder)) for role, folder in folders.items()}
+def models(target: Path, draft: Path) -> dict[str, Checkpoint]:
+    return {"target": find_checkpoint(str(target)), "draft": find_checkpoint(str(draft))}
 
 
 def check(
     target: Path, draft: Path, min_overlap: float = 0.5, texts: Sequence[str] = ()
 ) -> tuple[Translation | None, list[str]]:
-    return check_models(models(target, draft), min_overlap, texts)
+    return check_draft(*models(target, draft).values(), min_overlap, texts)
 
 
 @pytest.fixture

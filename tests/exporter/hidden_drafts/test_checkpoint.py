@@ -12,7 +12,7 @@ from specexport.bundle import WARNING
 from specexport.errors import CheckpointError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
-from specexport.exporter.checkpoints.pair import check_models
+from specexport.exporter.checkpoints.pair import check_draft
 from specexport.exporter.hidden_drafts.checkpoint import HiddenDraftCheckpoint, find_draft
 from specexport.exporter.hidden_drafts.fit import Said, is_same
 from support.hidden_drafts import (
@@ -49,14 +49,14 @@ def test_what_the_pipeline_asks_for(target: Checkpoint, tmp_path: Path) -> None:
     assert draft.stop_token_ids == target.stop_token_ids
     assert draft.defaults == target.defaults
     assert (draft.kind, draft.taps, draft.vocab_size, draft.architecture) == ("eagle3", TAPS, VOCAB, "Eagle3Draft")
-    assert draft.max_positions is None
+    assert draft.max_positions == target.max_positions
     model, notes = draft.load_noted("fp32")
     assert 4 * model.num_parameters() == draft.fp32_bytes
     own = sum(weight.numel() for weight in tensors().values())
     copied = VOCAB * WIDTH  # the target's embedding
     assert (draft.own_parameters(model), model.num_parameters()) == (own, own + copied)
     assert notes == ("the embedding is the target's: 0.0 M parameters more",)
-    assert check_models({"target": target, "draft": draft}, 0.5)[0] is None
+    assert check_draft(target, draft, 0.5)[0] is None
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

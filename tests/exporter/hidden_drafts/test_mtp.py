@@ -176,7 +176,7 @@ def test_what_a_build_asks_of_it(tmp_path: Path) -> None:
     make_tokenizer().save_pretrained(folder)
     target = find_checkpoint(str(folder))
     draft = mtp_checkpoint(target)
-    cut = mtp_checkpoint(target, kept=(1, 5, 9))
+    cut = replace(mtp_checkpoint(target), kept=(1, 5, 9))
     assert (draft.source, draft.folder, draft.weights) == (f"{folder} mtp", folder, target.weights)
     assert draft.tokenizer is target.tokenizer
     assert (draft.architecture, draft.vocab_size, draft.max_positions) == ("Qwen3_5ForCausalLM", VOCAB, 64)

@@ -16,7 +16,7 @@ from specexport.bundle import Bundle
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
 from specexport.exporter.quantize.apply import quantize
-from specexport.exporter.quantize.nbits_for_cuda import quantize_for_cuda
+from specexport.exporter.quantize.for_cuda import quantize_for_cuda
 from specexport.exporter.weights.recipe import Format, Recipe, WeightRecipe
 from specexport.runtime.describe import describe, render
 from support.pair import Pair

@@ -77,11 +77,11 @@ def test_a_tied_table_is_stored_once_and_nothing_wide_is_left(tmp_path: Path) ->
 def test_layers_that_read_one_value_share_what_it_is_rounded_to() -> None:
     model = graph()
     own = WeightRecipe("int8", limit=127, input_scale=0.05)
-    assert quantize_for_tensorrt(model, recipe(own)) == 4
+    assert quantize_for_tensorrt(model, recipe(own), {}) == 4
     assert len(nodes(model, "QuantizeLinear")) == 3  # for up and gate, down, and the output
     model = graph()
     other = WeightRecipe("int8", limit=127, input_scale=0.06)
-    quantize_for_tensorrt(model, Recipe({"up": own, "gate": other}))
+    quantize_for_tensorrt(model, Recipe({"up": own, "gate": other}), {})
     assert len(nodes(model, "QuantizeLinear")) == 2
 
 
@@ -91,7 +91,9 @@ def test_layers_that_read_one_value_share_what_it_is_rounded_to() -> None:
 )
 def test_the_opset_is_the_first_that_has_the_types(precision: Any, own: Any, opset: int) -> None:
     model = graph(precision)
-    quantize_for_tensorrt(model, in_precision(recipe(WeightRecipe(own, block=32 if own == "int4" else 0)), precision))
+    quantize_for_tensorrt(
+        model, in_precision(recipe(WeightRecipe(own, block=32 if own == "int4" else 0)), precision), {}
+    )
     assert model.graph.opset_imports[""] == opset
     assert model.ir_version == {18: 8, 19: 9, 21: 10}[opset]
     ir.serde.serialize_model(model)

@@ -117,7 +117,7 @@ def experts() -> ir.Model:
 def test_a_stack_builds_and_stays_narrow(form: str, tmp_path: Path) -> None:
     model = experts()
     recipe = in_precision(Recipe({"experts.weight": OF_EXPERTS[form]}), "fp16")
-    assert quantize_for_tensorrt(model, recipe) == 1
+    assert quantize_for_tensorrt(model, recipe, {}) == 1
     path = tmp_path / "experts.onnx"
     ir.save(model, path)
     plan, listener = build(path, "SM89")

@@ -22,7 +22,7 @@ from specexport.exporter.tuning.answers import Answers
 from specexport.exporter.tuning.chain import STEPS, Lessons, judge_head, train_head
 from specexport.exporter.tuning.heads import TUNED_RATE, Head, Lesson, find_target, open_head, read_states, save_head
 from specexport.exporter.tuning.options import TuneOptions
-from specexport.exporter.tuning.tune import tune_head
+from specexport.exporter.tuning.tune import tune
 from support.pair import Pair
 from support.refusals import refused
 from support.tiny import VOCAB, edit_json, make_tokenizer, save_checkpoint
@@ -178,7 +178,7 @@ def test_a_head_that_says_what_the_target_does_has_the_least_loss(
 
 def test_a_head_that_is_better_is_written(head: Head, answers: Answers, pair: Pair, tmp_path: Path) -> None:
     answers = Answers(answers.training, answers.training[::4])  # what it was trained on: so few tell little of others
-    report = tune_head(head, answers, tmp_path / "head", replace(OPTIONS, epochs=20), False, quiet)
+    report = tune(head, answers, tmp_path / "head", replace(OPTIONS, epochs=20), False, quiet)
     assert report.draft == str(tmp_path / "head")
     assert (report.overall.route, report.overall.step) == ("all", 1)
     routes = dict.fromkeys(one.route for one in answers.judging)
@@ -187,7 +187,7 @@ def test_a_head_that_is_better_is_written(head: Head, answers: Answers, pair: Pa
     again = find_draft(report.draft, find_checkpoint(str(pair.target)))
     assert isinstance(again, HiddenDraftCheckpoint)
     known = open_head(find_checkpoint(str(pair.target)), again, answers.training, OPTIONS)
-    worse = tune_head(known, answers, tmp_path / "other", TuneOptions(epochs=1, rate=1e-9), False, quiet)
+    worse = tune(known, answers, tmp_path / "other", TuneOptions(epochs=1, rate=1e-9), False, quiet)
     assert worse.draft is None
     assert worse.overall.before == report.overall.after
     assert [path.name for path in tmp_path.iterdir()] == ["head"]

@@ -17,7 +17,7 @@ from specexport.exporter.tuning import train as training
 from specexport.exporter.tuning import tune as tuning
 from specexport.exporter.tuning.answers import TOP, Answers
 from specexport.exporter.tuning.drafts import Draft, load_draft, save_draft
-from specexport.exporter.tuning.judge import Judged, compare, judge
+from specexport.exporter.tuning.train import Judged, compare, judge
 from specexport.exporter.tuning.tune import TuneReport, tune
 from support.block_drafts import save_block
 from support.hidden_drafts import save_speculators

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 from specexport.exporter.weights.fake_quant import fake_quantized
-from specexport.exporter.weights.formats import Float32, cast_scales, restore
 from specexport.exporter.weights.gptq import DAMPING, choose_integers, inverse_factor, rounded
 from specexport.exporter.weights.layers import linear_layers
-from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from specexport.exporter.weights.recipe import Float32, Recipe, WeightRecipe, cast_scales, restore
 from torch import Tensor
 from transformers import PreTrainedModel
 

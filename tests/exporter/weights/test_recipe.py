@@ -8,8 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from specexport.bundle import Precision
-from specexport.exporter.weights.formats import LARGEST, Float32, restore
-from specexport.exporter.weights.recipe import Recipe, WeightRecipe
+from specexport.exporter.weights.recipe import LARGEST, Float32, Recipe, WeightRecipe, restore
 from support.recipes import in_precision
 
 RNG = np.random.default_rng(0)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from specexport.exporter.tuning.judge import Batch, compare_rows
+from specexport.exporter.tuning.train import Batch, compare_rows
 
 VOCAB, TOP = 40, 8
 
