@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -47,9 +47,13 @@ def calibrate(
 ) -> Analysis:
     """Measure, decide, and write costs.json, survival.json and policy.json into the bundle.
 
-    command: as the report states it. Resumes an interrupted run. Raises `ParameterError`, `OutputError`.
+    command: as the report states it. Resumes an interrupted run. Raises `ParameterError`, `OutputError`,
+    `MissingPackageError`.
     """
-    with _opened(session, requests, options) as journal:
+    check_packages()
+    drafters_of(session, options)
+    check_writable(session.bundle)
+    with Journal.open(journal_path(session, requests, options), _header(session, requests, options)) as journal:
         contexts = _contexts(session, requests)
         meters = {model: CostMeter(session, contexts, draft=model) for model in models_of(session, options)}
         recorded = measure(session, requests, options, journal, meters, progress)
@@ -69,23 +73,14 @@ def calibrate(
         else:
             session.bundle.path(ROUTING).unlink(missing_ok=True)
         write_decision(session.bundle, policy, POLICY)
+        journal.remove()
+    with suppress(OSError):  # the folder may still hold other journals
+        session.bundle.path(JOURNALS).rmdir()
     return analysis
 
 
 def journal_path(session: Session, requests: Sequence[Request], options: CalibrateOptions) -> Path:
     return own_path(session.bundle.path(JOURNALS), "calibrate", _header(session, requests, options))
-
-
-@contextmanager
-def _opened(session: Session, requests: Sequence[Request], options: CalibrateOptions) -> Iterator[Journal]:
-    """The journal of such a run, which a run that ends removes. Raises `ParameterError`, `OutputError`."""
-    drafters_of(session, options)
-    check_writable(session.bundle)
-    with Journal.open(journal_path(session, requests, options), _header(session, requests, options)) as journal:
-        yield journal
-        journal.remove()
-    with suppress(OSError):  # the folder may still hold other journals
-        session.bundle.path(JOURNALS).rmdir()
 
 
 def _contexts(session: Session, requests: Sequence[Request]) -> list[int]:

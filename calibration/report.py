@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from ..atomic import temporary_file, write_whole
-from ..errors import OutputError, ParameterError
+from ..atomic import output_errors, temporary_file, write_whole
+from ..errors import ParameterError
 from .statistics.results import Analysis, DraftCandidate, RouteAnalysis
 from .survival.fit import MIN_TOKENS
 from .tables import NOTHING, between, milliseconds, number, percent, printable, table, times
@@ -35,10 +35,8 @@ def check_report(path: Path) -> None:
 
 def write_report(analysis: Analysis, path: Path) -> None:
     """Write the report to `path`, atomically. Raises `OutputError`."""
-    try:
+    with output_errors("choose another path", path):
         write_whole(path, render(analysis).encode())
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror or error}; choose another path") from None
 
 
 def render(analysis: Analysis) -> str:

@@ -28,7 +28,7 @@ from ..engines.tensorrt.compile import (
 from ..engines.tensorrt.monitor import STEPS_PER_GRAPH
 from ..engines.tensorrt.network_checks import check_capture, check_model
 from ..errors import BundleError, EngineError, ProofError
-from ..runtime.proofs.parity import arithmetic, prove_decoder
+from ..runtime.proofs.parity import arithmetic, measure, passed
 from ..runtime.proofs.reference_file import load_reference
 from .progress import BuildProgress
 from .replace_manifest import UNCHANGED, replace_manifest
@@ -145,7 +145,8 @@ def _prove(bundle: Bundle, template: Plan, graphs: list[str], temporary: Path) -
             opened = OpenedDraft(engine.target) if role == "target" else engine.draft
             assert opened is not None
             reference, kind = load_reference(bundle.path(model.reference)), arithmetic(model, manifest.contract)
-            prove_decoder(opened.decoder, reference, engine.name, engine.dialect, role, kind, opened.reader)
+            for proof in measure(opened, reference, (engine.name, engine.dialect), role, kind):
+                passed(proof)
     except ProofError as error:
         raise ProofError(
             f"{str(error).partition('; ')[0]}: TensorRT {template.version} computes wrong numbers with several "

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ParameterError
-from ..runtime.sampling.options import items, real_number, shown, whole_number
+from ..runtime.sampling.options import Number, Whole, items, shown
 
 LONGEST_TIME = 1e9  # seconds, 30 years: the system's own clocks take no more
 HOST = r"(?:\[[0-9a-f:.]+\]|[^\s/:@\[\]?#*,]+)"
@@ -18,6 +18,10 @@ HOST_NAME = re.compile(rf"\*|{HOST}", re.IGNORECASE)
 ORIGIN = re.compile(rf"[a-z][a-z0-9+.-]*://{HOST}(?::\d+)?", re.IGNORECASE)
 PREFIX = re.compile("[a-zA-Z_:][a-zA-Z0-9_:]*")  # Prometheus's rule
 NAME = re.compile("[A-Za-z0-9._-]{1,64}")
+count = Whole(least=1).check
+seconds = Number(low=0.0, high=LONGEST_TIME, off="seconds").check
+some_seconds = Number(low=0.0, high=LONGEST_TIME, above=True, off="seconds").check
+temperature = Number(low=0.0, high=2.0, off="0 is greedy").check
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:
@@ -63,34 +67,6 @@ def _matching(name: str, values: tuple[str, ...], pattern: re.Pattern[str], expe
     if wrong is not None:
         raise ParameterError(f"{name} holds {shown(wrong)}; it must hold {expected}", name)
     return values
-
-
-def count(name: str, value: Any) -> int:
-    number = whole_number(name, value)
-    if number < 1:
-        raise ParameterError(f"{name} is {shown(value)}; it must be 1 or more", name)
-    return number
-
-
-def _between(name: str, value: Any, high: float, unit: str = "") -> float:
-    number = real_number(name, value)
-    if not 0 <= number <= high:  # NaN fails as well
-        raise ParameterError(f"{name} is {shown(value)}; it must be from 0 to {high:.0f}{unit}", name)
-    return number
-
-
-def seconds(name: str, value: Any) -> float:
-    return _between(name, value, LONGEST_TIME, " seconds")
-
-
-def some_seconds(name: str, value: Any) -> float:
-    if not seconds(name, value):
-        raise ParameterError(f"{name} is 0; it must be above 0 seconds", name)
-    return float(value)
-
-
-def temperature(name: str, value: Any) -> float:
-    return _between(name, value, 2)
 
 
 def _text(name: str, value: Any, fits: bool, expected: str) -> str:

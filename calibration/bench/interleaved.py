@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -124,14 +124,7 @@ def run_both_ways(
 
 def _decode(session: Session, request: Request, options: BenchOptions, speculate: bool) -> DecodedOutput:
     session.reset()
-    params = SamplingParameters(
-        max_new_tokens=request.max_new_tokens,
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        seed=options.seed,
-        speculate=speculate,
-    )
+    params = replace(options.sampling, max_new_tokens=request.max_new_tokens, speculate=speculate)
     if speculate:
         params = replace(
             params, num_draft_tokens=options.num_draft_tokens, drafter=options.drafter, route=request.route
@@ -140,24 +133,11 @@ def _decode(session: Session, request: Request, options: BenchOptions, speculate
 
 
 def _run(output: DecodedOutput) -> Run:
-    statistics = output.statistics
-    return Run(
-        emitted=statistics.emitted,
-        rounds=statistics.rounds,
-        looked_up=statistics.looked_up,
-        draft_passes=statistics.draft_passes,
-        rounds_by_drafter=statistics.rounds_by_drafter,
-        drafted_by_position=tuple(statistics.drafted_by_position),
-        accepted_by_position=tuple(statistics.accepted_by_position),
-        first_token_seconds=statistics.first_token_seconds,
-        prefill_seconds=statistics.prefill_seconds,
-        decode_seconds=statistics.decode_seconds,
-        draft_seconds=statistics.draft_seconds,
-        target_seconds=statistics.target_seconds,
-        device_seconds=statistics.device_seconds,
-        host_seconds=statistics.host_seconds,
-        digest=hashlib.sha256(np.asarray(output.tokens, "<i8").tobytes()).hexdigest(),
-    )
+    known: dict[str, Any] = {"digest": hashlib.sha256(np.asarray(output.tokens, "<i8").tobytes()).hexdigest()}
+    for name in {one.name for one in fields(Run)} - {"digest"}:
+        value = getattr(output.statistics, name)
+        known[name] = tuple(value) if isinstance(value, list) else value
+    return Run(**known)
 
 
 def _compare(session: Session, request: Request, plain: DecodedOutput, speculative: DecodedOutput) -> Outputs:

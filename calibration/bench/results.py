@@ -33,7 +33,7 @@ class BenchOptions:
     repeats: int = 1
 
     def __post_init__(self) -> None:
-        SamplingParameters(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
+        _ = self.sampling  # checks them
         for name in ("max_new_tokens", "repeats"):
             if getattr(self, name) < 1:
                 raise ParameterError(f"{name} is {getattr(self, name)}; it must be at least 1", name)
@@ -42,6 +42,10 @@ class BenchOptions:
                 f"num_draft_tokens is {self.num_draft_tokens}; it must be at least 1, or there is nothing to compare",
                 "num_draft_tokens",
             )
+
+    @property
+    def sampling(self) -> SamplingParameters:
+        return SamplingParameters(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
 
     @property
     def greedy(self) -> bool:

@@ -43,8 +43,8 @@ def summarize(route: str, pairs: Sequence[PairedRun]) -> RouteBench:
         _by_position(getattr(run, f"{name}_by_position") for run in runs) for name in ("drafted", "accepted")
     )
     drafters = sum((Counter(run.rounds_by_drafter) for run in runs), Counter[str]())
-    share = {
-        name: sum(getattr(run, f"{name}_seconds") for run in runs) / seconds
+    shares = {
+        f"{name}_share": sum(getattr(run, f"{name}_seconds") for run in runs) / seconds
         for name in ("draft", "target", "device", "host")
     }
     outputs = [pair.outputs for pair in pairs]
@@ -65,10 +65,7 @@ def summarize(route: str, pairs: Sequence[PairedRun]) -> RouteBench:
         tokens_per_round=emitted / rounds,
         rounds_by_drafter=dict(drafters.most_common()),
         acceptance=tuple(one / other for one, other in zip(accepted, drafted, strict=True)),
-        draft_share=share["draft"],
-        target_share=share["target"],
-        device_share=share["device"],
-        host_share=share["host"],
+        **shares,
         equal=outputs.count("equal"),
         near_ties=outputs.count("near tie"),
         different=outputs.count("different"),

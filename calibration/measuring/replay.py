@@ -105,12 +105,7 @@ class Replayer:
         self._trace, self._logits = trace, logits
         self._lookup, self._with_model = lookup_of(drafter), model_of(drafter) is not None
         self._agrees = known(trace) if self._with_model else []
-        self._missing_rows = 0
-
-    @property
-    def missing_rows(self) -> int:
-        """Rows that the draft model's cache lacks, not counting the two that its next pass feeds."""
-        return self._missing_rows
+        self.missing_rows = 0  # of the draft model's cache, not counting the two that its next pass feeds
 
     def round(self, place: int, count: int, draft_stop: DraftStop | None = None) -> ReplayedRound:
         """The round after `tokens[:place]`, with up to `count` draft tokens."""
@@ -121,8 +116,8 @@ class Replayer:
         accepted = min(by_model, right)
         if accepted == by_model:
             accepted += matching(looked_up, self._trace.tokens[place + by_model :])
-        missing_rows = self._missing_rows if passes else 0
-        self._missing_rows = max(0, accepted - by_model) if passes else self._missing_rows + accepted + 1
+        missing_rows = self.missing_rows if passes else 0
+        self.missing_rows = max(0, accepted - by_model) if passes else self.missing_rows + accepted + 1
         return ReplayedRound(
             context=place - 1,
             num_drafted=by_model + len(looked_up),

@@ -41,13 +41,9 @@ def ratio_interval(
     """sum(numerators) / sum(denominators) with its 95 % interval. Both have one entry per request, in the same order.
 
     With one request, or if all numerators are 0, low is 0 and high `UNBOUNDED`. The same input and seed give the same
-    interval. Raises `ParameterError` for no request, negative or non-finite numerators, and denominators not above 0.
+    interval. Raises `ParameterError` for negative or non-finite numerators, and denominators not above 0.
     """
     above, below = np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)
-    if above.ndim != 1 or above.shape != below.shape or not len(above):
-        raise ParameterError(
-            f"{above.shape} numerators and {below.shape} denominators; expected one of each per request, at least 1"
-        )
     if not (np.isfinite(above).all() and np.isfinite(below).all() and (above >= 0).all() and (below > 0).all()):
         raise ParameterError(
             "a ratio's numerators must be 0 or more, its denominators above 0, and all finite; measure again"
@@ -60,9 +56,7 @@ def ratio_interval(
 
 
 def quantiles(values: Sequence[float]) -> Quantiles:
-    """Quantiles by linear interpolation. Raises `ParameterError` for no values."""
-    if not len(values):
-        raise ParameterError("there are no values to take quantiles of; expected one per request")
+    """Quantiles by linear interpolation."""
     return Quantiles(*map(float, np.percentile(np.asarray(values, np.float64), [10, 50, 90, 99])))
 
 
@@ -115,12 +109,9 @@ def _student_quantile(freedom: int) -> float:
 def difference_interval(differences: Sequence[float], sizes: Sequence[float]) -> Interval:
     """sum(differences) / sum(sizes) with its 95 % interval: Student's t, by linearization. One entry per request.
 
-    With one request the interval reaches from -`UNBOUNDED` to `UNBOUNDED`. Raises `ParameterError` for no request and
-    sizes not above 0.
+    With one request the interval reaches from -`UNBOUNDED` to `UNBOUNDED`.
     """
     above, below = np.asarray(differences, np.float64), np.asarray(sizes, np.float64)
-    if above.ndim != 1 or above.shape != below.shape or not len(above) or not (below > 0).all():
-        raise ParameterError("expected a difference and a size above 0 per request, at least 1; measure again")
     count, value = len(above), float(above.sum() / below.sum())
     if count == 1:
         return Interval(value, -UNBOUNDED, UNBOUNDED)

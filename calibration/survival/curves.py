@@ -12,7 +12,7 @@ import numpy as np
 
 from ...runtime.policy.survival import Curve
 from ..measuring.record import JudgedTokens
-from .quality import Bools, Floats, Integers, equal_count_bins, scikit_learn
+from .quality import Bools, Floats, Integers, equal_count_bins
 
 # Points of a curve, at most, and tokens for each of them, at least.
 POINTS = 33
@@ -97,9 +97,11 @@ def log_loss(chances: Floats, accepted: Bools) -> Floats:
 
 def _isotonic(bins: LogitBins) -> Curve:
     """Isotonic regression: the nondecreasing values closest to the observed rates, joined by straight lines."""
+    from sklearn.isotonic import IsotonicRegression
+
     coarse = bins.coarse(max(2, min(POINTS, int(bins.count.sum() / TOKENS_A_POINT))))
     rates = (coarse.accepted + 0.5) / (coarse.count + 1)
-    regression = scikit_learn("isotonic").IsotonicRegression().fit(coarse.logit, rates, sample_weight=coarse.count)
+    regression = IsotonicRegression().fit(coarse.logit, rates, sample_weight=coarse.count)
     return _curve(regression.X_thresholds_, regression.y_thresholds_)
 
 

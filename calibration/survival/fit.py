@@ -28,8 +28,7 @@ def fit_survival(tokens: JudgedTokens, bundle: str, seed: int = 0) -> tuple[Surv
     `confidence` if it is better by two standard errors: log loss measures calibration and sharpness, whereas
     calibration error alone would prefer a flat curve.
 
-    Rounds with a NaN are left out. Raises `ParameterError` if no token is left, and `MissingPackageError` without
-    scikit-learn.
+    Rounds with a NaN are left out. Raises `ParameterError` if no token is left.
     """
     tokens = _finite(tokens)
     if not len(tokens):

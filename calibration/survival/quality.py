@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import MissingPackageError
 from ..statistics.results import SignalQuality
 
 Floats = NDArray[np.float64]
@@ -18,16 +14,8 @@ Integers = NDArray[np.int64]
 BINS = 15
 
 
-def scikit_learn(module: str) -> Any:
-    """`sklearn.{module}`. Raises `MissingPackageError`."""
-    try:
-        return import_module(f"sklearn.{module}")
-    except ImportError:
-        raise MissingPackageError("scikit-learn", "calibrate") from None
-
-
 def judge(signal: str, chances: Floats, accepted: Bools) -> SignalQuality:
-    """Judge `chances` `[n]`, each from a fit that has not seen its request. Raises `MissingPackageError`."""
+    """Judge `chances` `[n]`, each from a fit that has not seen its request."""
     return SignalQuality(signal, calibration_error(chances, accepted), area_under_curve(chances, accepted))
 
 
@@ -53,9 +41,9 @@ def calibration_error(chances: Floats, accepted: Bools) -> float:
 
 
 def area_under_curve(chances: Floats, accepted: Bools) -> float:
-    """Probability that an accepted token has a larger chance than a rejected one, ties counting half.
-
-    0.5 if all were accepted or all rejected. Raises `MissingPackageError`.
+    """Probability that an accepted token has a larger chance than a rejected one, ties counting half; 0.5 if all were
+    accepted or all rejected.
     """
-    metrics = scikit_learn("metrics")
-    return float(metrics.roc_auc_score(accepted, chances)) if 0 < accepted.sum() < len(accepted) else 0.5
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(accepted, chances)) if 0 < accepted.sum() < len(accepted) else 0.5

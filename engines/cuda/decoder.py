@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from ...bundle import COUNTS, ELEMENT_BYTES, Contract, ModelSpec, Role
 from ..base import Logits, Rows, SavedStates, check_rows, feed_passes
+from .device import Address, CudaDevice
 from .hidden import DeviceReader, DeviceTaps, hidden_bindings
 from .loaded_graph import Enqueue, LoadedGraph
 from .place_rows import RowPlacer
-from .protocol import Address, Device, Replay
+from .protocol import Replay
 from .staging import Page, Slot
 from .states import DeviceStates, pattern
 
@@ -35,7 +36,7 @@ class DeviceDecoder:
         graph: LoadedGraph,
         spec: ModelSpec,
         contract: Contract,
-        device: Device,
+        device: CudaDevice,
         scratch: Address,
         reader: DeviceReader | None = None,
     ) -> None:
@@ -291,7 +292,7 @@ class DeviceDecoder:
         self.overwrite_rows(0, 0.0)
 
 
-def _columns(device: Device, capacity: int) -> Address:
+def _columns(device: CudaDevice, capacity: int) -> Address:
     address, mirror = device.allocate(8 * capacity, "the row numbers"), device.pinned(8 * capacity)
     mirror.view(np.int64)[:] = np.arange(capacity)
     device.copy(address, mirror.ctypes.data, 8 * capacity)

@@ -1,4 +1,4 @@
-"""A GPU through the CUDA driver: memory, one stream, and graphs that replay what was captured. Implements `Device`.
+"""A GPU through the CUDA driver: memory, one stream of work, and graphs that replay what was captured.
 
 A thread has one current context, which other libraries in the process set too. So every call makes ours current first,
 and `entered` restores the thread's context afterwards.
@@ -9,14 +9,23 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NewType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import EngineError
 from .driver import OUT_OF_MEMORY, SUCCESS, Driver, find_gpu, load_driver, out_of_memory, size_text
-from .protocol import Address
+
+# Every address that is bound to an engine is a multiple of this.
+ALIGNMENT = 256
+Address = NewType("Address", int)  # of device memory, or of an array made by `CudaDevice.pinned`
+
+
+def aligned(size: int) -> int:
+    """The smallest multiple of `ALIGNMENT` that holds `size` bytes."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
 
 Launch = Callable[[tuple[int, int, int], tuple[int, int, int], tuple[int, ...]], None]
 
@@ -24,10 +33,11 @@ Launch = Callable[[tuple[int, int, int], tuple[int, int, int], tuple[int, ...]],
 class CudaDevice:
     """GPU number `index`, with the primary context, which TensorRT uses too. Any thread may call, one at a time.
 
-    Raises `EngineError` as `find_gpu` does, and for whatever the driver refuses.
+    Everything that is enqueued runs in order on one non-blocking stream, `stream` (a `CUstream` as an int). Raises
+    `EngineError` as `find_gpu` does, and for whatever the driver refuses.
     """
 
-    rule_threads = 256
+    rule_threads = 256  # of a block of the rules' kernels
 
     def __init__(self, index: int = 0, driver: Driver | None = None) -> None:
         self._driver = driver = driver or load_driver()
@@ -51,6 +61,7 @@ class CudaDevice:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
+        """Make the GPU's context current in the calling thread, and restore the thread's own context at the end."""
         previous_context = self._driver.call("cuCtxGetCurrent")
         self._enter()
         try:
@@ -60,6 +71,7 @@ class CudaDevice:
                 self._driver.attempt("cuCtxSetCurrent", previous_context)
 
     def memory(self) -> tuple[int, int]:
+        """Free and total bytes of device memory."""
         self._enter()
         status, *values = self._driver.bindings.cuMemGetInfo()
         if status != SUCCESS:
@@ -67,6 +79,7 @@ class CudaDevice:
         return int(values[0]), int(values[1])
 
     def allocate(self, size: int, purpose: str) -> Address:
+        """`size` bytes of zeros, aligned, valid until `close`. purpose: for the error, as are the bytes free."""
         size = max(size, 1)  # the driver cannot allocate 0 bytes
         self._enter()
         status, pointer = self._driver.attempt("cuMemAlloc", size)
@@ -80,6 +93,9 @@ class CudaDevice:
         return address
 
     def pinned(self, size: int) -> NDArray[np.uint8]:
+        """`size` bytes of page-locked host memory, zeroed, aligned, valid until `close`: copies from and to it are
+        asynchronous.
+        """
         self._enter()
         status, pointer = self._driver.attempt("cuMemHostAlloc", size, 0)
         if status == OUT_OF_MEMORY:
@@ -94,9 +110,11 @@ class CudaDevice:
         return array
 
     def copy(self, to: int, source: int, size: int) -> None:
+        """Enqueue a copy of `size` bytes, in any direction between host and device."""
         self._call("cuMemcpyAsync", to, source, size, self.stream)
 
     def fill(self, to: int, pattern: int, count: int, width: int) -> None:
+        """Enqueue a fill of `count` elements of `width` bytes (1, 2 or 4), each with the low bits of `pattern`."""
         low_bits = pattern & ((1 << 8 * width) - 1)
         self._call(f"cuMemsetD{8 * width}Async", to, low_bits, count, self.stream)
 
@@ -107,6 +125,10 @@ class CudaDevice:
         self._call("cuEventSynchronize", self._done)
 
     def capture(self, work: Callable[[], None]) -> Any:
+        """Capture what `work` enqueues as a graph, without running it.
+
+        The work must have run once before, so that it allocates nothing during the capture.
+        """
         # Thread-local: what other threads do with the GPU meanwhile must not break the capture.
         self._call(
             "cuStreamBeginCapture",
@@ -132,6 +154,7 @@ class CudaDevice:
         self._call("cuGraphLaunch", graph, self.stream)
 
     def kernel(self, ptx: str, name: str) -> Launch:
+        """Load the kernel `name` from PTX; returns a function of grid, block and 64-bit arguments that enqueues it."""
         module = self._modules.get(ptx)
         if module is None:
             module = self._modules[ptx] = self._call("cuModuleLoadData", ptx.encode() + b"\0")
@@ -157,10 +180,7 @@ class CudaDevice:
             return float(self._call("cuEventElapsedTime", start, end))
 
     def close(self) -> None:
-        """Wait for enqueued work, then release everything but the context.
-
-        Arrays made by `pinned` become invalid. Closing again does nothing.
-        """
+        """Wait for enqueued work, then release everything but the context. Closing again does nothing."""
         if not self._is_open:
             return
         self._is_open = False

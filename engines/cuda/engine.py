@@ -12,9 +12,9 @@ from ..base import Arrays, Engine, OpenedDraft, RunGraph
 from ..rules import RuleSpec, rule_specs
 from ..shared_vocabulary import load_maps
 from .decoder import DeviceDecoder
+from .device import ALIGNMENT, Address, CudaDevice
 from .hidden import DeviceReader
 from .loaded_graph import LoadedGraph
-from .protocol import ALIGNMENT, Address, Device
 from .round_graph import DeviceRounds
 from .rule_kernels import RuleKernels
 from .staging import Page
@@ -31,7 +31,7 @@ class OneSpan(Contract):
 def assemble(
     name: str,
     bundle: Bundle,
-    device: Device,
+    device: CudaDevice,
     loaded: Mapping[str, LoadedGraph],
     close: Callable[[], None],
     on_device: bool = True,
@@ -49,8 +49,8 @@ def assemble(
     for spec in rule_specs(contract.max_draft_tokens) if on_device else ():
         rules[spec.name] = RuleKernels(spec, manifest.target.vocab_size, device)
     # Passes run one after the other, so they share one block of memory.
-    size = max(graph.scratch_bytes for graph in (*loaded.values(), *rules.values()))
-    scratch = device.allocate(max(size, ALIGNMENT), "what passes need while they run")
+    sizes = [*(graph.scratch_bytes for graph in loaded.values()), *(rule.scratch_bytes for rule in rules.values())]
+    scratch = device.allocate(max(ALIGNMENT, *sizes), "what passes need while they run")
 
     def decoder(role: Role, spec: ModelSpec) -> DeviceDecoder:
         graph = next(loaded[path] for path in spec.graphs.values() if path in loaded)
@@ -104,13 +104,13 @@ def _columns(bundle: Bundle, draft: DraftSpec, target_size: int) -> NDArray[np.i
     return columns
 
 
-def device_graph(graph: RuleKernels, device: Device, scratch: Address) -> RunGraph:
+def device_graph(graph: RuleKernels, device: CudaDevice, scratch: Address) -> RunGraph:
     """A function that runs a rule on arrays of the host."""
     with device.entered():
         inputs = Page(device, "a graph's inputs", [graph.array(name) for name in graph.inputs])
         outputs = Page(device, "a graph's outputs", [graph.array(name) for name in graph.outputs])
         slots = dict(zip((*graph.inputs, *graph.outputs), (*inputs.slots, *outputs.slots), strict=True))
-        enqueue = graph.bind(0, {}, {name: slot.address for name, slot in slots.items()}, scratch)
+        enqueue = graph.bind({name: slot.address for name, slot in slots.items()}, scratch)
 
     def run(arrays: Arrays) -> Arrays:
         for name in graph.inputs:

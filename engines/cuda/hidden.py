@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import FEEDBACK, FUSED, HIDDEN, Contract, ModelSpec, Reads
+from .device import Address, CudaDevice
 from .loaded_graph import Enqueue, LoadedGraph
-from .protocol import Address, Device
 
 Floats = NDArray[np.float32]
 
@@ -22,7 +22,7 @@ class DeviceTaps:
     address: those of the last pass, `[widest pass, F] float32` on the device.
     """
 
-    def __init__(self, spec: ModelSpec, contract: Contract, device: Device) -> None:
+    def __init__(self, spec: ModelSpec, contract: Contract, device: CudaDevice) -> None:
         self.width = len(spec.taps) * spec.tap_width
         self._device, rows = device, max(contract.widths)
         self.address = device.allocate(4 * rows * self.width, "the target's hidden states")
@@ -55,7 +55,7 @@ class DeviceReader:
         reads: Reads,
         tap_width: int,
         contract: Contract,
-        device: Device,
+        device: CudaDevice,
         scratch: Address,
         fuse: LoadedGraph | None,
     ) -> None:

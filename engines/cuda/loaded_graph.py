@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
-from .protocol import Address
+from .device import Address
 
 Enqueue = Callable[[], None]
 
@@ -34,10 +34,6 @@ class LoadedGraph(Protocol):
     @property
     def on_host(self) -> frozenset[str]: ...
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of an input or output, -1 for dynamic sizes."""
-        ...
-
     def least(self, name: str, profile: int) -> int:
         """The first dimension of the smallest shape that a profile has of an input."""
         ...
@@ -56,8 +52,4 @@ class LoadedGraph(Protocol):
         and outputs. given: shapes that outputs must have, because of the memory that they are bound to.
         Raises `EngineError` if names, shapes or memory do not fit.
         """
-        ...
-
-    def close(self) -> None:
-        """Release everything; call it before the device is closed. Nothing may be enqueued afterwards."""
         ...

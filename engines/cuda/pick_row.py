@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .protocol import Address, Device
+from .device import Address, CudaDevice
 
 _THREADS = 256
 
@@ -80,7 +80,7 @@ done:
 class RowPicker:
     """Copies a row `[columns] float32`, by default as it is."""
 
-    def __init__(self, device: Device, columns: int, places: NDArray[np.int64] | None = None) -> None:
+    def __init__(self, device: CudaDevice, columns: int, places: NDArray[np.int64] | None = None) -> None:
         """places `[count]`: for each number of the copy, the column that it comes from, negative for none."""
         chosen = np.arange(columns) if places is None else np.where(places < 0, columns, places)
         self._count, self._columns = len(chosen), columns

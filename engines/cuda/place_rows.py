@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import EngineError
-from .protocol import Address, Device
+from .device import Address, CudaDevice
 
 _WARP, _ROWS = 32, 8  # threads to a row, rows to a block
 
@@ -103,7 +103,7 @@ done:
 class RowPlacer:
     """Writes the new rows of all caches of a model with one launch."""
 
-    def __init__(self, device: Device, entries: Sequence[tuple[Address, Address, int, int]], capacity: int) -> None:
+    def __init__(self, device: CudaDevice, entries: Sequence[tuple[Address, Address, int, int]], capacity: int) -> None:
         """entries: for each tensor the address of its new rows `[heads, count, row]`, the address of its cache
         `[heads, capacity, row]`, heads, and bytes per row, a multiple of 4. Raises `EngineError` for other row sizes.
         """

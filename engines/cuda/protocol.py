@@ -1,89 +1,15 @@
-"""The interface of a GPU that engines use: memory, one stream of work, and graphs that replay it, kept by `Replay`.
-
-`engines/cuda/device.py` implements it with the CUDA driver.
-"""
+"""Work that runs directly once and is then replayed from a captured graph, and the names of a GPU for other folders."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
-from typing import Any, NewType, Protocol
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from .device import ALIGNMENT as ALIGNMENT
+from .device import Address as Address
+from .device import CudaDevice
 
-# Every address that is bound to an engine is a multiple of this.
-ALIGNMENT = 256
-
-Address = NewType("Address", int)
-
-
-class Device(Protocol):
-    """One GPU. Everything that is enqueued runs in order on one non-blocking stream, `stream` (a `CUstream` as an int).
-
-    Addresses are of device memory, or of arrays made by `pinned`. Raises `EngineError` for whatever the driver refuses.
-    """
-
-    index: int  # as the driver numbers GPUs
-    name: str
-    compute_capability: tuple[int, int]
-    stream: int
-    rule_threads: int  # of a block of the rules' kernels
-
-    def entered(self) -> AbstractContextManager[None]:
-        """Make the GPU's context current in the calling thread, and restore the thread's own context at the end."""
-        ...
-
-    def memory(self) -> tuple[int, int]:
-        """Free and total bytes of device memory."""
-        ...
-
-    def allocate(self, size: int, purpose: str) -> Address:
-        """`size` bytes of zeros, aligned, valid until `close`.
-
-        The error for too little memory names `purpose`, the bytes requested and the bytes free.
-        """
-        ...
-
-    def pinned(self, size: int) -> NDArray[np.uint8]:
-        """`size` bytes of page-locked host memory, zeroed, aligned, valid until `close`.
-
-        Copies between it and the device are asynchronous.
-        """
-        ...
-
-    def copy(self, to: int, source: int, size: int) -> None:
-        """Enqueue a copy of `size` bytes, in any direction between host and device."""
-        ...
-
-    def fill(self, to: int, pattern: int, count: int, width: int) -> None:
-        """Enqueue a fill of `count` elements of `width` bytes (1, 2 or 4), each with the low bits of `pattern`."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until all that was enqueued is done."""
-        ...
-
-    def capture(self, work: Callable[[], None]) -> Any:
-        """Capture what `work` enqueues as a graph, without running it.
-
-        The work must have run once before, so that it allocates nothing during the capture.
-        """
-        ...
-
-    def launch(self, graph: Any) -> None:
-        """Enqueue a captured graph: one launch."""
-        ...
-
-    def kernel(
-        self, ptx: str, name: str
-    ) -> Callable[[tuple[int, int, int], tuple[int, int, int], tuple[int, ...]], None]:
-        """Load the kernel `name` from PTX; returns a function of grid, block and 64-bit arguments that enqueues it."""
-        ...
-
-    def close(self) -> None:
-        """Release everything. Nothing may be called afterwards."""
-        ...
+Device = CudaDevice
 
 
 class Replay:

@@ -17,7 +17,6 @@ probabilities.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,37 +24,15 @@ from numpy.typing import NDArray
 from ...bundle import COUNTS, Contract
 from ...errors import EngineError
 from ..base import RoundNoise, RoundResult, check_rows
-from .hidden import DeviceReader, DeviceTaps
-from .loaded_graph import Enqueue, LoadedGraph
+from .decoder import DeviceDecoder
+from .device import Address, CudaDevice
+from .loaded_graph import Enqueue
 from .pick_row import RowPicker
-from .protocol import Address, Device, Replay
-from .staging import Page, Slot
-from .states import DeviceStates
+from .protocol import Replay
+from .rule_kernels import RuleKernels
+from .staging import Page
 
 GREEDY = "greedy"
-
-
-class PassDecoder(Protocol):
-    """The part of `DeviceDecoder` that a round uses."""
-
-    vocab_size: int
-    logits: Address
-    inputs: Page
-    tokens: dict[int, Slot]
-    positions: dict[int, Slot]
-
-    counts: dict[int, tuple[Slot, ...]]
-    states: DeviceStates | None
-    taps: DeviceTaps | None
-    reader: DeviceReader | None
-
-    suspect: bool
-
-    def set_counts(self, width: int, counts: Sequence[int]) -> None: ...
-
-    def enqueue(self, width: int, span: int) -> None: ...
-
-    def prepare(self, position: int) -> None: ...
 
 
 class DeviceRounds:
@@ -66,11 +43,11 @@ class DeviceRounds:
 
     def __init__(
         self,
-        device: Device,
+        device: CudaDevice,
         contract: Contract,
-        target: PassDecoder,
-        draft: PassDecoder | None,
-        rules: Mapping[str, LoadedGraph],
+        target: DeviceDecoder,
+        draft: DeviceDecoder | None,
+        rules: Mapping[str, RuleKernels],
         scratch: Address,
         columns: NDArray[np.int64] | None = None,
     ) -> None:
@@ -154,7 +131,9 @@ class DeviceRounds:
             self._target.taps.count = k + 1
         return self._result(k, position)
 
-    def _set_draft(self, draft: PassDecoder, tokens: Sequence[int], k: int, hidden: NDArray[np.float32] | None) -> None:
+    def _set_draft(
+        self, draft: DeviceDecoder, tokens: Sequence[int], k: int, hidden: NDArray[np.float32] | None
+    ) -> None:
         """Put what the draft's passes read into their mirrors."""
         width, count, start = 2, 2, len(tokens) - 2
         if draft.reader is not None:
@@ -174,7 +153,7 @@ class DeviceRounds:
         draft.positions[width].host[0] = start
         self._positions.host[:k] = range(start + count - 1, start + count - 1 + k)
 
-    def _begin(self, position: int, k: int, draft: PassDecoder | None) -> None:
+    def _begin(self, position: int, k: int, draft: DeviceDecoder | None) -> None:
         """Set, for the passes of the round, how many rows the states of both models commit."""
         with self._device.entered():
             if self._target.states is not None:
@@ -261,7 +240,7 @@ class DeviceRounds:
             if sampled:
                 copy(self._draft_probs + index * self._row_bytes, self._drawn, self._row_bytes)
 
-    def _select(self, sampled: bool, decoder: PassDecoder, token: Address) -> Enqueue:
+    def _select(self, sampled: bool, decoder: DeviceDecoder, token: Address) -> Enqueue:
         logits = decoder.logits if decoder is self._target else self._draft_logits
         addresses = {"logits": logits, "token": token, "confidence": self._selected.address}
         if sampled:
@@ -293,7 +272,7 @@ class DeviceRounds:
         """The pass of the rule `name`. place: tells the draft's from the target's."""
         enqueue = self._bound.get((name, place))
         if enqueue is None:
-            enqueue = self._bound[name, place] = self._rules[name].bind(0, {}, addresses, self._scratch)
+            enqueue = self._bound[name, place] = self._rules[name].bind(addresses, self._scratch)
         return enqueue
 
     def _result(self, k: int, position: int) -> RoundResult:

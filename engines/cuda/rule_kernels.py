@@ -10,15 +10,14 @@ import math
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib.resources import files
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ...errors import EngineError
 from ..rules import RuleSpec
+from .device import Address, CudaDevice, aligned
 from .loaded_graph import Enqueue
-from .protocol import ALIGNMENT, Address, Device
 
 # As in rules.cu: values of a thread, bits of a search's step, its cuts, bytes of its structs, and most rows.
 EACH, BITS = 8, 4
@@ -33,11 +32,9 @@ def ptx() -> str:
 
 
 class RuleKernels:
-    """Implements `LoadedGraph` for a rule over a vocabulary."""
+    """The kernels of a rule over a vocabulary. scratch_bytes, `bind`: as of `LoadedGraph`."""
 
-    on_host: frozenset[str] = frozenset()
-
-    def __init__(self, spec: RuleSpec, vocab_size: int, device: Device) -> None:
+    def __init__(self, spec: RuleSpec, vocab_size: int, device: CudaDevice) -> None:
         self._rule, self._k, self._rows = spec.rule, spec.num_draft_tokens, spec.rows
         if self._rows > MOST_ROWS:
             raise EngineError(f"rounds of {self._k} draft tokens: a GPU takes at most {MOST_ROWS - 1}")
@@ -54,26 +51,16 @@ class RuleKernels:
         sizes |= dict.fromkeys(("search", "search before"), SEARCH_BYTES * of_rows)
         for name, size in {**sizes, "rows": ROW_BYTES * of_rows}.items():
             self._places[name] = self.scratch_bytes
-            self.scratch_bytes += -(-size // ALIGNMENT) * ALIGNMENT
+            self.scratch_bytes += aligned(size)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._arrays[name][1]
-
-    def least(self, name: str, profile: int) -> int:
-        return 0  # shapes are fixed
 
     def array(self, name: str) -> tuple[DTypeLike, int]:
         dtype, shape = self._arrays[name]
         return dtype, math.prod(shape)
 
-    def bind(
-        self,
-        profile: int,
-        shapes: Mapping[str, tuple[int, ...]],
-        addresses: Mapping[str, Address],
-        scratch: Address,
-        given: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
-    ) -> Enqueue:
+    def bind(self, addresses: Mapping[str, Address], scratch: Address) -> Enqueue:
         at = {**{name: Address(scratch + place) for name, place in self._places.items()}, **addresses}
         launches: list[Callable[[], None]] = []
 
@@ -120,9 +107,6 @@ class RuleKernels:
                 tried.reverse()
             add("weigh", *row, weighs, *search, tried[0], "masses", "rows")
             search.reverse()
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 Arrays = dict[str, tuple[DTypeLike, tuple[int, ...]]]

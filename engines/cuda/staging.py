@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .protocol import ALIGNMENT, Address, Device
+from .device import Address, CudaDevice, aligned
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Slot:
 class Page:
     """A staging buffer with several slots, copied as a whole."""
 
-    def __init__(self, device: Device, purpose: str, arrays: Sequence[tuple[DTypeLike, int]]) -> None:
+    def __init__(self, device: CudaDevice, purpose: str, arrays: Sequence[tuple[DTypeLike, int]]) -> None:
         """arrays: dtype and number of elements of each slot, in order. purpose: what it is for, for error messages."""
         self._device = device
         sizes = [np.dtype(dtype).itemsize * count for dtype, count in arrays]
-        starts = np.cumsum([0, *(_aligned(size) for size in sizes)]).tolist()
+        starts = np.cumsum([0, *map(aligned, sizes)]).tolist()
         self._size = starts[-1]
         self._address = device.allocate(self._size, purpose)
         self._mirror = device.pinned(self._size)
@@ -49,7 +49,3 @@ class Page:
     def receive(self) -> None:
         """Enqueue the copy of all slots from the device to their mirrors."""
         self._device.copy(self._mirror.ctypes.data, self._address, self._size)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...bundle import COUNTS, ELEMENT_BYTES, Contract, ModelSpec, State
 from ..base import SavedStates
 from ..open_rows import OpenRows
-from .protocol import ALIGNMENT, Address, Device
+from .device import Address, CudaDevice, aligned
 from .staging import Slot
 
 
@@ -23,14 +23,14 @@ class DeviceStates:
     memory.
     """
 
-    def __init__(self, spec: ModelSpec, contract: Contract, device: Device, keeps: bool, purpose: str) -> None:
+    def __init__(self, spec: ModelSpec, contract: Contract, device: CudaDevice, keeps: bool, purpose: str) -> None:
         self._device, self._contract, self._rows = device, contract, OpenRows(contract.widest_step, keeps)
         self._places: list[tuple[str, State, int]] = []
         self._size = 0
         for name, state in spec.state_names("past"):
             self._places.append((name.partition(".")[2], state, self._size))
             size = prod(state.shape(contract)) * ELEMENT_BYTES[state.precision(contract)]
-            self._size += -(-size // ALIGNMENT) * ALIGNMENT
+            self._size += aligned(size)
         self._past, self._present = (device.allocate(self._size, purpose) for _ in range(2))
         self._staging: NDArray[np.uint8] | None = None
         self._after = (0, 0)  # start and end of the open rows after the passes that `begin` announced

@@ -13,8 +13,8 @@ from typing import Any
 from ...bundle import Bundle, Plan
 from ...errors import EngineError
 from ..base import Engine
+from ..cuda.device import CudaDevice
 from ..cuda.engine import assemble
-from ..cuda.protocol import Device
 from .api import Library, plans_of
 from .plan import LoadedPlan, check_fit
 
@@ -22,7 +22,7 @@ Settings = Callable[[Any, Path], Any]
 
 
 def load_bundle(
-    name: str, bundle: Bundle, library: Library, device: Device, settings: Settings | None = None
+    name: str, bundle: Bundle, library: Library, device: CudaDevice, settings: Settings | None = None
 ) -> Engine:
     """Load the plans that `bundle` has for the engine `name`. settings: as in `LoadedPlan`.
 

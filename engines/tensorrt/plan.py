@@ -17,9 +17,9 @@ from typing import Any
 from ...bundle import Bundle, Plan, is_cache
 from ...errors import EngineError
 from ..catalogue import dotted, version_numbers
+from ..cuda.device import ALIGNMENT, Address, CudaDevice
 from ..cuda.driver import size_text
 from ..cuda.loaded_graph import Enqueue
-from ..cuda.protocol import ALIGNMENT, Address, Device
 from .api import Library
 
 
@@ -32,7 +32,7 @@ class LoadedPlan:
         self,
         library: Library,
         file: Path,
-        device: Device,
+        device: CudaDevice,
         settings: Callable[[Any, Path], Any] | None = None,
     ) -> None:
         """settings: makes the argument of `create_execution_context` from the engine and its file; by default it is an
@@ -67,12 +67,7 @@ class LoadedPlan:
         self.inputs = [name for name in names if self._engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
         self.outputs = [name for name in names if name not in self.inputs]
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of an input or output, -1 for dynamic sizes."""
-        return tuple(self._engine.get_tensor_shape(name))
-
     def least(self, name: str, profile: int) -> int:
-        """The first dimension of the smallest shape that a profile has of an input."""
         return int(self._engine.get_tensor_profile_shape(name, profile)[0][0])
 
     def bind(
@@ -83,12 +78,7 @@ class LoadedPlan:
         scratch: Address,
         given: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     ) -> Enqueue:
-        """Make a new context; returns a function that enqueues one pass.
-
-        profile: index of the optimization profile. shapes: of the inputs with a dynamic shape. addresses: of all inputs
-        and outputs. given: shapes that outputs must have, because of the memory that they are bound to.
-        Raises `EngineError` if names, shapes, aliases or the context do not fit.
-        """
+        """Makes a new context for the optimization profile of that number."""
         missing = {*self.inputs, *self.outputs} ^ set(addresses)
         if missing:
             raise EngineError(
@@ -126,7 +116,7 @@ class LoadedPlan:
         return enqueue
 
     def close(self) -> None:
-        """Release contexts and engine; call it before the device is closed. Nothing may be enqueued afterwards."""
+        """Release everything; call it before the device is closed. Nothing may be enqueued afterwards."""
         self._contexts.clear()
         self._context_argument = self._engine = self._runtime = None
 
@@ -151,7 +141,7 @@ class LoadedPlan:
             )
 
 
-def check_fit(bundle: Bundle, plan: Plan, library: Library, device: Device) -> None:
+def check_fit(bundle: Bundle, plan: Plan, library: Library, device: CudaDevice) -> None:
     """Check that `plan` can run on `device`, whose context must be current: it is the current GPU that TensorRT judges.
 
     Raises `EngineError` with the command that compiles the plan again.
@@ -178,7 +168,7 @@ def check_fit(bundle: Bundle, plan: Plan, library: Library, device: Device) -> N
         _check_validity(file, library, device, again)
 
 
-def _check_validity(file: Path, library: Library, device: Device, again: str) -> None:
+def _check_validity(file: Path, library: Library, device: CudaDevice, again: str) -> None:
     """Ask the library itself."""
     trt = library.trt
     runtime = trt.Runtime(library.logger)

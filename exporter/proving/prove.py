@@ -15,24 +15,24 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from ...bundle import Contract, ModelSpec, Proof, Role
+from ...engines.base import OpenedDraft
 from ...engines.onnxruntime.assistant import OrtAssistant
 from ...engines.onnxruntime.blocks import OrtBlockDecoder
 from ...engines.onnxruntime.cpu import NAME
 from ...engines.onnxruntime.decoder import DecoderOptions, OrtDecoder
 from ...engines.onnxruntime.graphs import open_graph
 from ...errors import UnsupportedModelError
-from ...runtime.proofs.confidence_parity import measure_confidences
 from ...runtime.proofs.parity import (
     ReferenceStep,
     Rounding,
     Step,
     arithmetic,
+    measure,
     passed,
-    prove_decoder,
     schedule,
 )
 from ...runtime.proofs.reference_file import load_reference
-from ...runtime.proofs.tree_parity import prove_trees
+from ...runtime.proofs.tree_parity import measure_trees
 from ..checkpoints.half_precision import cached_as, fp32_arithmetic
 from ..checkpoints.source import first_line
 from ..hidden_drafts.base import HiddenDraft
@@ -143,13 +143,12 @@ def prove(
         if wide and spec.rounding is not None and _rounds(path):
             kind = Rounding(spec.rounding, "fp32" if contract.precision == "fp32" else "widened")
         with opened(path, spec, kept, dialect, wide) as decoder:
-            reader = decoder.reader
-            proofs.append(prove_decoder(decoder, reference, *where, role, kind, reader))
-            confident = measure_confidences(decoder, reference, where, role, kind, reader, decoder.confidence)
-            proofs += [passed(proof, "confidences") for proof in confident]
+            model = OpenedDraft(decoder, decoder.confidence, decoder.reader)
+            proofs += map(passed, measure(model, reference, where, role, kind))
             if kept.tree_rows and isinstance(decoder, OrtDecoder):
-                proofs.append(prove_trees(decoder, reference, kept, where, of_trees))
-        del decoder  # its memory, before the next one asks for as much
+                found = measure_trees(decoder, reference, kept, where, of_trees)
+                proofs.append(passed(found, "build it without --tree-rows, and report the model"))
+        del decoder, model  # their memory, before the next one asks for as much
     return replace(spec, proofs=tuple(proofs))
 
 

@@ -6,15 +6,13 @@ They are of one bundle; costs are also of one host, engine and number of threads
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
-from ...atomic import remove_left, temporary_file, write_whole
+from ...atomic import output_errors, remove_left, temporary_file, write_whole
 from ...bundle import Bundle, Manifest
-from ...errors import BundleError, OutputError, ParameterError
+from ...errors import BundleError, ParameterError
 from ...strict import parse, read_json
 from ..drafting.names import check_drafter
 from .cost_model import COSTS, Costs
@@ -26,6 +24,7 @@ from .survival import Survival
 REPORT = "report.md"
 # The folder of those that are not finished.
 JOURNALS = "calibration"
+KEPT = "calibration results are kept in the bundle, so it must be writable"
 
 T = TypeVar("T", Costs, Policy, Routing, Survival)
 
@@ -124,7 +123,7 @@ def _drafter(name: str, bundle: Bundle, file: str, key: str, verb: str) -> str:
 
 def write_decision(bundle: Bundle, value: Policy | Routing | Mapping[str, Costs | Survival], name: str) -> None:
     """Replace the file atomically. Raises `OutputError`."""
-    with _writing(bundle.root):
+    with output_errors(KEPT, bundle.root):
         text = json.dumps(value, indent=1, ensure_ascii=False, default=asdict) + "\n"
         write_whole(bundle.path(name), text.encode())
 
@@ -132,17 +131,8 @@ def write_decision(bundle: Bundle, value: Policy | Routing | Mapping[str, Costs 
 def check_writable(bundle: Bundle) -> None:
     """Check before a long run that the bundle can be written. Removes what killed runs left. Raises `OutputError`."""
     remove_left(bundle.root)
-    with _writing(bundle.root), temporary_file(bundle.path(POLICY), b""):
+    with output_errors(KEPT, bundle.root), temporary_file(bundle.path(POLICY), b""):
         pass
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"{folder} cannot be written: {reason}; calibration results are kept in the bundle") from None
 
 
 def remedy(bundle: Bundle) -> str:

@@ -144,11 +144,9 @@ def judge(
     def compared(place: int, others: Sequence[int]) -> Equality:
         """At a place where the output differs from that of passes of the widths `others`, of which first rows count."""
         agreed = [*prompt, *speculative[:place]]
-        plainly = _logits_after(agreed, others, *feeding)
-        if rows_count:
-            ours = _logits_in_rounds(agreed, widths, rows, *feeding)
-        else:
-            ours = _logits_after(agreed, widths, *feeding)
+        first_rows = [0] * (place + 1)
+        plainly = _logits_after(agreed, others, first_rows, *feeding)
+        ours = _logits_after(agreed, widths, rows if rows_count else first_rows, *feeding)
         margin = float(plainly.max() - plainly[speculative[place]])
         # Parity allows either of the two to be as far from the reference.
         limit = 2 * (tolerance or math.inf) * float(np.std(plainly[plainly > -np.inf]))
@@ -188,16 +186,6 @@ def plain_at_widths(
 
 
 def _logits_after(
-    tokens: Sequence[int], widths: Sequence[int], target: Decoder, prompt_length: int, chunk: int, capacity: int
-) -> Logits:
-    """The logits `[vocab]` that follow `tokens`, fed as `plain_at_widths` feeds them."""
-    CachedDecoder(target, chunk).prefill(tokens, prompt_length - 1)
-    for end, width in zip(range(prompt_length, len(tokens)), widths, strict=False):
-        _step_at_width(target, tokens[:end], width, capacity)
-    return _step_at_width(target, tokens, widths[len(tokens) - prompt_length], capacity).copy()
-
-
-def _logits_in_rounds(
     tokens: Sequence[int],
     widths: Sequence[int],
     rows: Sequence[int],
@@ -206,7 +194,10 @@ def _logits_in_rounds(
     chunk: int,
     capacity: int,
 ) -> Logits:
-    """The same, fed in the passes that the tokens came from; what these rejected is padding."""
+    """The logits `[vocab]` that follow `tokens`, fed in the passes that they came from; what these rejected is padding.
+
+    widths, rows: as of `judge`; rows of 0 alone feed as `plain_at_widths` does.
+    """
     CachedDecoder(target, chunk).prefill(tokens, prompt_length - 1)
     index, last = 0, len(tokens) - prompt_length
     while True:

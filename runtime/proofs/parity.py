@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import Contract, ModelSpec, Precision, Proof
-from ...engines.base import Decoder, Logits, Reader
+from ...engines.base import Decoder, Logits, OpenedDraft, Reader
 from ...errors import ProofError
 
 # The arithmetic of a graph: its own precision, or widened to fp32 over weights in half precision.
@@ -264,59 +264,53 @@ def arithmetic(spec: ModelSpec, contract: Contract) -> Arithmetic:
     return contract.precision if spec.rounding is None else Rounding(spec.rounding, contract.precision)
 
 
-def measure_decoder(
-    decoder: Decoder,
-    reference: list[ReferenceStep],
-    engine: str,
-    dialect: str,
-    role: str,
-    arithmetic: Arithmetic,
-    reader: Reader | None = None,
-) -> Proof:
-    return measure(reference, list(logits_of(decoder, reference, reader)), engine, dialect, role, arithmetic)
-
-
 def measure(
-    reference: Sequence[ReferenceStep],
-    answers: Sequence[Logits],
-    engine: str,
-    dialect: str,
-    role: str,
-    arithmetic: Arithmetic,
+    model: OpenedDraft, reference: list[ReferenceStep], where: tuple[str, str], role: str, kind: Arithmetic
+) -> list[Proof]:
+    """Of the logits and, where the reference has some, of the confidences that come with the tokens.
+
+    model: a target or a draft. where: engine and dialect. kind: the arithmetic of the graph.
+    """
+    answers, told = list[Logits](), list[Logits]()
+    for entry, logits in zip(reference, logits_of(model.decoder, reference, model.reader), strict=True):
+        answers.append(logits)
+        if entry.confidence is not None:
+            confidence = model.confidence() if model.confidence else np.nan
+            told.append(_as_logits(np.full(entry.step.rows, confidence, np.float32)))
+    proofs = [_compared(reference, answers, where, role, kind)]
+    recorded = [ReferenceStep(one.step, _as_logits(one.confidence)) for one in reference if one.confidence is not None]
+    if recorded:
+        proofs.append(_compared(recorded, told, (where[0], f"{where[1]}, confidences"), role, kind))
+    return proofs
+
+
+def _as_logits(confidences: NDArray[np.float32]) -> Logits:
+    """A confidence is a logit against 0; the 1 beside them keeps the spread from 0 where all confidences are."""
+    return np.stack([confidences, np.zeros_like(confidences), np.ones_like(confidences)], 1)
+
+
+def _compared(
+    reference: Sequence[ReferenceStep], answers: Sequence[Logits], where: tuple[str, str], role: str, kind: Arithmetic
 ) -> Proof:
     apart = divergence(zip((entry.logits for entry in reference), answers, strict=True))
     return Proof(
-        engine=engine,
-        dialect=dialect,
-        role=role,
+        *where,
+        role,
         rows=apart.rows,
         length=max(entry.step.end for entry in reference),
         max_error=largest_error(reference, answers),
-        tolerance=None if isinstance(arithmetic, Rounding) else LOGIT_TOLERANCE[arithmetic],
+        tolerance=None if isinstance(kind, Rounding) else LOGIT_TOLERANCE[kind],
         divergence=apart.nats,
-        divergence_tolerance=arithmetic.allowed(spread(reference)) if isinstance(arithmetic, Rounding) else None,
+        divergence_tolerance=kind.allowed(spread(reference)) if isinstance(kind, Rounding) else None,
     )
 
 
-def prove_decoder(
-    decoder: Decoder,
-    reference: list[ReferenceStep],
-    engine: str,
-    dialect: str,
-    role: str,
-    arithmetic: Arithmetic,
-    reader: Reader | None = None,
-) -> Proof:
-    """Raises `ProofError` if the decoder differs from the reference by more than the tolerance of its arithmetic."""
-    return passed(measure_decoder(decoder, reference, engine, dialect, role, arithmetic, reader), "logits")
-
-
-def passed(proof: Proof, what: str) -> Proof:
-    """what: was compared. Raises `ProofError`."""
+def passed(proof: Proof, remedy: str = "report this with the checkpoint's config.json") -> Proof:
+    """Raises `ProofError` where what was compared differs by more than is allowed."""
     if not proof.passed:
+        what = "confidences" if proof.dialect.endswith("confidences") else "logits"
         raise ProofError(
             f"{proof.role} on {proof.engine} ({proof.dialect}): {what} are {proof.measure} the Hugging Face model's"
-            f"{' under the same rounding' if proof.tolerance is None else ''}, {proof.limit} is allowed; "
-            "report this with the checkpoint's config.json"
+            f"{' under the same rounding' if proof.tolerance is None else ''}, {proof.limit} is allowed; {remedy}"
         )
     return proof

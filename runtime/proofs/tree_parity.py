@@ -16,7 +16,6 @@ import numpy as np
 
 from ...bundle import Contract, Proof
 from ...engines.base import Decoder, Logits, TakesTrees
-from ...errors import ProofError
 from .parity import LOGIT_TOLERANCE, POISON, Arithmetic, ReferenceStep, Rounding, largest_error, logits_of
 
 
@@ -35,7 +34,7 @@ def _rejected(reference: Sequence[ReferenceStep], contract: Contract) -> Iterato
 
 def measure_trees(
     decoder: TreeDecoder,
-    reference: Sequence[ReferenceStep],
+    reference: list[ReferenceStep],
     contract: Contract,
     where: tuple[str, str],
     kind: Arithmetic,
@@ -45,7 +44,7 @@ def measure_trees(
     A graph that rounds activations is compared with its own passes over each sequence, whose rows round alike.
     """
     if isinstance(kind, Rounding):
-        own = logits_of(decoder, list(reference))
+        own = logits_of(decoder, reference)
         reference, kind = (
             [ReferenceStep(one.step, logits) for one, logits in zip(reference, own, strict=True)],
             kind.exact,
@@ -74,20 +73,3 @@ def measure_trees(
     engine, dialect = where
     error = largest_error(wanted, answers)
     return Proof(engine, f"{dialect}, trees", "target", sum(map(len, answers)), length, error, LOGIT_TOLERANCE[kind])
-
-
-def prove_trees(
-    decoder: TreeDecoder,
-    reference: Sequence[ReferenceStep],
-    contract: Contract,
-    where: tuple[str, str],
-    kind: Arithmetic,
-) -> Proof:
-    """Raises `ProofError` if the rows of a tree differ from those of the sequences that it holds."""
-    proof = measure_trees(decoder, reference, contract, where, kind)
-    if not proof.passed:
-        raise ProofError(
-            f"the target's {where[1]} graph is {proof.max_error:.2g} standard deviations off in trees, "
-            f"{proof.tolerance:g} is allowed; build it without --tree-rows, and report the model"
-        )
-    return proof

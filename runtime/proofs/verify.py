@@ -18,10 +18,9 @@ from ..sampling.parameters import SamplingParameters
 from ..session import Session
 from ..text.prompt_file import read_prompt_lines
 from .chi_squared import FALSE_ALARM, Sampled, exact_joint, sample_session
-from .confidence_parity import measure_confidences
 from .enumeration import Exactness, check_rules
 from .equality import Equality, RowExactness, check_equality, measure_rows
-from .parity import arithmetic, measure_decoder
+from .parity import arithmetic, measure
 from .reference_file import load_reference
 from .rule_parity import RuleProof, measure_rule
 from .tree_enumeration import check_trees
@@ -108,7 +107,7 @@ def verify_session(
     `specexport bench`, with or without routes. stage: shows how far it is. Raises `ParameterError`
     naming an invalid line.
     """
-    manifest = session.bundle.manifest
+    manifest, vocab_size = session.bundle.manifest, session.bundle.manifest.target.vocab_size
     named = check_drafter(drafter, manifest.draft_names)
     if prompts is not None:
         requests = _requests(session, prompts, max_new_tokens)
@@ -117,11 +116,10 @@ def verify_session(
     drafts = [(manifest.draft_called(name), session.drafts.open(name)) for name in session.drafts.names]
     with stage("parity", 1 + len(drafts)) as announce:
         announce("target")
-        proofs = [*_parity(session, manifest.target, OpenedDraft(session.engine.target), "target")]
+        proofs = _parity(session, manifest.target, OpenedDraft(session.engine.target), "target")
         for draft, opened in drafts:
             announce(draft.label)
             proofs += _parity(session, draft.model, opened, draft.label)
-        proofs += _trees(session)
         rows = measure_rows(session.engine.target, _proof_tokens(session)[:ROW_TOKENS], manifest.contract)
         session.reset()
     sampled: tuple[Sampled, ...] = ()
@@ -136,35 +134,20 @@ def verify_session(
         exactness = check_rules()
         if session.engine.trees is not None:
             exactness.append(check_trees())
-        compiled = tuple(_compiled(session))
+        rules, open_rule = rule_specs(manifest.contract.max_draft_tokens), session.engine.open_rule
+        compiled = tuple(measure_rule(open_rule(rule), rule, vocab_size) for rule in rules) if open_rule else ()
     return Report(tuple(exactness), compiled, tuple(proofs), equalities, sampled, drafters, rows)
 
 
-def _trees(session: Session) -> Iterator[Proof]:
-    target, manifest = session.engine.target, session.bundle.manifest
-    if session.engine.trees is not None:
-        assert isinstance(target, TreeDecoder)
-        reference = load_reference(session.bundle.path(manifest.target.reference))
-        where = session.engine.name, session.engine.dialect
-        kind = arithmetic(manifest.target, manifest.contract)
-        yield measure_trees(target, reference, manifest.contract, where, kind)
-
-
-def _parity(session: Session, model: ModelSpec, opened: OpenedDraft, called: str) -> Iterator[Proof]:
-    reference, where = (
-        load_reference(session.bundle.path(model.reference)),
-        (session.engine.name, session.engine.dialect),
-    )
-    kind = arithmetic(model, session.bundle.manifest.contract)
-    yield measure_decoder(opened.decoder, reference, *where, called, kind, opened.reader)
-    yield from measure_confidences(opened.decoder, reference, where, called, kind, opened.reader, opened.confidence)
-
-
-def _compiled(session: Session) -> Iterator[RuleProof]:
-    manifest, open_rule = session.bundle.manifest, session.engine.open_rule
-    if open_rule is not None:
-        for spec in rule_specs(manifest.contract.max_draft_tokens):
-            yield measure_rule(open_rule(spec), spec, manifest.target.vocab_size)
+def _parity(session: Session, model: ModelSpec, opened: OpenedDraft, called: str) -> list[Proof]:
+    reference = load_reference(session.bundle.path(model.reference))
+    where, contract = (session.engine.name, session.engine.dialect), session.bundle.manifest.contract
+    kind = arithmetic(model, contract)
+    proofs = measure(opened, reference, where, called, kind)
+    if called == "target" and session.engine.trees is not None:
+        assert isinstance(opened.decoder, TreeDecoder)
+        proofs.append(measure_trees(opened.decoder, reference, contract, where, kind))
+    return proofs
 
 
 def _equalities(

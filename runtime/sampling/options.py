@@ -89,7 +89,7 @@ def _refused(name: str, value: object, expected: str) -> ParameterError:
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Option):
-    """From low to high; low itself is excluded with `above`. off: what the neutral value does."""
+    """From low to high; low itself is excluded with `above`. off: what the neutral value does, or the unit."""
 
     low: float
     high: float

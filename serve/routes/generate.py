@@ -20,12 +20,11 @@ from ...runtime.text.chat_template import Variables
 from ...runtime.text.encode import Prompt
 from ..http.exchange import ClientGone, Exchange
 from ..service import Service
-from ..wire.answers import metrics_of
 from ..wire.body import Parsed, parse
 from ..wire.calls import Calls, bounded, calls_of
 from ..wire.constraints import grammar_of, relaxed
 from ..wire.errors import as_sent, of_engine, of_grammar
-from ..wire.requests import ChatRequest, Common, CompletionRequest, Extension, StreamOptions
+from ..wire.requests import ChatRequest, Common, CompletionRequest, Extension
 from ..wire.translate import (
     chat_messages,
     check_scores,
@@ -51,7 +50,7 @@ LISTABLE = re.compile("[!-+\\--~]+")  # visible ASCII without a comma, which sta
 
 async def chat(service: Service, exchange: Exchange) -> None:
     parsed = parse(ChatRequest, await exchange.body(), service.settings.strict_fields)
-    await converse(service, exchange, parsed, partial(ChatShape, service, _wants_usage(parsed.request)))
+    await converse(service, exchange, parsed, ChatShape)
 
 
 async def converse(
@@ -83,7 +82,7 @@ async def completions(service: Service, exchange: Exchange) -> None:
     service.check_model(parsed.request.model)
     making = _completion(service, exchange.key, parsed.request)
     work = await _made(making, exchange, parsed)
-    await _answer(work, exchange, TextShape(service, _wants_usage(parsed.request), work))
+    await _answer(work, exchange, TextShape(work))
 
 
 async def _completion(service: Service, key: str, request: CompletionRequest) -> Work:
@@ -221,10 +220,9 @@ async def _whole(work: Work, exchange: Exchange, shape: Shape) -> None:
         with_logprobs = work.parameters[index].logprobs is not None
         parts = [part for piece in rounds for part in piece.parts]
         choices.append(Whole.of(parts, entries if with_logprobs else None, output.finish_reason))
-    metrics = metrics_of(work.statistics, work.queue_seconds, work.service.session.max_draft_tokens)
 
     def body() -> bytes:
-        return msgspec.json.encode(shape.whole(choices, work.usage, metrics))
+        return msgspec.json.encode(shape.whole(choices, work.usage, work.metrics))
 
     scored = any(output.scored for output in work.outputs)  # thousands of entries: off the event loop
     await exchange.answer(200, await asyncio.to_thread(body) if scored else body())
@@ -248,9 +246,8 @@ async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
             work.service.metrics.rejected(refusal.code)
         await exchange.fail(refusal)
         return
-    if _wants_usage(work.request):
-        metrics = metrics_of(work.statistics, work.queue_seconds, work.service.session.max_draft_tokens)
-        await _send(exchange, shape.usage(work.usage, metrics))
+    if work.wants_usage:
+        await _send(exchange, shape.usage(work.usage, work.metrics))
     if shape.done:
         await exchange.event(b"[DONE]")
     await exchange.end()
@@ -313,10 +310,6 @@ def _chunks(shape: Shape, index: int, piece: Piece, with_logprobs: bool, first: 
         first = False
         yield shape.piece(index, part, entries if with_logprobs else None, drafts)
         entries, drafts = [], None
-
-
-def _wants_usage(request: ChatRequest | CompletionRequest) -> bool:
-    return bool((request.stream_options or StreamOptions()).include_usage)
 
 
 def _unknown_route(service: Service, request: ChatRequest | CompletionRequest) -> list[str]:

@@ -169,10 +169,10 @@ class ResponsesShape(Shape):
             item.content.append(part)  # type: ignore[arg-type]
 
     def _close(self, status: str) -> None:
-        item, self._item = self._item, None
+        item = self._item
         if item is None:
             return
-        place = {"output_index": len(self._answer.output) - 1, "item_id": item.id}
+        place, self._item = self._place(), None
         item.status = status
         if isinstance(item, FunctionCall):
             self._tell("function_call_arguments.done", **place, name=item.name, arguments=item.arguments)

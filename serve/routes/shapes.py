@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -12,13 +12,13 @@ import msgspec
 from ...runtime.sampling.logprobs import TokenLogprobs
 from ...runtime.tools.answer import Thought
 from ...runtime.tools.calls import Argued, Begun, Part, joined
-from ..service import Service
 from ..wire.answers import (
     AnsweredCall,
     AnsweredFunction,
     AnswerMessage,
     ChatAnswer,
     ChatChoice,
+    ChatLogprobs,
     Chunk,
     CompletionAnswer,
     CompletionLogprobs,
@@ -83,85 +83,67 @@ class Shape(Protocol):
     def whole(self, choices: list[Whole], usage: Usage, metrics: Metrics) -> msgspec.Struct: ...
 
 
-@dataclass
-class Head:
-    """What an answer and all its chunks have in common. usage: whether the client asked for it at the end."""
+class ChunkShape(Shape):
+    """A stream of chunks, which have the same head as a whole answer. prefix: of its id. object: of a chunk."""
 
-    service: Service
     prefix: str
     object: str
-    with_usage: bool
-    id: str = field(init=False)
-    created: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.id, self.created = f"{self.prefix}-{uuid4().hex}", int(time.time())
+    def __init__(self, work: Work) -> None:
+        service = work.service
+        self._work, self._texts, self._with_usage = work, service.texts, work.wants_usage
+        self._head: dict[str, Any] = {
+            "id": f"{self.prefix}-{uuid4().hex}",
+            "created": int(time.time()),
+            "model": service.name,
+            "system_fingerprint": service.fingerprint,
+        }
 
-    def chunk(self, choices: list[DeltaChoice] | list[TextChoice], drafts: Drafts | None = None) -> Chunk:
-        return Chunk(
-            id=self.id,
-            object=self.object,
-            created=self.created,
-            model=self.service.name,
-            system_fingerprint=self.service.fingerprint,
-            choices=choices,
-            usage=None if self.with_usage else msgspec.UNSET,
-            specexport=msgspec.UNSET if drafts is None else drafts,
-        )
-
-    def last(self, usage: Usage, metrics: Metrics) -> Chunk:
-        chunk = self.chunk([])
+    def usage(self, usage: Usage, metrics: Metrics) -> Chunk:
+        chunk = self._chunk([])
         chunk.usage, chunk.metrics = usage, metrics
         return chunk
 
-    def whole(self, kind: type[msgspec.Struct], **rest: Any) -> msgspec.Struct:
-        """An answer in one piece."""
-        service = self.service
-        head = {"id": self.id, "created": self.created, "model": service.name}
-        return kind(**head, system_fingerprint=service.fingerprint, **rest)
+    def _chunk(self, choices: list[DeltaChoice] | list[TextChoice], drafts: Drafts | None = None) -> Chunk:
+        return Chunk(
+            **self._head,
+            object=self.object,
+            choices=choices,
+            usage=None if self._with_usage else msgspec.UNSET,
+            specexport=msgspec.UNSET if drafts is None else drafts,
+        )
+
+    def _scored(self, index: int) -> PromptLogprobs | msgspec.UnsetType:
+        """Of the prompt, if the request asks for them."""
+        count = self._work.request.prompt_logprobs
+        if count is None:
+            return msgspec.UNSET
+        return prompt_logprobs(self._work.outputs[index].scored, count, self._texts)
 
 
-def _scored(work: Work | None, index: int) -> PromptLogprobs | msgspec.UnsetType:
-    """Of the prompt, if the request asks for them."""
-    count = work.request.prompt_logprobs if work is not None else None
-    if work is None or count is None:
-        return msgspec.UNSET
-    return prompt_logprobs(work.outputs[index].scored, count, work.service.texts)
-
-
-class ChatShape(Shape):
-    def __init__(self, service: Service, with_usage: bool, work: Work | None = None) -> None:
-        self._service, self._work = service, work
-        self._head = Head(service, "chatcmpl", "chat.completion.chunk", with_usage)
+class ChatShape(ChunkShape):
+    prefix, object = "chatcmpl", "chat.completion.chunk"
 
     def start(self, index: int, part: Part | Thought) -> Chunk | None:
         content = "" if isinstance(part, str) else None  # as in a whole answer
-        return self._head.chunk([DeltaChoice(index, Delta(role="assistant", content=content))])
+        return self._chunk([DeltaChoice(index, Delta(role="assistant", content=content))])
 
     def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
-        entries = None if logprobs is None else chat_logprobs(logprobs, self._service.texts)
-        return self._head.chunk([DeltaChoice(index, _delta(part), entries)], drafts)
+        return self._chunk([DeltaChoice(index, _delta(part), self._entries(logprobs))], drafts)
 
     def finish(self, index: int, reason: str, logprobs: Logprobs) -> Chunk:
-        entries = None if logprobs is None else chat_logprobs(logprobs, self._service.texts)
-        return self._head.chunk([DeltaChoice(index, Delta(), entries, reason)])
-
-    def usage(self, usage: Usage, metrics: Metrics) -> Chunk:
-        return self._head.last(usage, metrics)
+        return self._chunk([DeltaChoice(index, Delta(), self._entries(logprobs), reason)])
 
     def whole(self, choices: list[Whole], usage: Usage, metrics: Metrics) -> msgspec.Struct:
-        texts = self._service.texts
         made = [
-            ChatChoice(
-                index,
-                _message(choice),
-                None if choice.logprobs is None else chat_logprobs(choice.logprobs, texts),
-                choice.finish_reason,
-            )
+            ChatChoice(index, _message(choice), self._entries(choice.logprobs), choice.finish_reason)
             for index, choice in enumerate(choices)
         ]
-        scored = _scored(self._work, 0)
-        return self._head.whole(ChatAnswer, choices=made, usage=usage, metrics=metrics, prompt_logprobs=scored)
+        scored = self._scored(0)
+        return ChatAnswer(**self._head, choices=made, usage=usage, metrics=metrics, prompt_logprobs=scored)
+
+    def _entries(self, logprobs: Logprobs) -> ChatLogprobs | None:
+        return None if logprobs is None else chat_logprobs(logprobs, self._texts)
 
 
 def _delta(part: Part | Thought) -> Delta:
@@ -187,16 +169,17 @@ def _message(choice: Whole) -> AnswerMessage:
     return AnswerMessage("assistant", choice.text or None, None, thoughts, calls)
 
 
-class TextShape(Shape):
-    def __init__(self, service: Service, with_usage: bool, work: Work) -> None:
-        self._service, self._work = service, work
-        self._head = Head(service, "cmpl", "text_completion", with_usage)
+class TextShape(ChunkShape):
+    prefix, object = "cmpl", "text_completion"
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
         self._sent: dict[int, CompletionEntries] = {}  # by choice
 
     def start(self, index: int, part: Part | Thought) -> Chunk | None:
         if not self._work.echoes:
             return None
-        return self._head.chunk([TextChoice(index, self._work.echoes[index], self._echoed(index), None)])
+        return self._chunk([TextChoice(index, self._work.echoes[index], self._echoed(index), None)])
 
     def _echoed(self, index: int) -> CompletionLogprobs | None:
         work = self._work
@@ -207,21 +190,18 @@ class TextShape(Shape):
 
     def _of(self, index: int) -> CompletionEntries:
         if index not in self._sent:
-            self._sent[index] = CompletionEntries(self._service.texts, self._work.characters(index))
+            self._sent[index] = CompletionEntries(self._texts, self._work.characters(index))
         return self._sent[index]
 
     def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
         assert isinstance(part, str)  # a prompt that is not a conversation calls nothing
-        return self._head.chunk([TextChoice(index, part, self._entries(index, logprobs), None)], drafts)
+        return self._chunk([TextChoice(index, part, self._entries(index, logprobs), None)], drafts)
 
     def finish(self, index: int, reason: str, logprobs: Logprobs) -> Chunk:
-        return self._head.chunk([TextChoice(index, "", self._entries(index, logprobs), reason)])
+        return self._chunk([TextChoice(index, "", self._entries(index, logprobs), reason)])
 
     def _entries(self, index: int, logprobs: Logprobs) -> CompletionLogprobs | None:
         return None if logprobs is None else self._of(index).add(logprobs)
-
-    def usage(self, usage: Usage, metrics: Metrics) -> Chunk:
-        return self._head.last(usage, metrics)
 
     def whole(self, choices: list[Whole], usage: Usage, metrics: Metrics) -> msgspec.Struct:
         made = []
@@ -233,5 +213,5 @@ class TextShape(Shape):
             if logprobs is not None and entries is not None:
                 for name in entries.__struct_fields__:
                     getattr(logprobs, name).extend(getattr(entries, name))
-            made.append(TextChoice(index, text, logprobs or entries, choice.finish_reason, _scored(self._work, index)))
-        return self._head.whole(CompletionAnswer, choices=made, usage=usage, metrics=metrics)
+            made.append(TextChoice(index, text, logprobs or entries, choice.finish_reason, self._scored(index)))
+        return CompletionAnswer(**self._head, choices=made, usage=usage, metrics=metrics)

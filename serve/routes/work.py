@@ -15,10 +15,10 @@ from ...runtime.tools.calls import CallReader
 from ..engine.job import Job
 from ..http.exchange import ClientGone
 from ..service import Service
-from ..wire.answers import Usage, usage_of
+from ..wire.answers import Metrics, Usage, metrics_of, usage_of
 from ..wire.calls import Calls
 from ..wire.logprobs import Characters
-from ..wire.requests import ChatRequest, CompletionRequest, Extension
+from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
 from .output import Output
 
 
@@ -96,9 +96,13 @@ class Work:
         return usage_of(*self.statistics, thought=thought, answers=self.request.n or 1)
 
     @property
-    def finish_reasons(self) -> list[str]:
-        """Of each prompt that was begun."""
-        return [output.finish_reason for output in self.outputs] + ["refused"] * self.refused
+    def metrics(self) -> Metrics:
+        return metrics_of(self.statistics, self.queue_seconds, self.service.session.max_draft_tokens)
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream's client asked for it, at the end."""
+        return bool((self.request.stream_options or StreamOptions()).include_usage)
 
     @property
     def queue_seconds(self) -> float:
@@ -107,12 +111,13 @@ class Work:
     @property
     def log_fields(self) -> dict[str, object]:
         """What the log says of it."""
-        rows = self.statistics
+        rows, prompts = self.statistics, self.statistics[:: self.request.n or 1]
+        reasons = [output.finish_reason for output in self.outputs] + ["refused"] * self.refused
         return {
-            "prompt_tokens": sum(row.prompt_tokens for row in rows[:: self.request.n or 1]),
-            "cached_tokens": sum(row.reused_tokens for row in rows[:: self.request.n or 1]),
+            "prompt_tokens": sum(row.prompt_tokens for row in prompts),
+            "cached_tokens": sum(row.reused_tokens for row in prompts),
             "completion_tokens": sum(row.emitted for row in rows),
-            "finish_reason": ",".join(self.finish_reasons) or "abort",  # if it left before its first prompt's turn
+            "finish_reason": ",".join(reasons) or "abort",  # if it left before its first prompt's turn
             "queue_seconds": round(self.queue_seconds, 4),
             "first_token_seconds": round(sum(row.first_token_seconds for row in rows[:1]), 4),
         }

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 from specexport.engines.base import Arrays, Engine
-from specexport.engines.cuda.round_graph import PassDecoder
+from specexport.engines.cuda.decoder import DeviceDecoder
 from specexport.engines.rules import RuleName, RuleSpec
 from specexport.runtime.session import Session
 
@@ -17,12 +17,12 @@ Size = tuple[int, int]  # width, span
 RuleKey = tuple[RuleName, int]  # the rule and k, 0 for rules that read one row
 
 
-def pass_samples(meter: Meter, decoder: PassDecoder, sizes: Iterable[Size]) -> dict[Size, Sample]:
+def pass_samples(meter: Meter, decoder: DeviceDecoder, sizes: Iterable[Size]) -> dict[Size, Sample]:
     """Milliseconds of one pass of each size, which ends at the last row of its span."""
     return {(width, span): _pass(meter, decoder, width, span) for width, span in sizes}
 
 
-def _pass(meter: Meter, decoder: PassDecoder, width: int, span: int) -> Sample:
+def _pass(meter: Meter, decoder: DeviceDecoder, width: int, span: int) -> Sample:
     def place() -> None:
         decoder.tokens[width].host[:] = 1
         decoder.positions[width].host[0] = span - width

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specexport.bundle import Role
-from specexport.engines.base import Decoder
-from specexport.runtime.proofs.parity import arithmetic, measure_decoder
+from specexport.engines.base import Decoder, OpenedDraft
+from specexport.runtime.proofs.parity import arithmetic, measure
 from specexport.runtime.proofs.reference_file import load_reference
 from specexport.runtime.session import Session
 
@@ -25,8 +25,8 @@ def prove_parity(session: Session) -> Iterator[Finding]:
     for role, decoder in decoders(session):
         reference = load_reference(session.bundle.path(manifest.pair[role].reference))
         kind = arithmetic(manifest.pair[role], manifest.contract)
-        reader = engine.draft.reader if role == "draft" and engine.draft is not None else None
-        proof = measure_decoder(decoder, reference, engine.name, engine.dialect, role, kind, reader)
+        model = engine.draft if role == "draft" and engine.draft is not None else OpenedDraft(decoder)
+        (proof,) = measure(model, reference, (engine.name, engine.dialect), role, kind)
         compared = f"{proof.rows} rows up to {proof.length} tokens"
         detail = f"{proof.measure} over {compared} (allowed {proof.limit})"
         yield Finding(f"parity, {role}", proof.passed, detail)

@@ -86,8 +86,6 @@ def test_the_seed_makes_it_repeatable() -> None:
 @pytest.mark.parametrize(
     ("above", "below"),
     [
-        ([], []),
-        ([1], [1, 2]),
         ([1, 2], [1, 0]),
         ([1, 2], [1, -1]),
         ([1, -2], [1, 1]),
@@ -111,8 +109,6 @@ def test_quantiles() -> None:
     found = quantiles(range(101))
     assert (found.p10, found.p50, found.p90, found.p99) == (10, 50, 90, 99)
     assert quantiles([2.0]).p10 == quantiles([2.0]).p99 == 2.0
-    with refused(ParameterError, "values"):
-        quantiles([])
 
 
 def test_differences_hold_their_mean_as_often_as_they_say() -> None:
@@ -129,9 +125,6 @@ def test_differences_of_one_request_and_of_none() -> None:
     one = difference_interval([2.0], [4.0])
     assert (one.value, one.low, one.high) == (0.5, -UNBOUNDED, UNBOUNDED)
     assert difference_interval([1.0, 3.0], [1.0, 1.0]).high == pytest.approx(2.0 + STUDENT[0])  # a deviation of 1
-    for differences, sizes in (([], []), ([1.0], [0.0])):
-        with refused(ParameterError, "difference"):
-            difference_interval(differences, sizes)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,7 +12,7 @@ from specexport.calibration.statistics.results import SignalQuality
 from specexport.calibration.survival.curves import MIN_CHANCE, POINTS, PRIOR_TOKENS
 from specexport.calibration.survival.fit import fit_survival
 from specexport.calibration.survival.quality import judge
-from specexport.errors import MissingPackageError, ParameterError
+from specexport.errors import ParameterError
 from specexport.runtime.policy.survival import Survival
 from support.refusals import refused
 
@@ -225,10 +224,3 @@ def test_no_token_is_an_error_of_one_line() -> None:
     tokens = single()
     with refused(ParameterError, "judged", field="prompts"):
         fit_survival(tokens.of(np.zeros(1, bool)), "b")
-
-
-def test_a_missing_scikit_learn_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("sklearn", "sklearn.isotonic", "sklearn.metrics"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with refused(MissingPackageError, "scikit-learn"):
-        fit_survival(few_requests(3), "b")

@@ -19,13 +19,13 @@ import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 from specexport.bundle import Bundle, Contract
-from specexport.engines.base import Decoder
+from specexport.engines.base import Decoder, OpenedDraft
 from specexport.engines.cuda.decoder import DeviceDecoder
 from specexport.engines.onnxruntime import cuda
 from specexport.engines.onnxruntime.device_graph import explain
 from specexport.errors import BundleError, EngineError
 from specexport.exporter.passes.cuda_graphs import keep_lengths_on_device
-from specexport.runtime.proofs.parity import POISON, prove_decoder
+from specexport.runtime.proofs.parity import POISON, measure, passed
 from specexport.runtime.session import Session
 from support.doubles import with_models
 from support.fake_device import FakeDevice
@@ -61,7 +61,8 @@ def fresh(decoder: Decoder) -> Decoder:
 
 
 def test_the_references_logits(decoder: DeviceDecoder, exported: Exported) -> None:
-    proof = prove_decoder(decoder, exported.reference, "onnxruntime-cuda", "ort", "target", "fp32")
+    (proof,) = measure(OpenedDraft(decoder), exported.reference, ("onnxruntime-cuda", "ort"), "target", "fp32")
+    assert passed(proof)
     assert proof.max_error < 1e-4
 
 

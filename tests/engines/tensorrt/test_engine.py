@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from specexport.bundle import Bundle, Contract
+from specexport.engines.base import OpenedDraft
 from specexport.engines.onnxruntime.cpu import load as load_on_cpu
 from specexport.engines.rules import rule_specs
 from specexport.errors import EngineError
-from specexport.runtime.proofs.parity import prove_decoder
+from specexport.runtime.proofs.parity import measure
 from specexport.runtime.proofs.reference_file import load_reference, save_reference
 from specexport.runtime.proofs.rule_parity import measure_rule
 from specexport.runtime.session import Session
@@ -93,7 +94,8 @@ def test_the_models_give_the_reference_logits(sessions: tuple[Session, Session])
         own_draft = pair["draft"].weights == pair["target"].weights
         reference = load_reference(device.bundle.path(pair["target" if own_draft else role].reference))
         decoder = device.engine.target if role == "target" else device.engine.draft.decoder
-        proof = prove_decoder(decoder, reference, device.engine.name, device.engine.dialect, role, contract.precision)  # type: ignore[arg-type]
+        where = device.engine.name, device.engine.dialect
+        (proof,) = measure(OpenedDraft(decoder), reference, where, role, contract.precision)
         assert proof.max_error < 1e-4
     device.reset()  # its caches hold other sequences now
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
-from specexport.bundle import Contract, ModelSpec, Reads
+from specexport.bundle import Contract, ModelSpec, Proof, Reads
+from specexport.engines.base import OpenedDraft
 from specexport.engines.onnxruntime.blocks import OrtBlockDecoder
 from specexport.engines.onnxruntime.graphs import open_graph
 from specexport.errors import BundleError, EngineError
@@ -26,8 +27,7 @@ from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove import record_reference
 from specexport.exporter.tracing.blocks import block_layers, trace_block, trace_chain, trace_context
 from specexport.exporter.weights.recipe import Recipe
-from specexport.runtime.proofs.confidence_parity import measure_confidences
-from specexport.runtime.proofs.parity import ReferenceStep, measure_decoder
+from specexport.runtime.proofs.parity import ReferenceStep, measure
 from specexport.runtime.proofs.reference_file import load_reference, save_reference
 from support.block_drafts import FORMS, RECORDED, save_block, save_block_target, tensors_of
 from support.refusals import refused
@@ -138,16 +138,16 @@ def test_confidences_are_proved(made: Any, opened: OrtBlockDecoder, tmp_path: Pa
     save_reference(tmp_path / "r.npz", record_reference(made[0], CONTRACT, 24))
     reference = load_reference(tmp_path / "r.npz")
 
-    def proof(confidence: Callable[[], float] | None) -> Any:
-        (found,) = measure_confidences(opened, reference, ("onnxruntime", "ort"), "draft", "fp32", opened, confidence)
-        return found
+    def proofs(confidence: Callable[[], float] | None) -> list[Proof]:
+        draft = OpenedDraft(opened, confidence, opened)
+        return measure(draft, reference, ("onnxruntime", "ort"), "draft", "fp32")
 
-    rows = measure_decoder(opened, reference, "onnxruntime", "ort", "draft", "fp32", opened)
+    rows, confidences = proofs(opened.confidence)
     assert rows.passed
-    assert proof(opened.confidence).passed
-    assert proof(opened.confidence).rows == rows.rows > CONTRACT.max_draft_tokens
+    assert confidences.passed
+    assert confidences.rows == rows.rows > CONTRACT.max_draft_tokens
     for other in (lambda: 0.0, None):  # one that no graph writes to, and none
-        assert not proof(other).passed
+        assert not proofs(other)[1].passed
 
 
 @pytest.mark.parametrize("ignored", [{}, dict(causal=(True, False)), dict(cap=None), dict(sinks=False)], ids=str)
@@ -161,7 +161,8 @@ def test_orders_and_caps_are_proved(ignored: dict[str, Any], tmp_path: Path) -> 
     model.form = replace(model.form, **ignored)
     found = decoder(exported(model, "ort", tmp_path), tmp_path)
     reference = load_reference(tmp_path / "r.npz")
-    assert measure_decoder(found, reference, "onnxruntime", "ort", "draft", "fp32", found).passed is not bool(ignored)
+    (proof,) = measure(OpenedDraft(found, reader=found), reference, ("onnxruntime", "ort"), "draft", "fp32")
+    assert proof.passed is not bool(ignored)
 
 
 @pytest.mark.parametrize("ignored", [False, True])
@@ -180,7 +181,8 @@ def test_windows_longer_than_the_text_are_proved(ignored: bool, tmp_path: Path) 
     found = decoder(exported(model, "ort", tmp_path, contract), tmp_path, contract)
 
     def passed(steps: list[ReferenceStep]) -> bool:
-        return measure_decoder(found, steps, "onnxruntime", "ort", "draft", "fp32", found).passed
+        (proof,) = measure(OpenedDraft(found, reader=found), steps, ("onnxruntime", "ort"), "draft", "fp32")
+        return proof.passed
 
     short = [entry for entry in reference if entry.step.end <= window]
     assert reference[-1].step.end == 100

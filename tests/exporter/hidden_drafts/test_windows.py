@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from specexport.bundle import Contract, ModelSpec, Reads
+from specexport.engines.base import OpenedDraft
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.hidden_drafts.checkpoint import find_draft
@@ -20,7 +21,7 @@ from specexport.exporter.proving.prove import open_decoder, record_reference
 from specexport.exporter.tracing.trace import trace, trace_fuse
 from specexport.exporter.tuning.heads import Head, save_head
 from specexport.exporter.weights.recipe import Recipe
-from specexport.runtime.proofs.parity import ReferenceStep, measure_decoder
+from specexport.runtime.proofs.parity import ReferenceStep, measure
 from support.hidden_drafts import TAPS, computed, fused_by, save_speculators, save_target, tables, tensors
 from support.tiny import DIALECTS, VOCAB, layers_of
 from torch import Tensor
@@ -127,7 +128,9 @@ def test_graphs_have_the_window(name: str, dialect: Dialect, target: Path, tmp_p
     model = loaded(name, target, tmp_path / "head")
     _, decoder = exported(model, dialect, tmp_path)
     reference = record_reference(model, CONTRACT, VOCAB)
-    assert measure_decoder(decoder, reference, "onnxruntime", dialect, "draft", "fp32", decoder.reader).passed
+    draft = OpenedDraft(decoder, reader=decoder.reader)
+    (proof,) = measure(draft, reference, ("onnxruntime", dialect), "draft", "fp32")
+    assert proof.passed
 
 
 @pytest.mark.parametrize("ignored", [False, True])
@@ -140,7 +143,9 @@ def test_windows_longer_than_the_text_are_proved(ignored: bool, target: Path, tm
     _, decoder = exported(model, "ort", tmp_path)
 
     def passed(steps: list[ReferenceStep]) -> bool:
-        return measure_decoder(decoder, steps, "onnxruntime", "ort", "draft", "fp32", decoder.reader).passed
+        draft = OpenedDraft(decoder, reader=decoder.reader)
+        (proof,) = measure(draft, steps, ("onnxruntime", "ort"), "draft", "fp32")
+        return proof.passed
 
     assert reference[-1].step.end == CONTRACT.capacity
     assert passed([entry for entry in reference if entry.step.end <= window])

@@ -11,10 +11,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from specexport.bundle import COUNTS, Format
+from specexport.engines.base import OpenedDraft
 from specexport.engines.onnxruntime.decoder import DecoderOptions, OrtDecoder
 from specexport.engines.onnxruntime.states import OrtStates
 from specexport.errors import ProofError
-from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, Rounding, prove_decoder
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, Rounding, measure
 from support.hybrids import KINDS, MORE, save_hybrid
 from support.quantized import (
     Damage,
@@ -72,9 +73,8 @@ def test_a_right_graph_passes(form: Form, make: Make) -> None:
     assert proof.as_run
     assert proof.exact_error < LOGIT_TOLERANCE["fp32"] / 2
     assert made.recorded.rounding > 0
-    end_to_end = prove_decoder(
-        made.decoder(), list(made.recorded.reference), "", "ort", "target", Rounding(made.recorded.rounding, "fp32")
-    )
+    kind = Rounding(made.recorded.rounding, "fp32")
+    (end_to_end,) = measure(OpenedDraft(made.decoder()), list(made.recorded.reference), ("", "ort"), "target", kind)
     assert end_to_end.passed
 
 

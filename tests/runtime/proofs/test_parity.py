@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from specexport.bundle import Contract, Proof
+from specexport.engines.base import OpenedDraft
 from specexport.errors import ProofError
 from specexport.runtime.proofs.parity import (
     LOGIT_TOLERANCE,
@@ -17,8 +18,8 @@ from specexport.runtime.proofs.parity import (
     contexts,
     divergence,
     max_error,
-    measure_decoder,
-    prove_decoder,
+    measure,
+    passed,
     schedule,
 )
 from specexport.runtime.proofs.reference_file import load_reference, save_reference
@@ -46,8 +47,9 @@ def reference_of(contract: Contract = CONTRACT) -> list[ReferenceStep]:
     return entries
 
 
-def prove(decoder: FakeDecoder) -> None:
-    prove_decoder(decoder, reference_of(), "fake", "ort", "target", "fp32")
+def prove(decoder: FakeDecoder, reference: list[ReferenceStep] | None = None, arithmetic: Arithmetic = "fp32") -> Proof:
+    (proof,) = measure(OpenedDraft(decoder), reference or reference_of(), ("fake", "ort"), "draft", arithmetic)
+    return passed(proof)
 
 
 class OffByOne(FakeDecoder):
@@ -113,7 +115,7 @@ class SlightlyOff(FakeDecoder):
 def test_a_right_decoder_is_proved() -> None:
     reference = reference_of()
     decoder = FakeDecoder(CONTRACT, VOCAB)
-    proof = prove_decoder(decoder, reference, "fake", "ort", "draft", "fp32")
+    proof = prove(decoder, reference)
     assert (proof.engine, proof.dialect, proof.role) == ("fake", "ort", "draft")
     assert proof.max_error == 0.0
     assert proof.rows == sum(len(entry.logits) for entry in reference)
@@ -178,9 +180,9 @@ def test_a_step_of_the_ladder_is_climbed_twice_with_garbage_behind() -> None:
 @pytest.mark.parametrize("wrong", [StaysOnTheFirstSpan, ClimbsARowTooLate, StaysOnTheSpanItClimbedTo])
 def test_a_decoder_that_is_wrong_about_spans_is_caught(wrong: type[FakeDecoder]) -> None:
     reference = reference_of(LADDER)
-    prove_decoder(FakeDecoder(LADDER, VOCAB), reference, "fake", "onnx", "target", "fp32")
+    prove(FakeDecoder(LADDER, VOCAB), reference)
     with pytest.raises(ProofError):
-        prove_decoder(wrong(LADDER, VOCAB), reference, "fake", "onnx", "target", "fp32")
+        prove(wrong(LADDER, VOCAB), reference)
 
 
 @pytest.mark.parametrize("arithmetic", LOGIT_TOLERANCE)
@@ -189,10 +191,10 @@ def test_each_arithmetic_has_a_tolerance_of_its_own(arithmetic: Arithmetic) -> N
     assert tolerance < 1  # what is wrong is off by whole standard deviations
     decoder = SlightlyOff(CONTRACT, VOCAB)
     decoder.error = 0.8 * tolerance
-    assert prove_decoder(decoder, reference, "fake", "ort", "target", arithmetic).tolerance == tolerance
+    assert prove(decoder, reference, arithmetic).tolerance == tolerance
     decoder.error = 1.3 * tolerance
     with pytest.raises(ProofError):
-        prove_decoder(decoder, reference, "fake", "ort", "target", arithmetic)
+        prove(decoder, reference, arithmetic)
 
 
 @pytest.mark.parametrize("drafts", [1, 2, 3, 4, 7, 16, 32])
@@ -271,17 +273,19 @@ def test_a_rounded_graph_is_judged_by_its_mean_divergence() -> None:
     reference, decoder = reference_of(), OneTokenOff(CONTRACT, VOCAB)
     decoder.error = 0.5
 
-    def measure(rounding: float) -> Proof:
-        return measure_decoder(decoder, reference, "fake", "ort", "target", Rounding(rounding, "fp32"))
+    def judged(rounding: float) -> Proof:
+        kind = Rounding(rounding, "fp32")
+        (proof,) = measure(OpenedDraft(decoder), reference, ("fake", "ort"), "target", kind)
+        return proof
 
-    found = measure(1.0)
+    found = judged(1.0)
     assert found.max_error > 100 * LOGIT_TOLERANCE["fp32"]  # which is not asked
     assert found.tolerance is None
     assert found.divergence > 1e-3
-    assert measure(found.divergence / 3.9).passed
-    assert not measure(found.divergence / 4.5).passed
+    assert judged(found.divergence / 3.9).passed
+    assert not judged(found.divergence / 4.5).passed
     with pytest.raises(ProofError, match="nats off the Hugging Face model's under the same rounding"):
-        prove_decoder(decoder, reference, "fake", "ort", "target", Rounding(0.0, "fp32"))
+        prove(decoder, reference, Rounding(0.0, "fp32"))
 
 
 @pytest.mark.parametrize(("vocab", "read"), [(VOCAB, 36), (200_000, 20), (10_000_000, 0)])
