@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import PromptError, SpecExportError
-from .generate import brief
+from .generate import brief, cancelled_by_ctrl_c
 from .options import BUNDLE, CHAT_TEMPLATE, note_route, running, sampling_options
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from ..runtime.loop.chunks import Chunk
     from ..runtime.session import Session
     from ..runtime.state.statistics import Statistics
-    from ..runtime.stream import Stream
 
 PROBE = [{"role": "user", "content": "a"}]
 KEY = "\\C-t"  # as readline writes Ctrl-T
@@ -160,7 +158,7 @@ class Conversation:
         try:
             messages = self._fitting(messages)
             stream = self.session.stream(self._with_system(messages), **self.parameters)
-            with _cancelled_by_ctrl_c(stream):
+            with cancelled_by_ctrl_c(stream):
                 for last in stream:
                     text += last.text
                     self.show(last)
@@ -213,14 +211,3 @@ def status(statistics: Statistics, finish_reason: str) -> str:
     ends = {"stop": "", "length": "; stopped at its limit", "cancelled": "; stopped"}
     ends["full"] = "; stopped at the bundle's --max-seq-len"
     return ", ".join(brief(statistics)) + ends[finish_reason]
-
-
-@contextmanager
-def _cancelled_by_ctrl_c(stream: Stream) -> Iterator[None]:
-    """Ctrl-C ends the answer at its next round, but not the program."""
-    before = signal.signal(signal.SIGINT, lambda *_: stream.cancel())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        stream.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,28 +13,39 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import ParameterError
-from .options import BUNDLE, CHAT_TEMPLATE, JSON, grammars, note_route, running, sampling_options, text_of
+from .options import (
+    BUNDLE,
+    CHAT_TEMPLATE,
+    JSON,
+    from_stdin,
+    grammars,
+    note_route,
+    running,
+    sampling_options,
+    text_file,
+    text_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ..runtime.grammar.thinking import Thinking
     from ..runtime.state.statistics import Statistics
+    from ..runtime.stream import Stream
 
 
 @click.command(context_settings={"allow_extra_args": True})
 @BUNDLE
-@click.option("--prompt", help="Text to continue; - reads stdin.")
-@click.option("--chat", metavar="TEXT", help="Message to answer, put into the model's chat template; - reads stdin.")
+@click.option("--prompt", callback=from_stdin, help="Text to continue; - reads stdin.")
 @click.option(
-    "--messages", type=click.File(encoding="utf-8"), help="JSON file with a list of chat messages {role, content}."
+    "--chat",
+    metavar="TEXT",
+    callback=from_stdin,
+    help="Message to answer, put into the model's chat template; - reads stdin.",
 )
+@text_file("--messages", help="JSON file with a list of chat messages {role, content}.")
 @CHAT_TEMPLATE
-@click.option(
-    "--prediction",
-    type=click.File(encoding="utf-8"),
-    help="File with text that the output is likely to repeat, to draft from.",
-)
+@text_file("--prediction", help="File with text that the output is likely to repeat, to draft from.")
 @sampling_options
 @grammars
 @running
@@ -58,8 +71,6 @@ def generate(
     present = [name for name, text in texts.items() if text is not None]
     if len(present) != 1:
         raise click.UsageError(f"found {' and '.join(present) or 'no text'}; give one of {', '.join(texts)}")
-    if prediction is not None and prediction.name == "<stdin>" and "-" in (prompt, chat):
-        raise click.UsageError("the prompt and the prediction cannot both come from stdin; give one as a file")
     from ..runtime.sampling.parameters import SamplingParameters
     from .progress import load
 
@@ -82,7 +93,7 @@ def generate(
     stream = session.stream(source, parameters)
     text, finish_reason, statistics = "", "cancelled", None
     tokens: list[int] = []
-    try:
+    with cancelled_by_ctrl_c(stream, once=True):
         for chunk in stream:
             piece = chunk.text if reader is None else reader(chunk.text, chunk.finish_reason is not None)
             text += piece
@@ -91,8 +102,6 @@ def generate(
             finish_reason = chunk.finish_reason or finish_reason
             if not as_json:
                 click.echo(piece, nl=False)
-    except KeyboardInterrupt:
-        click.echo("", err=True)
     row = statistics.as_dict() if statistics else {}
     if as_json:
         result = {"text": text, "tokens": tokens, "finish_reason": finish_reason, "statistics": row}
@@ -109,6 +118,25 @@ def generate(
         )
     if finish_reason == "cancelled":
         raise SystemExit(130)
+
+
+@contextmanager
+def cancelled_by_ctrl_c(stream: Stream, once: bool = False) -> Iterator[None]:
+    """Ctrl-C ends the answer at its next round, but not the program. once: a second one does, as where nobody reads the
+    output.
+    """
+
+    def cancel(*_: object) -> None:
+        stream.cancel()
+        if once:
+            signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        stream.close()
 
 
 def _without_thoughts(thinking: Thinking | None) -> Callable[[str, bool], str]:

@@ -30,6 +30,7 @@ class FilePath(click.Path):
 
 
 FILE = FilePath(path_type=Path)
+STDIN = "specexport.cli.stdin"  # in a context: the option that reads it
 BUNDLE = click.argument("bundle", type=FILE)
 PROMPTS = click.option(
     "--prompts", required=True, type=FILE, help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines.'
@@ -75,15 +76,27 @@ COMPILING = (
 )
 
 
+def from_stdin(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """The value of an option, a text or a file, where - is stdin. Raises `click.UsageError` where two take that."""
+    if value == "-" or getattr(value, "name", "") == "<stdin>":
+        name, first = parameter.opts[0], context.meta.setdefault(STDIN, parameter.opts[0])
+        if name != first:
+            raise click.UsageError(f"{first} and {name} cannot both come from stdin; give one in another way")
+    return value
+
+
+def text_file(name: str, *names: str, help: str) -> Callable[..., Any]:
+    """An option for a file of text."""
+    return click.option(name, *names, type=click.File(encoding="utf-8"), callback=from_stdin, help=help)
+
+
 OF_BUNDLE = "[default: the bundle's, see inspect]"
 OF_DRAFTS = ("num_draft_tokens", "num_candidates", "drafter", "prediction")
 GRAMMARS = (
-    click.option("--json-schema", type=click.File(encoding="utf-8"), help="File with a JSON schema for the output."),
+    text_file("--json-schema", help="File with a JSON schema for the output."),
     click.option("--regex", help="Regular expression that the whole output must match."),
     click.option("--choice", multiple=True, help="Allowed output; repeatable."),
-    click.option(
-        "--grammar", "lark", type=click.File(encoding="utf-8"), help="File with a Lark grammar for the output."
-    ),
+    text_file("--grammar", "lark", help="File with a Lark grammar for the output."),
 )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -15,8 +17,8 @@ from click.testing import CliRunner, Result
 from specexport.cli import main
 from specexport.cli.generate import generate, summary
 from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.state.cached_decoder import CachedDecoder
 from specexport.runtime.state.statistics import Statistics
-from specexport.runtime.stream import Stream
 from support.refusals import says
 from support.scripted import scripted_session, tell
 from support.thinking_templates import QWEN
@@ -88,12 +90,35 @@ def test_several_that_are_not_given_are_the_bundles_own() -> None:
     assert (found["stop"], found["banned_tokens"]) == (None, (3,))
 
 
-def test_an_answer_that_is_stopped_is_no_success(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(stream: Stream) -> None:
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("when", [0, 3])
+def test_an_interrupt_ends_the_answer_after_its_round(when: int, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, rounds = CachedDecoder.step, []
 
-    monkeypatch.setattr(Stream, "__next__", stopped)
-    assert run("--prompt", "x").exit_code == 130
+    def interrupted(*arguments: Any) -> Any:
+        rounds.append(1)
+        if len(rounds) == when + 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(*arguments)
+
+    monkeypatch.setattr(CachedDecoder, "step", interrupted)
+    given = ("--prompt", "def add def add", "--max-new-tokens", 60, "--drafter", "ngram", "--num-draft-tokens", 4)
+    result = run(*given, "--json")
+    assert (result.exit_code, result.stderr) == (130, "")
+    found = json.loads(result.stdout)
+    row = found["statistics"]
+    assert (found["finish_reason"], row["rounds"], row["emitted"]) == ("cancelled", when + 1, len(found["tokens"]))
+    assert row["drafted"] == row["looked_up"] > 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_interrupt_ends_it_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(CachedDecoder, "step", interrupted)
+    result = run("--prompt", "x")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "Interrupted\n")
 
 
 @pytest.mark.slow
@@ -134,6 +159,22 @@ def test_plain_decoding_takes_no_option_of_drafts(option: str, run: Run) -> None
     found = run("--prompt=a", "--plain", option)
     assert found.exit_code == 2
     assert f"{option.partition('=')[0]} is for drafts, and --plain does not draft; give only one" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("--prompt", "--prediction"),
+        ("--json-schema", "--prompt"),
+        ("--messages", "--grammar"),
+        ("--prediction", "--json-schema"),
+    ],
+)
+def test_one_option_reads_stdin(first: str, second: str, run: Run) -> None:
+    text = [] if "--prompt" in (first, second) or "--messages" in (first, second) else ["--prompt", "x"]
+    found = run(first, "-", second, "-", *text, input="{}")
+    assert (found.exit_code, found.stdout) == (2, "")
+    says(found.stderr, f"{first} and {second} cannot both come from stdin; give one in another way")
 
 
 def test_a_route_that_has_no_effect_is_said(run: Run) -> None:

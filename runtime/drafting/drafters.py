@@ -44,12 +44,11 @@ class Drafter:
     def __init__(
         self,
         rule: Proposer,
-        statistics: Statistics,
         model: ModelDraft | None = None,
         lookups: Sequence[Lookup] = (),
     ) -> None:
         """Without a model and lookups it decodes plainly."""
-        self._rule, self._statistics, self._model, self._lookups = rule, statistics, model, lookups
+        self._rule, self._model, self._lookups = rule, model, lookups
 
     def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
         for lookup in self._lookups:
@@ -81,7 +80,6 @@ class Drafter:
             if matched:
                 for token in matched:
                     self._rule.record_deterministic(token)
-                self._statistics.looked_up += len(matched)
                 return Proposal(matched, [lookup.source] * len(matched))
         return Proposal([], [])
 
@@ -94,7 +92,6 @@ class Drafter:
         forced, rest = list(plan.forced), plan.num_draft_tokens - len(plan.forced)
         for token in forced:
             self._rule.record_deterministic(token)
-        self._statistics.forced += len(forced)
         drafted = list[int]()
         if self._model is not None and rest:
             left = replace(plan, num_draft_tokens=rest, forced=())
@@ -140,7 +137,7 @@ def make_draft(
     drafts = {name: _drafter(name, context, rule, statistics, first) for name in names}
     if len(drafts) > 1:
         return SwitchedDraft(drafts, context)
-    return drafts[names[0]] if drafts else Drafter(rule, statistics)
+    return drafts[names[0]] if drafts else Drafter(rule)
 
 
 def lookup_of(drafter: str) -> Lookup | None:
@@ -157,4 +154,4 @@ def _drafter(name: str, context: Context, rule: Proposer, statistics: Statistics
     if used is not None:
         cached = context.drafts[used]
         model = (HiddenDraft if isinstance(cached, HiddenDecoder) else ModelDraft)(cached, rule, statistics)
-    return Drafter(rule, statistics, model, lookups)
+    return Drafter(rule, model, lookups)

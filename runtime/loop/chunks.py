@@ -165,8 +165,6 @@ class Decoding:
                         statistics.grammar_seconds = request.matcher.seconds
                     statistics.total_seconds += perf_counter() - resumed
                     statistics.first_token_seconds = statistics.first_token_seconds or statistics.total_seconds
-                    statistics.predicted += outcome.sources.count("prediction")
-                    statistics.predicted_accepted += outcome.sources[: outcome.num_accepted].count("prediction")
                     yield Chunk(
                         "".join(pieces),
                         tuple(tokens[:kept]),

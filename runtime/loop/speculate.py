@@ -63,7 +63,7 @@ def decode(
         new, place = outcome.tokens, len(tokens) - 1
         tokens += new
         context.take(place, outcome.num_accepted + 1)
-        statistics.add_round(outcome.num_drafted, outcome.num_accepted, len(outcome.following) - 1)
+        statistics.add_round(outcome.sources, outcome.num_accepted, len(outcome.following) - 1)
         schedule.observe(outcome)
         limit -= len(new)
         yield outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -56,13 +57,18 @@ class Statistics:
     total_seconds: float = 0.0
     first_token_seconds: float = 0.0
 
-    def add_round(self, num_drafted: int, num_accepted: int, num_caught: int = 0) -> None:
+    def add_round(self, sources: Sequence[str], num_accepted: int, num_caught: int = 0) -> None:
+        """A round that is over. sources: where each of its draft tokens came from (`RoundOutcome`)."""
         self.rounds += 1
         self.caught += num_caught
-        for counts, number in ((self.drafted_by_position, num_drafted), (self.accepted_by_position, num_accepted)):
-            counts.extend([0] * (num_drafted - len(counts)))
+        for counts, number in ((self.drafted_by_position, len(sources)), (self.accepted_by_position, num_accepted)):
+            counts.extend([0] * (len(sources) - len(counts)))
             for index in range(number):
                 counts[index] += 1
+        self.forced += sources.count("grammar")
+        self.looked_up += sources.count("lookup") + sources.count("prediction")
+        self.predicted += sources.count("prediction")
+        self.predicted_accepted += sources[:num_accepted].count("prediction")
 
     def count_drafter(self, name: str) -> None:
         self.rounds_by_drafter[name] = self.rounds_by_drafter.get(name, 0) + 1

@@ -47,7 +47,7 @@ def test_lookups_after_the_models_tokens_are_exact(verification: Verification, p
         statistics = Statistics()
         rule = SamplingRule(PARAMETERS[verification], VOCAB, noise=(FixedNoise(uniforms[:K]), FixedNoise(uniforms[K:])))
         cached = CachedDecoder(ChainDecoder(model, len(prompt)), 8)
-        drafter = Drafter(rule, statistics, ModelDraft(cached, rule, statistics), [NgramLookup(2)])
+        drafter = Drafter(rule, ModelDraft(cached, rule, statistics), [NgramLookup(2)])
         drafted = drafter.propose(prompt, RoundPlan(K)).tokens
         passes.add(statistics.draft_passes)
         rows = np.stack([as_logits(target.after(tuple(drafted[:place]))) for place in range(len(drafted) + 1)])

@@ -13,7 +13,6 @@ from specexport.runtime.drafting.drafters import Drafter
 from specexport.runtime.drafting.rounds import RoundPlan, Source
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, Enumeration, enumerate_rounds
 from specexport.runtime.sampling.rules import Rule
-from specexport.runtime.state.statistics import Statistics
 from support.bounded import Bounded, judged, rule_of, with_a_model
 from support.toy_grammar import ToyMatcher
 
@@ -74,12 +73,12 @@ def lengthened(found: Enumeration, target: Bounded, length: int) -> Enumeration:
 
 
 def looked_up(tokens: Sequence[int]) -> Callable[[Rule], list[int]]:
-    return lambda rule: Drafter(rule, Statistics(), lookups=[Found(tokens)]).propose([0], RoundPlan(len(tokens))).tokens
+    return lambda rule: Drafter(rule, lookups=[Found(tokens)]).propose([0], RoundPlan(len(tokens))).tokens
 
 
 def forced(k: int) -> Callable[[Rule], list[int]]:
     def propose(rule: Rule) -> list[int]:
-        return Drafter(rule, Statistics()).propose([0], RoundPlan(k, forced=tuple(rule.forced(k)))).tokens
+        return Drafter(rule).propose([0], RoundPlan(k, forced=tuple(rule.forced(k)))).tokens
 
     return propose
 

@@ -238,7 +238,7 @@ def test_no_draft_is_plain_decoding() -> None:
     context = Context(CachedDecoder(target, 8), {"model": CachedDecoder(draft, 8)}, "model")
     context.start(prompt_of(6))
     rule = make_rule(SamplingParameters(), VOCAB, context.tokens, ())
-    round = HostRound(context, Drafter(rule, Statistics()), rule, Statistics())
+    round = HostRound(context, Drafter(rule), rule, Statistics())
     outcomes = decode(context, round, FixedSchedule(4), 9, Statistics())
     emitted = [token for outcome in outcomes for token in outcome.tokens]
     assert tuple(emitted) == greedy_tokens(target, prompt_of(6), 9)

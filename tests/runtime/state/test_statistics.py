@@ -9,7 +9,7 @@ from specexport.runtime.state.statistics import Statistics
 def test_counts_by_position() -> None:
     statistics = Statistics()
     for drafted, accepted in ((3, 3), (3, 1), (2, 0), (0, 0), (4, 4)):
-        statistics.add_round(drafted, accepted)
+        statistics.add_round(["model"] * drafted, accepted)
     assert statistics.rounds == 5
     assert statistics.drafted_by_position == [4, 4, 3, 1]
     assert statistics.accepted_by_position == [3, 2, 2, 1]
@@ -17,6 +17,14 @@ def test_counts_by_position() -> None:
     assert statistics.acceptance_rate == pytest.approx(8 / 12)
     # 8 accepted and one bonus or correction token in each of 5 rounds.
     assert statistics.mean_acceptance_length == pytest.approx(13 / 5)
+
+
+def test_counts_by_source() -> None:
+    statistics = Statistics()
+    statistics.add_round(["prediction", "prediction", "lookup"], 1)
+    statistics.add_round(["grammar", "model"], 0)
+    assert (statistics.looked_up, statistics.predicted, statistics.predicted_accepted) == (3, 2, 1)
+    assert (statistics.forced, statistics.drafted) == (1, 5)
 
 
 def test_nothing_done_divides_by_nothing() -> None:
@@ -37,8 +45,8 @@ def test_times() -> None:
 
 
 def test_as_dict_is_json_and_holds_everything() -> None:
-    statistics = Statistics(prompt_tokens=7, reused_tokens=3, emitted=2, looked_up=1, total_seconds=0.123456789)
-    statistics.add_round(2, 1)
+    statistics = Statistics(prompt_tokens=7, reused_tokens=3, emitted=2, total_seconds=0.123456789)
+    statistics.add_round(["lookup", "model"], 1)
     row = json.loads(json.dumps(statistics.as_dict()))
     assert row["prompt_tokens"] == 7
     assert row["reused_tokens"] == 3
