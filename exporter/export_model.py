@@ -46,6 +46,7 @@ from .weights.fake_quant import fake_quantized
 from .weights.fidelity import BATCH_TOKENS
 from .weights.host_memory import give_back, move_to_disk
 from .weights.recipe import Recipe
+from .weights.rotation import MAX_STORED_TWICE
 from .weights.texts import read_texts
 
 SPEC = "spec.json"
@@ -117,14 +118,26 @@ class ModelExport:
         """Of a model that keeps states. Raises `UnsupportedModelError` where an engine cannot have them."""
         refuse_engines(self.checkpoint.architecture, self.engines, self.dialects, precision)
 
+    @property
+    def parameters(self) -> int:
+        """Weights to export, a tied table twice where rotation may untie it (`weights/rotation.py`)."""
+        count = self.checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"]
+        if self.format != "int8" or self.checkpoint.kind:
+            return count
+        config = self.checkpoint.config.get_text_config()
+        table = self.checkpoint.vocab_size * int(getattr(config, "hidden_size", 0) or 0)
+        tied = getattr(config, "tie_word_embeddings", False) and table <= MAX_STORED_TWICE * count
+        return count + table if tied else count
+
     def weight_bytes(self, contract: Contract) -> int:
         """The approximate size of the weights file, in which the kernels have weights of their own."""
         layouts = ("kernels" in self.dialects) + bool({*self.dialects} - {"kernels"})
         if self.quantizing is None:
             return self.checkpoint.weight_bytes(contract.precision) * layouts
-        parameters = self.checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"]
         config = None if self.checkpoint.kind else self.checkpoint.config  # such a draft may have the target's
-        return quantized_bytes(config, parameters, self.format, self.quantizing.family, contract.precision) * layouts
+        return (
+            quantized_bytes(config, self.parameters, self.format, self.quantizing.family, contract.precision) * layouts
+        )
 
 
 def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
@@ -138,12 +151,12 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
     if stage is not None:
         context.progress.reused(export.label)
     else:
-        parameters = checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"]
         folded, quantized = bool({*export.dialects} - {*ORT_DIALECTS}), export.quantizing is not None
         beside = checkpoint.loaded_beside * ELEMENT_BYTES[contract.precision]
-        on_disk = require_memory(parameters, contract.precision, quantized, checkpoint.vocab_size, folded, beside)
-        meanwhile = checkpoint.fp32_bytes if quantized else 0  # while the layers are proved
-        meanwhile += checkpoint.weight_bytes(contract.precision) if on_disk else 0
+        parameters, precision = export.parameters, contract.precision
+        on_disk = require_memory(parameters, precision, quantized, checkpoint.vocab_size, folded, beside)
+        meanwhile = parameters * ELEMENT_BYTES["fp32"] if quantized else 0  # while the layers are proved
+        meanwhile += parameters * ELEMENT_BYTES[precision] if on_disk else 0
         require_space(context.cache, export.weight_bytes(contract) + meanwhile)
         if on_disk:
             context.progress.note(f"{export.label}: memory is short, so the cache holds the weights meanwhile")
@@ -167,7 +180,7 @@ def _export(
     checkpoint, contract = export.checkpoint, context.contract.of(export.role)
     model, left_out = checkpoint.load_noted(contract.precision)
     if on_disk:
-        move_to_disk(model, folder)
+        move_to_disk(model, folder.parent)
     if isinstance(model, BlockDraft):
         layers = block_layers(model)
     else:
@@ -188,6 +201,8 @@ def _export(
         left_out = (*left_out, *acceptance_notes(reads, held))
     taps_before = TapProbe(model, export.taps) if export.taps else None
     chosen = choose_recipe(export.quantizing, checkpoint, model, contract, step) if export.quantizing else None
+    if on_disk:
+        move_to_disk(model, folder.parent)  # a table that is no longer tied
     step("reference logits")
     with fake_quantized(model, chosen.recipe) if chosen else nullcontext():
         text = chosen.text if chosen else ()

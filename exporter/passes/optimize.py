@@ -75,7 +75,7 @@ def optimize(model: ir.Model, dialect: Dialect) -> None:
     for node in model.graph:
         for value in node.outputs:
             if value not in outputs:
-                value.shape = None  # traced with T rows of logits, see trace.kept_rows
+                value.shape = None  # traced with T rows of logits, see tracing/kept_rows.py
 
 
 def save(models: dict[str, ir.Model], folder: Path, stem: str) -> tuple[dict[str, str], str]:

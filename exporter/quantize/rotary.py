@@ -148,7 +148,8 @@ def _rotation(value: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value, int
 def _angles(value: ir.Value) -> ir.Value:
     """A row of them for each token, of which a layer may read the kept ones."""
     value = _through(value, "Unsqueeze") or value
-    return _through(value, "Slice") or value if keeps_rows(value.producer()) else value
+    rows = _through(value, "Slice") if keeps_rows(value.producer()) else None
+    return rows or value
 
 
 def keeps_rows(node: ir.Node | None) -> bool:

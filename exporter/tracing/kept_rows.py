@@ -16,11 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.onnx.ops import symbolic
-from transformers import PreTrainedModel
 
 from ..weights.layers import hooked
 from .attention import StaticCache
-from .taps import decoder_layers
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,9 @@ class KeptRows:
         return symbolic("Range", bounds, dtype=torch.int64, shape=rows, version=self.opset)
 
     def of(self, values: Tensor, axis: int = 1) -> Tensor:
-        """Those of `values`, whose rows are along `axis`, by one Slice, whose start stays on the host."""
+        """Those of `values`, whose rows are along `axis`, by one Slice, whose start stays on the host. Kept rows stay
+        what they are: the start counts from the end.
+        """
         width = self._width
         first = torch.where(width > self.widest_step, torch.full_like(width, -1), torch.zeros_like(width))
         # No steps: given them, the rule that drops slices of the whole would go by the shape.
@@ -57,7 +57,10 @@ class KeptRows:
         return symbolic("Slice", (values, *bounds), dtype=values.dtype, shape=values.shape, version=self.opset)
 
     def of_argument(self, argument: Any) -> Any:
-        """Of what a layer is given with a row for each token: tensors, and pairs of them."""
+        """Of what a layer is given with a row for each token: tensors, and tuples of them.
+
+        Dicts are not looked into, such as that of the keys and values that layers share.
+        """
         if isinstance(argument, tuple):
             return tuple(self.of_argument(part) for part in argument)
         if not isinstance(argument, Tensor):
@@ -68,24 +71,22 @@ class KeptRows:
 
 
 @contextmanager
-def kept_after_last_cache(model: PreTrainedModel, cache: StaticCache, rows: KeptRows) -> Iterator[list[nn.Module]]:
-    """Layers that a pass in the context reaches when all caches are written compute the kept rows alone; which these
-    were, so far. Their logits are then of the kept rows.
-    """
-    reached: list[nn.Module] = []
+def kept_after_last_cache(layers: nn.ModuleList, cache: StaticCache, rows: KeptRows) -> Iterator[None]:
+    """Those of `layers` that a pass in the context reaches when all caches are written compute the kept rows alone."""
+    moved = False
 
     def before(module: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        nonlocal moved
         if len(cache.written) < len(cache.past):
             return None
-        every: dict[Any, Any] = {**dict(enumerate(given)), **options}
-        kept = {name: rows.of_argument(argument) for name, argument in every.items()}
-        if reached:
-            state = 0 if given else "hidden_states"
-            kept[state] = every[state]  # the layer before this one was given no others
-        else:
-            cache.position = cache.position + rows.first
-        reached.append(module)
-        return tuple(kept.pop(place) for place in range(len(given))), kept
+        if not moved:
+            cache.position, moved = cache.position + rows.first, True
+            return rows.of_argument(given), {name: rows.of_argument(option) for name, option in options.items()}
+        # A layer before this one gave the kept rows: another Slice would come between a sum and its norm.
+        state, rest = given[:1], rows.of_argument(given[1:])
+        return (*state, *rest), {
+            name: option if name == "hidden_states" else rows.of_argument(option) for name, option in options.items()
+        }
 
-    with hooked(layer.register_forward_pre_hook(before, with_kwargs=True) for layer in decoder_layers(model) or ()):
-        yield reached
+    with hooked(layer.register_forward_pre_hook(before, with_kwargs=True) for layer in layers):
+        yield

@@ -29,7 +29,7 @@ from .onnx_export import export_graph
 from .probe import cache_argument, cache_of, custom_attention_reason, probe_states, seen_by_attention, state_tensors
 from .recurrences import OpenStates
 from .states import EMITTERS, static_states
-from .taps import Undo, taps_seen
+from .taps import Undo, decoder_layers, taps_seen
 from .trees import ANCESTOR, DEPTH, Tree, refuse_trees
 
 
@@ -187,7 +187,8 @@ def _static_pass(
     rows = KeptRows(tokens, contract.widest_step, OPSETS[dialect])
     # Attention of other dialects numbers its rows by the tokens; trees, taps and drafts that read taps need all.
     early = dialect == "kernels" and not (layers[-1].num_kv_heads or states or tree or taps or reads)
-    some = "logits_to_keep" in accepted and not early
+    modules = decoder_layers(model) if early else None
+    some = "logits_to_keep" in accepted and modules is None
     options: dict[str, Any] = {cache_argument(model): cache}
     options |= {"logits_to_keep": rows.numbers} if some else {}
     options |= {HIDDEN: given[HIDDEN]} if reads else {}
@@ -196,13 +197,13 @@ def _static_pass(
         options["position_ids"] = (position + depth)[None]
     watching: AbstractContextManager[dict[int, Tensor]] = taps_seen(model, taps) if taps else nullcontext({})
     attention = static_cache_attention(model, cache, dialect)
-    keeping = kept_after_last_cache(model, cache, rows) if early else nullcontext(())
-    with attention, static_states(model, cache, dialect), complex_as_pairs(), watching as seen, keeping as kept:
+    keeping = kept_after_last_cache(modules, cache, rows) if modules is not None else nullcontext()
+    with attention, static_states(model, cache, dialect), complex_as_pairs(), watching as seen, keeping:
         output = model(input_ids=tokens, use_cache=True, **options)
     if len(cache.written) != len(past):
         raise UnsupportedModelError(custom_attention_reason(len(past) - len(cache.written), len(past)))
     logits = output.logits.float()
-    by_row = [logits if some or kept else logits[:, rows.numbers]]
+    by_row = [logits if some or modules is not None else logits[:, rows.numbers]]
     if reads:
         by_row.append(rows.of(output.feedback.float()))
     if taps:

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 def move_to_disk(model: nn.Module, folder: Path) -> None:
     """Replace the parameters of `model` by mappings of files in `folder`, whose pages the system may write and forget.
+    Those that are such mappings stay.
 
-    The files have no names, and their space is free again once the parameters are gone. Raises `OSError`.
+    The files have no names but on NFS, and their space is free again once the parameters are gone. Raises `OSError`.
     """
     for parameter in model.parameters():
-        if parameter.numel():
+        if parameter.numel() and parameter.untyped_storage().filename is None:
             parameter.data = _mapped(parameter.data, folder)
 
 

@@ -21,6 +21,7 @@ from specexport.exporter.dialects import Dialect
 from specexport.exporter.export_model import ModelExport, export_model
 from specexport.exporter.options import BuildContext, CalibrationTexts
 from specexport.exporter.recipe_choice import Quantizing
+from specexport.exporter.stage_cache import STAGE
 from specexport.exporter.tracing import attention
 from specexport.exporter.tracing.attention import Layer
 from specexport.exporter.weights.host_memory import move_to_disk
@@ -72,6 +73,8 @@ def test_weights_on_the_disk_give_the_same_bytes(
     one, other = (sorted((tmp_path / place).rglob("*.*")) for place in "01")
     assert [path.name for path in one] == [path.name for path in other]
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
+    stage = next((tmp_path / "cache").iterdir())
+    assert {path.name for path in stage.iterdir()} == {STAGE, *json.loads((stage / STAGE).read_text())}
 
 
 def test_a_stage_is_of_one_precision_and_of_its_dialects(

@@ -10,7 +10,8 @@ from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.export_model import ModelExport
 from specexport.exporter.memory import available, copied_weights, prompt_chunk, quantized_bytes, require_memory
-from specexport.exporter.options import BuildOptions
+from specexport.exporter.options import BuildOptions, CalibrationTexts
+from specexport.exporter.recipe_choice import Quantizing
 from support.refusals import refused
 from support.tiny import LLAMA, save_model
 from transformers import AutoConfig
@@ -52,6 +53,19 @@ def test_what_fits_with_its_weights_on_the_disk_and_what_is_refused_before_it_st
     require_memory(2_000_000_000, "fp16", False, 4096)
     with refused(OutputError, "2.0", code="out_of_memory"):
         require_memory(2_000_000_000, "fp16", False, 4096, beside=4_000_000_000)
+
+
+@pytest.mark.parametrize(("layers", "times"), [(1, 1), (4, 2)])
+def test_a_tied_table_counts_twice_where_it_may_be_untied(layers: int, times: int, tmp_path: Path) -> None:
+    """It is not where it has more than a third of the weights."""
+    config, texts = LLAMA | dict(num_hidden_layers=layers, tie_word_embeddings=True), CalibrationTexts(())
+    checkpoint = find_checkpoint(str(save_model(tmp_path, config=config)))
+    table, weights = LLAMA["vocab_size"] * LLAMA["hidden_size"], checkpoint.fp32_bytes // 4
+    counted = {
+        form: ModelExport(checkpoint, "target", (), Quantizing(form, "onnxruntime", texts)).parameters
+        for form in ("int8", "int4")
+    }
+    assert counted == {"int8": weights + (times - 1) * table, "int4": weights}
 
 
 # Of gate and up together: twice 48 outputs of 32 inputs, for two experts a row.

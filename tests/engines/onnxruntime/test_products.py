@@ -10,6 +10,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from specexport.engines.onnxruntime import session_options as products
+from specexport.engines.onnxruntime.graphs import open_session
 from specexport.engines.onnxruntime.session_options import saturates
 
 # The flags that matter, as Linux prints them for an EPYC 7763 (Zen 3), an EPYC 9354 (Zen 4), a Xeon 8175M (Skylake),
@@ -85,3 +86,24 @@ def test_weights_beyond_the_limit_are_stored_unsigned_and_exact(
     assert all(np.array_equal(found, exact) for found in session.run(None, {"rows": given}))
     stored = {tensor.data_type for tensor in onnx.load(tmp_path / "optimized.onnx").graph.initializer if tensor.dims}
     assert (onnx.TensorProto.INT8 in stored) == (limit == 64)
+
+
+def test_activations_before_restored_weights_are_not_rounded(tmp_path: Path) -> None:
+    """ONNX Runtime fuses these nodes into a product that rounds them to int8."""
+    numbers, (inputs, outputs, block) = np.random.default_rng(0), (64, 48, 32)
+    weight, scale = numbers.integers(-8, 8, (inputs, outputs)), numbers.random((inputs // block, outputs))
+    stored = onnx.helper.make_tensor("weight", onnx.TensorProto.INT4, weight.shape, weight.reshape(-1).tolist())
+    scales = onnx.numpy_helper.from_array(scale.astype(np.float32), "scale")
+    restore = onnx.helper.make_node("DequantizeLinear", ["weight", "scale"], ["restored"], axis=0, block_size=block)
+    multiply = onnx.helper.make_node("MatMul", ["rows", "restored"], ["product"])
+    rows, product = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, size])
+        for name, size in (("rows", inputs), ("product", outputs))
+    )
+    graph = onnx.helper.make_graph([restore, multiply], "products", [rows], [product], [stored, scales])
+    opset = onnx.helper.make_opsetid("", 21)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=10), tmp_path / "model.onnx")
+    given = numbers.standard_normal((1, inputs)).astype(np.float32)
+    exact = weight * scale.astype(np.float32).repeat(block, axis=0).astype(np.float64)
+    found = open_session(tmp_path / "model.onnx", 1).run(None, {"rows": given})[0]
+    assert (np.abs(found - given @ exact) <= inputs * 2**-23 * (np.abs(given) @ np.abs(exact))).all()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
+from specexport.bundle import Contract
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
-from support.tiny import CONTRACT, LLAMA, VOCAB, export_cached, make_tokenizer, save_model
+from support.tiny import CONTRACT, LLAMA, VOCAB, Exported, export_cached, make_tokenizer, save_model
 
 pytest.importorskip("specexport_kernels")
 
@@ -22,15 +24,25 @@ SHARED |= dict(global_head_dim=16, hidden_size_per_layer_input=8, vocab_size_per
 TOKENS = np.random.default_rng(0).integers(2, VOCAB, CONTRACT.prompt_chunk).tolist()
 
 
+def export(family: str, contract: Contract, folder: Path) -> tuple[Exported, list[ir.Node]]:
+    """With the attention of its layers."""
+    save_model(folder / "m", family, config=LLAMA | SHARED)
+    make_tokenizer().save_pretrained(folder / "m")
+    exported = export_cached(folder / "m", folder / "g", ("kernels",), contract)
+    graph = ir.load(exported.folder / exported.spec.graphs["kernels"]).graph
+    return exported, [node for node in graph if node.op_type == "Attention"]
+
+
+def positions(attention: list[ir.Node]) -> list[str | None]:
+    """Names of the values that say where a layer's rows begin."""
+    return [node.inputs[3].name for node in attention if node.inputs[3] is not None]
+
+
 @pytest.mark.parametrize("family", [pytest.param("gemma3n_text", marks=pytest.mark.slow), "gemma4_text"])
 def test_layers_that_read_the_rows_of_others(family: str, tmp_path: Path) -> None:
     """They stand at the first kept row, and their logits are of the row, in a chunk as in a step."""
-    save_model(tmp_path / "m", family, config=LLAMA | SHARED)
-    make_tokenizer().save_pretrained(tmp_path / "m")
-    exported = export_cached(tmp_path / "m", tmp_path / "g", ("kernels",))
-    graph = ir.load(exported.folder / exported.spec.graphs["kernels"]).graph
-    attention = [node for node in graph if node.op_type == "Attention"]
-    at = [node.inputs[3].name for node in attention if node.inputs[3] is not None]
+    exported, attention = export(family, CONTRACT, tmp_path)
+    at = positions(attention)
     assert at[:2] == ["position"] * 2
     assert "position" not in at[2:]
     assert len(set(at)) == 2
@@ -40,3 +52,9 @@ def test_layers_that_read_the_rows_of_others(family: str, tmp_path: Path) -> Non
     chunk = decoder.step(TOKENS, 0).copy()
     assert len(chunk) == 1
     assert np.array_equal(chunk[0], decoder.step(TOKENS[-3:], len(TOKENS) - 3)[-1])
+
+
+@pytest.mark.slow
+def test_all_rows_of_trees_are_computed(tmp_path: Path) -> None:
+    _, attention = export("gemma4_text", replace(CONTRACT, tree_rows=6), tmp_path)
+    assert positions(attention) == ["position"] * 4

@@ -21,6 +21,9 @@ def test_values_stay_and_files_have_no_names(dtype: torch.dtype, tmp_path: Path)
     for name, value in model.named_parameters(remove_duplicate=False):
         assert value is parameters[name]
         assert torch.equal(value, before[name])
+    places = [value.data_ptr() for value in parameters.values()]
+    move_to_disk(model, tmp_path)
+    assert [value.data_ptr() for value in parameters.values()] == places
     with torch.no_grad():
         model[0].weight[3] = 0
     assert not model[1].weight[3].any()
