@@ -12,7 +12,6 @@ from specexport.exporter.kernels.layouts import (
     float_panels,
     int4_panels,
     int8_panels,
-    scale_panels,
     whole_vectors,
 )
 
@@ -71,7 +70,7 @@ def test_floats(form: str, shape: tuple[int, int]) -> None:
 
 def test_scales_of_blocks() -> None:
     scales = np.arange(37 * 3, dtype=np.float32).reshape(37, 3)
-    panels = scale_panels(scales)
+    panels = float_panels(scales, "fp32")
     assert panels.shape == (3, 3, 16)
     for output in range(37):
         np.testing.assert_array_equal(panels[output // 16, :, output % 16], scales[output])
