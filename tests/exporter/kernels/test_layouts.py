@@ -68,15 +68,6 @@ def test_floats(form: str, shape: tuple[int, int]) -> None:
     np.testing.assert_array_equal(panels.astype(np.float32), wanted)
 
 
-def test_scales_of_blocks() -> None:
-    scales = np.arange(37 * 3, dtype=np.float32).reshape(37, 3)
-    panels = float_panels(scales, "fp32")
-    assert panels.shape == (3, 3, 16)
-    for output in range(37):
-        np.testing.assert_array_equal(panels[output // 16, :, output % 16], scales[output])
-    assert not panels[2, :, 5:].any()
-
-
 # The smallest numbers of a format, what is just below, and what no smaller format has.
 @pytest.mark.parametrize(
     ("value", "form"),
