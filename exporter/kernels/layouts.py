@@ -43,7 +43,7 @@ def float_format(weight: NDArray[np.float32]) -> str:
 
 
 def float_panels(weight: Array, form: str) -> Array:
-    """`[N, K]` to `[N / 16, K, 16]` in a format that holds it exactly."""
+    """`[N, K]`, or scales of int4 `[N, K / 32]`, to `[N / 16, K, 16]` in a format that holds them exactly."""
     dtype = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}[form]
     padded = _padded(weight.astype(dtype, copy=False), PANEL, 1)
     return np.ascontiguousarray(padded.reshape(-1, PANEL, weight.shape[1]).transpose(0, 2, 1))
@@ -72,12 +72,6 @@ def int4_panels(values: Array) -> Array:
     blocks = padded.reshape(-1, PANEL, padded.shape[1] // BLOCK, 2, 4, 4)
     both = blocks[:, :, :, 0] | blocks[:, :, :, 1] << 4
     return np.ascontiguousarray(both.transpose(0, 2, 3, 1, 4).reshape(-1, blocks.shape[2], 4, 4 * PANEL))
-
-
-def scale_panels(scales: Array) -> Array:
-    """Of int4, `[N, K / 32]` to `[N / 16, K / 32, 16]`."""
-    padded = _padded(scales, PANEL, 1)
-    return np.ascontiguousarray(padded.reshape(-1, PANEL, scales.shape[1]).transpose(0, 2, 1))
 
 
 def _padded(matrix: Array, rows: int, columns: int) -> Array:

@@ -20,7 +20,7 @@ from ..quantize.picked_weights import quantize_expert_rows, quantize_tables
 from ..quantize.rotary import absorb_rotary, pack_attention
 from ..weights.recipe import Recipe
 from .fuse import DOMAIN, fuse_around_products, turn_size
-from .layouts import BLOCK, FLOAT_FORMATS, float_format, floats_in_panels, int4_panels, int8_panels, scale_panels
+from .layouts import BLOCK, FLOAT_FORMATS, float_format, float_panels, floats_in_panels, int4_panels, int8_panels
 
 OPERATORS = {"int8": "Int8", "int4": "Int4"} | {form: name for form, (name, _) in FLOAT_FORMATS.items()}
 
@@ -113,5 +113,5 @@ def _weights(graph: ir.Graph, group: Group, form: str, recipe: Recipe) -> list[i
     if name not in graph.initializers:
         values, scales = stored(group, recipe)
         constant(graph, name, int8_panels(values) if form == "int8" else int4_panels(values))
-        constant(graph, by_output, scales if form == "int8" else scale_panels(scales))
+        constant(graph, by_output, scales if form == "int8" else float_panels(scales, "fp32"))
     return [graph.initializers[name], graph.initializers[by_output]]

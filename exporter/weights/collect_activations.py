@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,13 +48,57 @@ def observe(model: nn.Module, token_batches: Sequence[Tensor]) -> list[InputGrou
     Layers that no batch reaches (an image tower) are in no group. A model in half precision computes in half precision
     unless the caller wraps this in an fp32 context.
     """
-    watcher = _Watcher(sum(batch.shape[-1] for batch in token_batches))
-    hooks = (layer.module.register_forward_pre_hook(watcher.hook(layer)) for layer in linear_layers(model))
+    tokens = sum(batch.shape[-1] for batch in token_batches)
+    by_layer: dict[str, _Sums] = {}
+    # Weak references, since the id of a freed input may be reused.
+    last: dict[int, tuple[weakref.ref[Tensor], _Sums]] = {}
+
+    def read(layer: LinearLayer, tensor: Tensor) -> None:
+        known = last.get(id(tensor))
+        shared = known[1] if known is not None and known[0]() is tensor else None
+        if layer.path not in by_layer:
+            by_layer[layer.path] = shared or _Sums(torch.zeros(tensor.shape[-1]))
+            by_layer[layer.path].layers.append(layer)
+        sums = by_layer[layer.path]
+        if layer is sums.layers[0]:
+            last[id(tensor)] = (weakref.ref(tensor), sums)
+            sums.add(tensor.detach().reshape(-1, tensor.shape[-1]).float(), tokens)
+
+    hooks = (layer.module.register_forward_pre_hook(_hook(read, layer)) for layer in linear_layers(model))
     with hooked(hooks), stopped_at_head(model) as run:
         for batch in token_batches:
-            watcher.last.clear()
+            last.clear()
             run(batch)
-    return [_group(sums, len(token_batches)) for sums in watcher.sums]
+    return [sums.group(len(token_batches)) for sums in dict.fromkeys(by_layer.values())]
+
+
+def _hook(read: Callable[[LinearLayer, Tensor], None], layer: LinearLayer) -> Any:
+    return lambda module, args: read(layer, args[0])
+
+
+@dataclass(eq=False)
+class _Sums:
+    squares: Tensor
+    layers: list[LinearLayer] = field(default_factory=list)
+    largest: float = 0.0
+    rows: list[Tensor] = field(default_factory=list)
+    tokens: int = 0
+    calls: int = 0
+
+    def add(self, rows: Tensor, tokens: int) -> None:
+        """tokens: that are to come in all."""
+        fewest, most = SAMPLED_ROWS
+        wanted = min(max(SAMPLED_ELEMENTS // rows.shape[1], fewest), most)
+        step = max(1, -(-tokens // wanted))
+        self.rows.append(rows[-self.tokens % step :: step].clone())
+        self.largest = max(self.largest, float(rows.abs().max()))
+        self.squares += rows.square().sum(0)
+        self.tokens += rows.shape[0]
+        self.calls += 1
+
+    def group(self, passes: int) -> InputGroup:
+        mean, calls = self.squares / self.tokens, -(-self.calls // passes)
+        return InputGroup(tuple(self.layers), self.largest, mean, torch.cat(self.rows), calls)
 
 
 def rewritable(model: nn.Module, groups: Sequence[InputGroup]) -> list[InputGroup]:
@@ -83,59 +127,3 @@ def input_scale(group: InputGroup, recipe: WeightRecipe) -> float:
         off = rounded_activations(group.rows, replace(recipe, input_scale=scale)) - group.rows
         errors[scale] = float((off.square() * columns).sum())
     return min(errors, key=lambda scale: errors[scale])
-
-
-@dataclass(eq=False)
-class _Sums:
-    layers: list[LinearLayer]
-    squares: Tensor
-    largest: float = 0.0
-    rows: list[Tensor] = field(default_factory=list)
-    tokens: int = 0
-    calls: int = 0
-
-
-class _Watcher:
-    def __init__(self, tokens: int) -> None:
-        self.tokens = tokens
-        self.sums: list[_Sums] = []
-        self.of: dict[str, _Sums] = {}
-        # Weak references, since the id of a freed input may be reused.
-        self.last: dict[int, tuple[weakref.ref[Tensor], _Sums]] = {}
-
-    def hook(self, layer: LinearLayer) -> Any:
-        return lambda module, args: self.read(layer, args[0])
-
-    def read(self, layer: LinearLayer, tensor: Tensor) -> None:
-        known = self.last.get(id(tensor))
-        shared = known[1] if known is not None and known[0]() is tensor else None
-        sums = self.of.get(layer.path)
-        if sums is None:
-            if shared is None:
-                shared = _Sums([], torch.zeros(tensor.shape[-1]))
-                self.sums.append(shared)
-            self.of[layer.path] = sums = shared
-            sums.layers.append(layer)
-        if layer is sums.layers[0]:
-            self.last[id(tensor)] = (weakref.ref(tensor), sums)
-            self.add(sums, tensor.detach().reshape(-1, tensor.shape[-1]).float())
-
-    def add(self, sums: _Sums, rows: Tensor) -> None:
-        fewest, most = SAMPLED_ROWS
-        wanted = min(max(SAMPLED_ELEMENTS // rows.shape[1], fewest), most)
-        step = max(1, -(-self.tokens // wanted))
-        sums.rows.append(rows[-sums.tokens % step :: step].clone())
-        sums.largest = max(sums.largest, float(rows.abs().max()))
-        sums.squares += rows.square().sum(0)
-        sums.tokens += rows.shape[0]
-        sums.calls += 1
-
-
-def _group(sums: _Sums, passes: int) -> InputGroup:
-    return InputGroup(
-        layers=tuple(sums.layers),
-        largest=sums.largest,
-        mean_square=sums.squares / sums.tokens,
-        rows=torch.cat(sums.rows),
-        calls=-(-sums.calls // passes),
-    )

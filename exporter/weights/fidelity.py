@@ -89,8 +89,10 @@ def measure_fidelity(
     with fake_quantized(model, recipe):
         for batch, theirs in zip(batches, exact, strict=True):
             ours = _log_probs(model, batch)
-            following = batch[0, 1:, None]
-            rows, places = _places(following[:, 0], kept)
+            following = batch[0, 1:]
+            rows, places = torch.arange(len(following)), following
+            if kept is not None:  # those that have logits, and in which columns
+                rows, places = (following[:, None] == kept).nonzero().T
             surprise -= float(ours[rows, places].double().sum())
             exact_surprise -= float(theirs[rows, places].double().sum())
             proposed += len(rows)
@@ -105,15 +107,6 @@ def measure_fidelity(
         divergence / tokens,
         agreed / tokens,
     )
-
-
-def _places(tokens: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Which of `tokens [T]` have logits, and in which columns these are."""
-    rows = torch.arange(len(tokens))
-    if kept is None:
-        return rows, tokens
-    rows, places = (tokens[:, None] == kept).nonzero().T
-    return rows, places
 
 
 def _log_probs(model: nn.Module, batch: Tensor) -> Tensor:

@@ -106,11 +106,6 @@ def test_a_name_that_the_hub_lacks(target: Path, monkeypatch: pytest.MonkeyPatch
     assert (asked, found.exit_code) == (["some/model"], 2)
 
 
-def truncated(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:3000])
-
-
 def pickled(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
@@ -119,7 +114,6 @@ def pickled(folder: Path) -> None:
     ("change", "kind", "facts"),
     [
         (lambda folder: edit_json(folder / "config.json", medusa_num_heads=2), UnsupportedModelError, ("Medusa",)),
-        (lambda folder: edit_json(folder / "config.json", ptd_token_id=2), UnsupportedModelError, ("P-EAGLE",)),
         (lambda folder: edit_json(folder / "config.json", vocab_size=100), CheckpointError, (100, VOCAB)),
         (
             lambda folder: edit_json(folder / "config.json", eagle_aux_hidden_state_layer_ids=[1, 3, 9]),
@@ -136,10 +130,9 @@ def pickled(folder: Path) -> None:
             CheckpointError,
             ("d2t", 300),
         ),
-        (truncated, CheckpointError, ("damaged",)),
         (pickled, CheckpointError, ("pytorch_model.bin", "model.safetensors")),
     ],
-    ids=["Medusa", "P-EAGLE", "vocabulary", "layer", "layers", "d2t", "truncated", "pickled"],
+    ids=["Medusa", "vocabulary", "layer", "layers", "d2t", "pickled"],
 )
 def test_an_eagle3_draft_that_cannot_be(
     change: Callable[[Path], object],
@@ -199,6 +192,9 @@ def test_options_that_do_not_go_with_the_draft(target: Path, tmp_path: Path) -> 
         check(target, plain, draft_feedback="pre")
     with refused(ParameterError, draft, "--draft-vocabulary", field="draft_vocabulary"):
         check(target, draft, draft_vocabulary=8)
+    for options in (dict[str, Any](draft_taps=(1, 2, 3)), dict(draft_feedback="post"), dict(draft_vocabulary=8)):
+        with refused(ParameterError, "there is no --draft", field=tuple(options)):
+            check_sources(str(target), (), BuildOptions(**options))
 
 
 def test_options_for_one_of_several_drafts(target: Path, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from specexport import load
 from specexport.bundle import Bundle
-from specexport.engines.catalogue import ENGINES
 from specexport.errors import BundleError, ParameterError, ProofError, UnsupportedModelError
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions, NamedDraft
@@ -272,14 +271,6 @@ def test_what_goes_back_is_proved(target: Path, tmp_path: Path, monkeypatch: pyt
         build(str(target), str(tmp_path / "head"), tmp_path / "b", options(tmp_path / "cache"))
 
 
-def test_engines_that_give_none(target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for a kind of draft that an engine does not run."""
-    save_original(tmp_path / "head")
-    monkeypatch.setitem(ENGINES, "tensorrt", replace(ENGINES["tensorrt"], hidden_drafts=("mtp",)))
-    with refused(ParameterError, "hidden states", "tensorrt", "eagle3", field="draft"):
-        build(str(target), str(tmp_path / "head"), tmp_path / "b", options(cache, engines=("onnxruntime", "tensorrt")))
-
-
 def test_onnxruntime_cuda_copies_nothing_in_a_pass(target: Path, cache: Path, tmp_path: Path) -> None:
     """Else its passes are no CUDA graphs."""
     save_original(tmp_path / "head")
@@ -384,22 +375,6 @@ def test_a_target_without_layers_in_one_list(cache: Path, tmp_path: Path) -> Non
     model.config.num_hidden_layers += 1
     with pytest.raises(UnsupportedModelError, match="one list"), taps.taps_seen(model, (0,)):
         pass
-
-
-def test_options_that_are_for_other_drafts(target: Path, cache: Path, tmp_path: Path) -> None:
-    save_original(tmp_path / "head")
-    changes: dict[str, Any]
-    for option, changes in (
-        ("draft_taps", {"draft_taps": (1, 2, 3)}),
-        ("draft_feedback", {"draft_feedback": "post"}),
-        ("draft_vocabulary", {"draft_vocabulary": 8}),
-    ):
-        with refused(ParameterError, option.replace("_", "-"), "--draft", field=option):
-            build(str(target), None, tmp_path / "b", options(cache, **changes))
-        other = str(tmp_path / "head") if option == "draft_vocabulary" else str(target)
-        with refused(ParameterError, option.replace("_", "-"), other, field=option):
-            build(str(target), other, tmp_path / "b", options(cache, **changes))
-    assert not (tmp_path / "b").exists()
 
 
 def test_the_cost_of_a_prompt_counts_what_fuses(target: Path, cache: Path, tmp_path: Path) -> None:

@@ -12,10 +12,8 @@ from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.hidden_drafts.checkpoint import find_draft
 from specexport.exporter.hidden_drafts.kinds import recognize
-from support.hidden_drafts import SIZES, save, save_original, save_target, tensors
+from support.hidden_drafts import SIZES, save_original, save_target
 from support.refusals import refused
-
-LAYER = dict(model_type="qwen3") | SIZES
 
 
 @pytest.mark.parametrize(
@@ -58,13 +56,6 @@ def test_other_kinds_are_refused_by_name(config: dict[str, Any], more: tuple[str
 )
 def test_drafts_of_blocks(config: dict[str, Any], format: str) -> None:
     assert recognize("some/draft", SIZES | config, ("fc.weight", "hidden_norm.weight")) == format
-
-
-def test_a_refusal_reaches_the_user_of_a_folder(tmp_path: Path) -> None:
-    target = find_checkpoint(str(save_target(tmp_path / "target")))
-    folder = save(tmp_path / "draft", LAYER | dict(speculators_model_type="dflash2"), tensors())
-    with refused(UnsupportedModelError, folder, "DFlash 2", field="draft"):
-        find_draft(str(folder), target)
 
 
 def test_a_model_of_its_own_is_left_alone(tmp_path: Path) -> None:

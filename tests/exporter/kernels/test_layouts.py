@@ -12,7 +12,6 @@ from specexport.exporter.kernels.layouts import (
     float_panels,
     int4_panels,
     int8_panels,
-    scale_panels,
     whole_vectors,
 )
 
@@ -67,15 +66,6 @@ def test_floats(form: str, shape: tuple[int, int]) -> None:
     for output in range(shape[0]):
         wanted[output // 16, :, output % 16] = weight[output]
     np.testing.assert_array_equal(panels.astype(np.float32), wanted)
-
-
-def test_scales_of_blocks() -> None:
-    scales = np.arange(37 * 3, dtype=np.float32).reshape(37, 3)
-    panels = scale_panels(scales)
-    assert panels.shape == (3, 3, 16)
-    for output in range(37):
-        np.testing.assert_array_equal(panels[output // 16, :, output % 16], scales[output])
-    assert not panels[2, :, 5:].any()
 
 
 # The smallest numbers of a format, what is just below, and what no smaller format has.
