@@ -77,11 +77,9 @@ class DraftSpec:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
         return "draft" if self.name == "draft" else f"draft {self.name}"
 
     def files(self) -> Iterator[str]:
-        """Paths of its files, relative to the bundle."""
         yield from self.model.files()
         if self.shared_vocabulary is not None:
             yield self.shared_vocabulary.maps

@@ -46,7 +46,9 @@ def clone_or_copy(source: Path, destination: Path) -> None:
     """Make `destination`, and its folder if need be. Raises `OutputError` when it cannot be written."""
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        if not _clone(source, destination):
+        with source.open("rb") as original, destination.open("wb") as clone:
+            shared = _share(original, clone)
+        if not shared:
             shutil.copyfile(source, destination)
     except OSError as error:
         raise OutputError(f"{destination} cannot be written: {error.strerror}") from None
@@ -61,15 +63,8 @@ def can_clone(source: Path, destination: Path) -> bool:
         return _share(one, other)
 
 
-def _clone(source: Path, destination: Path) -> bool:
-    """False where the file system, or the system, does not share blocks; then `destination` may be an empty file."""
-    if sys.platform != "linux":
-        return False
-    with source.open("rb") as original, destination.open("wb") as clone:
-        return _share(original, clone)
-
-
 def _share(original: IO[bytes], clone: IO[bytes]) -> bool:
+    """False where the file system, or the system, does not share blocks."""
     if sys.platform != "linux":
         return False
     import fcntl

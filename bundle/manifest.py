@@ -133,7 +133,6 @@ class Manifest:
         return self.drafts[0].name if self.drafts else NO_DRAFT
 
     def draft_called(self, name: str) -> DraftSpec:
-        """The draft of that name, one of `draft_names`."""
         return {draft.name: draft for draft in self.drafts}[name]
 
     @property
@@ -153,7 +152,6 @@ class Manifest:
 
     @property
     def has_states(self) -> bool:
-        """Whether a model keeps recurrent or convolution states in addition to keys and values."""
         return any(model.has_states for model in self.models.values())
 
     @property
@@ -175,7 +173,6 @@ class Manifest:
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
-    """Write manifest.json into `root`."""
     (root / MANIFEST).write_text(manifest_text(manifest), encoding="utf-8")
 
 

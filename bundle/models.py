@@ -48,7 +48,6 @@ class LayerProof:
 
     @property
     def summary(self) -> str:
-        """The proof's figures in one line."""
         how = "" if self.as_run else " (with fp32 kernels in place of this host's)"
         return (
             f"{self.dialect}: quantized layers ({self.layers}) equal their references within rounding{how}, the parts "
@@ -220,7 +219,6 @@ class ModelSpec:
         return [column for start in starts for column in range(start, start + self.tap_width)]
 
     def layers_at(self, places: tuple[int, ...]) -> tuple[CacheLayer, ...]:
-        """Those of its layers that there are."""
         return tuple(self.layers[place] for place in places if 0 <= place < len(self.layers))
 
     def inside(self, folder: str) -> ModelSpec:
@@ -251,7 +249,6 @@ class ModelSpec:
         return 2 * ELEMENT_BYTES[contract.caches] * sum(x.num_kv_heads * x.head_dim for x in self.layers)
 
     def state_bytes(self, contract: Contract) -> int:
-        """Bytes of all states."""
         return sum(
             prod(state.shape(contract)) * ELEMENT_BYTES[state.precision(contract)]
             for _, state in self.state_names("past")

@@ -67,7 +67,6 @@ class Bundle:
         return bundle
 
     def path(self, name: str) -> Path:
-        """The path of a file that the manifest calls `name`."""
         return self.root / name
 
     def _check_files(self, check_digests: bool, ignored: str) -> None:

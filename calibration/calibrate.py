@@ -168,20 +168,15 @@ def _policy(session: Session, drafted: Sequence[Drafted], analysis: Analysis, op
 def _header(session: Session, requests: Sequence[Request], options: CalibrateOptions) -> dict[str, object]:
     """What must be equal for an interrupted run to be resumed."""
     prompts = json.dumps([asdict(request) for request in requests])
+    manifest, names = session.bundle.manifest, models_of(session, options)
     return {
         "format": 3,
         "bundle": bundle_identity(session.bundle),
         "engine": session.engine.name,
-        "host": describe_host(session.bundle.manifest, session.engine.name, session.engine.device),
+        "host": describe_host(manifest, session.engine.name, session.engine.device),
         "threads": session.threads,
-        "drafts": _weights(session, options),
+        "drafts": {d.name: manifest.files[d.model.weights].sha256 for d in manifest.drafts if d.name in names},
         "prompts": hashlib.sha256(prompts.encode()).hexdigest(),
         "sampling": asdict(options.sampling),
         "bursts": options.bursts,
     }
-
-
-def _weights(session: Session, options: CalibrateOptions) -> dict[str, str]:
-    """Digests of the drafts' weights, by name."""
-    manifest, names = session.bundle.manifest, models_of(session, options)
-    return {d.name: manifest.files[d.model.weights].sha256 for d in manifest.drafts if d.name in names}

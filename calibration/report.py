@@ -34,13 +34,11 @@ def check_report(path: Path) -> None:
 
 
 def write_report(analysis: Analysis, path: Path) -> None:
-    """Write the report to `path`, atomically. Raises `OutputError`."""
     with output_errors("choose another path", path):
         write_whole(path, render(analysis).encode())
 
 
 def render(analysis: Analysis) -> str:
-    """The whole report."""
     requests = sum(one.requests for one in analysis.routes)
     return "\n\n".join(
         (
@@ -75,8 +73,6 @@ def answer(analysis: Analysis) -> str:
 
 
 def verdicts(analysis: Analysis) -> str:
-    """The verdicts in words, with a table."""
-
     def row(entry: RouteAnalysis) -> tuple[object, ...]:
         judged, policy, counted = entry.judged, entry.policy, len(entry.speedups)
         drafts = policy.mode == "adaptive" or (policy.num_draft_tokens and policy.verdict != "off")

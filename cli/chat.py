@@ -73,7 +73,6 @@ def chat(
 
 
 def _ask() -> str | None:
-    """The user's next line; None at the end of the input."""
     if sys.stdin is None:  # it is closed
         return None
     typed, piped = sys.stdin.isatty(), not sys.stdout.isatty()

@@ -159,7 +159,6 @@ def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def flag_of(name: str) -> str:
-    """The flag of an option that is called as its parameter."""
     return f"--{name.replace('_', '-')}"
 
 

@@ -18,14 +18,11 @@ from ..serve.settings import ServerSettings, check_listening, flag_of, keys_of_h
 from .options import BUNDLE, CHAT_TEMPLATE, FILE, negated, none_if_empty, running, text_of
 
 if TYPE_CHECKING:
-    from ..serve.listen import Listener, Listening
+    from ..serve.listen import Listening
     from ..serve.log import UnblockedHandler
 
 
 LAST_WRITES = 1.0  # seconds for what is left of the log at exit
-
-
-WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded")
 
 
 class Seconds(click.FloatRange):
@@ -121,10 +118,11 @@ def serve(
     from ..serve.listen import Listening
     from .progress import load
 
-    listening = Listening(**{name: options.pop(name) for name in WHERE})
+    listening = Listening(**{one.name: options.pop(one.name) for one in fields(Listening)})
     if listening.uds is not None:
         _check_alone()
-    settings = ServerSettings(api_keys=_keys(api_key_file), **options)
+    keys = keys_of_host() if api_key_file is None else keys_of_host(text_of(api_key_file), api_key_file.name)
+    settings = ServerSettings(api_keys=keys, **options)
     listening.check()
     if listening.uds is None:
         check_listening(listening.host, settings, no_auth)
@@ -139,6 +137,7 @@ def serve(
 def _run(session: Any, settings: ServerSettings, listening: Listening, log: UnblockedHandler | None = None) -> int:
     import asyncio
     import os
+    import signal
     from threading import Thread
 
     from ..serve import create_app
@@ -164,7 +163,8 @@ def _run(session: Any, settings: ServerSettings, listening: Listening, log: Unbl
 
     async def main() -> int:
         listener = Listener(app, listening)
-        _handle_signals(listener)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, listener.stop)
         await listener.run(started)
         if listener.hung:  # nothing ends the engine's thread, and all that is left would wait for it
             if log is not None:
@@ -181,26 +181,10 @@ def _run(session: Any, settings: ServerSettings, listening: Listening, log: Unbl
 
 def _check_alone() -> None:
     """A socket file replaces an address. Raises `click.UsageError`."""
-    context = click.get_current_context()
-    given = [f"--{name}" for name in ("host", "port") if _given(context, name)]
+    source = click.get_current_context().get_parameter_source
+    given = [f"--{name}" for name in ("host", "port") if source(name) is not ParameterSource.DEFAULT]
     if given:
         raise click.UsageError(f"--uds listens on a socket file instead of an address; leave out {' and '.join(given)}")
-
-
-def _given(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) is not ParameterSource.DEFAULT
-
-
-def _handle_signals(listener: Listener) -> None:
-    import asyncio
-    import signal
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, listener.stop)
-
-
-def _keys(file: Any) -> tuple[str, ...]:
-    return keys_of_host() if file is None else keys_of_host(text_of(file), file.name)
 
 
 def _log_to_stderr() -> UnblockedHandler:

@@ -18,15 +18,6 @@ from .sampling.rules import Rule, make_rule
 
 
 @dataclass(frozen=True)
-class EncodedRequest:
-    """A request's texts after tokenizing. prompt, prediction: token ids. matcher: at the start of its grammar."""
-
-    prompt: list[int]
-    prediction: Sequence[int] = ()
-    matcher: Matcher | None = None
-
-
-@dataclass(frozen=True)
 class Request:
     """prompt: token ids. limit: most tokens to emit. drafters: the schedule chooses among several; none for plain
     decoding. prediction: token ids, in which drafts are looked up first. matcher: tells where the grammar is complete,
@@ -46,7 +37,6 @@ class Request:
 
     @property
     def drafter(self) -> str | None:
-        """The first one."""
         return next(iter(self.drafters), None)
 
     @property
@@ -57,14 +47,16 @@ class Request:
 def make_request(
     bundle: Bundle,
     decisions: Decisions,
-    encoded: EncodedRequest,
+    prompt: list[int],
+    prediction: Sequence[int],
+    matcher: Matcher | None,
     parameters: SamplingParameters,
-    schedule: Schedule | None = None,
+    schedule: Schedule | None,
 ) -> Request:
-    """encoded: the tokenized texts of the parameters, and the prompt. schedule: decides how many tokens are drafted,
-    instead of parameters and policy. Raises `ParameterError`.
+    """prompt, prediction: token ids. matcher: at the start of the grammar. schedule: decides how many tokens are
+    drafted, instead of parameters and policy. Raises `ParameterError`.
     """
-    manifest, prompt, matcher = bundle.manifest, encoded.prompt, encoded.matcher
+    manifest = bundle.manifest
     parameters = parameters.with_defaults(manifest.defaults)
     stops = parameters.stop_token_ids
     stop_tokens = frozenset(manifest.text.stop_token_ids if stops is None else cast(Sequence[int], stops))
@@ -72,9 +64,7 @@ def make_request(
     drafters, chosen = _schedule(bundle, decisions, parameters, schedule, rule, prompt)
     candidates = _candidates(bundle, parameters, drafters)
     limit = min(parameters.max_new_tokens, manifest.longest - len(prompt))
-    return Request(
-        prompt, parameters, rule, limit, stop_tokens, drafters, chosen, encoded.prediction, matcher, candidates
-    )
+    return Request(prompt, parameters, rule, limit, stop_tokens, drafters, chosen, prediction, matcher, candidates)
 
 
 def _schedule(

@@ -22,7 +22,7 @@ from .loop.chunks import Decoding
 from .policy.cost_model import Costs
 from .policy.decisions import Decisions
 from .policy.schedule import Schedule
-from .request import EncodedRequest, make_request
+from .request import make_request
 from .sampling.parameters import SamplingParameters, with_overrides
 from .signature import takes
 from .state.cached_decoder import Cancellation
@@ -211,9 +211,9 @@ class Session:
         start, cancels = perf_counter(), self._cancels
         self._check_free()
         parameters = with_overrides(params, overrides)
-        grammar, prediction = parameters.grammar, self._encoder.encode_prediction(parameters.prediction)
-        encoded = EncodedRequest(self.encode(prompt), prediction, self._grammars.compile(grammar))
-        request = make_request(self.bundle, self.decisions, encoded, parameters, schedule)
+        prediction = self._encoder.encode_prediction(parameters.prediction)
+        tokens, matcher = self.encode(prompt), self._grammars.compile(parameters.grammar)
+        request = make_request(self.bundle, self.decisions, tokens, prediction, matcher, parameters, schedule)
         statistics, cancellation = Statistics(), Cancellation()
         chunks = self._decoding.chunks(request, statistics, cancellation)
         with self._running:

@@ -82,7 +82,6 @@ def model(name: str, value: Any) -> str:
 
 
 def models(name: str, value: Any) -> str | tuple[str, ...]:
-    """One name, or several."""
     values = None if isinstance(value, str | bytes | Mapping) else items(value)
     if values is None:
         return model(name, value)

@@ -88,7 +88,6 @@ class Connection(H11Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is open."""
         cycle: Any = self.cycle
         return cycle is not None and not cycle.response_complete
 

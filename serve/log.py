@@ -49,7 +49,8 @@ class UnblockedHandler(logging.Handler):
         try:
             line = self.format(record)
         except Exception as error:  # `handleError` would write to stderr, for whose reader nobody waits
-            line = self.format(_unformatted(record, error))
+            where, reason = f"{record.pathname}:{record.lineno}", f"{type(error).__name__}: {error}"
+            line = self.format(_warning(f"a line of the log from {where} cannot be written: {reason}"))
         self._taken += 1
         self._lines.put(line)
 
@@ -64,23 +65,14 @@ class UnblockedHandler(logging.Handler):
         while True:
             lines = [self._lines.get()]
             if self.dropped > noted:
-                lines.append(self.format(_dropped(self.dropped - noted)))
+                count = self.dropped - noted
+                lines.append(self.format(_warning(f"{count} lines of the log were dropped: nobody took them")))
                 noted = self.dropped
             try:
                 _write_all(self._fd, "".join(f"{line}\n" for line in lines).encode())
             except OSError:  # a reader that left, a full disk
                 self.dropped, noted = self.dropped + 1, noted + 1
             self._written += 1
-
-
-def _dropped(count: int) -> logging.LogRecord:
-    return _warning(f"{count} lines of the log were dropped: nobody took them")
-
-
-def _unformatted(record: logging.LogRecord, error: Exception) -> logging.LogRecord:
-    """For a record whose arguments do not fit its message: a mistake of whoever logs, which ends no request."""
-    where = f"{record.pathname}:{record.lineno}"
-    return _warning(f"a line of the log from {where} cannot be written: {type(error).__name__}: {error}")
 
 
 def _warning(message: str) -> logging.LogRecord:

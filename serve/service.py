@@ -39,17 +39,12 @@ class Service:
         self.created = int(time.time())
         self.names = settings.names or (checks.model("model", bundle_name(session.bundle.root)),)
         self.fingerprint = f"fp_{_digest(session)}-{session.engine.name}"
-        self.metrics = self._metrics(session)
+        policy, thread = session.decisions.policy, sessions.thread
+        self.metrics = Metrics(settings.metrics_prefix, self.name, policy.routes if policy is not None else ())
+        self.metrics.watch(lambda: thread.running, lambda: thread.waiting, lambda: session.cache_usage)
+        self.metrics.info(VERSION, session.engine.name, _digest(session))
         if settings.drafter is not None:  # one that cannot run here is refused now, and not with every request
             session.stream([0], drafter=settings.drafter).close()
-
-    def _metrics(self, session: Session) -> Metrics:
-        policy = session.decisions.policy
-        metrics = Metrics(self.settings.metrics_prefix, self.name, policy.routes if policy is not None else ())
-        thread = self.sessions.thread
-        metrics.watch(lambda: thread.running, lambda: thread.waiting, lambda: session.cache_usage)
-        metrics.info(VERSION, session.engine.name, _digest(session))
-        return metrics
 
     async def compile(self, work: Callable[[], T], key: str) -> T:
         """Runs `work` in a worker thread, with keys in turn; its time is counted."""

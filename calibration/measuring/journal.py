@@ -115,7 +115,6 @@ class Journal:
         progress(round(done), round(done))
 
     def remove(self) -> None:
-        """Delete and close the file at the end of the run."""
         self.path.unlink(missing_ok=True)
         self.close()
 

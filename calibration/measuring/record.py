@@ -208,7 +208,6 @@ class JudgedTokens:
 
 
 def judged_tokens(records: Sequence[Record]) -> JudgedTokens:
-    """The judged tokens of all requests, in order."""
     numbers = [(place, item) for place, one in enumerate(records) for item in one.judged]
     rounds: dict[tuple[int, int], int] = {}
     return JudgedTokens(

@@ -93,7 +93,6 @@ def replay(
 
 
 def replay_fixed(trace: Trace, drafter: str, num_draft_tokens: int) -> Iterator[ReplayedRound]:
-    """The rounds of `trace` with `drafter` and a fixed number of draft tokens."""
     return (one for _, one in replay({drafter: trace}, FixedSchedule(num_draft_tokens)))
 
 

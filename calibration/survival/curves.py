@@ -111,10 +111,8 @@ def _curve(logits: Floats, chances: Floats) -> Curve:
 
 
 def _apply(curve: Curve, logits: Floats) -> Floats:
-    """`Curve.__call__` for an array."""
     return np.interp(logits, curve.logits, curve.chances)
 
 
 def _sums(numbers: Integers, values: Floats) -> Floats:
-    """The sum of the values in each bin."""
     return np.bincount(numbers, values).astype(np.float64)

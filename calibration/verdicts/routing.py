@@ -39,7 +39,6 @@ class Stream:
 
     @property
     def routes(self) -> list[str]:
-        """Of each request."""
         return [next(iter(runs.values())).route for runs in self.requests]
 
     def halves(self) -> tuple[list[int], tuple[Stream, Stream]]:

@@ -60,7 +60,6 @@ class Driver:
         return status, values[0] if values else None
 
     def error(self, function: str, status: int) -> EngineError:
-        """The error to raise for a `status` that `function` returned."""
         _, name = self.bindings.cuGetErrorName(status)
         _, meaning = self.bindings.cuGetErrorString(status)
         known = f"{name.decode()}, {meaning.decode()}" if name and meaning else f"status {int(status)}"

@@ -113,7 +113,6 @@ Arrays = dict[str, tuple[DTypeLike, tuple[int, ...]]]
 
 
 def _arrays(spec: RuleSpec, vocab_size: int) -> tuple[Arrays, Arrays]:
-    """Inputs and outputs."""
     k, one, number = spec.num_draft_tokens, (np.int64, (1,)), (np.float32, (1,))
     inputs: Arrays = {"logits": (np.float32, (spec.rows, vocab_size))}
     if spec.draws:

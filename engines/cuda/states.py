@@ -110,7 +110,6 @@ class DeviceStates:
 
 
 def pattern(value: float, precision: str) -> int:
-    """The bits of `value` in `precision`."""
     bits = int.from_bytes(struct.pack("<f", value), "little")
     if precision == "fp16":
         return int.from_bytes(struct.pack("<e", value), "little")

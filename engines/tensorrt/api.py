@@ -56,7 +56,6 @@ class Library:
 
     @property
     def title(self) -> str:
-        """Its name and version, for messages."""
         return f"{TITLES[self.name]} {self.trt.__version__}"
 
     def forget(self) -> None:
@@ -146,15 +145,18 @@ def found(find: Callable[[], str]) -> Availability:
         return Availability(False, detail, remedy)
 
 
-def gpu_for(find_library: Callable[[], Library]) -> Gpu:
-    """The first GPU. Without the CUDA bindings, the error is that of the library if it is missing too: the extra that
-    installs it brings both.
+def host_of(find_library: Callable[[], Library]) -> tuple[Gpu, Library, str]:
+    """The first GPU, a library that is new enough, and both in a line. Without the CUDA bindings, the error is that of
+    the library if it is missing too: the extra that installs it brings both.
     """
     try:
-        return find_gpu()
+        gpu = find_gpu()
     except MissingPackageError:
         find_library()
         raise
+    lib = find_library()
+    dialect_for(lib.name, lib.version)  # raises if it is too old
+    return gpu, lib, f"{lib.title}, {gpu.name} ({dotted(gpu.compute_capability)}), driver for CUDA {gpu.driver}"
 
 
 def dialect_for(name: str, version: tuple[int, ...]) -> Literal["onnx", "rows"]:

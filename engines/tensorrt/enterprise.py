@@ -9,14 +9,14 @@ from ...bundle import Bundle
 from ...errors import EngineError, MissingPackageError
 from ..base import Availability, Engine
 from ..cuda.device import CudaDevice
-from .api import LEAN, Library, dialect_for, found, gpu_for, library, plans_of
+from .api import LEAN, Library, found, host_of, library, plans_of
 from .engine import load_bundle
 
 NAME = "tensorrt"
 
 
 def availability() -> Availability:
-    return found(_describe)
+    return found(lambda: host_of(_runtime)[2])
 
 
 def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
@@ -41,11 +41,3 @@ def _runtime() -> Library:
             return library(LEAN)
         except MissingPackageError:
             raise error from None
-
-
-def _describe() -> str:
-    gpu = gpu_for(_runtime)
-    major, minor = gpu.compute_capability
-    lib = _runtime()
-    dialect_for(lib.name, lib.version)  # raises if it is too old
-    return f"{lib.title}, {gpu.name} ({major}.{minor}), driver for CUDA {gpu.driver}"

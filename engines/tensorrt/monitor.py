@@ -31,7 +31,6 @@ class Monitor:
         self._lock = Lock()
 
     def cancel(self) -> None:
-        """End the build at its next step."""
         self._cancelled = True
 
     def phase_start(self, name: str, parent: str | None, steps: int) -> None:
@@ -70,8 +69,6 @@ class Monitor:
 
 
 def progress_monitor(trt: Any, monitor: Monitor) -> Any:
-    """`monitor` as an `IProgressMonitor` of the module `trt`."""
-
     class ProgressMonitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)

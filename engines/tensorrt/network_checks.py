@@ -45,17 +45,11 @@ def check_model(network: Any, trt: Any, spec: ModelSpec, contract: Contract, dia
     inputs = {tensor.name: tensor for tensor in (network.get_input(index) for index in range(network.num_inputs))}
     outputs = {tensor.name: tensor for tensor in (network.get_output(index) for index in range(network.num_outputs))}
     for name, layer in spec.cache_names("past"):
+        kind = TENSORRT_DTYPES[contract.precision]
         cache = (1, layer.num_kv_heads, contract.capacity, layer.head_dim)
-        yield from _ends(inputs, "input", name, cache, TENSORRT_DTYPES[contract.precision])
-        if dialect == "rows":
-            new = (1, layer.num_kv_heads, -1, layer.head_dim)
-            yield from _ends(
-                outputs, "output", name.replace("past", "new", 1), new, TENSORRT_DTYPES[contract.precision]
-            )
-        else:
-            yield from _ends(
-                outputs, "output", name.replace("past", "present", 1), cache, TENSORRT_DTYPES[contract.precision]
-            )
+        side, rows = ("new", (1, layer.num_kv_heads, -1, layer.head_dim)) if dialect == "rows" else ("present", cache)
+        yield from _ends(inputs, "input", name, cache, kind)
+        yield from _ends(outputs, "output", name.replace("past", side, 1), rows, kind)
     for name, state in spec.state_names("past"):
         shape, kind = state.shape(contract), TENSORRT_DTYPES[state.precision(contract)]
         yield from _ends(inputs, "input", name, shape, kind)

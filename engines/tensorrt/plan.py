@@ -169,7 +169,6 @@ def check_fit(bundle: Bundle, plan: Plan, library: Library, device: CudaDevice) 
 
 
 def _check_validity(file: Path, library: Library, device: CudaDevice, again: str) -> None:
-    """Ask the library itself."""
     trt = library.trt
     runtime = trt.Runtime(library.logger)
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:

@@ -16,9 +16,9 @@ from ...bundle import Bundle
 from ...errors import EngineError
 from ...user_cache import user_cache
 from ..base import Availability, Engine
-from ..catalogue import version_numbers
+from ..catalogue import dotted, version_numbers
 from ..cuda.device import CudaDevice
-from .api import compute_capabilities, dialect_for, found, gpu_for, library, plans_of
+from .api import compute_capabilities, found, host_of, library, plans_of
 from .engine import load_bundle
 
 NAME = "tensorrt-rtx"
@@ -33,7 +33,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     plans = plans_of(bundle, NAME)
     runtime = library("tensorrt_rtx")
     names = {bundle.path(plan.file): bundle.manifest.files[plan.file].sha256 for plan in plans.values()}
-    caches = RuntimeCaches(runtime.trt, names, default_folder())
+    caches = RuntimeCaches(runtime.trt, names, user_cache() / "tensorrt-rtx")
     engine = load_bundle(NAME, bundle, runtime, CudaDevice(device), caches.settings)
     caches.save()
 
@@ -45,27 +45,20 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
 
 
 def _describe() -> str:
-    gpu = gpu_for(lambda: library("tensorrt_rtx"))
-    major, minor = gpu.compute_capability
-    lib = library("tensorrt_rtx")
-    dialect_for(lib.name, lib.version)  # raises if it is too old
-    known = compute_capabilities(lib)
-    if not runs_on(gpu.compute_capability, known):
+    gpu, lib, described = host_of(lambda: library("tensorrt_rtx"))
+    capability, known = gpu.compute_capability, compute_capabilities(lib)
+    if not runs_on(capability, known):
         raise EngineError(
-            f"{lib.title} does not run on {gpu.name}, compute capability {major}.{minor}, but on {', '.join(known)}; "
-            "use the engine onnxruntime-cuda"
+            f"{lib.title} does not run on {gpu.name}, compute capability {dotted(capability)}, but on "
+            f"{', '.join(known)}; use the engine onnxruntime-cuda"
         )
-    return f"{lib.title}, {gpu.name} ({major}.{minor}), driver for CUDA {gpu.driver}"
+    return described
 
 
 def runs_on(capability: tuple[int, int], known: Sequence[str]) -> bool:
     """known: those of the library, none where it does not tell."""
     numbers = [version_numbers(text) for text in known]
     return not numbers or capability in numbers or capability > max(numbers)
-
-
-def default_folder() -> Path:
-    return user_cache() / "tensorrt-rtx"
 
 
 class RuntimeCaches:

@@ -185,7 +185,6 @@ class CostMeter:
         return self._spent > self._longest
 
     def costs(self) -> Costs:
-        """The costs from all measurements so far."""
         session, points = self._session, tuple(map(self._point, self.contexts))
         return Costs(
             schema_version=COSTS_VERSION,

@@ -61,7 +61,6 @@ class Drafts:
         self.context.drafts_with = model or self.first
 
     def open(self, name: str) -> OpenedDraft:
-        """The draft `name`; raises as `use` does."""
         if name in self.opened:
             return self.opened[name]
         with self.running:

@@ -65,7 +65,6 @@ class GrammarCompiler:
 
     @classmethod
     def of(cls, bundle: Bundle, tokenizer: Callable[[], str]) -> GrammarCompiler:
-        """The compiler for the bundle's target."""
         return cls(tokenizer, bundle.manifest.target.vocab_size, bundle.manifest.text.stop_token_ids)
 
     def prepare(self) -> None:

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from time import perf_counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...engines.base import Engine, RoundNoise, Rounds
 from ..drafting.names import model_of
 from ..drafting.rounds import RoundOutcome, RoundPlan, Source
+from ..sampling.distribution import Probabilities
 from ..sampling.parameters import ON_DEVICE, SamplingParameters
 from ..sampling.rules import NonFiniteLogitsError, noise_streams
 from ..state.context import Context
@@ -87,8 +89,6 @@ class DeviceRound:
         return RoundNoise(self._verification, self._sampling, _float32(drawn), _float32(judged))
 
 
-def _float32(
-    uniforms: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def _float32(uniforms: Probabilities) -> NDArray[np.float32]:
     """Rounded, but never up to 1."""
     return np.minimum(uniforms.astype(np.float32), np.nextafter(np.float32(1.0), np.float32(0.0)))

@@ -25,9 +25,7 @@ class Round(Protocol):
 
     checks_draft_stop: bool
 
-    def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None:
-        """Prepare to draft after `tokens`."""
-        ...
+    def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None: ...
 
     def run(self, tokens: Sequence[int], plan: RoundPlan) -> RoundOutcome:
         """Draft after `tokens` as planned, and verify the draft."""

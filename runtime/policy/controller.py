@@ -178,7 +178,6 @@ class AdaptiveSchedule:
         return self._state.tokens / self._state.seconds if self._state.seconds else 0.0
 
     def _refresh(self, length: int) -> None:
-        """Look costs up, and choose."""
         state = self._state
         extra = state.timing.extra if state.timing else 1.0
         if abs(length - self._measured_at) >= COST_STEP or extra != self._extra:

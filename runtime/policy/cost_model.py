@@ -68,8 +68,6 @@ class CostPoint:
                     )
 
     def scaled(self, factor: float) -> CostPoint:
-        """The same with all times multiplied."""
-
         def scaled(times: tuple[MeasuredTime, ...]) -> tuple[MeasuredTime, ...]:
             return tuple(time.scaled(factor) for time in times)
 

@@ -89,7 +89,6 @@ class RoutedSchedule:
                 self._fed[self._drafter] = self._sequence.length
 
     def _choose(self) -> None:
-        """Choose who drafts."""
         for drafted, accepted in self._unseen:
             self._posterior.observe(self._drafter, drafted, accepted)
         self._unseen.clear()

@@ -107,7 +107,6 @@ class Routing:
         return {name: share / sum(odds.values()) for name, share in odds.items()}
 
     def renamed(self, names: Mapping[str, str]) -> Routing:
-        """The same with other names of the drafters."""
         routes = {
             route: replace(known, drafters={names[name]: one for name, one in known.drafters.items()})
             for route, known in self.routes.items()

@@ -90,7 +90,6 @@ class WithPrediction:
         return RoundPlan(self._most, draft_stop=self)
 
     def _inner(self) -> RoundPlan:
-        """What the schedule wants of this round."""
         if self._plan is None:
             self._plan = self._schedule.plan(self._sequence)
         return self._plan

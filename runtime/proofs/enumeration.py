@@ -197,7 +197,6 @@ class Exactness:
 
 
 def check_rules() -> list[Exactness]:
-    """Enumerate every verification rule over a pair of models of each size."""
     pairs = [(Chain(vocab, 0), Chain(vocab, 100), k) for vocab, k in SIZES]
     return [
         Exactness.of(rule, [(enumerate_rule(verify, target, draft, k), target) for target, draft, k in pairs])

@@ -73,7 +73,6 @@ class DecodedOutput:
 
 
 def decode_request(session: Session, prompt: Sequence[int], params: SamplingParameters) -> DecodedOutput:
-    """Run one request to its end."""
     tokens: list[int] = []
     widths: list[int] = []
     rows: list[int] = []

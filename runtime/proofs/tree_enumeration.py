@@ -21,8 +21,6 @@ PARAMETERS = SamplingParameters(temperature=1.0, verification="spectr")
 
 
 class FixedNoise:
-    """Noise that was decided."""
-
     def __init__(self, uniforms: Sequence[float] = ()) -> None:
         self.uniforms = list(uniforms)
 
@@ -77,6 +75,5 @@ class TreeRound:
 
 
 def check_trees() -> Exactness:
-    """Enumerate the rule that judges candidates."""
     rounds = [TreeRound(Chain(n, 0), Chain(n, 100), k, candidates) for n, k, candidates in SIZES]
     return Exactness.of("spectr", [(one.enumerate(), one.target) for one in rounds])

@@ -30,7 +30,6 @@ class Distribution:
         return cls(np.ones(1), np.array([token], np.int64))
 
     def of(self, token: int) -> float:
-        """The probability of `token`."""
         if self.tokens is None:
             return float(self.probs[token]) if token < len(self.probs) else 0.0
         place = int(self.tokens.searchsorted(token))

@@ -37,7 +37,6 @@ class _CacheHit:
 
 
 def _restore(cached: CachedDecoder, hit: _CacheHit) -> None:
-    """Put back what the decoder lacks."""
     if hit.end <= cached.rows:
         return
     if hit.end > hit.there:

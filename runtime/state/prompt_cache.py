@@ -90,7 +90,6 @@ class PromptCache:
 
     @property
     def size(self) -> int:
-        """Bytes in use."""
         return sum(entry.size for entry in self._held)
 
     @property

@@ -57,7 +57,6 @@ class PromptEncoder:
 
     @property
     def template_variables(self) -> frozenset[str]:
-        """The variables that the templates read besides messages and tools, and that `encode` may set."""
         each = (one.variables for one in (self._template, self._tools_template) if one is not None)
         return frozenset[str]().union(*each)
 

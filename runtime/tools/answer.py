@@ -113,7 +113,6 @@ class AnswerReader:
 
 
 def merged(parts: Iterable[Part | Thought]) -> list[Part | Thought]:
-    """Merges neighbours of the same kind."""
     result: list[Part | Thought] = []
     for part in parts:
         match result[-1] if result else None, part:

@@ -54,7 +54,6 @@ class CallReader:
 
     @property
     def whole(self) -> bool:
-        """Whether there are calls, and the arguments of all of them are complete."""
         return self._state == "done"
 
     def add(self, text: str) -> list[Part]:
@@ -73,7 +72,6 @@ class CallReader:
                 return parts
 
     def end(self) -> list[Part]:
-        """The rest, when no more text comes."""
         if self._state != "content":
             return []
         return self._release(len(self._held))

@@ -153,7 +153,6 @@ class AsyncSession:
     async def generate(
         self, prompt: Prompt, params: SamplingParameters | None = None, *, key: str = "", **overrides: Any
     ) -> Generation:
-        """The whole answer of `stream`."""
         async with aclosing(self.stream(prompt, params, key=key, **overrides)) as stream:
             chunks = [chunk async for chunk in stream]
         return Generation.of(chunks)

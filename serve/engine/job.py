@@ -54,12 +54,10 @@ class Job:
 
     @property
     def waited(self) -> float:
-        """Seconds since it was submitted."""
         return monotonic() - self.created
 
     @property
     def ran(self) -> float:
-        """Seconds since the engine started it."""
         return 0.0 if self.started_at is None else monotonic() - self.started_at
 
     def cancel(self, error: QueueError | None = None) -> None:

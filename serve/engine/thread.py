@@ -42,11 +42,11 @@ class EngineThread:
         self._changed = Condition()
         self._thread: Thread | None = None
         self._running: Job | None = None
-        self._stopped = self._draining = False
+        self._stopped = self.draining = False
         self._usual: float | None = None  # seconds that a job runs, a running mean
         self._seen: tuple[Job | None, int] = (None, 0)  # what ran at the last check, and its steps
         self._seen_at = monotonic()
-        self._failed_in_a_row = 0
+        self.failed_in_a_row = 0  # requests since the last that the engine completed; invalid ones do not count
 
     @property
     def waiting(self) -> int:
@@ -58,18 +58,9 @@ class EngineThread:
         return int(self._running is not None)
 
     @property
-    def draining(self) -> bool:
-        return self._draining
-
-    @property
     def alive(self) -> bool:
         """False once the thread has ended without being stopped."""
         return self._thread is None or self._thread.is_alive() or self._stopped
-
-    @property
-    def failed_in_a_row(self) -> int:
-        """Number of requests that the engine failed since it last completed one. Invalid requests do not count."""
-        return self._failed_in_a_row
 
     def stalled_for(self) -> float:
         """Seconds since the running request's last prompt chunk or round, as far as earlier checks show; 0 if idle."""
@@ -107,7 +98,7 @@ class EngineThread:
         with self._changed:
             if self._stopped:
                 raise SessionClosedError("this AsyncSession is closed; make another one")
-            if self._draining:
+            if self.draining:
                 raise QueueError("shutting_down", SHUTTING_DOWN, 1)
             # A burst comes before the thread takes the first one up.
             self._queue.put(job.key, job, idle=self._running is None, again=again)
@@ -149,7 +140,7 @@ class EngineThread:
     def drain(self) -> None:
         """Accept no new jobs from now on; waiting and running ones continue."""
         with self._changed:
-            self._draining = True
+            self.draining = True
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Whether nothing waits or runs, after `timeout` seconds at the latest. Blocks."""
@@ -219,9 +210,9 @@ class EngineThread:
         """Gauges fall before the client is notified, so that its next read sees them fallen."""
         if isinstance(last, Chunk):
             if last.finish_reason != "cancelled":
-                self._failed_in_a_row = 0
+                self.failed_in_a_row = 0
         elif isinstance(last, EngineError) or not isinstance(last, SpecExportError):
-            self._failed_in_a_row += not isinstance(last, MissingPackageError)
+            self.failed_in_a_row += not isinstance(last, MissingPackageError)
         with self._changed:
             self._running = None
         job.deliver(last)

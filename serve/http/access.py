@@ -172,7 +172,6 @@ class Guard:
 
 
 def _name(host: str) -> str:
-    """The host without its port, in lower case."""
     if host.startswith("["):
         return host.partition("]")[0].lower() + "]"
     return host.partition(":")[0].lower()

@@ -126,7 +126,7 @@ class Exchange:
         """A whole answer; JSON unless the headers say otherwise."""
         lines = {"content-type": JSON, "content-length": str(len(body)), **self.headers, **(headers or {})}
         await self._start(status, lines)
-        content = b"" if self._is_head else body
+        content = b"" if self.scope.get("method") == "HEAD" else body
         await self._bounded({"type": "http.response.body", "body": content, "more_body": self._sends_on})
         if self._sends_on:
             await self._discard()
@@ -169,10 +169,6 @@ class Exchange:
             await self.end()
         else:
             await self.answer(error.status, error.body, error.headers)
-
-    @property
-    def _is_head(self) -> bool:
-        return bool(self.scope.get("method") == "HEAD")
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         self.begun, self._sent_at = True, monotonic()

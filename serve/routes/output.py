@@ -53,8 +53,6 @@ class Entries:
 
 @dataclass
 class Piece:
-    """What one round adds to an answer."""
-
     parts: list[Part | Thought]
     entries: list[TokenLogprobs]
     drafts: Drafts | None

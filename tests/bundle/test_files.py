@@ -6,6 +6,7 @@ import shutil
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 from specexport.bundle import files
@@ -26,15 +27,15 @@ def test_a_clone_is_not_copied_and_what_cannot_be_cloned_is(
 ) -> None:
     cloned: list[Path] = []
 
-    def clone(source: Path, destination: Path) -> bool:
-        cloned.append(destination)
-        return destination.name == "cloned"
+    def share(original: IO[bytes], clone: IO[bytes]) -> bool:
+        cloned.append(Path(clone.name))
+        return cloned[-1].name == "cloned"
 
-    monkeypatch.setattr(files, "_clone", clone)
+    monkeypatch.setattr(files, "_share", share)
     for name in ("cloned", "copied"):
         clone_or_copy(source, tmp_path / name)
     assert [path.name for path in cloned] == ["cloned", "copied"]
-    assert not (tmp_path / "cloned").exists()
+    assert (tmp_path / "cloned").read_bytes() == b""
     assert (tmp_path / "copied").read_bytes() == b"abc"
 
 
@@ -60,7 +61,7 @@ def test_what_cannot_be_written(source: Path, tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(shutil, "copyfile", fail)
-    monkeypatch.setattr(files, "_clone", lambda *_: False)
+    monkeypatch.setattr(files, "_share", lambda *_: False)
     with refused(OutputError):
         clone_or_copy(source, tmp_path / "made")
 

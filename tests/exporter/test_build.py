@@ -130,7 +130,7 @@ def test_a_disk_that_fills_up_leaves_nothing(
 
     if place == "copy":
         monkeypatch.setattr(shutil, "copyfile", fail)
-        monkeypatch.setattr(files, "_clone", lambda *_: False)
+        monkeypatch.setattr(files, "_share", lambda *_: False)
     else:
         monkeypatch.setattr(build_module, place, fail)
     with refused(OutputError, code=("disk_full", "output_failed")):

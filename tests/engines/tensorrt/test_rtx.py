@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import pytest
 from specexport.engines.cuda.driver import Gpu
-from specexport.engines.tensorrt import rtx
+from specexport.engines.tensorrt import api, rtx
 from specexport.engines.tensorrt.api import Library
 from specexport.engines.tensorrt.plan import LoadedPlan
 from specexport.engines.tensorrt.rtx import RuntimeCaches
@@ -126,7 +126,7 @@ def test_a_gpu_that_the_library_leaves_out_is_not_usable(
 ) -> None:
     """As 1.7 leaves out Hopper: it compiles there, and refuses to load its own plans."""
     gpu = Gpu("Fake GPU", capability, "13.0", 1 << 30)
-    monkeypatch.setattr(rtx, "gpu_for", lambda find: gpu)
+    monkeypatch.setattr(api, "find_gpu", lambda: gpu)
     monkeypatch.setattr(rtx, "library", lambda name: Library(name, FakeTensorRT(FakeDevice(), VERSION, rtx=True)))
     monkeypatch.setattr(rtx, "compute_capabilities", lambda lib: known)
     found = rtx.availability()
