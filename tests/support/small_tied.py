@@ -68,7 +68,7 @@ def recipe(own: WeightRecipe, names: tuple[str, ...] = NAMES) -> Recipe:
 
 def written(model: ir.Model, recipe: Recipe, folder: Path, made: Made | None = None) -> Path:
     """The quantized graph, in a file."""
-    quantize_for_tensorrt(model, recipe, made)
+    quantize_for_tensorrt(model, recipe, {} if made is None else made)
     graphs, _ = save({"onnx": model}, folder, "small")
     return folder / graphs["onnx"]
 
