@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from ..strict import OPTIONAL
 
 Precision = Literal["fp32", "fp16", "bf16"]
-PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16")
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 ELEMENT_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 # The shortest part of the cache that attention reads, in engines whose attention costs time by how much it reads.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Literal
+from typing import Literal, get_args
 
 from ..strict import OPTIONAL
 from .contract import ELEMENT_BYTES, CacheLayer, Contract, State
@@ -13,7 +13,7 @@ from .contract import ELEMENT_BYTES, CacheLayer, Contract, State
 Role = Literal["target", "draft"]
 # How the matrices of a model are stored; `float`: in the precision of the contract.
 Format = Literal["float", "int8", "int4", "fp8"]
-FORMATS: tuple[Format, ...] = ("float", "int8", "int4", "fp8")
+FORMATS: tuple[Format, ...] = get_args(Format)
 # The families of engines that quantized graphs are made for; each rounds in its own way.
 Family = Literal["onnxruntime", "onnxruntime-cuda", "tensorrt"]
 

@@ -84,8 +84,8 @@ OPERATIONS = (
     Operation("GET", "/version", about.version, "The version of specexport."),
     Operation("GET", "/metrics", about.metrics, "Counters for Prometheus.", media=METRICS_MEDIA),
     Operation("GET", "/openapi.json", about.openapi, "This description."),
-    Operation("GET", "/", page.index, "A page to chat with.", media=("text/html",), keyless=True),
-    Operation("GET", "/page/{name}", page.asset, "A part of the page.", media=PAGE_MEDIA, keyless=True),
+    Operation("GET", "/", page.file, "A page to chat with.", media=("text/html",), keyless=True),
+    Operation("GET", "/page/{name}", page.file, "A part of the page.", media=PAGE_MEDIA, keyless=True),
 )
 # What other APIs have at paths of their own.
 INSTEAD = {
@@ -104,13 +104,17 @@ def create_app(session: Session | AsyncSession, settings: ServerSettings | None 
     settings = settings or ServerSettings()
     if isinstance(session, AsyncSession):
         settings.refuse_of_queue()
-    sessions = session if isinstance(session, AsyncSession) else _asynchronous(session, settings)
+        sessions = session
+    else:
+        waiting = (settings.max_queue, settings.waiting_per_key, settings.queue_timeout)
+        keys_are = "key" if settings.api_keys else "address"
+        sessions = AsyncSession(session, *waiting, settings.grammar_timeout, keys_are)
     service = Service(sessions, settings, describe(OPERATIONS, bool(settings.api_keys), settings.public_metrics))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        if not isinstance(session, AsyncSession):
+        if sessions is not session:
             await sessions.close()
 
     app = Starlette(
@@ -129,11 +133,6 @@ def create_app(session: Session | AsyncSession, settings: ServerSettings | None 
     app.router.redirect_slashes = False  # to an http address, also behind a proxy that speaks https
     app.state.service = service
     return app
-
-
-def _asynchronous(session: Session, settings: ServerSettings) -> AsyncSession:
-    waiting = (settings.max_queue, settings.waiting_per_key, settings.queue_timeout)
-    return AsyncSession(session, *waiting, settings.grammar_timeout, "key" if settings.api_keys else "address")
 
 
 async def _unrouted(request: Request, error: Exception) -> Response:

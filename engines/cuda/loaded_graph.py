@@ -6,7 +6,6 @@ Whatever differs from pass to pass lies in buffers with fixed addresses, so that
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Protocol
 
 from .device import Address
@@ -44,7 +43,7 @@ class LoadedGraph(Protocol):
         shapes: Mapping[str, tuple[int, ...]],
         addresses: Mapping[str, Address],
         scratch: Address,
-        given: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+        given: Mapping[str, tuple[int, ...]],
     ) -> Enqueue:
         """A function that enqueues one pass.
 

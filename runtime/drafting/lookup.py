@@ -50,8 +50,8 @@ class NgramLookup:
 
     source: Source = "lookup"
 
-    def __init__(self, shortest: int, longest: int = LONGEST_NGRAM) -> None:
-        self._lengths = range(longest, shortest - 1, -1)
+    def __init__(self, shortest: int) -> None:
+        self._lengths = range(LONGEST_NGRAM, shortest - 1, -1)
         self._places: dict[tuple[int, ...], int] = {}  # n-gram -> index of the token after it
         self._indexed = 0
         self.matched = 0

@@ -108,8 +108,12 @@ class StopStrings:
         """The text that can be emitted now; once a stop string is `found` there is no more after it."""
         seen = len(self._held)
         self._held += text
-        starts = [self._held_stop(end) for end in range(seen + 1, len(self._held) + 1)]
-        places = [place for place in starts if place is not None]
+        places = [
+            end - size
+            for end in range(seen + 1, len(self._held) + 1)
+            for size in self._sizes
+            if size <= end and self._held[end - size : end] in self._stops
+        ]
         if places:
             self.found = True
             return self._release(min(places))
@@ -118,11 +122,6 @@ class StopStrings:
     def flush(self) -> str:
         """The text that was held back, when no more comes."""
         return self._release(len(self._held))
-
-    def _held_stop(self, end: int) -> int | None:
-        """Where the longest stop string begins that ends there."""
-        sizes = (size for size in self._sizes if size <= end and self._held[end - size : end] in self._stops)
-        return next((end - size for size in sizes), None)
 
     def _overlap(self) -> int:
         """Length of the longest end of the held text with which a stop string may begin."""

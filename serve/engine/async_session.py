@@ -126,13 +126,10 @@ class AsyncSession:
             return await job.started(timeout)
         if await job.started(max(left, 0.0)):
             return True
-        job.expire(self._timed_out(job))
-        return await job.started()
-
-    def _timed_out(self, job: Job) -> QueueError:
         wait = self.thread.retry_after(job)
         reason = f"the request waited {self.queue_timeout:g} s for its turn; retry in {wait} s"
-        return QueueError("queue_timeout", reason, wait)
+        job.expire(QueueError("queue_timeout", reason, wait))
+        return await job.started()
 
     async def stream(
         self, prompt: Prompt, params: SamplingParameters | None = None, *, key: str = "", **overrides: Any

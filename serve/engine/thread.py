@@ -199,7 +199,8 @@ class EngineThread:
                         self._end(job, chunk)
                         continue
                     if chunk.statistics.grammar_seconds > self._grammar_timeout:
-                        raise _grammar_too_slow(self._grammar_timeout)
+                        limit = f"{self._grammar_timeout:g} s to compute which tokens may follow"
+                        raise GrammarError(f"the grammar took more than {limit}; simplify it", code="grammar_failed")
                     job.deliver(chunk)
         except SpecExportError as error:
             self._end(job, error)
@@ -216,8 +217,3 @@ class EngineThread:
         with self._changed:
             self._running = None
         job.deliver(last)
-
-
-def _grammar_too_slow(timeout: float) -> GrammarError:
-    reason = f"the grammar took more than {timeout:g} s to compute which tokens may follow; simplify it"
-    return GrammarError(reason, code="grammar_failed")

@@ -83,8 +83,7 @@ async def detokenize(service: Service, exchange: Exchange) -> None:
 
 async def health(service: Service, exchange: Exchange) -> None:
     """Liveness: a supervisor restarts a server that returns 503 here."""
-    trouble = service.trouble
-    if trouble is not None:
+    if (trouble := service.trouble) is not None:
         raise ApiError("engine_stuck", trouble)
     await exchange.answer(200, b'{"status":"ok"}')
 
@@ -95,8 +94,7 @@ async def ready(service: Service, exchange: Exchange) -> None:
         raise ApiError(
             "shutting_down", "this server is shutting down and takes no new requests; send them to another one"
         )
-    trouble = service.trouble
-    if trouble is not None:
+    if (trouble := service.trouble) is not None:
         raise ApiError("engine_stuck", trouble)
     await exchange.answer(200, b'{"status":"ready"}')
 

@@ -38,15 +38,8 @@ def contents() -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.name.rpartition(".")[2] in TYPES}
 
 
-async def index(service: Service, exchange: Exchange) -> None:
-    await _send(exchange, "index.html")
-
-
-async def asset(service: Service, exchange: Exchange) -> None:
-    await _send(exchange, exchange.scope["path_params"]["name"])
-
-
-async def _send(exchange: Exchange, name: str) -> None:
+async def file(service: Service, exchange: Exchange) -> None:
+    name = exchange.scope["path_params"].get("name", "index.html")
     content = contents().get(name)
     if content is None:
         raise ApiError("not_found", f"the page has no {name[:100]!r}")

@@ -149,7 +149,11 @@ def of_engine(error: BaseException) -> ApiError:
         case LongPromptError():
             return too_long(str(error.field), error.tokens, error.capacity)
         case ParameterError():
-            field, message = _in_requests(error.field), str(error)
+            # The runtime's parameter by its name in requests.
+            field = (
+                f"specexport.{error.field}" if error.field in EXTENSION else CALLED.get(error.field or "", error.field)
+            )
+            message = str(error)
             if message.startswith(f"{error.field} "):
                 message = f"{field}{message.removeprefix(str(error.field))}"
             return invalid(field, message, error.code)
@@ -159,8 +163,3 @@ def of_engine(error: BaseException) -> ApiError:
     # No details: an engine's messages name files of this machine.
     message = "the engine failed on this request; the server's log says more"
     return ApiError("engine_error", message, headers={"x-should-retry": "false"})
-
-
-def _in_requests(field: str | None) -> str | None:
-    """A parameter of the runtime by its name in requests."""
-    return f"specexport.{field}" if field in EXTENSION else CALLED.get(field or "", field)

@@ -26,7 +26,7 @@ def offered(definitions: Sequence[ToolDefinition]) -> list[Tool]:
     for place, entry in enumerate(definitions):
         where = f"tools[{place}].function.parameters"
         tool = entry.function
-        if _deeper(tool.parameters or {}, MAX_LEVELS):
+        if _too_deep(tool.parameters or {}):
             raise invalid(where, f"{where} is nested in more than {MAX_LEVELS} levels; flatten it", "invalid_schema")
         try:
             tools.append(Tool(tool.name, tool.description, tool.parameters))
@@ -96,17 +96,15 @@ def _arguments(arguments: str | dict[str, Any] | None, where: str, takes_texts: 
             value = None
     if not isinstance(value, dict):
         return arguments if takes_texts and isinstance(arguments, str) and arguments.strip() else {}
-    if _deeper(value, MAX_LEVELS):
+    if _too_deep(value):
         raise invalid(where, f"{where} is nested in more than {MAX_LEVELS} levels; flatten it", CODE)
     return value
 
 
-def _deeper(value: Any, levels: int) -> bool:
-    """Whether objects and lists are nested more deeply than that. Without recursion, which is what must be
-    prevented.
-    """
+def _too_deep(value: Any) -> bool:
+    """Without recursion, which is what must be prevented."""
     level = [value]
-    for _ in range(levels):
+    for _ in range(MAX_LEVELS):
         nested = [one for one in level if isinstance(one, Mapping | list)]
         level = [item for one in nested for item in (one.values() if isinstance(one, Mapping) else one)]
     return any(isinstance(one, Mapping | list) for one in level)

@@ -299,7 +299,7 @@ def test_writing_replaces_as_a_whole(bundle: Bundle, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
-        with refused(OutputError, "results"):
+        with refused(OutputError, "results", code="disk_full"):
             write_policy(bundle, OFF)
     assert bundle.path(POLICY).read_text() == before
     assert [path.name for path in bundle.root.iterdir() if "policy" in path.name] == [POLICY]
