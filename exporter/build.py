@@ -13,7 +13,6 @@ from ..bundle.files import require_space_for
 from ..bundle.output import new_folder
 from ..editing.compile import compile_bundle
 from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
-from ..errors import ParameterError
 from ..user_cache import user_cache
 from .additional_drafts import ResolvedDraft
 from .bundle_files import unused_templates, write_text, write_vocabulary
@@ -228,16 +227,10 @@ def _write(
 
 def _contract(resolved: _Models, options: BuildOptions) -> Contract:
     capacity, models = check_capacity(resolved.by_name, options.max_seq_len), resolved.models
-    try:
-        chunk = min(prompt_chunk(models, options), options.longest_chunk(capacity))
-        require_memory_for_copies(models, options, chunk)
-        precision, caches = options.numbers.precision, options.caches
-        apart = caches if caches != precision else None
-        return Contract(capacity, options.max_draft_tokens, chunk, precision, options.tree_rows, apart)
-    except ValueError as error:
-        raise ParameterError(
-            f"--max-seq-len {capacity} and --max-draft-tokens {options.max_draft_tokens}: {error}", "max_seq_len"
-        ) from None
+    chunk = min(prompt_chunk(models, options), options.longest_chunk(capacity))
+    require_memory_for_copies(models, options, chunk)
+    precision, caches = options.numbers.precision, options.caches
+    return options.contract(capacity, chunk, precision, caches if caches != precision else None)
 
 
 def refuse_states(models: Mapping[Role, Checkpoint], options: BuildOptions, dialects: tuple[Dialect, ...]) -> None:
